@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         queries: &[f32],
         truth: &[u64],
     ) -> Outcome {
-        let options = SearchOptions { probes: Some(probes), ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(probes);
         let slots = self.queries * K;
         let mut found = Neighbors { k: K, ids: vec![NONE; slots], distances: vec![0.0; slots] };
         let milliseconds = milliseconds(self.repeat, || {

@@ -369,7 +369,7 @@ impl<T: Element> Steps<'_, T> {
         let &Vectors { base, queries, dim, truth } = *vectors;
         let part = &queries[..batch * dim];
         let scan = grid.args.scan;
-        let options = SearchOptions { probes: Some(probes), scan: scan.scan(), ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(probes).scan(scan.scan());
         let mut found = Neighbors { k, ids: vec![NONE; batch * k], distances: vec![0.0; batch * k] };
         let milliseconds =
             milliseconds(repeat, || Ok(index.search_into(part, k, &options, &mut found.ids, &mut found.distances)?))?;

@@ -200,7 +200,7 @@ impl Grid<'_> {
         table.built(&built)?;
         let check = if coding == Coding::FLAT { Check::Plausible } else { Check::Unchecked };
         for &probes in &self.args.probes {
-            let options = SearchOptions { probes: Some(probes), ..SearchOptions::default() };
+            let options = SearchOptions::new().probes(probes);
             let all = |first: usize, count: usize, k| {
                 index.search_with(&queries[first * dim..(first + count) * dim], k, &options).map_err(Failure::from)
             };

@@ -84,7 +84,7 @@ impl Grid<'_> {
     ) -> Outcome<Vec<Measured>> {
         let Args { k, probes, ref common, .. } = *self.args;
         let &Vectors { base, queries, dim, truth } = vectors;
-        let options = SearchOptions { probes: Some(probes), ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(probes);
         let slots = vectors.count() * k;
         let mut first: Option<Neighbors> = None;
         let mut rows = Vec::new();

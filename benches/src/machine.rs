@@ -33,6 +33,7 @@ impl Machine {
                 Err(error) => return Err(error.into()),
             },
             Device::Cpu | Device::Emulator => None,
+            other => unreachable!("the grid measures no device {other}"),
         };
         let bytes = if quick { 16 << 20 } else { 1 << 30 };
         match gpu {

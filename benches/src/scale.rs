@@ -93,7 +93,7 @@ impl<T: Element> Index<T> {
         match self {
             Self::Exact(index) => index.search_into(queries, *k, ids, distances)?,
             Self::Inverted(index, probes) => {
-                let options = SearchOptions { probes: Some(*probes), ..SearchOptions::default() };
+                let options = SearchOptions::new().probes(*probes);
                 index.search_into(queries, *k, &options, ids, distances)?;
             }
         }

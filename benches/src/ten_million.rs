@@ -210,7 +210,7 @@ fn search(
     repeat: usize,
 ) -> Outcome<Measured> {
     let &Shape { n, dim, queries: count, lists, .. } = shape;
-    let options = SearchOptions { probes: Some(probes), ..SearchOptions::default() };
+    let options = SearchOptions::new().probes(probes);
     let mut found = Neighbors { k, ids: vec![NONE; count * k], distances: vec![0.0; count * k] };
     let milliseconds =
         milliseconds(repeat, || Ok(index.search_into(queries, k, &options, &mut found.ids, &mut found.distances)?))?;

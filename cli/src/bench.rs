@@ -1,5 +1,6 @@
 //! `warpann bench`: times of parts of the library, and the work that every implementation must do.
 
+pub mod chart;
 mod exact;
 mod ivf;
 mod kmeans;
@@ -12,8 +13,10 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::io;
 
+use crate::progress::Step;
 use crate::random::Random;
 use crate::report::{Failure, Out, Outcome};
+use crate::streams::{Stdin, check_files};
 
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
@@ -59,9 +62,12 @@ impl Times {
     /// Runs `work` once without measuring, because the first run loads kernels and fills caches, and then `repeat`
     /// times, at least once.
     fn measure(repeat: usize, mut work: impl FnMut() -> warpann::Result<()>) -> Outcome<Self> {
+        let repeat = repeat.max(1);
+        let step = Step::measured("measuring", repeat + 1, "runs");
         work()?;
         let mut seconds = Vec::new();
-        for _ in 0..repeat.max(1) {
+        for run in 1..=repeat {
+            step.at(run);
             let start = Instant::now();
             work()?;
             seconds.push(start.elapsed().as_secs_f64());
@@ -87,6 +93,25 @@ fn named(name: &Path, extension: &str) -> PathBuf {
     file.into()
 }
 
+/// Checks the files NAME.EXTENSION of the option `--out NAME`, and `others`, before any work. A folder that is missing or cannot be written
+/// is reported under NAME, because the files have names that the user did not give.
+fn check_outputs<const N: usize>(
+    stdin: Stdin,
+    inputs: &[Option<&PathBuf>],
+    name: Option<&Path>,
+    extensions: [&str; N],
+    others: &[Option<&PathBuf>],
+) -> Outcome {
+    // NAME itself is not written, so it may be a folder.
+    if let Some(name) = name.filter(|name| !name.is_dir()) {
+        io::check_files([] as [&Path; 0], [name])?;
+    }
+    let outputs = name.iter().flat_map(|name| extensions.map(|extension| named(name, extension)));
+    let outputs: Vec<PathBuf> = others.iter().flatten().map(|path| path.to_path_buf()).chain(outputs).collect();
+    let inputs = inputs.iter().flatten().map(|path| path.as_path());
+    check_files(stdin, inputs, outputs.iter().map(PathBuf::as_path))
+}
+
 /// Writes a line with the names of the fields, and then the rows.
 fn write_csv(path: &Path, rows: &[impl Serialize]) -> Outcome {
     let failed = |error: String| Failure::Message(format!("{}: {error}", path.display()));
@@ -96,10 +121,9 @@ fn write_csv(path: &Path, rows: &[impl Serialize]) -> Outcome {
     Ok(io::write_file(path, &text)?)
 }
 
-/// Writes an object as indented JSON.
-fn write_json(path: &Path, object: &impl Serialize) -> Outcome {
-    let failed = |error: serde_json::Error| Failure::Message(format!("{}: {error}", path.display()));
-    let text = serde_json::to_string_pretty(object).map_err(failed)? + "\n";
+/// Writes the object of the command, as [`Out::object`] prints it, as indented JSON.
+fn write_json(path: &Path, object: &impl Serialize, out: &Out) -> Outcome {
+    let text = out.pretty(object).map_err(|error| Failure::Message(format!("{}: {error}", path.display())))?;
     Ok(io::write_file(path, text.as_bytes())?)
 }
 

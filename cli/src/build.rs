@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::Element;
-use warpann::io::{self, IdMatrix, Vectors};
+use warpann::io::{IdMatrix, Vectors};
 
 use crate::index::{BATCH, Place, Recipe, Summary};
+use crate::progress::spinning;
 use crate::report::{Out, Outcome, bytes, positive};
+use crate::streams::{check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `build`.
@@ -28,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
     /// The file to write.
-    #[arg(long, value_name = "INDEX")]
+    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     pub out: PathBuf,
     #[command(flatten)]
     pub recipe: Recipe,
@@ -58,9 +60,9 @@ impl Files {
     pub fn read(args: &Args, out: &Path) -> Outcome<Self> {
         // Training takes long, so this first checks everything that could prevent saving.
         let inputs = [Some(&args.base), args.ids.as_ref(), args.recipe.train.as_ref()];
-        io::check_files(inputs.into_iter().flatten(), [out])?;
-        let base = io::read_vectors_with(&args.base, args.rows, args.access.how)?;
-        let ids = args.ids.as_ref().map(io::read_ids).transpose()?;
+        check_files(args.access.stdin, inputs.into_iter().flatten().map(PathBuf::as_path), [out])?;
+        let base = args.access.first_vectors(&args.base, args.rows)?;
+        let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
         let train = args.recipe.train.as_ref().map(|path| args.access.vectors(path)).transpose()?;
         if let Some(train) = &train
             && train.rows() > 0
@@ -97,17 +99,19 @@ struct Report {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "mpi")]
     if args.mpi {
-        return crate::ranks::with_ranks(|ranks| crate::ranks::build(args, ranks, out));
+        let inputs = [Some(&*args.base), args.ids.as_deref(), args.recipe.train.as_deref()];
+        crate::streams::refuse(inputs.into_iter().flatten())?;
+        return crate::ranks::with_ranks(out, |ranks| crate::ranks::build(args, ranks, out));
     }
     let start = Instant::now();
-    let files = Files::read(args, &args.out)?;
+    let files = spinning("reading", || Files::read(args, &args.out))?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
     let report = with_element!(files.base.element(), T => {
         let (rows, train) = files.exactly::<T>(args)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let built = args.recipe.build::<T>(&args.place, dim, &rows, ids, train.as_deref(), args.batch)?;
         let start = Instant::now();
-        built.index.save(&args.out)?;
+        spinning("saving the index", || built.index.save(&args.out))?;
         Report {
             summary: Summary::of(&built.index),
             load_seconds,

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use warpann::graph::Graph;
 
+use crate::progress::spinning;
 use crate::report::{Out, Outcome};
+use crate::streams::Stdin;
 
 /// Arguments of `components`.
 #[derive(Debug, clap::Args)]
@@ -13,6 +14,8 @@ pub struct Args {
     /// The graph: ids of neighbours, in ibin, npy, ivecs or bin. Edges are read in both directions.
     #[arg(long, value_name = "FILE")]
     graph: PathBuf,
+    #[command(flatten)]
+    stdin: Stdin,
 }
 
 #[derive(Serialize)]
@@ -33,8 +36,8 @@ struct Size {
 
 /// Prints the number of components and their sizes.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let graph = Graph::read(&args.graph)?;
-    let all = graph.components().sizes;
+    let graph = spinning("reading the graph", || args.stdin.graph(&args.graph))?;
+    let all = spinning("looking for components", || graph.components().sizes);
     let sizes = all.chunk_by(|a, b| a == b).map(|same| Size { nodes: same[0], components: same.len() }).collect();
     let report = Report { nodes: graph.len(), edges: graph.edges(), components: all.len(), sizes };
     out.field("graph", format_args!("{} nodes, {} edges", report.nodes, report.edges))?;

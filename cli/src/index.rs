@@ -7,9 +7,8 @@ use serde::Serialize;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Metric, Placement};
 
-use crate::progress::spinning;
+use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
-use crate::search::parse_metric;
 
 /// The name of the encoding whose parameters are arguments of their own.
 const PQ: &str = "pq";
@@ -47,7 +46,7 @@ pub struct Recipe {
     #[arg(long)]
     opq: bool,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     metric: Metric,
     /// Vectors to train with. Default: the base.
     #[arg(long, value_name = "FILE")]
@@ -103,14 +102,7 @@ impl Recipe {
         spinning(format!("training {} lists", index.lists()), || index.train(train.unwrap_or(base)))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let batches = base.chunks(batch.saturating_mul(dim));
-        spinning(format!("adding {count} vectors"), || match ids {
-            None => index.add_batches(batches),
-            Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
-            Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
-                index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
-            }),
-        })?;
+        add(&mut index, base, ids, batch)?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
     }
 
@@ -143,6 +135,27 @@ impl Recipe {
         let named = Encoding::plain().find(|encoding| encoding.name() == self.kind);
         named.ok_or_else(|| Failure::Message(format!("no kind of index is called ivf-{}", self.kind)))
     }
+}
+
+/// Adds the vectors of `base`, with one id for each or with ids that count up, `batch` vectors at a time.
+pub fn add<T: Element>(index: &mut IvfIndex<T>, base: &[T], ids: Option<&[u64]>, batch: usize) -> Outcome {
+    let dim = index.dim();
+    let count = base.len() / dim;
+    let step = Step::of("adding", count, "vectors");
+    // The call of a batch starts when the calls of the batches before it have ended.
+    let mut begun = 0;
+    let batches = base.chunks(batch.saturating_mul(dim)).inspect(|rows| {
+        step.at(begun);
+        begun += rows.len() / dim.max(1);
+    });
+    let added = match ids {
+        None => index.add_batches(batches),
+        Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
+        Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
+            index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
+        }),
+    };
+    Ok(added?)
 }
 
 /// A short description of an index.

@@ -7,7 +7,9 @@ use serde::Serialize;
 use warpann::kmeans::{KMeans, Progress, Start};
 use warpann::{Element, Placement, io};
 
+use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, parse_bytes};
+use crate::streams::{F32_FORMATS, Stdout, check_files, is_stream};
 use crate::vectors::{Access, with_element};
 
 /// Arguments of `kmeans`.
@@ -23,6 +25,8 @@ pub struct Args {
     out: PathBuf,
     #[command(flatten)]
     access: Access,
+    #[command(flatten)]
+    stdout: Stdout,
 }
 
 /// The options of a clustering, shared with `bench kmeans`.
@@ -123,11 +127,12 @@ struct Iteration {
 
 /// Clusters, writes the centroids, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    // Checked before the work. Centroids are f32, as distances are, so their formats are the same.
-    io::check_distances_path(&args.out)?;
-    io::check_files([&args.base], [&args.out])?;
+    // Checked before the work.
+    args.stdout.format_of(&args.out, F32_FORMATS)?;
+    check_files(args.access.stdin, [&*args.base], [&*args.out])?;
+    let out = &out.aside(is_stream(&args.out));
     let start = Instant::now();
-    let base = args.access.vectors(&args.base)?;
+    let base = spinning("reading the base", || args.access.vectors(&args.base))?;
     let load_seconds = start.elapsed().as_secs_f64();
     with_element!(base.element(), T => train::<T>(args, &base, load_seconds, out))
 }
@@ -141,21 +146,25 @@ fn train<T: Element>(args: &Args, base: &io::Vectors, load_seconds: f64, out: &O
     let mut iterations = Vec::new();
     // After the first failure to print, nothing more is printed, and the failure is reported at the end.
     let mut printed = Ok(());
+    let step = Step::of("clustering", args.recipe.iterations, "iterations");
     let found = settings.train_watched(vectors, base.dim(), None, &mut |progress| {
-        let Progress { iteration, objective, split, largest, mean } = *progress;
+        let Progress { iteration, objective, split, largest, mean, .. } = *progress;
         let seconds = start.elapsed().as_secs_f64();
         if printed.is_ok() {
-            printed = out.line(format_args!(
+            let line = format!(
                 "iteration {:>4}  objective {objective:>16.8e}  largest {:>7.2} x mean  split {split:>4}  {seconds:>8.3} s",
                 iteration + 1,
                 f64::from(largest) / mean,
-            ));
+            );
+            printed = step.aside(|| out.line(line));
         }
         iterations.push(Iteration { objective, split, largest, mean, seconds });
+        step.at(iteration + 1);
     })?;
+    drop(step);
     let train_seconds = start.elapsed().as_secs_f64();
     printed?;
-    io::write_vectors(&args.out, &found.centroids, found.dim)?;
+    args.stdout.write_vectors(&args.out, &found.centroids, found.dim)?;
     let report = Report {
         device: found.device.to_string(),
         element: T::TYPE.name(),

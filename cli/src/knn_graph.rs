@@ -3,17 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpann::graph::{Graph, GraphIndex, KnnGraph, Progress};
-use warpann::io::{self, Vectors};
+use warpann::io::Vectors;
 use warpann::ivf::{IndexInfo, IvfIndex};
 use warpann::{Device, Element, Error, FlatIndex, Metric};
 
 use crate::index::describe;
-use crate::progress::{spinning, watched};
-use crate::report::{Out, Outcome, parse_bytes, positive};
-use crate::search::parse_metric;
+use crate::progress::{Step, spinning};
+use crate::report::{Failure, Out, Outcome, parse_bytes, positive};
+use crate::streams::{check_files, is_stream};
 use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `knn-graph`.
@@ -33,7 +32,7 @@ pub struct Args {
     #[arg(long, requires = "index", value_parser = positive)]
     probes: Option<usize>,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     metric: Metric,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
     #[arg(long, default_value = "auto")]
@@ -66,7 +65,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Report {
     device: String,
-    /// Path of the index, if there is one.
+    /// Description of the index, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,11 +99,15 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     if args.k == 0 {
         return Err(Error::ZeroK.into());
     }
+    if [Some(&args.out), args.distances.as_ref()].into_iter().flatten().any(|path| is_stream(path)) {
+        return Err(Failure::Message("a graph grows in files, so it cannot be written to standard output".into()));
+    }
     KnnGraph::check_paths(&args.out, args.distances.as_deref())?;
     let outputs = KnnGraph::outputs(&args.out, args.distances.as_deref())?;
-    io::check_files([Some(&args.base), args.index.as_ref()].into_iter().flatten(), outputs)?;
+    let inputs = [Some(&*args.base), args.index.as_deref()].into_iter().flatten();
+    check_files(args.access.stdin, inputs, outputs.iter().map(PathBuf::as_path))?;
     let start = Instant::now();
-    let base = args.access.vectors(&args.base)?;
+    let base = spinning("reading the base", || args.access.vectors(&args.base))?;
     let report = match &args.index {
         Some(path) => {
             let info = IndexInfo::read(path)?;
@@ -122,7 +125,9 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let mut index = IvfIndex::<T>::load_with(path, args.device, args.memory_budget, args.access.how)?;
+    let mut index = spinning("opening the index", || {
+        IvfIndex::<T>::load_with(path, args.device, args.memory_budget, args.access.how)
+    })?;
     if let Some(probes) = args.probes {
         index.set_probes(probes)?;
     }
@@ -149,7 +154,7 @@ fn exact<T: Element>(args: &Args, base: &Vectors, start: Instant) -> Outcome<Rep
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let index = flat::<T>(args, base.dim(), args.metric, &rows)?;
+    let index = spinning("adding the base", || flat::<T>(args, base.dim(), args.metric, &rows))?;
     let build_seconds = start.elapsed().as_secs_f64();
     make(args, &index, &rows, index.device(), load_seconds, build_seconds)
 }
@@ -179,18 +184,12 @@ fn make<T: Element>(
         graph = graph.batch(batch);
     }
     let rows = index.len();
-    let bar = watched().then(|| ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr()));
-    if let (Some(bar), Ok(style)) = (&bar, ProgressStyle::with_template("{bar:40} {pos} of {len} vectors, {eta} left"))
-    {
-        bar.set_style(style);
-    }
-    let mut watch = |Progress { done, .. }: Progress| bar.iter().for_each(|bar| bar.set_position(done as u64));
+    let step = Step::of("searching for the neighbours", rows, "vectors");
+    let mut watch = |Progress { done, .. }: Progress| step.at(done);
     let start = Instant::now();
     let resumed = graph.write(index, base, &args.out, args.distances.as_deref(), &mut watch)?;
     let graph_seconds = start.elapsed().as_secs_f64();
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
+    drop(step);
     Ok(Report {
         device,
         index: None,

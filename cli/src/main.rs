@@ -2,12 +2,17 @@
 
 mod bench;
 mod build;
+mod change;
 mod chart;
+mod completions;
 mod components;
+mod convert;
+mod hdf5;
 mod index;
 mod info;
 mod kmeans;
 mod knn_graph;
+mod man;
 mod path;
 mod progress;
 mod random;
@@ -16,16 +21,21 @@ mod ranks;
 mod recall;
 mod repeat;
 mod report;
+#[cfg(test)]
+#[path = "../tests/common/schema.rs"]
+mod schema;
 mod search;
 mod shifted;
+mod streams;
 #[cfg(feature = "cuda")]
 mod tune;
 mod vectors;
 mod verify;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use report::{Failure, Out};
 
@@ -33,19 +43,30 @@ use report::{Failure, Out};
 #[derive(Debug, Parser)]
 #[command(name = "warpann", version, arg_required_else_help = true, max_term_width = 120)]
 struct Args {
-    /// Print one JSON object, and nothing else, on standard output.
+    /// Print one JSON object, and nothing else, on standard output: the report, or the error. docs/JSON.md describes the objects.
     #[arg(long, global = true)]
     json: bool,
+    /// Show no progress. Without this option, progress is shown if standard error is a terminal and --json is not given.
+    #[arg(long, short, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show devices, driver, memory, kernels in this build and CPU features; or the properties of an index file.
+    /// Show devices, driver, memory, CPU and features of this build; or the properties of an index file.
     Info(info::Args),
     /// Make an inverted-file index of a file of vectors.
     Build(build::Args),
+    /// Add vectors to an index file.
+    Add(change::AddArgs),
+    /// Remove vectors from an index file by their ids.
+    Remove(change::RemoveArgs),
+    /// Merge index files with the same training into one.
+    Merge(change::MergeArgs),
+    /// Convert a file of vectors or ids to another format or element type; or a dataset of an HDF5 file.
+    Convert(convert::Args),
     /// Find the k nearest vectors of every query, in a file of vectors or in an index.
     Search(search::Args),
     /// Find near neighbours in low dimension, approximately, by shifted sort: of points, boxes or the triangles of a mesh.
@@ -62,22 +83,60 @@ enum Command {
     Verify(verify::Args),
     /// Measure a part of the library, and show the work that every implementation must do.
     Bench(bench::Args),
+    /// Draw reports of `bench ivf` as one chart, with the best points of all indexes as a line.
+    Chart(bench::chart::Args),
+    /// Print the completions of a shell, which offer commands, options and values of options.
+    Completions(completions::Args),
+    /// Print the manual page of the program, or write a page for every command to a folder.
+    Man(man::Args),
 }
 
-/// 0: done; 1: failed, with `error: ...` on standard error; 2: the command line is wrong.
+/// The command that a command line names, such as `bench ivf`; none if the line names no command.
+fn command_of(words: &[OsString]) -> Option<String> {
+    let root = Args::command();
+    let (mut at, mut names) = (&root, Vec::new());
+    // No option in front of a command takes a value.
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()).filter(|word| !word.starts_with('-')) {
+        let Some(command) = at.find_subcommand(word) else { break };
+        names.push(command.get_name().to_owned());
+        at = command;
+    }
+    (!names.is_empty()).then(|| names.join(" "))
+}
+
+/// Prints an error of the command line, the help or the version, and returns the exit code.
+fn refuse(error: &clap::Error, words: &[OsString], command: Option<String>) -> ExitCode {
+    if error.exit_code() != 0 && words.iter().any(|word| word == "--json") {
+        let text = error.render().to_string();
+        let text = text.trim_start_matches("error: ").trim_end();
+        Out::new(true, command).fail(&Failure::Usage(text.to_owned()));
+    } else {
+        // If the message cannot be printed, there is nothing left to do.
+        let _ = error.print();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// 0: done; 1: failed, with `error: ...` on standard error; 2: the command line is wrong. With `--json` the error is also an object on
+/// standard output.
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let command = command_of(&words);
+    let args = match Args::try_parse_from(&words) {
         Ok(args) => args,
-        Err(error) => {
-            // If the message cannot be printed, there is nothing left to do.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(error) => return refuse(&error, &words, command),
     };
-    let out = Out::new(args.json);
+    let out = Out::new(args.json, command);
+    if args.json || args.quiet {
+        progress::hide();
+    }
     let result = match args.command {
         Command::Info(args) => info::run(&args, &out),
         Command::Build(args) => build::run(&args, &out),
+        Command::Add(args) => change::run_add(&args, &out),
+        Command::Remove(args) => change::run_remove(&args, &out),
+        Command::Merge(args) => change::run_merge(&args, &out),
+        Command::Convert(args) => convert::run(&args, &out),
         Command::Search(args) => search::run(&args, &out),
         Command::Shifted(args) => shifted::run(&args, &out),
         Command::Kmeans(args) => kmeans::run(&args, &out),
@@ -86,6 +145,9 @@ fn main() -> ExitCode {
         Command::Components(args) => components::run(&args, &out),
         Command::Verify(args) => verify::run(&args, &out),
         Command::Bench(args) => bench::run(&args, &out),
+        Command::Chart(args) => bench::chart::run(&args, &out),
+        Command::Completions(args) => completions::run(&args, &out),
+        Command::Man(args) => man::run(&args, &out),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -94,8 +156,19 @@ fn main() -> ExitCode {
         #[cfg(feature = "mpi")]
         Err(Failure::Told) => ExitCode::FAILURE,
         Err(failure) => {
-            report::complain(format_args!("error: {failure}"));
+            out.fail(&failure);
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// clap checks in debug builds only that the commands have consistent arguments, and each command only when it runs.
+    #[test]
+    fn arguments_are_consistent() {
+        <Args as clap::CommandFactory>::command().debug_assert();
     }
 }

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use warpann::Metric;
-use warpann::graph::Graph;
 
+use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome};
-use crate::search::parse_metric;
+use crate::streams::check_files;
 use crate::vectors::{Access, with_element};
 
 /// Arguments of `path`.
@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "NODE")]
     to: u64,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine; of these two the largest edge is the least similar one.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     metric: Metric,
     #[command(flatten)]
     access: Access,
@@ -42,15 +42,18 @@ struct Report {
 
 /// Prints the nodes, one per line, and then the largest edge.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let graph = Graph::read(&args.graph)?;
+    check_files(args.access.stdin, [&*args.graph, &*args.base], [])?;
+    let graph = spinning("reading the graph", || args.access.stdin.graph(&args.graph))?;
     let base = args.access.vectors(&args.base)?;
-    let path = with_element!(base.element(), T => {
-        let Some(rows) = base.as_slice::<T>() else {
-            return Err(Failure::Message("the base is of another element type".into()));
-        };
-        // A file without rows may have no dimension; then the graph has no nodes either.
-        graph.path(rows, base.dim().max(1), args.metric, args.from, args.to)?
-    });
+    let path = spinning("looking for the path", || {
+        with_element!(base.element(), T => {
+            let Some(rows) = base.as_slice::<T>() else {
+                return Err(Failure::Message("the base is of another element type".into()));
+            };
+            // A file without rows may have no dimension; then the graph has no nodes either.
+            Ok(graph.path(rows, base.dim().max(1), args.metric, args.from, args.to)?)
+        })
+    })?;
     for node in &path.nodes {
         out.line(node)?;
     }

@@ -14,14 +14,14 @@ use warpann::ivf::{IvfIndex, SearchOptions};
 use warpann::{Device, Element, FlatIndex, Placement};
 
 use crate::index::{Place, describe};
-use crate::report::{Failure, Out, Outcome, complain};
+use crate::report::{Failure, Out, Outcome};
 use crate::search::{About, BaseFiles, IndexFiles, Job, Report, flat_builder};
 use crate::vectors::{exactly, with_element};
 use crate::{build, search};
 
 /// Starts MPI and runs `work` on every rank. If it fails on a rank, rank 0 prints the error, and all ranks exit with a
 /// failure.
-pub fn with_ranks(work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
+pub fn with_ranks(out: &Out, work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
     let ranks = Mpi::start()?;
     let done = match work(&ranks) {
         // The reader of the output has closed it.
@@ -31,7 +31,7 @@ pub fn with_ranks(work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
     agree(&ranks, done).map_err(|failure| {
         // Printed while MPI runs, because mpirun ends all processes when one has exited with a failure.
         if ranks.rank() == 0 {
-            complain(format_args!("error: {failure}"));
+            out.fail(&failure);
         }
         Failure::Told
     })
@@ -84,7 +84,7 @@ fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option
         agree(ranks, args.check_ids(index.shard().greatest_id()))?;
         let build_seconds = start.elapsed().as_secs_f64();
         let about = about_all(About::ivf(index.shard(), args), index.len(), ranks);
-        let options = SearchOptions { probes: about.probes, ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(about.probes);
         let start = Instant::now();
         let found = index.search(&queries, args.k, &options)?;
         let seconds = start.elapsed().as_secs_f64();

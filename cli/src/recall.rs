@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use serde::Serialize;
-use warpann::io::{self, GroundTruth};
+use warpann::io::GroundTruth;
 use warpann::{Metric, NONE};
 
 use crate::report::{Failure, Outcome};
+use crate::vectors::Access;
 
 /// The recall of a search, from 0 to 1.
 #[derive(Serialize, Clone, Copy)]
@@ -19,8 +20,8 @@ pub struct Recall {
 }
 
 /// Reads ground truth for `queries` queries and at least `k` neighbours each, whose ids are below `base` if it is given.
-pub fn read_truth(path: &Path, queries: usize, k: usize, base: Option<usize>) -> Outcome<GroundTruth> {
-    let truth = io::read_ground_truth(path)?;
+pub fn read_truth(access: Access, path: &Path, queries: usize, k: usize, base: Option<usize>) -> Outcome<GroundTruth> {
+    let truth = access.ground_truth(path)?;
     let (ids, path) = (&truth.ids, path.display());
     if ids.rows != queries {
         let message = format!("{path}: ground truth of {} queries; the query file has {queries}", ids.rows);

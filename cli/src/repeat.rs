@@ -8,6 +8,7 @@ use serde::Serialize;
 use warpann::ivf::Encoding;
 use warpann::{Device, FlatIndex, IvfIndex, Metric, Neighbors};
 
+use crate::progress::Step;
 use crate::random::Random;
 use crate::report::{Failure, Out, Outcome};
 use crate::verify::first_difference;
@@ -27,6 +28,8 @@ pub struct Plan {
 
 /// Numbers of queries of the searches, in turn.
 const QUERIES: [usize; 4] = [1, 3, 16, 2];
+/// Number of searches between two updates of the progress, which must not slow them down.
+const SHOWN_EVERY: u64 = 256;
 /// Neighbours that each search returns.
 const K: usize = 10;
 
@@ -118,16 +121,21 @@ pub fn run(plan: Plan, out: &Out) -> Outcome {
         passed,
         difference,
     };
-    out.object(&report)?;
-    match report.difference {
-        None => out.line(format_args!(
-            "no difference; searches equal to the CPU's to the bit: {searches} in {seconds:.1} s, {:.0} a second",
-            searches as f64 / seconds
-        )),
-        Some(difference) => Err(Failure::Message(format!(
-            "search {} ({}) differs: {difference:?}; repeat with: warpann verify --repeat {} --seed {}",
-            difference.search, difference.kind, plan.searches, plan.seed
-        ))),
+    match &report.difference {
+        None => {
+            out.line(format_args!(
+                "no difference; searches equal to the CPU's to the bit: {searches} in {seconds:.1} s, {:.0} a second",
+                searches as f64 / seconds
+            ))?;
+            out.object(&report)
+        }
+        Some(difference) => {
+            let message = format!(
+                "search {} ({}) differs: {difference:?}; repeat with: warpann verify --repeat {} --seed {}",
+                difference.search, difference.kind, plan.searches, plan.seed
+            );
+            Err(Failure::difference(message, &report))
+        }
     }
 }
 
@@ -140,11 +148,15 @@ fn repeat(kinds: &[Kind<'_>], sets: &[Vec<f32>], plan: Plan) -> Outcome<(u64, Op
         // The other threads stop at their next search.
         next.store(plan.searches, Ordering::Relaxed);
     };
+    let step = Step::of("searching repeatedly", usize::try_from(plan.searches).unwrap_or(usize::MAX), "searches");
     let work = || {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= plan.searches {
                 return;
+            }
+            if number % SHOWN_EVERY == 0 {
+                step.at(number as usize);
             }
             let kind = &kinds[(number % kinds.len() as u64) as usize];
             let set = (number / kinds.len() as u64 % sets.len() as u64) as usize;
@@ -215,6 +227,19 @@ mod tests {
         let difference = difference.expect("one search differs");
         assert_eq!((difference.kind, difference.query, difference.place), ("unsteady", 0, 1));
         assert!(compared < 1_000, "{compared}");
+        let report = Report {
+            seed: 0,
+            device: "cpu".into(),
+            threads: 3,
+            kinds: vec!["steady", "unsteady"],
+            searches: compared,
+            seconds: 0.5,
+            passed: false,
+            difference: Some(difference),
+        };
+        let failure = Failure::difference("differs".into(), &report);
+        let text = Out::new(true, Some("verify".into())).pretty(&failure.fields()).unwrap();
+        crate::schema::check(&serde_json::from_str(&text).unwrap());
         let (compared, difference) = repeated(1_000, 500);
         assert!(difference.is_none(), "{difference:?}");
         assert_eq!(compared, 1_000);

@@ -5,6 +5,10 @@ use std::io::Write;
 
 use serde::Serialize;
 
+/// Version of the JSON that the program prints and writes: the field `schema` of every object, and the schema in `docs/warpann.schema.json`.
+/// It grows when a field is renamed, removed or changes its type, not when a field is added.
+pub const SCHEMA: u32 = 1;
+
 /// The failure of a subcommand.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -14,27 +18,133 @@ pub enum Failure {
     /// Arguments or files that contradict each other.
     #[error("{0}")]
     Message(String),
+    /// The format of standard input or output is unknown.
+    #[error("{stream} has no extension that names its format; name it by {option}")]
+    NoFormat {
+        /// `standard input` or `standard output`.
+        stream: &'static str,
+        /// The option that names the format.
+        option: &'static str,
+    },
+    /// An option names a format that the output cannot have.
+    #[error("{option} is {format}; the formats of this output are {known}")]
+    WrongFormat {
+        /// The option that names the format.
+        option: &'static str,
+        /// The format that was passed.
+        format: &'static str,
+        /// The formats that the output can have.
+        known: &'static str,
+    },
+    /// An option that only a search in an inverted file has.
+    #[error(
+        "{option} needs --index: inverted files support it (warpann build makes them), exact search over --base does not"
+    )]
+    NeedsIndex {
+        /// The option that was passed.
+        option: &'static str,
+    },
+    /// The command line is wrong. The exit code is 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Two back ends, or two searches, have different results.
+    #[error("{message}")]
+    Difference {
+        message: String,
+        /// The report of the comparison as JSON, up to the difference.
+        report: serde_json::Value,
+    },
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Output(std::io::Error),
+    /// Standard error cannot be written.
+    #[error("standard error: {0}")]
+    Report(std::io::Error),
     /// A failure that rank 0 has printed.
     #[cfg(feature = "mpi")]
     #[error("a rank failed")]
     Told,
 }
 
+impl Failure {
+    /// A difference that `report` describes.
+    pub fn difference(message: String, report: &impl Serialize) -> Self {
+        match serde_json::to_value(report) {
+            Ok(report) => Self::Difference { message, report },
+            Err(error) => Self::Message(format!("{message}; the report cannot be JSON: {error}")),
+        }
+    }
+
+    /// The identifier of the failure in JSON. It stays the same in later versions; the message may change.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Library(error) => error.kind(),
+            Self::Message(_) => "invalid_input",
+            Self::NoFormat { .. } => "no_format",
+            Self::WrongFormat { .. } => "wrong_format",
+            Self::NeedsIndex { .. } => "needs_index",
+            Self::Usage(_) => "usage",
+            Self::Difference { .. } => "difference",
+            Self::Output(_) | Self::Report(_) => "output",
+            #[cfg(feature = "mpi")]
+            Self::Told => "rank_failed",
+        }
+    }
+
+    /// The fields of the failure's JSON object.
+    pub fn fields(&self) -> Failed<'_> {
+        let report = match self {
+            Self::Difference { report, .. } => Some(report),
+            _ => None,
+        };
+        Failed { report, error: ErrorFields { kind: self.kind(), message: self.to_string() } }
+    }
+}
+
 /// Result of a subcommand.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// Standard output, as text or JSON.
+/// What every JSON object of the program holds, in front of the fields of its command.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: u32,
+    /// The command, such as `bench ivf`; none if the command line names none.
+    command: Option<&'a str>,
+    #[serde(flatten)]
+    fields: T,
+}
+
+/// The fields of a failure.
+#[derive(Serialize)]
+pub struct Failed<'a> {
+    /// The report of the command, if there is one.
+    #[serde(flatten)]
+    report: Option<&'a serde_json::Value>,
+    error: ErrorFields,
+}
+
+#[derive(Serialize)]
+struct ErrorFields {
+    kind: &'static str,
+    message: String,
+}
+
+/// Standard output, as text or JSON; or standard error, if the command writes data to standard output.
 pub struct Out {
     json: bool,
+    aside: bool,
+    command: Option<String>,
 }
 
 impl Out {
-    /// Prints lines, or JSON if `json`.
-    pub fn new(json: bool) -> Self {
-        Self { json }
+    /// Prints lines, or JSON if `json`. `command` is the command of the objects.
+    pub fn new(json: bool, command: Option<String>) -> Self {
+        Self { json, aside: false, command }
+    }
+
+    /// The same output, but on standard error if `data` is written to standard output.
+    pub fn aside(&self, data: bool) -> Self {
+        Self { json: self.json, aside: data, command: self.command.clone() }
     }
 
     /// Prints a line; nothing with `--json`.
@@ -50,16 +160,37 @@ impl Out {
         self.line(format_args!("{name:<12} {value}"))
     }
 
-    /// Prints the JSON object; nothing without `--json`.
+    /// Prints the JSON object; nothing without `--json`. A command that succeeds calls this once.
     pub fn object(&self, object: &impl Serialize) -> Outcome {
         if !self.json {
             return Ok(());
         }
-        let text = serde_json::to_string(object).map_err(|error| Failure::Message(error.to_string()))?;
+        let text =
+            serde_json::to_string(&self.document(object)).map_err(|error| Failure::Message(error.to_string()))?;
         self.print(format_args!("{text}\n"))
     }
 
+    /// The object as indented JSON, for a file.
+    pub fn pretty(&self, object: &impl Serialize) -> Result<String, serde_json::Error> {
+        Ok(serde_json::to_string_pretty(&self.document(object))? + "\n")
+    }
+
+    /// Prints `error: MESSAGE` on standard error and, with `--json`, the error as an object on standard output.
+    pub fn fail(&self, failure: &Failure) {
+        complain(format_args!("error: {failure}"));
+        // If standard output cannot be written, the line on standard error remains.
+        let _ = self.object(&failure.fields());
+    }
+
+    fn document<T>(&self, fields: T) -> Document<'_, T> {
+        Document { schema: SCHEMA, command: self.command.as_deref(), fields }
+    }
+
     fn print(&self, text: fmt::Arguments<'_>) -> Outcome {
+        if self.aside {
+            let mut stderr = std::io::stderr().lock();
+            return stderr.write_fmt(text).map_err(Failure::Report);
+        }
         let mut stdout = std::io::stdout().lock();
         stdout.write_fmt(text).and_then(|()| stdout.flush()).map_err(Failure::Output)
     }

@@ -1,21 +1,25 @@
 //! `warpann search`.
 
+mod options;
+mod results;
+
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpann::graph::GraphIndex;
-use warpann::io::{self, GroundTruth, Vectors};
-use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions};
-use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Placement, metric};
+use warpann::io::{GroundTruth, Vectors};
+use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, SearchOptions};
+use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, metric};
 
 use crate::index::describe;
-use crate::progress::{spinning, watched};
+use crate::progress::{Step, spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
 use crate::report::{Out, Outcome, complain, parse_bytes, positive};
+use crate::streams::{Stdout, check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
+use options::{IndexOptions, Originals, refine};
 
 /// Arguments of `search`.
 #[derive(Debug, clap::Args)]
@@ -24,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     pub base: Option<PathBuf>,
     /// An index to search, which `warpann build` made.
-    #[arg(long, value_name = "INDEX", conflicts_with_all = ["base", "metric"])]
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["base", "metric"], value_parser = parse_index)]
     pub index: Option<PathBuf>,
     /// With --index: number of lists to search for each query. Default: the number in the index.
     #[arg(long, conflicts_with = "base", value_parser = positive)]
@@ -37,7 +41,7 @@ pub struct Args {
     #[arg(long, default_value_t = 10)]
     pub k: usize,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     pub metric: Metric,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
     /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
@@ -50,7 +54,9 @@ pub struct Args {
     /// vectors, so that another order of equal distances does not count as a miss. The second figure is not available with an index.
     #[arg(long, value_name = "FILE")]
     gt: Option<PathBuf>,
-    /// Write the ids: ibin, ivecs or npy.
+    /// Write the ids: ibin, ivecs or npy; or ids and distances: csv, with the columns query, rank, id and distance.
+    ///
+    /// Queries and rows of the csv count from 0 and ranks from 1. A line is a neighbour; empty slots have no line.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Write the distances: fbin, fvecs or npy.
@@ -63,11 +69,15 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     show: usize,
     #[command(flatten)]
+    pub options: IndexOptions,
+    #[command(flatten)]
     pub access: Access,
+    #[command(flatten)]
+    pub stdout: Stdout,
     /// Search on every rank that mpirun starts: each rank takes a part of the base, or its part of an index that `build --mpi` wrote. The
     /// results are those of one process; rank 0 prints and writes them. auto distributes the ranks of a machine among its GPUs.
     #[cfg(feature = "mpi")]
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["filter", "exclude", "refine", "radius"])]
     mpi: bool,
 }
 
@@ -77,33 +87,20 @@ impl Args {
         if self.k == 0 {
             return Err(Error::ZeroK.into());
         }
-        self.out.as_ref().map_or(Ok(()), io::check_ids_path)?;
-        self.distances.as_ref().map_or(Ok(()), io::check_distances_path)?;
-        let inputs = [index, self.base.as_deref(), Some(&*self.query), self.gt.as_deref()];
-        io::check_files(inputs.into_iter().flatten(), [&self.out, &self.distances].into_iter().flatten())?;
-        Ok(())
-    }
-
-    /// Checks that the file of the results can hold ids up to `greatest`.
-    pub fn check_ids(&self, greatest: Option<u64>) -> Outcome {
-        if let (Some(path), Some(greatest)) = (&self.out, greatest) {
-            io::check_greatest_id(path, greatest)?;
+        if index.is_none() {
+            self.options.none()?;
         }
-        Ok(())
+        self.check_formats()?;
+        let inputs = [index, self.base.as_deref(), Some(&*self.query), self.gt.as_deref()];
+        check_files(self.access.stdin, inputs.into_iter().flatten().chain(self.options.inputs()), self.outputs())
     }
-}
-
-/// The metric of a name on the command line.
-pub fn parse_metric(text: &str) -> Result<Metric, String> {
-    let named = Metric::ALL.into_iter().find(|metric| metric.name() == text);
-    named.ok_or_else(|| "expected l2, ip or cosine".into())
 }
 
 /// The report of the command, as JSON.
 #[derive(Serialize)]
 pub struct Report {
     device: String,
-    /// Path of the index, if there is one.
+    /// Description of the index, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +110,20 @@ pub struct Report {
     dim: usize,
     base: u64,
     queries: usize,
-    k: usize,
+    /// None for a range search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    k: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    radius: Option<f32>,
+    /// Number of vectors within the radius, over all queries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    results: Option<usize>,
+    /// Number of vectors that the filter lets the search return.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filtered: Option<usize>,
+    /// Number of candidates of each query that were refined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    candidates: Option<usize>,
     load_seconds: f64,
     build_seconds: f64,
     search_seconds: f64,
@@ -135,11 +145,14 @@ struct Shown {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "mpi")]
     if args.mpi {
-        return crate::ranks::with_ranks(|ranks| {
+        let inputs = [args.base.as_deref(), Some(&*args.query), args.gt.as_deref()];
+        crate::streams::refuse(inputs.into_iter().flatten().chain(args.outputs()))?;
+        return crate::ranks::with_ranks(out, |ranks| {
             crate::ranks::search(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
         });
     }
     args.check(args.index.as_deref())?;
+    let out = &out.aside(args.data_on_stdout());
     let report = match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index)?,
         (None, Some(base)) => search_base(args, base)?,
@@ -162,7 +175,8 @@ impl IndexFiles {
         let info = IndexInfo::read(path)?;
         let queries = args.access.vectors(&args.query)?;
         check_dim(info.dim, &queries)?;
-        let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, None)).transpose()?;
+        let read = |path: &Path| read_truth(args.access, path, queries.rows(), args.k, None);
+        let truth = args.gt.as_deref().map(read).transpose()?;
         Ok(Self { info, queries, truth })
     }
 }
@@ -183,8 +197,8 @@ impl BaseFiles {
         if base.rows() > 0 {
             check_dim(base.dim(), &queries)?;
         }
-        let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, Some(base.rows())));
-        let truth = truth.transpose()?;
+        let read = |path: &Path| read_truth(args.access, path, queries.rows(), args.k, Some(base.rows()));
+        let truth = args.gt.as_deref().map(read).transpose()?;
         if base.element() != queries.element() {
             let (from, to) = (base.element().name(), queries.element().name());
             complain(format_args!("note: base is {from}, queries are {to}: both are searched as f32, which is exact"));
@@ -203,25 +217,49 @@ impl BaseFiles {
 /// Opens an index and searches it.
 fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let IndexFiles { info, queries, truth } = IndexFiles::read(args, path)?;
+    let IndexFiles { info, queries, truth } = spinning("reading", || IndexFiles::read(args, path))?;
     with_element!(info.element, T => {
         let queries = exactly::<T>(&queries, &args.query)?;
-        let results = results(queries.len() / info.dim, args.k, info.metric)?;
+        let count = queries.len() / info.dim;
+        let originals = args.options.originals(args.access, info.dim)?;
+        let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
+        let room = match args.options.radius {
+            Some(_) => (Vec::new(), Vec::new()),
+            None => results(count, candidates.unwrap_or(args.k), info.metric)?,
+        };
+        let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)?;
+        let index = spinning("opening the index", || {
+            IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)
+        })?;
         args.check_ids(index.greatest_id())?;
+        let refiner = match (&originals, &rows) {
+            (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),
+            _ => None,
+        };
+        let filter = args.options.bits(args.access, &index)?;
         let build_seconds = start.elapsed().as_secs_f64();
-        let about = About::ivf(&index, args);
-        let index = Index::Ivf(index, about.probes.unwrap_or_default());
-        Job { args, about, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds }.run(&index, results)
+        let mut about = About::ivf(&index, args);
+        (about.filtered, about.candidates) = (filter.as_ref().map(Bitset::count_ones), candidates);
+        let probes = about.probes.unwrap_or_default();
+        let job = Job { args, about, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds };
+        if let Some(radius) = args.options.radius {
+            let options = SearchOptions::new().probes(probes).filter(filter.as_ref());
+            return job.run_range(&index, radius, &options);
+        }
+        let index = Index::Ivf { index, probes, filter };
+        let Some((refiner, originals)) = refiner else { return job.run(&index, room) };
+        job.run_refined(&index, candidates.unwrap_or(args.k), room, |queries, found| {
+            refine(&refiner, originals, queries, found, args.k)
+        })
     })
 }
 
 /// Adds vectors to an exact index and searches it.
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
+    let BaseFiles { base, queries, truth, dim } = spinning("reading", || BaseFiles::read(args, path))?;
     args.check_ids((base.rows() as u64).checked_sub(1))?;
     let results = results(queries.rows(), args.k, args.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
@@ -271,23 +309,22 @@ fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
 #[expect(clippy::large_enum_variant, reason = "there is one of it in the program")]
 enum Index<T: Element> {
     Flat(FlatIndex<T>),
-    /// An inverted file, with the number of probes.
-    Ivf(IvfIndex<T>, usize),
+    Ivf { index: IvfIndex<T>, probes: usize, filter: Option<Bitset> },
 }
 
 impl<T: Element> Index<T> {
     fn dim(&self) -> usize {
         match self {
             Self::Flat(index) => index.dim(),
-            Self::Ivf(index, _) => index.dim(),
+            Self::Ivf { index, .. } => index.dim(),
         }
     }
 
     fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
         match self {
             Self::Flat(index) => index.search_into(queries, k, ids, distances),
-            Self::Ivf(index, probes) => {
-                let options = SearchOptions { probes: Some(*probes), ..SearchOptions::default() };
+            Self::Ivf { index, probes, filter } => {
+                let options = SearchOptions::new().probes(*probes).filter(filter.as_ref());
                 index.search_into(queries, k, &options, ids, distances)
             }
         }
@@ -303,13 +340,27 @@ pub struct About {
     /// Number of probed lists; none for an exact index.
     pub probes: Option<usize>,
     index: Option<String>,
+    /// Number of vectors that the filter lets the search return.
+    filtered: Option<usize>,
+    /// Number of candidates of each query that are refined.
+    candidates: Option<usize>,
 }
 
 impl About {
     /// Settings of a search in an exact index.
     pub fn flat<T: Element>(index: &FlatIndex<T>) -> Self {
         let (device, vectors) = (index.device(), index.len() as u64);
-        Self { device, vectors, dim: index.dim(), metric: index.metric(), probes: None, index: None }
+        let (filtered, candidates) = (None, None);
+        Self {
+            device,
+            vectors,
+            dim: index.dim(),
+            metric: index.metric(),
+            probes: None,
+            index: None,
+            filtered,
+            candidates,
+        }
     }
 
     /// Settings of a search in an inverted file.
@@ -317,7 +368,8 @@ impl About {
         let (device, vectors) = (index.device(), index.len() as u64);
         let probes = Some(args.probes.unwrap_or(index.probes()));
         let named = Some(describe(index.encoding(), index.lists()));
-        Self { device, vectors, dim: index.dim(), metric: index.metric(), probes, index: named }
+        let (filtered, candidates) = (None, None);
+        Self { device, vectors, dim: index.dim(), metric: index.metric(), probes, index: named, filtered, candidates }
     }
 }
 
@@ -341,18 +393,41 @@ impl<T: Element> Job<'_, T> {
         self.report(&ids, &distances, search_seconds)
     }
 
+    /// Finds `candidates` neighbours of each query, of which `refine` takes k.
+    fn run_refined(
+        self,
+        index: &Index<T>,
+        candidates: usize,
+        (mut ids, mut distances): (Vec<u64>, Vec<f32>),
+        refine: impl FnOnce(&[T], &Neighbors) -> Outcome<Neighbors>,
+    ) -> Outcome<Report> {
+        let start = Instant::now();
+        search_all(index, &self.queries, candidates, &mut ids, &mut distances)?;
+        let found = refine(&self.queries, &Neighbors { k: candidates, ids, distances })?;
+        let search_seconds = start.elapsed().as_secs_f64();
+        self.report(&found.ids, &found.distances, search_seconds)
+    }
+
+    /// Finds all vectors within a radius.
+    fn run_range(self, index: &IvfIndex<T>, radius: f32, options: &SearchOptions<'_>) -> Outcome<Report> {
+        let start = Instant::now();
+        let found = spinning("searching", || index.range_search(&self.queries, radius, options))?;
+        let search_seconds = start.elapsed().as_secs_f64();
+        let RangeNeighbors { ids, distances, .. } = &found;
+        self.args.write(ids, distances, (0..found.queries()).map(|query| found.row(query)))?;
+        let rows = (0..found.queries()).map(|query| found.row(query));
+        let mut report = self.described(search_seconds, rows);
+        (report.k, report.radius, report.results) = (None, Some(radius), Some(ids.len()));
+        Ok(report)
+    }
+
     /// Writes the output files, and returns the report.
     pub fn report(self, ids: &[u64], distances: &[f32], search_seconds: f64) -> Outcome<Report> {
-        let Self { args, about, queries, base, truth, load_seconds, build_seconds } = self;
-        let About { device, vectors, dim, metric, probes, index } = about;
-        let k = args.k;
-        if let Some(path) = &args.out {
-            io::write_ids(path, ids, k)?;
-        }
-        if let Some(path) = &args.distances {
-            io::write_distances(path, distances, k)?;
-        }
-        let rows = || ids.chunks_exact(k).zip(distances.chunks_exact(k)).enumerate();
+        let Self { args, queries, base, truth, .. } = &self;
+        let (dim, metric, k) = (self.about.dim, self.about.metric, args.k);
+        let slots = || ids.chunks_exact(k).zip(distances.chunks_exact(k));
+        args.write(ids, distances, slots())?;
+        let rows = || slots().enumerate();
         let recall = truth.map(|truth| {
             let found = rows().map(|(query, (ids, distances))| {
                 let probe = &queries[query * dim..(query + 1) * dim];
@@ -364,12 +439,19 @@ impl<T: Element> Job<'_, T> {
             let recall = mean(found, k);
             Recall { by_distance: recall.by_distance.filter(|_| base.is_some()), ..recall }
         });
-        let neighbours = rows().take(args.show).map(|(query, (ids, distances))| {
+        Ok(Report { recall, ..self.described(search_seconds, slots()) })
+    }
+
+    /// The report, without recall. `rows` are the ids and distances of each query.
+    fn described<'r>(self, search_seconds: f64, rows: impl Iterator<Item = (&'r [u64], &'r [f32])>) -> Report {
+        let Self { args, about, queries, load_seconds, build_seconds, .. } = self;
+        let About { device, vectors, dim, metric, probes, index, filtered, candidates } = about;
+        let neighbours = rows.enumerate().take(args.show).map(|(query, (ids, distances))| {
             let found = ids.iter().take_while(|&&id| id != NONE).count();
             Shown { query, ids: ids[..found].to_vec(), distances: distances[..found].to_vec() }
         });
         let queries = queries.len() / dim;
-        Ok(Report {
+        Report {
             device,
             index,
             probes,
@@ -378,14 +460,18 @@ impl<T: Element> Job<'_, T> {
             dim,
             base: vectors,
             queries,
-            k,
+            k: Some(args.k),
+            radius: None,
+            results: None,
+            filtered,
+            candidates,
             load_seconds,
             build_seconds,
             search_seconds,
             queries_per_second: queries as f64 / search_seconds.max(f64::MIN_POSITIVE),
-            recall,
+            recall: None,
             neighbours: neighbours.collect(),
-        })
+        }
     }
 }
 
@@ -402,11 +488,7 @@ fn search_all<T: Element>(
     if !watched() {
         return index.search_into(probes, k, ids, distances);
     }
-    let bar = ProgressBar::with_draw_target(Some(queries as u64), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} queries, {eta} left") {
-        bar.set_style(style);
-    }
-    bar.tick();
+    let step = Step::of("searching", queries, "queries");
     let (mut done, mut batch) = (0, 64);
     while done < queries {
         let end = queries.min(done + batch);
@@ -419,9 +501,8 @@ fn search_all<T: Element>(
             batch = batch.saturating_mul(2);
         }
         done = end;
-        bar.set_position(done as u64);
+        step.at(done);
     }
-    bar.finish_and_clear();
     Ok(())
 }
 
@@ -432,11 +513,25 @@ fn print(report: &Report, out: &Out) -> Outcome {
     if let (Some(index), Some(probes)) = (&report.index, report.probes) {
         out.field("index", format_args!("{index}, {probes} probes"))?;
     }
-    out.field("queries", format_args!("{}, k = {}, metric {}", report.queries, report.k, report.metric))?;
+    if let Some(filtered) = report.filtered {
+        out.field("filter", format_args!("{filtered} of {} vectors", report.base))?;
+    }
+    let (queries, metric) = (report.queries, report.metric);
+    match (report.k, report.radius) {
+        (Some(k), _) => out.field("queries", format_args!("{queries}, k = {k}, metric {metric}"))?,
+        (None, Some(radius)) => out.field("queries", format_args!("{queries}, radius {radius}, metric {metric}"))?,
+        (None, None) => {}
+    }
+    if let Some(candidates) = report.candidates {
+        out.field("refined", format_args!("{candidates} candidates of each query"))?;
+    }
     out.field("load", format_args!("{:.3} s", report.load_seconds))?;
     let build = if report.index.is_some() { "open" } else { "build" };
     out.field(build, format_args!("{:.3} s", report.build_seconds))?;
     out.field("search", format_args!("{:.3} s, {:.0} queries/s", report.search_seconds, report.queries_per_second))?;
+    if let Some(results) = report.results {
+        out.field("results", format_args!("{results} vectors within the radius"))?;
+    }
     if let Some(Recall { at, by_id, by_distance }) = report.recall {
         let by_distance = by_distance.map_or(String::new(), |recall| format!(", {recall:.6} by distance"));
         out.field(&format!("recall@{at}"), format_args!("{by_id:.6} by id{by_distance}"))?;

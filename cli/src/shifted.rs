@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::io;
 use warpann::mesh::{BoxForm, read_mesh};
 use warpann::shifted::{Quality, ShiftedIndex};
 use warpann::{Device, Error};
 
 use crate::progress::spinning;
 use crate::report::{Out, Outcome, parse_bytes, positive};
+use crate::streams::{F32_FORMATS, ID_FORMATS, Stdout, check_files, is_stream};
 use crate::vectors::{Access, exactly};
 
 /// Arguments of `shifted`.
@@ -66,6 +66,8 @@ pub struct Args {
     show: usize,
     #[command(flatten)]
     access: Access,
+    #[command(flatten)]
+    stdout: Stdout,
 }
 
 /// The report of the command, as JSON.
@@ -101,7 +103,7 @@ struct Measured {
 
 impl From<Quality> for Measured {
     fn from(quality: Quality) -> Self {
-        let Quality { queries, recall, epsilon } = quality;
+        let Quality { queries, recall, epsilon, .. } = quality;
         Self {
             queries,
             recall,
@@ -119,12 +121,14 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     if args.k == 0 {
         return Err(Error::ZeroK.into());
     }
-    args.out.as_ref().map_or(Ok(()), io::check_ids_path)?;
-    args.distances.as_ref().map_or(Ok(()), io::check_distances_path)?;
-    let inputs = [&args.base, &args.mesh, &args.query].into_iter().flatten();
-    io::check_files(inputs, [&args.out, &args.distances].into_iter().flatten())?;
+    args.out.as_ref().map(|path| args.stdout.format_of(path, ID_FORMATS)).transpose()?;
+    args.distances.as_ref().map(|path| args.stdout.format_of(path, F32_FORMATS)).transpose()?;
+    let inputs = [&args.base, &args.mesh, &args.query].into_iter().flatten().map(PathBuf::as_path);
+    let outputs = || [&args.out, &args.distances].into_iter().flatten().map(PathBuf::as_path);
+    check_files(args.access.stdin, inputs, outputs())?;
+    let out = &out.aside(outputs().any(is_stream));
     let start = Instant::now();
-    let (kind, dim, base) = read_base(args)?;
+    let (kind, dim, base) = spinning("reading", || read_base(args))?;
     let queries = args.query.as_deref().map(|path| read_queries(args, path, dim)).transpose()?;
     let load_seconds = start.elapsed().as_secs_f64();
 
@@ -145,23 +149,23 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let build_seconds = start.elapsed().as_secs_f64();
 
     let start = Instant::now();
-    let found = spinning("searching".into(), || match &queries {
+    let found = spinning("searching", || match &queries {
         Some(queries) => index.search(queries, args.k),
         None => index.self_join(args.k),
     })?;
     let search_seconds = start.elapsed().as_secs_f64();
 
     if let Some(path) = &args.out {
-        io::write_ids(path, &found.ids, args.k)?;
+        args.stdout.write_ids(path, &found.ids, args.k)?;
     }
     if let Some(path) = &args.distances {
-        io::write_distances(path, &found.distances, args.k)?;
+        args.stdout.write_vectors(path, &found.distances, args.k)?;
     }
     let quality = match args.exact_sample {
         0 => None,
         sample => {
             let compare = || index.quality(&found, queries.as_deref(), sample, args.device);
-            Some(spinning("searching exactly".into(), compare)?.into())
+            Some(spinning("searching exactly", compare)?.into())
         }
     };
     let shown = found.queries().min(args.show);

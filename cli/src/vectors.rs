@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use warpann::io::{self, Open, Vectors};
+use warpann::io::{GroundTruth, IdMatrix, Open, Vectors};
 use warpann::{Element, ElementType, Error};
 
 use crate::report::{Failure, Outcome, complain};
+use crate::streams::Stdin;
 
 /// The option that selects whether files are read or mapped.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -15,16 +16,34 @@ pub struct Access {
     /// must not change during the run: if it is truncated, the system ends the program.
     #[arg(long = "map", value_name = "HOW", default_value_t)]
     pub how: Open,
+    #[command(flatten)]
+    pub stdin: Stdin,
 }
 
 impl Access {
-    /// The vectors of a file.
-    pub fn vectors(self, path: impl AsRef<Path>) -> warpann::Result<Vectors> {
-        io::read_vectors_with(path, None, self.how)
+    /// The vectors of a file or of standard input.
+    pub fn vectors(self, path: impl AsRef<Path>) -> Outcome<Vectors> {
+        self.first_vectors(path, None)
+    }
+
+    /// The first `rows` vectors, or all.
+    pub fn first_vectors(self, path: impl AsRef<Path>, rows: Option<usize>) -> Outcome<Vectors> {
+        self.stdin.vectors(path.as_ref(), rows, self.how)
+    }
+
+    /// The ids of a file or of standard input.
+    pub fn ids(self, path: impl AsRef<Path>) -> Outcome<IdMatrix> {
+        self.stdin.ids(path.as_ref())
+    }
+
+    /// The ids of a file or of standard input, with their distances if there are any.
+    pub fn ground_truth(self, path: impl AsRef<Path>) -> Outcome<GroundTruth> {
+        self.stdin.ground_truth(path.as_ref())
     }
 }
 
-/// Runs `$body` with `$T` as the type of an [`ElementType`].
+/// Runs `$body` with `$T` as the type of an [`ElementType`]. In a function that returns an [`Outcome`]: an element type that the program lacks
+/// is its failure.
 macro_rules! with_element {
     ($element:expr, $T:ident => $body:expr) => {
         match $element {
@@ -48,6 +67,7 @@ macro_rules! with_element {
                 type $T = i8;
                 $body
             }
+            other => return Err($crate::report::Failure::Message(format!("this program has no vectors of {other}"))),
         }
     };
 }
@@ -56,20 +76,28 @@ pub(crate) use with_element;
 /// The components of `vectors`, which came from `path`, as `T`: in place, or converted with a note. A component that `T` cannot hold
 /// is an error.
 pub fn exactly<'a, T: Element>(vectors: &'a Vectors, path: &Path) -> Outcome<Cow<'a, [T]>> {
+    let converted = convert::<T>(vectors, path)?;
+    if let Cow::Owned(_) = converted {
+        let (from, to) = (vectors.element().name(), T::TYPE.name());
+        complain(format_args!("note: {} holds {from}: converted to {to}, which is exact", path.display()));
+    }
+    Ok(converted)
+}
+
+/// As [`exactly`], without a note.
+pub fn convert<'a, T: Element>(vectors: &'a Vectors, path: &Path) -> Outcome<Cow<'a, [T]>> {
     if let Some(values) = vectors.as_slice::<T>() {
         return Ok(Cow::Borrowed(values));
     }
     let wide = vectors.to_f32().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
     let wide = wide.as_slice::<f32>().unwrap_or_default();
-    let (from, to) = (vectors.element().name(), T::TYPE.name());
     // f32 holds the values of every type. The library checks that numbers are finite.
     let fits = |x: f32| T::TYPE == ElementType::F32 || T::from_f32(x).to_f32() == x;
     if let Some(at) = wide.iter().position(|&x| !fits(x)) {
-        let (row, column, value) = (at / vectors.dim(), at % vectors.dim(), wide[at]);
+        let (row, column, value, to) = (at / vectors.dim(), at % vectors.dim(), wide[at], T::TYPE.name());
         let message =
             format!("{}: component {value} at row {row}, column {column} is not a value of {to}", path.display());
         return Err(Failure::Message(message));
     }
-    complain(format_args!("note: {} holds {from}: converted to {to}, which is exact", path.display()));
     Ok(Cow::Owned(wide.iter().map(|&x| T::from_f32(x)).collect()))
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use warpann::select::{Best, Key, KeyType, NO_POSITION, Rows, select_k};
 use warpann::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors, metric};
 
+use crate::progress::Step;
 use crate::random::Random;
 use crate::repeat;
 use crate::report::{Failure, Out, Outcome, positive};
@@ -158,6 +159,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         names.join(" ")
     ))?;
     let mut report = Report { seed, passed: true, compared: names, missing, cases: Vec::new(), difference: None };
+    let step = Step::of("verifying", usize::try_from(args.cases).unwrap_or(usize::MAX), "cases");
     for i in 0..args.cases {
         let (case, result) = run_case(seed.wrapping_add(i), &backends)?;
         let agreed = match result {
@@ -180,7 +182,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
                 format!("{mark:<width$}", width = backend.name.len())
             })
             .collect();
-        out.line(format_args!(
+        let line = format!(
             "{:>20} {:>6} {:>4} {:>8} {:>5} {:>5} {:>7} {:>5} {:>10}  {}",
             case.seed,
             format!("{:?}", case.task).to_lowercase(),
@@ -192,24 +194,27 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
             case.k,
             format!("{:?}", case.data).to_lowercase(),
             marks.join(" ")
-        ))?;
+        );
+        step.aside(|| out.line(line))?;
+        step.advance(1);
         report.cases.push(Row { case, agreed });
         if !report.passed {
             break;
         }
     }
+    drop(step);
     if let Some(Difference { seed, backend, query, place, expected_id, expected_distance, id, distance }) =
         &report.difference
     {
         let name = |id: &Option<u64>| id.map_or("none".to_owned(), |id| id.to_string());
         let (expected_id, id) = (name(expected_id), name(id));
-        out.object(&report)?;
-        return Err(Failure::Message(format!(
+        let message = format!(
             "{backend} differs at query {query}, place {place}: id {id}, distance {distance:?} (bits {:#010x}); expected id \
              {expected_id}, distance {expected_distance:?} ({:#010x}); repeat with: warpann verify --cases 1 --seed {seed}",
             distance.to_bits(),
             expected_distance.to_bits(),
-        )));
+        );
+        return Err(Failure::difference(message, &report));
     }
     for missing in &report.missing {
         out.line(format_args!("not compared: {missing}"))?;
@@ -238,6 +243,7 @@ fn backends(device: Device) -> Outcome<(Vec<Backend>, Vec<String>)> {
         Device::Emulator => vec![emulator],
         Device::Gpu(_) => vec![emulator, gpu(device)],
         Device::Auto => vec![emulator, gpu(Device::Gpu(0))],
+        other => return Err(Failure::Message(format!("this program does not compare {other}"))),
     };
     let mut there = vec![cpu];
     let mut missing = Vec::new();
@@ -334,6 +340,7 @@ fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
                     let make = |value: f32| whole(value + 4.0) as u32;
                     compare_selections(case, best, special, random, backends, make, |key| key as f32)
                 }
+                other => Err(Failure::Message(format!("this program does not compare keys of {other}"))),
             }
         }
         Plan::Search { metric, element } => match element {
@@ -342,6 +349,7 @@ fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
             ElementType::Bf16 => compare::<bf16>(&case, metric, &mut random, backends),
             ElementType::U8 => compare::<u8>(&case, metric, &mut random, backends),
             ElementType::I8 => compare::<i8>(&case, metric, &mut random, backends),
+            other => Err(Failure::Message(format!("this program does not compare vectors of {other}"))),
         },
     }?;
     Ok((case, result))
@@ -512,6 +520,28 @@ mod tests {
         assert_eq!(changed(|found| found.distances[1] = 1.0f32.next_up()), Some(1));
         assert_eq!(changed(|found| found.ids.truncate(3)), Some(3));
         assert_eq!(changed(|found| found.distances.push(0.0)), Some(4));
+    }
+
+    /// The JSON of a difference, which no test of the program can produce.
+    #[test]
+    fn a_difference_is_the_report_with_an_error() {
+        let (case, ..) = draw(3);
+        let expected = Neighbors { k: 2, ids: vec![3, NONE], distances: vec![0.5, f32::INFINITY] };
+        let found = Neighbors { k: 2, ids: vec![3, 1], distances: vec![0.5, 1.0] };
+        let report = Report {
+            seed: 3,
+            passed: false,
+            compared: vec!["cpu"],
+            missing: vec!["gpu: none".into()],
+            cases: vec![Row { case, agreed: Vec::new() }],
+            difference: Some(Difference::at(1, 3, "cpu", &expected, &found)),
+        };
+        let failure = Failure::difference("cpu differs".into(), &report);
+        let text = Out::new(true, Some("verify".into())).pretty(&failure.fields()).unwrap();
+        let object: serde_json::Value = serde_json::from_str(&text).unwrap();
+        crate::schema::check(&object);
+        assert_eq!((&object["passed"], &object["error"]["kind"]), (&false.into(), &"difference".into()));
+        assert_eq!((&object["difference"]["expected_id"], &object["difference"]["id"]), (&().into(), &1.into()));
     }
 
     #[test]

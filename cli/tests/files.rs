@@ -168,7 +168,7 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
             format!("knn-graph --device cpu --base @absent.fbin --out @g.npy --distances {out}"),
         ] {
             let message = files.refused(&line);
-            assert!(message.contains(name) && !message.contains("absent"), "{line}: {message}");
+            assert!(message.contains(&format!("{name}: ")) && !message.contains("absent"), "{line}: {message}");
         }
     }
     for stem in ["@no/x", "/proc/x"] {
@@ -177,9 +177,21 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
             format!("bench ivf --device cpu --base @absent.fbin --query @absent.npy --repeat 1 --out {stem}"),
         ] {
             let message = files.refused(&line);
-            assert!(message.contains("x.csv") && !message.contains("absent"), "{line}: {message}");
+            // The name of the option, not that of a file of the command.
+            let name = files.args(stem).remove(0);
+            assert!(message.starts_with(&format!("error: {name}: ")), "{line}: {message}");
         }
+        let table = files.refused(&format!("bench select --device cpu --tune --out {stem}.csv"));
+        assert!(table.starts_with(&format!("error: {}.csv: ", files.args(stem).remove(0))), "{table}");
     }
+    // One of the files of a name cannot be written.
+    std::fs::create_dir(files.path("y.svg")).unwrap();
+    let message = files.refused("bench ivf --device cpu --base @absent.fbin --query @absent.npy --out @y");
+    assert!(message.contains("y.svg: ") && !message.contains("absent"), "{message}");
+    // A folder does not stand in the way of files that begin with its name.
+    std::fs::create_dir(files.path("k")).unwrap();
+    files.run("bench kmeans --device cpu --centroids 2 --base @base.npy --repeat 1 --out @k");
+    assert!(files.path("k.csv").is_file() && files.path("k.json").is_file());
 }
 
 /// The largest id of an index is known before the search.

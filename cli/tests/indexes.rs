@@ -199,7 +199,7 @@ fn a_recall_out_of_reach_is_an_error_with_what_can_be_reached() {
     io::write_ids(files.path("gt.ivecs"), &[1_000; 20], 1).unwrap();
     let (index, query, truth) = (files.text("x.ivf"), files.text("query.fvecs"), files.text("gt.ivecs"));
     let before = std::fs::read(&index).unwrap();
-    let args = ["bench", "ivf", "--device", "cpu", "--index", &index, "--query", &query, "--truth", &truth, "--k", "1"];
+    let args = ["bench", "ivf", "--device", "cpu", "--index", &index, "--query", &query, "--gt", &truth, "--k", "1"];
     let message = failure(1, &[&args[..], &["--target-recall", "0.9"]].concat());
     assert!(message.contains("recall 0.9 cannot be reached; all lists give 0"), "{message}");
     assert!(std::fs::read(&index).unwrap() == before);

@@ -1,6 +1,8 @@
 //! Searches by several ranks on this machine, against one process: the same bytes.
 
 mod common;
+#[path = "common/schema.rs"]
+mod schema;
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -40,6 +42,7 @@ fn the_same(count: usize, folder: &Path, alone: &[&str], shared: &[&str]) {
     let (success, stdout, stderr) = ranks(count, &arguments);
     assert!(success, "{stdout}\n{stderr}");
     let report: serde_json::Value = serde_json::from_str(&stdout).expect("one rank prints one object");
+    schema::check(&report);
     assert_eq!(report["base"], 10_000);
     assert!(report["device"].as_str().is_some_and(|device| device.starts_with(&format!("{count} ranks"))), "{report}");
     for (one, all) in one.iter().zip(&all) {
@@ -65,6 +68,9 @@ fn ranks_answer_as_one_process_and_fail_together() {
     json(&build);
     let (success, stdout, stderr) = ranks(3, &[&build[..], &["--mpi"]].concat());
     assert!(success && stdout.contains("vectors      10000"), "{stdout}\n{stderr}");
+    let (success, stdout, stderr) = ranks(3, &[&build[..], &["--mpi", "--json"]].concat());
+    assert!(success, "{stderr}");
+    schema::check(&serde_json::from_str(&stdout).expect("one rank prints one object"));
     let search = [&["search", "--index", &index, "--query", &query, "--gt", &gt, "--probes", "6"], &cpu[..]].concat();
     the_same(3, folder.path(), &search, &search);
 
@@ -77,6 +83,10 @@ fn ranks_answer_as_one_process_and_fail_together() {
     let told: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
     assert!(!success && stdout.is_empty(), "{stdout}\n{stderr}");
     assert_eq!(told, [reason.trim_end()], "{stderr}");
+    let (success, stdout, _) = ranks(3, &[&shared[..], &["--json"]].concat());
+    let error: serde_json::Value = serde_json::from_str(&stdout).expect("one rank prints one object");
+    schema::check(&error);
+    assert_eq!((success, &error["error"]["kind"]), (false, &"rank_failed".into()), "{error}");
     // Saved by three ranks, opened by two.
     let (success, _, stderr) = ranks(2, &shared);
     assert!(!success && stderr.contains("0-of-2"), "{stderr}");

@@ -1,10 +1,10 @@
 //! The commands of README.md and of the pages in docs/ run, in their order, and print what the pages show.
 //!
 //! A command is a line of a `text` block that begins with `$ `, and the lines up to the next command are its output. A block
-//! `obj NAME` is a file that the commands read.
+//! `obj NAME` is a file that the commands read, and a block `csv NAME` is the beginning of a file that they have written.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/sift-sample");
 /// Where the pages say that the commands run.
@@ -12,6 +12,7 @@ const FOLDER: &str = "cd tests/data/sift-sample";
 
 const README: &str = include_str!("../../README.md");
 const INDEXES: &str = include_str!("../../docs/INDEXES.md");
+const JSON: &str = include_str!("../../docs/JSON.md");
 /// The pages that show no command of the program in a block.
 const OTHERS: [(&str, &str); 8] = [
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
@@ -25,14 +26,15 @@ const OTHERS: [(&str, &str); 8] = [
 ];
 
 /// Lines that depend on the machine: only their first word is compared.
-const OF_THE_MACHINE: [&str; 11] =
-    ["device", "load", "build", "train", "add", "save", "open", "search", "cpu", "simd", "gpu"];
+const OF_THE_MACHINE: [&str; 13] =
+    ["device", "load", "build", "train", "add", "save", "open", "search", "cpu", "simd", "gpu", "features", "convert"];
 
 /// The part of a line that is the same on every machine.
 fn stable(line: &str) -> String {
     let mut words: Vec<&str> = line.split_whitespace().collect();
     let count = match words.first() {
         Some(first) if OF_THE_MACHINE.contains(first) => 1,
+        Some(&("remove" | "merge")) => 1,
         // Before the time; before the speed.
         Some(&("iteration" | "accuracy")) => 10,
         Some(first) if first.parse::<u64>().is_ok() && words.len() == 8 => 4,
@@ -74,6 +76,21 @@ fn arguments(command: &str) -> Vec<&str> {
     }
 }
 
+/// Runs a command in `folder`; commands with a pipe between them by a shell.
+fn run(command: &str, folder: &Path) -> Output {
+    let program = env!("CARGO_BIN_EXE_warpann");
+    let mut process = if command.contains(" | ") {
+        let mut shell = Command::new("sh");
+        shell.env("PROGRAM", program).args(["-c", &format!("warpann() {{ \"$PROGRAM\" \"$@\"; }}; {command}")]);
+        shell
+    } else {
+        let mut process = Command::new(program);
+        process.args(arguments(command));
+        process
+    };
+    process.current_dir(folder).output().unwrap()
+}
+
 /// Runs the commands of a page in `folder`, in their order. Returns the number of commands and of compared lines.
 fn follow(page: &str, folder: &Path) -> (usize, usize) {
     for file in ["sample_base.bvecs", "sample_query.bvecs", "sample_gt.ivecs"] {
@@ -84,6 +101,12 @@ fn follow(page: &str, folder: &Path) -> (usize, usize) {
     for (language, lines) in blocks(page) {
         if let Some(name) = language.strip_prefix("obj ") {
             std::fs::write(folder.join(name), lines.join("\n")).unwrap();
+            continue;
+        }
+        if let Some(name) = language.strip_prefix("csv ") {
+            let written = std::fs::read_to_string(folder.join(name)).unwrap();
+            assert!(written.lines().take(lines.len()).eq(lines.iter().copied()), "{name} begins:\n{written:.200}");
+            compared += lines.len();
             continue;
         }
         if language != "text" {
@@ -111,11 +134,7 @@ fn follow(page: &str, folder: &Path) -> (usize, usize) {
             }
             assert!(entered, "the page does not say where this runs: {command}");
             assert!(is_command(command), "unknown command: {command}");
-            let output = Command::new(env!("CARGO_BIN_EXE_warpann"))
-                .args(arguments(command))
-                .current_dir(folder)
-                .output()
-                .unwrap();
+            let output = run(command, folder);
             let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
             assert!(output.status.success(), "{command}: {stderr}");
             printed = Some((command, stdout.lines().map(stable).collect()));
@@ -137,7 +156,7 @@ fn commands_of_the_readme_print_what_it_shows() {
 fn commands_of_the_tour_print_what_it_shows() {
     let folder = tempfile::tempdir().unwrap();
     let found = follow(INDEXES, folder.path());
-    assert!(found.0 >= 18 && found.1 >= 110, "only {found:?} commands and lines were found: the search is broken");
+    assert!(found.0 >= 33 && found.1 >= 188, "only {found:?} commands and lines were found: the search is broken");
     let written = [
         "ids.npy",
         "centroids.fbin",
@@ -146,7 +165,15 @@ fn commands_of_the_tour_print_what_it_shows() {
         "curve.json",
         "curve.svg",
         "curve.png",
+        "compare.svg",
+        "compare.png",
+        "latency.png",
+        "man1/warpann-bench-ivf.1",
         "small.ivf",
+        "near.csv",
+        "less.ivf",
+        "all.ivf",
+        "half.npy",
         "graph.ibin",
         "boxes.ibin",
         "ranks.npy",
@@ -155,6 +182,13 @@ fn commands_of_the_tour_print_what_it_shows() {
     for file in written {
         assert!(folder.path().join(file).is_file(), "{file}");
     }
+}
+
+#[test]
+fn commands_of_the_page_about_json_print_what_it_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = follow(JSON, folder.path());
+    assert!(found.0 >= 2 && found.1 >= 1, "only {found:?} commands and lines were found: the search is broken");
 }
 
 #[test]

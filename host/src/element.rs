@@ -3,8 +3,13 @@
 use half::{bf16, f16};
 use warpann_kernels::product::element::ElementKey;
 
+use crate::names::named;
+
 /// An element type of vectors as a value, for files, kernels and reports.
+///
+/// As text: `f32`, `f16`, `bf16`, `u8`, `i8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ElementType {
     /// IEEE binary32, 4 bytes.
     F32,
@@ -53,6 +58,8 @@ impl ElementType {
         }
     }
 }
+
+named!(ElementType, name, "an element type");
 
 mod sealed {
     pub trait Sealed {}

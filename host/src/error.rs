@@ -615,6 +615,87 @@ pub enum Error {
 }
 
 impl Error {
+    /// The name of the variant in lower case with underscores, such as `wrong_dimension`. The name of an error stays the same in later
+    /// versions, and its message may change. The program `warpann` prints the name with `--json`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Error::ZeroDimension => "zero_dimension",
+            Error::RaggedVectors { .. } => "ragged_vectors",
+            Error::WrongDimension { .. } => "wrong_dimension",
+            Error::ZeroK => "zero_k",
+            Error::NotFinite { .. } => "not_finite",
+            Error::Overflow { .. } => "overflow",
+            Error::DoesNotFit { .. } => "does_not_fit",
+            Error::EncodingOfElement { .. } => "encoding_of_element",
+            Error::TooManyRows { .. } => "too_many_rows",
+            Error::UnknownId { .. } => "unknown_id",
+            Error::WrongResultLength { .. } => "wrong_result_length",
+            Error::ResultTooLarge { .. } => "result_too_large",
+            Error::ZeroClusters { .. } => "zero_clusters",
+            Error::NotTrained { .. } => "not_trained",
+            Error::NotEmpty { .. } => "not_empty",
+            Error::TooFewTrainingVectors { .. } => "too_few_training_vectors",
+            Error::NotDivisible { .. } => "not_divisible",
+            Error::BadCodeBits { .. } => "bad_code_bits",
+            Error::RaggedCodes { .. } => "ragged_codes",
+            Error::NoSuchCodeword { .. } => "no_such_codeword",
+            Error::WrongWeights { .. } => "wrong_weights",
+            Error::BadWeight { .. } => "bad_weight",
+            Error::BadBalance { .. } => "bad_balance",
+            Error::WrongIds { .. } => "wrong_ids",
+            Error::DuplicateId { .. } => "duplicate_id",
+            Error::ReservedId => "reserved_id",
+            Error::ZeroProbes => "zero_probes",
+            Error::WrongFilterLength { .. } => "wrong_filter_length",
+            Error::StaleFilter { .. } => "stale_filter",
+            Error::BadRadius => "bad_radius",
+            Error::Incompatible { .. } => "incompatible",
+            Error::RecallOutOfReach { .. } => "recall_out_of_reach",
+            Error::WrongCentroids { .. } => "wrong_centroids",
+            Error::WrongCodebooks { .. } => "wrong_codebooks",
+            Error::NotOrthogonal { .. } => "not_orthogonal",
+            Error::TooManyDimensions { .. } => "too_many_dimensions",
+            Error::UnlikeNeighbors { .. } => "unlike_neighbors",
+            Error::RowTooLong { .. } => "row_too_long",
+            Error::RowsPastEnd { .. } => "rows_past_end",
+            Error::StartsNotAscending { .. } => "starts_not_ascending",
+            Error::StartsPastEnd { .. } => "starts_past_end",
+            Error::WrongLengths { .. } => "wrong_lengths",
+            Error::WrongPayloads { .. } => "wrong_payloads",
+            Error::NoSuchPosition { .. } => "no_such_position",
+            Error::NoSuchSelection { .. } => "no_such_selection",
+            Error::BeyondPlan { .. } => "beyond_plan",
+            Error::TooManyPairs { .. } => "too_many_pairs",
+            Error::BadBitRange { .. } => "bad_bit_range",
+            Error::WrongBase { .. } => "wrong_base",
+            Error::IdsAreNotRows { .. } => "ids_are_not_rows",
+            Error::NoSuchNode { .. } => "no_such_node",
+            Error::NotConnected { .. } => "not_connected",
+            Error::OtherRun { .. } => "other_run",
+            Error::NoDevice { .. } => "no_device",
+            Error::NoSuchDevice { .. } => "no_such_device",
+            Error::DeviceTooOld { .. } => "device_too_old",
+            Error::OutOfDeviceMemory { .. } => "out_of_device_memory",
+            Error::OutOfHostMemory { .. } => "out_of_host_memory",
+            Error::PtxRefused { .. } => "ptx_refused",
+            Error::NoSuchKernel { .. } => "no_such_kernel",
+            Error::Driver { .. } => "driver",
+            Error::BadPlacement { .. } => "bad_placement",
+            Error::DeviceFailed { .. } => "device_failed",
+            Error::ShardLost { .. } => "shard_lost",
+            Error::LaunchLimit { .. } => "launch_limit",
+            Error::WrongSelection { .. } => "wrong_selection",
+            Error::KernelViolation { .. } => "kernel_violation",
+            Error::RankFailed { .. } => "rank_failed",
+            Error::MpiStarted => "mpi_started",
+            Error::Io { .. } => "io",
+            Error::SameFile { .. } => "same_file",
+            Error::UnknownExtension { .. } => "unknown_extension",
+            Error::BadFile { .. } => "bad_file",
+        }
+    }
+
     /// Converts the error of a call for a batch whose first row is row `first` of all rows: if the error contains a row number, it becomes
     /// a number among all rows. For callers that pass vectors in batches.
     #[must_use]
@@ -662,8 +743,8 @@ pub enum Input {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDeviceReason {
-    /// The build lacks the feature `cuda`.
-    #[error("this build has no 'cuda' feature")]
+    /// The feature `cuda` of this library is off.
+    #[error("the feature 'cuda' of warpann is off in this build")]
     FeatureOff,
     /// libcuda.so.1 could not be loaded.
     #[error("the NVIDIA driver library libcuda.so.1 is not on this machine")]
@@ -724,6 +805,16 @@ pub enum FileDefect {
         actual: String,
         /// Element types that are supported.
         expected: &'static str,
+    },
+    /// An f64 value is beyond the range of f32, as which it would be read.
+    #[error("row {row}, column {column}: {value} is beyond the range of f32")]
+    ExceedsF32 {
+        /// Number of the row, from 0.
+        row: u64,
+        /// Number of the column, from 0.
+        column: u64,
+        /// Value in the file.
+        value: String,
     },
     /// An index file of a version that this library does not read.
     #[error("version {found} of the index format; this library reads {known}")]
@@ -804,3 +895,31 @@ pub enum FileDefect {
 
 /// `Result` with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    /// Each variant that this file declares has its own name as its kind.
+    #[test]
+    fn kinds_are_the_names_of_the_variants() {
+        let source = include_str!("error.rs");
+        let declared = source.split("pub enum Error {").nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap();
+        let mut count = 0;
+        for line in declared.lines() {
+            let Some(name) = line.strip_prefix("    ").filter(|line| line.starts_with(char::is_uppercase)) else {
+                continue;
+            };
+            let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+            let kind: String = name
+                .chars()
+                .enumerate()
+                .flat_map(|(at, c)| {
+                    (at > 0 && c.is_uppercase()).then_some('_').into_iter().chain([c.to_ascii_lowercase()])
+                })
+                .collect();
+            let arms = [format!("Error::{name} => \"{kind}\","), format!("Error::{name} {{ .. }} => \"{kind}\",")];
+            assert!(arms.iter().any(|arm| source.contains(arm)), "{name}");
+            count += 1;
+        }
+        assert!(count > 60, "only {count} variants were found");
+    }
+}

@@ -31,6 +31,7 @@
 //! done), or a thread that uses other indexes. The calling thread does not change a bit of a result, and calls never deadlock. The work of
 //! the CPU runs in the caller's rayon pool: the installed pool, or the global one. The host's work for a device, which is copies and (on
 //! the emulator) kernels, runs on threads of this library; their number is the largest number that worked at the same time.
+//! [`allow_threads`] turns them off.
 //!
 //! As with any use of rayon, a pool thread that waits for parallel work may run another task of its pool. So a task should not hold a lock
 //! during a call if other tasks of the pool take that lock.
@@ -48,6 +49,7 @@ pub mod device;
 pub mod distributed;
 pub mod element;
 pub mod error;
+mod events;
 pub mod flat;
 pub mod generate;
 pub mod graph;
@@ -59,11 +61,15 @@ pub mod kmeans;
 mod limits_tests;
 #[cfg(test)]
 mod magnitude_tests;
+#[cfg(feature = "ndarray")]
+#[cfg_attr(docsrs, doc(cfg(feature = "ndarray")))]
+pub mod matrices;
 #[cfg(feature = "cuda")]
 pub mod measure;
 #[cfg(feature = "mesh")]
 pub mod mesh;
 pub mod metric;
+mod names;
 pub mod neighbors;
 mod parallel;
 pub mod placement;
@@ -71,6 +77,7 @@ pub mod pq;
 mod product;
 mod random;
 pub mod select;
+mod serialised;
 mod shards;
 #[cfg(feature = "shifted")]
 pub mod shifted;
@@ -88,7 +95,9 @@ pub use error::{Error, FileDefect, Input, NoDeviceReason, Result};
 pub use flat::{FlatIndex, FlatIndexBuilder};
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
+pub use names::UnknownName;
 pub use neighbors::{NONE, Neighbors};
 pub use placement::{Device, Placement};
 #[cfg(feature = "shifted")]
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};
+pub use threads::allow_threads;

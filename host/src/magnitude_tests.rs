@@ -81,12 +81,12 @@ fn check_lists(
     for device in [Device::Cpu, Device::Emulator] {
         let index = IvfIndex::<f32>::load(file.path(), device, None).unwrap();
         for scan in [Scan::ListMajor, Scan::QueryMajor] {
-            let options = SearchOptions { probes: Some(lists), scan, ..SearchOptions::default() };
+            let options = SearchOptions::new().probes(lists).scan(scan);
             let case = format!("{case}, {metric:?}, {encoding:?}, {device:?}, {scan:?}");
             same(&case, &expected, &index.search_with(queries, k, &options).unwrap());
         }
         // With the distance of a middle neighbour as radius, the results are the neighbours up to it and those at the same distance.
-        let options = SearchOptions { probes: Some(lists), ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(lists);
         for (query, found) in queries.chunks(dim).zip(expected.distances.chunks(k)) {
             let radius = found[k / 2];
             let near = |y: &&[f32]| metric.order(canonical(metric, query, y), radius).is_le();

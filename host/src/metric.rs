@@ -21,10 +21,22 @@
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use crate::element::Element;
+use crate::names::named;
 use crate::vectors::{VectorSlice, with_components};
 
 /// The distance or similarity by which vectors are compared.
+///
+/// As text (command line, configuration): `l2`, `ip`, `cosine`.
+///
+/// ```
+/// use warpann::Metric;
+///
+/// assert_eq!("ip".parse(), Ok(Metric::InnerProduct));
+/// assert_eq!(Metric::InnerProduct.to_string(), "ip");
+/// assert!("dot".parse::<Metric>().is_err());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Metric {
     /// Squared Euclidean distance ‖x − y‖²; smaller is better.
     #[default]
@@ -141,6 +153,8 @@ impl Metric {
         }
     }
 }
+
+named!(Metric, name, "a metric");
 
 /// The comparison that decides which centroid is the nearest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -41,11 +41,14 @@
 //! | 2 | 138, 56 | 123, 43 | 50, 4 | 2 |
 //! | 4 | 273, 146 | 202, 35 | 70, 5 | 6 |
 //! | 8 | 416, 402 | 188, 66 | 215, 8 | 8 |
+//!
+//! # Without waiting threads
+//! [`allow_threads`] turns them off: jobs then run one after the other on the caller's thread, as they do if the system refuses a thread.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
@@ -232,6 +235,22 @@ struct Task {
     left: Arc<Left>,
 }
 
+/// Whether calls may use threads of this library.
+static ALLOWED: AtomicBool = AtomicBool::new(true);
+
+/// Sets whether calls of this process may use threads that the library starts; true unless set.
+///
+/// The library starts threads, named `warpann`, for calls on several devices, for the host's work of a device other than the CPU, and for
+/// some work of the CPU if the caller is not on a thread of a rayon pool. With `false` this work runs on the caller's thread, one part after
+/// the other: devices of one index then work in turn, and transfers and kernels of a device overlap less. All other work of the CPU stays in
+/// the caller's rayon pool. Results are the same. A call on a thread of a rayon pool that uses only one CPU device starts no thread in any
+/// case.
+///
+/// Threads that exist already sleep until the program ends, and are used again after `true`.
+pub fn allow_threads(allowed: bool) {
+    ALLOWED.store(allowed, Ordering::Relaxed);
+}
+
 /// The waiting threads, in the order in which they finished their last tasks.
 static WAITING: Mutex<Vec<Sender<Task>>> = Mutex::new(Vec::new());
 
@@ -239,12 +258,12 @@ impl Sent {
     fn send(&self, run: Box<dyn FnOnce() + Send>) {
         self.left.tasks.fetch_add(1, Ordering::Relaxed);
         let task = Task { run, left: self.left.clone() };
-        let waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let refused = match waiting.or_else(new_thread) {
+        let waiting = || WAITING.lock().unwrap_or_else(PoisonError::into_inner).pop().or_else(new_thread);
+        let refused = match ALLOWED.load(Ordering::Relaxed).then(waiting).flatten() {
             Some(thread) => thread.send(task).err().map(|SendError(task)| task),
             None => Some(task),
         };
-        // The system refused a new thread, so the caller runs the task.
+        // Threads are not allowed, or the system refused one, so the caller runs the task.
         if let Some(task) = refused {
             task.run_here();
         }

@@ -127,7 +127,7 @@ fn inverted_file_shards_answer_as_one_index_and_survive_their_files() {
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index.ivf");
-        let options = SearchOptions { probes: Some(3), ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(3);
         let expected = one.search_with(&queries, 12, &options).unwrap();
         let found = at_ranks(3, |ranks| {
             let sharded = Sharded::<_, IvfIndex<f32>>::build(ranks, builder(), &base, ids, None)?;

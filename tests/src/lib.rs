@@ -10,6 +10,7 @@
 //! | [`ivf`] | inverted files: cases, reference, runner, scenarios |
 //! | [`kmeans`] | clustering: against the definition, by its properties, and with the same bits as the CPU |
 //! | [`property`] | random cases of every public operation, against the same references |
+//! | [`recorder`] | records the events of the feature `tracing` |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
 //! | [`sanitize`] | streams and threads side by side, small enough for compute-sanitizer |
 //! | [`scenarios`] | tests of several searches: threads, memory budgets, real data |
@@ -30,6 +31,7 @@ pub mod kmeans;
 #[cfg(feature = "cuda")]
 pub mod on_device;
 pub mod property;
+pub mod recorder;
 pub mod reference;
 pub mod runner;
 pub mod sanitize;

@@ -22,6 +22,7 @@ pub fn textbook(metric: Metric, x: &[f64], y: &[f64]) -> f64 {
             let norms = dot(x, x).sqrt() * dot(y, y).sqrt();
             if norms == 0.0 { 0.0 } else { dot(x, y) / norms }
         }
+        other => panic!("the reference does not define {other}"),
     }
 }
 
@@ -56,6 +57,7 @@ fn defined_with(metric: Metric, (x, xx): (&[f64], f64), (y, yy): (&[f64], f64)) 
         Metric::InnerProduct => defined_sum(x, y, |a, b| a * b),
         Metric::Cosine if xx == 0.0 || yy == 0.0 => 0.0,
         Metric::Cosine => defined_sum(x, y, |a, b| a * b) / (xx * yy).sqrt(),
+        other => panic!("the reference does not define {other}"),
     };
     let rounded = value as f32;
     if rounded == 0.0 { 0.0 } else { rounded }

@@ -28,6 +28,7 @@ pub fn search(case: &SearchCase, device: impl Into<Placement>) -> Outcome {
         ElementType::Bf16 => search_elements::<bf16>,
         ElementType::U8 => search_elements::<u8>,
         ElementType::I8 => search_elements::<i8>,
+        other => return Err(format!("no tests for vectors of {other}")),
     };
     let device = device.into();
     run(case, &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
@@ -184,6 +185,7 @@ pub fn select(case: &SelectCase, device: Device) -> Outcome {
         KeyType::Bf16 => select_keys::<bf16>,
         KeyType::I32 => select_keys::<i32>,
         KeyType::U32 => select_keys::<u32>,
+        other => return Err(format!("no tests for keys of {other}")),
     };
     run(case, device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }

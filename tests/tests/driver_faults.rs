@@ -345,7 +345,7 @@ fn inverted_files(counts: &mut Counts) {
         "ivf: range",
         full(Encoding::Flat),
         |index| {
-            let options = SearchOptions { probes: Some(3), ..SearchOptions::default() };
+            let options = SearchOptions::new().probes(3);
             let found = index.range_search(&queries, 40.0, &options)?;
             Ok(found.ids.into_iter().chain(found.distances.iter().map(|d| d.to_bits().into())).collect())
         },

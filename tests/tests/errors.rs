@@ -306,6 +306,8 @@ fn a_device_that_does_not_exist() {
             };
             let stub = matches!(reason, NoDeviceReason::NoneReported(_)) && cfg!(feature = "cuda");
             assert!(stub || expected.contains(&reason), "{reason:?}");
+            let names_feature = reason.to_string().contains("feature 'cuda'");
+            assert_eq!(names_feature, reason == NoDeviceReason::FeatureOff, "{reason}");
         }
         Err(error) => panic!("{error}"),
     }

@@ -69,7 +69,7 @@ fn life(text: &str, n: usize, encoding: Encoding) {
     std::fs::remove_file(&folder).unwrap();
     let even = one.filter(|id| id % 2 == 0);
     for (k, probes, filter) in [(1, 1, None), (10, 3, Some(&even)), (n + 3, lists, None), (3, lists, Some(&even))] {
-        let options = SearchOptions { probes: Some(probes), filter, ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(probes).filter(filter);
         let expected = one.search_with(&vectors.queries, k, &options).unwrap();
         let radius = expected.distances.iter().copied().filter(|d| d.is_finite()).fold(0.0, f32::max) / 2.0;
         let near = one.range_search(&vectors.queries, radius, &options).unwrap();
@@ -204,7 +204,7 @@ fn filters_are_of_the_whole_index_on_shards_of_the_emulator() {
     index.train(&vectors.base).unwrap();
     index.add(&vectors.base).unwrap();
     let some = index.filter(|id| id % 3 != 1);
-    let options = SearchOptions { probes: Some(3), filter: Some(&some), ..SearchOptions::default() };
+    let options = SearchOptions::new().probes(3).filter(&some);
     let expected = index.search_with(&vectors.queries, 20, &options).unwrap();
     let near = index.range_search(&vectors.queries, 0.01, &options).unwrap();
     assert!(expected.ids.iter().all(|id| id % 3 != 1) && expected.ids.iter().any(|&id| id > 4_500));

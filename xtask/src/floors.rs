@@ -41,10 +41,13 @@ const fn room(holds: &'static [&'static str; 1]) -> Room {
 }
 
 /// The library's rooms, the lowest first. The crate root stands above all.
-const HOST: [Room; 17] = [
+const HOST: [Room; 18] = [
     Room {
         name: "bottom",
         holds: &[
+            "serialised",
+            "names",
+            "events",
             "element",
             "metric",
             "placement",
@@ -75,6 +78,7 @@ const HOST: [Room; 17] = [
     room(&["shifted"]),
     room(&["distributed"]),
     room(&["measure"]),
+    room(&["matrices"]),
 ];
 
 /// The rooms of the device code, the lowest first.

@@ -12,7 +12,7 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("formatting", format),
     ("floors", crate::floors::run),
     ("comments", crate::comments::run),
@@ -23,6 +23,7 @@ const STEPS: [Step; 11] = [
     ("without the feature cuda", without_cuda),
     ("several ranks", crate::mpi::run),
     ("without a CUDA toolkit", without_toolkit),
+    ("other systems", other_systems),
     ("packages", crate::package::run),
 ];
 
@@ -83,6 +84,17 @@ fn without_cuda() -> Result<()> {
         command.args(["--features", "mpi"]);
     }
     shell::run(command.args(["--", "-D", "warnings"]))
+}
+
+/// Type-checks the library for systems that this machine is not, with the standard library's source in place of a compiled one, which only
+/// rustup has.
+fn other_systems() -> Result<()> {
+    for target in ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"] {
+        let mut command = cargo();
+        command.args(["check", "-Zbuild-std=std", "-p", "warpann", "--features", "mesh,shifted", "--target", target]);
+        shell::run(command.env("RUSTC_BOOTSTRAP", "1"))?;
+    }
+    Ok(())
 }
 
 /// Builds the program without environment variables that name a CUDA toolkit, starts it, and checks that it is not linked against the

@@ -7,8 +7,8 @@ use serde::Serialize;
 use warpann::{FlatIndex, Metric, Placement};
 
 use super::{Times, random};
-use crate::report::{Out, Outcome, positive};
-use crate::search::parse_metric;
+use crate::progress::spinning;
+use crate::report::{Failure, Out, Outcome, positive};
 use crate::vectors::Access;
 
 /// Arguments of `bench exact`.
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000, value_parser = positive)]
     pub queries: usize,
     /// l2, ip or cosine.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     pub metric: Metric,
     /// auto, cpu, gpu, gpu:N or emulator; several devices: gpu:0,gpu:1 are replicas, gpu:0+gpu:1 are shards.
     #[arg(long, default_value = "auto")]
@@ -69,19 +69,24 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let &Args { k, metric, repeat, .. } = args;
     let (base, probes, dim) = match (&args.base, &args.query) {
         (Some(base), Some(query)) => {
-            let ((base, dim), (mut probes, query_dim)) = (from_file(args, base)?, from_file(args, query)?);
+            let read = || Ok::<_, Failure>((from_file(args, base)?, from_file(args, query)?));
+            let ((base, dim), (mut probes, query_dim)) = spinning("reading", read)?;
             if query_dim != dim {
                 return Err(warpann::Error::WrongDimension { expected: dim, actual: query_dim }.into());
             }
             probes.truncate(args.queries.saturating_mul(dim));
             (base, probes, dim)
         }
-        _ => (random(args.n, args.dim, 1)?, random(args.queries, args.dim, 2)?, args.dim),
+        _ => {
+            let made =
+                || Ok::<_, Failure>((random(args.n, args.dim, 1)?, random(args.queries, args.dim, 2)?, args.dim));
+            spinning("making vectors", made)?
+        }
     };
     let (n, queries) = (base.len() / dim, probes.len() / dim);
     let mut index = FlatIndex::<f32>::new(dim, metric, args.device.clone())?;
     let start = Instant::now();
-    index.add(&base)?;
+    spinning("adding the base", || index.add(&base))?;
     let build_seconds = start.elapsed().as_secs_f64();
     let times = Times::measure(repeat, || index.search(&probes, k).map(drop))?;
     let operations = 2.0 * n as f64 * queries as f64 * dim as f64;

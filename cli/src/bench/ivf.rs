@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::io::{self, Vectors};
+use warpann::io::Vectors;
 use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions, recall};
 use warpann::{Element, Error, FlatIndex, Metric, NONE};
 
-use super::{named, write_csv, write_json};
-use crate::chart::{Chart, Series};
+use super::chart::{Axis, Measured, Picture, Point};
+use super::{check_outputs, named, write_csv, write_json};
 use crate::index::{BATCH, Place, Recipe, Summary};
-use crate::progress::spinning;
+use crate::progress::{Step, spinning};
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::vectors::{Access, exactly, with_element};
@@ -32,7 +32,7 @@ pub struct Args {
         "kind", "lists", "sub_quantizers", "bits", "opq", "metric", "train", "seed", "iterations", "points_per_centroid",
     ])]
     index: Option<PathBuf>,
-    /// Vectors of the index, unless --index is given. Without --truth, an exact search among them finds the true neighbours. With --index,
+    /// Vectors of the index, unless --index is given. Without --gt, an exact search among them finds the true neighbours. With --index,
     /// the ids of the index must be the rows of this file.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     base: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub struct Args {
     query: PathBuf,
     /// True neighbours: ivecs, ibin, npy or big-ann ground truth. Unless given, an exact search among --base finds them.
     #[arg(long, value_name = "FILE", required_unless_present = "base")]
-    truth: Option<PathBuf>,
+    gt: Option<PathBuf>,
     #[command(flatten)]
     recipe: Recipe,
     #[command(flatten)]
@@ -65,6 +65,9 @@ pub struct Args {
     /// Write the table as NAME.csv and NAME.json, and its curve as NAME.svg and NAME.png.
     #[arg(long, value_name = "NAME")]
     out: Option<PathBuf>,
+    /// The quantity of the curve's vertical axis.
+    #[arg(long, value_enum, default_value_t)]
+    axis: Axis,
     #[command(flatten)]
     access: Access,
 }
@@ -75,9 +78,8 @@ impl Args {
         // With --target-recall, the command also writes the index.
         let (index, updated) =
             if self.target_recall.is_some() { (None, &self.index) } else { (self.index.as_ref(), &None) };
-        let inputs = [index, self.base.as_ref(), Some(&self.query), self.truth.as_ref(), self.recipe.train.as_ref()];
-        let curves = self.out.iter().flat_map(|name| EXTENSIONS.map(|extension| named(name, extension)));
-        Ok(io::check_files(inputs.into_iter().flatten(), updated.iter().cloned().chain(curves))?)
+        let inputs = [index, self.base.as_ref(), Some(&self.query), self.gt.as_ref(), self.recipe.train.as_ref()];
+        check_outputs(self.access.stdin, &inputs, self.out.as_deref(), EXTENSIONS, &[updated.as_ref()])
     }
 }
 
@@ -145,8 +147,9 @@ struct Report {
 /// Measures, writes the files, prints the table.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     args.check()?;
-    let base = args.base.as_ref().map(|path| args.access.vectors(path)).transpose()?;
-    let queries = args.access.vectors(&args.query)?;
+    let read = |path| spinning("reading", || args.access.vectors(path));
+    let base = args.base.as_ref().map(read).transpose()?;
+    let queries = read(&args.query)?;
     let (element, dim) = match (&args.index, &base) {
         (Some(index), _) => IndexInfo::read(index).map(|info| (info.element, info.dim))?,
         (None, Some(base)) => (base.element(), base.dim()),
@@ -174,7 +177,8 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
     let (mut index, train_seconds, add_seconds) = match (&args.index, &rows) {
         (Some(path), _) => {
             let (device, budget) = (args.place.device.clone(), args.place.memory_budget);
-            (IvfIndex::<T>::load_with(path, device, budget, args.access.how)?, None, None)
+            let open = || IvfIndex::<T>::load_with(path, device, budget, args.access.how);
+            (spinning("opening the index", open)?, None, None)
         }
         (None, Some(rows)) => {
             let train = args
@@ -211,8 +215,10 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
     let [k, lists, batch, found, speed, p50, p95, p99] = heads;
     out.line(format_args!("{k:>5} {lists:>7} {batch:>7} {found:>9} {speed:>11} {p50:>9} {p95:>9} {p99:>9}"))?;
     let mut table = Vec::new();
+    let sweep = sweep(args, index.lists(), target.as_ref());
+    let step = Step::measured("measuring", args.k.len() * sweep.len() * args.batch.len(), "rows");
     for &k in &args.k {
-        for probes_count in sweep(args, index.lists(), target.as_ref()) {
+        for &probes_count in &sweep {
             let mut job = Job {
                 index: &index,
                 queries: &probes,
@@ -221,8 +227,8 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
                 ids: Vec::new(),
                 distances: Vec::new(),
             };
-            for row in job.rows(args, &truth)? {
-                out.line(format_args!(
+            for row in job.rows(args, &truth, &step)? {
+                let line = format!(
                     "{:>5} {:>7} {:>7} {:>9.6} {:>11.0} {:>9.3} {:>9.3} {:>9.3}",
                     row.k,
                     row.probes,
@@ -232,16 +238,18 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
                     row.latency_p50_ms,
                     row.latency_p95_ms,
                     row.latency_p99_ms
-                ))?;
+                );
+                step.aside(|| out.line(line))?;
                 table.push(row);
             }
         }
     }
+    drop(step);
     // The description of the device may be longer after a search.
     summary = Summary::of(&index);
     let report = Report { summary, train_seconds, add_seconds, queries: queries.rows(), target, rows: table };
     if let Some(name) = &args.out {
-        write(name, &report)?;
+        write(name, &report, args.axis, out)?;
     }
     out.object(&report)
 }
@@ -265,7 +273,7 @@ fn aim<T: Element>(args: &Args, index: &mut IvfIndex<T>, queries: &[T], truth: &
     let k = args.k[0];
     let wanted: Vec<u64> = truth.ids.chunks_exact(truth.k).flat_map(|row| &row[..k]).copied().collect();
     let (probes, reached) =
-        spinning("looking for the number of probes".into(), || index.probes_for_recall(queries, k, &wanted, target))?;
+        spinning("looking for the number of probes", || index.probes_for_recall(queries, k, &wanted, target))?;
     index.set_probes(probes)?;
     if let Some(path) = &args.index {
         index.save(path)?;
@@ -283,12 +291,12 @@ impl Truth {
     /// Reads the true neighbours from a file, or finds them by an exact search.
     fn of<T: Element>(args: &Args, queries: &[T], metric: Metric, dim: usize, base: Option<&[T]>) -> Outcome<Self> {
         let k = args.k.iter().copied().max().unwrap_or(1);
-        if let Some(path) = &args.truth {
-            let truth = read_truth(path, queries.len() / dim, k, None)?;
+        if let Some(path) = &args.gt {
+            let truth = read_truth(args.access, path, queries.len() / dim, k, None)?;
             return Ok(Self { k: truth.ids.k, ids: truth.ids.ids });
         }
         let mut flat = FlatIndex::<T>::new(dim, metric, args.place.device.clone())?;
-        let ids = spinning("searching for the true neighbours".into(), || {
+        let ids = spinning("searching for the true neighbours", || {
             flat.add(base.unwrap_or_default())?;
             flat.search(queries, k)
         });
@@ -310,7 +318,7 @@ impl<T: Element> Job<'_, T> {
     /// Searches for queries `from..to`. Returns the time in seconds.
     fn search(&mut self, from: usize, to: usize) -> Outcome<f64> {
         let (dim, k) = (self.index.dim(), self.k);
-        let options = SearchOptions { probes: Some(self.probes), ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(self.probes);
         let slots = from * k..to * k;
         let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
         let start = Instant::now();
@@ -319,7 +327,7 @@ impl<T: Element> Job<'_, T> {
     }
 
     /// One row for each size of batch.
-    fn rows(&mut self, args: &Args, truth: &Truth) -> Outcome<Vec<Row>> {
+    fn rows(&mut self, args: &Args, truth: &Truth, step: &Step) -> Outcome<Vec<Row>> {
         let (k, queries) = (self.k, self.queries.len() / self.index.dim());
         let slots = queries.checked_mul(k).ok_or(Error::ResultTooLarge { queries, k })?;
         (self.ids, self.distances) = (vec![NONE; slots], vec![0.0; slots]);
@@ -353,6 +361,7 @@ impl<T: Element> Job<'_, T> {
                 latency_p99_ms: at(0.99),
                 calls: times.calls.len(),
             });
+            step.advance(1);
         }
         Ok(rows)
     }
@@ -405,27 +414,18 @@ struct Calls {
 }
 
 /// Writes the table and the curve: NAME.csv, NAME.json, NAME.svg, NAME.png.
-fn write(name: &Path, report: &Report) -> Outcome {
-    let [csv, json, svg, png] = EXTENSIONS.map(|extension| named(name, extension));
-    write_csv(&csv, &report.rows)?;
-    write_json(&json, report)?;
-    let mut series: Vec<Series> = Vec::new();
-    let several = report.rows.iter().any(|row| row.k != report.rows[0].k);
-    for row in &report.rows {
-        let name = if several { format!("k = {}, batch {}", row.k, row.batch) } else { format!("batch {}", row.batch) };
-        let point = (row.recall, row.queries_per_second);
-        match series.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.points.push(point),
-            None => series.push(Series { name, points: vec![point] }),
-        }
-    }
-    let (device, index) = report.summary.names();
-    let k = report.rows.first().map_or(0, |row| row.k);
-    let chart = Chart {
-        title: format!("{index}; {device}"),
-        x_label: if several { "recall@k".into() } else { format!("recall@{k}") },
-        y_label: "queries per second".into(),
-        series,
+fn write(name: &Path, report: &Report, axis: Axis, out: &Out) -> Outcome {
+    write_csv(&named(name, "csv"), &report.rows)?;
+    write_json(&named(name, "json"), report, out)?;
+    let point = |row: &Row| Point {
+        k: row.k,
+        probes: row.probes,
+        batch: row.batch,
+        recall: row.recall,
+        queries_per_second: row.queries_per_second,
+        latency_p50_ms: row.latency_p50_ms,
     };
-    chart.write(&svg, &png)
+    let (device, index) = report.summary.names();
+    let points = report.rows.iter().map(point).collect();
+    Picture::of(&[Measured { index: index.to_owned(), device: device.to_owned(), points }], axis).write(name)
 }

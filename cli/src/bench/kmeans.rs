@@ -6,8 +6,9 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::{Element, io};
 
-use super::{Times, named, write_csv, write_json};
+use super::{Times, check_outputs, named, write_csv, write_json};
 use crate::kmeans::Recipe;
+use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::vectors::{Access, with_element};
 
@@ -57,9 +58,8 @@ struct Iteration {
 
 /// Measures, writes the files, prints.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let outputs = args.out.iter().flat_map(|name| ["csv", "json"].map(|extension| named(name, extension)));
-    io::check_files([&args.base], outputs)?;
-    let base = args.access.vectors(&args.base)?;
+    check_outputs(args.access.stdin, &[Some(&args.base)], args.out.as_deref(), ["csv", "json"], &[])?;
+    let base = spinning("reading the base", || args.access.vectors(&args.base))?;
     with_element!(base.element(), T => measure::<T>(args, &base, out))
 }
 
@@ -100,7 +100,7 @@ fn measure<T: Element>(args: &Args, base: &io::Vectors, out: &Out) -> Outcome {
     }
     if let Some(name) = &args.out {
         write_csv(&named(name, "csv"), &report.iterations)?;
-        write_json(&named(name, "json"), &report)?;
+        write_json(&named(name, "json"), &report, out)?;
     }
     out.object(&report)
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use warpann::{Device, FlatIndex, Metric};
 
 use super::random;
+use crate::progress::Step;
 use crate::report::{Out, Outcome};
 
 /// Arguments of `bench start-up`.
@@ -32,12 +33,16 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let mut index = FlatIndex::<f32>::new(128, Metric::L2, args.device)?;
     let open_seconds = start.elapsed().as_secs_f64();
     index.add(&base)?;
+    let step = Step::measured("searching", 2, "searches");
     let search = || -> Outcome<f64> {
         let start = Instant::now();
         index.search(&queries, 10)?;
-        Ok(start.elapsed().as_secs_f64())
+        let seconds = start.elapsed().as_secs_f64();
+        step.advance(1);
+        Ok(seconds)
     };
     let (first_search_seconds, second_search_seconds) = (search()?, search()?);
+    drop(step);
     let start_up_seconds = open_seconds + first_search_seconds - second_search_seconds;
     let report =
         StartUp { device: index.device(), open_seconds, first_search_seconds, second_search_seconds, start_up_seconds };

@@ -8,6 +8,16 @@ use super::{Anchor, BLACK, Canvas, Colour, WHITE};
 /// Pixels per unit of the canvas.
 const SCALE: f64 = 2.0;
 
+/// Size of a dot of a text in pixels. A dot is a whole number of pixels and starts at a whole pixel, so that its edges are sharp.
+fn dot(height: f64) -> f64 {
+    (height * SCALE / f64::from(ROWS)).round().max(1.0)
+}
+
+/// Width of a letter and the space behind it, in the units of the canvas.
+pub fn advance(height: f64) -> f64 {
+    f64::from(COLUMNS + 1) * dot(height) / SCALE
+}
+
 pub struct Png {
     width: usize,
     height: usize,
@@ -72,9 +82,28 @@ impl Canvas for Png {
         });
     }
 
+    fn polygon(&mut self, corners: &[(f64, f64)], colour: Colour) {
+        let corners: Vec<(f64, f64)> = corners.iter().map(|(x, y)| (x * SCALE, y * SCALE)).collect();
+        let ends = |of: fn(&(f64, f64)) -> f64| {
+            corners.iter().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)))
+        };
+        let ((x0, x1), (y0, y1)) = (ends(|corner| corner.0), ends(|corner| corner.1));
+        // A point is inside if a ray to the right crosses an odd number of edges.
+        let inside = |x: f64, y: f64| {
+            let edges = corners.iter().zip(corners.iter().cycle().skip(1));
+            let crossed = edges
+                .filter(|((x0, y0), (x1, y1))| (*y0 > y) != (*y1 > y) && x < x0 + (y - y0) / (y1 - y0) * (x1 - x0));
+            crossed.count() % 2 == 1
+        };
+        let steps = [-0.375, -0.125, 0.125, 0.375];
+        self.paint((x0, y0), (x1, y1), colour, |x, y| {
+            let samples = steps.iter().flat_map(|dy| steps.iter().map(move |dx| (x + dx, y + dy)));
+            samples.filter(|&(x, y)| inside(x, y)).count() as f64 / 16.0
+        });
+    }
+
     fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, height: f64, text: &str) {
-        // A dot is a whole number of pixels and starts at a whole pixel, so that its edges are sharp.
-        let dot = (height * SCALE / f64::from(ROWS)).round().max(1.0);
+        let dot = dot(height);
         let advance = f64::from(COLUMNS + 1) * dot;
         let length = advance * text.chars().count() as f64 - dot;
         let before = match anchor {

@@ -43,6 +43,12 @@ impl Canvas for Svg {
         ));
     }
 
+    fn polygon(&mut self, corners: &[(f64, f64)], colour: Colour) {
+        let corners: Vec<String> = corners.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let (corners, colour) = (corners.join(" "), hex(colour));
+        self.put(format_args!("<polygon points=\"{corners}\" fill=\"{colour}\"/>"));
+    }
+
     fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, height: f64, text: &str) {
         let (place, turn) = match anchor {
             Anchor::Start => ("start", String::new()),

@@ -1,6 +1,7 @@
 //! Running the program as a user runs it.
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -19,6 +20,7 @@ pub fn warpann(args: &[&str]) -> (i32, String, String) {
 }
 
 /// Runs the program, which must succeed, with `--json`, and returns the object.
+#[allow(dead_code, reason = "not every program test reads objects")]
 pub fn json(args: &[&str]) -> Value {
     let (code, stdout, stderr) = warpann(&[args, &["--json"]].concat());
     assert_eq!(code, 0, "{args:?}: {stderr}");
@@ -29,10 +31,72 @@ pub fn json(args: &[&str]) -> Value {
 }
 
 /// Runs the program, which must fail with the given code, and returns its message.
+#[allow(dead_code, reason = "not every program test expects failures")]
 pub fn failure(code: i32, args: &[&str]) -> String {
     let (actual, stdout, stderr) = warpann(args);
     assert_eq!(actual, code, "{args:?}: {stdout} {stderr}");
     assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
     assert!(stdout.is_empty(), "{args:?}: {stdout}");
     stderr
+}
+
+/// Runs the program with `input` as standard input; returns exit code, standard output and standard error.
+#[allow(dead_code, reason = "not every program test has standard input")]
+pub fn piped(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_warpann"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let (mut stdin, input) = (child.stdin.take().expect("a pipe"), input.to_owned());
+    // A program that refuses its arguments ends without reading, which breaks the pipe.
+    let writer = std::thread::spawn(move || stdin.write_all(&input).is_ok());
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("the program ends");
+    writer.join().expect("the writer ends");
+    let stderr = String::from_utf8(stderr).expect("messages are UTF-8");
+    assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
+    (status.code().expect("ended by itself"), stdout, stderr)
+}
+
+/// The words of every command that the help lists, such as `bench ivf`; commands with subcommands stand for these.
+#[allow(dead_code, reason = "not every program test reads the help")]
+pub fn command_lines() -> Vec<Vec<String>> {
+    fn collect(path: &[String], all: &mut Vec<Vec<String>>) {
+        let words: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
+        let (code, help, _) = warpann(&words);
+        assert_eq!(code, 0, "{words:?}");
+        let listed = help.split("\nCommands:\n").nth(1).and_then(|rest| rest.split("\n\nOptions:").next());
+        let Some(listed) = listed else {
+            all.push(path.to_vec());
+            return;
+        };
+        // A name stands two columns from the left; the rest of its text is further right.
+        let names = listed.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
+        for name in names.filter_map(|line| line.split_whitespace().next()).filter(|&name| name != "help") {
+            collect(&[path, &[name.to_owned()]].concat(), all);
+        }
+    }
+    let mut all = Vec::new();
+    collect(&[], &mut all);
+    assert!(all.len() > 14, "only {all:?} were found: the search is broken");
+    all
+}
+
+/// The long options of a command, as its help lists them.
+#[allow(dead_code, reason = "not every program test reads the help")]
+pub fn options_of(words: &[String]) -> Vec<String> {
+    let args: Vec<&str> = words.iter().map(String::as_str).chain(["--help"]).collect();
+    let (_, help, _) = warpann(&args);
+    let options = help.split("\nOptions:\n").nth(1).expect("every command has options");
+    // `  -q, --quiet` or `      --json`; texts stand further right.
+    let option = |line: &str| {
+        let words = line.split_whitespace().find(|word| word.starts_with("--"))?;
+        let indent = line.len() - line.trim_start().len();
+        (indent == 2 || indent == 6).then(|| words.trim_end_matches(['.', ',', ']']).to_owned())
+    };
+    let all: Vec<String> = options.lines().filter_map(option).collect();
+    assert!(all.iter().any(|option| option == "--json") && all.len() >= 3, "{words:?}: {all:?}");
+    all
 }

@@ -24,7 +24,7 @@ use super::info::{ptx, runs_warpgroups};
 use super::limits::{Limits, Products};
 use super::queue::{Queue, check_launch};
 use crate::threads::{piece_rows, work_off};
-use crate::{Error, NoDeviceReason, Result};
+use crate::{Error, NoDeviceReason, Result, events};
 
 /// Copies of at least this many bytes go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
@@ -465,7 +465,9 @@ impl Cuda {
         let module = match modules.get(family) {
             Some(module) => module.0,
             None => {
+                let started = events::Started::now();
                 let module = Self::load_module(embedded)?;
+                events::module_loaded(self.index, family, embedded.bytes, &started);
                 modules.insert(family, LoadedModule(module));
                 module
             }

@@ -1,13 +1,13 @@
 //! The CPU and the CUDA devices of this machine, and the kernel modules of this build, for `warpann info` and reports of measurements.
 
-use serde::Serialize;
-
 use crate::error::Result;
 #[cfg(not(feature = "cuda"))]
 use crate::error::{Error, NoDeviceReason};
 
 /// A CUDA device, as its driver describes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// Index for `Device::Gpu`, from 0.
     pub index: usize,
@@ -29,7 +29,9 @@ pub struct DeviceInfo {
 }
 
 /// A module of kernels in this build.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct ModuleInfo {
     /// Name of the kernel family, which is the module's name.
     pub family: String,
@@ -42,7 +44,9 @@ pub struct ModuleInfo {
 }
 
 /// The CPU that this program runs on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct CpuInfo {
     /// Model name from `/proc/cpuinfo`; `None` on systems without it.
     pub model: Option<String>,
@@ -115,7 +119,7 @@ pub fn modules() -> Vec<ModuleInfo> {
 pub(super) mod ptx {
     /// A module of kernels.
     pub struct Module {
-        /// Its name.
+        /// Name of the kernel family, which is the module's name.
         pub name: &'static str,
         /// The `.target` of its PTX: `sm_80`.
         pub target: &'static str,

@@ -14,6 +14,24 @@
 //! | `lanes` | streams with scratch memory, kept for the next search |
 //! | `tiling` | tiles of rows that fit a budget of device memory |
 //! | [`info`] | CPU, devices and kernel modules, for reports |
+//!
+//! # Events
+//! With the feature `tracing` the library sends events of the crate tracing with the target `warpann`. Without the feature there is no code
+//! for them.
+//!
+//! | level | message | fields |
+//! |---|---|---|
+//! | INFO | `device chosen` | `device`: the GPU that [`Device::Auto`](crate::Device::Auto) became |
+//! | INFO | `fallback to the CPU` | `device`, `reason` why [`Device::Auto`](crate::Device::Auto) found no GPU |
+//! | WARN | `fallback to the CPU` | the same if the feature `cuda` is off, once in a process |
+//! | WARN | `device failed and is not used again` | `device`, `shard`, `left`: number of other devices that hold the shard, `reason` |
+//! | INFO | `base exceeds the memory budget and is streamed` | `device`, `budget` in bytes |
+//! | DEBUG | `path chosen` | `operation`, `device`, `path`: the way of a search, `queries` |
+//! | DEBUG | `upload` | `content`, `device`, `bytes`, `milliseconds`, which include the preparation for searches where it follows at once |
+//! | DEBUG | `kernel module loaded` | `device`, `module`, `bytes` of PTX, `milliseconds`, which include the driver's compilation |
+//! | TRACE | `path chosen` | `operation`: `selection`, `path`: the method of k-selection, `rows`, `k` |
+//!
+//! A subscriber must not call this library, because some events are sent while a lock is held.
 
 pub(crate) mod backend;
 #[cfg(feature = "cuda")]

@@ -1,7 +1,8 @@
 //! The only functions that open devices. They also define the fallback from a GPU to the CPU.
 
 use super::runtime::Runtime;
-use crate::{Device, Error, Result};
+use crate::simd::Isa;
+use crate::{Device, Error, Result, events};
 
 /// Opens GPU `index`. Later calls return the same device.
 ///
@@ -18,6 +19,14 @@ pub(crate) fn open_gpu(index: usize) -> Result<Runtime> {
     }
 }
 
+/// Describes the CPU as the device of an index: `cpu, 8 threads, avx512`. `isa` are the instructions of the index. A build that cannot use
+/// any GPU says so.
+pub(crate) fn describe_cpu(isa: Option<Isa>) -> String {
+    let isa = isa.map_or_else(String::new, |isa| format!(", {}", isa.name()));
+    let off = if cfg!(feature = "cuda") { "" } else { " (the feature cuda is off)" };
+    format!("cpu, {} threads{isa}{off}", rayon::current_num_threads())
+}
+
 /// Resolves `device` and opens its runtime, which is `None` for the CPU. [`Device::Auto`] becomes the first GPU, or the CPU if there is no
 /// usable GPU.
 ///
@@ -29,8 +38,14 @@ pub(crate) fn open(device: Device) -> Result<(Device, Option<Runtime>)> {
         Device::Emulator => Ok((device, Some(Runtime::EMULATOR))),
         Device::Gpu(index) => Ok((device, Some(open_gpu(index)?))),
         Device::Auto => match open_gpu(0) {
-            Ok(runtime) => Ok((Device::Gpu(0), Some(runtime))),
-            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => Ok((Device::Cpu, None)),
+            Ok(runtime) => {
+                events::device_chosen(Device::Gpu(0), None);
+                Ok((Device::Gpu(0), Some(runtime)))
+            }
+            Err(reason @ (Error::NoDevice { .. } | Error::DeviceTooOld { .. })) => {
+                events::device_chosen(Device::Cpu, Some(&reason));
+                Ok((Device::Cpu, None))
+            }
             Err(error) => Err(error),
         },
     }

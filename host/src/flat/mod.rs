@@ -89,18 +89,35 @@ impl<T: Element> std::fmt::Debug for FlatIndex<T> {
 
 /// Settings of a [`FlatIndex`] before it is built; see [`FlatIndex::builder`].
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent, bound = ""))]
 pub struct FlatIndexBuilder<T: Element = f32> {
     settings: FlatSettings,
+    #[cfg_attr(feature = "serde", serde(skip))]
     element: std::marker::PhantomData<T>,
+}
+
+#[cfg(feature = "serde")]
+impl<'de, T: Element> serde::Deserialize<'de> for FlatIndexBuilder<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let settings = FlatSettings::deserialize(deserializer)?;
+        if settings.element != T::TYPE {
+            let message = format!("the settings are those of an index of {}, not of {}", settings.element, T::TYPE);
+            return Err(serde::de::Error::custom(message));
+        }
+        Ok(Self { settings, element: std::marker::PhantomData })
+    }
 }
 
 /// The type of an index's vectors, and the devices of the index.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct FlatSettings {
     element: ElementType,
     dim: usize,
     metric: Metric,
+    #[cfg_attr(feature = "serde", serde(rename = "device"))]
     placement: Placement,
+    #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
     budget: Option<u64>,
 }
 

@@ -25,6 +25,7 @@ use warpann_kernels::generate::RowKeys;
 
 use crate::device::open::open;
 use crate::parallel::{Loop, ParallelSlice};
+use crate::serialised::deserialised;
 use crate::shards::merge;
 use crate::validate::{check_dim, check_vectors};
 use crate::vectors::VectorSlice;
@@ -35,11 +36,16 @@ const CPU_ROWS: u64 = 1 << 16;
 
 /// Clustered vectors of one dimension; see the [module](self).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Generator {
     dim: usize,
     clusters: u32,
     seed: u64,
 }
+
+deserialised!(Generator { dim: usize, clusters: usize, seed: u64 } => |dim, clusters, seed| {
+    Generator::new(dim, clusters, seed).map_err(|error| error.to_string())
+});
 
 /// Vectors of f32, in memory or to be generated.
 #[derive(Debug, Clone, Copy)]

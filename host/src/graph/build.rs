@@ -106,6 +106,8 @@ impl<T: Element> GraphIndex<T> for IvfIndex<T> {
 
 /// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Progress {
     /// Number of rows whose neighbours are written, including those of an interrupted run.
     pub done: usize,
@@ -115,6 +117,7 @@ pub struct Progress {
 
 /// The settings for making a k-NN graph. See the [module](super).
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct KnnGraph {
     k: usize,
     batch: Option<usize>,

@@ -5,15 +5,26 @@
 //! 1975), in one pass over the neighbours, and 8 bytes for each node.
 
 use super::{Graph, NO_NODE};
+use crate::serialised::deserialised;
 
 /// The connected components of a graph, with edges used in both directions.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Components {
     /// The number of each node's component.
     pub of: Vec<u32>,
     /// Number of nodes of each component, the largest first; components of equal size in the order of their lowest nodes.
     pub sizes: Vec<u64>,
 }
+
+deserialised!(Components { of: Vec<u32>, sizes: Vec<u64> } => |of, sizes| {
+    let mut counted = vec![0u64; sizes.len()];
+    for &number in &of {
+        *counted.get_mut(number as usize).ok_or_else(|| format!("component {number} has no size"))? += 1;
+    }
+    if counted != sizes || counted.contains(&0) || !sizes.is_sorted_by(|a, b| a >= b) { Err("the sizes are not those of the components".to_owned()) } else { Ok(Components { of, sizes }) }
+});
 
 impl Graph {
     /// Computes the connected components. O(slots), on one thread.

@@ -56,6 +56,7 @@ pub use self::path::Path;
 use crate::error::{Error, FileDefect, Result};
 use crate::io::{self, IdMatrix};
 use crate::random::{Random, gather};
+use crate::serialised::deserialised;
 use crate::validate::{MAX_ROWS, check_vectors};
 use crate::{Element, Input, NONE, ivf};
 
@@ -66,11 +67,21 @@ pub const NO_NODE: u32 = u32::MAX;
 ///
 /// Nodes are numbered from 0, as the rows are. The graph takes 4 bytes for each slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Graph {
     k: usize,
     /// Nodes × k numbers, each of which is a node or [`NO_NODE`].
     neighbours: Vec<u32>,
 }
+
+deserialised!(Graph { k: usize, neighbours: Vec<u32> } => |k, neighbours| {
+    let rows = neighbours.len().checked_div(k).unwrap_or(0);
+    let beyond = |&node: &u32| node != NO_NODE && node as usize >= rows;
+    if rows.checked_mul(k) != Some(neighbours.len()) || rows as u64 > MAX_ROWS || neighbours.iter().any(beyond) {
+        return Err(format!("{} neighbours are not {rows} rows of k = {k} nodes", neighbours.len()));
+    }
+    Ok(Graph { k, neighbours })
+});
 
 impl Graph {
     /// Makes a graph of `neighbours`, which are nodes or [`NO_NODE`], in whole rows of k ≥ 1.

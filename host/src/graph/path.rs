@@ -34,10 +34,13 @@ use crate::{Element, Error, Input, Metric, Result};
 
 /// A path in a [`Graph`].
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Path {
     /// The nodes of the path, first and last included.
     pub nodes: Vec<u64>,
     /// The canonical distance ([`crate::metric`]) of the worst edge of the path; none if the path has no edge.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub largest: Option<f32>,
 }
 

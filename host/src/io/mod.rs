@@ -9,7 +9,9 @@
 //! | `ibin` | u32 rows, u32 k, then rows · k u32 ids | ids | ids |
 //! | `bin`, or an `ibin` of twice the size | an `ibin`, then rows · k f32 distances (big-ann ground truth) | ids | |
 //! | `bin` by [`read_range_truth`] | u32 queries, u32 results, u32 results of each query, then u32 ids and f32 distances of all | results | |
-//! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
+//! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f8 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
+//!
+//! `f8` values become the nearest f32 ([`Vectors::from_f64`]). A finite value beyond the range of f32 is an error.
 //!
 //! A missing neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
 //!
@@ -21,8 +23,11 @@
 //!
 //! `fbin`, `u8bin`, `i8bin` and `npy` vectors above 64 MiB are mapped, not read: opening costs O(1), and the system loads pages when they
 //! are used. [`Open`] explains when this is safe, and selects another way. The `vecs` formats have a dimension in front of every row and
-//! are copied once, O(file). [`read_first_vectors`] reads the beginning of a file, such as the first part of a download of a billion
+//! are copied once, O(file), as `f8` values are. [`read_first_vectors`] reads the beginning of a file, such as the first part of a download of a billion
 //! vectors.
+//!
+//! Streams, such as standard input and output, have no extension: [`read_vectors_from`], [`read_ground_truth_from`], [`write_vectors_to`] and
+//! [`write_ids_to`] take the format as an argument.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -51,29 +56,35 @@ mod vecs;
 mod vectors;
 mod write;
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
+use crate::names::named;
 use crate::neighbors::RangeNeighbors;
 
 #[doc(hidden)]
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
+pub use open::Open;
 pub(crate) use open::{FileBytes, open, open_regular};
-pub use open::{Open, UnknownOpen};
 pub(crate) use output::{Destination, folder_of, is_at, open_locked, replace, sync_folder};
-pub use output::{check_files, write_file};
+pub use output::{check_files, write_file, write_file_with};
 pub use vectors::{Elements, VectorData, Vectors};
 pub(crate) use write::layout;
-pub use write::{check_distances_path, check_greatest_id, check_ids_path, write_distances, write_ids, write_vectors};
+pub use write::{
+    check_distances_path, check_greatest_id, check_ids_path, write_distances, write_ids, write_ids_to, write_vectors,
+    write_vectors_to,
+};
 
 // Values of files are used in place, so the machine must have the files' byte order. Every host of a CUDA device has it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");
 
-/// A file format; each has an extension.
+/// A file format; each has an extension, which is its text as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Format {
     /// Rows of f32, each after its dimension.
     Fvecs,
@@ -122,8 +133,22 @@ impl Format {
 
     /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a format.
     pub fn of(path: &Path) -> Option<Self> {
-        let extension = path.extension()?;
+        Self::of_extension(path.extension()?.to_str()?)
+    }
+
+    /// The format with this extension, without the dot and without regard to case; `None` if there is none.
+    pub fn of_extension(extension: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| extension.eq_ignore_ascii_case(format.extension()))
+    }
+
+    /// The largest id that a file of this format can hold.
+    pub const fn greatest_id(self) -> u64 {
+        match self {
+            Self::Npy => i64::MAX as u64,
+            Self::Ivecs => i32::MAX as u64,
+            // Ids are unsigned, and all ones mean `NONE`.
+            _ => u32::MAX as u64 - 1,
+        }
     }
 
     /// Whether the format can hold vectors.
@@ -136,6 +161,8 @@ impl Format {
         matches!(self, Self::Ivecs | Self::Ibin | Self::Npy | Self::Bin)
     }
 }
+
+named!(Format, extension, "a file format");
 
 /// Reads a file of vectors: `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` by extension. Flat formats above 64 MiB are mapped:
 /// such a file must not change while the returned value exists ([`Open`]). [`read_vectors_with`] can read any file into memory instead.
@@ -171,6 +198,49 @@ pub fn read_vectors_with(path: impl AsRef<Path>, rows: Option<usize>, how: Open)
         None => vectors_of(format, Source::Bytes(&[]), rows),
     };
     read.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+}
+
+/// Reads vectors from a stream of the given format, such as standard input: the first `rows` vectors, or all. If `rows` is given, the stream
+/// is read only up to the end of these rows, except that `npy` is read completely. `name` stands for the path in errors. O(bytes); all bytes
+/// are in memory until they are copied to components.
+///
+/// # Errors
+/// [`Error::Io`], or [`Error::BadFile`] with the defect of the contents; [`FileDefect::WrongElement`] if the format holds no vectors.
+///
+/// ```
+/// use warpann::io::{self, Format};
+///
+/// let bytes = [1u32.to_le_bytes(), 2u32.to_le_bytes(), 0.5f32.to_le_bytes(), 4.0f32.to_le_bytes()].concat();
+/// let vectors = io::read_vectors_from(&bytes[..], "stream", Format::Fbin, None)?;
+/// assert_eq!((vectors.rows(), vectors.as_slice()), (1, Some(&[0.5f32, 4.0][..])));
+/// # Ok::<(), warpann::Error>(())
+/// ```
+pub fn read_vectors_from(
+    mut stream: impl Read,
+    name: impl AsRef<Path>,
+    format: Format,
+    rows: Option<usize>,
+) -> Result<Vectors> {
+    let name = name.as_ref();
+    let mut bytes = Vec::new();
+    // The length of the first vectors follows from the first eight bytes.
+    let read = stream.by_ref().take(8).read_to_end(&mut bytes).and_then(|_| {
+        let end = rows.and_then(|rows| first_bytes(format, &bytes, rows)).unwrap_or(u64::MAX);
+        stream.take(end.saturating_sub(bytes.len() as u64)).read_to_end(&mut bytes)
+    });
+    read.map_err(|source| Error::Io { path: name.to_owned(), source })?;
+    vectors_of(format, Source::Bytes(&bytes), rows).map_err(|defect| Error::BadFile { path: name.to_owned(), defect })
+}
+
+/// Reads ids from a stream of the given format, and distances if there are any. `name` stands for the path in errors. O(bytes).
+///
+/// # Errors
+/// As [`read_vectors_from`].
+pub fn read_ground_truth_from(mut stream: impl Read, name: impl AsRef<Path>, format: Format) -> Result<GroundTruth> {
+    let name = name.as_ref();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).map_err(|source| Error::Io { path: name.to_owned(), source })?;
+    ids_from_bytes(format, &bytes).map_err(|defect| Error::BadFile { path: name.to_owned(), defect })
 }
 
 /// The number of bytes from the start of the file to the end of its first `rows` vectors, computed from `head`, the beginning of the file.
@@ -295,7 +365,14 @@ fn vectors_of(format: Format, source: Source<'_>, first: Option<usize>) -> Resul
         Format::Fbin => bin::flat(bytes, ElementType::F32, first)?,
         Format::U8bin => bin::flat(bytes, ElementType::U8, first)?,
         Format::I8bin => bin::flat(bytes, ElementType::I8, first)?,
-        Format::Npy => npy::flat(bytes)?,
+        Format::Npy => match npy::matrix(bytes)? {
+            npy::Matrix::Flat(flat) => flat,
+            npy::Matrix::Float64 { rows, dim, at } => {
+                let rows = rows.min(first.unwrap_or(usize::MAX));
+                let values = bytes[at..at + rows * dim * 8].chunks_exact(8).map(bytemuck::pod_read_unaligned::<f64>);
+                return Vectors::from_f64(values, dim);
+            }
+        },
         Format::Ivecs | Format::Ibin | Format::Bin => {
             return Err(FileDefect::WrongElement { actual: format.extension().into(), expected: VECTOR_EXTENSIONS });
         }

@@ -7,7 +7,7 @@ use crate::element::ElementType;
 use crate::error::FileDefect;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-const VECTOR_TYPES: &str = "<f4, <f2, |u1 or |i1";
+const VECTOR_TYPES: &str = "<f4, <f2, <f8, |u1 or |i1";
 const ID_TYPES: &str = "<i4, <u4, <i8 or <u8";
 
 /// The content of the dictionary.
@@ -20,17 +20,30 @@ struct Header {
 }
 
 /// The matrix of a file of vectors.
-pub(super) fn flat(bytes: &[u8]) -> Result<Flat, FileDefect> {
+pub(super) enum Matrix {
+    /// The values are components.
+    Flat(Flat),
+    /// The values are f64, `rows · dim` from byte `at` on. No vectors have this element type.
+    Float64 { rows: usize, dim: usize, at: usize },
+}
+
+/// The matrix of a file of vectors.
+pub(super) fn matrix(bytes: &[u8]) -> Result<Matrix, FileDefect> {
     let header = header(bytes)?;
     let element = match header.descr.as_str() {
-        "<f4" => ElementType::F32,
-        "<f2" => ElementType::F16,
-        "|u1" | "<u1" | "u1" => ElementType::U8,
-        "|i1" | "<i1" | "i1" => ElementType::I8,
+        "<f4" => Some(ElementType::F32),
+        "<f2" => Some(ElementType::F16),
+        "|u1" | "<u1" | "u1" => Some(ElementType::U8),
+        "|i1" | "<i1" | "i1" => Some(ElementType::I8),
+        "<f8" => None,
         _ => return Err(FileDefect::WrongElement { actual: header.descr, expected: VECTOR_TYPES }),
     };
-    check_size(extent(header.rows, header.columns, element.size(), header.at)?, bytes)?;
-    Ok(Flat { rows: header.rows as usize, dim: header.columns as usize, at: header.at, element })
+    check_size(extent(header.rows, header.columns, element.map_or(8, ElementType::size), header.at)?, bytes)?;
+    let (rows, dim, at) = (header.rows as usize, header.columns as usize, header.at);
+    Ok(match element {
+        Some(element) => Matrix::Flat(Flat { rows, dim, at, element }),
+        None => Matrix::Float64 { rows, dim, at },
+    })
 }
 
 /// The matrix of a file of ids.

@@ -1,16 +1,15 @@
 //! Opening files: their bytes are read into memory or mapped.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::ops::Deref;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut};
 
 use crate::error::{Error, Result};
+use crate::names::named;
 
 /// Whether the bytes of a file are read into memory or mapped.
 ///
@@ -25,6 +24,7 @@ use crate::error::{Error, Result};
 /// Data that was read does not depend on the file. It takes memory for the whole file; a mapping takes only the pages that are used, and
 /// the system frees them if memory is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Open {
     /// Reads files of up to [`Open::READ_BYTES`] and maps larger ones.
     #[default]
@@ -61,27 +61,7 @@ impl Open {
     }
 }
 
-impl fmt::Display for Open {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A text that is not the name of an [`Open`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a way to open a file; the ways are auto, read and map")]
-pub struct UnknownOpen {
-    text: String,
-}
-
-impl FromStr for Open {
-    type Err = UnknownOpen;
-
-    fn from_str(text: &str) -> Result<Self, UnknownOpen> {
-        let named = Self::ALL.into_iter().find(|open| open.name() == text);
-        named.ok_or_else(|| UnknownOpen { text: text.to_owned() })
-    }
-}
+named!(Open, name, "a way to open a file");
 
 /// The bytes of a file, mapped or read. They start at a page of memory either way.
 #[derive(Debug)]

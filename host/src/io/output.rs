@@ -183,7 +183,7 @@ pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<(
             temporary.persist(&target)
         }
         Destination::Stream => {
-            let mut file = tempfile::tempfile()?;
+            let mut file = unnamed()?;
             write(&mut file)?;
             file.rewind()?;
             let mut out = OpenOptions::new().write(true).open(path)?;
@@ -193,12 +193,50 @@ pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<(
     replaced().map_err(|source| failed(path, source))
 }
 
+/// Makes a file without a name in the system's temporary folder. The system removes the file when it is closed. Only this user may read it.
+#[cfg(unix)]
+fn unnamed() -> io::Result<File> {
+    use std::hash::{BuildHasher, RandomState};
+    use std::os::unix::fs::OpenOptionsExt;
+
+    for _ in 0..MOST_ATTEMPTS {
+        // The standard library seeds each state at random, so other programs cannot take the name in advance. If a file of the name exists
+        // nevertheless, or a link, `create_new` does not open it.
+        let path = std::env::temp_dir()
+            .join(format!(".warpann-{:016x}.part", RandomState::new().hash_one(std::process::id())));
+        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => return std::fs::remove_file(&path).map(|()| file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Outputs are pipes or character devices on Unix only ([`is_stream`]).
+#[cfg(not(unix))]
+fn unnamed() -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Writes `bytes` to a file as the writers of this module do: completely, or not at all. O(bytes).
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be written.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     replace(path.as_ref(), |file| io::Write::write_all(file, bytes))
+}
+
+/// As [`write_file`], but `write` writes the bytes. If `write` fails, the old file stays.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be written, and with the error that `write` returns.
+pub fn write_file_with(path: impl AsRef<Path>, write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result<()> {
+    replace(path.as_ref(), |file| {
+        let mut out = io::BufWriter::new(file);
+        write(&mut out)?;
+        io::Write::flush(&mut out)
+    })
 }
 
 /// A temporary file. If it is dropped before it gets its final name, it is removed.
@@ -340,4 +378,28 @@ fn invalid(reason: &'static str) -> io::Error {
 
 fn failed(path: &Path, source: io::Error) -> Error {
     Error::Io { path: path.to_owned(), source }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_is_read_back_and_private() {
+        let mut files = [unnamed().unwrap(), unnamed().unwrap()];
+        for (file, text) in files.iter_mut().zip(["first", "second"]) {
+            file.write_all(text.as_bytes()).unwrap();
+            let found = file.metadata().unwrap();
+            assert_eq!((found.nlink(), found.mode() & 0o777, found.len()), (0, 0o600, text.len() as u64));
+        }
+        for (file, expected) in files.iter_mut().zip(["first", "second"]) {
+            file.rewind().unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, expected);
+        }
+    }
 }

@@ -53,6 +53,9 @@ fn samples() -> Vec<(Format, Vec<u8>)> {
         file.extend([1i32, 2, -1, 3].iter().flat_map(|id| id.to_le_bytes()));
         samples.push((Format::Npy, file));
     }
+    let mut wide = npy::write_header("<f8", 3, 2);
+    wide.extend([0.5f64, -1e-300, 3e38, f64::NAN, f64::INFINITY, 0.1].iter().flat_map(|x| x.to_le_bytes()));
+    samples.push((Format::Npy, wide));
     samples
 }
 
@@ -219,6 +222,128 @@ fn first_rows_of_a_longer_file() {
     assert_eq!(read_first_vectors(&npy, 1).unwrap().as_slice::<u8>(), Some(&[1, 2][..]));
 }
 
+/// An npy file of f64 values, row after row.
+fn float64(rows: usize, columns: usize, values: &[f64]) -> Vec<u8> {
+    let mut bytes = npy::write_header("<f8", rows, columns);
+    bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+    bytes
+}
+
+/// Expected values by hand: 2^-24 is half of the distance between f32 numbers from 1 to 2.
+#[test]
+fn float64_is_rounded_to_the_nearest_f32() {
+    let step = 2f64.powi(-23);
+    let values = [
+        (1.0 + 0.5 * step, 1.0f32),
+        (1.0 + 1.5 * step, 1.0 + 2.0 * f32::EPSILON),
+        (1.0 + 0.500001 * step, 1.0 + f32::EPSILON),
+        (-0.0, -0.0),
+        (2f64.powi(-149), f32::from_bits(1)),
+        (2f64.powi(-151), 0.0),
+        // Half of the last distance above the greatest f32 would be rounded up; everything below is rounded down.
+        (f64::from(f32::MAX) + 2f64.powi(102), f32::MAX),
+        (f64::INFINITY, f32::INFINITY),
+        (f64::NEG_INFINITY, f32::NEG_INFINITY),
+        (f64::NAN, f32::NAN),
+    ];
+    let bytes = float64(5, 2, &values.map(|(wide, _)| wide));
+    let vectors = vectors_from_bytes(Format::Npy, &bytes).unwrap();
+    assert_eq!((vectors.rows(), vectors.dim(), vectors.element()), (5, 2, ElementType::F32));
+    for (read, (wide, expected)) in vectors.as_slice::<f32>().unwrap().iter().zip(values) {
+        assert!(read.to_bits() == expected.to_bits() || (read.is_nan() && expected.is_nan()), "{wide}: {read}");
+    }
+    // Read, mapped, and only the first rows, in front of a value that does not fit.
+    let folder = folder();
+    let path = folder.path().join("wide.npy");
+    std::fs::write(&path, float64(3, 2, &[1.0, 2.0, 3.0, 4.0, 5.0, 1e39])).unwrap();
+    for how in Open::ALL {
+        let read = read_vectors_with(&path, Some(2), how).unwrap();
+        assert_eq!((read.rows(), read.as_slice::<f32>()), (2, Some(&[1.0, 2.0, 3.0, 4.0][..])));
+        let Err(Error::BadFile { defect, .. }) = read_vectors_with(&path, None, how) else { panic!("1e39 is read") };
+        assert_eq!(defect, FileDefect::ExceedsF32 { row: 2, column: 1, value: "1e39".into() });
+    }
+    // The least value that rounds beyond the greatest f32.
+    let least = f64::from(f32::MAX) + 2f64.powi(103);
+    for value in [least, -least, f64::MAX] {
+        let defect = vectors_from_bytes(Format::Npy, &float64(2, 2, &[0.0, 0.0, value, 0.0])).unwrap_err();
+        assert!(matches!(defect, FileDefect::ExceedsF32 { row: 1, column: 0, .. }), "{defect}");
+    }
+    assert_eq!(vectors_from_bytes(Format::Npy, &float64(0, 0, &[])).unwrap().rows(), 0);
+    for dim in [0, 2] {
+        assert_eq!(Vectors::from_f64([1.0; 3].into_iter(), dim), Err(FileDefect::BadDimension(dim as i64)));
+    }
+}
+
+/// A stream has the bytes of the file, and a reader of it gives what the file gives.
+#[test]
+fn streams_have_the_bytes_of_files() {
+    let floats: Vec<f32> = (0..12).map(|i| i as f32 / 4.0).collect();
+    let bytes: Vec<u8> = (0..12).collect();
+    let ids = [0u64, 5, NONE, 7, 1, 2];
+    for format in [Format::Fvecs, Format::Fbin, Format::Npy] {
+        let mut stream = Vec::new();
+        write_vectors_to(&mut stream, "-", format, &floats, 3).unwrap();
+        assert_eq!(stream, written(format.extension(), |path| write_vectors(path, &floats, 3)));
+        for rows in [None, Some(0), Some(2), Some(9)] {
+            let read = read_vectors_from(&stream[..], "-", format, rows).unwrap();
+            let rows = rows.unwrap_or(4).min(4);
+            assert_eq!((read.rows(), read.as_slice::<f32>()), (rows, Some(&floats[..3 * rows])), "{format:?}");
+        }
+    }
+    for format in [Format::Ibin, Format::Ivecs, Format::Npy] {
+        let mut stream = Vec::new();
+        write_ids_to(&mut stream, "-", format, &ids, 2).unwrap();
+        assert_eq!(stream, written(format.extension(), |path| write_ids(path, &ids, 2)));
+        assert_eq!(read_ground_truth_from(&stream[..], "-", format).unwrap().ids.ids, ids);
+    }
+    // Bytes behind the first rows are left to others.
+    let mut stream = Vec::new();
+    write_vectors_to(&mut stream, "-", Format::U8bin, &bytes, 4).unwrap();
+    let mut rest = &stream[..];
+    assert_eq!(read_vectors_from(&mut rest, "-", Format::U8bin, Some(2)).unwrap().as_slice(), Some(&bytes[..8]));
+    assert_eq!(rest, &bytes[8..]);
+}
+
+/// Errors of streams have the given name, and a format that does not fit is refused before the first byte.
+#[test]
+fn streams_name_what_is_wrong() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::ConnectionReset.into())
+        }
+    }
+    impl std::io::Write for Broken {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut untouched = Vec::new();
+    let wrong = |result: Result<()>, expected: &str| {
+        let message = result.unwrap_err().to_string();
+        assert!(message.starts_with("the stream: ") && message.contains(expected), "{message}");
+    };
+    let name = "the stream";
+    wrong(read_vectors_from(Broken, name, Format::Fbin, None).map(drop), "reset");
+    wrong(read_ground_truth_from(Broken, name, Format::Ibin).map(drop), "reset");
+    wrong(write_vectors_to(Broken, name, Format::Fbin, &[1.0f32], 1), "pipe");
+    wrong(write_ids_to(Broken, name, Format::Ibin, &[1], 1), "pipe");
+    wrong(read_vectors_from(&[0u8; 9][..], name, Format::Fbin, None).map(drop), "oversized");
+    wrong(read_vectors_from(&[0u8; 8][..], name, Format::Ibin, None).map(drop), "element type ibin");
+    wrong(read_ground_truth_from(&[0u8; 8][..], name, Format::Fbin).map(drop), "element type fbin");
+    for format in [Format::Ibin, Format::Ivecs, Format::Bin] {
+        wrong(write_vectors_to(&mut untouched, name, format, &[1.0f32], 1), "needed: ids");
+    }
+    for format in [Format::Fbin, Format::Fvecs, Format::Bin] {
+        wrong(write_ids_to(&mut untouched, name, format, &[1], 1), "element type ids; needed: ibin, ivecs, npy");
+    }
+    wrong(write_ids_to(&mut untouched, name, Format::Ivecs, &[1 << 31], 1), "exceeds");
+    assert!(untouched.is_empty());
+}
+
 #[test]
 fn every_byte_flipped_gives_a_value_or_an_error() {
     for (_, mut bytes) in samples() {
@@ -328,7 +453,7 @@ fn npy_headers() {
         let defect = shape(Format::Npy, &npy_file(1, dictionary, 24)).unwrap_err();
         assert!(matches!(defect, FileDefect::BadHeader(_)), "{dictionary}: {defect}");
     }
-    for descr in [">f4", "<f8", "<c8", "|S3", "|O", "<u2"] {
+    for descr in [">f4", ">f8", "<f16", "<c8", "|S3", "|O", "<u2"] {
         let dictionary = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2, 3)}}");
         let file = npy_file(1, &dictionary, 24);
         for defect in

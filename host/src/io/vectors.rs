@@ -22,6 +22,7 @@ pub struct Vectors {
 
 /// The components of [`Vectors`], by element type.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum VectorData {
     /// f32 components.
     F32(Elements<f32>),
@@ -61,6 +62,30 @@ impl Vectors {
             return Err(Error::RaggedVectors { len: values.len(), dim });
         }
         Ok(Self { rows: values.len() / dim, dim, data: data_of(values) })
+    }
+
+    /// Makes f32 vectors of dimension `dim` from f64 values, row after row. Each component is the f32 nearest to its value; of two equally
+    /// near ones, the one whose last bit is 0. NaN and infinities stay. O(values).
+    ///
+    /// # Errors
+    /// [`FileDefect::ExceedsF32`] for the first finite value that is beyond the range of f32; [`FileDefect::BadDimension`] if the values are
+    /// not a whole number of rows; [`FileDefect::TooLarge`] if memory is short.
+    pub fn from_f64(values: impl ExactSizeIterator<Item = f64>, dim: usize) -> Result<Self, FileDefect> {
+        let len = values.len();
+        if !len.is_multiple_of(dim) {
+            return Err(FileDefect::BadDimension(i64::try_from(dim).unwrap_or(i64::MAX)));
+        }
+        let rows = len.checked_div(dim).unwrap_or(0);
+        let mut rounded: Vec<f32> = reserve(rows, dim)?;
+        for (at, value) in values.take(len).enumerate() {
+            let near = value as f32;
+            if near.is_infinite() && value.is_finite() {
+                let (row, column) = ((at / dim) as u64, (at % dim) as u64);
+                return Err(FileDefect::ExceedsF32 { row, column, value: format!("{value:e}") });
+            }
+            rounded.push(near);
+        }
+        Ok(Self { rows, dim, data: VectorData::F32(rounded.into()) })
     }
 
     /// Vectors from their parts. The caller has checked that `data` has `rows · dim` components.

@@ -54,6 +54,7 @@ use crate::{Element, ElementType, Metric, Placement};
 
 /// The content of an index file according to its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct IndexInfo {
     /// Type of the components; the `T` of the [`IvfIndex`] that can load the file.

@@ -66,13 +66,16 @@ use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
 
 /// The settings of an index, except the element type.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Settings {
     pub(crate) dim: usize,
     pub(crate) lists: usize,
     pub(crate) metric: Metric,
     pub(crate) encoding: Encoding,
     /// The devices as the caller gave them; in a built index, without [`Device::Auto`].
+    #[cfg_attr(feature = "serde", serde(rename = "device"))]
     pub(crate) placement: Placement,
+    #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
     pub(crate) budget: Option<u64>,
     pub(crate) seed: u64,
     pub(crate) iterations: usize,
@@ -176,8 +179,10 @@ impl<T: Element> std::fmt::Debug for IvfIndex<T> {
 
 /// Settings of an [`IvfIndex`] before it is built; see [`IvfIndex::builder`].
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent, bound = ""))]
 pub struct IvfIndexBuilder<T: Element = f32> {
     settings: Settings,
+    #[cfg_attr(feature = "serde", serde(skip))]
     element: PhantomData<T>,
 }
 

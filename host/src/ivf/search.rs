@@ -1,12 +1,14 @@
 //! The searches of an [`IvfIndex`]. This module checks the arguments, once for all devices.
 
 use super::{Bitset, IvfIndex, RangeNeighbors, SearchRequest};
+use crate::names::named;
 use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result};
 
 /// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Scan {
     /// The order that is expected to be faster.
     #[default]
@@ -16,6 +18,22 @@ pub enum Scan {
     /// Reads the probed lists of each query separately. For few queries, or few queries that probe the same lists.
     QueryMajor,
 }
+
+impl Scan {
+    /// All orders, in the order of the enum.
+    pub const ALL: [Scan; 3] = [Self::Auto, Self::ListMajor, Self::QueryMajor];
+
+    /// Name in configuration: `auto`, `list-major`, `query-major`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::ListMajor => "list-major",
+            Self::QueryMajor => "query-major",
+        }
+    }
+}
+
+named!(Scan, name, "an order of a scan");
 
 /// The options of a search: all arguments except the queries and k or the radius.
 ///
@@ -27,22 +45,61 @@ pub enum Scan {
 /// index.train(&base)?;
 /// index.add(&base)?;
 /// let even = index.filter(|id| id % 2 == 0);
-/// let options = SearchOptions { probes: Some(4), filter: Some(&even), ..SearchOptions::default() };
+/// let options = SearchOptions::new().probes(4).filter(&even);
 /// assert_eq!(index.search_with(&[50.9], 3, &options)?.ids, [50, 52, 48]);
 /// let near = index.range_search(&[50.9], 5.0, &options)?;
 /// assert_eq!(near.row(0).0, [50, 52]);
 /// # Ok::<(), warpann::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+#[non_exhaustive]
 pub struct SearchOptions<'a> {
     /// Number of lists to search for each query; unless set, the number stored in the index ([`IvfIndex::probes`]). A number above the
     /// number of lists means all lists.
     pub probes: Option<usize>,
     /// The vectors that the search may return, one bit for each in the order of ids (see [`Bitset`]; [`IvfIndex::filter`] makes one);
     /// unless set, all.
+    ///
+    /// Options with a filter cannot be serialised, because a filter belongs to an index in memory.
+    #[cfg_attr(
+        feature = "serde",
+        serde(skip_deserializing, skip_serializing_if = "Option::is_none", serialize_with = "no_filter")
+    )]
     pub filter: Option<&'a Bitset>,
     /// The order in which lists are read; results do not depend on it.
     pub scan: Scan,
+}
+
+/// Refuses to serialise a filter.
+#[cfg(feature = "serde")]
+fn no_filter<S: serde::Serializer>(_: &Option<&Bitset>, _: S) -> Result<S::Ok, S::Error> {
+    Err(serde::ser::Error::custom("a filter belongs to an index in memory and cannot be serialised"))
+}
+
+impl<'a> SearchOptions<'a> {
+    /// The default options: the number of probes that the index stores, no filter, [`Scan::Auto`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the number of lists to search for each query; `None` means the number that the index stores.
+    pub fn probes(mut self, probes: impl Into<Option<usize>>) -> Self {
+        self.probes = probes.into();
+        self
+    }
+
+    /// Sets the vectors that the search may return; `None` means all.
+    pub fn filter(mut self, filter: impl Into<Option<&'a Bitset>>) -> Self {
+        self.filter = filter.into();
+        self
+    }
+
+    /// Sets the order in which lists are read.
+    pub fn scan(mut self, scan: Scan) -> Self {
+        self.scan = scan;
+        self
+    }
 }
 
 impl<T: Element> IvfIndex<T> {
@@ -56,7 +113,7 @@ impl<T: Element> IvfIndex<T> {
     /// [`Error::DeviceFailed`], after which the index works without the device, and [`Error::ShardLost`] when a shard has no device left,
     /// until the index moves to other devices ([`move_to`](Self::move_to)).
     pub fn search(&self, queries: &[T], k: usize, probes: usize) -> Result<Neighbors> {
-        self.search_with(queries, k, &SearchOptions { probes: Some(probes), ..SearchOptions::default() })
+        self.search_with(queries, k, &SearchOptions::new().probes(probes))
     }
 
     /// As [`search`](Self::search), with all options.

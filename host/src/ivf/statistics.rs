@@ -5,6 +5,8 @@ use crate::Element;
 
 /// The distribution of the vectors of an [`IvfIndex`] over its lists, and the memory of the index.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct IvfStatistics {
     /// Number of vectors in the index.
     pub vectors: u64,
@@ -15,11 +17,13 @@ pub struct IvfStatistics {
     /// Number of vectors in the shortest list.
     pub shortest: usize,
     /// Mean number of vectors in a list.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub mean: f64,
     /// Number of vectors in the longest list.
     pub longest: usize,
     /// lists · Σ length² / vectors²: the factor by which a search reads more vectors than with lists of equal length, if queries are
     /// distributed as vectors are. 1 if all lists have the same length, and for an empty index.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub imbalance: f64,
     /// Bytes of one vector's code.
     pub code_bytes: usize,

@@ -30,7 +30,7 @@ fn all_lists_are_exact_search_past_every_block_on_every_instruction_set() {
                 index.train(&base).unwrap();
                 index.add(&base).unwrap();
                 for scan in [Scan::Auto, Scan::QueryMajor] {
-                    let options = SearchOptions { probes: Some(lists), scan, ..SearchOptions::default() };
+                    let options = SearchOptions::new().probes(lists).scan(scan);
                     let found = index.search_with(&queries, k, &options).unwrap();
                     assert_eq!(found, expected, "{metric:?}, {dim}, {n}, {lists}, {nq}, {k}, {simd}, {scan:?}");
                 }
@@ -53,7 +53,7 @@ fn many_queries_with_few_probes_find_what_each_finds_alone() {
             index.add(&base).unwrap();
             let every_third = index.filter(|id| id % 3 == 0);
             for (probes, filter) in [(1, None), (1, Some(&every_third)), (2, None)] {
-                let options = |scan| SearchOptions { probes: Some(probes), filter, scan };
+                let options = |scan| SearchOptions::new().probes(probes).filter(filter).scan(scan);
                 let alone = index.search_with(&queries, k, &options(Scan::QueryMajor)).unwrap();
                 let radius = alone.distances[k - 1];
                 let ball = index.range_search(&queries, radius, &options(Scan::QueryMajor)).unwrap();
@@ -116,7 +116,7 @@ fn codes_of_long_lists_are_found_as_they_are_reconstructed() {
         for nq in [1, 3, 40] {
             let queries = numbers(nq * dim, 6);
             for scan in [Scan::Auto, Scan::QueryMajor] {
-                let options = SearchOptions { probes: Some(lists), scan, ..SearchOptions::default() };
+                let options = SearchOptions::new().probes(lists).scan(scan);
                 let found = index.search_with(&queries, k, &options).unwrap();
                 for (query, x) in queries.chunks(dim).enumerate() {
                     let mut all: Vec<(f32, u64)> =
@@ -368,7 +368,7 @@ fn a_filter_of_other_ids_is_refused() {
         index.add(&base).unwrap();
         let even = index.filter(|id| id % 2 == 0);
         let search = |index: &IvfIndex<f32>, filter: &Bitset| {
-            let options = SearchOptions { probes: Some(4), filter: Some(filter), ..SearchOptions::default() };
+            let options = SearchOptions::new().probes(4).filter(filter);
             let near = index.range_search(&[50.9], 5.0, &options).map(|found| found.ids);
             let found = index.search_with(&[50.9], 3, &options).map(|found| found.ids);
             assert_eq!(near.is_ok(), found.is_ok());

@@ -54,7 +54,7 @@ impl<T: Element> IvfIndex<T> {
             return Err(Error::WrongResultLength { expected: slots, actual: truth.len() });
         }
         let measure = |probes: usize| -> Result<f64> {
-            let options = SearchOptions { probes: Some(probes), ..SearchOptions::default() };
+            let options = SearchOptions::new().probes(probes);
             let found = self.search_with(queries, k, &options)?;
             Ok(recall(&found.ids, k, truth, k, k))
         };

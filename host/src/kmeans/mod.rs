@@ -70,6 +70,7 @@ use crate::device::open::{open, open_together};
 use crate::metric::Assign;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::random::{Random, gather};
+use crate::serialised::deserialised;
 use crate::shards::{by_rows, joined, parts_of};
 use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, with_components};
@@ -77,6 +78,8 @@ use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
 /// How training chooses the first centroids.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
 pub enum Start {
     /// Distinct points, chosen at random among those with weight above 0, or among all if those are too few.
     #[default]
@@ -87,11 +90,12 @@ pub enum Start {
     /// clusters 256 times that.
     PlusPlus,
     /// The given centroids: clusters × dimension components, row-major.
-    Given(Vec<f32>),
+    Given(#[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))] Vec<f32>),
 }
 
 /// Settings of a k-means run; [`train`](Self::train) runs it.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct KMeans {
     clusters: usize,
     iterations: usize,
@@ -99,31 +103,40 @@ pub struct KMeans {
     start: Start,
     spherical: bool,
     points_per_centroid: Option<usize>,
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     balanced: Option<f64>,
     labels: bool,
+    #[cfg_attr(feature = "serde", serde(rename = "device"))]
     placement: Placement,
+    #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
     budget: Option<u64>,
 }
 
 /// The outcome of one iteration, for the caller of [`KMeans::train_watched`].
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Progress {
     /// Number of the iteration, from 0.
     pub iteration: usize,
     /// The objective of this iteration, as in [`Clustering::objectives`].
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub objective: f64,
     /// Number of empty clusters that took half of a large cluster.
     pub split: usize,
     /// Number of points of the largest cluster.
     pub largest: u32,
     /// Average number of points of a cluster.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub mean: f64,
 }
 
 /// The result of training: centroids, objectives, cluster sizes and labels.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Clustering {
     /// The centroids: clusters × `dim` components, row-major.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub centroids: Vec<f32>,
     /// Number of components of a centroid.
     pub dim: usize,
@@ -131,6 +144,7 @@ pub struct Clustering {
     /// points: Σ w‖x − c‖². It falls from one iteration to the next, except for the last bits of f32 centroids, for
     /// iterations that split a cluster and for balanced runs. Spherical: Σ w⟨x, c⟩, which rises. Balanced: the value
     /// after balancing.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub objectives: Vec<f64>,
     /// Number of points of each cluster: by `labels` if labels were requested, otherwise by the last iteration.
     pub sizes: Vec<u32>,
@@ -142,6 +156,25 @@ pub struct Clustering {
     /// The device or devices that trained; the chosen device for [`Device::Auto`].
     pub device: Placement,
 }
+
+deserialised!(Clustering {
+    #[serde(with = "crate::serialised::Numbers")]
+    centroids: Vec<f32>,
+    dim: usize,
+    #[serde(with = "crate::serialised::Numbers")]
+    objectives: Vec<f64>,
+    sizes: Vec<u32>,
+    labels: Option<Vec<u32>>,
+    spherical: bool,
+    device: Placement,
+} => |centroids, dim, objectives, sizes, labels, spherical, device| {
+    let clusters = check_dim(dim).and_then(|()| check_vectors(&centroids, dim, Input::Centroids)).map_err(|error| error.to_string())?;
+    let beyond = |label: &u32| *label as usize >= clusters;
+    if clusters == 0 || sizes.len() != clusters || labels.as_ref().is_some_and(|labels| labels.iter().any(beyond)) {
+        return Err(format!("{clusters} centroids do not agree with the sizes and labels of the clusters"));
+    }
+    Ok(Clustering { centroids, dim, objectives, sizes, labels, spherical, device })
+});
 
 impl KMeans {
     /// Settings for `clusters` centroids: 20 iterations from random points, seed 0, 256 points per centroid, on

@@ -27,7 +27,6 @@ mod ply;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -35,10 +34,13 @@ use rayon::prelude::*;
 
 #[doc(hidden)]
 pub use self::fuzz::read_any_mesh_bytes;
+use crate::names::named;
+use crate::serialised::deserialised;
 use crate::{Error, FileDefect, Result};
 
-/// A format of mesh files; each has an extension.
+/// A format of mesh files; each has an extension, which is its text as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum MeshFormat {
     /// The text format OBJ of Wavefront.
     Obj,
@@ -65,8 +67,11 @@ impl MeshFormat {
     }
 }
 
+named!(MeshFormat, extension, "a mesh format");
+
 /// A mesh of triangles in space.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Mesh {
     /// Coordinates of the vertices, all finite.
     pub vertices: Vec<[f32; 3]>,
@@ -74,12 +79,20 @@ pub struct Mesh {
     pub triangles: Vec<[u32; 3]>,
 }
 
+deserialised!(Mesh { vertices: Vec<[f32; 3]>, triangles: Vec<[u32; 3]> } => |vertices, triangles| {
+    if !vertices.as_flattened().iter().all(|coordinate| coordinate.is_finite()) {
+        return Err("a coordinate is not finite".to_owned());
+    }
+    Mesh { vertices, triangles }.checked().map_err(|defect| defect.to_string())
+});
+
 /// A way to make a 6-d vector from the bounding box of a triangle, and one from a point in space, so that the two can be compared (Park
 /// 2019, section 2-2).
 ///
 /// The distance of the vectors is not the distance of the point to the triangle. The two are close if the point is far away compared with
 /// the size of the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum BoxForm {
     /// The report's first way: lowest corner, highest corner; a point twice, (x, y, z, x, y, z).
     #[default]
@@ -111,27 +124,7 @@ impl BoxForm {
     }
 }
 
-impl fmt::Display for BoxForm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for BoxForm {
-    type Err = UnknownBoxForm;
-
-    fn from_str(text: &str) -> Result<Self, UnknownBoxForm> {
-        let named = Self::ALL.into_iter().find(|form| form.name() == text);
-        named.ok_or_else(|| UnknownBoxForm { text: text.to_owned() })
-    }
-}
-
-/// A text that is not the name of a form of boxes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a form of boxes; the forms are min-max and min-extent")]
-pub struct UnknownBoxForm {
-    text: String,
-}
+named!(BoxForm, name, "a form of boxes");
 
 impl Mesh {
     /// The bounding box of every triangle as a 6-d vector, row-major. Lengths that overflow f32 become infinite. O(triangles).

@@ -3,6 +3,7 @@
 pub(crate) mod slots;
 
 use crate::parallel::{Loop, ParallelSlice, owned, turns};
+use crate::serialised::deserialised;
 use crate::{Error, Metric, Result};
 
 /// The id in a slot without a neighbour, which occurs if the index has fewer than k vectors. No vector can have this
@@ -13,14 +14,28 @@ pub const NONE: u64 = u64::MAX;
 ///
 /// A slot without a neighbour holds [`NONE`] and [`Metric::worst`](crate::Metric::worst); such slots come last in a row.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Neighbors {
     /// Slots for each query; at least 1.
     pub k: usize,
     /// Ids of the neighbours, queries × `k`.
     pub ids: Vec<u64>,
     /// Canonical distances (see [`crate::metric`]), queries × `k`, in the order of `ids`.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub distances: Vec<f32>,
 }
+
+deserialised!(Neighbors {
+    k: usize,
+    ids: Vec<u64>,
+    #[serde(with = "crate::serialised::Numbers")]
+    distances: Vec<f32>,
+} => |k, ids, distances| {
+    if k == 0 || !ids.len().is_multiple_of(k) || distances.len() != ids.len() {
+        return Err(format!("{} ids and {} distances are not rows of k = {k}", ids.len(), distances.len()));
+    }
+    Ok(Neighbors { k, ids, distances })
+});
 
 /// Smallest number of slots that one thread initialises.
 const PAGES: usize = 1 << 16;
@@ -72,6 +87,7 @@ impl Neighbors {
 
 /// The results of a range search: for each query any number of vectors, best first, equal distances by lower id.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct RangeNeighbors {
     /// The start of each query's results in `ids` and `distances`, followed by the number of all results: queries + 1
     /// numbers.
@@ -79,8 +95,22 @@ pub struct RangeNeighbors {
     /// Ids of the results of all queries.
     pub ids: Vec<u64>,
     /// Canonical distances, in the order of `ids`.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub distances: Vec<f32>,
 }
+
+deserialised!(RangeNeighbors {
+    offsets: Vec<usize>,
+    ids: Vec<u64>,
+    #[serde(with = "crate::serialised::Numbers")]
+    distances: Vec<f32>,
+} => |offsets, ids, distances| {
+    let whole = offsets.first() == Some(&0) && offsets.last() == Some(&ids.len()) && offsets.is_sorted();
+    if !whole || distances.len() != ids.len() {
+        return Err(format!("the offsets do not divide {} ids and {} distances into rows", ids.len(), distances.len()));
+    }
+    Ok(RangeNeighbors { offsets, ids, distances })
+});
 
 impl RangeNeighbors {
     /// Number of queries.

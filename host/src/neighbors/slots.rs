@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytemuck::cast_slice;
 use warpann_kernels::NO_ROW;
-#[cfg(feature = "shifted")]
+#[cfg(any(test, feature = "shifted"))]
 use warpann_kernels::select::entry::{self, EMPTY};
 
 use crate::NONE;
@@ -56,7 +56,7 @@ impl Slots<'_> {
 
     /// Fills the slots of consecutive queries, from query `first` on, with sorted entries (`entry::pack`) of which each query has `each`,
     /// at most its number of slots.
-    #[cfg(feature = "shifted")]
+    #[cfg(any(test, feature = "shifted"))]
     pub fn fill_entries(&mut self, first: usize, each: usize, entries: &[u64]) {
         let (k, worst) = (self.k, self.worst);
         self.in_pieces(first, entries.len() / each, |queries, ids, distances| {
@@ -110,7 +110,7 @@ fn fill(ids: &mut [u64], distances: &mut [f32], rows: &[u32], found: &[f32], wor
 
 /// Fills the slots of one query, or of several that have as many entries as slots, with sorted entries. Slots behind the last entry stay
 /// empty.
-#[cfg(feature = "shifted")]
+#[cfg(any(test, feature = "shifted"))]
 pub(crate) fn fill_entries(ids: &mut [u64], distances: &mut [f32], entries: &[u64], worst: f32) {
     let (ids, no_ids) = ids.split_at_mut(entries.len());
     let (distances, no_distances) = distances.split_at_mut(entries.len());

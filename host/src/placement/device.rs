@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::UnknownName;
+use crate::serialised::serialised_as_text;
+
 /// The device on which an index keeps its vectors and searches. Results have the same bits on all devices.
 ///
 /// As text (command line, configuration): `auto`, `cpu`, `gpu` (the same as `gpu:0`), `gpu:N`, `emulator`.
@@ -16,14 +19,21 @@ use std::str::FromStr;
 /// assert!("tpu".parse::<Device>().is_err());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Device {
     /// The first usable GPU, or the CPU if there is none: no driver, no device, or only devices that are too old. A driver that is
     /// installed but fails is an error ([`Error::Driver`](crate::Error::Driver)).
+    ///
+    /// If the feature `cuda` is off, this is the CPU. The description of the device ([`FlatIndex::device`](crate::FlatIndex::device)) and
+    /// one event of a process ([`device`](crate::device)) then say that the feature is off.
     #[default]
     Auto,
     /// The CPU: all threads of the rayon pool, with the widest SIMD instructions of the processor.
     Cpu,
     /// The CUDA device with this number, in the driver's numbering.
+    ///
+    /// If the feature `cuda` is off, opening it is an error that names the feature
+    /// ([`NoDeviceReason::FeatureOff`](crate::NoDeviceReason::FeatureOff)).
     Gpu(usize),
     /// The checking emulator: the CPU runs the GPU's kernels and checks every thread, shuffle and barrier. It is thousands of times slower
     /// than [`Device::Cpu`], and is for tests of kernels only.
@@ -42,9 +52,9 @@ impl fmt::Display for Device {
 }
 
 impl FromStr for Device {
-    type Err = ParseDeviceError;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, ParseDeviceError> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         match text {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
@@ -54,17 +64,12 @@ impl FromStr for Device {
                 .strip_prefix("gpu:")
                 .and_then(|index| index.parse().ok())
                 .map(Self::Gpu)
-                .ok_or_else(|| ParseDeviceError { text: text.to_owned() }),
+                .ok_or_else(|| UnknownName::new(text, "a device", &["auto", "cpu", "gpu", "gpu:N", "emulator"])),
         }
     }
 }
 
-/// A text that is not the name of a device.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a device; the devices are auto, cpu, gpu, gpu:N and emulator")]
-pub struct ParseDeviceError {
-    text: String,
-}
+serialised_as_text!(Device);
 
 #[cfg(test)]
 mod tests {

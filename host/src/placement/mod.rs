@@ -13,8 +13,9 @@ mod device;
 use std::fmt;
 use std::str::FromStr;
 
-pub use self::device::{Device, ParseDeviceError};
-use crate::{Error, Result};
+pub use self::device::Device;
+use crate::serialised::serialised_as_text;
+use crate::{Error, Result, UnknownName};
 
 /// One or more devices, arranged as replicas. Each replica has all vectors; its devices are shards, which have a part of the vectors each.
 /// A device may occur several times, so `cpu,cpu` tries out on any machine what several GPUs do.
@@ -147,13 +148,15 @@ impl FromStr for Placement {
     }
 }
 
+serialised_as_text!(Placement);
+
 /// A text that is not a placement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParsePlacementError {
     /// A part of the text is not the name of a device.
     #[error("{0}; write commas between replicas and plus signs between the shards of a replica")]
-    Device(#[from] ParseDeviceError),
+    Device(#[from] UnknownName),
     /// The replicas have different numbers of shards.
     #[error("replica {replica} has {actual} shards, the first has {expected}")]
     Uneven {

@@ -57,6 +57,7 @@ pub use self::train::PqTraining;
 use self::encode::{Residuals, Term};
 use crate::device::open::open;
 use crate::parallel::{Loop, ParallelSlice};
+use crate::serialised::deserialised;
 use crate::simd::Isa;
 use crate::validate::{check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, host_memory};
@@ -91,6 +92,7 @@ const DECODE_RUN: usize = 1024;
 /// # Ok::<(), warpann::Error>(())
 /// ```
 #[derive(Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ProductQuantizer {
     dim: usize,
     sub_quantizers: usize,
@@ -98,8 +100,18 @@ pub struct ProductQuantizer {
     /// The codewords: M × 2^bits × width.
     codebooks: Vec<f32>,
     /// The same, component by component: M × width × 2^bits.
+    #[cfg_attr(feature = "serde", serde(skip))]
     transposed: Vec<f32>,
 }
+
+deserialised!(ProductQuantizer {
+    dim: usize,
+    sub_quantizers: usize,
+    bits: u32,
+    codebooks: Vec<f32>,
+} => |dim, sub_quantizers, bits, codebooks| {
+    ProductQuantizer::from_codebooks(dim, sub_quantizers, bits, codebooks).map_err(|error| error.to_string())
+});
 
 impl std::fmt::Debug for ProductQuantizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

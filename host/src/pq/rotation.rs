@@ -37,6 +37,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
 use crate::random::Random;
+use crate::serialised::deserialised;
 use crate::simd::Isa;
 use crate::validate::{check_derived, check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, host_memory};
@@ -77,11 +78,17 @@ struct State {
 /// # Ok::<(), warpann::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Rotation {
     dim: usize,
     matrix: Vec<f32>,
+    #[cfg_attr(feature = "serde", serde(skip))]
     transposed: Vec<f32>,
 }
+
+deserialised!(Rotation { dim: usize, matrix: Vec<f32> } => |dim, matrix| {
+    Rotation::from_matrix(dim, matrix).map_err(|error| error.to_string())
+});
 
 impl Rotation {
     /// Learns a rotation for product quantizers of these settings from `rows` (row-major, `dim` components each). It

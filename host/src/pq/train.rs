@@ -16,12 +16,14 @@ use crate::{Device, Result};
 /// let settings = PqTraining::new(16).bits(6).iterations(10).seed(7).device(Device::Cpu);
 /// ```
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PqTraining {
     pub(super) sub_quantizers: usize,
     pub(super) bits: u32,
     pub(super) iterations: usize,
     pub(super) seed: u64,
     pub(super) points_per_centroid: usize,
+    #[cfg_attr(feature = "serde", serde(rename = "rotation_rounds"))]
     pub(super) rounds: usize,
     pub(super) lengthen: bool,
     pub(super) device: Device,

@@ -52,6 +52,8 @@ use cuda_std::warp::WARP_SIZE;
 use warpann_kernels::select::networks::{MAX_REGISTERS, Step, merge_steps, sort_program, sort_steps};
 use warpann_kernels::select::warp_select::{QUEUES, thread_queue};
 
+use crate::serialised::deserialised;
+
 /// Number of steps of 32 keys that the model computes one by one; 1024 steps are 32,768 keys.
 pub const EXACT_STEPS: usize = 1024;
 
@@ -62,31 +64,45 @@ const NEGLIGIBLE: f64 = 1e-10;
 
 /// The parameters of a WarpSelect: k and the lengths of its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct WarpSelectShape {
     k: u32,
     warp_queue: u32,
     thread_queue: u32,
 }
 
+deserialised!(WarpSelectShape { k: u32, warp_queue: u32, thread_queue: u32 } => |k, warp_queue, thread_queue| {
+    let shape = WarpSelectShape::new(k, warp_queue, thread_queue);
+    shape.ok_or_else(|| format!("no WarpSelect has k = {k} and queues of {warp_queue} and {thread_queue}"))
+});
+
 /// Expected numbers of operations of a warp for one row, with the paper's names N₁, N₂, N₃.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
     /// N₁: steps of 32 keys that are read and compared.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub steps: f64,
     /// N₂: steps in which at least one lane inserts.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub insertions: f64,
     /// N₃: sorts of the thread queues and merges with the warp queue.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub merges: f64,
 }
 
 /// Costs of the operations, with the paper's names C₁, C₂, C₃, in comparisons (or moves) of one register in all 32 lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Costs {
     /// C₁: cost of a step without an insertion.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub step: f64,
     /// C₂: cost of an insertion.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub insertion: f64,
     /// C₃: cost of a merge.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub merge: f64,
 }
 

@@ -6,10 +6,12 @@ use half::{bf16, f16};
 
 use super::gpu::DeviceKey;
 use super::{Algorithm, Best, Rows, Selection, select_on};
+use crate::names::named;
 use crate::{Device, Result};
 
 /// A key type as a value, for kernels and reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum KeyType {
     /// IEEE binary32.
     F32,
@@ -47,11 +49,7 @@ impl KeyType {
     }
 }
 
-impl fmt::Display for KeyType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+named!(KeyType, name, "a type of keys");
 
 /// A key type: f32, f16, bf16, i32 or u32. The trait is sealed, because every kernel table lists these five types.
 ///

@@ -20,10 +20,10 @@ mod key;
 mod rows;
 
 use std::fmt;
-use std::str::FromStr;
 
 use self::gpu::DevicePayload;
 use crate::device::open::open;
+use crate::names::named;
 use crate::{Device, Error, Result};
 
 pub use key::{Key, KeyType};
@@ -63,6 +63,21 @@ pub enum Algorithm {
     ThresholdSelect,
 }
 
+impl Best {
+    /// Both directions, in the order of the enum.
+    pub const ALL: [Self; 2] = [Self::Smallest, Self::Largest];
+
+    /// Name in reports: `smallest`, `largest`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Smallest => "smallest",
+            Self::Largest => "largest",
+        }
+    }
+}
+
+named!(Best, name, "a direction of selection");
+
 impl Algorithm {
     /// All algorithms, `Auto` included.
     pub const ALL: [Self; 3] = [Self::Auto, Self::WarpSelect, Self::ThresholdSelect];
@@ -77,27 +92,7 @@ impl Algorithm {
     }
 }
 
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = ParseAlgorithmError;
-
-    fn from_str(text: &str) -> Result<Self, ParseAlgorithmError> {
-        let named = Self::ALL.into_iter().find(|algorithm| algorithm.name() == text);
-        named.ok_or_else(|| ParseAlgorithmError { text: text.to_owned() })
-    }
-}
-
-/// A text that is not the name of an algorithm.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not an algorithm; the algorithms are auto, warp-select and threshold-select")]
-pub struct ParseAlgorithmError {
-    text: String,
-}
+named!(Algorithm, name, "an algorithm of selection");
 
 /// The position in a slot without a key.
 pub const NO_POSITION: u32 = u32::MAX;

@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) use self::merge::{merge, merge_apart};
 use crate::threads::{at_once, worth_threads};
 use crate::validate::{check_vectors, check_whole};
-use crate::{Device, Element, Error, Input, Placement, Result};
+use crate::{Device, Element, Error, Input, Placement, Result, events};
 
 /// Smallest number of queries for which a thread is woken: waking a thread takes as long as a device takes for about this number of
 /// queries.
@@ -111,6 +111,7 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
                 let shard = place % self.shards;
                 let of_shard = self.places.iter().skip(shard).step_by(self.shards);
                 let left = of_shard.filter(|place| place.alive()).count();
+                events::device_failed(self.places[place].device, shard, left, &error);
                 Error::DeviceFailed { device: self.places[place].device, shard, left, source: Box::new(error) }
             }
             other => other,

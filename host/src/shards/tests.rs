@@ -191,7 +191,7 @@ fn an_inverted_file_goes_on_without_a_device_that_fails_and_moves_to_others() {
     let mut index = IvfIndex::<f32>::builder(DIM, 12).device(Device::Cpu).iterations(2).build().unwrap();
     index.train(&base).unwrap();
     index.add(&base).unwrap();
-    let options = SearchOptions { probes: Some(4), ..SearchOptions::default() };
+    let options = SearchOptions::new().probes(4);
     let expected = index.search_with(&queries, 9, &options).unwrap();
     let near = index.range_search(&queries, 60.0, &options).unwrap();
     let works = works(4);

@@ -6,6 +6,7 @@ use warpann_kernels::shifted::morton::MAX_DIM;
 use warpann_kernels::shifted::shifted_sort::{distance, window_start};
 
 use super::{Grid, ShiftedBackend, ShiftedRequest};
+use crate::device::open::describe_cpu;
 use crate::neighbors::slots::{Slots, fill_entries};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Result, host_memory};
@@ -129,6 +130,6 @@ impl ShiftedBackend for ShiftedCpu {
     }
 
     fn describe(&self) -> String {
-        format!("cpu, {} threads", rayon::current_num_threads())
+        describe_cpu(None)
     }
 }

@@ -99,11 +99,13 @@ impl std::fmt::Debug for ShiftedIndex {
 
 /// Settings of a [`ShiftedIndex`] before it is built; see [`ShiftedIndex::builder`].
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ShiftedIndexBuilder {
     dim: usize,
     device: Device,
     shifts: Option<usize>,
     neighbourhood: Option<usize>,
+    #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
     budget: Option<u64>,
 }
 

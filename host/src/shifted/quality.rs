@@ -6,11 +6,14 @@ use crate::{Device, Error, FlatIndex, Input, Metric, NONE, Neighbors, Result};
 
 /// The quality of the results of an approximate search.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Quality {
     /// Number of compared queries: those that have a true neighbour.
     pub queries: usize,
     /// Mean fraction of the true neighbours that were found: found neighbours count if they are at most as far as the last true neighbour,
     /// so vectors at equal distances count. 1 if no query has true neighbours.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub recall: f64,
     /// The relative excess of the distance of the k-th found neighbour over that of the true one.
     pub epsilon: Epsilon,
@@ -18,12 +21,17 @@ pub struct Quality {
 
 /// ε of the bound dist(found) = (1 + ε) · dist(true) for the last neighbour of each query, in distances (not squared).
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Epsilon {
     /// Mean over the queries, without the unbounded ones.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub mean: f64,
     /// The 99th percentile over the queries, without the unbounded ones.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub p99: f64,
     /// The maximum over the queries, without the unbounded ones.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub max: f64,
     /// Number of queries without an ε: the true distance is zero and the found one is not, or fewer neighbours were found than exist.
     pub unbounded: usize,

@@ -58,6 +58,7 @@ impl IvfCase {
             Encoding::Pq { sub_quantizers, bits, rotate } => {
                 format!("pq{sub_quantizers}x{bits}{}", if rotate { "_rotated" } else { "" })
             }
+            other => unreachable!("no case has encoding {other}"),
         };
         let filter = self.allowed.map_or(String::new(), |percent| format!("_allowed{percent}"));
         let ids = if self.ids == Ids::Any { "_ids" } else { "" };
@@ -65,6 +66,7 @@ impl IvfCase {
             Scan::Auto => "",
             Scan::ListMajor => "_by_list",
             Scan::QueryMajor => "_by_query",
+            other => unreachable!("no case has scan {other}"),
         };
         format!(
             "ivf::{}::{}::{encoding}::{data:?}::d{dim}_n{n}_l{lists}_q{nq}_k{k}_p{probes}{filter}{ids}{scan}",

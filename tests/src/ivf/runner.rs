@@ -30,6 +30,7 @@ pub fn run_trained_on(case: &IvfCase, trainer: impl Into<Placement>, device: imp
         ElementType::Bf16 => run_elements::<bf16>,
         ElementType::U8 => run_elements::<u8>,
         ElementType::I8 => run_elements::<i8>,
+        other => return Err(format!("no tests for vectors of {other}")),
     };
     let device = device.into();
     run(case, trainer.into(), &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
@@ -82,6 +83,7 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
         Encoding::F16 => Kept::Half,
         Encoding::Scalar8 => Kept::Ranges(tables[..tables.len() / 2].to_vec(), tables[tables.len() / 2..].to_vec()),
         Encoding::Pq { sub_quantizers, .. } => Kept::Codebooks(tables.to_vec(), sub_quantizers),
+        other => panic!("the reference has no encoding {other}"),
     };
     Model {
         dim: index.dim(),
@@ -146,13 +148,13 @@ fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Place
             .is_none_or(|percent| id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 < (u64::from(percent) << 32) / 100)
     };
     let filter: Option<Bitset> = case.allowed.map(|_| index.filter(allowed));
-    let options = SearchOptions { probes: Some(probes), filter: filter.as_ref(), scan: case.scan };
+    let options = SearchOptions::new().probes(probes).filter(filter.as_ref()).scan(case.scan);
     let ranked: Vec<Vec<(u64, f32)>> =
         vectors.exact_queries.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
     compare(&index, &ranked, &vectors.queries, k, &options)?;
     if device.devices().iter().all(|&device| device == Device::Cpu) {
         for scan in [Scan::ListMajor, Scan::QueryMajor].into_iter().filter(|&scan| scan != case.scan) {
-            compare(&index, &ranked, &vectors.queries, k, &SearchOptions { scan, ..options })?;
+            compare(&index, &ranked, &vectors.queries, k, &options.scan(scan))?;
         }
     }
     let by_id = contents.by_id();

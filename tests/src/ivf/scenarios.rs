@@ -73,7 +73,7 @@ fn verify(index: &IvfIndex, contents: &Contents, vectors: &Vectors<f32>) -> Outc
     let odd = |id: u64| id % 2 == 1;
     let filter = index.filter(odd);
     for (filter, all) in [(None, true), (Some(&filter), false)] {
-        let options = SearchOptions { probes: Some(3), filter, ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(3).filter(filter);
         let allowed = |id: u64| all || odd(id);
         check(index, contents, &vectors.queries, &vectors.exact_queries, 10, &options, allowed)?;
     }
@@ -276,7 +276,7 @@ fn products_outside_f32(device: Device) -> Outcome {
             index.add(&vectors.base).map_err(text)?;
             let mut contents = Contents::new(model(&index));
             contents.add(&vectors.exact_base, &index.ids());
-            let options = SearchOptions { probes: Some(1), ..SearchOptions::default() };
+            let options = SearchOptions::new().probes(1);
             check(&index, &contents, &vectors.queries, &vectors.exact_queries, 3, &options, |_| true)?;
         }
     }
@@ -426,7 +426,7 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     refused!(short, Error::WrongResultLength { expected: 4, actual: 3 });
     for bits in [0, 59, 61] {
         let filter = Bitset::new(bits);
-        let options = SearchOptions { filter: Some(&filter), ..options };
+        let options = options.filter(&filter);
         refused!(index.search_with(queries, 1, &options), Error::WrongFilterLength { vectors: 60, .. });
         refused!(index.range_search(queries, 1.0, &options), Error::WrongFilterLength { vectors: 60, .. });
     }

@@ -26,6 +26,7 @@ macro_rules! by_element {
             warpann::ElementType::Bf16 => $run::<half::bf16>($($argument),*),
             warpann::ElementType::U8 => $run::<u8>($($argument),*),
             warpann::ElementType::I8 => $run::<i8>($($argument),*),
+            other => Err(format!("no tests for vectors of {other}")),
         }
     };
 }
@@ -117,6 +118,7 @@ pub fn most_work(device: Device) -> usize {
         (_, Device::Cpu) => 1 << 20,
         // A real device filters only from about 50 million products on.
         (_, Device::Gpu(_) | Device::Auto) => 1 << 26,
+        (_, other) => unreachable!("no test runs on {other}"),
     }
 }
 
@@ -158,6 +160,7 @@ pub fn device_name(device: Device) -> &'static str {
         Device::Cpu => "cpu",
         Device::Emulator => "emulator",
         Device::Gpu(_) | Device::Auto => "gpu",
+        other => unreachable!("no test runs on {other}"),
     }
 }
 

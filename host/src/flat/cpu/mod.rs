@@ -65,6 +65,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::FlatBackend;
+use crate::device::open::describe_cpu;
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::product::cpu::bound::{self, QueryBound, has_offset, largest_norm};
 use crate::product::cpu::candidates::{self, Candidates, Judge, Limit};
@@ -75,7 +76,7 @@ use crate::product::cpu::{
 };
 use crate::simd::{self, Isa};
 use crate::vectors::{VectorSlice, VectorSliceMut};
-use crate::{Element, Metric, NONE, Result, host_memory};
+use crate::{Element, Metric, NONE, Result, events, host_memory};
 
 /// Queries scanned together, if there are enough. Past 256 the base's share of the traffic is negligible; below it the base is streamed
 /// too often.
@@ -160,7 +161,10 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
     }
 
     fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        self.search_on(rayon::current_num_threads(), queries.components(), k, ids, distances);
+        let plan = ScanPlan::new(self, queries.len(), k.min(self.len()), rayon::current_num_threads());
+        let path = if plan.direct { "query by query" } else { "panels of queries" };
+        events::path("exact search", || self.describe(), path, queries.len());
+        self.search_planned(plan, queries.components(), k, ids, distances);
         Ok(())
     }
 
@@ -184,7 +188,7 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
     }
 
     fn describe(&self) -> String {
-        format!("cpu, {} threads, {}", rayon::current_num_threads(), self.isa.name())
+        describe_cpu(Some(self.isa))
     }
 }
 
@@ -283,6 +287,10 @@ impl<T: Element> FlatCpu<T> {
     /// Finds the k best of every query, divided for `threads` threads.
     pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
         let plan = ScanPlan::new(self, queries.len() / self.dim, k.min(self.len()), threads);
+        self.search_planned(plan, queries, k, ids, distances);
+    }
+
+    fn search_planned(&self, plan: ScanPlan, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
         queries
             .par_chunks(plan.group * self.dim)
             .with_max_len(1)

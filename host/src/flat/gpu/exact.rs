@@ -200,6 +200,12 @@ impl Block {
         work > self.tuning.direct_work && u64::from(k) * 4 < rows && self.shape.has_bound()
     }
 
+    /// The name of the path of a search of `queries` queries at a time.
+    pub fn path(&self, queries: usize, k: usize) -> &'static str {
+        let k = k.min(self.base.count as usize) as u32;
+        if self.uses_filter(queries, k) { "filter on tensor cores" } else { "all canonical distances" }
+    }
+
     /// Bytes of scratch of a search of `queries` queries at a time.
     fn scratch_bytes(&self, queries: usize, k: u32, limits: &Limits) -> usize {
         if self.uses_filter(queries, k) {

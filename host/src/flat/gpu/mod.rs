@@ -17,7 +17,7 @@ use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart, meanwhile};
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
-use crate::{Element, Error, Result, host_memory};
+use crate::{Element, Error, Result, events, host_memory};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -204,11 +204,13 @@ impl FlatDevice {
         let set = VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32);
         let to = set.rows().skip(self.count * self.shape.row_bytes());
         let (runtime, shape) = (&self.runtime, self.shape);
+        let started = events::Started::now();
         self.lanes.with(runtime, |lane| {
             // SAFETY: the set has capacity for the new rows, as checked above.
             unsafe { upload_vectors(runtime, &lane.stream, shape, to, rows)? };
             runtime.synchronize(&lane.stream)
         })?;
+        events::uploaded("base", || runtime.describe(), (rows.len() * shape.row_bytes()) as u64, &started);
         resident.prepared = Exclusive::new(false);
         Ok(true)
     }
@@ -243,6 +245,7 @@ impl FlatDevice {
         let count = queries.len();
         let lanes = if count >= TWO_LANES_FROM { 2 } else { 1 };
         let tiling = block.tiling(Budget::new(&self.runtime, scratch), (count, TILE_QUERIES), k, lanes)?;
+        events::path("exact search", || self.runtime.describe(), block.path(tiling.rows.min(count), k), count);
         let outs = ids.chunks_mut(tiling.rows * k).zip(distances.chunks_mut(tiling.rows * k));
         tiling.run(&self.runtime, &self.lanes, outs, |lane, tile, (ids, distances)| {
             block.search(&self.runtime, lane, queries.part(tile), k, ids, distances)
@@ -302,11 +305,15 @@ impl FlatDevice {
         };
         let load = |piece: usize| {
             let set = block(piece).base;
+            let started = events::Started::now();
+            let bytes = (pieces[piece].len() * self.shape.row_bytes()) as u64;
             self.lanes.with(&self.runtime, |lane| {
                 // SAFETY: a slot has room for a piece, and the search that used it is finished.
                 unsafe { upload_vectors(&self.runtime, &lane.stream, self.shape, set.rows(), pieces[piece])? };
                 self.prepare(&lane.stream, set)
-            })
+            })?;
+            events::uploaded("piece of the base", || self.runtime.describe(), bytes, &started);
+            Ok(())
         };
         let scratch = self.budget - self.resident_limit();
         ids.fill(crate::NONE);
@@ -331,6 +338,7 @@ impl FlatBackend for FlatDevice {
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
         if !self.add_resident(rows)? {
             if let BaseRows::Device(resident) = &self.rows {
+                events::base_streamed(|| self.runtime.describe(), self.budget);
                 let mut host = VectorBuffer::new(self.shape.element);
                 host.reserve((rows.len() + self.count) * self.shape.dim)?;
                 // In pieces, so that the base is never on the host twice.

@@ -68,6 +68,7 @@ use self::group::Group;
 use super::backend::{IvfBackend, SearchRequest, View};
 use super::lists::Directory;
 use super::{Bitset, Scan};
+use crate::device::open::describe_cpu;
 use crate::flat::FlatBackend;
 use crate::flat::cpu::FlatCpu;
 use crate::neighbors::RangeNeighbors;
@@ -77,7 +78,7 @@ use crate::product::cpu::candidates::Candidates;
 use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
 use crate::simd::Isa;
 use crate::vectors::VectorSlice;
-use crate::{Device, Input, Metric, NONE, Result};
+use crate::{Device, Input, Metric, NONE, Result, events};
 
 /// Number of queries that are scanned together, if there are enough.
 const GROUP: usize = 2048;
@@ -193,6 +194,7 @@ impl IvfCpu {
         let group = GROUP.min(fit).min(count);
         let share = count.div_ceil(4 * threads).min(ALONE.1).min(fit);
         if share >= ALONE.0 && probes == 1 && request.scan == Scan::Auto && view.codec.in_place() {
+            events::path("inverted file", || self.describe(), "adjacent lists of one probe", count);
             return Ok(run_by_list(&job, queries, share, collect));
         }
         let by_tables = |quantizer| group * probes <= tables::few(quantizer) * view.list_count();
@@ -203,6 +205,12 @@ impl IvfCpu {
             Scan::Auto if alone => (count, share, share),
             Scan::Auto | Scan::ListMajor => (group, group, group),
         };
+        let path = match request.scan {
+            Scan::QueryMajor => "query by query",
+            Scan::Auto if alone => "groups of queries, by tables",
+            Scan::Auto | Scan::ListMajor => "list by list",
+        };
+        events::path("inverted file", || self.describe(), path, count);
         let vectors = view.len() as u64 * probes as u64 / view.list_count() as u64;
         let work = usize::try_from(vectors * (size * dim) as u64 / WORK).unwrap_or(threads);
         let (threads, workers) = if task < batch { (1, 1) } else { (threads, work.clamp(1, threads)) };
@@ -289,6 +297,6 @@ impl IvfBackend for IvfCpu {
     }
 
     fn describe(&self) -> String {
-        format!("cpu, {} threads, {}", rayon::current_num_threads(), self.isa.name())
+        describe_cpu(Some(self.isa))
     }
 }

@@ -27,7 +27,8 @@ pub(super) mod pq;
 pub(super) mod scalar8;
 
 use std::borrow::Cow;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -43,12 +44,35 @@ use crate::metric::Assign;
 use crate::pq::encode::Residuals;
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::product::cpu::{canonical_square, convert};
+use crate::serialised::serialised_as_text;
 use crate::simd::Isa;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Device, Element, ElementType, Metric, Result, host_memory};
+use crate::{Device, Element, ElementType, Metric, Result, UnknownName, host_memory};
 
 /// The representation of each vector in an inverted file.
+///
+/// As text (configuration, reports):
+///
+/// | text | meaning |
+/// |---|---|
+/// | `flat`, `f16`, `sq8` | an encoding without parameters |
+/// | `pq:16x6` | product quantization by 16 sub-quantizers of 6 bits |
+/// | `opq:16x6` | the same with a rotation |
+/// | `pq:16`, `opq:16` | 16 sub-quantizers of 8 bits, as `pq:16x8` and `opq:16x8` |
+///
+/// Numbers that no index can have are refused when an index is built, as in the enum.
+///
+/// ```
+/// use warpann::ivf::Encoding;
+///
+/// assert_eq!("sq8".parse(), Ok(Encoding::Scalar8));
+/// let pq = Encoding::Pq { sub_quantizers: 16, bits: 8, rotate: true };
+/// assert_eq!("opq:16".parse(), Ok(pq));
+/// assert_eq!(pq.to_string(), "opq:16x8");
+/// assert!("pq".parse::<Encoding>().is_err());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Encoding {
     /// The vector as it was added: dim elements.
     #[default]
@@ -116,6 +140,38 @@ impl Encoding {
         READERS.get(number as usize)?([first, second, third])
     }
 }
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Encoding::Pq { sub_quantizers, bits, rotate } => {
+                write!(f, "{}:{sub_quantizers}x{bits}", if *rotate { "opq" } else { "pq" })
+            }
+            Encoding::Flat | Encoding::F16 | Encoding::Scalar8 => f.pad(self.name()),
+        }
+    }
+}
+
+impl FromStr for Encoding {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let pq = |(name, size): (&str, &str)| {
+            let rotate = match name {
+                "pq" => false,
+                "opq" => true,
+                _ => return None,
+            };
+            let (sub_quantizers, bits) = size.split_once('x').unwrap_or((size, "8"));
+            Some(Encoding::Pq { sub_quantizers: sub_quantizers.parse().ok()?, bits: bits.parse().ok()?, rotate })
+        };
+        let known =
+            Self::plain().find(|encoding| encoding.name() == text).or_else(|| text.split_once(':').and_then(pq));
+        known.ok_or_else(|| UnknownName::new(text, "an encoding", &["flat", "f16", "sq8", "pq:MxBITS", "opq:MxBITS"]))
+    }
+}
+
+serialised_as_text!(Encoding);
 
 /// The part of an encoding that follows from its settings alone.
 pub(crate) trait Scheme {

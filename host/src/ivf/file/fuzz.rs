@@ -56,7 +56,7 @@ fn accepts<T: Element>(file: &IndexFile, bytes: &[u8]) -> bool {
     let mut queries = vec![T::default(); 2 * index.dim()];
     queries[index.dim()..].fill(T::from_f32(1.0));
     let k = 3;
-    let every = SearchOptions { probes: Some(index.lists()), ..SearchOptions::default() };
+    let every = SearchOptions::new().probes(index.lists());
     match index.search_with(&queries, k, &every) {
         Err(error) => panic!("an index that was accepted cannot be searched: {error}"),
         Ok(found) => {

@@ -52,7 +52,7 @@ fn index<T: Element>(metric: Metric, encoding: Encoding) -> IvfIndex<T> {
 fn same<T: Element>(a: &IvfIndex<T>, b: &IvfIndex<T>) {
     let queries = vectors::<T>(7, 3);
     let bits = |index: &IvfIndex<T>, probes: Option<usize>| {
-        let options = SearchOptions { probes, ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(probes);
         let found = index.search_with(&queries, 11, &options).unwrap();
         (found.ids, found.distances.iter().map(|x| x.to_bits()).collect::<Vec<_>>())
     };

@@ -23,7 +23,7 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::View;
 use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
 use crate::threads::work_off;
-use crate::{ElementType, Error, Metric, Result, host_memory};
+use crate::{ElementType, Error, Metric, Result, events, host_memory};
 
 /// Number of bytes that the host arranges before it copies them to the device.
 const STAGING: usize = 64 << 20;
@@ -591,6 +591,7 @@ impl Resident {
         if bytes > budget {
             return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes, available: budget });
         }
+        let started = events::Started::now();
         let memory = runtime.allocate(plan.bytes)?;
         let (on, scratch) = (OnStream { runtime, stream }, runtime.scratch(&memory));
         let image = plan.image(scratch);
@@ -600,6 +601,7 @@ impl Resident {
             plan.prepare(on, scratch, &image)?;
         }
         runtime.synchronize(stream)?;
+        events::uploaded("image of an inverted file", || runtime.describe(), bytes, &started);
         let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
         longest.sort_unstable_by(|a, b| b.cmp(a));
         let mut sum = 0;

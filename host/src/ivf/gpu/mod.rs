@@ -50,7 +50,7 @@ use crate::product::gpu::{VectorShape, upload_queries, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;
 use crate::vectors::VectorSlice;
-use crate::{Device, ElementType, Input, Result};
+use crate::{Device, ElementType, Input, Result, events};
 
 /// The share of the budget that an image may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -206,6 +206,8 @@ impl IvfDevice {
         };
         let probes = task.request.probes.min(resident.image.lists as usize).max(1);
         let tiling = Tiling::new(self.scratch(resident), (count, MOST_PAIRS / probes), lanes.len(), plan)?;
+        let path = if tiling.plan.search_shape.by_tables { "query by query, by tables" } else { "list by list" };
+        events::path("inverted file", || self.runtime.describe(), path, count);
         // The copy of a batch checks its queries, but with more batches than lanes the first results are written before the last batches
         // are copied.
         if tiling.len() > lanes.len() {

@@ -53,15 +53,15 @@ fn check<T: Element>(metric: Metric, encoding: Encoding, case: &Case) {
     let what = format!("{metric:?} {encoding:?} {} d{dim} n{n} l{lists} q{queries} k{k} p{probes}", T::TYPE.name());
     let expected = cpu.search(&wanted, k, probes).unwrap();
     same(&what, &expected, &emulated.search(&wanted, k, probes).unwrap());
-    let options = SearchOptions { probes: Some(probes), scan: Scan::QueryMajor, ..SearchOptions::default() };
+    let options = SearchOptions::new().probes(probes).scan(Scan::QueryMajor);
     same(&format!("{what} by queries"), &expected, &emulated.search_with(&wanted, k, &options).unwrap());
     let filter: Bitset = (0..n).map(|rank| rank % 3 != 0).collect();
-    let options = SearchOptions { probes: Some(probes), filter: Some(&filter), ..SearchOptions::default() };
+    let options = SearchOptions::new().probes(probes).filter(&filter);
     let filtered = cpu.search_with(&wanted, k, &options).unwrap();
     same(&format!("{what} filtered"), &filtered, &emulated.search_with(&wanted, k, &options).unwrap());
     let radius = expected.distances[k / 2];
     if radius.is_finite() {
-        let options = SearchOptions { probes: Some(probes), ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(probes);
         let near = cpu.range_search(&wanted, radius, &options).unwrap();
         assert_eq!(near, emulated.range_search(&wanted, radius, &options).unwrap(), "{what} range");
     }

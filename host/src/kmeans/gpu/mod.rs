@@ -32,7 +32,7 @@ use crate::metric::Assign;
 use crate::product::gpu::{VectorSet, VectorShape, prepare_set, upload_rows, upload_vectors};
 use crate::threads::{apart, meanwhile};
 use crate::vectors::VectorSlice;
-use crate::{ElementType, Error, Metric, Result};
+use crate::{ElementType, Error, Metric, Result, events};
 
 /// Largest number of points of a batch: with padding they, and two moves of each, stay in u32.
 const BATCH_POINTS: usize = 1 << 30;
@@ -134,6 +134,8 @@ impl Source<'_> {
     fn load(&self, stream: &Stream, number: usize) -> Result<()> {
         let (runtime, shape, batch) = (&self.runtime, self.shape, self.batch(number));
         let range = self.range(number);
+        let started = events::Started::now();
+        let bytes = (range.len() * shape.row_bytes()) as u64;
         // SAFETY: the layout has room for a batch, and all work that used the slot before is finished.
         unsafe {
             upload_vectors(runtime, stream, shape, batch.set.rows(), self.rows.part(range.clone()))?;
@@ -143,7 +145,9 @@ impl Source<'_> {
             self.upload_centre(stream, batch.set)?;
             prepare_set(runtime, stream, shape, batch.set, self.centre.is_some())?;
         }
-        runtime.synchronize(stream)
+        runtime.synchronize(stream)?;
+        events::uploaded("points of k-means", || runtime.describe(), bytes, &started);
+        Ok(())
     }
 
     /// Uploads the centre, if there is one, to a set of points or centroids.

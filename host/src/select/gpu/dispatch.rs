@@ -11,6 +11,9 @@ use std::sync::LazyLock;
 
 use warpann_kernels::select::short_select;
 
+use crate::UnknownName;
+use crate::serialised::serialised_as_text;
+
 /// A method of k-selection on a GPU. Its names in the table are such as `warp`, `block-128` and `grid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -68,22 +71,15 @@ impl fmt::Display for Method {
 }
 
 impl FromStr for Method {
-    type Err = UnknownMethod;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownMethod> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         let named = Method::ALL.into_iter().find(|method| method.to_string() == text);
-        named.ok_or_else(|| UnknownMethod { text: text.to_owned() })
+        named.ok_or_else(|| UnknownName::new(text, "a method of selection", &["warp", "block-N", "grid", "short-N"]))
     }
 }
 
-/// A text that is not the name of a method of selection.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{text}' is not a method of selection; the methods are warp, grid, and block- or short- with 32, 64, 128, 256 or 512"
-)]
-pub struct UnknownMethod {
-    text: String,
-}
+serialised_as_text!(Method);
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]

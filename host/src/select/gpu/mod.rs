@@ -35,7 +35,7 @@ use crate::device::limits::Limits;
 use crate::device::queue::{OnStream, Queue};
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::{Error, Result};
+use crate::{Error, Result, events};
 
 /// A key type of the kernels. Public only so that it can seal [`crate::select::Key`].
 pub trait DeviceKey: Copy + 'static {
@@ -290,6 +290,17 @@ impl SelectPlan {
         };
         SelectPlan { steps }
     }
+
+    /// The name of the plan's method.
+    fn name(&self) -> &'static str {
+        match self.steps {
+            Steps::Warp { .. } => "warp",
+            Steps::Block { .. } => "block",
+            Steps::Short { .. } => "short",
+            Steps::Grid { .. } => "grid",
+            Steps::List { .. } => "list",
+        }
+    }
 }
 
 /// [`Error::NoSuchSelection`] if there are no kernels of the algorithm for these keys.
@@ -393,6 +404,7 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     if batch.rows == 0 {
         return Ok(());
     }
+    events::selection(plan.name(), batch.rows, batch.k);
     let launcher = Launcher { queue, batch: batch.trimmed(), scratch };
     // SAFETY: as the caller promises.
     unsafe {

@@ -1,0 +1,161 @@
+//! The options that only a search in an index has: filters, refinement and range search.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use warpann::graph::GraphIndex;
+use warpann::io::Vectors;
+use warpann::ivf::{Bitset, IvfIndex, Refiner};
+use warpann::{Element, Error, Neighbors};
+
+use crate::report::{Failure, Outcome, complain, positive};
+use crate::vectors::{Access, exactly};
+
+/// Options of `search --index`.
+#[derive(Debug, clap::Args)]
+pub struct IndexOptions {
+    /// With --index: find only vectors whose ids are in this file: ivecs, ibin, npy or bin. Ids that the index does not hold are ignored.
+    #[arg(long, value_name = "FILE", conflicts_with = "exclude")]
+    filter: Option<PathBuf>,
+    /// With --index: find only vectors whose ids are not in this file: ivecs, ibin, npy or bin.
+    #[arg(long, value_name = "FILE")]
+    exclude: Option<PathBuf>,
+    /// With --index: find more candidates in the index, and order them by their distances from the original vectors in this file: fvecs,
+    /// bvecs, fbin, u8bin, i8bin or npy. The k best are the results.
+    #[arg(long, value_name = "FILE")]
+    refine: Option<PathBuf>,
+    /// With --refine: N times k candidates.
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "refine", value_parser = positive)]
+    refine_factor: usize,
+    /// With --refine: the ids of its vectors, one for each: ibin, ivecs or npy. Default: 0, 1, 2, ..
+    #[arg(long, value_name = "FILE", requires = "refine")]
+    refine_ids: Option<PathBuf>,
+    /// With --index: find all vectors up to this distance (l2: squared), or of at least this similarity (ip, cosine), instead of k
+    /// neighbours.
+    #[arg(
+        long,
+        value_name = "R",
+        value_parser = radius,
+        allow_negative_numbers = true,
+        conflicts_with_all = ["k", "gt", "refine", "distances"]
+    )]
+    pub radius: Option<f32>,
+}
+
+fn radius(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(radius) if !radius.is_nan() => Ok(radius),
+        _ => Err("expected a number".into()),
+    }
+}
+
+impl IndexOptions {
+    /// Refuses all options, for a search without an index.
+    pub fn none(&self) -> Outcome {
+        let given = [
+            (self.filter.is_some(), "--filter"),
+            (self.exclude.is_some(), "--exclude"),
+            (self.refine.is_some(), "--refine"),
+            (self.radius.is_some(), "--radius"),
+        ];
+        match given.into_iter().find(|(given, _)| *given) {
+            Some((_, option)) => Err(Failure::NeedsIndex { option }),
+            None => Ok(()),
+        }
+    }
+
+    /// The files that the options name.
+    pub fn inputs(&self) -> impl Iterator<Item = &Path> {
+        let files = [&self.filter, &self.exclude, &self.refine, &self.refine_ids];
+        files.into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// The filter for an index, if the options name one.
+    pub fn bits<T: Element>(&self, access: Access, index: &IvfIndex<T>) -> Outcome<Option<Bitset>> {
+        let (path, keep) = match (&self.filter, &self.exclude) {
+            (Some(path), _) => (path, true),
+            (None, Some(path)) => (path, false),
+            (None, None) => return Ok(None),
+        };
+        let mut named = access.ids(path)?.ids;
+        named.sort_unstable();
+        named.dedup();
+        let mut found = 0;
+        let bits = index.filter(|id| {
+            let there = named.binary_search(&id).is_ok();
+            found += usize::from(there);
+            there == keep
+        });
+        // Empty slots name no vector.
+        let ids = named.iter().filter(|&&id| id != warpann::NONE).count();
+        if found < ids {
+            complain(format_args!("note: {} of the {ids} ids in {} are not in the index", ids - found, path.display()));
+        }
+        Ok(Some(bits))
+    }
+
+    /// The original vectors, if the options name them. `dim` is the dimension of the index.
+    pub fn originals(&self, access: Access, dim: usize) -> Outcome<Option<Originals<'_>>> {
+        let Some(path) = &self.refine else { return Ok(None) };
+        let vectors = access.vectors(path)?;
+        if vectors.dim() != dim {
+            return Err(Error::WrongDimension { expected: dim, actual: vectors.dim() }.into());
+        }
+        let ids = self.refine_ids.as_ref().map(|path| access.ids(path)).transpose()?.map(|ids| ids.ids);
+        Ok(Some(Originals { path, vectors, ids, factor: self.refine_factor }))
+    }
+}
+
+/// The original vectors of an index.
+pub struct Originals<'a> {
+    path: &'a Path,
+    vectors: Vectors,
+    ids: Option<Vec<u64>>,
+    factor: usize,
+}
+
+impl Originals<'_> {
+    /// Number of candidates for `k` neighbours of each of `queries` queries.
+    pub fn candidates(&self, queries: usize, k: usize) -> Outcome<usize> {
+        let too_large = Error::ResultTooLarge { queries, k };
+        Ok(k.checked_mul(self.factor).ok_or(too_large)?)
+    }
+
+    /// The components as those of the index.
+    pub fn exactly<T: Element>(&self) -> Outcome<Cow<'_, [T]>> {
+        exactly::<T>(&self.vectors, self.path)
+    }
+
+    /// Checks that `rows`, which [`exactly`](Self::exactly) returned, can have the vectors of `index`, and makes a refiner of them.
+    pub fn refiner<'r, T: Element>(&self, index: &IvfIndex<T>, rows: &'r [T]) -> Outcome<Refiner<'r, T>> {
+        let refiner = Refiner::new(index.metric(), index.dim(), rows)?;
+        if let Some(ids) = &self.ids {
+            return Ok(refiner.with_ids(ids)?);
+        }
+        let count = self.vectors.rows() as u64;
+        if let Some(id) = index.greatest_id().filter(|&id| id >= count) {
+            return Err(Failure::Message(format!(
+                "{} has {count} vectors, and the index has a vector with id {id}; name the ids of the file by --refine-ids",
+                self.path.display()
+            )));
+        }
+        Ok(refiner)
+    }
+}
+
+/// The `k` best of each query's candidates. An id that the original vectors lack is an error that names their file.
+pub fn refine<T: Element>(
+    refiner: &Refiner<'_, T>,
+    originals: &Originals<'_>,
+    queries: &[T],
+    candidates: &Neighbors,
+    k: usize,
+) -> Outcome<Neighbors> {
+    refiner.refine(queries, candidates, k).map_err(|error| match error {
+        Error::UnknownId { id, .. } => Failure::Message(format!(
+            "{}: none of its vectors has id {id}, which the index holds",
+            originals.path.display()
+        )),
+        error => error.into(),
+    })
+}

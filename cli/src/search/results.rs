@@ -1,0 +1,85 @@
+//! The outputs of a search: ids and distances in formats of the library, or both as a table.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use warpann::{Error, NONE};
+
+use super::Args;
+use crate::report::{Failure, Outcome};
+use crate::streams::{F32_FORMATS, Written, is_stream};
+
+/// Extensions of the formats of `--out`.
+const RESULT_FORMATS: &str = "ibin, ivecs, npy, csv";
+
+impl Args {
+    /// The output files.
+    pub fn outputs(&self) -> impl Iterator<Item = &Path> {
+        [&self.out, &self.distances].into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Whether standard output is an output.
+    pub fn data_on_stdout(&self) -> bool {
+        self.outputs().any(is_stream)
+    }
+
+    /// Checks the formats of the outputs.
+    pub(super) fn check_formats(&self) -> Outcome {
+        if let Some(path) = &self.distances {
+            self.stdout.format_of(path, F32_FORMATS)?;
+        }
+        let Some(path) = &self.out else { return Ok(()) };
+        let format = self.stdout.format_of(path, RESULT_FORMATS)?;
+        if self.options.radius.is_some() && format != Written::Csv {
+            return Err(Failure::Message(format!(
+                "{}: the results of a range search are written as csv, because each query has another number of them",
+                path.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks that the file of the results can hold ids up to `greatest`.
+    pub fn check_ids(&self, greatest: Option<u64>) -> Outcome {
+        let (Some(path), Some(id)) = (&self.out, greatest) else { return Ok(()) };
+        if let Written::Binary(format) = self.stdout.format_of(path, RESULT_FORMATS)?
+            && id > format.greatest_id()
+        {
+            let defect = warpann::FileDefect::IdTooLarge { id, limit: format.greatest_id() };
+            return Err(Error::BadFile { path: path.to_owned(), defect }.into());
+        }
+        Ok(())
+    }
+
+    /// Writes the outputs. `rows` are ids and distances of each query; for output other than csv all have k.
+    pub(super) fn write<'r>(
+        &self,
+        ids: &[u64],
+        distances: &[f32],
+        rows: impl Iterator<Item = (&'r [u64], &'r [f32])>,
+    ) -> Outcome {
+        if let Some(path) = &self.out {
+            match self.stdout.format_of(path, RESULT_FORMATS)? {
+                Written::Csv => self.stdout.write_text(path, |out| table(out, rows))?,
+                Written::Binary(_) => self.stdout.write_ids(path, ids, self.k)?,
+            }
+        }
+        if let Some(path) = &self.distances {
+            self.stdout.write_vectors(path, distances, self.k)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a line for each neighbour: query, rank from 1, id, distance. Empty slots are left out.
+fn table<'r>(out: &mut dyn Write, rows: impl Iterator<Item = (&'r [u64], &'r [f32])>) -> std::io::Result<()> {
+    let mut table = csv::Writer::from_writer(out);
+    table.write_record(["query", "rank", "id", "distance"])?;
+    for (query, (ids, distances)) in rows.enumerate() {
+        let found = ids.iter().zip(distances).take_while(|&(&id, _)| id != NONE);
+        for (place, (id, distance)) in found.enumerate() {
+            table.serialize((query, place + 1, id, distance))?;
+        }
+    }
+    table.flush()
+}

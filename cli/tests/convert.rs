@@ -1,0 +1,387 @@
+//! `convert`: every pair of formats, by bytes that this file writes itself.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{failure, json, piped, warpann};
+use tempfile::TempDir;
+
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    fn args(&self, input: &str, out: &str, further: &str) -> Vec<String> {
+        let place = |name: &str| if name == "-" { name.to_owned() } else { self.path(name).display().to_string() };
+        let mut args = ["convert", "--in", &place(input), "--out", &place(out)].map(str::to_owned).to_vec();
+        args.extend(further.split_whitespace().map(str::to_owned));
+        args
+    }
+
+    fn convert(&self, input: &str, out: &str, further: &str) -> serde_json::Value {
+        json(&self.args(input, out, further).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The message of a conversion that must fail and write nothing.
+    fn refused(&self, input: &str, out: &str, further: &str) -> String {
+        let names = || std::fs::read_dir(self.0.path()).unwrap().count();
+        let before = names();
+        let message = failure(1, &self.args(input, out, further).iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(names(), before, "{input} to {out}: a file was written");
+        message
+    }
+}
+
+/// Bytes of one row each: of 4 components or ids.
+const COLUMNS: usize = 4;
+
+/// A file in a format: `head` precedes the rows, `prefix` each row, and `value` encodes a number.
+fn encoded(format: &str, numbers: &[i64]) -> Vec<u8> {
+    let rows = numbers.len() / COLUMNS;
+    let pair = [(rows as u32).to_le_bytes(), (COLUMNS as u32).to_le_bytes()].concat();
+    let length = (COLUMNS as u32).to_le_bytes().to_vec();
+    let numpy = |descr: &str| {
+        let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {COLUMNS}), }}");
+        while (10 + text.len() + 1) % 64 != 0 {
+            text.push(' ');
+        }
+        text.push('\n');
+        [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat()
+    };
+    let f32s = |x: i64| (x as f32).to_le_bytes().to_vec();
+    let i32s = |x: i64| (x as i32).to_le_bytes().to_vec();
+    let (head, prefix, value): (Vec<u8>, Vec<u8>, &dyn Fn(i64) -> Vec<u8>) = match format {
+        "fvecs" => (vec![], length, &f32s),
+        "bvecs" => (vec![], length, &|x| vec![x as u8]),
+        "ivecs" => (vec![], length, &i32s),
+        "fbin" => (pair, vec![], &f32s),
+        "u8bin" | "i8bin" => (pair, vec![], &|x| vec![x as u8]),
+        "ibin" => (pair, vec![], &i32s),
+        "f4.npy" => (numpy("<f4"), vec![], &f32s),
+        "f8.npy" => (numpy("<f8"), vec![], &|x| (x as f64).to_le_bytes().to_vec()),
+        "f2.npy" => (numpy("<f2"), vec![], &|x| half::f16::from_f64(x as f64).to_le_bytes().to_vec()),
+        "u1.npy" => (numpy("|u1"), vec![], &|x| vec![x as u8]),
+        "i1.npy" => (numpy("|i1"), vec![], &|x| vec![x as u8]),
+        "i4.npy" => (numpy("<i4"), vec![], &i32s),
+        "i8.npy" => (numpy("<i8"), vec![], &|x| x.to_le_bytes().to_vec()),
+        _ => panic!("{format}"),
+    };
+    let rows =
+        numbers.chunks(COLUMNS).flat_map(|row| [prefix.clone(), row.iter().flat_map(|&x| value(x)).collect()].concat());
+    head.into_iter().chain(rows).collect()
+}
+
+const VECTORS: [&str; 10] =
+    ["fvecs", "bvecs", "fbin", "u8bin", "i8bin", "f4.npy", "f8.npy", "f2.npy", "u1.npy", "i1.npy"];
+const NUMBERS: [i64; 12] = [0, 1, 2, 3, 127, 100, 50, 25, 7, 8, 9, 10];
+
+#[test]
+fn every_format_of_vectors_becomes_every_other() {
+    let files = Files::new();
+    for from in VECTORS {
+        let input = format!("in.{from}");
+        files.write(&input, encoded(from, &NUMBERS));
+        for to in ["fvecs", "bvecs", "fbin", "u8bin", "i8bin"] {
+            let report = files.convert(&input, &format!("out.{to}"), "");
+            assert_eq!(
+                (&report["kind"], &report["rows"], &report["columns"]),
+                (&"vectors".into(), &3.into(), &4.into())
+            );
+            assert!(files.bytes(&format!("out.{to}")) == encoded(to, &NUMBERS), "{from} to {to}");
+        }
+        for (element, to) in [("f32", "f4.npy"), ("f16", "f2.npy"), ("u8", "u1.npy"), ("i8", "i1.npy")] {
+            let report = files.convert(&input, "out.npy", &format!("--element {element}"));
+            assert_eq!(report["to"], element);
+            assert!(files.bytes("out.npy") == encoded(to, &NUMBERS), "{from} to {to}");
+        }
+        // npy keeps the type, except that f64 becomes f32.
+        let kept = match from {
+            "bvecs" | "u8bin" | "u1.npy" => "u1.npy",
+            "i8bin" | "i1.npy" => "i1.npy",
+            "f2.npy" => "f2.npy",
+            _ => "f4.npy",
+        };
+        files.convert(&input, "out.npy", "");
+        assert!(files.bytes("out.npy") == encoded(kept, &NUMBERS), "{from} to npy");
+    }
+}
+
+#[test]
+fn every_format_of_ids_becomes_every_other() {
+    let files = Files::new();
+    // −1 is an empty slot.
+    let ids = [5, 4, 3, -1, 2_000_000_000, 7, -1, -1];
+    let truth = [encoded("ibin", &ids), vec![0; 4 * ids.len()]].concat();
+    let inputs = ["ivecs", "ibin", "i4.npy", "i8.npy"].map(|format| (format, encoded(format, &ids)));
+    for (from, bytes) in inputs.into_iter().chain([("bin", truth)]) {
+        let input = format!("in.{from}");
+        files.write(&input, bytes);
+        for (out, to) in [("out.ivecs", "ivecs"), ("out.ibin", "ibin"), ("out.npy", "i8.npy")] {
+            let report = files.convert(&input, out, "");
+            assert_eq!((&report["kind"], &report["rows"], &report["columns"]), (&"ids".into(), &2.into(), &4.into()));
+            assert!(files.bytes(out) == encoded(to, &ids), "{from} to {to}");
+        }
+    }
+    files.write("wide.i8.npy", encoded("i8.npy", &[1, 2, 1 << 31, 1 << 33]));
+    assert!(files.refused("wide.i8.npy", "x.ivecs", "").contains("id 2147483648 exceeds 2147483647"));
+    assert!(files.refused("wide.i8.npy", "x.ibin", "").contains("id 8589934592 exceeds 4294967294"));
+    assert!(files.refused("in.ivecs", "x.fvecs", "").contains("holds ids, which fvecs files cannot hold"));
+    assert!(files.refused("in.ivecs", "x.ibin", "--element f32").contains("--element and --round are for vectors"));
+    files.write("in.fvecs", encoded("fvecs", &NUMBERS));
+    assert!(files.refused("in.fvecs", "x.ivecs", "").contains("holds vectors, which ivecs files cannot hold"));
+}
+
+#[test]
+fn rows_are_selected() {
+    let files = Files::new();
+    files.write("in.fbin", encoded("fbin", &NUMBERS));
+    files.write("in.ivecs", encoded("ivecs", &NUMBERS));
+    for (further, rows) in [
+        ("--rows 2", 0..2),
+        ("--skip 1", 1..3),
+        ("--skip 1 --rows 1", 1..2),
+        ("--rows 9", 0..3),
+        ("--skip 2 --rows 18446744073709551615", 2..3),
+    ] {
+        let part = &NUMBERS[rows.start * COLUMNS..rows.end * COLUMNS];
+        for (input, out, format) in
+            [("in.fbin", "out.fvecs", "fvecs"), ("in.fbin", "out.u8bin", "u8bin"), ("in.ivecs", "out.ibin", "ibin")]
+        {
+            assert_eq!(files.convert(input, out, further)["rows"], rows.len());
+            assert!(files.bytes(out) == encoded(format, part), "{further}: {out}");
+        }
+    }
+    files.convert("in.fbin", "none.fbin", "--skip 3");
+    assert_eq!(files.bytes("none.fbin"), encoded("fbin", &[]));
+    for input in ["in.fbin", "in.ivecs"] {
+        assert!(files.refused(input, "x.npy", "--skip 4").contains("--skip is 4, and there are 3 rows"));
+    }
+    // The file may end behind the rows.
+    files.write("cut.fbin", &encoded("fbin", &NUMBERS)[..8 + 16]);
+    assert!(files.refused("cut.fbin", "x.npy", "").contains("truncated"));
+    assert_eq!(files.convert("cut.fbin", "out.npy", "--rows 1")["rows"], 1);
+}
+
+#[test]
+fn rounding_is_asked_for_and_ranges_are_kept() {
+    let files = Files::new();
+    let floats = |values: &[f32]| {
+        let head = [1u32.to_le_bytes(), (values.len() as u32).to_le_bytes()].concat();
+        head.into_iter().chain(values.iter().flat_map(|x| x.to_le_bytes())).collect::<Vec<u8>>()
+    };
+    files.write("half.fbin", floats(&[0.5, 1.5, 2.49, 254.6, -0.2]));
+    assert!(
+        files.refused("half.fbin", "x.u8bin", "").contains("component 0.5 at row 0, column 0 is not a value of u8")
+    );
+    files.convert("half.fbin", "out.u8bin", "--round");
+    assert_eq!(files.bytes("out.u8bin")[8..], [0, 2, 2, 255, 0]);
+    for (value, to, beyond) in [
+        (255.6f32, "u8bin", "u8"),
+        (-0.6, "u8bin", "u8"),
+        (127.6, "i8bin", "i8"),
+        (-128.6, "i8bin", "i8"),
+        (f32::NAN, "u8bin", "u8"),
+        (f32::INFINITY, "i8bin", "i8"),
+    ] {
+        files.write("far.fbin", floats(&[0.0, 1.0, value]));
+        let message = files.refused("far.fbin", &format!("x.{to}"), "--round");
+        let expected = format!("component {value} at row 0, column 2 is beyond the range of {beyond}");
+        assert!(message.contains(&expected), "{message}");
+    }
+    files.write("far.fbin", floats(&[-128.4, 127.4]));
+    files.convert("far.fbin", "out.i8bin", "--round");
+    assert_eq!(files.bytes("out.i8bin")[8..], [0x80, 0x7f]);
+    // f16 has 11 significant bits, and 65504 is its greatest number.
+    files.write("near.fbin", floats(&[2049.0, 2051.0, 65519.0]));
+    assert!(files.refused("near.fbin", "x.npy", "--element f16").contains("component 2049 at row 0, column 0"));
+    files.convert("near.fbin", "out.npy", "--element f16 --round");
+    let expected = [2048.0f32, 2052.0, 65504.0].map(half::f16::from_f32).map(half::f16::to_le_bytes).concat();
+    assert!(files.bytes("out.npy").ends_with(&expected));
+    files.write("far.fbin", floats(&[65520.0]));
+    assert!(files.refused("far.fbin", "x.npy", "--element f16 --round").contains("beyond the range of f16"));
+    files.write("whole.fbin", floats(&[1.0, 2.0]));
+    assert!(
+        files.refused("whole.fbin", "x.fbin", "--element f16").contains("fbin files hold f32, not f16 (--element)")
+    );
+}
+
+/// f64 becomes the nearest f32, in every command that reads vectors.
+#[test]
+fn float64_is_read_as_f32() {
+    let files = Files::new();
+    let mut bytes = encoded("f8.npy", &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let at = bytes.len() - 24;
+    bytes[at..at + 8].copy_from_slice(&0.1f64.to_le_bytes());
+    files.write("wide.npy", &bytes);
+    files.convert("wide.npy", "out.fbin", "");
+    assert_eq!(files.bytes("out.fbin")[8 + 20..8 + 24], 0.1f32.to_le_bytes());
+    let wide = files.path("wide.npy").display().to_string();
+    let found = json(&["search", "--device", "cpu", "--base", &wide, "--query", &wide, "--k", "1", "--show", "2"]);
+    assert_eq!((&found["element"], &found["neighbours"][1]["ids"][0]), (&"f32".into(), &1.into()));
+    bytes[at..at + 8].copy_from_slice(&(-4e38f64).to_le_bytes());
+    files.write("wide.npy", &bytes);
+    let expected = "row 1, column 1: -4e38 is beyond the range of f32";
+    assert!(files.refused("wide.npy", "x.fbin", "").contains(expected));
+    assert!(failure(1, &["search", "--device", "cpu", "--base", &wide, "--query", &wide]).contains(expected));
+    assert_eq!(files.convert("wide.npy", "out.fbin", "--rows 1")["rows"], 1);
+}
+
+#[test]
+fn standard_input_and_output_hold_what_files_hold() {
+    let files = Files::new();
+    let pipe = |further: &str, input: &[u8]| {
+        let args = files.args("-", "-", further);
+        let (code, stdout, stderr) = piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), input);
+        assert_eq!(code, 0, "{further}: {stderr}");
+        // The report is not among the data.
+        assert!(stderr.contains("from - to -"), "{stderr}");
+        stdout
+    };
+    for from in VECTORS {
+        for to in ["fvecs", "bvecs", "fbin", "u8bin", "i8bin"] {
+            let name = from.rsplit('.').next().unwrap();
+            let stdout = pipe(&format!("--format {name} --out-format {to}"), &encoded(from, &NUMBERS));
+            assert!(stdout == encoded(to, &NUMBERS), "{from} to {to}");
+        }
+    }
+    // npy to npy: the element type decides between vectors and ids.
+    for (from, to) in [("f8.npy", "f4.npy"), ("u1.npy", "u1.npy"), ("i4.npy", "i8.npy"), ("i8.npy", "i8.npy")] {
+        assert!(pipe("--format npy --out-format npy", &encoded(from, &NUMBERS)) == encoded(to, &NUMBERS), "{from}");
+    }
+    // A stream that goes on behind the rows.
+    let long = [encoded("fbin", &NUMBERS), vec![9; 1000]].concat();
+    let two = pipe("--format fbin --out-format bvecs --rows 2", &long);
+    assert!(two == encoded("bvecs", &NUMBERS[..8]));
+    let args = files.args("-", "-", "--format fbin --out-format fbin --json");
+    let (code, stdout, stderr) =
+        piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), &encoded("fbin", &NUMBERS));
+    assert_eq!((code, stdout), (0, encoded("fbin", &NUMBERS)));
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&stderr).unwrap()["rows"], 3);
+    files.write("in.fbin", encoded("fbin", &NUMBERS));
+    for (input, out, further, expected) in [
+        ("-", "x.npy", "", "standard input has no extension that names its format; name it by --format"),
+        ("in.fbin", "-", "", "standard output has no extension that names its format; name it by --out-format"),
+        ("in.fbin", "-", "--out-format csv", "--out-format is csv; the formats of this output are fvecs, bvecs"),
+        ("in.fbin", "-", "--out-format bin", "--out-format is bin"),
+        ("-", "x.npy", "--format fbin", "-: truncated: 8 bytes needed, 0 found"),
+        ("-", "x.npy", "--format ibin", "-: truncated: 8 bytes needed, 0 found"),
+        ("in.fbin", "x.npy", "--dataset train", "--dataset is for HDF5 files"),
+    ] {
+        let args = files.args(input, out, further);
+        let (code, stdout, stderr) = piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+        assert_eq!((code, stdout.len()), (1, 0), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}: expected {expected}");
+    }
+    assert!(!files.path("x.npy").exists());
+    for further in ["--format text", "--out-format hdf5", "--element bf16", "--element f64", "--rows 0", "--skip -1"] {
+        failure(2, &files.args("in.fbin", "x.npy", further).iter().map(String::as_str).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_cannot_be_converted_is_refused_by_name() {
+    let files = Files::new();
+    files.write("in.fbin", encoded("fbin", &NUMBERS));
+    files.write("in.txt", "1 2 3");
+    files.write("cut.npy", &encoded("f4.npy", &NUMBERS)[..100]);
+    files.write("other.npy", b"NUMPY");
+    files.write(
+        "c8.npy",
+        String::from_utf8_lossy(&encoded("f4.npy", &[])).replace("<f4", "<c8").replace('\u{fffd}', ""),
+    );
+    for (input, out, expected) in [
+        ("in.fbin", "in.fbin", "the same file"),
+        ("in.fbin", "no/x.npy", "no/x.npy: No such file"),
+        ("in.fbin", "x.txt", "unknown extension; the known ones are fvecs, bvecs, fbin"),
+        ("in.fbin", "x.csv", "unknown extension"),
+        ("in.fbin", "x.bin", "unknown extension"),
+        ("in.txt", "x.npy", "unknown extension"),
+        ("absent.fbin", "x.npy", "No such file"),
+        ("absent.h5", "x.npy", "No such file"),
+        ("cut.npy", "x.npy", "truncated"),
+        ("other.npy", "x.npy", "not a NumPy file"),
+        ("in.fbin", "x.i8bin/y.npy", "No such file"),
+    ] {
+        let message = files.refused(input, out, "");
+        assert!(message.contains(expected), "{input} to {out}: {message}");
+    }
+}
+
+/// The file in the format of ann-benchmarks that cli/tests/data/ann-benchmarks.py wrote with h5py.
+const HDF5: &[u8] = include_bytes!("data/ann-benchmarks.hdf5");
+
+#[test]
+fn datasets_of_hdf5_files_are_converted() {
+    let files = Files::new();
+    files.write("in.hdf5", HDF5);
+    let quarters = |count: usize, more: f32| -> Vec<u8> {
+        (0..count).flat_map(|i| (i as f32 / 4.0 + more).to_le_bytes()).collect()
+    };
+    let after = |head: [u32; 2], bytes: Vec<u8>| [head.map(u32::to_le_bytes).concat(), bytes].concat();
+    for (dataset, bytes) in [
+        ("train", after([10, 4], quarters(40, 0.0))),
+        ("test", after([3, 4], quarters(12, 0.125))),
+        ("packed", after([10, 4], quarters(40, 0.0))),
+        ("double", after([10, 4], quarters(40, 0.0))),
+        ("big_endian", after([10, 4], quarters(40, 0.0))),
+        ("line", after([1, 3], [1.0f32, 2.0, 3.0].map(f32::to_le_bytes).concat())),
+        ("distances", after([3, 2], [0.25f32, 3.75, 0.25, 3.75, 0.25, 3.75].map(f32::to_le_bytes).concat())),
+    ] {
+        files.convert("in.hdf5", "out.fbin", &format!("--dataset {dataset}"));
+        assert!(files.bytes("out.fbin") == bytes, "{dataset}");
+    }
+    files.convert("in.hdf5", "out.u8bin", "--dataset bytes");
+    assert_eq!(files.bytes("out.u8bin")[8..], (0..40).collect::<Vec<u8>>());
+    files.convert("in.hdf5", "out.i8bin", "--dataset signed");
+    assert_eq!(files.bytes("out.i8bin")[8..], (0..40u8).map(|x| x.wrapping_sub(20)).collect::<Vec<u8>>());
+    files.convert("in.hdf5", "out.ibin", "--dataset neighbors");
+    let ids = [0, 1, 1, u32::MAX, 2, 3].map(u32::to_le_bytes).concat();
+    assert_eq!(files.bytes("out.ibin"), after([3, 2], ids));
+    files.convert("in.hdf5", "out.npy", "--dataset wide");
+    assert!(files.bytes("out.npy").ends_with(&[5_000_000_000i64.to_le_bytes(), (-1i64).to_le_bytes()].concat()));
+    let report = files.convert("in.hdf5", "out.fbin", "--dataset /train --skip 9 --rows 5");
+    assert_eq!((&report["rows"], &report["from"]), (&1.into(), &"f32".into()));
+    files.write("cut.h5", &HDF5[..HDF5.len() / 2]);
+    files.write("text.h5", "text");
+    for (input, out, further, expected) in [
+        ("in.hdf5", "x.fbin", "", "name one of the datasets by --dataset: big_endian, bytes, cube"),
+        ("in.hdf5", "x.fbin", "--dataset none", "dataset not found: none"),
+        ("in.hdf5", "x.fbin", "--dataset huge", "row 1, column 1: 1e39 is beyond the range of f32"),
+        ("in.hdf5", "x.ibin", "--dataset negative", "row 1, column 1: id -4 is negative"),
+        ("in.hdf5", "x.fbin", "--dataset half", "element type floating point of 16 bits"),
+        ("in.hdf5", "x.u8bin", "--dataset flags", "element type enumeration (or bool)"),
+        ("in.hdf5", "x.ibin", "--dataset ragged", "element type rows of different lengths"),
+        ("in.hdf5", "x.fbin", "--dataset cube", "dataset cube has 3 dimensions, not 1 or 2"),
+        ("in.hdf5", "x.ibin", "--dataset train", "holds vectors, which ibin files cannot hold"),
+        ("in.hdf5", "x.fbin", "--dataset neighbors", "holds ids, which fbin files cannot hold"),
+        ("in.hdf5", "x.u8bin", "--dataset test", "component 0.125 at row 0, column 0 is not a value of u8"),
+        ("cut.h5", "x.fbin", "--dataset train", "cut.h5: "),
+        ("text.h5", "x.fbin", "--dataset train", "text.h5: "),
+    ] {
+        let message = files.refused(input, out, further);
+        assert!(message.contains(expected), "{input} {further}: {message}: expected {expected}");
+    }
+}
+
+#[test]
+fn commands_explain_themselves() {
+    for command in ["convert", "add", "remove", "merge"] {
+        let (code, stdout, _) = warpann(&[command, "--help"]);
+        assert_eq!((code, stdout.contains("--out"), stdout.contains("--json")), (0, true, true), "{stdout}");
+    }
+}

@@ -1,0 +1,385 @@
+//! Filters, refinement, range search, csv and standard streams of the commands of the program `warpann`, run as a user runs it. The
+//! expected neighbours come from a loop over all vectors.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{SAMPLE, failure, json, piped, warpann};
+use serde_json::Value;
+use tempfile::TempDir;
+use warpann::io;
+
+const ROWS: usize = 400;
+const DIM: usize = 5;
+const QUERIES: usize = 30;
+
+/// Component `j` of vector `i`, of the base for `i` below [`ROWS`] and of the queries behind it: small integers, with ties.
+fn component(i: usize, j: usize) -> i64 {
+    ((i * 31 + j * 17 + i * i * (j + 3)) % 23) as i64
+}
+
+/// Squared distances and ids of the vectors for which `keep` is true, best first.
+fn ranked(query: usize, keep: impl Fn(u64) -> bool) -> Vec<(i64, u64)> {
+    let distance = |i| (0..DIM).map(|j| (component(i, j) - component(ROWS + query, j)).pow(2)).sum();
+    let mut all: Vec<(i64, u64)> = (0..ROWS).map(|i| (distance(i), i as u64)).filter(|&(_, id)| keep(id)).collect();
+    all.sort_unstable();
+    all
+}
+
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let files = Self(tempfile::tempdir().expect("a temporary folder"));
+        let rows = |from: usize, count: usize| -> Vec<f32> {
+            (from..from + count).flat_map(|i| (0..DIM).map(move |j| component(i, j) as f32)).collect()
+        };
+        io::write_vectors(files.path("base.fbin"), &rows(0, ROWS), DIM).unwrap();
+        io::write_vectors(files.path("query.fvecs"), &rows(ROWS, QUERIES), DIM).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn args(&self, line: &str) -> Vec<String> {
+        let word = |word: &str| match word.strip_prefix('@') {
+            Some(name) => format!("{}/{name}", self.0.path().display()),
+            None => word.to_owned(),
+        };
+        line.split_whitespace().map(word).collect()
+    }
+
+    fn json(&self, line: &str) -> Value {
+        json(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn failure(&self, code: i32, line: &str) -> String {
+        failure(code, &self.args(line).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn piped(&self, line: &str, input: &[u8]) -> (i32, Vec<u8>, String) {
+        piped(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>(), input)
+    }
+
+    fn build(&self, further: &str) {
+        self.json(&format!("build --device cpu --lists 6 --base @base.fbin --out @x.ivf {further}"));
+    }
+}
+
+/// A search of all lists.
+const SEARCH: &str = "search --device cpu --index @x.ivf --probes 6 --query @query.fvecs";
+
+fn check_ids(found: &Value, query: usize, expected: &[(i64, u64)]) {
+    let ids: Vec<u64> = expected.iter().map(|&(_, id)| id).collect();
+    let distances: Vec<f64> = expected.iter().map(|&(distance, _)| distance as f64).collect();
+    assert_eq!(found["neighbours"][query]["ids"], serde_json::json!(ids), "query {query}");
+    assert_eq!(found["neighbours"][query]["distances"], serde_json::json!(distances), "query {query}");
+}
+
+#[test]
+fn filters_include_or_exclude_ids() {
+    let files = Files::new();
+    files.build("");
+    // Unordered, one twice, an empty slot, and one that the index lacks.
+    let mut ids: Vec<u64> = (0..ROWS as u64).filter(|id| id % 7 == 2).rev().collect();
+    ids.extend([2, warpann::NONE, 1000]);
+    for name in ["ids.npy", "ids.ivecs", "ids.ibin"] {
+        io::write_ids(files.path(name), &ids, 1).unwrap();
+        let line = format!("{SEARCH} --k 5 --show 30");
+        let kept = files.json(&format!("{line} --filter @{name}"));
+        let left = files.json(&format!("{line} --exclude @{name}"));
+        let count = (0..ROWS).filter(|i| i % 7 == 2).count();
+        assert_eq!((&kept["filtered"], &left["filtered"]), (&count.into(), &(ROWS - count).into()));
+        for query in 0..QUERIES {
+            check_ids(&kept, query, &ranked(query, |id| id % 7 == 2)[..5]);
+            check_ids(&left, query, &ranked(query, |id| id % 7 != 2)[..5]);
+        }
+        let args = files.args(&format!("{line} --filter @{name}"));
+        let (code, stdout, stderr) = warpann(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(code, 0, "{stderr}");
+        assert!(stdout.contains(&format!("filter       {count} of {ROWS} vectors")), "{stdout}");
+        let note = format!("note: 1 of the {} ids in", count + 1);
+        assert!(stderr.contains(&note) && stderr.contains("are not in the index"), "{stderr}");
+    }
+    // No id at all: every slot is empty.
+    io::write_ids(files.path("none.npy"), &[], 1).unwrap();
+    let found = files.json(&format!("{SEARCH} --filter @none.npy --show 1"));
+    assert_eq!((&found["filtered"], &found["neighbours"][0]["ids"]), (&0.into(), &serde_json::json!([])));
+}
+
+#[test]
+fn range_searches_find_all_within_the_radius() {
+    let files = Files::new();
+    files.build("");
+    io::write_ids(files.path("odd.npy"), &(0..ROWS as u64).filter(|id| id % 2 == 1).collect::<Vec<_>>(), 1).unwrap();
+    for (radius, further, keep) in
+        [(60, "", 1), (60, "--filter @odd.npy", 2), (0, "", 1), (-1, "", 1), (100_000, "", 1)]
+    {
+        let line = format!("{SEARCH} --radius {radius} {further} --show 30 --out @r.csv");
+        let found = files.json(&line);
+        let mut table = "query,rank,id,distance\n".to_owned();
+        let mut count = 0;
+        for query in 0..QUERIES {
+            let all = ranked(query, |id| keep == 1 || id % 2 == 1);
+            let near: Vec<(i64, u64)> = all.into_iter().filter(|&(distance, _)| distance <= radius).collect();
+            check_ids(&found, query, &near);
+            count += near.len();
+            for (place, (distance, id)) in near.iter().enumerate() {
+                table += &format!("{query},{},{id},{distance}.0\n", place + 1);
+            }
+        }
+        assert_eq!((&found["results"], &found["radius"]), (&count.into(), &(radius as f64).into()));
+        assert!(found["k"].is_null(), "{found}");
+        assert_eq!(std::fs::read_to_string(files.path("r.csv")).unwrap(), table);
+    }
+    // Similarities: at least the radius.
+    files.build("--metric ip");
+    let found = files.json(&format!("{SEARCH} --radius 900 --show 30"));
+    for query in 0..QUERIES {
+        let product = |i| (0..DIM).map(|j| component(i, j) * component(ROWS + query, j)).sum::<i64>();
+        let mut near: Vec<(i64, u64)> =
+            (0..ROWS).map(|i| (product(i), i as u64)).filter(|&(product, _)| product >= 900).collect();
+        near.sort_unstable_by_key(|&(product, id)| (-product, id));
+        check_ids(&found, query, &near);
+    }
+}
+
+/// With all vectors as candidates, refined results are exact, whatever the codes.
+#[test]
+fn refinement_orders_by_the_original_vectors() {
+    let files = Files::new();
+    let names: Vec<u64> = (0..ROWS as u64).map(|row| 7_000_000_000 + 3 * row).collect();
+    io::write_ids(files.path("names.npy"), &names, 1).unwrap();
+    let codes = "--kind ivf-pq --sub-quantizers 1 --bits 4";
+    files.build(codes);
+    let rough = files.json(&format!("{SEARCH} --k 4 --show 30"));
+    let exact = files.json(&format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 100"));
+    assert_eq!(exact["candidates"], 400);
+    assert!(rough["candidates"].is_null() && rough["neighbours"] != exact["neighbours"]);
+    for query in 0..QUERIES {
+        check_ids(&exact, query, &ranked(query, |_| true)[..4]);
+    }
+    assert_eq!(files.json(&format!("{SEARCH} --k 4 --refine @base.fbin"))["candidates"], 16);
+    io::write_ids(files.path("few.npy"), &[5, 6, 7], 1).unwrap();
+    let few = files.json(&format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --filter @few.npy"));
+    for query in 0..QUERIES {
+        check_ids(&few, query, &ranked(query, |id| (5..8).contains(&id)));
+    }
+    // Ids of the caller's choice.
+    files.build(&format!("{codes} --ids @names.npy"));
+    let line = format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 100");
+    let named = files.json(&format!("{line} --refine-ids @names.npy"));
+    for query in 0..QUERIES {
+        let expected: Vec<(i64, u64)> =
+            ranked(query, |_| true)[..4].iter().map(|&(distance, id)| (distance, names[id as usize])).collect();
+        check_ids(&named, query, &expected);
+    }
+    io::write_ids(files.path("short.npy"), &names[1..], 1).unwrap();
+    io::write_ids(files.path("wrong.npy"), &(0..ROWS as u64).collect::<Vec<_>>(), 1).unwrap();
+    io::write_vectors(files.path("flat.npy"), &[1.0f32, 2.0], 2).unwrap();
+    let message = files.failure(1, &line);
+    assert!(message.contains("has 400 vectors, and the index has a vector with id 7000001197"), "{message}");
+    for (further, expected) in [
+        ("--refine-ids @short.npy", "399 ids for 400 vectors"),
+        ("--refine-ids @wrong.npy", "which the index holds"),
+        ("--refine-ids @absent.npy", "No such file"),
+    ] {
+        let message = files.failure(1, &format!("{line} {further}"));
+        assert!(message.contains(expected), "{message}");
+    }
+    let message = files.failure(1, &format!("{SEARCH} --refine @flat.npy"));
+    assert!(message.contains("wrong dimension: the index has 5, the vectors have 2"), "{message}");
+    let message = files.failure(1, &format!("{SEARCH} --refine @base.fbin --refine-factor 18446744073709551615"));
+    assert!(message.contains("do not fit in memory"), "{message}");
+}
+
+#[test]
+fn csv_has_a_line_for_each_neighbour() {
+    let files = Files::new();
+    let line = "search --device cpu --base @base.fbin --query @query.fvecs --k 3 --out @r.csv";
+    files.json(line);
+    let mut table = "query,rank,id,distance\n".to_owned();
+    for query in 0..QUERIES {
+        for (place, (distance, id)) in ranked(query, |_| true)[..3].iter().enumerate() {
+            table += &format!("{query},{},{id},{distance}.0\n", place + 1);
+        }
+    }
+    assert_eq!(std::fs::read_to_string(files.path("r.csv")).unwrap(), table);
+    // Empty slots have no line.
+    io::write_vectors(files.path("two.fbin"), &[0.5f32; 2 * DIM], DIM).unwrap();
+    files.json("search --device cpu --base @two.fbin --query @two.fbin --k 9 --out @r.csv");
+    let expected = "query,rank,id,distance\n0,1,0,0.0\n0,2,1,0.0\n1,1,0,0.0\n1,2,1,0.0\n";
+    assert_eq!(std::fs::read_to_string(files.path("r.csv")).unwrap(), expected);
+    // Every f32 is written so that reading it gives the same f32.
+    io::write_vectors(files.path("one.fbin"), &[0.1f32, 3e-30, 2.5e19], 1).unwrap();
+    io::write_vectors(files.path("zero.fbin"), &[0.0f32], 1).unwrap();
+    files.json("search --device cpu --base @one.fbin --query @zero.fbin --metric ip --k 3 --out @r.csv");
+    files.json(
+        "search --device cpu --base @one.fbin --query @one.fbin --metric ip --k 3 --out @r.csv --distances @d.npy",
+    );
+    let text = std::fs::read_to_string(files.path("r.csv")).unwrap();
+    let read: Vec<f32> = text.lines().skip(1).map(|line| line.rsplit(',').next().unwrap().parse().unwrap()).collect();
+    assert_eq!(io::read_vectors(files.path("d.npy")).unwrap().as_slice::<f32>(), Some(&read[..]));
+}
+
+/// What comes through a pipe is what a file gives, and the report is not among it.
+#[test]
+fn commands_read_standard_input_and_write_standard_output() {
+    let files = Files::new();
+    let bytes = |name: &str| std::fs::read(files.path(name)).unwrap();
+    let (base, query) = (bytes("base.fbin"), bytes("query.fvecs"));
+    let exact = "search --device cpu --k 3";
+    for (out, format) in [("i.ibin", "ibin"), ("i.ivecs", "ivecs"), ("i.npy", "npy"), ("i.csv", "csv")] {
+        files.json(&format!("{exact} --base @base.fbin --query @query.fvecs --out @{out}"));
+        let line = format!("{exact} --base @base.fbin --query - --format fvecs --out - --out-format {format}");
+        let (code, stdout, stderr) = files.piped(&line, &query);
+        assert_eq!(code, 0, "{stderr}");
+        assert!(stdout == bytes(out), "{format}");
+        assert!(stderr.starts_with("device") && stderr.contains("queries/s"), "{stderr}");
+        let line = format!("{exact} --base - --format fbin --query @query.fvecs --out - --out-format {format} --json");
+        let (code, stdout, stderr) = files.piped(&line, &base);
+        assert_eq!((code, stdout == bytes(out)), (0, true), "{stderr}");
+        assert_eq!(serde_json::from_str::<Value>(&stderr).unwrap()["k"], 3);
+    }
+    files.json(&format!("{exact} --base @base.fbin --query @query.fvecs --distances @d.npy"));
+    let line = format!("{exact} --base @base.fbin --query @query.fvecs --distances - --out-format npy --out @j.npy");
+    let (code, stdout, _) = files.piped(&line, &[]);
+    assert_eq!((code, stdout == bytes("d.npy"), bytes("j.npy") == bytes("i.npy")), (0, true, true));
+    // Ground truth.
+    let line = format!("{exact} --base @base.fbin --query @query.fvecs --gt - --format ivecs --json");
+    let (code, stdout, stderr) = files.piped(&line, &bytes("i.ivecs"));
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(serde_json::from_slice::<Value>(&stdout).unwrap()["recall"]["by_id"], 1.0);
+    // build, of which only the first rows are read.
+    files.json("build --device cpu --lists 3 --base @base.fbin --rows 200 --out @a.ivf");
+    let line = "build --device cpu --lists 3 --base - --format fbin --rows 200 --out @b.ivf";
+    assert_eq!(files.piped(line, &base[..8 + 200 * DIM * 4 + 3]).0, 0);
+    assert!(bytes("a.ivf") == bytes("b.ivf"));
+    io::write_ids(files.path("ids.npy"), &(5..405).collect::<Vec<u64>>(), 1).unwrap();
+    files.json("build --device cpu --lists 3 --base @base.fbin --ids @ids.npy --out @a.ivf");
+    let line = "build --device cpu --lists 3 --base @base.fbin --ids - --format npy --out @b.ivf";
+    assert_eq!(files.piped(line, &bytes("ids.npy")).0, 0);
+    assert!(bytes("a.ivf") == bytes("b.ivf"));
+    // kmeans.
+    files.json("kmeans --device cpu --centroids 4 --base @base.fbin --out @c.fvecs");
+    let line = "kmeans --device cpu --centroids 4 --base - --format fbin --out - --out-format fvecs";
+    let (code, stdout, stderr) = files.piped(line, &base);
+    assert_eq!((code, stdout == bytes("c.fvecs")), (0, true), "{stderr}");
+    assert!(stderr.contains("iteration"), "{stderr}");
+    // shifted.
+    files.json("shifted --device cpu --k 2 --base @base.fbin --query @query.fvecs --out @s.ibin");
+    let line = "shifted --device cpu --k 2 --base @base.fbin --query - --format fvecs --out - --out-format ibin";
+    let (code, stdout, stderr) = files.piped(line, &query);
+    assert_eq!((code, stdout == bytes("s.ibin")), (0, true), "{stderr}");
+    // Graphs.
+    let line = "knn-graph --device cpu --k 3 --base - --format fbin --out @g.ibin";
+    assert_eq!(files.piped(line, &base).0, 0);
+    let expected = files.json("components --graph @g.ibin");
+    let (code, stdout, _) = files.piped("components --graph - --format ibin --json", &bytes("g.ibin"));
+    assert_eq!((code, serde_json::from_slice::<Value>(&stdout).unwrap()), (0, expected));
+    let line = "path --graph - --format ibin --base @base.fbin --from 3 --to 3";
+    assert_eq!(files.piped(line, &bytes("g.ibin")).1, b"3\nno edge\n");
+}
+
+#[test]
+fn options_that_do_not_fit_are_refused_by_name() {
+    let files = Files::new();
+    files.build("");
+    io::write_ids(files.path("ids.npy"), &[1, 2], 1).unwrap();
+    std::fs::write(files.path("cut.npy"), &std::fs::read(files.path("ids.npy")).unwrap()[..130]).unwrap();
+    let exact = "search --device cpu --base @base.fbin --query @query.fvecs";
+    for (option, line) in [
+        ("--filter", "--filter @ids.npy"),
+        ("--exclude", "--exclude @ids.npy"),
+        ("--refine", "--refine @base.fbin"),
+        ("--radius", "--radius 3"),
+    ] {
+        let message = files.failure(1, &format!("{exact} {line}"));
+        assert!(message.contains(&format!("{option} needs --index: inverted files support it")), "{message}");
+    }
+    for (line, expected) in [
+        (format!("{SEARCH} --filter @cut.npy"), "cut.npy: truncated"),
+        (format!("{SEARCH} --filter @absent.npy"), "absent.npy: No such file"),
+        (format!("{SEARCH} --filter @base.fbin"), "unknown extension"),
+        (format!("{SEARCH} --filter @ids.npy --out @ids.npy"), "the same file"),
+        (format!("{SEARCH} --refine @absent.fbin"), "absent.fbin: No such file"),
+        (format!("{SEARCH} --radius 3 --out @x.ibin"), "the results of a range search are written as csv"),
+        (format!("{SEARCH} --out @no/x.csv"), "no/x.csv: No such file"),
+        (format!("{exact} --out -"), "standard output has no extension that names its format"),
+        (format!("{exact} --out - --out-format fbin"), "the formats of this output are ibin, ivecs, npy, csv"),
+        (format!("{exact} --distances - --out-format csv"), "the formats of this output are fbin, fvecs, npy"),
+        (format!("{exact} --out - --distances - --out-format npy"), "standard output can be only one of the outputs"),
+        ("search --base - --query - --format fbin".into(), "standard input can be only one of the inputs"),
+        ("search --base - --query @query.fvecs".into(), "standard input has no extension"),
+        ("kmeans --centroids 2 --base @base.fbin --out -".into(), "standard output has no extension"),
+        ("kmeans --centroids 2 --base @base.fbin --out - --out-format ibin".into(), "this output are fbin, fvecs, npy"),
+        ("knn-graph --base @base.fbin --out -".into(), "a graph grows in files"),
+        ("components --graph -".into(), "standard input has no extension"),
+    ] {
+        let message = files.failure(1, &line);
+        assert!(message.contains(expected), "{line}: {message}: expected {expected}");
+    }
+    // What standard input holds is checked as a file is.
+    for (input, expected) in [
+        (&b""[..], "-: truncated: 8 bytes needed, 0 found"),
+        (&[1, 0, 0, 0, 5, 0, 0, 0, 1], "-: truncated: 28 bytes needed, 9 found"),
+        (&[0; 9], "-: oversized: 8 bytes expected, 9 found"),
+    ] {
+        let (code, stdout, stderr) =
+            files.piped("search --device cpu --base @base.fbin --query - --format fbin", input);
+        assert_eq!((code, stdout.len()), (1, 0), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
+    }
+    for line in [
+        format!("{SEARCH} --filter @ids.npy --exclude @ids.npy"),
+        format!("{SEARCH} --radius 3 --k 5"),
+        format!("{SEARCH} --radius 3 --gt @ids.npy"),
+        format!("{SEARCH} --radius 3 --refine @base.fbin"),
+        format!("{SEARCH} --radius 3 --distances @d.npy"),
+        format!("{SEARCH} --radius NaN"),
+        format!("{SEARCH} --radius far"),
+        format!("{SEARCH} --refine-factor 3"),
+        format!("{SEARCH} --refine-ids @ids.npy"),
+        format!("{SEARCH} --refine @base.fbin --refine-factor 0"),
+        format!("{SEARCH} --format hdf5"),
+        format!("{SEARCH} --out-format text"),
+        "search --index - --query @query.fvecs".into(),
+        "build --base @base.fbin --out -".into(),
+        // The name that ground truth had in this command before.
+        "bench ivf --index @x.ivf --query @query.fvecs --truth @ids.npy".into(),
+    ] {
+        files.failure(2, &line);
+    }
+}
+
+/// The reader of the output may close it.
+#[test]
+fn a_closed_standard_output_is_no_failure() {
+    let file = |name: &str| format!("{SAMPLE}/{name}");
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_warpann"))
+        .args(["convert", "--in", &file("sample_base.bvecs"), "--out", "-", "--out-format", "fbin"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr)), (Some(0), "".into()));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_standard_output_is_a_failure() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_warpann"))
+        .args(["convert", "--in", &format!("{SAMPLE}/sample_base.bvecs"), "--out", "-", "--out-format", "fbin"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.starts_with("error: standard output: "), "{message}");
+}

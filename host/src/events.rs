@@ -1,0 +1,95 @@
+//! Events of the crate tracing (feature `tracing`). Without the feature every function here is empty.
+//!
+//! The documentation of [`device`](crate::device) lists the events. Some of them are sent while a lock is held.
+
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "the functions are empty"))]
+
+#[cfg(feature = "tracing")]
+use std::time::Instant;
+
+use crate::{Device, Error};
+
+/// The begin of a piece of work whose time an event reports.
+pub(crate) struct Started {
+    /// None if no subscriber wants the event.
+    #[cfg(feature = "tracing")]
+    at: Option<Instant>,
+}
+
+impl Started {
+    /// Reads the clock if a subscriber may want the time.
+    #[inline(always)]
+    pub fn now() -> Self {
+        Self {
+            #[cfg(feature = "tracing")]
+            at: tracing::enabled!(target: "warpann", tracing::Level::DEBUG).then(Instant::now),
+        }
+    }
+
+    /// Milliseconds since the begin.
+    #[cfg(feature = "tracing")]
+    fn milliseconds(&self) -> f64 {
+        self.at.map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3)
+    }
+}
+
+/// [`Device::Auto`] became `device`; `reason` is the reason why there is no GPU.
+#[inline(always)]
+pub(crate) fn device_chosen(device: Device, reason: Option<&Error>) {
+    #[cfg(feature = "tracing")]
+    match reason {
+        None => tracing::info!(target: "warpann", %device, "device chosen"),
+        Some(Error::NoDevice { reason: off @ crate::NoDeviceReason::FeatureOff }) => {
+            static ONCE: std::sync::Once = std::sync::Once::new();
+            ONCE.call_once(|| tracing::warn!(target: "warpann", %device, reason = %off, "fallback to the CPU"));
+        }
+        Some(reason) => tracing::info!(target: "warpann", %device, %reason, "fallback to the CPU"),
+    }
+}
+
+/// The base of a flat index does not fit the device, so searches stream it from host memory.
+#[inline(always)]
+pub(crate) fn base_streamed(device: impl FnOnce() -> String, budget: u64) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "warpann", device = device(), budget, "base exceeds the memory budget and is streamed");
+}
+
+/// A device of several failed; `left` others hold its shard.
+#[inline(always)]
+pub(crate) fn device_failed(device: Device, shard: usize, left: usize, reason: &Error) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "warpann", %device, shard, left, %reason, "device failed and is not used again");
+}
+
+/// A search of `operation` takes `path`.
+#[inline(always)]
+pub(crate) fn path(operation: &'static str, device: impl FnOnce() -> String, path: &'static str, queries: usize) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(target: "warpann", operation, device = device(), path, queries, "path chosen");
+}
+
+/// A k-selection of a device takes `path`.
+#[inline(always)]
+pub(crate) fn selection(path: &'static str, rows: u32, k: u32) {
+    #[cfg(feature = "tracing")]
+    tracing::trace!(target: "warpann", operation = "selection", path, rows, k, "path chosen");
+}
+
+/// Data was copied to a device.
+#[inline(always)]
+pub(crate) fn uploaded(content: &'static str, device: impl FnOnce() -> String, bytes: u64, started: &Started) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(
+        target: "warpann", content, device = device(), bytes, milliseconds = started.milliseconds(), "upload"
+    );
+}
+
+/// The driver loaded a module of kernels, which it may have compiled.
+#[cfg(feature = "cuda")]
+#[inline(always)]
+pub(crate) fn module_loaded(device: usize, module: &'static str, bytes: usize, started: &Started) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(
+        target: "warpann", device, module, bytes, milliseconds = started.milliseconds(), "kernel module loaded"
+    );
+}

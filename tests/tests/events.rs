@@ -1,0 +1,132 @@
+//! The events of the feature `tracing`, without a driver: the choice of the device, paths, uploads, and a base that is streamed.
+
+use tracing::Level;
+use warpann::ivf::{IvfIndex, Scan, SearchOptions};
+use warpann::select::{Algorithm, Best, Rows, select_k_with};
+use warpann::{Device, FlatIndex, Metric, NoDeviceReason};
+use warpann_tests::recorder::{Recorded, events_of, install};
+
+const DIM: usize = 16;
+
+fn vectors(count: usize) -> Vec<f32> {
+    (0..count * DIM).map(|at| (at as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32).collect()
+}
+
+/// The events with this message.
+fn named<'a>(events: &'a [Recorded], message: &str) -> Vec<&'a Recorded> {
+    events.iter().filter(|event| event.field("message") == message).collect()
+}
+
+/// One test, because the subscriber is that of the process.
+#[test]
+fn events_tell_what_the_library_decides() {
+    install();
+    the_choice_of_the_device();
+    exact_search();
+    a_base_beyond_the_budget();
+    inverted_files();
+    selection();
+}
+
+fn the_choice_of_the_device() {
+    let choose = || FlatIndex::<f32>::new(DIM, Metric::L2, Device::Auto).map(|index| index.device());
+    let (device, events) = events_of(choose);
+    let device = device.unwrap();
+    let fallback = named(&events, "fallback to the CPU");
+    if !device.starts_with("cpu") {
+        let chosen = named(&events, "device chosen");
+        assert_eq!((chosen.len(), fallback.len(), chosen[0].field("device")), (1, 0, "gpu:0"));
+        return;
+    }
+    assert_eq!((fallback.len(), fallback[0].field("device")), (1, "cpu"), "{events:?}");
+    let (_, again) = events_of(choose);
+    if cfg!(feature = "cuda") {
+        assert_eq!((fallback[0].level, named(&again, "fallback to the CPU").len()), (Level::INFO, 1));
+        assert!(!device.contains("feature"), "{device}");
+    } else {
+        // Once in a process.
+        assert_eq!((fallback[0].level, named(&again, "fallback to the CPU").len()), (Level::WARN, 0));
+        assert_eq!(fallback[0].field("reason"), NoDeviceReason::FeatureOff.to_string());
+        assert!(device.ends_with("(the feature cuda is off)"), "{device}");
+    }
+    let (_, events) = events_of(|| FlatIndex::<f32>::new(DIM, Metric::L2, Device::Cpu).unwrap());
+    assert_eq!(events, [], "nothing is chosen for a named device");
+}
+
+fn exact_search() {
+    for (device, few, many) in [
+        (Device::Cpu, "query by query", "panels of queries"),
+        (Device::Emulator, "all canonical distances", "filter on tensor cores"),
+    ] {
+        let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
+        let (_, events) = events_of(|| index.add(&vectors(300)).unwrap());
+        let uploads = named(&events, "upload");
+        if device == Device::Cpu {
+            assert_eq!(events, []);
+        } else {
+            assert_eq!((uploads.len(), uploads[0].field("content"), uploads[0].field("bytes")), (1, "base", "19200"));
+            assert!(uploads[0].field("milliseconds").parse::<f64>().unwrap() > 0.0);
+            assert!(uploads[0].field("device").starts_with("GPU emulator"));
+        }
+        // The CPU decides by the number of queries, a device by k as well: the filter needs four times as many rows.
+        let k = if device == Device::Cpu { 3 } else { 200 };
+        for (queries, k, expected) in [(1, k, few), (20, 3, many)] {
+            let (_, events) = events_of(|| index.search(&vectors(queries), k).unwrap());
+            let paths: Vec<_> =
+                named(&events, "path chosen").into_iter().filter(|path| path.level == Level::DEBUG).collect();
+            let fields = |path: &Recorded| ["operation", "path", "queries"].map(|name| path.field(name).to_owned());
+            let expected = ["exact search".to_owned(), expected.to_owned(), queries.to_string()];
+            assert_eq!(paths.into_iter().map(fields).collect::<Vec<_>>(), [expected], "{device}");
+        }
+    }
+}
+
+fn a_base_beyond_the_budget() {
+    let budget = 256 << 10;
+    let build = FlatIndex::<f32>::builder(DIM).device(Device::Emulator).memory_budget(budget).build();
+    let mut index = build.unwrap();
+    let (_, events) = events_of(|| index.add(&vectors(9_000)).unwrap());
+    let streamed = named(&events, "base exceeds the memory budget and is streamed");
+    assert_eq!((streamed.len(), streamed[0].field("budget")), (1, "262144"), "{events:?}");
+    let (_, events) = events_of(|| index.search(&vectors(1), 1).unwrap());
+    let pieces = named(&events, "upload");
+    let bytes: usize = pieces.iter().map(|piece| piece.field("bytes").parse::<usize>().unwrap()).sum();
+    assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.field("content") == "piece of the base"));
+    assert_eq!(bytes, 9_000 * DIM * 4);
+}
+
+fn inverted_files() {
+    for device in [Device::Cpu, Device::Emulator] {
+        let mut index = IvfIndex::<f32>::builder(DIM, 4).device(device).iterations(2).build().unwrap();
+        let (_, events) = events_of(|| index.train(&vectors(300)).unwrap());
+        let points = named(&events, "upload").iter().any(|upload| upload.field("content") == "points of k-means");
+        assert_eq!(points, device == Device::Emulator);
+        index.add(&vectors(300)).unwrap();
+        for (scan, expected) in [(Scan::ListMajor, "list by list"), (Scan::QueryMajor, "query by query")] {
+            let options = SearchOptions::new().probes(2).scan(scan);
+            let (_, events) = events_of(|| index.search_with(&vectors(5), 3, &options).unwrap());
+            let paths: Vec<_> =
+                named(&events, "path chosen").into_iter().filter(|path| path.level == Level::DEBUG).collect();
+            assert_eq!((paths.len(), paths[0].field("operation")), (1, "inverted file"), "{device}: {events:?}");
+            // Without codes, a device reads lists only.
+            let expected = if device == Device::Cpu { expected } else { "list by list" };
+            assert_eq!(paths[0].field("path"), expected);
+            // The first search makes the image of the index.
+            let images = named(&events, "upload");
+            let expected = usize::from(device == Device::Emulator && scan == Scan::ListMajor);
+            assert_eq!(images.len(), expected, "{events:?}");
+            assert!(images.iter().all(|image| image.field("content") == "image of an inverted file"));
+        }
+    }
+}
+
+fn selection() {
+    let keys = vectors(40);
+    let rows = Rows::contiguous(&keys, 320).unwrap();
+    let (_, events) =
+        events_of(|| select_k_with(Device::Emulator, &rows, 5, Best::Smallest, Algorithm::WarpSelect).unwrap());
+    let paths = named(&events, "path chosen");
+    assert_eq!(paths.len(), 1);
+    let fields = ["operation", "path", "rows", "k"].map(|name| paths[0].field(name));
+    assert_eq!((paths[0].level, fields), (Level::TRACE, ["selection", "warp", "2", "5"]));
+}
