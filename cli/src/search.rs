@@ -152,9 +152,9 @@ struct Shown {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "mpi")]
     if args.mpi {
-        let inputs = [args.base.as_deref(), Some(&*args.query), args.gt.as_deref()];
-        crate::streams::refuse(inputs.into_iter().flatten().chain(args.outputs()))?;
         return crate::ranks::with_ranks(|ranks| {
+            let inputs = [args.base.as_deref(), Some(&*args.query), args.gt.as_deref()];
+            crate::streams::refuse(inputs.into_iter().flatten().chain(args.outputs()))?;
             crate::ranks::search(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
         });
     }
