@@ -100,7 +100,7 @@ impl IndexOptions {
 /// The ids that a search may find, or may not.
 pub struct Filter<'a> {
     path: &'a Path,
-    /// Ascending, each once.
+    /// In ascending order, without duplicates, for binary search.
     ids: Vec<u64>,
     /// Whether the search may find these ids, or all others.
     keep: bool,
