@@ -13,7 +13,7 @@ use crate::streams::{F32_FORMATS, Written, is_stream};
 const RESULT_FORMATS: &str = "ibin, ivecs, npy, csv";
 
 impl Args {
-    /// The output files.
+    /// The files of `--out` and `--distances`, as far as they are given.
     pub fn outputs(&self) -> impl Iterator<Item = &Path> {
         [&self.out, &self.distances].into_iter().flatten().map(PathBuf::as_path)
     }
