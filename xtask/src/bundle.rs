@@ -93,13 +93,29 @@ struct Artifact {
 
 impl Artifact {
     /// Whether the executable is useful on a GPU host. The tests of programs start them from cargo's target folder, which the GPU host does
-    /// not have. The tests on the emulator and on the emulated driver give the same results on every machine.
+    /// not have. Tests that open no GPU give the same results on every machine.
     fn belongs(&self) -> bool {
-        // The tests in host/tests need no GPU either.
-        let of_package = matches!(self.package.as_str(), "host" | "cli" | "benches") && self.kind == "test";
+        /// Programs of tests/tests that open no GPU: they use the emulator, the emulated driver or nothing.
+        const WITHOUT_GPU: [&str; 9] = [
+            "cost_model",
+            "driver_cases",
+            "driver_events",
+            "driver_faults",
+            "emulator",
+            "events",
+            "interop",
+            "networks",
+            "walkthrough",
+        ];
+        // Nor do the tests of programs and those in host/tests.
+        let of_package = match self.package.as_str() {
+            "host" => self.kind == "test",
+            "cli" | "benches" => true,
+            _ => false,
+        };
         // Of the examples, one needs a GPU.
         let example = self.kind == "example" && self.target != "select_on_stream";
-        !of_package && !example && !matches!(self.target.as_str(), "emulator" | "driver_cases" | "driver_faults")
+        !of_package && !example && !WITHOUT_GPU.contains(&self.target.as_str())
     }
 
     /// A name that is unique among packages and kinds: `tests-gpu-test`.
@@ -182,6 +198,21 @@ mod tests {
             ("tests-exact-test", "test", true)
         );
         assert_eq!(found[0].file, Path::new("/t/release/deps/exact-12"));
+    }
+
+    #[test]
+    fn programs_that_open_no_gpu_stay_here() {
+        let artifact = |package: &str, target: &str, kind: &str| Artifact {
+            file: PathBuf::new(),
+            package: package.into(),
+            target: target.into(),
+            kind: kind.into(),
+            is_test: true,
+        };
+        let taken = [("tests", "gpu", "test"), ("host", "warpann", "lib"), ("host", "select_on_stream", "example")];
+        assert!(taken.into_iter().all(|(package, target, kind)| artifact(package, target, kind).belongs()));
+        let left = [("tests", "interop", "test"), ("cli", "warpann", "bin"), ("host", "graph_and_path", "example")];
+        assert!(left.into_iter().all(|(package, target, kind)| !artifact(package, target, kind).belongs()));
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! A new crate, outside of the repository, that depends on the packages.
 //!
-//! Its program is the example of the library's page, and its configuration for the feature `cuda` is the line of that page. So both are
-//! tested as they stand there. The build has neither the repository's settings nor its toolchain, no compiler for device code, and none of the
-//! variables of warpann and CUDA.
+//! Its program is the example of the library's page. Its profile and its configuration for the feature `cuda` are the lines of that page. So
+//! all of them are tested as they stand there. The build has neither the repository's settings nor its toolchain, no compiler for device code,
+//! and none of the variables of warpann and CUDA. The documentation is built with the settings of a documentation host.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde_json::Value;
 
 use crate::package::PACKAGES;
 use crate::shell::{self, Result};
@@ -56,25 +58,51 @@ impl Drop for Folder {
     }
 }
 
-/// Builds and runs the crate with the packages that lie in `packages`, each in a folder of its name.
+/// Builds and runs the crate with the packages that lie in `packages`, each in a folder of its name, and documents the library.
 pub fn test(packages: &Path) -> Result<()> {
     let page = std::fs::read_to_string(shell::root().join(PAGE))?;
-    let example = first_block(&page, "rust").ok_or_else(|| format!("{PAGE} has no Rust program"))?;
-    let line = page.lines().find(|line| line.starts_with("env.CUDA_LIBRARY_PATH")).ok_or("no line for CUDA")?;
-    for build in &BUILDS {
-        let folder = packages.join(format!("fresh-{}", build.features.join("-")));
+    let example = blocks(&page, "rust").into_iter().next().ok_or_else(|| format!("{PAGE} has no Rust program"))?;
+    let block = |start: &str| blocks(&page, "toml").into_iter().find(|block| block.starts_with(start));
+    let configuration = block("env.CUDA_LIBRARY_PATH").ok_or_else(|| format!("{PAGE} has no line for CUDA"))?;
+    let profile = block("[profile.dev").ok_or_else(|| format!("{PAGE} has no lines for development builds"))?;
+    let fresh = |name: &str, features: &[&str]| -> Result<PathBuf> {
+        let folder = packages.join(name);
         std::fs::create_dir_all(folder.join("src"))?;
-        std::fs::create_dir_all(folder.join(".cargo"))?;
-        std::fs::write(folder.join("Cargo.toml"), manifest(packages, build.features)?)?;
+        std::fs::write(folder.join("Cargo.toml"), manifest(packages, features)? + &profile)?;
         std::fs::write(folder.join("src/main.rs"), &example)?;
-        if build.features.contains(&"cuda") {
-            std::fs::write(folder.join(".cargo/config.toml"), format!("{line}\n"))?;
-        }
         // The versions of dependencies that the repository's tests use.
         std::fs::copy(shell::root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+        Ok(folder)
+    };
+    for build in &BUILDS {
+        let folder = fresh(&format!("fresh-{}", build.features.join("-")), build.features)?;
+        if build.features.contains(&"cuda") {
+            std::fs::create_dir_all(folder.join(".cargo"))?;
+            std::fs::write(folder.join(".cargo/config.toml"), &configuration)?;
+        }
         run_build(build, &folder)?;
     }
-    Ok(())
+    let features = documented_features()?;
+    document(&fresh("documented", &features.iter().map(String::as_str).collect::<Vec<_>>())?)
+}
+
+/// Builds the documentation as docs.rs does: with a nightly compiler's options, its variable, and no driver. cust needs no line there.
+fn document(folder: &Path) -> Result<()> {
+    let mut command = command_of_a_stranger("cargo", folder);
+    // The release profile has its build scripts and procedural macros already.
+    command.args(["doc", "--release", "--no-deps", "--package", "warpann"]);
+    command.env("DOCS_RS", "1").env("RUSTC_BOOTSTRAP", "1").env("RUSTDOCFLAGS", "--cfg docsrs -D warnings");
+    shell::run(&mut command)
+}
+
+/// The features that the library's manifest names for docs.rs.
+fn documented_features() -> Result<Vec<String>> {
+    let metadata = shell::output(shell::cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
+    let library = packages.iter().find(|package| package["name"] == "warpann").ok_or("there is no package warpann")?;
+    let features = library["metadata"]["docs"]["rs"]["features"].as_array().ok_or("no features for docs.rs")?;
+    Ok(features.iter().filter_map(Value::as_str).map(str::to_owned).collect())
 }
 
 fn run_build(build: &Build, folder: &Path) -> Result<()> {
@@ -92,7 +120,7 @@ fn run_build(build: &Build, folder: &Path) -> Result<()> {
     let before = children_cpu_seconds();
     shell::run(cargo().args(["build", "--release"]))?;
     let seconds = children_cpu_seconds() - before;
-    let program = folder.join("target/release/fresh");
+    let program = target_of(folder).join("release/fresh");
     let bytes = std::fs::metadata(&program)?.len();
     let printed = shell::output(&mut command_of_a_stranger(&program.display().to_string(), folder))?;
     println!(
@@ -133,7 +161,13 @@ fn command_of_a_stranger(program: &str, folder: &Path) -> Command {
     if let Ok(path) = std::env::join_paths(folders) {
         command.env("PATH", path);
     }
+    command.env("CARGO_TARGET_DIR", target_of(folder));
     command
+}
+
+/// The folder for build products, in which the crates share what they have in common.
+fn target_of(folder: &Path) -> PathBuf {
+    folder.with_file_name("target")
 }
 
 /// The manifest of the crate. What a registry would give comes from `packages`.
@@ -151,11 +185,15 @@ fn manifest(packages: &Path, features: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// The first code block of a page in a language.
-fn first_block(page: &str, language: &str) -> Option<String> {
-    let mut lines = page.lines().skip_while(|line| line.trim_end() != format!("```{language}"));
-    lines.next()?;
-    Some(lines.take_while(|line| !line.starts_with("```")).flat_map(|line| [line, "\n"]).collect())
+/// The code blocks of a page in a language.
+fn blocks(page: &str, language: &str) -> Vec<String> {
+    let mut lines = page.lines();
+    let mut blocks = Vec::new();
+    while lines.any(|line| line.trim_end() == format!("```{language}")) {
+        let block = lines.by_ref().take_while(|line| !line.starts_with("```"));
+        blocks.push(block.flat_map(|line| [line, "\n"]).collect());
+    }
+    blocks
 }
 
 /// The crates in the output of `cargo tree --prefix none`, which shows some of them several times.
@@ -184,10 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_of_a_language() {
+    fn the_blocks_of_a_language() {
         let page = "text\n```toml\nx = 1\n```\n```rust\nfn main() {}\n```\n```rust\nother\n```\n";
-        assert_eq!(first_block(page, "rust").as_deref(), Some("fn main() {}\n"));
-        assert_eq!(first_block(page, "c"), None);
+        assert_eq!(blocks(page, "rust"), ["fn main() {}\n", "other\n"]);
+        assert_eq!(blocks(page, "toml"), ["x = 1\n"]);
+        assert!(blocks(page, "c").is_empty());
     }
 
     #[test]
