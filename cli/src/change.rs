@@ -10,7 +10,7 @@ use warpann::ivf::{IndexInfo, IvfIndex};
 use warpann::{Device, Element, Error};
 
 use crate::index::{BATCH, Place, Summary, add};
-use crate::progress::spinning;
+use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
@@ -103,7 +103,7 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     check_files(args.access.stdin, inputs.into_iter().flatten(), [&**target])?;
     let info = IndexInfo::read(&args.index)?;
     let start = Instant::now();
-    let base = args.access.first_vectors(&args.base, args.rows)?;
+    let base = spinning("reading", || args.access.first_vectors(&args.base, args.rows))?;
     if base.rows() > 0 && base.dim() != info.dim {
         return Err(Error::WrongDimension { expected: info.dim, actual: base.dim() }.into());
     }
@@ -111,7 +111,8 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     with_element!(info.element, T => {
         let rows = exactly::<T>(&base, &args.base)?;
         let (device, budget) = (args.place.device.clone(), args.place.memory_budget);
-        let mut index = IvfIndex::<T>::load_with(&args.index, device, budget, args.access.how)?;
+        let open = || IvfIndex::<T>::load_with(&args.index, device, budget, args.access.how);
+        let mut index = spinning("opening the index", open)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         add(&mut index, &rows, ids.as_ref().map(|ids| &ids.ids[..]), args.batch)?;
@@ -126,9 +127,9 @@ pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     check_files(args.access.stdin, [&*args.ids], [&**target])?;
     let info = IndexInfo::read(&args.index)?;
     let start = Instant::now();
-    let ids = args.access.ids(&args.ids)?.ids;
+    let ids = spinning("reading", || args.access.ids(&args.ids))?.ids;
     with_element!(info.element, T => {
-        let mut index = load::<T>(&args.index, args.access)?;
+        let mut index = spinning("opening the index", || load::<T>(&args.index, args.access))?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         spinning(format!("removing {} vectors", ids.len()), || index.remove(&ids))?;
@@ -153,13 +154,15 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
     }
     with_element!(element, T => {
         let start = Instant::now();
-        let mut index = load::<T>(first, args.access)?;
+        let mut index = spinning("opening the index", || load::<T>(first, args.access))?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        for path in others {
-            let other = load::<T>(path, args.access)?;
-            spinning(format!("merging {}", path.display()), || index.merge(&other)).map_err(|error| named(path, error))?;
+        let step = Step::of("merging", others.len(), "indexes");
+        for (number, path) in others.iter().enumerate() {
+            index.merge(&load::<T>(path, args.access)?).map_err(|error| named(path, error))?;
+            step.at(number + 1);
         }
+        drop(step);
         let change = Change::Merged(args.index.len());
         save(&index, &args.out, change, load_seconds, start.elapsed().as_secs_f64(), out)
     })
@@ -185,7 +188,7 @@ fn save<T: Element>(
     out: &Out,
 ) -> Outcome {
     let start = Instant::now();
-    index.save(target)?;
+    spinning("saving the index", || index.save(target))?;
     let save_seconds = start.elapsed().as_secs_f64();
     let (name, text) = match change {
         Change::Added(count) => ("add", format!("{count} vectors")),

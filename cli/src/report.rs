@@ -143,8 +143,8 @@ impl Out {
     }
 
     /// The same output, but on standard error if `data` is written to standard output.
-    pub fn aside(&self, data: bool) -> Self {
-        Self { json: self.json, aside: data, command: self.command.clone() }
+    pub fn aside(self, data: bool) -> Self {
+        Self { aside: data, ..self }
     }
 
     /// Prints a line; nothing with `--json`.
@@ -175,10 +175,10 @@ impl Out {
         Ok(serde_json::to_string_pretty(&self.document(object))? + "\n")
     }
 
-    /// Prints `error: MESSAGE` on standard error and, with `--json`, the error as an object on standard output.
+    /// Prints `error: MESSAGE` on standard error and then, with `--json`, the error as the command's object.
     pub fn fail(&self, failure: &Failure) {
         complain(format_args!("error: {failure}"));
-        // If standard output cannot be written, the line on standard error remains.
+        // If the object cannot be written, the line on standard error remains.
         let _ = self.object(&failure.fields());
     }
 

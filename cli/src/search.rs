@@ -152,7 +152,6 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         });
     }
     args.check(args.index.as_deref())?;
-    let out = &out.aside(args.data_on_stdout());
     let report = match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index)?,
         (None, Some(base)) => search_base(args, base)?,
@@ -221,7 +220,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     with_element!(info.element, T => {
         let queries = exactly::<T>(&queries, &args.query)?;
         let count = queries.len() / info.dim;
-        let originals = args.options.originals(args.access, info.dim)?;
+        let originals = spinning("reading the original vectors", || args.options.originals(args.access, info.dim))?;
         let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
         let room = match args.options.radius {
             Some(_) => (Vec::new(), Vec::new()),
@@ -403,7 +402,7 @@ impl<T: Element> Job<'_, T> {
     ) -> Outcome<Report> {
         let start = Instant::now();
         search_all(index, &self.queries, candidates, &mut ids, &mut distances)?;
-        let found = refine(&self.queries, &Neighbors { k: candidates, ids, distances })?;
+        let found = spinning("refining", || refine(&self.queries, &Neighbors { k: candidates, ids, distances }))?;
         let search_seconds = start.elapsed().as_secs_f64();
         self.report(&found.ids, &found.distances, search_seconds)
     }

@@ -8,6 +8,7 @@ use warpann::io::Vectors;
 use warpann::ivf::{Bitset, IvfIndex, Refiner};
 use warpann::{Element, Error, Neighbors};
 
+use crate::progress::spinning;
 use crate::report::{Failure, Outcome, complain, positive};
 use crate::vectors::{Access, exactly};
 
@@ -77,7 +78,7 @@ impl IndexOptions {
             (None, Some(path)) => (path, false),
             (None, None) => return Ok(None),
         };
-        let mut named = access.ids(path)?.ids;
+        let mut named = spinning("reading the filter", || access.ids(path))?.ids;
         named.sort_unstable();
         named.dedup();
         let mut found = 0;

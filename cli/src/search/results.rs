@@ -7,7 +7,7 @@ use warpann::{Error, NONE};
 
 use super::Args;
 use crate::report::{Failure, Outcome};
-use crate::streams::{F32_FORMATS, Written, is_stream};
+use crate::streams::{F32_FORMATS, Written};
 
 /// Extensions of the formats of `--out`.
 const RESULT_FORMATS: &str = "ibin, ivecs, npy, csv";
@@ -16,11 +16,6 @@ impl Args {
     /// The output files.
     pub fn outputs(&self) -> impl Iterator<Item = &Path> {
         [&self.out, &self.distances].into_iter().flatten().map(PathBuf::as_path)
-    }
-
-    /// Whether standard output is an output.
-    pub fn data_on_stdout(&self) -> bool {
-        self.outputs().any(is_stream)
     }
 
     /// Checks the formats of the outputs.
