@@ -12,7 +12,7 @@ use warpann::{Device, Element, Error, FlatIndex, Metric};
 use crate::index::describe;
 use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, parse_bytes, positive};
-use crate::streams::{check_files, is_stream};
+use crate::streams::{check_files, is_stream, parse_index};
 use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `knn-graph`.
@@ -26,7 +26,7 @@ pub struct Args {
     k: usize,
     /// An index of the base, which `warpann build` made without --ids. The search is faster and misses some neighbours; without an index
     /// the graph is exact.
-    #[arg(long, value_name = "INDEX", conflicts_with = "metric")]
+    #[arg(long, value_name = "INDEX", conflicts_with = "metric", value_parser = parse_index)]
     index: Option<PathBuf>,
     /// With --index: lists to search for each vector; unless given, the number that the index holds.
     #[arg(long, requires = "index", value_parser = positive)]

@@ -246,6 +246,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_page_has_every_kind_of_failure() {
+        let failed = || std::io::Error::other("failed");
+        let all = [
+            Failure::Message(String::new()),
+            Failure::NoFormat { stream: "standard input", option: "--format" },
+            Failure::WrongFormat { option: "--out-format", format: "bin", known: "npy" },
+            Failure::NeedsIndex { option: "--filter" },
+            Failure::Usage(String::new()),
+            Failure::difference(String::new(), &()),
+            Failure::Output(failed()),
+            Failure::Report(failed()),
+        ];
+        let page = include_str!("../../docs/JSON.md").split("\n## Errors\n").nth(1).unwrap();
+        let errors = page.split("\n## ").next().unwrap();
+        for failure in all {
+            let kind = failure.kind();
+            assert_eq!(errors.matches(&format!("\n| `{kind}` |")).count(), 1, "{kind}");
+        }
+    }
+
+    #[test]
     fn bytes_are_parsed_and_printed() {
         for (text, count) in [("0", 0), ("17", 17), ("2K", 2048), ("2KiB", 2048), ("3M", 3 << 20), ("1TiB", 1 << 40)] {
             assert_eq!(parse_bytes(text), Ok(count));

@@ -16,7 +16,7 @@ use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbo
 use crate::index::describe;
 use crate::progress::{Step, spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
-use crate::report::{Out, Outcome, complain, parse_bytes, positive};
+use crate::report::{Failure, Out, Outcome, complain, parse_bytes, positive};
 use crate::streams::{Stdout, check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
 use options::{IndexOptions, Originals, refine};
@@ -191,8 +191,9 @@ pub struct BaseFiles {
 impl BaseFiles {
     /// Reads the files, and converts base and queries to one element type.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
-        let mut base = args.access.vectors(path)?;
-        let mut queries = args.access.vectors(&args.query)?;
+        // The note below is printed when the step has ended.
+        let read = || Ok::<_, Failure>((args.access.vectors(path)?, args.access.vectors(&args.query)?));
+        let (mut base, mut queries) = spinning("reading", read)?;
         if base.rows() > 0 {
             check_dim(base.dim(), &queries)?;
         }
@@ -258,7 +259,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
 /// Adds vectors to an exact index and searches it.
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let BaseFiles { base, queries, truth, dim } = spinning("reading", || BaseFiles::read(args, path))?;
+    let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
     args.check_ids((base.rows() as u64).checked_sub(1))?;
     let results = results(queries.rows(), args.k, args.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();

@@ -318,6 +318,7 @@ fn options_that_do_not_fit_are_refused_by_name() {
         ("kmeans --centroids 2 --base @base.fbin --out - --out-format ibin".into(), "this output are fbin, fvecs, npy"),
         ("knn-graph --base @base.fbin --out -".into(), "a graph grows in files"),
         ("components --graph -".into(), "standard input has no extension"),
+        ("bench exact --base - --query - --format fbin".into(), "standard input can be only one of the inputs"),
     ] {
         let message = files.failure(1, &line);
         assert!(message.contains(expected), "{line}: {message}: expected {expected}");
@@ -348,6 +349,9 @@ fn options_that_do_not_fit_are_refused_by_name() {
         format!("{SEARCH} --out-format text"),
         "search --index - --query @query.fvecs".into(),
         "build --base @base.fbin --out -".into(),
+        "info --index -".into(),
+        "knn-graph --base @base.fbin --index - --out @g.ibin".into(),
+        "bench ivf --base @base.fbin --query @query.fvecs --index -".into(),
         // The name that ground truth had in this command before.
         "bench ivf --index @x.ivf --query @query.fvecs --truth @ids.npy".into(),
     ] {

@@ -15,6 +15,7 @@ use crate::index::{BATCH, Place, Recipe, Summary};
 use crate::progress::{Step, spinning};
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
+use crate::streams::parse_index;
 use crate::vectors::{Access, exactly, with_element};
 
 /// The ranks for which recall is reported, in addition to k.
@@ -28,7 +29,7 @@ const EXTENSIONS: [&str; 4] = ["csv", "json", "svg", "png"];
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The index to measure, which `warpann build` made.
-    #[arg(long, value_name = "INDEX", conflicts_with_all = [
+    #[arg(long, value_name = "INDEX", value_parser = parse_index, conflicts_with_all = [
         "kind", "lists", "sub_quantizers", "bits", "opq", "metric", "train", "seed", "iterations", "points_per_centroid",
     ])]
     index: Option<PathBuf>,
