@@ -9,7 +9,7 @@ use serde::Serialize;
 use warpann::ivf::{IndexInfo, IvfIndex};
 use warpann::{Device, Element, Error};
 
-use crate::index::{BATCH, Place, Summary, add};
+use crate::index::{BATCH, Place, Summary, add, open};
 use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, parse_index};
@@ -110,9 +110,7 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
     with_element!(info.element, T => {
         let rows = exactly::<T>(&base, &args.base)?;
-        let (device, budget) = (args.place.device.clone(), args.place.memory_budget);
-        let open = || IvfIndex::<T>::load_with(&args.index, device, budget, args.access.how);
-        let mut index = spinning("opening the index", open)?;
+        let mut index = open::<T>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         add(&mut index, &rows, ids.as_ref().map(|ids| &ids.ids[..]), args.batch)?;
@@ -129,7 +127,7 @@ pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     let start = Instant::now();
     let ids = spinning("reading", || args.access.ids(&args.ids))?.ids;
     with_element!(info.element, T => {
-        let mut index = spinning("opening the index", || load::<T>(&args.index, args.access))?;
+        let mut index = open::<T>(&args.index, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         spinning(format!("removing {} vectors", ids.len()), || index.remove(&ids))?;
@@ -154,12 +152,13 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
     }
     with_element!(element, T => {
         let start = Instant::now();
-        let mut index = spinning("opening the index", || load::<T>(first, args.access))?;
+        let mut index = open::<T>(first, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let step = Step::of("merging", others.len(), "indexes");
         for (number, path) in others.iter().enumerate() {
-            index.merge(&load::<T>(path, args.access)?).map_err(|error| named(path, error))?;
+            let other = IvfIndex::load_with(path, Device::Cpu, None, args.access.how)?;
+            index.merge(&other).map_err(|error| named(path, error))?;
             step.at(number + 1);
         }
         drop(step);
@@ -171,11 +170,6 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
 /// An error of merging the index at `path`, with its path.
 fn named(path: &Path, error: Error) -> Failure {
     Failure::Message(format!("{}: {error}", path.display()))
-}
-
-/// Loads an index to change it without a GPU.
-fn load<T: Element>(path: &Path, access: Access) -> warpann::Result<IvfIndex<T>> {
-    IvfIndex::<T>::load_with(path, Device::Cpu, None, access.how)
 }
 
 /// Saves a changed index and prints the report.

@@ -6,10 +6,10 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::graph::{Graph, GraphIndex, KnnGraph, Progress};
 use warpann::io::Vectors;
-use warpann::ivf::{IndexInfo, IvfIndex};
+use warpann::ivf::IndexInfo;
 use warpann::{Device, Element, Error, FlatIndex, Metric};
 
-use crate::index::describe;
+use crate::index::{describe, open};
 use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, parse_bytes, positive};
 use crate::streams::{check_files, is_stream, parse_index};
@@ -125,9 +125,7 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let mut index = spinning("opening the index", || {
-        IvfIndex::<T>::load_with(path, args.device, args.memory_budget, args.access.how)
-    })?;
+    let mut index = open::<T>(path, args.device, args.memory_budget, args.access)?;
     if let Some(probes) = args.probes {
         index.set_probes(probes)?;
     }

@@ -13,7 +13,7 @@ use warpann::io::{GroundTruth, Vectors};
 use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, SearchOptions};
 use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, metric};
 
-use crate::index::describe;
+use crate::index::{describe, open};
 use crate::progress::{Step, spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
 use crate::report::{Failure, Out, Outcome, complain, parse_bytes, positive};
@@ -230,9 +230,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
         let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = spinning("opening the index", || {
-            IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)
-        })?;
+        let index = open::<T>(path, args.device.clone(), args.memory_budget, args.access)?;
         args.check_ids(index.greatest_id())?;
         let refiner = match (&originals, &rows) {
             (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),

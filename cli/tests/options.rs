@@ -5,7 +5,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{SAMPLE, failure, json, piped, warpann};
+use common::{SAMPLE, failure, json, piped, warpann, words};
 use serde_json::Value;
 use tempfile::TempDir;
 use warpann::io;
@@ -45,11 +45,7 @@ impl Files {
     }
 
     fn args(&self, line: &str) -> Vec<String> {
-        let word = |word: &str| match word.strip_prefix('@') {
-            Some(name) => format!("{}/{name}", self.0.path().display()),
-            None => word.to_owned(),
-        };
-        line.split_whitespace().map(word).collect()
+        words(self.0.path(), line)
     }
 
     fn json(&self, line: &str) -> Value {

@@ -6,7 +6,7 @@ mod schema;
 
 use std::collections::BTreeSet;
 
-use common::{SAMPLE, command_lines, piped, warpann};
+use common::{SAMPLE, command_lines, piped, warpann, words};
 use serde_json::{Value, json};
 use warpann::io;
 
@@ -70,17 +70,13 @@ fn files() -> tempfile::TempDir {
 }
 
 /// The words of a line, with `--json`. Words with `@` are files of the folder.
-fn words(folder: &tempfile::TempDir, line: &str) -> Vec<String> {
-    let word = |word: &str| match word.strip_prefix('@') {
-        Some(name) => folder.path().join(name).display().to_string(),
-        None => word.to_owned(),
-    };
-    line.split_whitespace().map(word).chain(["--json".to_owned()]).collect()
+fn json_words(folder: &tempfile::TempDir, line: &str) -> Vec<String> {
+    [words(folder.path(), line), vec!["--json".to_owned()]].concat()
 }
 
 /// Runs a line with `--json`; returns exit code, object and standard error. Standard output must be one line of JSON.
 fn run(folder: &tempfile::TempDir, line: &str) -> (i32, Value, String) {
-    let (code, stdout, stderr) = warpann(&words(folder, line).iter().map(String::as_str).collect::<Vec<_>>());
+    let (code, stdout, stderr) = warpann(&json_words(folder, line).iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(stdout.lines().count(), 1, "{line}: {stdout}");
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{line}: {error}: {stdout}")), stderr)
 }
@@ -172,7 +168,8 @@ fn the_object_is_not_among_the_data() {
     let folder = files();
     io::write_vectors(folder.path().join("other.npy"), &[1u8, 2, 3, 4], 4).unwrap();
     let run = |line: &str| {
-        let (code, stdout, stderr) = piped(&words(&folder, line).iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+        let (code, stdout, stderr) =
+            piped(&json_words(&folder, line).iter().map(String::as_str).collect::<Vec<_>>(), &[]);
         let object: Value = serde_json::from_str(stderr.lines().last().unwrap_or_default())
             .unwrap_or_else(|error| panic!("{line}: {error}: {stderr}"));
         schema::check(&object);
