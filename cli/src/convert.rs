@@ -118,7 +118,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 }
 
 impl Args {
-    /// The output files.
+    /// The files that the command writes, `-` for standard output.
     pub fn outputs(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(&*self.out)
     }

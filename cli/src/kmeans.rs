@@ -30,7 +30,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The output files.
+    /// The files that the command writes, `-` for standard output.
     pub fn outputs(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(&*self.out)
     }

@@ -71,7 +71,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The output files.
+    /// The files that the command writes, `-` for standard output.
     pub fn outputs(&self) -> impl Iterator<Item = &Path> {
         [&self.out, &self.distances].into_iter().flatten().map(PathBuf::as_path)
     }
