@@ -99,9 +99,11 @@ struct Report {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "mpi")]
     if args.mpi {
-        let inputs = [Some(&*args.base), args.ids.as_deref(), args.recipe.train.as_deref()];
-        crate::streams::refuse(inputs.into_iter().flatten())?;
-        return crate::ranks::with_ranks(out, |ranks| crate::ranks::build(args, ranks, out));
+        return crate::ranks::with_ranks(out, |ranks| {
+            let inputs = [Some(&*args.base), args.ids.as_deref(), args.recipe.train.as_deref()];
+            crate::streams::refuse(inputs.into_iter().flatten())?;
+            crate::ranks::build(args, ranks, out)
+        });
     }
     let start = Instant::now();
     let files = spinning("reading", || Files::read(args, &args.out))?;

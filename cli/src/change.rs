@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::ivf::{IndexInfo, IvfIndex};
-use warpann::{Device, Element, Error};
+use warpann::{Device, Element, Error, NONE};
 
 use crate::index::{BATCH, Place, Summary, add, open};
 use crate::progress::{Step, spinning};
@@ -48,7 +48,8 @@ pub struct RemoveArgs {
     /// The index to change, which `warpann build` made.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Ids of the vectors to remove, each once: ibin, ivecs, npy or bin. An id that the index does not hold is an error.
+    /// Ids of the vectors to remove, each once: ibin, ivecs, npy or bin. Empty slots are ignored. An id that the index does not hold is an
+    /// error.
     #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// Write the changed index here and leave the old one. Default: replace the old one.
@@ -125,7 +126,8 @@ pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     check_files(args.access.stdin, [&*args.ids], [&**target])?;
     let info = IndexInfo::read(&args.index)?;
     let start = Instant::now();
-    let ids = spinning("reading", || args.access.ids(&args.ids))?.ids;
+    let mut ids = spinning("reading", || args.access.ids(&args.ids))?.ids;
+    ids.retain(|&id| id != NONE);
     with_element!(info.element, T => {
         let mut index = open::<T>(&args.index, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();

@@ -145,9 +145,9 @@ struct Shown {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "mpi")]
     if args.mpi {
-        let inputs = [args.base.as_deref(), Some(&*args.query), args.gt.as_deref()];
-        crate::streams::refuse(inputs.into_iter().flatten().chain(args.outputs()))?;
         return crate::ranks::with_ranks(out, |ranks| {
+            let inputs = [args.base.as_deref(), Some(&*args.query), args.gt.as_deref()];
+            crate::streams::refuse(inputs.into_iter().flatten().chain(args.outputs()))?;
             crate::ranks::search(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
         });
     }
@@ -221,6 +221,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     with_element!(info.element, T => {
         let queries = exactly::<T>(&queries, &args.query)?;
         let count = queries.len() / info.dim;
+        let filter = args.options.filter(args.access)?;
         let originals = spinning("reading the original vectors", || args.options.originals(args.access, info.dim))?;
         let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
         let room = match args.options.radius {
@@ -236,7 +237,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
             (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),
             _ => None,
         };
-        let filter = args.options.bits(args.access, &index)?;
+        let filter = filter.map(|filter| filter.bits(&index));
         let build_seconds = start.elapsed().as_secs_f64();
         let mut about = About::ivf(&index, args);
         (about.filtered, about.candidates) = (filter.as_ref().map(Bitset::count_ones), candidates);

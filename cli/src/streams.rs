@@ -23,7 +23,7 @@ pub fn is_stream(path: &Path) -> bool {
 pub struct Stdin {
     /// The format of standard input, for a command with - as the name of an input: fvecs, bvecs, ivecs, fbin, u8bin, i8bin, ibin, bin or
     /// npy.
-    #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
+    #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 }
 
@@ -201,14 +201,11 @@ pub fn refuse<'a>(mut files: impl Iterator<Item = &'a Path>) -> Outcome {
     }
 }
 
-/// The format of a name on the command line.
-fn parse_format(text: &str) -> Result<Format, String> {
-    Format::of_extension(text).ok_or_else(|| format!("expected {}", Format::ALL.map(Format::extension).join(", ")))
-}
-
-/// The format of a name on the command line, for an output.
 fn parse_written(text: &str) -> Result<Written, String> {
-    Written::of_extension(text).map_or_else(|| parse_format(text).map(Written::Binary).map_err(|e| e + ", csv"), Ok)
+    if text == "csv" {
+        return Ok(Written::Csv);
+    }
+    text.parse().map(Written::Binary).map_err(|error: warpann::UnknownName| format!("{error}, csv"))
 }
 
 /// The path of an index, which must be a file because the library maps and replaces it.

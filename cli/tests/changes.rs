@@ -141,8 +141,13 @@ fn removed_vectors_are_not_found() {
     files.build("base.fbin", "x.ivf", "");
     let removed: Vec<u64> = (0..ROWS as u64).filter(|id| id % 3 == 1).rev().collect();
     io::write_ids(files.path("out.npy"), &removed, 1).unwrap();
+    // Empty slots, as searches write them, name no vector.
+    let slots = [&removed[..], &[warpann::NONE; 2]].concat();
+    io::write_ids(files.path("slots.ibin"), &slots, 1).unwrap();
+    files.json("remove --index @x.ivf --ids @slots.ibin --out @slots.ivf");
     let report = files.json("remove --index @x.ivf --ids @out.npy --out @less.ivf");
     assert_eq!((&report["removed"], &report["vectors"]), (&removed.len().into(), &(ROWS - removed.len()).into()));
+    assert!(files.bytes("slots.ivf") == files.bytes("less.ivf"));
     assert_eq!(report["file_bytes"], files.bytes("less.ivf").len());
     let found = files
         .json(&format!("search --device cpu --index @less.ivf --query @tail.fvecs --probes {LISTS} --k 4 --show 200"));

@@ -65,8 +65,8 @@ fn encoded(format: &str, numbers: &[i64]) -> Vec<u8> {
     };
     let f32s = |x: i64| (x as f32).to_le_bytes().to_vec();
     let i32s = |x: i64| (x as i32).to_le_bytes().to_vec();
-    type Encode<'a> = &'a dyn Fn(i64) -> Vec<u8>;
-    let (head, prefix, value): (Vec<u8>, Vec<u8>, Encode<'_>) = match format {
+    type Value<'a> = &'a dyn Fn(i64) -> Vec<u8>;
+    let (head, prefix, value): (Vec<u8>, Vec<u8>, Value) = match format {
         "fvecs" => (vec![], length, &f32s),
         "bvecs" => (vec![], length, &|x| vec![x as u8]),
         "ivecs" => (vec![], length, &i32s),

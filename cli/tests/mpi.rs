@@ -74,6 +74,14 @@ fn ranks_answer_as_one_process_and_fail_together() {
     let search = [&["search", "--index", &index, "--query", &query, "--gt", &gt, "--probes", "6"], &cpu[..]].concat();
     the_same(3, folder.path(), &search, &search);
 
+    // mpirun connects standard input with one rank only, and ranks have no filters.
+    let piped = [&search[..], &["--mpi", "--out", "-", "--out-format", "npy"]].concat();
+    let (success, stdout, stderr) = ranks(3, &piped);
+    let told: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert!(!success && stdout.is_empty(), "{stdout}\n{stderr}");
+    assert!(told.len() == 1 && told[0].ends_with("every input and output must be a file, not -"), "{stderr}");
+    failure(2, &[&search[..], &["--mpi", "--filter", &gt]].concat());
+
     // One rank cannot read its part: all end, and the reason is told once, as one process tells it.
     let damaged = format!("{index}.1-of-3");
     std::fs::write(&damaged, "not an index").unwrap();

@@ -14,11 +14,13 @@ const README: &str = include_str!("../../README.md");
 const INDEXES: &str = include_str!("../../docs/INDEXES.md");
 const JSON: &str = include_str!("../../docs/JSON.md");
 /// The pages that show no command of the program in a block.
-const OTHERS: [(&str, &str); 6] = [
+const OTHERS: [(&str, &str); 8] = [
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
     ("docs/ARCHITECTURE.md", include_str!("../../docs/ARCHITECTURE.md")),
+    ("docs/CHOOSING.md", include_str!("../../docs/CHOOSING.md")),
     ("docs/COST.md", include_str!("../../docs/COST.md")),
     ("docs/FIGURES.md", include_str!("../../docs/FIGURES.md")),
+    ("docs/GUIDE.md", include_str!("../../docs/GUIDE.md")),
     ("docs/KERNELS.md", include_str!("../../docs/KERNELS.md")),
     ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
 ];

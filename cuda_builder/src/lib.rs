@@ -37,3 +37,8 @@ pub use compiler::{
     CompilerError, DEBIAN_COMMAND, DEBIAN_PACKAGES, DeviceCompiler, Environment, Library, MINIMUM_MINOR, Origin,
     RUSTUP_COMMAND,
 };
+
+/// The example of the package's page, as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -180,3 +180,8 @@ unsafe fn answer(what: &'static CStr, text: *mut *const c_char) -> c_int {
     unsafe { text.write(what.as_ptr()) };
     CUDA_SUCCESS
 }
+
+/// The example of the package's page, as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -133,3 +133,8 @@ pub mod private {
         type Type;
     }
 }
+
+/// The example of the package's page, as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -48,7 +48,7 @@ fn main() -> Result<(), warpann::Error> {
 
     let filter = index.filter(in_stock);
     println!("{} of them are in stock", filter.count_ones());
-    let options = SearchOptions { probes: Some(32), filter: Some(&filter), ..SearchOptions::default() };
+    let options = SearchOptions::new().probes(32).filter(&filter);
     let coded = index.search_with(&queries, K, &options)?;
     let candidates = index.search_with(&queries, CANDIDATES, &options)?;
     // The refiner reads the vectors of the candidates only, so the items may also be a mapped file.

@@ -27,6 +27,7 @@ fn score(text: u32, word: u32) -> f32 {
     (mixed >> 18) as f32 / 1024.0
 }
 
+/// Selects the most likely words of every text.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     match cust::init(CudaFlags::empty()) {
         Ok(()) => {}

@@ -12,6 +12,7 @@
 //! | [`Device`], [`Placement`], [`device`] | where an index is: a GPU, several, the CPU, the emulator; properties of devices |
 //! | [`metric`], [`Metric`] | metrics, and the definition of every distance |
 //! | [`io`], `mesh` | files of vectors and ids; triangle meshes (feature `mesh`) |
+//! | `matrices` | vectors and results as matrices of ndarray (feature `ndarray`) |
 //! | [`distributed`] | search by several machines |
 //! | [`generate`] | clustered vectors for measurements |
 //! | [`Error`] | all errors, with the values that caused them |
@@ -62,7 +63,6 @@ mod limits_tests;
 #[cfg(test)]
 mod magnitude_tests;
 #[cfg(feature = "ndarray")]
-#[cfg_attr(docsrs, doc(cfg(feature = "ndarray")))]
 pub mod matrices;
 #[cfg(feature = "cuda")]
 pub mod measure;

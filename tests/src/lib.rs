@@ -49,3 +49,8 @@ pub struct Readme;
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../docs/INDEXES.md")]
 pub struct Indexes;
+
+/// The examples of docs/GUIDE.md, as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/GUIDE.md")]
+pub struct Guide;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use cuda_driver_emulator as driver;
 use libtest_mimic::{Arguments, Failed, Trial};
-use warpann::Device;
-use warpann::ivf::IvfIndex;
+use warpann::ivf::{Encoding, IvfIndex};
+use warpann::{Device, FlatIndex, Metric, ShiftedIndex};
 use warpann_kernels::ivf::rerank;
 use warpann_tests::cases::{Size, search_cases, select_cases};
 use warpann_tests::ivf::cases::ivf_cases;
@@ -18,6 +18,9 @@ use warpann_tests::{ivf, runner};
 /// The library's example, whose part for GPUs runs here.
 #[path = "../../host/examples/select_on_stream.rs"]
 mod select_on_stream;
+
+/// The page with the memory of a vector.
+const CHOOSING: &str = include_str!("../../docs/CHOOSING.md");
 
 /// One of this number of small cases runs; each device runs different ones.
 const SHARE: [usize; 3] = [60, 60, 60];
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let mut trials = vec![trial("kernels::of_the_program_are_those_of_the_modules".to_owned(), Box::new(same_kernels))];
     trials
         .push(trial("shared_memory::as_much_as_a_launch_may_have_unasked".to_owned(), Box::new(unasked_shared_memory)));
+    trials.push(trial("memory::of_a_vector_is_as_the_page_says".to_owned(), Box::new(memory_of_a_vector)));
     trials.push(trial("examples::select_on_stream".to_owned(), Box::new(example)));
     for gpu in 0..2 {
         let device = Device::Gpu(gpu);
@@ -75,6 +79,100 @@ fn example() -> Outcome {
     let (result, calls) = driver::watch(select_on_stream::main);
     result.map_err(|error| error.to_string())?;
     if calls.iter().any(|call| call.name == "cuLaunchKernel") { Ok(()) } else { Err("no kernel ran".to_owned()) }
+}
+
+/// Each row of the table of memory in docs/CHOOSING.md agrees with the allocations on a device, and with the statistics of an inverted file.
+fn memory_of_a_vector() -> Outcome {
+    const DIM: usize = 128;
+    let table = CHOOSING.split("<!-- memory -->").nth(1).and_then(|rest| rest.split("<!-- end of memory -->").next());
+    let rows = table.ok_or("docs/CHOOSING.md has no table of memory")?.lines().filter(|line| line.starts_with("| "));
+    let rows: Vec<Vec<&str>> = rows.skip(1).map(|line| line.split('|').map(str::trim).collect()).collect();
+    let mut checked = 0;
+    for cells in &rows {
+        let &[_, name, _, _, host, device, _] = cells.as_slice() else { return Err(format!("{cells:?}")) };
+        let coded = |encoding| inverted_file(DIM, encoding);
+        let (of_host, of_device) = match name {
+            "exact" => (None, exact(DIM)?),
+            "IVF-Flat" => coded(Encoding::Flat)?,
+            "IVF-F16" => coded(Encoding::F16)?,
+            "IVF-SQ8" => coded(Encoding::Scalar8)?,
+            "IVF-PQ, 32 bytes" => coded(Encoding::Pq { sub_quantizers: 32, bits: 8, rotate: false })?,
+            "shifted sort, d = 3" => (None, shifted(3)?),
+            "shifted sort, d = 6" => (None, shifted(6)?),
+            other => return Err(format!("nothing measures {other}")),
+        };
+        let (host, device): (f64, f64) = (number(host)?, number(device)?);
+        // Less than one of the values of a vector, which has at least 4 bytes. The padding of lists and the scratch of a search differ between
+        // the two indexes.
+        if (of_device - device).abs() > (0.01 * device).clamp(0.1, 3.0) {
+            return Err(format!("{name}: {of_device} bytes on the device, {device} in the table"));
+        }
+        if of_host.is_some_and(|measured| measured != host) {
+            return Err(format!("{name}: {of_host:?} bytes in host memory, {host} in the table"));
+        }
+        checked += 1;
+    }
+    if checked == 7 { Ok(()) } else { Err(format!("{checked} rows were checked")) }
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| format!("'{text}' is not a number"))
+}
+
+/// `count` vectors of `dim` components.
+fn vectors(count: usize, dim: usize) -> Vec<f32> {
+    (0..count * dim).map(|i| ((i * i) as f32 * 0.37).sin()).collect()
+}
+
+/// Numbers of vectors of the two indexes whose memory is compared, so that what does not grow with the vectors does not count.
+const COUNTS: [usize; 2] = [4096, 12_288];
+/// Number of lists: many, because the scratch of a search grows with the longest list.
+const LISTS: usize = 512;
+
+/// Bytes that a vector takes on device 0: by how much more the device's memory grows with the larger index. Both indexes stay alive, so that
+/// the second one does not reuse memory of the first.
+fn growth<I>(index: impl Fn(usize) -> Result<I, warpann::Error>) -> Result<(f64, [I; 2]), String> {
+    let text = |error: warpann::Error| error.to_string();
+    let used = || driver::usage(0).bytes;
+    let start = used();
+    let small = index(COUNTS[0]).map_err(text)?;
+    let between = used();
+    let large = index(COUNTS[1]).map_err(text)?;
+    let bytes = (used() - between) as f64 - (between - start) as f64;
+    Ok((bytes / (COUNTS[1] - COUNTS[0]) as f64, [small, large]))
+}
+
+fn exact(dim: usize) -> Result<f64, String> {
+    let index = |count| {
+        let mut index = FlatIndex::<f32>::new(dim, Metric::L2, Device::Gpu(0))?;
+        index.add(&vectors(count, dim)).map(|()| index)
+    };
+    Ok(growth(index)?.0)
+}
+
+fn shifted(dim: usize) -> Result<f64, String> {
+    let index = |count| {
+        let mut index = ShiftedIndex::builder(dim).device(Device::Gpu(0)).build()?;
+        index.add(&vectors(count, dim)).map(|()| index)
+    };
+    Ok(growth(index)?.0)
+}
+
+/// Bytes in host memory, and on the device.
+fn inverted_file(dim: usize, encoding: Encoding) -> Result<(Option<f64>, f64), String> {
+    let index = |count| {
+        let mut index =
+            IvfIndex::<f32>::builder(dim, LISTS).encoding(encoding).device(Device::Cpu).iterations(2).build()?;
+        let rows = vectors(count, dim);
+        index.train(&rows[..COUNTS[0] * dim])?;
+        index.add(&rows)?;
+        index.move_to(Device::Gpu(0))?;
+        // The first search copies the index to the device.
+        index.search(&rows[..dim], 1, 1).map(|_| index)
+    };
+    let (of_device, [small, large]) = growth(index)?;
+    let bytes = large.statistics().bytes - small.statistics().bytes;
+    Ok((Some(bytes as f64 / (COUNTS[1] - COUNTS[0]) as f64), of_device))
 }
 
 /// Re-ranks as many candidates as take just the dynamic shared memory that a launch may have unasked: the kernel's own word is beyond it.

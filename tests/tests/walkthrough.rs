@@ -4,6 +4,7 @@
 //! compiled most dependencies: so a first run compiles little more than the project's own crates, and a later one only what has changed. On a
 //! machine without the sources or without cargo the tests show as ignored.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -22,13 +23,20 @@ macro_rules! host_folder {
 /// The page that the test follows.
 const KERNELS: &str = include_str!("../../docs/KERNELS.md");
 const README: &str = include_str!("../../README.md");
+/// The page of the library's package, which is also the front page of its documentation.
+const PACKAGE: &str = include_str!("../../host/README.md");
+const GUIDE: &str = include_str!("../../docs/GUIDE.md");
+/// Where the features of the library are declared.
+const MANIFEST: &str = include_str!("../../host/Cargo.toml");
 /// The pages whose paths must exist. Links are relative to the page, paths in backticks to the repository.
-const PAGES: [(&str, &str); 8] = [
+const PAGES: [(&str, &str); 10] = [
     ("README.md", README),
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
     ("docs/ARCHITECTURE.md", include_str!("../../docs/ARCHITECTURE.md")),
+    ("docs/CHOOSING.md", include_str!("../../docs/CHOOSING.md")),
     ("docs/COST.md", include_str!("../../docs/COST.md")),
     ("docs/FIGURES.md", include_str!("../../docs/FIGURES.md")),
+    ("docs/GUIDE.md", GUIDE),
     ("docs/INDEXES.md", include_str!("../../docs/INDEXES.md")),
     ("docs/KERNELS.md", KERNELS),
     ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
@@ -71,6 +79,8 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("kernels::walkthrough", walkthrough),
         trial("readme::shows_the_same_kernel", same_kernel),
+        trial("readme::shows_the_example_of_the_package", same_example),
+        trial("pages::tables_have_every_feature", every_feature),
         trial("pages::paths_that_they_name_exist", paths_exist),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -251,6 +261,31 @@ fn same_kernel() -> Result<()> {
         [kernel, _, _] if kernel.strip_prefix("rs\n") == Some(block(&format!("`{KERNEL}`"), "rs")?) => Ok(()),
         _ => Err("README.md does not show the kernel, the command and the message".to_owned()),
     }
+}
+
+/// README.md and the page of the package show the same program.
+fn same_example() -> Result<()> {
+    let example = |page: &'static str| page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+    match (example(README), example(PACKAGE)) {
+        (Some(ours), Some(theirs)) if ours == theirs => Ok(()),
+        (ours, theirs) => Err(format!("README.md shows {ours:?}, host/README.md shows {theirs:?}")),
+    }
+}
+
+/// The tables of the features have a row for each feature of the library, and the same rows.
+fn every_feature() -> Result<()> {
+    let declared = MANIFEST.split("[features]\n").nth(1).and_then(|rest| rest.split("\n[").next());
+    let declared = declared.ok_or("host/Cargo.toml has no features")?.lines();
+    let declared: BTreeSet<&str> = declared.filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+    let rows = |page: &'static str| -> BTreeSet<&str> {
+        let table = page.split("\n| feature |").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
+        table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect()
+    };
+    let (of_package, of_guide) = (rows(PACKAGE), rows(GUIDE));
+    if declared.len() >= 5 && of_package == declared && of_guide == declared {
+        return Ok(());
+    }
+    Err(format!("features {declared:?}; host/README.md has {of_package:?}, docs/GUIDE.md {of_guide:?}"))
 }
 
 /// The targets of all relative links exist, and so does everything in backticks that begins like a path of the repository, but for

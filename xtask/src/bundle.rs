@@ -85,7 +85,7 @@ struct Artifact {
     /// Folder of the executable's package.
     package: String,
     target: String,
-    /// cargo's target kind: lib, bin, test, bench.
+    /// cargo's target kind: lib, bin, test, bench, example.
     kind: String,
     /// Whether the bundle runs the executable as a test; benches are programs.
     is_test: bool,
@@ -97,7 +97,9 @@ impl Artifact {
     fn belongs(&self) -> bool {
         // The tests in host/tests need no GPU either.
         let of_package = matches!(self.package.as_str(), "host" | "cli" | "benches") && self.kind == "test";
-        !of_package && !matches!(self.target.as_str(), "emulator" | "driver_cases" | "driver_faults")
+        // Of the examples, one needs a GPU.
+        let example = self.kind == "example" && self.target != "select_on_stream";
+        !of_package && !example && !matches!(self.target.as_str(), "emulator" | "driver_cases" | "driver_faults")
     }
 
     /// A name that is unique among packages and kinds: `tests-gpu-test`.

@@ -1,11 +1,12 @@
 //! The repository's commands: `cargo xtask --help`.
 //!
-//! All commands except `floors`, `comments` and `fuzz` first make sure that a compiler for device code exists; they install one if it is missing, and
+//! All commands except `floors`, `comments`, `deny` and `fuzz` first make sure that a compiler for device code exists; they install one if it is missing, and
 //! print each installation. No command reads standard input.
 
 mod bundle;
 mod comments;
 mod demo;
+mod deny;
 mod device_compiler;
 mod floors;
 mod fuzz;
@@ -26,7 +27,7 @@ use cuda_builder::GpuArch;
 
 use shell::{Result, cargo};
 
-/// warpann's commands. All except floors, comments and fuzz first make sure that a compiler for device code exists, and install one if it is missing.
+/// warpann's commands. All except floors, comments, deny and fuzz first make sure that a compiler for device code exists, and install one if it is missing.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, max_term_width = 120)]
 struct Cli {
@@ -108,6 +109,11 @@ enum Command {
     /// compiled ones, and builds and runs a new crate that depends on the packages, outside of the repository: without the feature `cuda`,
     /// and with it by the documented line of configuration. Checks the number of crates and the size of the program. Needs the network.
     Package,
+    /// Check licences, duplicates, sources and advisories of the dependencies by cargo-deny
+    ///
+    /// deny.toml has the rules. Installs cargo-deny with cargo if it is missing. Where the database of advisories cannot be fetched, the
+    /// command says so and checks the rest.
+    Deny,
     /// Run `warpann bench` (release build) with the arguments that follow
     Bench {
         /// Passed to warpann bench: select, exact, --json ..
@@ -133,7 +139,7 @@ fn arch(name: &str) -> std::result::Result<GpuArch, String> {
 }
 
 fn run(command: Command) -> Result<()> {
-    if !matches!(command, Command::Fuzz { .. } | Command::Floors | Command::Comments) {
+    if !matches!(command, Command::Fuzz { .. } | Command::Floors | Command::Comments | Command::Deny) {
         device_compiler::ensure()?;
     }
     match command {
@@ -145,6 +151,7 @@ fn run(command: Command) -> Result<()> {
         Command::Ptx { arch, kernel, full, no_assemble } => ptx::run(&arch, &kernel, full, !no_assemble),
         Command::GpuBundle => bundle::run(),
         Command::Package => package::run(),
+        Command::Deny => deny::run(),
         Command::Bench { arguments } => {
             shell::run(cargo().args(["run", "--release", "-p", "warpann-cli", "--", "bench"]).args(arguments))
         }

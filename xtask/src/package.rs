@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::outside;
 use crate::shell::{self, Result, cargo};
 
-/// The published packages.
+/// The packages that are published. Each depends only on packages before it.
 pub const PACKAGES: [&str; 7] = [
     "warpann-cuda-std-macros",
     "warpann-cuda-std",

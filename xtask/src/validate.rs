@@ -12,10 +12,11 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     ("formatting", format),
     ("floors", crate::floors::run),
     ("comments", crate::comments::run),
+    ("dependencies", crate::deny::run),
     ("clippy", clippy),
     ("documentation", documentation),
     ("tests", tests),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use warpann::graph::GraphIndex;
 use warpann::io::Vectors;
 use warpann::ivf::{Bitset, IvfIndex, Refiner};
-use warpann::{Element, Error, Neighbors};
+use warpann::{Element, Error, NONE, Neighbors};
 
 use crate::progress::spinning;
 use crate::report::{Failure, Outcome, complain, positive};
@@ -71,28 +71,19 @@ impl IndexOptions {
         files.into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// The filter for an index, if the options name one.
-    pub fn bits<T: Element>(&self, access: Access, index: &IvfIndex<T>) -> Outcome<Option<Bitset>> {
+    /// Reads the ids of a filter, if the options name one.
+    pub fn filter(&self, access: Access) -> Outcome<Option<Filter<'_>>> {
         let (path, keep) = match (&self.filter, &self.exclude) {
             (Some(path), _) => (path, true),
             (None, Some(path)) => (path, false),
             (None, None) => return Ok(None),
         };
-        let mut named = spinning("reading the filter", || access.ids(path))?.ids;
-        named.sort_unstable();
-        named.dedup();
-        let mut found = 0;
-        let bits = index.filter(|id| {
-            let there = named.binary_search(&id).is_ok();
-            found += usize::from(there);
-            there == keep
-        });
+        let mut ids = spinning("reading the filter", || access.ids(path))?.ids;
         // Empty slots name no vector.
-        let ids = named.iter().filter(|&&id| id != warpann::NONE).count();
-        if found < ids {
-            complain(format_args!("note: {} of the {ids} ids in {} are not in the index", ids - found, path.display()));
-        }
-        Ok(Some(bits))
+        ids.retain(|&id| id != NONE);
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(Some(Filter { path, ids, keep }))
     }
 
     /// The original vectors, if the options name them. `dim` is the dimension of the index.
@@ -104,6 +95,32 @@ impl IndexOptions {
         }
         let ids = self.refine_ids.as_ref().map(|path| access.ids(path)).transpose()?.map(|ids| ids.ids);
         Ok(Some(Originals { path, vectors, ids, factor: self.refine_factor }))
+    }
+}
+
+/// The ids that a search may find, or may not.
+pub struct Filter<'a> {
+    path: &'a Path,
+    /// In ascending order, without duplicates, for binary search.
+    ids: Vec<u64>,
+    /// Whether the search may find these ids, or all others.
+    keep: bool,
+}
+
+impl Filter<'_> {
+    /// The filter for the ids of an index. Prints a note if the index does not hold some of the ids.
+    pub fn bits<T: Element>(&self, index: &IvfIndex<T>) -> Bitset {
+        let mut found = 0;
+        let bits = index.filter(|id| {
+            let named = self.ids.binary_search(&id).is_ok();
+            found += usize::from(named);
+            named == self.keep
+        });
+        let (ids, path) = (self.ids.len(), self.path.display());
+        if found < ids {
+            complain(format_args!("note: {} of the {ids} ids in {path} are not in the index", ids - found));
+        }
+        bits
     }
 }
 

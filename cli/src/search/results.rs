@@ -14,7 +14,7 @@ const RESULT_FORMATS: &str = "ibin, ivecs, npy, csv";
 const COLUMNS: [&str; 4] = ["query", "rank", "id", "distance"];
 
 impl Args {
-    /// The files that the command writes, `-` for standard output.
+    /// The files of `--out` and `--distances`, as far as they are given.
     pub fn outputs(&self) -> impl Iterator<Item = &Path> {
         [&self.out, &self.distances].into_iter().flatten().map(PathBuf::as_path)
     }

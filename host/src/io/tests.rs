@@ -304,6 +304,20 @@ fn streams_have_the_bytes_of_files() {
     assert_eq!(rest, &bytes[8..]);
 }
 
+#[test]
+fn a_writer_that_fails_leaves_the_old_file() {
+    let folder = folder();
+    let path = folder.path().join("text.csv");
+    write_file_with(&path, |out| out.write_all(b"old")).unwrap();
+    let failed = write_file_with(&path, |out| {
+        out.write_all(b"new")?;
+        Err(std::io::ErrorKind::Other.into())
+    });
+    assert!(matches!(failed, Err(Error::Io { path: named, .. }) if named == path));
+    assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
 /// Errors of streams have the given name, and a format that does not fit is refused before the first byte.
 #[test]
 fn streams_name_what_is_wrong() {
