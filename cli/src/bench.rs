@@ -93,32 +93,22 @@ fn named(name: &Path, extension: &str) -> PathBuf {
     file.into()
 }
 
-/// Checks the files NAME.EXTENSION of the option `--out NAME`, and `others`, before any work. A folder that is missing or cannot be written
-/// is reported under NAME, because the files have names that the user did not give.
-fn check_outputs<const N: usize>(
+/// As [`check_files`], for the outputs NAME.EXTENSION of the option `--out NAME` and `updated`, an input that the command replaces. A folder
+/// that is missing or cannot be written is reported under NAME, because the files have names that the user did not give.
+fn check_outputs<'a, const N: usize>(
     stdin: Stdin,
-    inputs: &[Option<&PathBuf>],
+    inputs: impl IntoIterator<Item = &'a Path>,
     name: Option<&Path>,
     extensions: [&str; N],
-    others: &[Option<&PathBuf>],
+    updated: Option<&Path>,
 ) -> Outcome {
     // NAME itself is not written, so it may be a folder.
     if let Some(name) = name.filter(|name| !name.is_dir()) {
         io::check_files([] as [&Path; 0], [name])?;
     }
-    let outputs = name.iter().flat_map(|name| extensions.map(|extension| named(name, extension)));
-    let outputs: Vec<PathBuf> = others.iter().flatten().map(|path| path.to_path_buf()).chain(outputs).collect();
-    let inputs = inputs.iter().flatten().map(|path| path.as_path());
-    check_files(stdin, inputs, outputs.iter().map(PathBuf::as_path))
-}
-
-/// Writes a line with the names of the fields, and then the rows.
-fn write_csv(path: &Path, rows: &[impl Serialize]) -> Outcome {
-    let failed = |error: String| Failure::Message(format!("{}: {error}", path.display()));
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    rows.iter().try_for_each(|row| writer.serialize(row)).map_err(|error| failed(error.to_string()))?;
-    let text = writer.into_inner().map_err(|error| failed(error.to_string()))?;
-    Ok(io::write_file(path, &text)?)
+    let outputs: Vec<PathBuf> =
+        name.iter().flat_map(|name| extensions.map(|extension| named(name, extension))).collect();
+    check_files(stdin, inputs, updated.into_iter().chain(outputs.iter().map(PathBuf::as_path)))
 }
 
 /// Writes the object of the command, as [`Out::object`] prints it, as indented JSON.

@@ -9,8 +9,8 @@ use serde::Serialize;
 use warpann::ivf::{IndexInfo, IvfIndex};
 use warpann::{Device, Element, Error, NONE};
 
-use crate::index::{BATCH, Place, Summary, add};
-use crate::progress::spinning;
+use crate::index::{BATCH, Place, Summary, add, open};
+use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
@@ -104,15 +104,14 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     check_files(args.access.stdin, inputs.into_iter().flatten(), [&**target])?;
     let info = IndexInfo::read(&args.index)?;
     let start = Instant::now();
-    let base = args.access.first_vectors(&args.base, args.rows)?;
+    let base = spinning("reading", || args.access.first_vectors(&args.base, args.rows))?;
     if base.rows() > 0 && base.dim() != info.dim {
         return Err(Error::WrongDimension { expected: info.dim, actual: base.dim() }.into());
     }
     let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
     with_element!(info.element, T => {
         let rows = exactly::<T>(&base, &args.base)?;
-        let (device, budget) = (args.place.device.clone(), args.place.memory_budget);
-        let mut index = IvfIndex::<T>::load_with(&args.index, device, budget, args.access.how)?;
+        let mut index = open::<T>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         add(&mut index, &rows, ids.as_ref().map(|ids| &ids.ids[..]), args.batch)?;
@@ -127,10 +126,10 @@ pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     check_files(args.access.stdin, [&*args.ids], [&**target])?;
     let info = IndexInfo::read(&args.index)?;
     let start = Instant::now();
-    let mut ids = args.access.ids(&args.ids)?.ids;
+    let mut ids = spinning("reading", || args.access.ids(&args.ids))?.ids;
     ids.retain(|&id| id != NONE);
     with_element!(info.element, T => {
-        let mut index = load::<T>(&args.index, args.access)?;
+        let mut index = open::<T>(&args.index, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         spinning(format!("removing {} vectors", ids.len()), || index.remove(&ids))?;
@@ -155,13 +154,16 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
     }
     with_element!(element, T => {
         let start = Instant::now();
-        let mut index = load::<T>(first, args.access)?;
+        let mut index = open::<T>(first, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        for path in others {
-            let other = load::<T>(path, args.access)?;
-            spinning(format!("merging {}", path.display()), || index.merge(&other)).map_err(|error| named(path, error))?;
+        let step = Step::of("merging", others.len(), "indexes");
+        for (number, path) in others.iter().enumerate() {
+            let other = IvfIndex::load_with(path, Device::Cpu, None, args.access.how)?;
+            index.merge(&other).map_err(|error| named(path, error))?;
+            step.at(number + 1);
         }
+        drop(step);
         let change = Change::Merged(args.index.len());
         save(&index, &args.out, change, load_seconds, start.elapsed().as_secs_f64(), out)
     })
@@ -170,11 +172,6 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
 /// An error of merging the index at `path`, with its path.
 fn named(path: &Path, error: Error) -> Failure {
     Failure::Message(format!("{}: {error}", path.display()))
-}
-
-/// Loads an index to change it without a GPU.
-fn load<T: Element>(path: &Path, access: Access) -> warpann::Result<IvfIndex<T>> {
-    IvfIndex::<T>::load_with(path, Device::Cpu, None, access.how)
 }
 
 /// Saves a changed index and prints the report.
@@ -187,7 +184,7 @@ fn save<T: Element>(
     out: &Out,
 ) -> Outcome {
     let start = Instant::now();
-    index.save(target)?;
+    spinning("saving the index", || index.save(target))?;
     let save_seconds = start.elapsed().as_secs_f64();
     let (name, text) = match change {
         Change::Added(count) => ("add", format!("{count} vectors")),

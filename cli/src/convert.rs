@@ -11,6 +11,7 @@ use warpann::io::{self, Format, IdMatrix, Vectors};
 use warpann::{Element, ElementType, Error, FileDefect};
 
 use crate::hdf5::{self, Matrix};
+use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::{Stdout, Written, check_files, is_stream};
 use crate::vectors::{Access, convert, with_element};
@@ -86,15 +87,14 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         return Err(Failure::Message(format!("{name} files hold {held}, not {element} (--element)")));
     }
     check_files(args.access.stdin, [&*args.input], [&*args.out])?;
-    let out = &out.aside(is_stream(&args.out));
     let start = Instant::now();
-    let matrix = args.read(format)?;
+    let matrix = spinning("reading", || args.read(format))?;
     let (kind, rows, columns, types) = match &matrix {
         Matrix::Vectors(vectors) => {
-            let types = args.write_vectors(vectors, format)?;
+            let types = spinning("converting", || args.write_vectors(vectors, format))?;
             ("vectors", args.range(vectors.rows())?.len(), vectors.dim(), Some(types))
         }
-        Matrix::Ids(ids) => ("ids", args.write_ids(ids, format)?, ids.k, None),
+        Matrix::Ids(ids) => ("ids", spinning("writing", || args.write_ids(ids, format))?, ids.k, None),
     };
     let report = Report {
         kind,
@@ -118,6 +118,11 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 }
 
 impl Args {
+    /// The files that the command writes, `-` for standard output.
+    pub fn outputs(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&*self.out)
+    }
+
     /// Reads the input for an output in `to`. An npy file can hold vectors or ids: the output's format selects one; if the output is npy as
     /// well, the element type of the input does.
     fn read(&self, to: Format) -> Outcome<Matrix> {

@@ -1,6 +1,6 @@
 //! Making an inverted-file index: the arguments that `build` and `bench ivf` share, and the description of the result.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -9,6 +9,7 @@ use warpann::{Element, Error, Metric, Placement};
 
 use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
+use crate::vectors::Access;
 
 /// The name of the encoding whose parameters are arguments of their own.
 const PQ: &str = "pq";
@@ -156,6 +157,16 @@ pub fn add<T: Element>(index: &mut IvfIndex<T>, base: &[T], ids: Option<&[u64]>,
         }),
     };
     Ok(added?)
+}
+
+/// Opens an index file.
+pub fn open<T: Element>(
+    path: &Path,
+    device: impl Into<Placement>,
+    memory_budget: Option<u64>,
+    access: Access,
+) -> Outcome<IvfIndex<T>> {
+    Ok(spinning("opening the index", || IvfIndex::load_with(path, device, memory_budget, access.how))?)
 }
 
 /// A short description of an index.

@@ -8,12 +8,13 @@ use warpann::ivf::IndexInfo;
 
 use crate::index::{describe, kind_of};
 use crate::report::{Out, Outcome, bytes};
+use crate::streams::parse_index;
 
 /// Arguments of `info`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Show only the properties of this index file, from its header.
-    #[arg(long, value_name = "INDEX")]
+    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: Option<PathBuf>,
     /// List the kernels of this build, a line for each module.
     #[arg(long, conflicts_with = "index")]

@@ -1,6 +1,6 @@
 //! `warpann kmeans`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -9,7 +9,7 @@ use warpann::{Element, Placement, io};
 
 use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, parse_bytes};
-use crate::streams::{F32_FORMATS, Stdout, check_files, is_stream};
+use crate::streams::{F32_FORMATS, Stdout, check_files};
 use crate::vectors::{Access, with_element};
 
 /// Arguments of `kmeans`.
@@ -27,6 +27,13 @@ pub struct Args {
     access: Access,
     #[command(flatten)]
     stdout: Stdout,
+}
+
+impl Args {
+    /// The files that the command writes, `-` for standard output.
+    pub fn outputs(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&*self.out)
+    }
 }
 
 /// The options of a clustering, shared with `bench kmeans`.
@@ -129,8 +136,7 @@ struct Iteration {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     // Checked before the work.
     args.stdout.format_of(&args.out, F32_FORMATS)?;
-    check_files(args.access.stdin, [&*args.base], [&*args.out])?;
-    let out = &out.aside(is_stream(&args.out));
+    check_files(args.access.stdin, [&*args.base], args.outputs())?;
     let start = Instant::now();
     let base = spinning("reading the base", || args.access.vectors(&args.base))?;
     let load_seconds = start.elapsed().as_secs_f64();
@@ -164,7 +170,7 @@ fn train<T: Element>(args: &Args, base: &io::Vectors, load_seconds: f64, out: &O
     drop(step);
     let train_seconds = start.elapsed().as_secs_f64();
     printed?;
-    args.stdout.write_vectors(&args.out, &found.centroids, found.dim)?;
+    spinning("writing the centroids", || args.stdout.write_vectors(&args.out, &found.centroids, found.dim))?;
     let report = Report {
         device: found.device.to_string(),
         element: T::TYPE.name(),

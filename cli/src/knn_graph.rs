@@ -6,13 +6,13 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::graph::{Graph, GraphIndex, KnnGraph, Progress};
 use warpann::io::Vectors;
-use warpann::ivf::{IndexInfo, IvfIndex};
+use warpann::ivf::IndexInfo;
 use warpann::{Device, Element, Error, FlatIndex, Metric};
 
-use crate::index::describe;
+use crate::index::{describe, open};
 use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, parse_bytes, positive};
-use crate::streams::{check_files, is_stream};
+use crate::streams::{check_files, is_stream, parse_index};
 use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `knn-graph`.
@@ -26,7 +26,7 @@ pub struct Args {
     k: usize,
     /// An index of the base, which `warpann build` made without --ids. The search is faster and misses some neighbours; without an index
     /// the graph is exact.
-    #[arg(long, value_name = "INDEX", conflicts_with = "metric")]
+    #[arg(long, value_name = "INDEX", conflicts_with = "metric", value_parser = parse_index)]
     index: Option<PathBuf>,
     /// With --index: lists to search for each vector; unless given, the number that the index holds.
     #[arg(long, requires = "index", value_parser = positive)]
@@ -125,9 +125,7 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let mut index = spinning("opening the index", || {
-        IvfIndex::<T>::load_with(path, args.device, args.memory_budget, args.access.how)
-    })?;
+    let mut index = open::<T>(path, args.device, args.memory_budget, args.access)?;
     if let Some(probes) = args.probes {
         index.set_probes(probes)?;
     }

@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use report::{Failure, Out};
+use streams::is_stream;
 
 /// Nearest-neighbour search on GPU and CPU, exact or by an inverted-file index.
 #[derive(Debug, Parser)]
@@ -91,6 +92,20 @@ enum Command {
     Man(man::Args),
 }
 
+impl Command {
+    /// Whether standard output is an output file of the command, so that the report goes to standard error.
+    fn writes_data_to_stdout(&self) -> bool {
+        match self {
+            Self::Convert(args) => args.outputs().any(is_stream),
+            Self::Search(args) => args.outputs().any(is_stream),
+            Self::Shifted(args) => args.outputs().any(is_stream),
+            Self::Kmeans(args) => args.outputs().any(is_stream),
+            // The others write only files.
+            _ => false,
+        }
+    }
+}
+
 /// The command that a command line names, such as `bench ivf`; none if the line names no command.
 fn command_of(words: &[OsString]) -> Option<String> {
     let root = Args::command();
@@ -117,8 +132,8 @@ fn refuse(error: &clap::Error, words: &[OsString], command: Option<String>) -> E
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// 0: done; 1: failed, with `error: ...` on standard error; 2: the command line is wrong. With `--json` the error is also an object on
-/// standard output.
+/// 0: done; 1: failed, with `error: ...` on standard error; 2: the command line is wrong. With `--json` the error is also an object, where
+/// the report would be.
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     let command = command_of(&words);
@@ -126,7 +141,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return refuse(&error, &words, command),
     };
-    let out = Out::new(args.json, command);
+    let out = Out::new(args.json, command).aside(args.command.writes_data_to_stdout());
     if args.json || args.quiet {
         progress::hide();
     }

@@ -143,8 +143,8 @@ impl Out {
     }
 
     /// The same output, but on standard error if `data` is written to standard output.
-    pub fn aside(&self, data: bool) -> Self {
-        Self { json: self.json, aside: data, command: self.command.clone() }
+    pub fn aside(self, data: bool) -> Self {
+        Self { aside: data, ..self }
     }
 
     /// Prints a line; nothing with `--json`.
@@ -175,10 +175,10 @@ impl Out {
         Ok(serde_json::to_string_pretty(&self.document(object))? + "\n")
     }
 
-    /// Prints `error: MESSAGE` on standard error and, with `--json`, the error as an object on standard output.
+    /// Prints `error: MESSAGE` on standard error and then, with `--json`, the error as the command's object.
     pub fn fail(&self, failure: &Failure) {
         complain(format_args!("error: {failure}"));
-        // If standard output cannot be written, the line on standard error remains.
+        // If the object cannot be written, the line on standard error remains.
         let _ = self.object(&failure.fields());
     }
 
@@ -244,6 +244,27 @@ pub fn positive(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_has_every_kind_of_failure() {
+        let failed = || std::io::Error::other("failed");
+        let all = [
+            Failure::Message(String::new()),
+            Failure::NoFormat { stream: "standard input", option: "--format" },
+            Failure::WrongFormat { option: "--out-format", format: "bin", known: "npy" },
+            Failure::NeedsIndex { option: "--filter" },
+            Failure::Usage(String::new()),
+            Failure::difference(String::new(), &()),
+            Failure::Output(failed()),
+            Failure::Report(failed()),
+        ];
+        let page = include_str!("../../docs/JSON.md").split("\n## Errors\n").nth(1).unwrap();
+        let errors = page.split("\n## ").next().unwrap();
+        for failure in all {
+            let kind = failure.kind();
+            assert_eq!(errors.matches(&format!("\n| `{kind}` |")).count(), 1, "{kind}");
+        }
+    }
 
     #[test]
     fn bytes_are_parsed_and_printed() {

@@ -13,10 +13,10 @@ use warpann::io::{GroundTruth, Vectors};
 use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, SearchOptions};
 use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, metric};
 
-use crate::index::describe;
+use crate::index::{describe, open};
 use crate::progress::{Step, spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
-use crate::report::{Out, Outcome, complain, parse_bytes, positive};
+use crate::report::{Failure, Out, Outcome, complain, parse_bytes, positive};
 use crate::streams::{Stdout, check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
 use options::{IndexOptions, Originals, refine};
@@ -152,7 +152,6 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         });
     }
     args.check(args.index.as_deref())?;
-    let out = &out.aside(args.data_on_stdout());
     let report = match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index)?,
         (None, Some(base)) => search_base(args, base)?,
@@ -192,8 +191,9 @@ pub struct BaseFiles {
 impl BaseFiles {
     /// Reads the files, and converts base and queries to one element type.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
-        let mut base = args.access.vectors(path)?;
-        let mut queries = args.access.vectors(&args.query)?;
+        // The note below is printed when the step has ended.
+        let read = || Ok::<_, Failure>((args.access.vectors(path)?, args.access.vectors(&args.query)?));
+        let (mut base, mut queries) = spinning("reading", read)?;
         if base.rows() > 0 {
             check_dim(base.dim(), &queries)?;
         }
@@ -222,7 +222,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
         let queries = exactly::<T>(&queries, &args.query)?;
         let count = queries.len() / info.dim;
         let filter = args.options.filter(args.access)?;
-        let originals = args.options.originals(args.access, info.dim)?;
+        let originals = spinning("reading the original vectors", || args.options.originals(args.access, info.dim))?;
         let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
         let room = match args.options.radius {
             Some(_) => (Vec::new(), Vec::new()),
@@ -231,9 +231,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
         let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = spinning("opening the index", || {
-            IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)
-        })?;
+        let index = open::<T>(path, args.device.clone(), args.memory_budget, args.access)?;
         args.check_ids(index.greatest_id())?;
         let refiner = match (&originals, &rows) {
             (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),
@@ -260,7 +258,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
 /// Adds vectors to an exact index and searches it.
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let BaseFiles { base, queries, truth, dim } = spinning("reading", || BaseFiles::read(args, path))?;
+    let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
     args.check_ids((base.rows() as u64).checked_sub(1))?;
     let results = results(queries.rows(), args.k, args.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
@@ -404,7 +402,7 @@ impl<T: Element> Job<'_, T> {
     ) -> Outcome<Report> {
         let start = Instant::now();
         search_all(index, &self.queries, candidates, &mut ids, &mut distances)?;
-        let found = refine(&self.queries, &Neighbors { k: candidates, ids, distances })?;
+        let found = spinning("refining", || refine(&self.queries, &Neighbors { k: candidates, ids, distances }))?;
         let search_seconds = start.elapsed().as_secs_f64();
         self.report(&found.ids, &found.distances, search_seconds)
     }

@@ -11,7 +11,7 @@ use warpann::{Device, Error};
 
 use crate::progress::spinning;
 use crate::report::{Out, Outcome, parse_bytes, positive};
-use crate::streams::{F32_FORMATS, ID_FORMATS, Stdout, check_files, is_stream};
+use crate::streams::{F32_FORMATS, ID_FORMATS, Stdout, check_files};
 use crate::vectors::{Access, exactly};
 
 /// Arguments of `shifted`.
@@ -70,6 +70,13 @@ pub struct Args {
     stdout: Stdout,
 }
 
+impl Args {
+    /// The files that the command writes, `-` for standard output.
+    pub fn outputs(&self) -> impl Iterator<Item = &Path> {
+        [&self.out, &self.distances].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
 /// The report of the command, as JSON.
 #[derive(Serialize)]
 struct Report {
@@ -124,9 +131,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     args.out.as_ref().map(|path| args.stdout.format_of(path, ID_FORMATS)).transpose()?;
     args.distances.as_ref().map(|path| args.stdout.format_of(path, F32_FORMATS)).transpose()?;
     let inputs = [&args.base, &args.mesh, &args.query].into_iter().flatten().map(PathBuf::as_path);
-    let outputs = || [&args.out, &args.distances].into_iter().flatten().map(PathBuf::as_path);
-    check_files(args.access.stdin, inputs, outputs())?;
-    let out = &out.aside(outputs().any(is_stream));
+    check_files(args.access.stdin, inputs, args.outputs())?;
     let start = Instant::now();
     let (kind, dim, base) = spinning("reading", || read_base(args))?;
     let queries = args.query.as_deref().map(|path| read_queries(args, path, dim)).transpose()?;

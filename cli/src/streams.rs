@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use serde::Serialize;
 use warpann::graph::Graph;
 use warpann::io::{self, Format, GroundTruth, IdMatrix, Open, Vectors};
 use warpann::{Element, Error};
@@ -142,8 +143,19 @@ impl Stdout {
         }
     }
 
-    /// Writes what `write` writes to a file or to standard output.
-    pub fn write_text(self, path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Outcome {
+    /// Writes csv to a file or to standard output: a line with the names of the columns, which are the fields of a row, and then the rows.
+    pub fn write_table<R: Serialize>(
+        self,
+        path: &Path,
+        columns: &[&str],
+        rows: impl IntoIterator<Item = R>,
+    ) -> Outcome {
+        let write = |out: &mut dyn Write| {
+            let mut table = csv::WriterBuilder::new().has_headers(false).from_writer(out);
+            table.write_record(columns)?;
+            rows.into_iter().try_for_each(|row| table.serialize(row))?;
+            table.flush()
+        };
         if !is_stream(path) {
             return Ok(io::write_file_with(path, |file| write(file))?);
         }
@@ -163,10 +175,10 @@ fn to_stdout(write: impl FnOnce(std::io::StdoutLock<'static>) -> warpann::Result
 
 /// Checks the files of a command before any work: standard input is at most one input and has a format, standard output is at most one
 /// output, and the other files are right for [`io::check_files`].
-pub fn check_files<'a>(
+pub fn check_files<'i, 'o>(
     stdin: Stdin,
-    inputs: impl IntoIterator<Item = &'a Path>,
-    outputs: impl IntoIterator<Item = &'a Path>,
+    inputs: impl IntoIterator<Item = &'i Path>,
+    outputs: impl IntoIterator<Item = &'o Path>,
 ) -> Outcome {
     let (streams, inputs): (Vec<&Path>, Vec<&Path>) = inputs.into_iter().partition(|path| is_stream(path));
     if streams.len() > 1 {

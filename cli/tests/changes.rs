@@ -4,7 +4,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{failure, json, piped, warpann};
+use common::{failure, json, piped, warpann, words};
 use tempfile::TempDir;
 use warpann::io;
 
@@ -43,11 +43,7 @@ impl Files {
 
     /// Arguments whose words with `@` in front are files of the folder.
     fn args(&self, line: &str) -> Vec<String> {
-        let word = |word: &str| match word.strip_prefix('@') {
-            Some(name) => format!("{}/{name}", self.0.path().display()),
-            None => word.to_owned(),
-        };
-        line.split_whitespace().map(word).collect()
+        words(self.0.path(), line)
     }
 
     fn json(&self, line: &str) -> serde_json::Value {

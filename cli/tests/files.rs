@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{SAMPLE, failure, json, warpann};
+use common::{SAMPLE, failure, json, warpann, words};
 use warpann::io;
 
 /// A folder with vectors, queries, ground truth, ids and an index.
@@ -30,11 +30,7 @@ impl Files {
 
     /// Arguments whose words with `@` in front are files of the folder.
     fn args(&self, line: &str) -> Vec<String> {
-        let word = |word: &str| match word.strip_prefix('@') {
-            Some(name) => format!("{}/{name}", self.0.path().display()),
-            None => word.to_owned(),
-        };
-        line.split_whitespace().map(word).collect()
+        words(self.0.path(), line)
     }
 
     /// The message of a command that must fail; it must leave all files as they were, and no others.

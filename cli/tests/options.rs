@@ -5,7 +5,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{SAMPLE, failure, json, piped, warpann};
+use common::{SAMPLE, failure, json, piped, warpann, words};
 use serde_json::Value;
 use tempfile::TempDir;
 use warpann::io;
@@ -45,11 +45,7 @@ impl Files {
     }
 
     fn args(&self, line: &str) -> Vec<String> {
-        let word = |word: &str| match word.strip_prefix('@') {
-            Some(name) => format!("{}/{name}", self.0.path().display()),
-            None => word.to_owned(),
-        };
-        line.split_whitespace().map(word).collect()
+        words(self.0.path(), line)
     }
 
     fn json(&self, line: &str) -> Value {
@@ -318,6 +314,7 @@ fn options_that_do_not_fit_are_refused_by_name() {
         ("kmeans --centroids 2 --base @base.fbin --out - --out-format ibin".into(), "this output are fbin, fvecs, npy"),
         ("knn-graph --base @base.fbin --out -".into(), "a graph grows in files"),
         ("components --graph -".into(), "standard input has no extension"),
+        ("bench exact --base - --query - --format fbin".into(), "standard input can be only one of the inputs"),
     ] {
         let message = files.failure(1, &line);
         assert!(message.contains(expected), "{line}: {message}: expected {expected}");
@@ -348,6 +345,9 @@ fn options_that_do_not_fit_are_refused_by_name() {
         format!("{SEARCH} --out-format text"),
         "search --index - --query @query.fvecs".into(),
         "build --base @base.fbin --out -".into(),
+        "info --index -".into(),
+        "knn-graph --base @base.fbin --index - --out @g.ibin".into(),
+        "bench ivf --base @base.fbin --query @query.fvecs --index -".into(),
         // The name that ground truth had in this command before.
         "bench ivf --index @x.ivf --query @query.fvecs --truth @ids.npy".into(),
     ] {

@@ -6,7 +6,7 @@ mod schema;
 
 use std::collections::BTreeSet;
 
-use common::{SAMPLE, command_lines, warpann};
+use common::{SAMPLE, command_lines, piped, warpann, words};
 use serde_json::{Value, json};
 use warpann::io;
 
@@ -25,6 +25,15 @@ const LINES: &[&str] = &[
     "search --device cpu --base @base.fbin --query @query.npy --k 2 --gt @gt.npy --show 2",
     "search --device cpu --index @x.ivf --query @query.npy --k 2 --gt @gt.npy --show 2",
     "search --device cpu --base @base.fbin --query @query.npy",
+    "search --device cpu --index @x.ivf --query @query.npy --k 2 --filter @gt.npy --refine @base.fbin",
+    "search --device cpu --index @x.ivf --query @query.npy --radius 9 --exclude @gt.npy --show 2 --out @r.csv",
+    "search --device cpu --index @x.ivf --query @query.npy --radius inf",
+    "add --device cpu --index @x.ivf --base @query.npy --out @more.ivf",
+    "remove --index @more.ivf --ids @added.npy",
+    "build --device cpu --base @query.npy --train @base.fbin --ids @added.npy --lists 4 --iterations 2 --out @other.ivf",
+    "merge --index @more.ivf @other.ivf --out @both.ivf",
+    "convert --in @base.fbin --element f16 --out @half.npy",
+    "convert --in @gt.npy --out @gt.ivecs",
     "shifted --device cpu --base @base.fbin --query @query.npy --k 2 --exact-sample 4 --show 2",
     "shifted --device cpu --base @base.fbin --self-join --k 2",
     "kmeans --device cpu --base @base.fbin --centroids 3 --iterations 2 --out @c.npy",
@@ -33,7 +42,7 @@ const LINES: &[&str] = &[
     "components --graph @g.ibin",
     "path --graph @g.ibin --base @base.fbin --from 3 --to 3",
     "path --graph @g.ibin --base @base.fbin --from 0 --to 1",
-    "verify --cases 3 --seed 1 --device cpu",
+    "verify --cases 3 --seed 4 --device cpu",
     "verify --repeat 20 --threads 2 --seed 1 --device cpu",
     "bench select --device cpu --rows 2 --cols 50 --k 5 --repeat 2",
     "bench select --device cpu --rows 2 --cols 50 --k 1 --repeat 1",
@@ -42,7 +51,7 @@ const LINES: &[&str] = &[
     "bench ivf --device cpu --base @base.fbin --query @query.npy --index @pq.ivf --target-recall 0.1 --repeat 1 --out @pq",
     "bench kmeans --device cpu --base @base.fbin --centroids 3 --iterations 2 --repeat 1 --out @k",
     "bench kmeans --device cpu --base @base.fbin --centroids 3 --iterations 0 --repeat 1",
-    "bench start-up --device cpu",
+    "bench start-up --device cpu --n 50",
     "chart @flat.json @pq.json --out @both",
     "completions bash",
     "man",
@@ -56,17 +65,18 @@ fn files() -> tempfile::TempDir {
     io::write_vectors(folder.path().join("base.fbin"), &values, 4).unwrap();
     io::write_vectors(folder.path().join("query.npy"), &values[..16], 4).unwrap();
     io::write_ids(folder.path().join("gt.npy"), &[0, 1, 1, 2, 2, 3, 3, 4], 2).unwrap();
+    io::write_ids(folder.path().join("added.npy"), &[60, 61, 62, 63], 1).unwrap();
     folder
+}
+
+/// The words of a line, with `--json`. Words with `@` are files of the folder.
+fn json_words(folder: &tempfile::TempDir, line: &str) -> Vec<String> {
+    [words(folder.path(), line), vec!["--json".to_owned()]].concat()
 }
 
 /// Runs a line with `--json`; returns exit code, object and standard error. Standard output must be one line of JSON.
 fn run(folder: &tempfile::TempDir, line: &str) -> (i32, Value, String) {
-    let word = |word: &str| match word.strip_prefix('@') {
-        Some(name) => folder.path().join(name).display().to_string(),
-        None => word.to_owned(),
-    };
-    let words: Vec<String> = line.split_whitespace().map(word).chain(["--json".to_owned()]).collect();
-    let (code, stdout, stderr) = warpann(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let (code, stdout, stderr) = warpann(&json_words(folder, line).iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(stdout.lines().count(), 1, "{line}: {stdout}");
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{line}: {error}: {stdout}")), stderr)
 }
@@ -120,6 +130,12 @@ fn a_failure_is_one_object_with_its_kind() {
         ("search --device cpu --base @base.fbin --query @query.npy --k 0", "zero_k"),
         ("search --device cpu --base @base.txt --query @query.npy", "unknown_extension"),
         ("search --device gpu:9999 --base @base.fbin --query @query.npy", "no_device no_such_device"),
+        ("search --device cpu --base @base.fbin --query @query.npy --radius 1", "needs_index"),
+        ("search --device cpu --base - --query @query.npy", "no_format"),
+        ("add --device cpu --index @base.fbin --base @query.npy", "bad_file"),
+        ("remove --index @none.ivf --ids @gt.npy", "io"),
+        ("merge --index @base.fbin --out @y.ivf", "invalid_input"),
+        ("convert --in @base.fbin --out @x.ivecs", "invalid_input"),
         ("shifted --device cpu --base @base.fbin --self-join --out @base.fbin", "unknown_extension"),
         ("kmeans --device cpu --base @base.fbin --centroids 3 --out @base.fbin", "same_file"),
         ("knn-graph --device cpu --base @base.fbin --k 0 --out @g.ibin", "zero_k"),
@@ -143,6 +159,52 @@ fn a_failure_is_one_object_with_its_kind() {
         assert!(kind.split(' ').any(|kind| kind == found), "{line}: {object}");
         assert!(line.starts_with(object["command"].as_str().unwrap()), "{line}: {object}");
         assert_eq!(stderr, format!("error: {message}\n"));
+    }
+}
+
+/// With `-` as an output, standard output holds the data or nothing, and the object is the last line of standard error.
+#[test]
+fn the_object_is_not_among_the_data() {
+    let folder = files();
+    io::write_vectors(folder.path().join("other.npy"), &[1u8, 2, 3, 4], 4).unwrap();
+    let run = |line: &str| {
+        let (code, stdout, stderr) =
+            piped(&json_words(&folder, line).iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+        let object: Value = serde_json::from_str(stderr.lines().last().unwrap_or_default())
+            .unwrap_or_else(|error| panic!("{line}: {error}: {stderr}"));
+        schema::check(&object);
+        assert!(line.starts_with(object["command"].as_str().unwrap()), "{line}: {object}");
+        (code, stdout, stderr, object)
+    };
+    let search = "search --device cpu --base @base.fbin --query";
+    for (line, lines) in [
+        ("convert --in @base.fbin --out - --out-format fvecs".to_owned(), 1),
+        ("convert --in @gt.npy --out - --out-format ibin".into(), 1),
+        (format!("{search} @query.npy --out - --out-format csv"), 1),
+        (format!("{search} @query.npy --distances - --out-format npy"), 1),
+        // In front of the object stands a note on the different element types.
+        (format!("{search} @other.npy --out - --out-format ibin"), 2),
+        ("shifted --device cpu --base @base.fbin --self-join --distances - --out-format fbin".into(), 1),
+        ("kmeans --device cpu --base @base.fbin --centroids 3 --iterations 2 --out - --out-format npy".into(), 1),
+    ] {
+        let (code, stdout, stderr, object) = run(&line);
+        assert_eq!((code, stderr.lines().count()), (0, lines), "{line}: {stderr}");
+        assert!(object.get("error").is_none() && !stdout.is_empty(), "{line}: {object}");
+        assert!(!String::from_utf8_lossy(&stdout).contains("schema"), "{line}: {stdout:?}");
+    }
+    for (line, kind) in [
+        ("convert --in @none.fbin --out - --out-format npy".to_owned(), "io"),
+        ("convert --in @base.fbin --out -".into(), "no_format"),
+        ("convert --in @base.fbin --out - --out-format csv".into(), "wrong_format"),
+        (format!("{search} @none.npy --out - --out-format csv"), "io"),
+        (format!("{search} @query.npy --distances - --out-format ibin"), "wrong_format"),
+        ("shifted --device cpu --base @base.fbin --self-join --out -".into(), "no_format"),
+        ("kmeans --device cpu --base @base.fbin --centroids 0 --out - --out-format npy".into(), "zero_clusters"),
+    ] {
+        let (code, stdout, stderr, object) = run(&line);
+        assert_eq!((code, stdout.len(), object["error"]["kind"].as_str()), (1, 0, Some(kind)), "{line}: {stderr}");
+        let message = object["error"]["message"].as_str().unwrap();
+        assert!(stderr.starts_with(&format!("error: {message}\n")) && stderr.lines().count() == 2, "{line}: {stderr}");
     }
 }
 
@@ -192,8 +254,8 @@ fn a_field_that_the_schema_lacks_is_refused() {
     let schema = schema::schema();
     let mut all = Vec::new();
     properties(&schema["$defs"]["search"], "/$defs/search", &mut all);
-    // All fields but those of an index.
-    let printed = |name: &str| !["index", "probes"].contains(&name);
+    // All fields but those of an index and of its options.
+    let printed = |name: &str| !["index", "probes", "filtered", "candidates"].contains(&name);
     all.retain(|(_, name)| printed(name));
     assert_eq!(all.len(), 21, "{all:?}");
     for (at, name) in all {

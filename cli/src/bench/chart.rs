@@ -244,8 +244,8 @@ struct Report<'a> {
 
 /// Draws the chart and prints the best points.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let inputs: Vec<Option<&PathBuf>> = args.reports.iter().map(Some).collect();
-    check_outputs(Stdin::default(), &inputs, Some(&args.out), EXTENSIONS, &[])?;
+    let inputs = args.reports.iter().map(PathBuf::as_path);
+    check_outputs(Stdin::default(), inputs, Some(&args.out), EXTENSIONS, None)?;
     let mut all = args.reports.iter().map(|path| read(path)).collect::<Outcome<Vec<_>>>()?;
     for measured in &mut all {
         let wanted = |list: &[usize], value: usize| list.is_empty() || list.contains(&value);

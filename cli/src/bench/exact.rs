@@ -9,6 +9,7 @@ use warpann::{FlatIndex, Metric, Placement};
 use super::{Times, random};
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
+use crate::streams::check_files;
 use crate::vectors::Access;
 
 /// Arguments of `bench exact`.
@@ -67,6 +68,7 @@ struct Exact {
 
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let &Args { k, metric, repeat, .. } = args;
+    check_files(args.access.stdin, [&args.base, &args.query].into_iter().flatten().map(PathBuf::as_path), [])?;
     let (base, probes, dim) = match (&args.base, &args.query) {
         (Some(base), Some(query)) => {
             let read = || Ok::<_, Failure>((from_file(args, base)?, from_file(args, query)?));

@@ -10,11 +10,12 @@ use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions, recall};
 use warpann::{Element, Error, FlatIndex, Metric, NONE};
 
 use super::chart::{Axis, Measured, Picture, Point};
-use super::{check_outputs, named, write_csv, write_json};
-use crate::index::{BATCH, Place, Recipe, Summary};
+use super::{check_outputs, named, write_json};
+use crate::index::{BATCH, Place, Recipe, Summary, open};
 use crate::progress::{Step, spinning};
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
+use crate::streams::{Stdout, parse_index};
 use crate::vectors::{Access, exactly, with_element};
 
 /// The ranks for which recall is reported, in addition to k.
@@ -28,7 +29,7 @@ const EXTENSIONS: [&str; 4] = ["csv", "json", "svg", "png"];
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The index to measure, which `warpann build` made.
-    #[arg(long, value_name = "INDEX", conflicts_with_all = [
+    #[arg(long, value_name = "INDEX", value_parser = parse_index, conflicts_with_all = [
         "kind", "lists", "sub_quantizers", "bits", "opq", "metric", "train", "seed", "iterations", "points_per_centroid",
     ])]
     index: Option<PathBuf>,
@@ -79,7 +80,8 @@ impl Args {
         let (index, updated) =
             if self.target_recall.is_some() { (None, &self.index) } else { (self.index.as_ref(), &None) };
         let inputs = [index, self.base.as_ref(), Some(&self.query), self.gt.as_ref(), self.recipe.train.as_ref()];
-        check_outputs(self.access.stdin, &inputs, self.out.as_deref(), EXTENSIONS, &[updated.as_ref()])
+        let inputs = inputs.into_iter().flatten().map(PathBuf::as_path);
+        check_outputs(self.access.stdin, inputs, self.out.as_deref(), EXTENSIONS, updated.as_deref())
     }
 }
 
@@ -118,6 +120,27 @@ struct Row {
     latency_p99_ms: f64,
     /// Number of timed calls.
     calls: usize,
+}
+
+impl Row {
+    /// The names of the fields.
+    const COLUMNS: [&str; 15] = [
+        "k",
+        "probes",
+        "batch",
+        "recall",
+        "recall_1",
+        "recall_10",
+        "recall_100",
+        "nearest_in_1",
+        "nearest_in_10",
+        "nearest_in_100",
+        "queries_per_second",
+        "latency_p50_ms",
+        "latency_p95_ms",
+        "latency_p99_ms",
+        "calls",
+    ];
 }
 
 /// The result of `--target-recall`.
@@ -176,9 +199,8 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
     let probes = exactly::<T>(queries, &args.query)?;
     let (mut index, train_seconds, add_seconds) = match (&args.index, &rows) {
         (Some(path), _) => {
-            let (device, budget) = (args.place.device.clone(), args.place.memory_budget);
-            let open = || IvfIndex::<T>::load_with(path, device, budget, args.access.how);
-            (spinning("opening the index", open)?, None, None)
+            let index = open::<T>(path, args.place.device.clone(), args.place.memory_budget, args.access)?;
+            (index, None, None)
         }
         (None, Some(rows)) => {
             let train = args
@@ -415,7 +437,7 @@ struct Calls {
 
 /// Writes the table and the curve: NAME.csv, NAME.json, NAME.svg, NAME.png.
 fn write(name: &Path, report: &Report, axis: Axis, out: &Out) -> Outcome {
-    write_csv(&named(name, "csv"), &report.rows)?;
+    Stdout::default().write_table(&named(name, "csv"), &Row::COLUMNS, &report.rows)?;
     write_json(&named(name, "json"), report, out)?;
     let point = |row: &Row| Point {
         k: row.k,

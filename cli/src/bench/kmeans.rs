@@ -6,10 +6,11 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::{Element, io};
 
-use super::{Times, check_outputs, named, write_csv, write_json};
+use super::{Times, check_outputs, named, write_json};
 use crate::kmeans::Recipe;
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
+use crate::streams::Stdout;
 use crate::vectors::{Access, with_element};
 
 /// Arguments of `bench kmeans`.
@@ -56,9 +57,14 @@ struct Iteration {
     seconds: f64,
 }
 
+impl Iteration {
+    /// The names of the fields.
+    const COLUMNS: [&str; 5] = ["iteration", "objective", "split", "imbalance", "seconds"];
+}
+
 /// Measures, writes the files, prints.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    check_outputs(args.access.stdin, &[Some(&args.base)], args.out.as_deref(), ["csv", "json"], &[])?;
+    check_outputs(args.access.stdin, [&*args.base], args.out.as_deref(), ["csv", "json"], None)?;
     let base = spinning("reading the base", || args.access.vectors(&args.base))?;
     with_element!(base.element(), T => measure::<T>(args, &base, out))
 }
@@ -99,7 +105,7 @@ fn measure<T: Element>(args: &Args, base: &io::Vectors, out: &Out) -> Outcome {
         out.line(format_args!("{iteration:>9} {objective:>16.8e} {imbalance:>10.2} {split:>6} {seconds:>10.4}"))?;
     }
     if let Some(name) = &args.out {
-        write_csv(&named(name, "csv"), &report.iterations)?;
+        Stdout::default().write_table(&named(name, "csv"), &Iteration::COLUMNS, &report.iterations)?;
         write_json(&named(name, "json"), &report, out)?;
     }
     out.object(&report)

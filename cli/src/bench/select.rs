@@ -12,6 +12,7 @@ use super::{Times, random};
 use crate::progress::Step;
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
+use crate::streams::{Stdin, check_files};
 
 /// Arguments of `bench select`.
 #[derive(Debug, clap::Args)]
@@ -104,7 +105,7 @@ impl WarpSelectModel {
 /// Times `select_k` on keys in host memory: on a GPU the copies to and from it are part of the time.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let &Args { k, rows, cols, device, algorithm, repeat, tune, .. } = args;
-    warpann::io::check_files([] as [&str; 0], &args.out)?;
+    check_files(Stdin::default(), [], args.out.as_deref())?;
     #[cfg(feature = "cuda")]
     if let Some(index) = resident_gpu(device)? {
         if tune {

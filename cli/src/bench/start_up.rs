@@ -7,7 +7,7 @@ use warpann::{Device, FlatIndex, Metric};
 
 use super::random;
 use crate::progress::Step;
-use crate::report::{Out, Outcome};
+use crate::report::{Out, Outcome, positive};
 
 /// Arguments of `bench start-up`.
 #[derive(Debug, clap::Args)]
@@ -15,6 +15,9 @@ pub struct Args {
     /// auto, cpu, gpu, gpu:N or emulator.
     #[arg(long, default_value = "auto")]
     pub device: Device,
+    /// Number of base vectors, of dimension 128.
+    #[arg(long, default_value_t = 100_000, value_parser = positive)]
+    pub n: usize,
 }
 
 /// Compares the times of the first and the second search of a process. The first includes opening the device, and the driver's compilation
@@ -28,7 +31,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         second_search_seconds: f64,
         start_up_seconds: f64,
     }
-    let (base, queries) = (random(100_000, 128, 1)?, random(1_000, 128, 2)?);
+    let (base, queries) = (random(args.n, 128, 1)?, random(1_000, 128, 2)?);
     let start = Instant::now();
     let mut index = FlatIndex::<f32>::new(128, Metric::L2, args.device)?;
     let open_seconds = start.elapsed().as_secs_f64();

@@ -8,6 +8,7 @@ use warpann::io::Vectors;
 use warpann::ivf::{Bitset, IvfIndex, Refiner};
 use warpann::{Element, Error, NONE, Neighbors};
 
+use crate::progress::spinning;
 use crate::report::{Failure, Outcome, complain, positive};
 use crate::vectors::{Access, exactly};
 
@@ -77,7 +78,7 @@ impl IndexOptions {
             (None, Some(path)) => (path, false),
             (None, None) => return Ok(None),
         };
-        let mut ids = access.ids(path)?.ids;
+        let mut ids = spinning("reading the filter", || access.ids(path))?.ids;
         // Empty slots name no vector.
         ids.retain(|&id| id != NONE);
         ids.sort_unstable();

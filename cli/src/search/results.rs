@@ -1,26 +1,22 @@
 //! The outputs of a search: ids and distances in formats of the library, or both as a table.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use warpann::{Error, NONE};
 
 use super::Args;
 use crate::report::{Failure, Outcome};
-use crate::streams::{F32_FORMATS, Written, is_stream};
+use crate::streams::{F32_FORMATS, Written};
 
 /// Extensions of the formats of `--out`.
 const RESULT_FORMATS: &str = "ibin, ivecs, npy, csv";
+/// Columns of the csv.
+const COLUMNS: [&str; 4] = ["query", "rank", "id", "distance"];
 
 impl Args {
     /// The files of `--out` and `--distances`, as far as they are given.
     pub fn outputs(&self) -> impl Iterator<Item = &Path> {
         [&self.out, &self.distances].into_iter().flatten().map(PathBuf::as_path)
-    }
-
-    /// Whether standard output is an output.
-    pub fn data_on_stdout(&self) -> bool {
-        self.outputs().any(is_stream)
     }
 
     /// Checks the formats of the outputs.
@@ -60,7 +56,7 @@ impl Args {
     ) -> Outcome {
         if let Some(path) = &self.out {
             match self.stdout.format_of(path, RESULT_FORMATS)? {
-                Written::Csv => self.stdout.write_text(path, |out| table(out, rows))?,
+                Written::Csv => self.stdout.write_table(path, &COLUMNS, lines(rows))?,
                 Written::Binary(_) => self.stdout.write_ids(path, ids, self.k)?,
             }
         }
@@ -71,15 +67,12 @@ impl Args {
     }
 }
 
-/// Writes a line for each neighbour: query, rank from 1, id, distance. Empty slots are left out.
-fn table<'r>(out: &mut dyn Write, rows: impl Iterator<Item = (&'r [u64], &'r [f32])>) -> std::io::Result<()> {
-    let mut table = csv::Writer::from_writer(out);
-    table.write_record(["query", "rank", "id", "distance"])?;
-    for (query, (ids, distances)) in rows.enumerate() {
+/// A line of the table for each neighbour: query, rank from 1, id, distance. Empty slots are left out.
+fn lines<'r>(
+    rows: impl Iterator<Item = (&'r [u64], &'r [f32])>,
+) -> impl Iterator<Item = (usize, usize, &'r u64, &'r f32)> {
+    rows.enumerate().flat_map(|(query, (ids, distances))| {
         let found = ids.iter().zip(distances).take_while(|&(&id, _)| id != NONE);
-        for (place, (id, distance)) in found.enumerate() {
-            table.serialize((query, place + 1, id, distance))?;
-        }
-    }
-    table.flush()
+        found.enumerate().map(move |(place, (id, distance))| (query, place + 1, id, distance))
+    })
 }

@@ -1,6 +1,7 @@
 //! Running the program as a user runs it.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -17,6 +18,16 @@ pub fn warpann(args: &[&str]) -> (i32, String, String) {
     let (stdout, stderr) = (text(stdout), text(stderr));
     assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
     (status.code().expect("ended by itself"), stdout, stderr)
+}
+
+/// The words of a command line; those with `@` in front are files of a folder.
+#[allow(dead_code, reason = "not every program test has a folder")]
+pub fn words(folder: &Path, line: &str) -> Vec<String> {
+    let word = |word: &str| match word.strip_prefix('@') {
+        Some(name) => format!("{}/{name}", folder.display()),
+        None => word.to_owned(),
+    };
+    line.split_whitespace().map(word).collect()
 }
 
 /// Runs the program, which must succeed, with `--json`, and returns the object.
