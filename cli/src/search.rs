@@ -247,7 +247,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
             let options = SearchOptions::new().probes(probes).filter(filter.as_ref());
             return job.run_range(&index, radius, &options);
         }
-        let index = Index::Ivf { index, probes, filter };
+        let index = Index::Ivf { index, probes, filter, widen: !args.options.no_widen };
         let Some((refiner, originals)) = refiner else { return job.run(&index, room) };
         job.run_refined(&index, candidates.unwrap_or(args.k), room, |queries, found| {
             refine(&refiner, originals, queries, found, args.k)
@@ -308,7 +308,7 @@ fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
 #[expect(clippy::large_enum_variant, reason = "there is one of it in the program")]
 enum Index<T: Element> {
     Flat(FlatIndex<T>),
-    Ivf { index: IvfIndex<T>, probes: usize, filter: Option<Bitset> },
+    Ivf { index: IvfIndex<T>, probes: usize, filter: Option<Bitset>, widen: bool },
 }
 
 impl<T: Element> Index<T> {
@@ -322,8 +322,8 @@ impl<T: Element> Index<T> {
     fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
         match self {
             Self::Flat(index) => index.search_into(queries, k, ids, distances),
-            Self::Ivf { index, probes, filter } => {
-                let options = SearchOptions::new().probes(*probes).filter(filter.as_ref());
+            Self::Ivf { index, probes, filter, widen } => {
+                let options = SearchOptions::new().probes(*probes).filter(filter.as_ref()).widen(*widen);
                 index.search_into(queries, k, &options, ids, distances)
             }
         }

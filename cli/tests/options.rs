@@ -76,6 +76,27 @@ fn check_ids(found: &Value, query: usize, expected: &[(i64, u64)]) {
 }
 
 #[test]
+fn a_filtered_search_reads_more_lists_unless_told_not_to() {
+    let files = Files::new();
+    files.build("");
+    let ids: Vec<u64> = (0..ROWS as u64).filter(|id| id % 100 == 3).collect();
+    io::write_ids(files.path("ids.npy"), &ids, 1).unwrap();
+    let line = format!("{} --k 4 --show 30 --filter @ids.npy", SEARCH.replace("--probes 6", "--probes 1"));
+    let (widened, fixed) = (files.json(&line), files.json(&format!("{line} --no-widen")));
+    let results = |found: &Value, query: usize| found["neighbours"][query]["ids"].as_array().map_or(0, Vec::len);
+    for query in 0..QUERIES {
+        check_ids(&widened, query, &ranked(query, |id| id % 100 == 3));
+    }
+    assert!(
+        (0..QUERIES).any(|query| results(&fixed, query) < 4),
+        "one list holds all accepted vectors: the test is too easy"
+    );
+    let args = files.args(&format!("{SEARCH} --no-widen"));
+    let (code, _, stderr) = warpann(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(code == 2 && stderr.contains("--filter"), "{stderr}");
+}
+
+#[test]
 fn filters_include_or_exclude_ids() {
     let files = Files::new();
     files.build("");

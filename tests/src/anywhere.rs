@@ -241,7 +241,7 @@ fn ivf_base(device: Device) -> Vec<f32> {
 /// All kinds of search.
 fn ivf_answer(index: &IvfIndex, queries: &[f32]) -> Result<Answer, Error> {
     let filter = index.filter(|id| id % 3 != 0);
-    let options = |filter| SearchOptions::new().probes(3).filter(filter);
+    let options = |filter| SearchOptions::new().probes(3).filter(filter).widen(false);
     let mut answer = neighbours(&index.search_with(queries, 5, &options(None))?);
     answer.extend(neighbours(&index.search_with(queries, 5, &options(Some(&filter)))?));
     answer.extend(ranges(&index.range_search(queries, 0.8, &options(None))?));

@@ -16,11 +16,15 @@ use crate::vectors::{Access, exactly};
 #[derive(Debug, clap::Args)]
 pub struct IndexOptions {
     /// With --index: find only vectors whose ids are in this file: ivecs, ibin, npy or bin. Ids that the index does not hold are ignored.
-    #[arg(long, value_name = "FILE", conflicts_with = "exclude")]
+    #[arg(long, value_name = "FILE", group = "accepted")]
     filter: Option<PathBuf>,
     /// With --index: find only vectors whose ids are not in this file: ivecs, ibin, npy or bin.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "accepted")]
     exclude: Option<PathBuf>,
+    /// With --filter or --exclude: read exactly --probes lists for each query. Otherwise a search reads as many more as it needs for the
+    /// recall of a search without filter and for k results.
+    #[arg(long, requires = "accepted")]
+    pub no_widen: bool,
     /// With --index: find more candidates in the index, and order them by their distances from the original vectors in this file: fvecs,
     /// bvecs, fbin, u8bin, i8bin or npy. The k best are the results.
     #[arg(long, value_name = "FILE")]

@@ -32,6 +32,7 @@ mod coder;
 mod cpu;
 mod encoding;
 mod file;
+mod filtered;
 mod gpu;
 pub(crate) mod grid;
 mod lists;

@@ -51,7 +51,7 @@ named!(Scan, name, "an order of a scan");
 /// assert_eq!(near.row(0).0, [50, 52]);
 /// # Ok::<(), warpann::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct SearchOptions<'a> {
@@ -67,8 +67,19 @@ pub struct SearchOptions<'a> {
         serde(skip_deserializing, skip_serializing_if = "Option::is_none", serialize_with = "no_filter")
     )]
     pub filter: Option<&'a Bitset>,
+    /// Whether a search under a filter may read more lists than `probes`; true unless set to false. It then reads about as many lists as hold
+    /// as many accepted vectors as `probes` lists hold vectors, and more for each query that has fewer than k results: at the end every
+    /// query has k results, or all that the filter accepts. The recall is about that of a search without filter, and the time grows with
+    /// the lists. Of no effect without a filter, and for [`IvfIndex::range_search`], whose recall does not depend on a filter.
+    pub widen: bool,
     /// The order in which lists are read; results do not depend on it.
     pub scan: Scan,
+}
+
+impl Default for SearchOptions<'_> {
+    fn default() -> Self {
+        Self { probes: None, filter: None, widen: true, scan: Scan::Auto }
+    }
 }
 
 /// Refuses to serialise a filter.
@@ -78,7 +89,8 @@ fn no_filter<S: serde::Serializer>(_: &Option<&Bitset>, _: S) -> Result<S::Ok, S
 }
 
 impl<'a> SearchOptions<'a> {
-    /// The default options: the number of probes that the index stores, no filter, [`Scan::Auto`].
+    /// The default options: the number of probes that the index stores, no filter, [`Scan::Auto`]. A
+    /// filter widens a search.
     pub fn new() -> Self {
         Self::default()
     }
@@ -92,6 +104,12 @@ impl<'a> SearchOptions<'a> {
     /// Sets the vectors that the search may return; `None` means all.
     pub fn filter(mut self, filter: impl Into<Option<&'a Bitset>>) -> Self {
         self.filter = filter.into();
+        self
+    }
+
+    /// Sets whether a search under a filter may read more lists than `probes`.
+    pub fn widen(mut self, widen: bool) -> Self {
+        self.widen = widen;
         self
     }
 
@@ -116,14 +134,14 @@ impl<T: Element> IvfIndex<T> {
         self.search_with(queries, k, &SearchOptions::new().probes(probes))
     }
 
-    /// As [`search`](Self::search), with all options.
+    /// As [`search`](Self::search), with all options. Under a filter it reads more lists, unless [`SearchOptions::widen`] is false.
     ///
     /// # Errors
     /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
         let request = self.check_search(queries, k, options)?;
         let mut found = Neighbors::none(self.metric(), request.queries.len(), k)?;
-        self.search_checked(&request, k, &mut found.ids, &mut found.distances)?;
+        self.search_checked((&request, queries), k, options.widen, &mut found.ids, &mut found.distances)?;
         Ok(found)
     }
 
@@ -141,7 +159,7 @@ impl<T: Element> IvfIndex<T> {
     ) -> Result<()> {
         let request = self.check_search(queries, k, options)?;
         check_results(request.queries.len(), k, ids, distances)?;
-        self.search_checked(&request, k, ids, distances)
+        self.search_checked((&request, queries), k, options.widen, ids, distances)
     }
 
     fn check_search<'a>(&self, queries: &'a [T], k: usize, options: &SearchOptions<'a>) -> Result<SearchRequest<'a>> {
@@ -154,8 +172,9 @@ impl<T: Element> IvfIndex<T> {
 
     fn search_checked(
         &self,
-        request: &SearchRequest<'_>,
+        (request, queries): (&SearchRequest<'_>, &[T]),
         k: usize,
+        widen: bool,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
@@ -169,7 +188,13 @@ impl<T: Element> IvfIndex<T> {
             return Ok(());
         }
         let view = self.view(self.trained_for("search")?);
-        located(self.backend.search(&view, request, k, ids, distances), request.queries)
+        let found = match request.filter {
+            Some(filter) if widen && request.probes < self.lists() => {
+                self.search_widened(&view, (request, queries), filter, k, ids, distances)
+            }
+            _ => self.backend.search(&view, request, k, ids, distances),
+        };
+        located(found, request.queries)
     }
 
     /// Finds all vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).

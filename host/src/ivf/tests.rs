@@ -53,7 +53,7 @@ fn many_queries_with_few_probes_find_what_each_finds_alone() {
             index.add(&base).unwrap();
             let every_third = index.filter(|id| id % 3 == 0);
             for (probes, filter) in [(1, None), (1, Some(&every_third)), (2, None)] {
-                let options = |scan| SearchOptions::new().probes(probes).filter(filter).scan(scan);
+                let options = |scan| SearchOptions::new().probes(probes).filter(filter).widen(false).scan(scan);
                 let alone = index.search_with(&queries, k, &options(Scan::QueryMajor)).unwrap();
                 let radius = alone.distances[k - 1];
                 let ball = index.range_search(&queries, radius, &options(Scan::QueryMajor)).unwrap();
@@ -368,7 +368,7 @@ fn a_filter_of_other_ids_is_refused() {
         index.add(&base).unwrap();
         let even = index.filter(|id| id % 2 == 0);
         let search = |index: &IvfIndex<f32>, filter: &Bitset| {
-            let options = SearchOptions::new().probes(4).filter(filter);
+            let options = SearchOptions::new().probes(4).filter(filter).widen(false);
             let near = index.range_search(&[50.9], 5.0, &options).map(|found| found.ids);
             let found = index.search_with(&[50.9], 3, &options).map(|found| found.ids);
             assert_eq!(near.is_ok(), found.is_ok());

@@ -73,7 +73,7 @@ fn verify(index: &IvfIndex, contents: &Contents, vectors: &Vectors<f32>) -> Outc
     let odd = |id: u64| id % 2 == 1;
     let filter = index.filter(odd);
     for (filter, all) in [(None, true), (Some(&filter), false)] {
-        let options = SearchOptions::new().probes(3).filter(filter);
+        let options = SearchOptions::new().probes(3).filter(filter).widen(false);
         let allowed = |id: u64| all || odd(id);
         check(index, contents, &vectors.queries, &vectors.exact_queries, 10, &options, allowed)?;
     }

@@ -56,7 +56,7 @@ fn check<T: Element>(metric: Metric, encoding: Encoding, case: &Case) {
     let options = SearchOptions::new().probes(probes).scan(Scan::QueryMajor);
     same(&format!("{what} by queries"), &expected, &emulated.search_with(&wanted, k, &options).unwrap());
     let filter: Bitset = (0..n).map(|rank| rank % 3 != 0).collect();
-    let options = SearchOptions::new().probes(probes).filter(&filter);
+    let options = SearchOptions::new().probes(probes).filter(&filter).widen(false);
     let filtered = cpu.search_with(&wanted, k, &options).unwrap();
     same(&format!("{what} filtered"), &filtered, &emulated.search_with(&wanted, k, &options).unwrap());
     let radius = expected.distances[k / 2];
