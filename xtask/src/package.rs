@@ -35,12 +35,16 @@ pub fn run() -> Result<()> {
         std::fs::copy(compiled.join(file), shipped.join(file))?;
     }
 
-    let mut publish = cargo();
-    publish.args(["publish", "--dry-run", "--allow-dirty"]);
-    for name in PACKAGES {
-        publish.args(["-p", name]);
+    // `cargo publish` keeps what it packs in a place of its own, so `cargo package` packs the same once more.
+    for words in [["package", "--no-verify"], ["publish", "--dry-run"]] {
+        let mut command = cargo();
+        command.args(words).arg("--allow-dirty");
+        for name in PACKAGES {
+            command.args(["-p", name]);
+        }
+        // The builds that verify the packages are run by nobody.
+        shell::run(command.env("CARGO_PROFILE_DEV_DEBUG", "false"))?;
     }
-    shell::run(&mut publish)?;
 
     let folder = outside::Folder::create()?;
     for name in PACKAGES {
@@ -72,7 +76,7 @@ fn compiled_kernels() -> Result<PathBuf> {
     Err("no build script wrote kernels".into())
 }
 
-/// Unpacks the package that cargo made last as the folder `to`.
+/// Unpacks a package that `cargo package` made as the folder `to`.
 fn unpack(name: &str, to: &Path) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let archive = shell::target_dir().join(format!("package/{name}-{version}.crate"));
