@@ -11,11 +11,7 @@ const SAMPLE: &str = "tests/data/sift-sample";
 const SHOWN: usize = 3;
 
 pub fn run(k: usize, device: &str) -> Result<()> {
-    // With the features that the whole workspace gives dependencies: `cargo test --workspace` then compiles none of this again. xtask shares
-    // `unicode-ident` with the procedural macros. A build without it compiles that crate by another profile, and the tests would compile all
-    // that depends on it again: 58 s of CPU. Windows does not replace a program that runs.
-    let same_graph: &[&str] = if cfg!(windows) { &[] } else { &["--bin", "xtask"] };
-    shell::run(cargo().args(["build", "--workspace", "--bin", "warpann"]).args(same_graph))?;
+    shell::run(&mut build())?;
     let program = shell::target_dir().join("debug/warpann");
     let file = |name: &str| shell::root().join(SAMPLE).join(name);
     let mut search = Command::new(&program);
@@ -30,6 +26,17 @@ pub fn run(k: usize, device: &str) -> Result<()> {
         Some(recall) => Err(format!("recall is {recall}; exact search must have 1.0").into()),
         None => Err("the program reported no recall".into()),
     }
+}
+
+/// The command that builds the program, with the features that the whole workspace gives dependencies: `cargo test --workspace` then compiles
+/// none of this again.
+pub fn build() -> Command {
+    // xtask shares `unicode-ident` with the procedural macros. A build without it compiles that crate by another profile, and the tests would
+    // compile all that depends on it again: 58 s of CPU. Windows does not replace a program that runs.
+    let same_graph: &[&str] = if cfg!(windows) { &[] } else { &["--bin", "xtask"] };
+    let mut build = cargo();
+    build.args(["build", "--workspace", "--bin", "warpann"]).args(same_graph);
+    build
 }
 
 /// The text with paths below the repository's root made relative.

@@ -5,6 +5,7 @@
 //! 3. Unpacks the packages outside of the repository and compares the kernels in them with the compiled ones, byte by byte.
 //! 4. Builds and runs a new crate that depends on them ([`crate::outside`]).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,20 +36,10 @@ pub fn run() -> Result<()> {
         std::fs::copy(compiled.join(file), shipped.join(file))?;
     }
 
-    // `cargo publish` keeps what it packs in a place of its own, so `cargo package` packs the same once more.
-    for words in [["package", "--no-verify"], ["publish", "--dry-run"]] {
-        let mut command = cargo();
-        command.args(words).arg("--allow-dirty");
-        for name in PACKAGES {
-            command.args(["-p", name]);
-        }
-        // The builds that verify the packages are run by nobody.
-        shell::run(command.env("CARGO_PROFILE_DEV_DEBUG", "false"))?;
-    }
-
     let folder = outside::Folder::create()?;
+    let archives = publish(&folder.path().join("publish"))?;
     for name in PACKAGES {
-        unpack(name, &folder.path().join(name))?;
+        unpack(name, &archives, &folder.path().join(name))?;
     }
     let packed = folder.path().join("warpann/ptx");
     for file in KERNELS {
@@ -58,10 +49,10 @@ pub fn run() -> Result<()> {
     outside::test(folder.path())
 }
 
-/// The folder into which the library's build script wrote the kernels. The command is the demo's, so that nothing is compiled twice.
+/// The folder into which the library's build script wrote the kernels. The build is the demo's, so nothing is compiled twice.
 fn compiled_kernels() -> Result<PathBuf> {
-    let mut build = cargo();
-    build.args(["build", "--workspace", "--bin", "warpann", "--message-format=json-render-diagnostics"]);
+    let mut build = crate::demo::build();
+    build.arg("--message-format=json-render-diagnostics");
     eprintln!("$ {}", shell::shown(&build));
     let messages = shell::output(&mut build)?;
     for line in messages.lines() {
@@ -76,10 +67,41 @@ fn compiled_kernels() -> Result<PathBuf> {
     Err("no build script wrote kernels".into())
 }
 
-/// Unpacks a package that `cargo package` made as the folder `to`.
-fn unpack(name: &str, to: &Path) -> Result<()> {
+/// Makes all packages and publishes them without uploading. Returns the folder with the archives.
+///
+/// `target` must be a new folder. `cargo publish` puts the packages into a registry below it and builds them from there. Cargo trusts that a
+/// version in a registry never changes, so with the same folder it would build the packages of an earlier run.
+fn publish(target: &Path) -> Result<PathBuf> {
+    let unpacked = unpacked_registries();
+    // `cargo publish` keeps the archives in a place of its own, so `cargo package` packs the same once more.
+    for words in [["package", "--no-verify"], ["publish", "--dry-run"]] {
+        let mut command = cargo();
+        command.args(words).arg("--allow-dirty").arg("--target-dir").arg(target);
+        for name in PACKAGES {
+            command.args(["-p", name]);
+        }
+        // Nobody runs what verifies the packages.
+        shell::run(command.env("CARGO_PROFILE_DEV_DEBUG", "false"))?;
+    }
+    for registry in unpacked_registries().difference(&unpacked) {
+        std::fs::remove_dir_all(registry)?;
+    }
+    Ok(target.join("package"))
+}
+
+/// The folders in which cargo keeps the unpacked packages of registries without a host, such as that of `cargo publish`.
+fn unpacked_registries() -> BTreeSet<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
+    let entries = home.and_then(|home| std::fs::read_dir(home.join("registry/src")).ok());
+    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+    paths.filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-"))).collect()
+}
+
+/// Unpacks a package from the folder `archives` as the folder `to`.
+fn unpack(name: &str, archives: &Path, to: &Path) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    let archive = shell::target_dir().join(format!("package/{name}-{version}.crate"));
+    let archive = archives.join(format!("{name}-{version}.crate"));
     std::fs::create_dir_all(to)?;
     // `--touch`: cargo gives files in packages one fixed time, and so would not notice that another version of one was unpacked.
     let mut tar = Command::new("tar");
