@@ -139,6 +139,35 @@ pub(super) mod ptx {
     }
 
     include!(env!("WARPANN_MODULES"));
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn every_module_has_the_kernels_that_the_table_names() {
+            let mut kernels = 0;
+            for module in MODULES {
+                let text = String::from_utf8(module.text().unwrap()).unwrap();
+                assert!(text.contains(&format!(".target {}", module.target)), "{}", module.name);
+                for (kernel, _) in KERNELS.iter().filter(|(_, of)| *of == module.name) {
+                    assert!(text.contains(&format!(".entry {kernel}(")), "{kernel}");
+                    kernels += 1;
+                }
+            }
+            assert!(kernels == KERNELS.len() && kernels >= 197, "{kernels} kernels");
+        }
+
+        #[test]
+        fn damaged_modules_have_no_text() {
+            let Module { name, target, bytes, compressed } = MODULES[0];
+            let with = |bytes, compressed| Module { name, target, bytes, compressed }.text();
+            assert!(with(bytes, compressed).is_some());
+            assert_eq!(with(bytes, &compressed[..compressed.len() - 1]), None);
+            assert_eq!(with(bytes, &compressed[1..]), None);
+            assert_eq!((with(bytes - 1, compressed), with(bytes + 1, compressed)), (None, None));
+        }
+    }
 }
 
 /// Whether a device runs the kernels of warpgroups. Only compute capability 9.0 has their instructions, and their PTX needs a driver of
