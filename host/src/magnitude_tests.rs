@@ -47,13 +47,25 @@ fn same(case: &str, expected: &Neighbors, found: &Neighbors) {
     assert_eq!(bits(expected), bits(found), "{case}");
 }
 
-/// Checks that searches of flat indexes, on the emulator and the CPU, give the results of the definition. Returns them.
-fn check_flat(case: &str, metric: Metric, dim: usize, base: &[f32], queries: &[f32], k: usize) -> Neighbors {
-    let expected = defined(metric, dim, base, queries, k);
+/// Checks that searches of flat indexes, on the emulator and the CPU, give the results of the definition for each batch of queries. Returns
+/// them.
+fn check_flat(
+    case: &str,
+    metric: Metric,
+    dim: usize,
+    base: &[f32],
+    batches: &[impl AsRef<[f32]>],
+    k: usize,
+) -> Vec<Neighbors> {
+    let expected: Vec<Neighbors> =
+        batches.iter().map(|queries| defined(metric, dim, base, queries.as_ref(), k)).collect();
     for device in [Device::Cpu, Device::Emulator] {
         let mut index = FlatIndex::<f32>::new(dim, metric, device).unwrap();
         index.add(base).unwrap();
-        same(&format!("{case}, {metric:?}, {device:?}"), &expected, &index.search(queries, k).unwrap());
+        for (batch, (queries, expected)) in batches.iter().zip(&expected).enumerate() {
+            let found = index.search(queries.as_ref(), k).unwrap();
+            same(&format!("{case}, batch {batch}, {metric:?}, {device:?}"), expected, &found);
+        }
     }
     expected
 }
@@ -106,7 +118,7 @@ fn uniform(exponent: i32, count: usize, seed: u64) -> Vec<f32> {
 #[test]
 fn squares_beyond_f32() {
     let (base, queries) = (uniform(64, 2_500, 3), uniform(64, 20, 8));
-    check_flat("norms about 2^65", Metric::L2, 8, &base, &queries, 1);
+    check_flat("norms about 2^65", Metric::L2, 8, &base, &[queries], 1);
 }
 
 #[test]
@@ -131,7 +143,7 @@ fn one_far_row(n: usize) -> (Vec<f32>, Vec<f32>) {
 #[test]
 fn a_row_whose_square_is_no_f32() {
     let (base, query) = one_far_row(3_000);
-    let found = check_flat("one far row", Metric::L2, 4, &base, &query, 1);
+    let found = &check_flat("one far row", Metric::L2, 4, &base, &[query], 1)[0];
     assert_eq!((found.ids[0], found.distances[0]), (1_234, 0.0));
 }
 
@@ -164,7 +176,7 @@ fn subnormal_queries() {
             y[1] = scaled(1.0, 80);
         }
     }
-    let found = check_flat("subnormal query", Metric::InnerProduct, dim, &base, &query, 1);
+    let found = &check_flat("subnormal query", Metric::InnerProduct, dim, &base, &[query], 1)[0];
     assert_eq!(found.ids, [600]);
 }
 
@@ -180,12 +192,12 @@ fn infinite_products() -> (Vec<f32>, Vec<f32>) {
 #[test]
 fn infinite_inner_products_tie() {
     let (mut base, query) = infinite_products();
-    let found = check_flat("2^128", Metric::InnerProduct, 3, &base, &query, 1);
+    let found = &check_flat("2^128", Metric::InnerProduct, 3, &base, &[&query], 1)[0];
     assert_eq!((found.ids[0], found.distances[0]), (100, f32::INFINITY));
     // Just below 2^128, where the copies' product is infinite.
     base[100 * 3..101 * 3].copy_from_slice(&[scaled(1.0 - 1.0 / 16_384.0, 48), 0.0, 0.0]);
     base[300 * 3..301 * 3].copy_from_slice(&[scaled(1.0 - 1.0 / 8_192.0, 48), 0.0, 0.0]);
-    check_flat("below 2^128", Metric::InnerProduct, 3, &base, &query, 3);
+    check_flat("below 2^128", Metric::InnerProduct, 3, &base, &[query], 3);
 }
 
 #[test]
@@ -277,9 +289,7 @@ fn every_magnitude() {
         let base = vectors(&mut random, kind, DIM, 300);
         let batches = batches(&mut random, DIM, &base);
         for metric in Metric::ALL {
-            for (batch, queries) in batches.iter().enumerate() {
-                check_flat(&format!("{kind:?}, batch {batch}"), metric, DIM, &base, queries, 3);
-            }
+            check_flat(&format!("{kind:?}"), metric, DIM, &base, &batches, 3);
         }
     }
 }

@@ -502,18 +502,3 @@ unsafe fn select_one(launch: WarpSelectRows) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernels_are_chosen_by_their_queues() {
-        assert_eq!(WarpSelectRows::kernel(1).name(), "warp_select_k1");
-        for (shorter, queue) in [1].into_iter().chain(QUEUES).zip(QUEUES) {
-            for k in [shorter + 1, queue] {
-                assert_eq!(WarpSelectRows::kernel(k).name(), format!("warp_select_k{queue}"));
-            }
-        }
-    }
-}

@@ -37,9 +37,13 @@ struct Case {
 }
 
 fn check<T: Element>(metric: Metric, encoding: Encoding, case: &Case) {
-    let &Case { dim, n, lists, queries, k, probes } = case;
+    check_batches::<T>(metric, encoding, case, &[case.queries]);
+}
+
+/// As [`check`], with batches of these numbers of queries.
+fn check_batches<T: Element>(metric: Metric, encoding: Encoding, case: &Case, batches: &[usize]) {
+    let &Case { dim, n, lists, .. } = case;
     let base = vectors::<T>(n, dim, 5);
-    let wanted = vectors::<T>(queries, dim, 6);
     let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu);
     let mut cpu = builder.iterations(2).build().unwrap();
     cpu.train(&base).unwrap();
@@ -50,6 +54,15 @@ fn check<T: Element>(metric: Metric, encoding: Encoding, case: &Case) {
     let file = tempfile::NamedTempFile::new().unwrap();
     cpu.save(file.path()).unwrap();
     let emulated = IvfIndex::<T>::load(file.path(), Device::Emulator, None).unwrap();
+    for &queries in batches {
+        compare(&cpu, &emulated, &Case { queries, ..*case });
+    }
+}
+
+fn compare<T: Element>(cpu: &IvfIndex<T>, emulated: &IvfIndex<T>, case: &Case) {
+    let &Case { dim, n, lists, queries, k, probes } = case;
+    let (metric, encoding) = (cpu.metric(), cpu.encoding());
+    let wanted = vectors::<T>(queries, dim, 6);
     let what = format!("{metric:?} {encoding:?} {} d{dim} n{n} l{lists} q{queries} k{k} p{probes}", T::TYPE.name());
     let expected = cpu.search(&wanted, k, probes).unwrap();
     same(&what, &expected, &emulated.search(&wanted, k, probes).unwrap());
@@ -150,11 +163,9 @@ fn every_product_scans_soundly() {
     };
     for (dim, encoding) in [64, 136].into_iter().flat_map(encodings) {
         // One item for each pair: with lists of fewer than 128 rows, the numbers of items are odd and even.
-        for queries in [61, 62] {
-            check::<f32>(Metric::L2, encoding, &Case { dim, n: 300, lists: 5, queries, k: 3, probes: 5 });
-        }
-        for queries in [13, 14] {
-            check::<f32>(Metric::L2, encoding, &Case { dim, n: 2_400, lists: 75, queries, k: 1, probes: 75 });
-        }
+        let short = Case { dim, n: 300, lists: 5, queries: 61, k: 3, probes: 5 };
+        check_batches::<f32>(Metric::L2, encoding, &short, &[61, 62]);
+        let many = Case { dim, n: 2_400, lists: 75, queries: 13, k: 1, probes: 75 };
+        check_batches::<f32>(Metric::L2, encoding, &many, &[13, 14]);
     }
 }
