@@ -46,12 +46,12 @@ pub fn defined(metric: Metric, x: &[f64], y: &[f64]) -> f32 {
 }
 
 /// ⟨v, v⟩ by the definition, which only cosine needs; 0 for the other metrics.
-fn defined_squares(metric: Metric, v: &[f64]) -> f64 {
+pub fn defined_squares(metric: Metric, v: &[f64]) -> f64 {
     if metric == Metric::Cosine { defined_sum(v, v, |a, b| a * b) } else { 0.0 }
 }
 
 /// As [`defined`], of two vectors with their [`defined_squares`].
-fn defined_with(metric: Metric, (x, xx): (&[f64], f64), (y, yy): (&[f64], f64)) -> f32 {
+pub fn defined_with(metric: Metric, (x, xx): (&[f64], f64), (y, yy): (&[f64], f64)) -> f32 {
     let value = match metric {
         Metric::L2 => defined_sum(x, y, |a, b| (a - b) * (a - b)),
         Metric::InnerProduct => defined_sum(x, y, |a, b| a * b),
@@ -130,10 +130,10 @@ pub fn defined_sum(x: &[f64], y: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 
         let four = 4 * lane;
         lanes[lane] = (accumulators[four] + accumulators[four + 1]) + (accumulators[four + 2] + accumulators[four + 3]);
     }
+    // Lane 0 has the result. Of the lanes with which it is exchanged, only those below the mask matter from there on.
     for mask in [16, 8, 4, 2, 1] {
-        let before = lanes;
-        for lane in 0..32 {
-            lanes[lane] = before[lane] + before[lane ^ mask];
+        for lane in 0..mask {
+            lanes[lane] += lanes[lane + mask];
         }
     }
     lanes[0]

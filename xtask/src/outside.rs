@@ -117,9 +117,9 @@ fn run_build(build: &Build, folder: &Path) -> Result<()> {
     // The crate itself is one of the lines.
     let crates = crates(&tree).len() - 1;
 
-    let before = children_cpu_seconds();
+    let before = shell::children_cpu_seconds();
     shell::run(cargo().args(["build", "--release"]))?;
-    let seconds = children_cpu_seconds() - before;
+    let seconds = shell::children_cpu_seconds() - before;
     let program = target_of(folder).join("release/fresh");
     let bytes = std::fs::metadata(&program)?.len();
     let printed = shell::output(&mut command_of_a_stranger(&program.display().to_string(), folder))?;
@@ -201,16 +201,6 @@ fn crates(tree: &str) -> BTreeSet<&str> {
     tree.lines().map(|line| line.trim_end_matches(" (*)").trim_end()).filter(|line| !line.is_empty()).collect()
 }
 
-/// Processor time of all ended child processes so far; 0 where the system does not tell.
-fn children_cpu_seconds() -> f64 {
-    /// Linux counts this time in hundredths on every architecture.
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program, in parentheses, may contain spaces. Time of children is fields 16 and 17 (proc(5)).
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,9 +221,9 @@ mod tests {
 
     #[test]
     fn time_of_children_grows() {
-        let before = children_cpu_seconds();
+        let before = shell::children_cpu_seconds();
         let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
         assert!(Command::new("sh").args(["-c", busy]).status().unwrap().success());
-        assert!(children_cpu_seconds() > before);
+        assert!(shell::children_cpu_seconds() > before);
     }
 }

@@ -34,9 +34,9 @@ pub fn run() -> Result<()> {
     // Every step runs, even after a failure, so that one run shows all failures.
     for (name, step) in STEPS {
         eprintln!("== {name}");
-        let begin = Instant::now();
+        let (begin, cpu) = (Instant::now(), shell::children_cpu_seconds());
         let result = step();
-        let seconds = begin.elapsed().as_secs_f64();
+        let (seconds, cpu) = (begin.elapsed().as_secs_f64(), shell::children_cpu_seconds() - cpu);
         let mark = match result {
             Ok(()) => "",
             Err(error) if error.is::<Skip>() => {
@@ -49,9 +49,10 @@ pub fn run() -> Result<()> {
                 ": FAILED"
             }
         };
-        times.push(format!("{seconds:7.1} s  {name}{mark}"));
+        times.push(format!("{seconds:7.1} s, {cpu:7.1} s of CPU  {name}{mark}"));
     }
-    println!("{}\n{:7.1} s  in all", times.join("\n"), start.elapsed().as_secs_f64());
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), shell::children_cpu_seconds());
+    println!("{}\n{seconds:7.1} s, {cpu:7.1} s of CPU  in all", times.join("\n"));
     if failures.is_empty() { Ok(()) } else { Err(format!("failed: {}", failures.join(", ")).into()) }
 }
 

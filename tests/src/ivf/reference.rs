@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use warpann::Metric;
 
-use crate::reference::{NO_ID, badness, defined, worst};
+use crate::reference::{NO_ID, badness, defined, defined_squares, defined_with, worst};
 
 /// The representation of a vector in the index, and the tables that training found for it.
 #[derive(Debug, Clone, PartialEq)]
@@ -149,8 +149,19 @@ fn defined_square(x: &[f64]) -> f64 {
 pub struct Contents {
     /// The results of training the index.
     pub model: Model,
-    /// The id and the stored vector of each member of each list.
-    pub lists: Vec<Vec<(u64, Vec<f64>)>>,
+    /// The members of each list.
+    pub lists: Vec<Vec<Member>>,
+}
+
+/// A vector of an index.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The id of the vector.
+    pub id: u64,
+    /// The vector as the index keeps it, decoded.
+    pub stored: Vec<f64>,
+    /// [`defined_squares`] of the stored vector.
+    squares: f64,
 }
 
 impl Contents {
@@ -166,34 +177,36 @@ impl Contents {
             let x = self.model.transform(row);
             let list = self.model.list(&x);
             let stored = self.model.stored(&x, list);
-            self.lists[list].push((id, stored));
+            let squares = defined_squares(self.model.fine(), &stored);
+            self.lists[list].push(Member { id, stored, squares });
         }
     }
 
     /// Removes the vectors with these ids.
     pub fn remove(&mut self, ids: &[u64]) {
-        self.lists.iter_mut().for_each(|list| list.retain(|(id, _)| !ids.contains(id)));
+        self.lists.iter_mut().for_each(|list| list.retain(|member| !ids.contains(&member.id)));
     }
 
     /// All ids in ascending order.
     pub fn ids(&self) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.lists.iter().flatten().map(|&(id, _)| id).collect();
+        let mut ids: Vec<u64> = self.lists.iter().flatten().map(|member| member.id).collect();
         ids.sort_unstable();
         ids
     }
 
     /// The stored vector of each id.
     pub fn by_id(&self) -> HashMap<u64, &[f64]> {
-        self.lists.iter().flatten().map(|(id, stored)| (*id, stored.as_slice())).collect()
+        self.lists.iter().flatten().map(|member| (member.id, member.stored.as_slice())).collect()
     }
 
     /// All vectors that a query may find, best first, equal distances by lower id.
     pub fn ranked(&self, query: &[f64], probes: usize, allowed: impl Fn(u64) -> bool) -> Vec<(u64, f32)> {
         let (query, metric) = (self.model.transform(query), self.model.fine());
+        let query = (query.as_slice(), defined_squares(metric, &query));
         let mut found = Vec::new();
-        for list in self.model.probes(&query, probes) {
-            for (id, stored) in self.lists[list].iter().filter(|(id, _)| allowed(*id)) {
-                found.push((*id, defined(metric, &query, stored)));
+        for list in self.model.probes(query.0, probes) {
+            for Member { id, stored, squares } in self.lists[list].iter().filter(|member| allowed(member.id)) {
+                found.push((*id, defined_with(metric, query, (stored, *squares))));
             }
         }
         // Ids differ, so an unstable sort gives a unique order.

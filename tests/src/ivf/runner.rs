@@ -152,6 +152,8 @@ fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Place
     let ranked: Vec<Vec<(u64, f32)>> =
         vectors.exact_queries.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
     compare(&index, &ranked, &vectors.queries, k, &options)?;
+    // With this radius, all vectors of the probed lists.
+    compare_ranges(&index, &ranked, &vectors.queries, worst(metric), &options)?;
     if device.devices().iter().all(|&device| device == Device::Cpu) {
         for scan in [Scan::ListMajor, Scan::QueryMajor].into_iter().filter(|&scan| scan != case.scan) {
             compare(&index, &ranked, &vectors.queries, k, &options.scan(scan))?;
@@ -189,8 +191,9 @@ pub fn check<T: Component>(
     allowed: impl Fn(u64) -> bool + Copy,
 ) -> Outcome {
     let probes = options.probes.unwrap_or(index.probes());
-    let ranked = exact.chunks(index.dim()).map(|query| contents.ranked(query, probes, allowed));
-    compare(index, &ranked.collect::<Vec<_>>(), queries, k, options)
+    let ranked: Vec<_> = exact.chunks(index.dim()).map(|query| contents.ranked(query, probes, allowed)).collect();
+    compare(index, &ranked, queries, k, options)?;
+    compare_ranges(index, &ranked, queries, worst(index.metric()), options)
 }
 
 /// As [`check`]; `ranked` has all vectors that each query may find, best first.
@@ -205,27 +208,35 @@ fn compare<T: Component>(
     let metric = index.metric();
     let found = index.search_with(queries, k, options).map_err(text)?;
     check_nearest(metric, ranked, k, &found).map_err(|failure| format!("{:?}: {failure}", options.scan))?;
-    // Two radii: a distance that occurs, and one that includes all vectors.
+    // A distance that occurs.
     let middle = ranked.iter().find(|row| !row.is_empty()).map(|row| row[row.len() / 3].1);
-    for radius in [middle.unwrap_or(0.0), worst(metric)] {
-        let within =
-            |&(_, distance): &(u64, f32)| badness(metric, f64::from(distance)) <= badness(metric, f64::from(radius));
-        let found = index.range_search(queries, radius, options).map_err(text)?;
-        if found.queries() != ranked.len() {
-            return Err(format!("{} rows of range search", found.queries()));
-        }
-        for (number, row) in ranked.iter().enumerate() {
-            let expected = &row[..row.partition_point(within)];
-            let (ids, distances) = found.row(number);
-            let found = || ids.iter().copied().zip(distances.iter().copied());
-            let bits = |(id, distance): (u64, f32)| (id, distance.to_bits());
-            if found().map(bits).ne(expected.iter().copied().map(bits)) {
-                let found: Vec<(u64, f32)> = found().collect();
-                return Err(format!(
-                    "{:?}, radius {radius}, query {number}: {found:?}; expected {expected:?}",
-                    options.scan
-                ));
-            }
+    compare_ranges(index, ranked, queries, middle.unwrap_or(0.0), options)
+}
+
+/// Compares range searches with `ranked`, which has all vectors that each query may find, best first.
+fn compare_ranges<T: Component>(
+    index: &IvfIndex<T>,
+    ranked: &[Vec<(u64, f32)>],
+    queries: &[T],
+    radius: f32,
+    options: &SearchOptions<'_>,
+) -> Outcome {
+    let metric = index.metric();
+    let within =
+        |&(_, distance): &(u64, f32)| badness(metric, f64::from(distance)) <= badness(metric, f64::from(radius));
+    let found = index.range_search(queries, radius, options).map_err(|error| error.to_string())?;
+    if found.queries() != ranked.len() {
+        return Err(format!("{} rows of range search", found.queries()));
+    }
+    for (number, row) in ranked.iter().enumerate() {
+        let expected = &row[..row.partition_point(within)];
+        let (ids, distances) = found.row(number);
+        let found = || ids.iter().copied().zip(distances.iter().copied());
+        let bits = |(id, distance): (u64, f32)| (id, distance.to_bits());
+        if found().map(bits).ne(expected.iter().copied().map(bits)) {
+            let found: Vec<(u64, f32)> = found().collect();
+            let scan = options.scan;
+            return Err(format!("{scan:?}, radius {radius}, query {number}: {found:?}; expected {expected:?}"));
         }
     }
     Ok(())

@@ -106,7 +106,7 @@ fn removal(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
     let third: Vec<u64> = ids.iter().copied().filter(|id| id % 3 == 0).collect();
     let one = ids.iter().copied().find(|id| id % 3 == 1).into_iter().collect();
     let full = contents.lists.iter().max_by_key(|list| list.len()).into_iter().flatten();
-    let list: Vec<u64> = full.map(|&(id, _)| id).filter(|id| id % 3 == 2).collect();
+    let list: Vec<u64> = full.map(|member| member.id).filter(|id| id % 3 == 2).collect();
     for gone in [third, one, list] {
         index.remove(&gone).map_err(text)?;
         contents.remove(&gone);
