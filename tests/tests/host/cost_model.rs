@@ -29,7 +29,7 @@ fn assert_near(counted: f64, expected: f64, share: f64, name: &str) {
 
 /// Warp-level executions on the one line of the kernel's source that contains `text`.
 fn on_line(profile: &Profile, operation: Operation, text: &str) -> u64 {
-    let source = include_str!("../../kernels-rs/src/select/warp_select.rs");
+    let source = include_str!("../../../kernels-rs/src/select/warp_select.rs");
     let lines: Vec<u32> = (1..).zip(source.lines()).filter(|(_, line)| line.contains(text)).map(|(n, _)| n).collect();
     let [line] = lines[..] else { panic!("{text:?} is on lines {lines:?} of warp_select.rs, not on one") };
     profile.executions(|site| {

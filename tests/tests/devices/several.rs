@@ -1,5 +1,5 @@
 //! Several devices give the results of one: the case tables on CPU replicas and shards, what the tables do not have, a few on the emulator,
-//! and on two GPUs where there are two (`cargo test -p warpann-tests --test several -- --ignored`).
+//! and on two GPUs where there are two (`cargo test -p warpann-tests --test devices several -- --ignored`).
 
 use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
 use warpann::kmeans::KMeans;
