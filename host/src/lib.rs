@@ -46,6 +46,7 @@ compile_error!(
     "the feature `cuda` of warpann supports Linux only; without it the library has the CPU path and the emulator"
 );
 
+mod bitset;
 pub mod device;
 pub mod distributed;
 pub mod element;
@@ -55,6 +56,8 @@ pub mod flat;
 pub mod generate;
 pub mod graph;
 mod host_memory;
+mod ids;
+mod index;
 pub mod io;
 pub mod ivf;
 pub mod kmeans;
@@ -76,6 +79,7 @@ pub mod placement;
 pub mod pq;
 mod product;
 mod random;
+mod search_options;
 pub mod select;
 mod serialised;
 mod shards;
@@ -87,17 +91,20 @@ mod threads;
 mod validate;
 mod vectors;
 
+pub use bitset::Bitset;
 /// The driver interface whose streams and addresses [`select::device`] takes, in the version that this library uses.
 #[cfg(feature = "cuda")]
 pub use cust;
 pub use element::{Element, ElementType};
 pub use error::{Error, FileDefect, Input, NoDeviceReason, Result};
-pub use flat::{FlatIndex, FlatIndexBuilder};
+pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
+pub use index::Index;
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use names::UnknownName;
-pub use neighbors::{NONE, Neighbors};
+pub use neighbors::{NONE, Neighbors, RangeNeighbors};
 pub use placement::{Device, Placement};
+pub use search_options::{Scan, SearchOptions};
 #[cfg(feature = "shifted")]
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};
 pub use threads::allow_threads;

@@ -212,6 +212,26 @@ impl VectorBuffer {
         with_vector!(self, vector => vector.truncate(components));
     }
 
+    /// Keeps the vectors of `dim` components whose numbers are listed, in ascending order, and drops the others.
+    pub fn keep(&mut self, dim: usize, numbers: &[u32]) {
+        fn pack<T: Pod>(vector: &mut Vec<T>, dim: usize, numbers: &[u32]) {
+            for (to, &from) in numbers.iter().enumerate() {
+                let from = from as usize * dim;
+                vector.copy_within(from..from + dim, to * dim);
+            }
+            vector.truncate(numbers.len() * dim);
+        }
+        with_vector!(self, vector => pack(vector, dim, numbers));
+    }
+
+    /// Overwrites components from number `first` on with those in `bytes`, which have the buffer's element type. All of them exist.
+    pub fn overwrite(&mut self, first: usize, bytes: &[u8]) {
+        fn copy<T: Pod>(vector: &mut [T], first: usize, bytes: &[u8]) {
+            cast_slice_mut::<T, u8>(&mut vector[first..])[..bytes.len()].copy_from_slice(bytes);
+        }
+        with_vector!(self, vector => copy(vector, first, bytes));
+    }
+
     /// The vectors as a slice, with `dim` components each.
     pub fn as_slice(&self, dim: usize) -> VectorSlice<'_> {
         with_vector!(self, vector => VectorSlice::of(vector, dim))
@@ -249,6 +269,23 @@ mod tests {
             let vectors = buffer.as_slice(2);
             assert_eq!((vectors.element(), vectors.len()), (element, 3));
             assert_eq!(vectors.bytes()[..bytes.len()], bytes[..]);
+        }
+    }
+
+    #[test]
+    fn vectors_are_overwritten_and_removed_in_place() {
+        for element in ElementType::ALL {
+            let size = element.size();
+            let mut buffer = VectorBuffer::new(element);
+            let row = |value: usize| vec![value as u8; 2 * size];
+            buffer.reserve(10).unwrap();
+            buffer.extend(&(0..5).flat_map(row).collect::<Vec<u8>>());
+            buffer.overwrite(4, &[row(7), row(8)].concat());
+            assert_eq!(buffer.as_slice(2).bytes(), [0, 1, 7, 8, 4].map(row).concat());
+            buffer.keep(2, &[0, 2, 4]);
+            assert_eq!(buffer.as_slice(2).bytes(), [0, 7, 4].map(row).concat());
+            buffer.keep(2, &[]);
+            assert_eq!(buffer.as_slice(2).len(), 0);
         }
     }
 

@@ -238,7 +238,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
                 index
             } else {
                 let (device, budget) = index.place();
-                IvfIndex::from_training_bytes(&training, device, budget)?
+                IvfIndex::from_bytes(&training, device, budget)?
             };
             let dim = index.dim();
             let rows = share(base.len() / dim, ranks);

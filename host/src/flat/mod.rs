@@ -1,33 +1,60 @@
 //! The exact index: a search compares each query with every vector and returns exactly the k best.
 //!
-//! This file checks arguments once for all back ends. The back ends search: `cpu`, `gpu` (GPUs and their emulator) and `grid` (several
-//! devices).
+//! This file and `changes` check arguments once for all back ends. `row_ids` keeps the ids. The back ends know only rows: `cpu`, `gpu` (GPUs
+//! and their emulator) and `grid` (several devices).
 
+mod changes;
 pub(crate) mod cpu;
 pub(crate) mod gpu;
 pub(crate) mod grid;
+mod row_ids;
+
+use std::borrow::Cow;
 
 use half::{bf16, f16};
 
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
+use self::row_ids::RowIds;
 use crate::device::open::open;
 use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
-use crate::validate::{check_dim, check_results, check_rows, check_vectors};
+use crate::validate::{check_dim, check_results};
 use crate::vectors::{VectorSlice, VectorSliceMut};
-use crate::{Device, Element, ElementType, Error, Input, Metric, NONE, Neighbors, Placement, Result, host_memory};
+use crate::{
+    Bitset, Device, Element, ElementType, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result,
+    SearchOptions, host_memory,
+};
 
-/// The interface of a device for a flat index. The caller has checked the arguments: whole rows of the index's dimension, finite
-/// components, k ≥ 1, row count within [`MAX_ROWS`].
+/// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`] keeps their ids. The caller has
+/// checked the arguments: whole rows of the index's dimension, finite components, k ≥ 1, row count within [`MAX_ROWS`], at least one query
+/// and one row. `among` has one bit for each row; a search returns only rows whose bits are set, and `None` means all rows.
 pub(crate) trait FlatBackend: Send + Sync {
     /// Appends rows. On error the back end is unchanged.
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()>;
-    /// Fills `ids` and `distances` (queries × k each) as [`FlatIndex::search`] promises, including empty slots.
-    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
-    /// Undoes the last `add`, before which there were `len` rows; there may be fewer now. Touches no device.
+    /// Replaces the rows from `first` on, which exist. On error the back end is unchanged.
+    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()>;
+    /// Keeps the rows whose bits are set, in their order, and removes the others. On error the back end is unchanged.
+    fn retain(&mut self, kept: &Bitset) -> Result<()>;
+    /// Whether [`retain`](Self::retain) costs less than a search among nearly all rows, so that removed rows should go at once.
+    fn retains_at_once(&self) -> bool;
+    /// Fills `ids` (row numbers) and `distances` (queries × k each) as [`FlatIndex::search_with`] promises, including empty slots.
+    fn search(
+        &self,
+        queries: VectorSlice<'_>,
+        k: usize,
+        among: Option<&Bitset>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()>;
+    /// Finds all rows whose canonical distance is at most `radius` (similarity: at least), which is not NaN. The results of each query are
+    /// best first, equal distances by lower row.
+    fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors>;
+    /// Bytes of memory that the rows take on the host and on devices, with what belongs to them.
+    fn bytes(&self) -> (u64, u64);
+    /// Keeps the first `len` rows; there may be fewer. Touches no device.
     fn truncate(&mut self, len: usize);
     /// Number of rows in the back end.
     fn len(&self) -> usize;
@@ -42,8 +69,7 @@ pub(crate) trait FlatBackend: Send + Sync {
 /// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id).
 /// The canonical distances of [`crate::metric`] have the same bits on every device and in every run.
 ///
-/// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`: any number of threads may
-/// search it at the same time.
+/// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`: any number of threads may search it at the same time.
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, Metric};
@@ -73,6 +99,22 @@ pub(crate) trait FlatBackend: Send + Sync {
 pub struct FlatIndex<T: Element = f32> {
     builder: FlatIndexBuilder<T>,
     backend: Box<dyn FlatBackend>,
+    rows: RowIds,
+}
+
+/// The number of vectors of a [`FlatIndex`], and its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct FlatStatistics {
+    /// Number of vectors in the index.
+    pub vectors: u64,
+    /// Number of rows that removed vectors left, until [`FlatIndex::compact`].
+    pub removed: u64,
+    /// Bytes of host memory: vectors that are not on devices, norms, ids.
+    pub host_bytes: u64,
+    /// Bytes of memory on devices, over all replicas and shards.
+    pub device_bytes: u64,
 }
 
 impl<T: Element> std::fmt::Debug for FlatIndex<T> {
@@ -152,7 +194,7 @@ impl<T: Element> FlatIndexBuilder<T> {
     pub fn build(self) -> Result<FlatIndex<T>> {
         check_dim(self.settings.dim)?;
         let backend = self.settings.open()?;
-        Ok(FlatIndex { builder: self, backend })
+        Ok(FlatIndex { builder: self, backend, rows: RowIds::default() })
     }
 }
 
@@ -199,22 +241,6 @@ impl<T: Element> FlatIndex<T> {
         Self::builder(dim).metric(metric).device(device).build()
     }
 
-    /// Appends the vectors of `rows`, row-major, `dim` components each. Their ids continue from [`len`](Self::len). On
-    /// error the index is unchanged. O(rows · dim).
-    ///
-    /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first bad component (row within `rows`),
-    /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
-    pub fn add(&mut self, rows: &[T]) -> Result<()> {
-        let count = check_vectors(rows, self.dim(), Input::Base)?;
-        let limit = MAX_ROWS.saturating_mul(self.builder.settings.placement.shards() as u64);
-        check_rows(self.len() as u64 + count as u64, limit)?;
-        if count == 0 {
-            return Ok(());
-        }
-        self.backend.add(VectorSlice::of(rows, self.dim()))
-    }
-
     /// Finds the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal
     /// distances by lower id. If the index has fewer than `k` vectors, the row ends in [`NONE`] and [`Metric::worst`].
     /// No queries and an empty index are legal. O(queries · len · dim).
@@ -225,9 +251,33 @@ impl<T: Element> FlatIndex<T> {
     /// devices also [`Error::DeviceFailed`], after which the index continues without the device, and
     /// [`Error::ShardLost`] when it cannot continue.
     pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
-        let count = self.check_queries(queries, k)?;
+        self.search_with(queries, k, &SearchOptions::new())
+    }
+
+    /// As [`search`](Self::search), with options. Of these, only [`SearchOptions::filter`] has an effect: an exact search reads no lists.
+    /// Under a filter, the results are the `k` nearest of the vectors that it accepts, or all of them if they are fewer. The cost falls with
+    /// the number of accepted vectors.
+    ///
+    /// ```
+    /// use warpann::{Device, FlatIndex, Metric, SearchOptions};
+    ///
+    /// let mut index = FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu)?;
+    /// index.add_with_ids(&[0.0, 1.0, 2.0, 3.0], &[10, 20, 30, 45])?;
+    /// let tens = index.filter(|id| id % 10 == 0);
+    /// let options = SearchOptions::new().filter(&tens);
+    /// assert_eq!(index.search_with(&[2.9], 2, &options)?.ids, [30, 20]);
+    /// index.remove(&[30])?;
+    /// assert_eq!(index.search(&[2.9], 2)?.ids, [45, 20]);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
+    pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+        let count = self.check_search(queries, k)?;
+        let among = self.among(options)?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
-        self.search_checked(queries, k, &mut found.ids, &mut found.distances)?;
+        self.search_checked(queries, k, among.as_deref(), &mut found.ids, &mut found.distances)?;
         Ok(found)
     }
 
@@ -236,12 +286,19 @@ impl<T: Element> FlatIndex<T> {
     /// # Errors
     /// As [`search`](Self::search); and [`Error::WrongResultLength`] if a slice has another length.
     pub fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let count = self.check_queries(queries, k)?;
+        let count = self.check_search(queries, k)?;
         check_results(count, k, ids, distances)?;
-        self.search_checked(queries, k, ids, distances)
+        self.search_checked(queries, k, self.rows.live(), ids, distances)
     }
 
-    fn search_checked(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+    fn search_checked(
+        &self,
+        queries: &[T],
+        k: usize,
+        among: Option<&Bitset>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
         if queries.is_empty() {
             return Ok(());
         }
@@ -250,53 +307,100 @@ impl<T: Element> FlatIndex<T> {
             distances.fill(self.metric().worst());
             return Ok(());
         }
-        self.backend.search(VectorSlice::of(queries, self.dim()), k, ids, distances)
+        self.backend.search(VectorSlice::of(queries, self.dim()), k, among, ids, distances)?;
+        self.rows.name(ids);
+        Ok(())
     }
 
-    fn check_queries(&self, queries: &[T], k: usize) -> Result<usize> {
+    /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal distances by lower id.
+    /// Of the options, only [`SearchOptions::filter`] has an effect. O(queries · len · dim).
+    ///
+    /// # Errors
+    /// [`Error::BadRadius`] for NaN, [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::RaggedVectors`], [`Error::NotFinite`]
+    /// with query and column, [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
+    pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+        if radius.is_nan() {
+            return Err(Error::BadRadius);
+        }
+        let count = self.check_queries(queries)?;
+        let among = self.among(options)?;
+        if count == 0 || self.is_empty() {
+            return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
+        }
+        let queries = VectorSlice::of(queries, self.dim());
+        let mut found = self.backend.range_search(queries, radius, among.as_deref())?;
+        self.rows.name(&mut found.ids);
+        Ok(found)
+    }
+
+    fn check_search(&self, queries: &[T], k: usize) -> Result<usize> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
+        self.check_queries(queries)
+    }
+
+    fn check_queries(&self, queries: &[T]) -> Result<usize> {
         check_queries(self.builder.settings.placement.devices().len(), queries, self.dim())
     }
 
-    /// Returns the components of vector `id`, as they were added.
+    /// The rows among which a search with these options looks; `None` means all.
+    fn among<'a>(&'a self, options: &SearchOptions<'a>) -> Result<Option<Cow<'a, Bitset>>> {
+        let live = self.rows.live();
+        let Some(filter) = options.filter else { return Ok(live.map(Cow::Borrowed)) };
+        let vectors = self.len() as u64;
+        if filter.len() as u64 != vectors {
+            return Err(Error::WrongFilterLength { bits: filter.len() as u64, vectors });
+        }
+        if filter.is_stale(|| self.rows.stamp()) {
+            return Err(Error::StaleFilter { vectors });
+        }
+        Ok(Some(if live.is_none() { Cow::Borrowed(filter) } else { Cow::Owned(self.rows.accepted(filter)) }))
+    }
+
+    /// Whether the index has a vector with this id. O(log len).
+    pub fn contains(&self, id: u64) -> bool {
+        self.rows.find(id).is_some()
+    }
+
+    /// All ids, ascending: bit r of a filter stands for the r-th id. O(len).
+    pub fn ids(&self) -> Vec<u64> {
+        self.rows.live_rows().map(|row| self.rows.id(row)).collect()
+    }
+
+    /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
+    /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another
+    /// index with the same ids accepts it too. O(len).
+    pub fn filter(&self, mut keep: impl FnMut(u64) -> bool) -> Bitset {
+        let bits: Bitset = self.rows.live_rows().map(|row| keep(self.rows.id(row))).collect();
+        bits.for_ids(self.rows.stamp())
+    }
+
+    /// Returns the components of the vector with this id, as they were added. O(log len + dim).
     ///
     /// # Errors
     /// [`Error::UnknownId`], and the errors of the device's driver.
     pub fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
-        let len = self.len() as u64;
-        if id >= len {
-            return Err(Error::UnknownId { id, len });
-        }
-        self.rows(id, 1)
+        let row = self.rows.find(id).ok_or(Error::UnknownId { id, len: self.len() as u64 })?;
+        let mut vector = host_memory::zeroed(self.dim())?;
+        self.backend.rows(row as u64, VectorSliceMut::of(&mut vector))?;
+        Ok(vector)
     }
 
-    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
-        let mut rows = host_memory::zeroed(host_memory::count::<T>(&[count, self.dim()])?)?;
-        self.backend.rows(first, VectorSliceMut::of(&mut rows))?;
-        Ok(rows)
-    }
-
-    /// Moves the index to other devices through host memory: to more or fewer replicas or shards, or away from a failed
-    /// device. During the move the index exists in both places; on error it stays in the old place. O(len · dim).
-    ///
-    /// # Errors
-    /// The errors of opening the devices (see [`FlatIndexBuilder::build`]) and of [`add`](Self::add);
-    /// [`Error::ShardLost`] if no device is left that has some of the vectors.
-    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
-        let mut moved = self.builder.clone().device(device).build()?;
-        let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
-        for first in (0..self.len()).step_by(piece) {
-            moved.add(&self.rows(first as u64, piece.min(self.len() - first))?)?;
+    /// Counts the vectors, the rows that removed vectors left, and the bytes of memory. O(devices).
+    pub fn statistics(&self) -> FlatStatistics {
+        let (host, device) = self.backend.bytes();
+        FlatStatistics {
+            vectors: self.len() as u64,
+            removed: self.rows.removed() as u64,
+            host_bytes: host + self.rows.bytes(),
+            device_bytes: device,
         }
-        *self = moved;
-        Ok(())
     }
 
     /// Number of vectors in the index.
     pub fn len(&self) -> usize {
-        self.backend.len()
+        self.rows.len()
     }
 
     /// Whether the index has no vectors.
@@ -326,6 +430,7 @@ const MOVED_BYTES: usize = 256 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Input;
 
     fn index(metric: Metric) -> FlatIndex<f32> {
         let mut index = FlatIndex::new(2, metric, Device::Cpu).unwrap();

@@ -4,10 +4,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::Scan;
-use super::bitset::Bitset;
 use super::encoding::Codec;
 use super::lists::{Directory, Lists};
+use super::{Bitset, Scan};
 use crate::neighbors::RangeNeighbors;
 use crate::shards::share;
 use crate::vectors::VectorSlice;

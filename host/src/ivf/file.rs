@@ -27,6 +27,7 @@
 //! # Ok::<(), warpann::Error>(())
 //! ```
 
+mod flat;
 mod format;
 mod fuzz;
 mod mapped;
@@ -142,6 +143,26 @@ impl<T: Element> IvfIndex<T> {
         Self::restored(file.shape(), trained, lists, device, budget)
     }
 
+    /// The bytes that [`save`](Self::save) writes. O(bytes).
+    ///
+    /// # Errors
+    /// [`Error::NotTrained`]; [`Error::OutOfHostMemory`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let trained = self.trained().ok_or(Error::NotTrained { call: "to_bytes" })?;
+        self.content(trained).to_bytes()
+    }
+
+    /// As [`load`](Self::load), from the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+        let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: IN_MEMORY.into(), source })?;
+        let file = IndexFile::from_bytes(bytes).map_err(bytes_defect)?;
+        let (trained, lists) = parts::<T>(&file).map_err(bytes_defect)?;
+        Self::restored(file.shape(), trained, lists, device, budget)
+    }
+
     /// The training of the index and its number of probes, as the bytes of an index file without vectors. Equal bytes mean that the indexes
     /// give every vector the same list and code.
     pub(crate) fn training_bytes(&self) -> Result<Vec<u8>> {
@@ -149,15 +170,7 @@ impl<T: Element> IvfIndex<T> {
         let mut content = self.content(trained);
         content.shape.vectors = 0;
         content.lists.fill((&[], &[]));
-        content.to_bytes().map_err(received)
-    }
-
-    /// An empty index with the training of the index whose [`training_bytes`](Self::training_bytes) these are.
-    pub(crate) fn from_training_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
-        let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
-        let file = IndexFile::from_bytes(bytes).map_err(received)?;
-        let (trained, lists) = parts::<T>(&file).map_err(received)?;
-        Self::restored(file.shape(), trained, lists, device, budget)
+        content.to_bytes()
     }
 
     fn restored(
@@ -213,11 +226,11 @@ impl<T: Element> IvfIndex<T> {
     }
 }
 
-/// The path in errors about bytes that were received, not read from a file.
-const RECEIVED: &str = "(an index sent to this rank)";
+/// The path in errors about bytes that were not read from a file.
+const IN_MEMORY: &str = "(an index in memory)";
 
-fn received(defect: FileDefect) -> Error {
-    Error::BadFile { path: RECEIVED.into(), defect }
+fn bytes_defect(defect: FileDefect) -> Error {
+    Error::BadFile { path: IN_MEMORY.into(), defect }
 }
 
 /// The parts of an index of `T` in a file that was checked.

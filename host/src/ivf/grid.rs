@@ -7,9 +7,7 @@
 use super::{IvfBackend, SearchRequest, View};
 use crate::flat::grid as flat;
 use crate::neighbors::RangeNeighbors;
-use crate::parallel::{Loop, turns};
-use crate::shards::merge::comes_before;
-use crate::shards::{Grid, Part, check_queries, merge};
+use crate::shards::{Grid, Part, check_queries, merge, merge_ranges};
 use crate::threads::at_once;
 use crate::vectors::with_components;
 use crate::{Neighbors, Placement, Result};
@@ -78,21 +76,7 @@ impl IvfBackend for IvfGrid {
             let found = self.grid.places[part.place].backend.range_search(&views[shard], &request, radius);
             Ok((part.queries, self.grid.judge(part.place, found)?))
         });
-        let found = done.into_iter().collect::<Result<Vec<_>>>()?;
-        // The results of all shards for a query, best first.
-        let of_query = |query: usize| -> Vec<(u64, f32)> {
-            let of_shards = found.iter().filter(|(queries, _)| queries.contains(&query));
-            let row = of_shards.flat_map(|(queries, found)| {
-                let (ids, distances) = found.row(query - queries.start);
-                ids.iter().copied().zip(distances.iter().copied())
-            });
-            let mut row: Vec<(u64, f32)> = row.collect();
-            if views.len() > 1 {
-                row.sort_unstable_by(|&a, &b| comes_before(metric, b, a).cmp(&comes_before(metric, a, b)));
-            }
-            row
-        };
-        Ok(RangeNeighbors::of_rows(turns(0..count).with_min_len(64).map(of_query).collect()))
+        merge_ranges(metric, count, &done.into_iter().collect::<Result<Vec<_>>>()?)
     }
 
     fn describe(&self) -> String {

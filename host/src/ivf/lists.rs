@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::ids::{stamp, twice};
 use crate::io::FileBytes;
 use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::validate::{MAX_ROWS, check_rows};
@@ -130,29 +131,9 @@ pub(crate) struct Lists {
     directory: OnceLock<Directory>,
 }
 
-/// A number that identifies a set of ids: the sum of a hash of each id, modulo 2⁶⁴. It does not depend on the order of the ids. The stamp
-/// of a union of disjoint sets is the sum of their stamps. Two sets that nobody chose for it have the same stamp with a probability of
-/// 2⁻⁶⁴.
-pub(super) fn stamp(ids: &[u64]) -> u64 {
-    // The finalizer of splitmix64. It maps 0 to 0, so 1 is added to the id.
-    let hash = |&id: &u64| {
-        let id = id.wrapping_add(1);
-        let id = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let id = (id ^ (id >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        id ^ (id >> 31)
-    };
-    ids.par_iter().with_min_len(1 << 14).map(hash).reduce(|| 0, u64::wrapping_add)
-}
-
 /// The greatest of `ids`.
 fn greatest(ids: &[u64]) -> Option<u64> {
     ids.par_iter().with_min_len(1 << 14).map(|&id| Some(id)).reduce(|| None, Option::max)
-}
-
-/// The smallest id that occurs twice in the ascending `ids`.
-pub(super) fn twice(ids: &[u64]) -> Option<u64> {
-    let pairs = ids.par_iter().zip(ids.get(1..).unwrap_or_default().par_iter());
-    pairs.position_first(|(id, next)| id == next).map(|at| ids[at])
 }
 
 impl Lists {
@@ -362,6 +343,17 @@ impl Lists {
         self.stamp = self.stamp.wrapping_add(other.stamp);
         self.directory = OnceLock::new();
         Ok(())
+    }
+
+    /// The lists and the codes of the vectors with these ids, which the lists hold.
+    pub(crate) fn coded(&self, ids: &[u64]) -> Result<(Vec<u32>, Vec<u8>)> {
+        let mut labels = host_memory::with_room(ids.len())?;
+        let mut codes = host_memory::with_room(host_memory::count::<u8>(&[ids.len(), self.code_bytes])?)?;
+        for (list, place) in ids.iter().filter_map(|&id| self.directory().find(id)) {
+            labels.push(list as u32);
+            codes.extend_from_slice(&self.codes(list)[place * self.code_bytes..][..self.code_bytes]);
+        }
+        Ok((labels, codes))
     }
 
     /// Removes the vectors with these ids, ascending and all different; the other vectors keep their order. O(vectors · log ids).

@@ -27,7 +27,6 @@
 //! them ([`IvfIndex::add_generated`]). A device needs 12 bytes for each vector in addition to the code (16 under squared L2).
 
 mod backend;
-mod bitset;
 mod coder;
 mod cpu;
 mod encoding;
@@ -47,7 +46,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use self::backend::{IvfBackend, SearchRequest, View};
-pub use self::bitset::Bitset;
 use self::encoding::Codec;
 pub use self::encoding::Encoding;
 pub use self::file::IndexInfo;
@@ -56,12 +54,13 @@ pub use self::file::{mend_index_bytes, read_any_index_bytes};
 use self::grid::IvfGrid;
 pub(crate) use self::lists::Lists;
 pub use self::refine::Refiner;
-pub use self::search::{Scan, SearchOptions};
 pub use self::statistics::IvfStatistics;
 pub use self::tune::recall;
+pub use crate::bitset::Bitset;
 use crate::device::open::open;
 pub use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation};
+pub use crate::search_options::{Scan, SearchOptions};
 use crate::validate::check_dim;
 use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
 
@@ -397,6 +396,11 @@ impl<T: Element> IvfIndex<T> {
         }
         self.probes = probes;
         Ok(())
+    }
+
+    /// Whether the index has a vector with this id. O(log len), and O(len) in the first call after a change.
+    pub fn contains(&self, id: u64) -> bool {
+        self.lists.directory().find(id).is_some()
     }
 
     /// All ids, ascending: bit r of a filter stands for the r-th id. O(len).

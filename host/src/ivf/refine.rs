@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::update::ascending;
+use crate::ids::ascending;
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::product::cpu::Scorer;
 use crate::validate::{check_dim, check_results, check_vectors, check_whole};

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::coder::{Coded, Coder};
 use super::encoding::Training;
-use super::lists::twice;
 use super::{IvfIndex, Lists, next_version};
 use crate::generate::Generator;
+use crate::ids::ascending;
 use crate::kmeans::KMeans;
-use crate::parallel::{Loop, ParallelSlice, turns};
+use crate::parallel::{Loop, turns};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
@@ -198,6 +198,57 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
+    /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of
+    /// removed vectors. O(len · log ids).
+    ///
+    /// # Errors
+    /// [`Error::DuplicateId`] if `ids` has one twice.
+    pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
+        let mut present = ascending(ids)?;
+        present.retain(|&id| self.contains(id));
+        self.remove(&present)?;
+        Ok(present.len())
+    }
+
+    /// Adds the vectors of `rows` as [`add_with_ids`](Self::add_with_ids), and replaces those whose ids the index has. Returns the number of
+    /// replaced vectors. O(rows · lists · dim + len · log rows).
+    ///
+    /// # Errors
+    /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error.
+    pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
+        let count = check_vectors(rows, self.dim(), Input::Base)?;
+        if ids.len() != count {
+            return Err(Error::WrongIds { ids: ids.len(), rows: count });
+        }
+        let mut known = ascending(ids)?;
+        if known.last() == Some(&NONE) {
+            return Err(Error::ReservedId);
+        }
+        known.retain(|&id| self.contains(id));
+        if known.is_empty() {
+            self.append(rows, ids)?;
+            return Ok(0);
+        }
+        let trained = self.trained_for("upsert")?;
+        self.check_room(count - known.len())?;
+        let Coded { labels, codes } = Coder::new(&self.settings, trained)?.code(rows)?;
+        let (old_labels, old_codes) = self.lists.coded(&known)?;
+        self.version = next_version();
+        self.lists.remove(&known)?;
+        if let Err(error) = self.lists.append(&labels, &codes, ids) {
+            // The lists still have the memory that these vectors had.
+            self.lists.append(&old_labels, &old_codes, &known)?;
+            return Err(error);
+        }
+        Ok(known.len())
+    }
+
+    /// Removes all vectors. The training and the settings stay.
+    pub fn clear(&mut self) {
+        self.lists = Lists::new(self.lists.count(), self.lists.code_bytes());
+        self.version = next_version();
+    }
+
     /// Adds the vectors of `other`, with their ids, to this index. Both must have the same training. For example, build several indexes
     /// with the same settings and seed, train them on the same vectors, and add a part of the base to each. O(vectors of both).
     ///
@@ -276,15 +327,5 @@ impl IvfIndex<f32> {
             first += count;
             Ok(Some(coded))
         })
-    }
-}
-
-/// Returns `ids` in ascending order, or the error that one occurs twice.
-pub(super) fn ascending(ids: &[u64]) -> Result<Vec<u64>> {
-    let mut sorted = host_memory::copied(ids)?;
-    sorted.par_sort_unstable();
-    match twice(&sorted) {
-        Some(id) => Err(Error::DuplicateId { id }),
-        None => Ok(sorted),
     }
 }

@@ -4,7 +4,7 @@ pub(crate) mod slots;
 
 use crate::parallel::{Loop, ParallelSlice, owned, turns};
 use crate::serialised::deserialised;
-use crate::{Error, Metric, Result};
+use crate::{Error, Metric, Result, host_memory};
 
 /// The id in a slot without a neighbour, which occurs if the index has fewer than k vectors. No vector can have this
 /// id.
@@ -118,14 +118,22 @@ impl RangeNeighbors {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Makes the results from one row of (id, distance) for each query.
-    pub(crate) fn of_rows(rows: Vec<Vec<(u64, f32)>>) -> RangeNeighbors {
-        let mut offsets = vec![0];
-        for row in &rows {
-            offsets.push(offsets[offsets.len() - 1] + row.len());
+    /// Makes the results from one row for each query; `pair` is the id and the distance of an element.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`].
+    pub(crate) fn of_rows<V: Copy + Sync>(
+        rows: &[Vec<V>],
+        pair: impl Fn(V) -> (u64, f32) + Sync,
+    ) -> Result<RangeNeighbors> {
+        let mut offsets = host_memory::with_room(rows.len() + 1)?;
+        let mut count = 0;
+        offsets.push(count);
+        for row in rows {
+            count += row.len();
+            offsets.push(count);
         }
-        let count = offsets[rows.len()];
-        let (mut ids, mut distances) = (vec![0; count], vec![0.0; count]);
+        let (mut ids, mut distances) = (host_memory::zeroed(count)?, host_memory::zeroed(count)?);
         let (mut rest_of_ids, mut rest_of_distances) = (&mut ids[..], &mut distances[..]);
         let slots = rows.iter().map(|row| {
             let split = std::mem::take(&mut rest_of_ids).split_at_mut(row.len());
@@ -136,9 +144,9 @@ impl RangeNeighbors {
             (own_ids, split.0)
         });
         owned(slots.collect()).zip(rows.par_iter()).for_each(|((ids, distances), row)| {
-            row.iter().zip(ids).zip(distances).for_each(|((found, id), distance)| (*id, *distance) = *found);
+            row.iter().zip(ids).zip(distances).for_each(|((&found, id), distance)| (*id, *distance) = pair(found));
         });
-        RangeNeighbors { offsets, ids, distances }
+        Ok(RangeNeighbors { offsets, ids, distances })
     }
 
     /// Ids and distances of query `query`.

@@ -266,6 +266,28 @@ pub(crate) unsafe fn upload_vectors(
     unsafe { runtime.copy_rows_to_device(stream, to, rows.len(), shape.row_bytes(), &write) }
 }
 
+/// As [`upload_vectors`], for those of `rows` whose numbers are listed, in the order of the list.
+///
+/// # Safety
+/// As [`upload_rows`].
+pub(crate) unsafe fn upload_listed(
+    runtime: &Runtime,
+    stream: &Stream,
+    shape: VectorShape,
+    to: PtrMut<u8>,
+    rows: VectorSlice<'_>,
+    numbers: &[u32],
+) -> Result<()> {
+    let write = |some: Range<usize>, to: &mut [u8]| {
+        for (to, &number) in to.chunks_exact_mut(shape.row_bytes()).zip(&numbers[some]) {
+            let number = number as usize;
+            write_padded(rows.part(number..number + 1).bytes(), shape, to);
+        }
+    };
+    // SAFETY: the caller promises that `to` has room for the rows.
+    unsafe { runtime.copy_rows_to_device(stream, to, numbers.len(), shape.row_bytes(), &write) }
+}
+
 /// As [`upload_rows`], for queries that were not checked. The call checks that they are finite while it copies them, so memory is read once
 /// for both. Queries that fail the check may be on the device after the error.
 ///

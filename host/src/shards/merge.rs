@@ -3,10 +3,11 @@
 //! A heap would need k · log S steps, but S is the number of devices: for eight devices a scan of the heads is as fast.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
-use crate::parallel::{Loop, ParallelSlice};
+use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::threads::{piece_rows, work_off};
-use crate::{Metric, NONE};
+use crate::{Metric, NONE, RangeNeighbors, Result, host_memory};
 
 /// Smallest number of slots that one thread merges.
 const SLOTS: usize = 1 << 12;
@@ -56,6 +57,30 @@ pub(crate) fn merge_apart<I: AsRef<[u64]> + Sync, D: AsRef<[f32]> + Sync>(
             merger.merge(piece * each + row, ids, distances);
         }
     });
+}
+
+/// The results of range searches for `queries` queries, each of which one or more shards have searched. `parts` are the queries of a part and
+/// the part's results.
+///
+/// # Errors
+/// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+pub(crate) fn merge_ranges(
+    metric: Metric,
+    queries: usize,
+    parts: &[(Range<usize>, RangeNeighbors)],
+) -> Result<RangeNeighbors> {
+    let of_query = |query: usize| -> Result<Vec<(u64, f32)>> {
+        let of_shards = || {
+            let of_shards = parts.iter().filter(|(queries, _)| queries.contains(&query));
+            of_shards.map(|(queries, found)| found.row(query - queries.start))
+        };
+        let mut row = host_memory::with_room(of_shards().map(|(ids, _)| ids.len()).sum())?;
+        of_shards().for_each(|(ids, distances)| row.extend(ids.iter().copied().zip(distances.iter().copied())));
+        row.sort_unstable_by(|&a, &b| comes_before(metric, b, a).cmp(&comes_before(metric, a, b)));
+        Ok(row)
+    };
+    let rows = host_memory::collected_in_parallel(turns(0..queries).with_min_len(64).map(of_query))?;
+    RangeNeighbors::of_rows(&rows.into_iter().collect::<Result<Vec<_>>>()?, |found| found)
 }
 
 /// Merges one row after the other.

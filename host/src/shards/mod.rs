@@ -37,7 +37,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-pub(crate) use self::merge::{merge, merge_apart};
+pub(crate) use self::merge::{merge, merge_apart, merge_ranges};
 use crate::threads::{at_once, worth_threads};
 use crate::validate::{check_vectors, check_whole};
 use crate::{Device, Element, Error, Input, Placement, Result, events};
@@ -106,16 +106,21 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
     /// [`Error::DeviceFailed`].
     pub fn judge<V>(&self, place: usize, result: Result<V>) -> Result<V> {
         result.map_err(|error| match error {
-            Error::Driver { code, .. } if lost(code) => {
-                self.places[place].failed.store(true, Ordering::Relaxed);
-                let shard = place % self.shards;
-                let of_shard = self.places.iter().skip(shard).step_by(self.shards);
-                let left = of_shard.filter(|place| place.alive()).count();
-                events::device_failed(self.places[place].device, shard, left, &error);
-                Error::DeviceFailed { device: self.places[place].device, shard, left, source: Box::new(error) }
-            }
+            Error::Driver { code, .. } if lost(code) => self.leave_out(place, error),
             other => other,
         })
+    }
+
+    /// Marks a device as failed for the reason `error`, and returns [`Error::DeviceFailed`]. If the device is already marked, returns `error`.
+    pub fn leave_out(&self, place: usize, error: Error) -> Error {
+        if self.places[place].failed.swap(true, Ordering::Relaxed) {
+            return error;
+        }
+        let shard = place % self.shards;
+        let of_shard = self.places.iter().skip(shard).step_by(self.shards);
+        let left = of_shard.filter(|place| place.alive()).count();
+        events::device_failed(self.places[place].device, shard, left, &error);
+        Error::DeviceFailed { device: self.places[place].device, shard, left, source: Box::new(error) }
     }
 
     /// A description of the grid; `describe` describes each device.

@@ -11,7 +11,7 @@ use crate::ivf::grid::IvfGrid;
 use crate::ivf::{IvfBackend, IvfIndex, SearchOptions, SearchRequest, View};
 use crate::neighbors::RangeNeighbors;
 use crate::vectors::{VectorSlice, VectorSliceMut};
-use crate::{FlatIndex, Metric, NONE};
+use crate::{Bitset, FlatIndex, Metric, NONE};
 
 /// A device that works for a given number of calls, and then fails as a lost GPU does.
 struct Failing<B: ?Sized> {
@@ -33,9 +33,39 @@ impl FlatBackend for Failing<dyn FlatBackend> {
         self.inner.add(rows)
     }
 
-    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()> {
         self.work()?;
-        self.inner.search(queries, k, ids, distances)
+        self.inner.replace(first, rows)
+    }
+
+    fn retain(&mut self, kept: &Bitset) -> Result<()> {
+        self.work()?;
+        self.inner.retain(kept)
+    }
+
+    fn retains_at_once(&self) -> bool {
+        self.inner.retains_at_once()
+    }
+
+    fn search(
+        &self,
+        queries: VectorSlice<'_>,
+        k: usize,
+        among: Option<&Bitset>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        self.work()?;
+        self.inner.search(queries, k, among, ids, distances)
+    }
+
+    fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors> {
+        self.work()?;
+        self.inner.range_search(queries, radius, among)
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        self.inner.bytes()
     }
 
     fn truncate(&mut self, len: usize) {
@@ -139,7 +169,7 @@ fn a_flat_index_goes_on_without_a_device_that_fails_until_a_shard_is_lost() {
     grid.add(slice(&base)).unwrap();
     let search = |grid: &FlatGrid| {
         let (mut ids, mut distances) = (vec![NONE; 700], vec![0.0; 700]);
-        let result = grid.search(slice(&queries), 7, &mut ids, &mut distances);
+        let result = grid.search(slice(&queries), 7, None, &mut ids, &mut distances);
         if result.is_ok() {
             assert!(ids == expected.ids && distances == expected.distances);
         }
@@ -180,9 +210,54 @@ fn an_addition_that_was_taken_back_can_be_made_again() {
     one.add(&more).unwrap();
     let expected = one.search(&more[..20 * DIM], 500).unwrap();
     let (mut ids, mut distances) = (vec![NONE; 10_000], vec![0.0; 10_000]);
-    grid.search(slice(&more[..20 * DIM]), 500, &mut ids, &mut distances).unwrap();
+    grid.search(slice(&more[..20 * DIM]), 500, None, &mut ids, &mut distances).unwrap();
     assert!(ids == expected.ids && distances == expected.distances);
     assert_eq!(rows_of(&grid, 401).unwrap(), [base, more].concat());
+}
+
+#[test]
+fn a_replacement_that_fails_somewhere_is_undone_everywhere() {
+    let (base, new) = (vectors(301, 1), vectors(250, 2));
+    let works = works(4);
+    let mut grid = flat_grid(2, &works);
+    grid.add(slice(&base[..200 * DIM])).unwrap();
+    grid.add(slice(&base[200 * DIM..])).unwrap();
+    // The rows are in four pieces, two of each shard. Place 3 fails after its first piece.
+    break_after(&works, 3, 1);
+    assert_eq!(failed(grid.replace(10, slice(&new))), (Device::Gpu(3), 1, 1));
+    assert_eq!(rows_of(&grid, 301).unwrap(), base);
+    // Place 1 is the last of its shard. It fails after the old rows were read, and in the middle of the replacement.
+    break_after(&works, 1, 3);
+    assert_eq!(failed(grid.replace(10, slice(&new))), (Device::Gpu(1), 1, 0));
+    assert_eq!(rows_of(&grid, 100).unwrap(), base[..100 * DIM], "these are rows of shard 0");
+    assert!(matches!(grid.replace(10, slice(&new)), Err(Error::ShardLost { shard: 1, replicas: 2 })));
+}
+
+#[test]
+fn a_removal_goes_on_without_a_device_that_fails() {
+    let base = vectors(300, 1);
+    let works = works(4);
+    let mut grid = flat_grid(2, &works);
+    grid.add(slice(&base)).unwrap();
+    (0..4).for_each(|place| break_after(&works, place, 0));
+    let kept: Bitset = (0..300).map(|row| row % 3 != 1).collect();
+    failed(grid.retain(&kept));
+    assert_eq!(grid.len(), 300, "all places failed, and nothing has changed");
+
+    let mut grid = flat_grid(2, &works);
+    (0..4).for_each(|place| break_after(&works, place, usize::MAX));
+    grid.add(slice(&base)).unwrap();
+    break_after(&works, 2, 0);
+    grid.retain(&kept).unwrap();
+    assert_eq!(grid.grid.places.iter().map(Place::alive).collect::<Vec<_>>(), [true, true, false, true]);
+    let expected: Vec<f32> =
+        base.chunks(DIM).enumerate().filter(|(row, _)| row % 3 != 1).flat_map(|(_, row)| row).copied().collect();
+    assert_eq!(rows_of(&grid, 200).unwrap(), expected);
+    break_after(&works, 0, 0);
+    grid.retain(&(0..200).map(|row| row > 0).collect()).unwrap_err();
+    // Only shard 0 had rows to remove, and no place of it could.
+    assert_eq!(grid.len(), 200);
+    assert!(matches!(rows_of(&grid, 200), Err(Error::ShardLost { shard: 0, replicas: 2 })));
 }
 
 #[test]

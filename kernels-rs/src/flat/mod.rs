@@ -1,9 +1,11 @@
-//! Exact search: a filter in half precision, and the candidates that it keeps.
+//! Exact search: a filter in half precision, the candidates that it keeps, and searches among some rows.
 //!
 //! | module | algorithm | source |
 //! |---|---|---|
 //! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
+//! | [`gather_rows`] | copies listed rows to another set | |
 
 pub mod candidates;
 pub mod filter;
+pub mod gather_rows;

@@ -28,6 +28,10 @@
 //! limit\[q\] is an upper bound of the k-th best distance. It never rises, and workers share it through an atomic. Timing decides which
 //! candidates survive, but not the result: every candidate that could be among the k best survives.
 //!
+//! A range search is the same scan with constant thresholds: a row within the radius has a score of at most the radius's t plus E
+//! ([`bound`]). Rows that pass get their canonical distances, in batches for each query. A search among some of the rows drops the other
+//! rows as they pass the scan, or scans copies of the accepted rows if these are few (`among.rs`).
+//!
 //! # What makes it fast
 //!
 //! 1. *No memory of size nq · n.* Scores stay in registers. A score that fails (nearly all do) costs a sixteenth of a comparison.
@@ -58,29 +62,24 @@
 //! - 2 MiB pages for the base (through the allocator's tunable): 5 to 12 % faster. Not kept, since it needs a system call that no
 //!   dependency offers safely.
 
+mod among;
+mod group;
 #[cfg(test)]
 mod tests;
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use self::among::Among;
+use self::group::{QueryGroup, ScanPlan};
 use super::FlatBackend;
 use crate::device::open::describe_cpu;
-use crate::parallel::{Loop, ParallelSlice, turns};
-use crate::product::cpu::bound::{self, QueryBound, has_offset, largest_norm};
-use crate::product::cpu::candidates::{self, Candidates, Judge, Limit};
-use crate::product::cpu::exact;
-use crate::product::cpu::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
-use crate::product::cpu::{
-    BLOCK, DEFAULT_BUDGET, DIRECT_QUERIES, Line, Queries, TILE_BYTES, as_f32, canonical_square, tile_rows,
-};
-use crate::simd::{self, Isa};
+use crate::parallel::{Loop, ParallelSlice};
+use crate::product::cpu::bound::{self, has_offset, largest_norm};
+use crate::product::cpu::candidates::{self, Candidates};
+use crate::product::cpu::collect::Ball;
+use crate::product::cpu::{BLOCK, DEFAULT_BUDGET, canonical_square};
+use crate::simd::Isa;
 use crate::vectors::{VectorSlice, VectorSliceMut};
-use crate::{Element, Metric, NONE, Result, events, host_memory};
+use crate::{Bitset, Element, Metric, NONE, RangeNeighbors, Result, events, host_memory};
 
-/// Queries scanned together, if there are enough. Past 256 the base's share of the traffic is negligible; below it the base is streamed
-/// too often.
-const GROUP: std::ops::RangeInclusive<usize> = 256..=512;
 /// The vectors of a flat index, in host memory.
 #[derive(Debug)]
 pub(crate) struct FlatCpu<T: Element> {
@@ -95,7 +94,7 @@ pub(crate) struct FlatCpu<T: Element> {
     squares: Vec<f64>,
     /// f32(‖y‖²) for L2, otherwise empty.
     offset: Vec<f32>,
-    /// [`largest_norm`] of each [`BLOCK`] rows.
+    /// [`largest_norm`] of each [`BLOCK`] rows. Replaced and removed rows may leave a value larger than that, which is still a bound.
     largest: Vec<f32>,
 }
 
@@ -124,6 +123,37 @@ impl<T: Element> FlatCpu<T> {
         let start = id as usize * self.dim;
         &self.rows[start..start + self.dim]
     }
+
+    /// Σy² of each of `rows` by the canonical definition.
+    fn squares_of(&self, rows: &[T]) -> Result<Vec<f64>> {
+        let square = |row| canonical_square(self.isa, row);
+        host_memory::collected_in_parallel(rows.par_chunks(self.dim).with_min_len(256).map(square))
+    }
+
+    /// Number of factors of `count` rows, if the metric has the factor.
+    fn factors(&self, has: fn(Metric) -> bool, count: usize) -> usize {
+        if has(self.metric) { count } else { 0 }
+    }
+
+    /// Sets what depends on the norms of the rows from `first` on, which exist. `squares` are the canonical squares of these rows.
+    fn set_norms(&mut self, first: usize, squares: &[f64]) {
+        let range = first..first + squares.len();
+        if has_offset(self.metric) {
+            self.offset[range.clone()].iter_mut().zip(squares).for_each(|(to, &square)| *to = square as f32);
+        }
+        if self.metric.divides_by_norms() {
+            self.scale[range.clone()].iter_mut().zip(squares).for_each(|(to, &square)| *to = bound::scale(square));
+            self.squares[range.clone()].copy_from_slice(squares);
+        }
+        let len = self.len();
+        for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
+            let of_block = block * BLOCK..((block + 1) * BLOCK).min(len);
+            let part = of_block.start.max(range.start)..of_block.end.min(range.end);
+            let norm = largest_norm(self.metric, squares[part.start - first..part.end - first].iter().copied());
+            // Other rows of the block may have the largest norm. If it was a replaced row that had it, the bound is larger than needed.
+            self.largest[block] = if part == of_block { norm } else { self.largest[block].max(norm) };
+        }
+    }
 }
 
 impl<T: Element> FlatBackend for FlatCpu<T> {
@@ -131,41 +161,103 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         let rows: &[T] = rows.components();
         let (before, count) = (self.len(), rows.len() / self.dim);
         let blocks = (before + count).div_ceil(BLOCK);
-        let (has_offset, has_scale) = (has_offset(self.metric), self.metric.divides_by_norms());
+        let (offsets, scales) = (self.factors(has_offset, count), self.factors(Metric::divides_by_norms, count));
         // Memory comes first: from here on nothing fails.
         host_memory::reserve(&mut self.rows, rows.len())?;
-        host_memory::reserve(&mut self.offset, if has_offset { count } else { 0 })?;
-        host_memory::reserve(&mut self.scale, if has_scale { count } else { 0 })?;
-        host_memory::reserve(&mut self.squares, if has_scale { count } else { 0 })?;
+        host_memory::reserve(&mut self.offset, offsets)?;
+        host_memory::reserve(&mut self.scale, scales)?;
+        host_memory::reserve(&mut self.squares, scales)?;
         let more = blocks - self.largest.len();
         host_memory::reserve(&mut self.largest, more)?;
-        let square = |row| canonical_square(self.isa, row);
-        let squares = host_memory::collected_in_parallel(rows.par_chunks(self.dim).with_min_len(256).map(square))?;
+        let squares = self.squares_of(rows)?;
         self.rows.extend_from_slice(rows);
-        if has_offset {
-            self.offset.extend(squares.iter().map(|&square| square as f32));
-        }
-        if has_scale {
-            self.scale.extend(squares.iter().map(|&square| bound::scale(square)));
-            self.squares.extend_from_slice(&squares);
-        }
+        self.offset.resize(self.offset.len() + offsets, 0.0);
+        self.scale.resize(self.scale.len() + scales, 0.0);
+        self.squares.resize(self.squares.len() + scales, 0.0);
         self.largest.resize(blocks, 0.0);
-        // The first block may already be partly filled.
-        let head = before.next_multiple_of(BLOCK).min(before + count) - before;
-        let (head, rest) = squares.split_at(head);
-        let whole = rest.chunks(BLOCK);
-        for (block, squares) in (before / BLOCK..).zip([head].into_iter().filter(|h| !h.is_empty()).chain(whole)) {
-            self.largest[block] = self.largest[block].max(largest_norm(self.metric, squares.iter().copied()));
-        }
+        self.set_norms(before, &squares);
         Ok(())
     }
 
-    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let plan = ScanPlan::new(self, queries.len(), k.min(self.len()), rayon::current_num_threads());
-        let path = if plan.direct { "query by query" } else { "panels of queries" };
-        events::path("exact search", || self.describe(), path, queries.len());
-        self.search_planned(plan, queries.components(), k, ids, distances);
+    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()> {
+        let (rows, first): (&[T], usize) = (rows.components(), first as usize);
+        let squares = self.squares_of(rows)?;
+        self.rows[first * self.dim..][..rows.len()].copy_from_slice(rows);
+        self.set_norms(first, &squares);
         Ok(())
+    }
+
+    fn retain(&mut self, kept: &Bitset) -> Result<()> {
+        let mut len = 0;
+        // The rows before the first removed row stay where they are.
+        let mut moved = None;
+        for run in kept.runs() {
+            if run.start > len {
+                moved.get_or_insert(len);
+                self.rows.copy_within(run.start * self.dim..run.end * self.dim, len * self.dim);
+                copy_within_if_any(&mut self.offset, run.clone(), len);
+                copy_within_if_any(&mut self.scale, run.clone(), len);
+                copy_within_if_any(&mut self.squares, run.clone(), len);
+            }
+            len += run.len();
+        }
+        self.truncate(len);
+        let block = moved.unwrap_or(len) / BLOCK;
+        let (metric, isa, dim) = (self.metric, self.isa, self.dim);
+        let rows = &self.rows[(block * BLOCK).min(len) * dim..];
+        let largest = self.largest.get_mut(block..).unwrap_or_default();
+        largest.par_iter_mut().zip(rows.par_chunks(BLOCK * dim)).for_each(|(largest, rows)| {
+            *largest = largest_norm(metric, rows.chunks_exact(dim).map(|row| canonical_square(isa, row)));
+        });
+        Ok(())
+    }
+
+    fn retains_at_once(&self) -> bool {
+        false
+    }
+
+    fn search(
+        &self,
+        queries: VectorSlice<'_>,
+        k: usize,
+        among: Option<&Bitset>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let (among, count) = (Among::new(among, self.len()), queries.len());
+        let queries: &[T] = queries.components();
+        if let Some(few) = among.few(count) {
+            events::path("exact search", || self.describe(), "copies of few rows", count);
+            return self.search_copies(few, queries, k, ids, distances);
+        }
+        let kept = k.min(among.count);
+        let bytes = Candidates::bytes(kept, self.len());
+        let plan = ScanPlan::new(self, count, bytes, rayon::current_num_threads());
+        let path = if plan.direct { "query by query" } else { "panels of queries" };
+        events::path("exact search", || self.describe(), path, count);
+        self.search_planned(plan, among, queries, k, ids, distances);
+        Ok(())
+    }
+
+    fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors> {
+        let (among, count) = (Among::new(among, self.len()), queries.len());
+        let queries: &[T] = queries.components();
+        let few = among.few(count);
+        let path = if few.is_some() { "copies of few rows" } else { "all rows" };
+        events::path("exact range search", || self.describe(), path, count);
+        let found = match few {
+            Some(few) => self.keys_within_of_copies(few, queries, radius)?,
+            None => self.keys_within(among, queries, radius)?,
+        };
+        RangeNeighbors::of_rows(&found, |key| (u64::from(candidates::id(key)), candidates::distance(self.metric, key)))
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        let floats = self.scale.capacity() + self.offset.capacity() + self.largest.capacity();
+        let bytes = self.rows.capacity() * size_of::<T>()
+            + self.squares.capacity() * size_of::<f64>()
+            + floats * size_of::<f32>();
+        (bytes as u64, 0)
     }
 
     fn len(&self) -> usize {
@@ -192,298 +284,62 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
     }
 }
 
-/// The division of a search into groups and runs.
-#[derive(Debug, Clone, Copy)]
-struct ScanPlan {
-    /// Number of neighbours to find: min(k, rows).
-    k: usize,
-    /// Number of queries scanned together.
-    group: usize,
-    /// Number of tasks that share the base of a group; 1 if the groups alone keep the threads busy.
-    workers: usize,
-    /// Number of rows that a worker takes at a time, a multiple of [`BLOCK`].
-    run: usize,
-    /// Whether the lanes are along the components (few queries) instead of along the queries.
-    direct: bool,
-}
-
-impl ScanPlan {
-    fn new<T: Element>(index: &FlatCpu<T>, queries: usize, k: usize, threads: usize) -> Self {
-        let rows = index.len();
-        let lanes = index.isa.lanes();
-        let fit = index.budget / (Candidates::bytes(k, rows) as u64).saturating_mul(threads as u64);
-        let fit = usize::try_from(fit).unwrap_or(usize::MAX).max(1);
-        let wanted = queries.div_ceil(4 * threads).clamp(*GROUP.start(), *GROUP.end()).min(fit);
-        let groups = queries.div_ceil(wanted);
-        let group = queries.div_ceil(groups).next_multiple_of(lanes).min(wanted);
-        let groups = queries.div_ceil(group);
-        let workers = (4 * threads).div_ceil(groups).min(threads).min(rows.div_ceil(BLOCK)).max(1);
-        let run = if workers == 1 { rows } else { (rows / (workers * 8)).min(4096) };
-        let run = run.max(1).next_multiple_of(BLOCK);
-        Self { k, group, workers, run, direct: group.min(queries) <= DIRECT_QUERIES }
-    }
-}
-
-/// A group of queries, packed for the scan.
-struct Prepared {
-    queries: Queries,
-    /// The queries as the scan multiplies them (x' of [`bound`]): panels, or row-major for the direct kernel.
-    packed: Vec<Line>,
-    panels: Vec<Panel>,
-}
-
-/// The queries of one call of the panel kernel.
-#[derive(Debug, Clone, Copy)]
-struct Panel {
-    first: usize,
-    queries: usize,
-    vecs: usize,
-    /// First f32 of the panel in `packed`.
-    start: usize,
-}
-
-impl Prepared {
-    fn new<T: Element>(index: &FlatCpu<T>, queries: &[T], direct: bool) -> Self {
-        let (dim, lanes) = (index.dim, index.isa.lanes());
-        let count = queries.len() / dim;
-        let queries = Queries::new(index.isa, index.metric, dim, queries);
-        let mut panels = Vec::new();
-        let mut total = 0;
-        if direct {
-            panels.push(Panel { first: 0, queries: count, vecs: 0, start: 0 });
-            total = count * dim;
-        } else {
-            // Registers are divided evenly: 4 become 2 + 2, not 3 + 1.
-            let vecs = count.div_ceil(lanes);
-            let parts = vecs.div_ceil(PANEL_VECS);
-            let mut first = 0;
-            for part in 0..parts {
-                let vecs = vecs / parts + usize::from(part < vecs % parts);
-                panels.push(Panel { first, queries: (count - first).min(vecs * lanes), vecs, start: total });
-                first += vecs * lanes;
-                total += (vecs * lanes * dim).next_multiple_of(16);
-            }
-        }
-        let mut packed = vec![Line([0.0; 16]); total.div_ceil(16)];
-        let values: &mut [f32] = bytemuck::cast_slice_mut(&mut packed);
-        if direct {
-            for (query, values) in values[..total].chunks_exact_mut(dim).enumerate() {
-                values.iter_mut().zip(queries.factored(query)).for_each(|(value, x)| *value = x);
-            }
-        } else {
-            for panel in &panels {
-                let width = panel.vecs * lanes;
-                for q in 0..panel.queries {
-                    let lane = values[panel.start + q..panel.start + width * dim].iter_mut().step_by(width);
-                    lane.zip(queries.factored(panel.first + q)).for_each(|(value, x)| *value = x);
-                }
-            }
-        }
-        Self { queries, packed, panels }
+/// Moves the values of `range` to `to`, unless there are no values.
+fn copy_within_if_any<V: Copy>(values: &mut [V], range: std::ops::Range<usize>, to: usize) {
+    if !values.is_empty() {
+        values.copy_within(range, to);
     }
 }
 
 impl<T: Element> FlatCpu<T> {
     /// Finds the k best of every query, divided for `threads` threads.
     pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
-        let plan = ScanPlan::new(self, queries.len() / self.dim, k.min(self.len()), threads);
-        self.search_planned(plan, queries, k, ids, distances);
+        let among = Among::new(None, self.len());
+        let bytes = Candidates::bytes(k.min(among.count), self.len());
+        let plan = ScanPlan::new(self, queries.len() / self.dim, bytes, threads);
+        self.search_planned(plan, among, queries, k, ids, distances);
     }
 
-    fn search_planned(&self, plan: ScanPlan, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
+    fn search_planned(
+        &self,
+        plan: ScanPlan,
+        among: Among<'_>,
+        queries: &[T],
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) {
+        let kept = k.min(among.count);
+        let fill = |ids: &mut [u64], distances: &mut [f32], found: Vec<u64>| {
+            ids.fill(NONE);
+            distances.fill(self.metric.worst());
+            for ((id, distance), key) in ids.iter_mut().zip(distances).zip(found) {
+                *id = u64::from(candidates::id(key));
+                *distance = candidates::distance(self.metric, key);
+            }
+        };
         queries
             .par_chunks(plan.group * self.dim)
             .with_max_len(1)
             .zip(ids.par_chunks_mut(plan.group * k))
             .zip(distances.par_chunks_mut(plan.group * k))
-            .for_each(|((queries, ids), distances)| self.search_group(&plan, queries, k, ids, distances));
-    }
-
-    fn search_group(&self, plan: &ScanPlan, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
-        let prepared = Prepared::new(self, queries, plan.direct);
-        let limits: Vec<Limit> = prepared.queries.bounds.iter().map(|_| Limit::new()).collect();
-        let next = AtomicUsize::new(0);
-        let mut shares: Vec<Vec<Candidates>> =
-            turns(0..plan.workers).with_max_len(1).map(|_| self.scan_share(plan, &prepared, &limits, &next)).collect();
-        let mut merged = shares.pop().unwrap_or_default();
-        for share in shares {
-            for (merged, share) in merged.iter_mut().zip(share) {
-                merged.absorb(share);
-            }
-        }
-        // The queries are finished together, in the order of the base, so that a row that several of them need is fetched once.
-        let company = merged.len().div_ceil(plan.workers);
-        ids.par_chunks_mut(company * k)
-            .zip(distances.par_chunks_mut(company * k))
-            .zip(merged.par_chunks_mut(company))
-            .zip(limits.par_chunks(company))
-            .enumerate()
-            .for_each(|(at, (((ids, distances), candidates), limits))| {
-                self.finish(&prepared, at * company, candidates, limits);
-                let slots = ids.chunks_mut(k).zip(distances.chunks_mut(k));
-                for ((ids, distances), candidates) in slots.zip(candidates) {
-                    ids.fill(NONE);
-                    distances.fill(self.metric.worst());
-                    for ((id, distance), key) in ids.iter_mut().zip(distances).zip(candidates.take_best()) {
-                        *id = u64::from(candidates::id(key));
-                        *distance = candidates::distance(self.metric, key);
-                    }
-                }
+            .for_each(|((queries, ids), distances)| {
+                QueryGroup::new(self, &plan, queries, among.bits).search((k, kept), ids, distances, &fill);
             });
     }
 
-    /// Computes the canonical distances of all remaining candidates of the queries from `first` on.
-    fn finish(&self, prepared: &Prepared, first: usize, candidates: &mut [Candidates], limits: &[Limit]) {
-        for (candidates, limit) in candidates.iter_mut().zip(limits) {
-            candidates.close(limit);
+    /// The keys of all accepted rows within `radius` of each query, best first.
+    fn keys_within(&self, among: Among<'_>, queries: &[T], radius: f32) -> Result<Vec<Vec<u64>>> {
+        let count = queries.len() / self.dim;
+        let plan = ScanPlan::new(self, count, size_of::<Ball>(), rayon::current_num_threads());
+        let ball = || Ball::new(self.metric, radius);
+        let groups = queries.par_chunks(plan.group * self.dim).with_max_len(1);
+        let of_groups: Vec<_> =
+            groups.map(|queries| QueryGroup::new(self, &plan, queries, among.bits).find_all(&ball)).collect();
+        let mut found = host_memory::with_room(count)?;
+        for keys in of_groups.into_iter().flatten() {
+            found.push(keys?);
         }
-        let mut done = vec![0; candidates.len()];
-        let step = (TILE_BYTES / (self.dim * size_of::<T>())).max(1);
-        for start in (0..self.len()).step_by(step) {
-            for (at, (candidates, done)) in candidates.iter_mut().zip(&mut done).enumerate() {
-                let mut judge = self.judge(prepared, first + at);
-                candidates.settle_below((start + step) as u64, done, &mut judge);
-            }
-        }
-    }
-
-    /// The part of one worker in a group: takes runs of the base until none is left.
-    fn scan_share(
-        &self,
-        plan: &ScanPlan,
-        prepared: &Prepared,
-        limits: &[Limit],
-        next: &AtomicUsize,
-    ) -> Vec<Candidates> {
-        let mut candidates: Vec<Candidates> = limits.iter().map(|_| Candidates::new(plan.k, self.len())).collect();
-        let mut scratch = Vec::new();
-        loop {
-            let start = next.fetch_add(plan.run, Ordering::Relaxed);
-            if start >= self.len() {
-                return candidates;
-            }
-            let end = start.saturating_add(plan.run).min(self.len());
-            for first in (start..end).step_by(tile_rows(self.dim)) {
-                let last = (first + tile_rows(self.dim)).min(end);
-                self.scan_tile(plan, prepared, limits, &mut candidates, &mut scratch, first..last);
-            }
-        }
-    }
-
-    fn scan_tile(
-        &self,
-        plan: &ScanPlan,
-        prepared: &Prepared,
-        limits: &[Limit],
-        candidates: &mut [Candidates],
-        scratch: &mut Vec<f32>,
-        range: std::ops::Range<usize>,
-    ) {
-        let source = &self.rows[range.start * self.dim..range.end * self.dim];
-        let rows = as_f32(source, scratch);
-        let part = |factors: &'_ [f32]| if factors.is_empty() { 0..0 } else { range.clone() };
-        let tile = Tile {
-            dim: self.dim,
-            rows,
-            first_id: range.start as u32,
-            scale: &self.scale[part(&self.scale)],
-            offset: &self.offset[part(&self.offset)],
-        };
-        let largest = self.largest[range.start / BLOCK];
-        let packed: &[f32] = bytemuck::cast_slice(&prepared.packed);
-        for panel in &prepared.panels {
-            let queries = panel.first..panel.first + panel.queries;
-            // Padding lanes: only NaN passes −∞, and the sink drops NaN there.
-            let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; MAX_PANEL];
-            let mut errors = [0.0; MAX_PANEL];
-            for (lane, query) in queries.clone().enumerate() {
-                errors[lane] = prepared.queries.bounds[query].error(largest);
-                thresholds[lane].set(candidates[query].threshold(errors[lane], &limits[query]));
-            }
-            let mut survivors = Survivors {
-                index: self,
-                prepared,
-                limits,
-                first: panel.first,
-                candidates: &mut candidates[queries],
-                thresholds: &thresholds,
-                errors: &errors,
-            };
-            let packed = &packed[panel.start..];
-            if plan.direct {
-                scan::scan_direct(self.isa, &tile, packed, &thresholds[..panel.queries], &mut survivors);
-            } else {
-                scan::scan_panel(self.isa, panel.vecs, &tile, packed, &thresholds, &mut survivors);
-            }
-        }
-    }
-
-    fn judge<'a>(&'a self, prepared: &'a Prepared, query: usize) -> PairJudge<'a, T> {
-        PairJudge {
-            index: self,
-            query: prepared.queries.wide(query),
-            bound: &prepared.queries.bounds[query],
-            square: prepared.queries.squares[query],
-            scratch: Vec::new(),
-        }
-    }
-}
-
-/// Files the pairs that pass the scan of one panel.
-struct Survivors<'a, T: Element> {
-    index: &'a FlatCpu<T>,
-    prepared: &'a Prepared,
-    limits: &'a [Limit],
-    /// Number of the panel's first query.
-    first: usize,
-    candidates: &'a mut [Candidates],
-    thresholds: &'a [Cell<f32>],
-    errors: &'a [f64],
-}
-
-impl<T: Element> Sink for Survivors<'_, T> {
-    fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
-        while passed != 0 {
-            let bit = passed.trailing_zeros() as usize;
-            passed &= passed - 1;
-            let lane = first_query + bit;
-            let Some(candidates) = self.candidates.get_mut(lane) else { return };
-            if candidates.push(scores[bit % 16], id, self.errors[lane]) {
-                let query = self.first + lane;
-                let limit = &self.limits[query];
-                candidates.make_room(&mut self.index.judge(self.prepared, query), limit);
-                self.thresholds[lane].set(candidates.threshold(self.errors[lane], limit));
-            }
-        }
-    }
-}
-
-/// Computes the canonical distances of one query.
-struct PairJudge<'a, T: Element> {
-    index: &'a FlatCpu<T>,
-    query: &'a [f64],
-    bound: &'a QueryBound,
-    square: f64,
-    scratch: Vec<f32>,
-}
-
-impl<T: Element> Judge for PairJudge<'_, T> {
-    fn canonical(&mut self, id: u32) -> f32 {
-        let row = self.index.row(id);
-        let row = as_f32(row, &mut self.scratch);
-        let square = || self.index.squares[id as usize];
-        exact::distance(self.index.isa, self.index.metric, (self.query, self.square), row, square)
-    }
-
-    fn bound(&self) -> &QueryBound {
-        self.bound
-    }
-
-    fn prefetch(&mut self, id: u32) {
-        simd::prefetch(self.index.row(id));
-    }
-
-    fn metric(&self) -> Metric {
-        self.index.metric
+        Ok(found)
     }
 }

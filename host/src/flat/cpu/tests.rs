@@ -13,7 +13,7 @@ use crate::product::cpu::scan;
 use crate::product::cpu::scan::{Sink, Tile};
 use crate::simd::Isa;
 use crate::vectors::VectorSlice;
-use crate::{Element, Metric, NONE};
+use crate::{Bitset, Element, Metric, NONE};
 
 fn vectors<T: Element>(random: &mut Random, len: usize, scale: f32) -> Vec<T> {
     (0..len).map(|_| T::from_f32(random.signed_unit() * scale)).collect()
@@ -35,6 +35,14 @@ fn textbook<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f64 {
 
 fn square_norm(row: &[f32]) -> f64 {
     row.iter().map(|&x| f64::from(x).powi(2)).sum()
+}
+
+/// (distance, row) of all rows whose bits are set by the definition, best first.
+fn ranked<T: Element>(metric: Metric, base: &[T], query: &[T], among: Option<&Bitset>) -> Vec<(f32, u64)> {
+    let all = base.chunks(query.len()).map(|y| canonical(metric, query, y)).zip(0..);
+    let mut ranked: Vec<(f32, u64)> = all.filter(|&(_, row)| among.is_none_or(|bits| bits.get(row as usize))).collect();
+    ranked.sort_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+    ranked
 }
 
 /// Searches with every instruction set and checks the whole contract.
@@ -67,7 +75,7 @@ fn check_index<T: Element>(index: &FlatCpu<T>, base: &[T], queries: &[T], k: usi
 fn search<T: Element>(index: &FlatCpu<T>, queries: &[T], k: usize) -> (Vec<u64>, Vec<f32>) {
     let slots = queries.len() / index.dim * k;
     let (mut ids, mut distances) = (vec![7; slots], vec![f32::NAN; slots]);
-    index.search(VectorSlice::of(queries, index.dim), k, &mut ids, &mut distances).unwrap();
+    index.search(VectorSlice::of(queries, index.dim), k, None, &mut ids, &mut distances).unwrap();
     (ids, distances)
 }
 
@@ -84,8 +92,7 @@ fn check_results<T: Element>(
     let case = format!("{:?} {metric:?} {isa:?} dim {dim} rows {rows} queries {count} k {k}", T::TYPE);
     for (query, (ids, distances)) in queries.chunks(dim).zip(ids.chunks(k).zip(distances.chunks(k))) {
         // The bits: the definition for every vector, sorted.
-        let mut expected: Vec<(f32, u64)> = base.chunks(dim).map(|y| canonical(metric, query, y)).zip(0..).collect();
-        expected.sort_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+        let mut expected = ranked(metric, base, query, None);
         expected.resize(k, (metric.worst(), NONE));
         for (slot, &(distance, id)) in expected.iter().enumerate() {
             assert_eq!((ids[slot], distances[slot].to_bits()), (id, distance.to_bits()), "{case}: slot {slot}");
@@ -364,4 +371,179 @@ fn whole_numbers_are_told_from_others() {
         values[517] = other;
         assert!(!all_whole(&values), "{other}");
     }
+}
+
+/// Checks searches and range searches among the rows whose bits are set.
+fn check_among<T: Element>(index: &FlatCpu<T>, queries: &[T], k: usize, among: Option<&Bitset>, random: &mut Random) {
+    let (metric, dim) = (index.metric, index.dim);
+    let accepted = among.map_or(index.len(), Bitset::count_ones);
+    let case = format!("{:?} {metric:?} dim {dim}, {accepted} of {} rows, k {k}", T::TYPE, index.len());
+    let expected: Vec<_> = queries.chunks(dim).map(|query| ranked(metric, &index.rows, query, among)).collect();
+    let slots = expected.len() * k;
+    let (mut ids, mut distances) = (vec![7; slots], vec![f32::NAN; slots]);
+    index.search(VectorSlice::of(queries, dim), k, among, &mut ids, &mut distances).unwrap();
+    for (query, expected) in expected.iter().enumerate() {
+        for slot in 0..k {
+            let (distance, row) = expected.get(slot).copied().unwrap_or((metric.worst(), NONE));
+            let found = (ids[query * k + slot], distances[query * k + slot].to_bits());
+            assert_eq!(found, (row, distance.to_bits()), "{case}: query {query}, slot {slot}");
+        }
+    }
+    let mut radii = vec![f32::INFINITY, f32::NEG_INFINITY];
+    if accepted > 0 {
+        let some = &expected[random.below(expected.len())];
+        let (best, last) = (some[0].0, some[accepted - 1].0);
+        // Radii that occur, and their neighbours.
+        radii.extend([best, some[random.below(accepted)].0, best.next_down(), best.next_up(), last, best / 2.0]);
+    }
+    for radius in radii {
+        let found = index.range_search(VectorSlice::of(queries, dim), radius, among).unwrap();
+        assert_eq!(found.queries(), expected.len());
+        for (query, expected) in expected.iter().enumerate() {
+            let worse = |distance| if metric.larger_is_better() { distance < radius } else { distance > radius };
+            let within: Vec<_> = expected.iter().filter(|found| !worse(found.0)).copied().collect();
+            let (ids, distances) = found.row(query);
+            let found: Vec<_> = distances.iter().copied().zip(ids.iter().copied()).collect();
+            assert_eq!(found, within, "{case}: query {query}, radius {radius}");
+        }
+    }
+}
+
+/// Bits of which about `percent` of 100 are set.
+fn bits(random: &mut Random, rows: usize, percent: usize) -> Bitset {
+    (0..rows).map(|_| random.below(100) < percent).collect()
+}
+
+#[test]
+fn searches_among_bits_and_ranges_are_those_of_the_definition() {
+    fn one<T: Element>(random: &mut Random, metric: Metric, scale: f32) {
+        for _ in 0..2 {
+            let (dim, rows, queries) = (1 + random.below(40), 1 + random.below(700), [1, 3, 20, 64][random.below(4)]);
+            let mut index = FlatCpu::<T>::new(dim, metric, Some([1 << 20, 0][random.below(2)]));
+            let base: Vec<T> = vectors(random, rows * dim, scale);
+            index.add(VectorSlice::of(&base, dim)).unwrap();
+            let queries: Vec<T> = vectors(random, queries * dim, scale);
+            for percent in [100, 90, 50, 10, 1, 0] {
+                let among = bits(random, rows, percent);
+                let k = [1, 1 + random.below(20), rows + 2][random.below(3)];
+                check_among(&index, &queries, k, Some(&among), random);
+            }
+            check_among(&index, &queries, 3, None, random);
+        }
+    }
+    let mut random = Random::new(12);
+    for metric in Metric::ALL {
+        one::<f32>(&mut random, metric, 1.0);
+        one::<f16>(&mut random, metric, 8.0);
+        one::<bf16>(&mut random, metric, 1e3);
+        // Few values, so many ties.
+        one::<u8>(&mut random, metric, 3.0);
+        one::<i8>(&mut random, metric, 3.0);
+        // Products and squares overflow.
+        one::<f32>(&mut random, metric, 1e25);
+    }
+}
+
+#[test]
+fn rows_that_exceed_the_budget_are_copied_in_pieces() {
+    let mut random = Random::new(13);
+    for metric in Metric::ALL {
+        let base: Vec<i8> = vectors(&mut random, 40_000 * 2, 100.0);
+        let mut index = FlatCpu::<i8>::new(2, metric, Some(0));
+        index.add(VectorSlice::of(&base, 2)).unwrap();
+        let among = bits(&mut random, 40_000, 24);
+        assert!(among.count_ones() > 2 * super::among::LEAST_COPIES);
+        for k in [1, 300] {
+            check_among(&index, &vectors(&mut random, 2 * 2, 100.0), k, Some(&among), &mut random);
+        }
+    }
+}
+
+/// Checks that an index is like one that is made anew from its rows, and that its bounds hold.
+fn check_like_new<T: Element>(index: &FlatCpu<T>, expected: &[T], random: &mut Random) {
+    assert!(index.rows == expected);
+    let mut new = FlatCpu::<T>::new(index.dim, index.metric, None);
+    new.add(VectorSlice::of(expected, index.dim)).unwrap();
+    assert_eq!((&index.offset, &index.scale, &index.squares), (&new.offset, &new.scale, &new.squares));
+    assert_eq!(index.largest.len(), new.largest.len());
+    assert!(index.largest.iter().zip(&new.largest).all(|(largest, needed)| largest >= needed));
+    if !expected.is_empty() {
+        let queries: Vec<T> = vectors(random, 3 * index.dim, 10.0);
+        let percent = [100, 50, 10][random.below(3)];
+        let among = bits(random, index.len(), percent);
+        check_among(index, &queries, 1 + random.below(9), Some(&among), random);
+    }
+}
+
+#[test]
+fn changed_rows_are_found_as_in_a_new_index() {
+    fn one<T: Element>(random: &mut Random, metric: Metric) {
+        let dim = 1 + random.below(6);
+        let mut index = FlatCpu::<T>::new(dim, metric, None);
+        let mut rows: Vec<T> = Vec::new();
+        for step in 0..12 {
+            let len = index.len();
+            match step % 3 {
+                0 => {
+                    let count = 1 + random.below(600);
+                    let more: Vec<T> = vectors(random, count * dim, 10.0);
+                    index.add(VectorSlice::of(&more, dim)).unwrap();
+                    rows.extend(&more);
+                }
+                1 => {
+                    let first = random.below(len);
+                    let count = 1 + random.below(len - first);
+                    let scale = [1.0, 100.0][random.below(2)];
+                    let new: Vec<T> = vectors(random, count * dim, scale);
+                    index.replace(first as u64, VectorSlice::of(&new, dim)).unwrap();
+                    rows[first * dim..][..new.len()].copy_from_slice(&new);
+                }
+                _ => {
+                    let start = random.below(len);
+                    let percent = [0, 1, 50, 99, 100][if step == 5 { 0 } else { random.below(5) }];
+                    let kept: Bitset =
+                        (0..len).map(|row| step != 5 && row < start || random.below(100) < percent).collect();
+                    index.retain(&kept).unwrap();
+                    let old = std::mem::take(&mut rows);
+                    let numbered = old.chunks(dim).enumerate().filter(|(row, _)| kept.get(*row));
+                    rows = numbered.flat_map(|(_, row)| row).copied().collect();
+                    assert!(step != 5 || rows.is_empty());
+                    if rows.is_empty() {
+                        rows = vectors(random, 300 * dim, 10.0);
+                        index.add(VectorSlice::of(&rows, dim)).unwrap();
+                    }
+                }
+            }
+            check_like_new(&index, &rows, random);
+        }
+        let bytes = index.bytes();
+        assert!(bytes.0 >= (size_of_val(rows.as_slice()) + 4 * index.offset.len() + 12 * index.scale.len()) as u64);
+        assert_eq!(bytes.1, 0);
+    }
+    let mut random = Random::new(14);
+    for metric in Metric::ALL {
+        one::<f32>(&mut random, metric);
+        one::<f16>(&mut random, metric);
+        one::<bf16>(&mut random, metric);
+        one::<u8>(&mut random, metric);
+        one::<i8>(&mut random, metric);
+    }
+}
+
+#[test]
+fn a_bound_falls_again_once_the_large_row_is_gone() {
+    let small: Vec<f32> = vec![1.0; 700 * 2];
+    let mut index = FlatCpu::<f32>::new(2, Metric::L2, None);
+    index.add(VectorSlice::of(&small, 2)).unwrap();
+    let before = index.largest.clone();
+    index.replace(300, VectorSlice::of(&[1e20, 0.0], 2)).unwrap();
+    assert!(index.largest[1] > 1e20 && index.largest[0] == before[0] && index.largest[2] == before[2]);
+    // A part of the block: the bound stays. The whole block: the bound falls.
+    index.replace(300, VectorSlice::of(&[1.0, 1.0], 2)).unwrap();
+    assert!(index.largest[1] > 1e20);
+    index.replace(250, VectorSlice::of(&small[..270 * 2], 2)).unwrap();
+    assert_eq!(index.largest, before);
+    index.replace(2, VectorSlice::of(&[1e20, 0.0], 2)).unwrap();
+    index.retain(&(0..700).map(|row| row != 2).collect()).unwrap();
+    assert_eq!(index.largest, before);
 }

@@ -43,7 +43,7 @@ const LIST_MARGIN: u64 = 4;
 /// Smallest number of slots of a candidate list.
 const LIST_LEAST: u64 = 1024;
 /// Largest number of queries of a search: with padding it stays in u32.
-const MOST_QUERIES: usize = u32::MAX as usize / 2;
+pub(super) const MOST_QUERIES: usize = u32::MAX as usize / 2;
 
 /// Choices that depend on the device.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +52,8 @@ pub(crate) struct Tuning {
     pub direct_work: u64,
     /// Smallest number of sample rows for the first limit.
     pub sample_rows: u32,
+    /// Number of slots of a query's list in the first attempt of a range search.
+    pub range_list: u32,
 }
 
 impl Tuning {
@@ -59,12 +61,12 @@ impl Tuning {
     pub fn of(limits: &Limits) -> Tuning {
         if limits.emulated {
             // The emulator exists to run kernels, so it uses the filter from the smallest case on that has more rows than neighbours. A small
-            // sample lets small cases have the middle pass.
-            return Tuning { direct_work: 0, sample_rows: 128 };
+            // sample lets small cases have the middle pass, and short lists let them overflow.
+            return Tuning { direct_work: 0, sample_rows: 128, range_list: 32 };
         }
         // Below this much work the filter's extra launches cost more than the bytes it saves. On an H200 with 128 components: 500,000 rows
         // for one query (0.128 ms with the filter, 0.132 without), 125,000 for two (0.089, 0.086), 60,000 for four (0.076, 0.070).
-        Tuning { direct_work: 48_000_000, sample_rows: 8192 }
+        Tuning { direct_work: 48_000_000, sample_rows: 8192, range_list: 1024 }
     }
 }
 
@@ -195,9 +197,14 @@ pub(crate) struct Block {
 
 impl Block {
     fn uses_filter(&self, queries: usize, k: u32) -> bool {
+        self.filter_pays(queries) && u64::from(k) * 4 < u64::from(self.base.count)
+    }
+
+    /// Whether the filter proves anything, and the work is enough for its launches.
+    pub(super) fn filter_pays(&self, queries: usize) -> bool {
         let rows = u64::from(self.base.count);
         let work = (queries as u64).saturating_mul(rows).saturating_mul(self.shape.dim as u64);
-        work > self.tuning.direct_work && u64::from(k) * 4 < rows && self.shape.has_bound()
+        work > self.tuning.direct_work && self.shape.has_bound()
     }
 
     /// The name of the path of a search of `queries` queries at a time.
@@ -262,13 +269,13 @@ impl Block {
         Ok(())
     }
 
-    fn id_of(&self) -> impl Fn(u32) -> u64 + Sync + use<> {
+    pub(super) fn id_of(&self) -> impl Fn(u32) -> u64 + Sync + use<> {
         let first_id = self.first_id;
         move |row| first_id + u64::from(row)
     }
 
     /// The launch of canonical distances from each query to all rows: one row of `distances` for each query.
-    fn canonical(&self, queries: VectorSet, distances: PtrMut<f32>) -> Canonical {
+    pub(super) fn canonical(&self, queries: VectorSet, distances: PtrMut<f32>) -> Canonical {
         Canonical {
             queries: queries.stored(self.shape),
             base: self.base.stored(self.shape),
@@ -286,12 +293,60 @@ impl Block {
         }
     }
 
+    /// A pass of the filter over all tiles of the base, without limits and outputs.
+    pub(super) fn filter(&self, queries: VectorSet) -> Filter {
+        Filter {
+            queries: queries.part(queries.layout.copy).into(),
+            base: self.base.part(self.base.layout.copy).into(),
+            stride: self.shape.copy_stride() as u32,
+            query_count: queries.count,
+            row_count: self.base.count,
+            metric: self.shape.metric.of_kernel(),
+            query_greatest: queries.part(queries.layout.greatest).into(),
+            base_greatest: self.base.part(self.base.layout.greatest).into(),
+            query_norms: queries.part(queries.layout.norms).into(),
+            query_residuals: queries.part(queries.layout.residuals).into(),
+            base_values: self.base.part(self.base.layout.values).into(),
+            tile_norms: self.base.tile_norms(),
+            tile_residuals: self.base.tile_residuals(),
+            tiles: self.base.count.div_ceil(filter::TILE_ROWS),
+            tile_stride: 1,
+            tile_skip: 0,
+            limits: Ptr::empty(),
+            out_values: PtrMut::empty(),
+            out_rows: PtrMut::empty(),
+            counts: PtrMut::empty(),
+            out_stride: 0,
+        }
+    }
+
+    /// Uploads queries to `set`, and makes copies, norms and bounds of them with the centre of the base.
+    ///
+    /// # Safety
+    /// `set` has room for the queries, and the base is prepared.
+    pub(super) unsafe fn prepare_queries(
+        &self,
+        runtime: &Runtime,
+        stream: &Stream,
+        set: VectorSet,
+        queries: VectorSlice<'_>,
+    ) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            upload_vectors(runtime, stream, self.shape, set.rows(), queries)?;
+            if self.centred {
+                runtime.copy(stream, set.centre(), self.base.centre())?;
+            }
+            prepare_set(runtime, stream, self.shape, set, self.centred)
+        }
+    }
+
     /// Launches canonical distances for lists of about `expected` rows. Enough warps share a list to fill the device, but no more than the list
     /// has rows for.
     ///
     /// # Safety
     /// As [`Canonical`].
-    unsafe fn launch_canonical(
+    pub(super) unsafe fn launch_canonical(
         &self,
         runtime: &Runtime,
         stream: &Stream,
@@ -377,27 +432,11 @@ impl Block {
         let (counts, overflow) = (scratch.at(plan.counts), scratch.at(plan.overflow));
         let (keys, ids) = (scratch.at(plan.keys), scratch.at(plan.ids));
         let dense = Filter {
-            queries: set.part(set.layout.copy).into(),
-            base: self.base.part(self.base.layout.copy).into(),
-            stride: shape.copy_stride() as u32,
-            query_count: set.count,
-            row_count: self.base.count,
-            metric: shape.metric.of_kernel(),
-            query_greatest: set.part(set.layout.greatest).into(),
-            base_greatest: self.base.part(self.base.layout.greatest).into(),
-            query_norms: set.part(set.layout.norms).into(),
-            query_residuals: set.part(set.layout.residuals).into(),
-            base_values: self.base.part(self.base.layout.values).into(),
-            tile_norms: self.base.tile_norms(),
-            tile_residuals: self.base.tile_residuals(),
             tiles: passes.sample,
             tile_stride: passes.sample_stride,
-            tile_skip: 0,
-            limits: Ptr::empty(),
             out_values: upper,
-            out_rows: PtrMut::empty(),
-            counts: PtrMut::empty(),
             out_stride: passes.sample_columns(),
+            ..self.filter(set)
         };
         // The append passes start from this, which visits all tiles.
         let append = Filter {
@@ -413,11 +452,7 @@ impl Block {
         // SAFETY: the plan reserved every part with the size that the kernels need, the base is in place and prepared, and the stream runs
         // these in order.
         unsafe {
-            upload_vectors(runtime, stream, shape, set.rows(), queries)?;
-            if self.centred {
-                runtime.copy(stream, set.centre(), self.base.centre())?;
-            }
-            prepare_set(runtime, stream, shape, set, self.centred)?;
+            self.prepare_queries(runtime, stream, set, queries)?;
             runtime.fill(stream, counts, 0)?;
             runtime.fill(stream, overflow, 0)?;
 
@@ -510,7 +545,12 @@ impl Block {
 ///
 /// # Safety
 /// As [`Filter`].
-unsafe fn launch_filter(runtime: &Runtime, stream: &Stream, output: FilterOutput, launch: Filter) -> Result<()> {
+pub(super) unsafe fn launch_filter(
+    runtime: &Runtime,
+    stream: &Stream,
+    output: FilterOutput,
+    launch: Filter,
+) -> Result<()> {
     if launch.tiles == 0 {
         return Ok(());
     }
@@ -628,7 +668,7 @@ mod tests {
     fn passes_visit_every_tile_once() {
         for rows in [1, 128, 129, 2_600, 40_000, 1_000_000] {
             for k in [1, 10, 100, 1_000] {
-                let passes = Passes::choose(Tuning { direct_work: 0, sample_rows: 8_192 }, rows, k);
+                let passes = Passes::choose(Tuning { direct_work: 0, sample_rows: 8_192, range_list: 1024 }, rows, k);
                 assert!((passes.sample - 1) * passes.sample_stride < passes.tiles);
                 let mut seen = vec![0; passes.tiles as usize];
                 let mut visit = |tiles: u32, stride: u32, skip: u32| {

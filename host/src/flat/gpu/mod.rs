@@ -4,20 +4,34 @@
 //! memory and is streamed: during the search of one block, the next is uploaded into the other of two slots. Queries are divided into tiles
 //! whose scratch fits the rest of the budget. Two lanes (streams with scratch) work on different tiles at the same time, so that the
 //! selection of one overlaps the matrix product of the other.
+//!
+//! | file | content |
+//! |---|---|
+//! | `among` | the blocks of a search: all rows, or those that a filter accepts |
+//! | `exact` | the k best of a block |
+//! | `range` | the rows of a block within a radius |
 
+mod among;
 pub(crate) mod exact;
+mod range;
+#[cfg(test)]
+mod tests;
 
+use std::ops::Range;
+
+use self::among::{accepted, numbers_of};
 use self::exact::{Block, Tuning};
 use super::FlatBackend;
 use crate::device::lanes::Lanes;
+use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
-use crate::device::tiling::{Budget, Tiling};
+use crate::device::tiling::Budget;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
-use crate::threads::{Exclusive, apart, meanwhile};
+use crate::threads::Exclusive;
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
-use crate::{Element, Error, Result, events, host_memory};
+use crate::{Bitset, Element, Error, NONE, RangeNeighbors, Result, events, host_memory};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -58,10 +72,18 @@ struct Resident {
     prepared: Exclusive<bool>,
 }
 
+impl Resident {
+    /// No rows, and no room for any.
+    fn empty(runtime: &Runtime, shape: VectorShape) -> Result<Resident> {
+        let (layout, _) = set_layout(shape, 0);
+        Ok(Resident { memory: runtime.allocate(0)?, layout, capacity: 0, prepared: Exclusive::new(true) })
+    }
+}
+
 /// Two places in device memory for blocks of a base in host memory.
 struct Slots {
     memory: [Memory; 2],
-    layout: SetLayout,
+    /// Number of rows that each has room for.
     rows: usize,
 }
 
@@ -121,9 +143,7 @@ impl FlatDevice {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, shape: VectorShape, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
-        let (layout, _) = set_layout(shape, 0);
-        let memory = runtime.allocate(0)?;
-        let rows = BaseRows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });
+        let rows = BaseRows::Device(Resident::empty(&runtime, shape)?);
         let tuning = Tuning::of(&runtime.limits());
         Ok(FlatDevice {
             runtime,
@@ -155,6 +175,36 @@ impl FlatDevice {
         Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(false) })
     }
 
+    /// Allocates memory for the listed rows and copies them to it; `None` if old and new memory do not fit the device together.
+    fn without_others(&self, old: &Resident, numbers: &[u32]) -> Result<Option<Resident>> {
+        let (layout, all) = set_layout(self.shape, numbers.len());
+        let asked = self.resident_bytes(old).saturating_add((all.bytes() + size_of_val(numbers)) as u64);
+        if asked > self.budget {
+            return Ok(None);
+        }
+        let memory = match self.runtime.allocate(all.bytes()) {
+            Ok(memory) => memory,
+            Err(Error::OutOfDeviceMemory { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let to = VectorSet::new(self.runtime.scratch(&memory), layout, numbers.len() as u32).rows();
+        self.lanes.with(&self.runtime, |lane| {
+            let mut layout = Layout::default();
+            let list = layout.array(numbers.len());
+            let list = lane.scratch(&self.runtime, layout.bytes())?.at(list);
+            let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
+            // SAFETY: the scratch has room for the numbers, and the new memory for the rows. The numbers are those of resident rows.
+            unsafe { self.gather(on, old, numbers, list, to)? };
+            self.runtime.synchronize(&lane.stream)
+        })?;
+        Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(false) }))
+    }
+
+    /// Size of the memory of resident rows.
+    fn resident_bytes(&self, resident: &Resident) -> u64 {
+        set_layout(self.shape, resident.capacity).1.bytes() as u64
+    }
+
     /// The set of resident rows.
     fn set(&self, resident: &Resident) -> VectorSet {
         VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32)
@@ -181,6 +231,36 @@ impl FlatDevice {
         Ok(())
     }
 
+    /// Copies resident rows to a new buffer on the host, with room for `more` further rows. In pieces, so that the rows are never on the host
+    /// twice.
+    fn fetched(&self, resident: &Resident, rows: Range<usize>, more: usize) -> Result<VectorBuffer> {
+        let row = self.shape.dim * self.shape.element.size();
+        let mut host = VectorBuffer::new(self.shape.element);
+        host.reserve((rows.len() + more) * self.shape.dim)?;
+        let piece = (FETCH_BYTES / self.shape.row_bytes()).max(1);
+        let mut fetched = host_memory::zeroed(piece.min(rows.len()) * row)?;
+        for first in rows.clone().step_by(piece) {
+            let fetched = &mut fetched[..piece.min(rows.end - first) * row];
+            self.fetch(resident, first, fetched)?;
+            host.extend(fetched);
+        }
+        Ok(host)
+    }
+
+    /// Uploads rows over the resident rows from row `first` on, for which there is room.
+    fn upload(&self, resident: &Resident, first: usize, rows: VectorSlice<'_>) -> Result<()> {
+        let to = self.set(resident).rows().skip(first * self.shape.row_bytes());
+        let started = events::Started::now();
+        self.lanes.with(&self.runtime, |lane| {
+            // SAFETY: the caller promises the room.
+            unsafe { upload_vectors(&self.runtime, &lane.stream, self.shape, to, rows)? };
+            self.runtime.synchronize(&lane.stream)
+        })?;
+        let bytes = (rows.len() * self.shape.row_bytes()) as u64;
+        events::uploaded("base", || self.runtime.describe(), bytes, &started);
+        Ok(())
+    }
+
     /// Appends to device memory. Returns `Ok(false)` if the rows do not fit; nothing has then changed.
     fn add_resident(&mut self, rows: VectorSlice<'_>) -> Result<bool> {
         let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
@@ -200,19 +280,17 @@ impl FlatDevice {
             };
             self.rows = BaseRows::Device(grown);
         }
-        let BaseRows::Device(resident) = &mut self.rows else { return Ok(false) };
-        let set = VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32);
-        let to = set.rows().skip(self.count * self.shape.row_bytes());
-        let (runtime, shape) = (&self.runtime, self.shape);
-        let started = events::Started::now();
-        self.lanes.with(runtime, |lane| {
-            // SAFETY: the set has capacity for the new rows, as checked above.
-            unsafe { upload_vectors(runtime, &lane.stream, shape, to, rows)? };
-            runtime.synchronize(&lane.stream)
-        })?;
-        events::uploaded("base", || runtime.describe(), (rows.len() * shape.row_bytes()) as u64, &started);
-        resident.prepared = Exclusive::new(false);
+        let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
+        self.upload(resident, self.count, rows)?;
+        self.changed();
         Ok(true)
+    }
+
+    /// Notes that copies and norms of resident rows no longer belong to the rows.
+    fn changed(&mut self) {
+        if let BaseRows::Device(resident) = &mut self.rows {
+            resident.prepared = Exclusive::new(false);
+        }
     }
 
     fn centred(&self) -> bool {
@@ -251,87 +329,6 @@ impl FlatDevice {
             block.search(&self.runtime, lane, queries.part(tile), k, ids, distances)
         })
     }
-
-    fn search_resident(
-        &self,
-        resident: &Resident,
-        queries: VectorSlice<'_>,
-        k: usize,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> Result<()> {
-        let set = self.set(resident);
-        resident.prepared.with(|prepared| -> Result<()> {
-            if !*prepared {
-                self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set))?;
-                *prepared = true;
-            }
-            Ok(())
-        })?;
-        let block = Block { shape: self.shape, base: set, centred: self.centred(), first_id: 0, tuning: self.tuning };
-        let used = set_layout(self.shape, resident.capacity).1.bytes() as u64;
-        self.search_block(&block, self.budget.saturating_sub(used), queries, k, ids, distances)
-    }
-
-    /// Allocates the two slots for a streamed base, each as large as the budget allows.
-    fn slots(&self) -> Result<Slots> {
-        let budget = Budget::new(&self.runtime, self.resident_limit());
-        let tiling = Tiling::new(budget, (self.count, self.count), 2, |rows| Ok(set_layout(self.shape, rows)))?;
-        let (layout, bytes) = (tiling.plan.0, tiling.plan.1.bytes());
-        let memory = [self.runtime.allocate(bytes)?, self.runtime.allocate(bytes)?];
-        Ok(Slots { memory, layout, rows: tiling.rows })
-    }
-
-    fn search_streamed(
-        &self,
-        rows: VectorSlice<'_>,
-        slots: &Slots,
-        queries: VectorSlice<'_>,
-        k: usize,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> Result<()> {
-        let pieces: Vec<VectorSlice<'_>> = rows.chunks(slots.rows).collect();
-        let block = |piece: usize| {
-            let memory = self.runtime.scratch(&slots.memory[piece % 2]);
-            let set = VectorSet::new(memory, slots.layout, pieces[piece].len() as u32);
-            Block {
-                shape: self.shape,
-                base: set,
-                centred: self.centred(),
-                first_id: (piece * slots.rows) as u64,
-                tuning: self.tuning,
-            }
-        };
-        let load = |piece: usize| {
-            let set = block(piece).base;
-            let started = events::Started::now();
-            let bytes = (pieces[piece].len() * self.shape.row_bytes()) as u64;
-            self.lanes.with(&self.runtime, |lane| {
-                // SAFETY: a slot has room for a piece, and the search that used it is finished.
-                unsafe { upload_vectors(&self.runtime, &lane.stream, self.shape, set.rows(), pieces[piece])? };
-                self.prepare(&lane.stream, set)
-            })?;
-            events::uploaded("piece of the base", || self.runtime.describe(), bytes, &started);
-            Ok(())
-        };
-        let scratch = self.budget - self.resident_limit();
-        ids.fill(crate::NONE);
-        distances.fill(self.shape.metric.worst());
-        let worst = self.shape.metric.worst();
-        let mut found = (host_memory::filled(crate::NONE, ids.len())?, host_memory::filled(worst, ids.len())?);
-        load(0)?;
-        for piece in 0..pieces.len() {
-            let next = piece + 1;
-            let (ahead, own) = meanwhile(
-                || if next < pieces.len() { load(next) } else { Ok(()) },
-                || self.search_block(&block(piece), scratch, queries, k, &mut found.0, &mut found.1),
-            );
-            own.and(ahead)?;
-            merge_apart(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
-        }
-        Ok(())
-    }
 }
 
 impl FlatBackend for FlatDevice {
@@ -339,16 +336,7 @@ impl FlatBackend for FlatDevice {
         if !self.add_resident(rows)? {
             if let BaseRows::Device(resident) = &self.rows {
                 events::base_streamed(|| self.runtime.describe(), self.budget);
-                let mut host = VectorBuffer::new(self.shape.element);
-                host.reserve((rows.len() + self.count) * self.shape.dim)?;
-                // In pieces, so that the base is never on the host twice.
-                let piece = (FETCH_BYTES / self.shape.row_bytes()).max(1);
-                let mut fetched = host_memory::zeroed(piece.min(self.count) * rows.row_bytes())?;
-                for first in (0..self.count).step_by(piece) {
-                    let fetched = &mut fetched[..piece.min(self.count - first) * rows.row_bytes()];
-                    self.fetch(resident, first, fetched)?;
-                    host.extend(fetched);
-                }
+                let host = self.fetched(resident, 0..self.count, rows.len())?;
                 self.rows = BaseRows::Host { rows: host, slots: Exclusive::new(None) };
             }
             if let BaseRows::Host { rows: host, slots } = &mut self.rows {
@@ -362,17 +350,101 @@ impl FlatBackend for FlatDevice {
         Ok(())
     }
 
-    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        // `apart` keeps a pool thread from starting another search while it has a lane.
+    fn search(
+        &self,
+        queries: VectorSlice<'_>,
+        k: usize,
+        among: Option<&Bitset>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let (numbers, worst) = (accepted(among)?, self.shape.metric.worst());
+        if numbers.as_ref().is_some_and(Vec::is_empty) {
+            ids.fill(NONE);
+            distances.fill(worst);
+            return Ok(());
+        }
+        // The results of blocks after the first, which are merged into those before.
+        let mut found = (Vec::new(), Vec::new());
+        self.each_block(numbers.as_deref(), &mut |block, scratch| {
+            if block.first_id == 0 {
+                return self.search_block(block, scratch, queries, k, ids, distances);
+            }
+            if found.0.is_empty() {
+                found = (host_memory::filled(NONE, ids.len())?, host_memory::filled(worst, ids.len())?);
+            }
+            self.search_block(block, scratch, queries, k, &mut found.0, &mut found.1)?;
+            merge_apart(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
+            Ok(())
+        })?;
+        if let Some(numbers) = numbers {
+            ids.iter_mut().filter(|id| **id != NONE).for_each(|id| *id = numbers[*id as usize].into());
+        }
+        Ok(())
+    }
+
+    /// The old rows are fetched first, so that an upload that fails is undone.
+    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()> {
+        let first = first as usize;
+        if let BaseRows::Device(resident) = &self.rows {
+            let old = self.fetched(resident, first..first + rows.len(), 0)?;
+            if let Err(error) = self.upload(resident, first, rows) {
+                // A device that refuses the old rows too is lost, and all rows with it.
+                let _ = self.upload(resident, first, old.as_slice(self.shape.dim));
+                return Err(error);
+            }
+            self.changed();
+        } else if let BaseRows::Host { rows: host, .. } = &mut self.rows {
+            host.overwrite(first * self.shape.dim, rows.bytes());
+        }
+        Ok(())
+    }
+
+    /// If the device has no room for a copy of the rows that stay, they move through the host; if they then do not fit the device, they stay
+    /// there.
+    fn retain(&mut self, kept: &Bitset) -> Result<()> {
+        let (numbers, dim) = (numbers_of(kept)?, self.shape.dim);
+        if let BaseRows::Host { rows, slots } = &mut self.rows {
+            rows.keep(dim, &numbers);
+            *slots = Exclusive::new(None);
+        } else if let BaseRows::Device(resident) = &self.rows
+            && numbers.len() < self.count
+        {
+            if let Some(resident) = self.without_others(resident, &numbers)? {
+                self.rows = BaseRows::Device(resident);
+            } else {
+                let mut host = self.fetched(resident, 0..self.count, 0)?;
+                host.keep(dim, &numbers);
+                self.rows = BaseRows::Device(Resident::empty(&self.runtime, self.shape)?);
+                self.count = 0;
+                if !matches!(self.add_resident(host.as_slice(dim)), Ok(true)) {
+                    events::base_streamed(|| self.runtime.describe(), self.budget);
+                    self.rows = BaseRows::Host { rows: host, slots: Exclusive::new(None) };
+                }
+            }
+        }
+        self.count = numbers.len();
+        Ok(())
+    }
+
+    fn retains_at_once(&self) -> bool {
+        // A copy within the device reads and writes each row once, as a search among nearly all rows does each time. The host's memory is
+        // slower than that.
+        matches!(self.rows, BaseRows::Device(_))
+    }
+
+    fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors> {
+        self.range(queries, radius, accepted(among)?.as_deref())
+    }
+
+    fn bytes(&self) -> (u64, u64) {
         match &self.rows {
-            BaseRows::Device(resident) => apart(|| self.search_resident(resident, queries, k, ids, distances)),
-            BaseRows::Host { rows, slots } => slots.with(|slots| {
-                let slots = match slots {
-                    Some(slots) => slots,
-                    none => none.insert(self.slots()?),
-                };
-                self.search_streamed(rows.as_slice(self.shape.dim), slots, queries, k, ids, distances)
-            }),
+            BaseRows::Device(resident) => (0, self.resident_bytes(resident)),
+            BaseRows::Host { rows, slots } => {
+                let of_slot = |slots: &Slots| set_layout(self.shape, slots.rows).1.bytes() as u64;
+                let of_slots = slots.with(|slots| slots.as_ref().map_or(0, |slots| 2 * of_slot(slots)));
+                (rows.as_slice(self.shape.dim).bytes().len() as u64, of_slots)
+            }
         }
     }
 
@@ -383,7 +455,7 @@ impl FlatBackend for FlatDevice {
     fn truncate(&mut self, len: usize) {
         self.count = self.count.min(len);
         match &mut self.rows {
-            BaseRows::Device(resident) => resident.prepared = Exclusive::new(false),
+            BaseRows::Device(_) => self.changed(),
             BaseRows::Host { rows, .. } => rows.truncate(len * self.shape.dim),
         }
     }

@@ -7,13 +7,14 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Job;
-use super::collect::Collect;
 use super::judge::PairJudge;
 use super::tables::{self, Tables};
+use crate::Result;
 use crate::parallel::{Loop, ParallelSlice, owned, turns};
 use crate::pq::ProductQuantizer;
 use crate::product::cpu::bound::all_whole;
 use crate::product::cpu::candidates::{Limit, TOGETHER};
+use crate::product::cpu::collect::Collect;
 use crate::product::cpu::scan;
 use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
 use crate::product::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, canonical_square, exact, tile_rows};
@@ -99,7 +100,7 @@ impl Group {
         job: &Job<'_>,
         workers: usize,
         collect: &(impl Fn() -> C + Sync),
-    ) -> Vec<Vec<u64>> {
+    ) -> Result<Vec<Vec<u64>>> {
         let count = self.queries.len();
         let limits: Vec<Limit> = (0..count).map(|_| Limit::new()).collect();
         let runs: Vec<(usize, usize)> = (0..self.lists.len())
@@ -143,7 +144,7 @@ impl Group {
         }
         let mut finished = Vec::new();
         owned(merged).enumerate().with_min_len(8).map_init(Vec::new, finish, &mut finished);
-        finished
+        finished.into_iter().collect()
     }
 
     /// The pieces of one unit of work.

@@ -56,14 +56,12 @@
 //!   for when it changes.
 //! - Candidates always in the order of the base: within one list the sort costs more than it saves.
 
-mod collect;
 mod group;
 mod judge;
 mod tables;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use self::collect::{Ball, Collect, parts};
 use self::group::Group;
 use super::backend::{IvfBackend, SearchRequest, View};
 use super::lists::Directory;
@@ -74,7 +72,8 @@ use crate::flat::cpu::FlatCpu;
 use crate::neighbors::RangeNeighbors;
 use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::product::cpu::bound::{self, largest_norm};
-use crate::product::cpu::candidates::Candidates;
+use crate::product::cpu::candidates::{self, Candidates};
+use crate::product::cpu::collect::{Ball, Collect};
 use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
 use crate::simd::Isa;
 use crate::vectors::VectorSlice;
@@ -195,7 +194,7 @@ impl IvfCpu {
         let share = count.div_ceil(4 * threads).min(ALONE.1).min(fit);
         if share >= ALONE.0 && probes == 1 && request.scan == Scan::Auto && view.codec.in_place() {
             events::path("inverted file", || self.describe(), "adjacent lists of one probe", count);
-            return Ok(run_by_list(&job, queries, share, collect));
+            return run_by_list(&job, queries, share, collect);
         }
         let by_tables = |quantizer| group * probes <= tables::few(quantizer) * view.list_count();
         let alone = share >= ALONE.0 && view.codec.quantizer().is_some_and(by_tables);
@@ -225,8 +224,10 @@ impl IvfCpu {
                     .map(|(queries, lists)| Group::new(&job, queries, lists, probes).search(&job, workers, collect))
                     .collect()
             });
-            let of_tasks: Vec<Vec<Vec<Vec<u64>>>> = tasks.collect();
-            found.extend(of_tasks.into_iter().flatten().flatten());
+            let of_tasks: Vec<Vec<Result<Vec<Vec<u64>>>>> = tasks.collect();
+            for of_group in of_tasks.into_iter().flatten() {
+                found.extend(of_group?);
+            }
         }
         Ok(found)
     }
@@ -238,7 +239,7 @@ fn run_by_list<C: Collect>(
     queries: &[f32],
     size: usize,
     collect: &(impl Fn() -> C + Sync),
-) -> Vec<Vec<u64>> {
+) -> Result<Vec<Vec<u64>>> {
     let dim = job.view.dim;
     let count = queries.len() / dim;
     let (mut lists, mut distances) = (vec![NONE; count], vec![0.0; count]);
@@ -250,10 +251,12 @@ fn run_by_list<C: Collect>(
         let lists: Vec<u64> = order.iter().map(|&(list, _)| list).collect();
         Group::new(job, &queries, &lists, 1).search(job, 1, collect)
     };
-    let of_groups: Vec<Vec<Vec<u64>>> = order.par_chunks(size).with_max_len(1).map(of_group).collect();
+    let of_groups: Vec<Result<Vec<Vec<u64>>>> = order.par_chunks(size).with_max_len(1).map(of_group).collect();
     let mut found = vec![Vec::new(); count];
-    order.iter().zip(of_groups.into_iter().flatten()).for_each(|(&(_, query), keys)| found[query] = keys);
-    found
+    for (order, of_group) in order.chunks(size).zip(of_groups) {
+        order.iter().zip(of_group?).for_each(|(&(_, query), keys)| found[query] = keys);
+    }
+    Ok(found)
 }
 
 impl IvfBackend for IvfCpu {
@@ -276,8 +279,7 @@ impl IvfBackend for IvfCpu {
             ids.fill(NONE);
             distances.fill(metric.worst());
             for ((id, distance), key) in ids.iter_mut().zip(distances).zip(found) {
-                let (value, rank) = parts(metric, key);
-                (*id, *distance) = (directory.id(rank), value);
+                (*id, *distance) = (directory.id(candidates::id(key)), candidates::distance(metric, key));
             }
         });
         Ok(())
@@ -288,12 +290,7 @@ impl IvfBackend for IvfCpu {
         let queries = view.queries(request.queries, Device::Cpu)?;
         let (metric, directory) = (view.distance_metric(), view.directory());
         let found = self.run(view, &queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
-        let pair = |key| {
-            let (distance, rank) = parts(metric, key);
-            (directory.id(rank), distance)
-        };
-        let row = |keys: Vec<u64>| keys.into_iter().map(pair).collect();
-        Ok(RangeNeighbors::of_rows(owned(found).with_min_len(64).map(row).collect()))
+        RangeNeighbors::of_rows(&found, |key| (directory.id(candidates::id(key)), candidates::distance(metric, key)))
     }
 
     fn describe(&self) -> String {

@@ -8,6 +8,7 @@ use memmap2::Mmap;
 
 use super::format::{self, HEADER, Places, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
+use crate::host_memory;
 use crate::io::checksum;
 use crate::io::checksum::CHUNK;
 
@@ -44,12 +45,15 @@ impl Content<'_> {
     }
 
     /// The file as bytes in memory.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, FileDefect> {
-        let places = self.places()?;
-        let mut bytes = Vec::new();
-        // Writing to memory cannot fail.
-        self.sections(&places, &mut bytes)
-            .map_err(|_| FileDefect::TooLarge { rows: self.shape.vectors, dim: self.shape.dim })?;
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let path = || super::IN_MEMORY.into();
+        let places = self.places().map_err(|defect| Error::BadFile { path: path(), defect })?;
+        let length = places.iter().map(|place| place.end).max().unwrap_or(HEADER as u64);
+        let mut bytes = host_memory::with_room(length as usize)?;
+        self.sections(&places, &mut bytes).map_err(|source| Error::Io { path: path(), source })?;
         let header = format::encode(&self.shape, &places, &checksums(&bytes, &places));
         bytes[..HEADER].copy_from_slice(&header);
         Ok(bytes)

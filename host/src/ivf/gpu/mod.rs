@@ -530,7 +530,7 @@ impl IvfBackend for IvfDevice {
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
         let resident = self.resident(view)?;
         let search = |lane: &mut _| self.range_search_on(&resident, lane, view, request, radius, 0);
-        Ok(RangeNeighbors::of_rows(self.lanes.with(&self.runtime, search)?))
+        RangeNeighbors::of_rows(&self.lanes.with(&self.runtime, search)?, |found| found)
     }
 
     fn describe(&self) -> String {

@@ -7,11 +7,13 @@
 //! | `scan` | scores of a panel of queries with a tile of rows |
 //! | `bound` | error bounds of scores |
 //! | `candidates` | rows that passed the scan, and their canonical distances |
+//! | `collect` | what a search keeps of these rows: the k best, or all within a radius |
 //! | `queries` | queries, converted for a scan |
 //! | `exact` | canonical sums |
 
 pub(crate) mod bound;
 pub(crate) mod candidates;
+pub(crate) mod collect;
 pub(crate) mod exact;
 pub(super) mod queries;
 pub(crate) mod scan;

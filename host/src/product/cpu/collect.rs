@@ -1,11 +1,11 @@
 //! Collectors of the vectors that pass a scan: the k best so far, or all within a radius.
 
-use crate::Metric;
-use crate::product::cpu::bound::{QueryBound, ceil_f32};
-use crate::product::cpu::candidates::{Candidates, Judge, Limit, distance, key};
+use super::bound::{QueryBound, ceil_f32};
+use super::candidates::{Candidates, Judge, Limit, key};
+use crate::{Metric, Result, host_memory};
 
 /// The vectors that one worker found for one query.
-pub(super) trait Collect: Send + Sized {
+pub(crate) trait Collect: Send + Sized {
     /// The threshold for vectors of a block with this error bound: scores at or below it, and NaN, go to [`Self::take`].
     fn threshold(&self, bound: &QueryBound, error: f64, limit: &Limit) -> f32;
     /// Takes a vector that passed. Returns whether the threshold may be lower now.
@@ -13,7 +13,10 @@ pub(super) trait Collect: Send + Sized {
     /// Adds the vectors that another worker found.
     fn absorb(&mut self, other: Self);
     /// (distance, rank) of all found vectors as keys (see [`key`]), best first.
-    fn finish(self, limit: &Limit, judge: &mut impl Judge) -> Vec<u64>;
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory) if there was no memory for all of them.
+    fn finish(self, limit: &Limit, judge: &mut impl Judge) -> Result<Vec<u64>>;
 }
 
 impl Collect for Candidates {
@@ -34,20 +37,22 @@ impl Collect for Candidates {
         Candidates::absorb(self, other);
     }
 
-    fn finish(self, limit: &Limit, judge: &mut impl Judge) -> Vec<u64> {
-        Candidates::finish(self, judge, limit)
+    fn finish(self, limit: &Limit, judge: &mut impl Judge) -> Result<Vec<u64>> {
+        Ok(Candidates::finish(self, judge, limit))
     }
 }
 
 /// Collects all vectors within a radius.
 #[derive(Debug)]
-pub(super) struct Ball {
+pub(crate) struct Ball {
     metric: Metric,
     radius: f32,
     /// Vectors that passed the scan and are not judged yet.
     pending: Vec<u32>,
     /// Keys of judged vectors within the radius.
     found: Vec<u64>,
+    /// The error of the first request for memory that was refused. From then on vectors are dropped.
+    memory: Result<()>,
 }
 
 /// Number of pending vectors that are judged together: few compared with the results, many compared with the cost of a call.
@@ -55,17 +60,28 @@ const PENDING: usize = 256;
 
 impl Ball {
     /// Starts without vectors. `radius` is not NaN.
-    pub(super) fn new(metric: Metric, radius: f32) -> Ball {
-        Ball { metric, radius, pending: Vec::new(), found: Vec::new() }
+    pub(crate) fn new(metric: Metric, radius: f32) -> Ball {
+        Ball { metric, radius, pending: Vec::new(), found: Vec::new(), memory: Ok(()) }
     }
 
     fn settle(&mut self, judge: &mut impl Judge) {
+        self.reserve(self.pending.len());
+        if self.memory.is_err() {
+            return self.pending.clear();
+        }
         for id in self.pending.drain(..) {
             let value = judge.canonical(id);
             let within = self.metric.within(value, self.radius);
             if within {
                 self.found.push(key(self.metric, value, judge.rank(id)));
             }
+        }
+    }
+
+    /// Reserves room for `more` further found vectors.
+    fn reserve(&mut self, more: usize) {
+        if self.memory.is_ok() {
+            self.memory = host_memory::reserve(&mut self.found, more);
         }
     }
 }
@@ -87,17 +103,17 @@ impl Collect for Ball {
 
     fn absorb(&mut self, mut other: Self) {
         self.pending.append(&mut other.pending);
-        self.found.append(&mut other.found);
+        self.memory = std::mem::replace(&mut self.memory, Ok(())).and(other.memory);
+        self.reserve(other.found.len());
+        if self.memory.is_ok() {
+            self.found.append(&mut other.found);
+        }
     }
 
-    fn finish(mut self, _: &Limit, judge: &mut impl Judge) -> Vec<u64> {
+    fn finish(mut self, _: &Limit, judge: &mut impl Judge) -> Result<Vec<u64>> {
         self.settle(judge);
+        self.memory?;
         self.found.sort_unstable();
-        self.found
+        Ok(self.found)
     }
-}
-
-/// Distance and rank of a key.
-pub(super) fn parts(metric: Metric, key: u64) -> (f32, u32) {
-    (distance(metric, key), crate::product::cpu::candidates::id(key))
 }

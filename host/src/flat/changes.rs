@@ -1,0 +1,335 @@
+//! Changes of a [`FlatIndex`]. A failed call leaves the index as it was.
+
+use std::borrow::Cow;
+
+use super::row_ids::{Room, RowIds};
+use super::{FlatIndex, MOVED_BYTES};
+use crate::ids::ascending;
+use crate::random::gather;
+use crate::validate::{MAX_ROWS, check_rows, check_vectors};
+use crate::vectors::{VectorSlice, VectorSliceMut};
+use crate::{Element, Error, Input, NONE, Placement, Result, host_memory};
+
+/// Removed vectors leave their rows behind until there is one such row for this many others.
+const ROWS_A_REMOVED_ONE: usize = 4;
+
+/// A row of an index that is arranged anew.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A row of the index.
+    Row(usize),
+    /// A new vector.
+    New(usize),
+}
+
+impl<T: Element> FlatIndex<T> {
+    /// Appends the vectors of `rows`, row-major, `dim` components each. Their ids count up from 0, or from one past the greatest id in the
+    /// index. O(rows · dim).
+    ///
+    /// # Errors
+    /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] if there are not enough ids above the greatest one.
+    pub fn add(&mut self, rows: &[T]) -> Result<()> {
+        let count = check_vectors(rows, self.dim(), Input::Base)?;
+        let first = self.rows.next();
+        let Some(end) = first.checked_add(count as u64) else { return Err(Error::ReservedId) };
+        let mut ids = host_memory::with_room(count)?;
+        ids.extend(first..end);
+        self.append(rows, &ids)
+    }
+
+    /// Adds the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. O(rows · dim) if the ids lie
+    /// above those in the index, or come back after they were removed. Otherwise the vectors are arranged anew: O(len · dim), and memory for
+    /// a second index during the call. So add many of such ids in one call.
+    ///
+    /// # Errors
+    /// [`Error::WrongIds`], [`Error::ReservedId`], [`Error::DuplicateId`] if the index has an id or it occurs twice;
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first bad component (row within `rows`), [`Error::TooManyRows`],
+    /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
+    pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        self.check_new(rows, ids)?;
+        if let Some(&id) = ids.iter().find(|&&id| self.contains(id)) {
+            return Err(Error::DuplicateId { id });
+        }
+        self.insert(rows, ids)
+    }
+
+    /// Adds the vectors of `rows` as [`add_with_ids`](Self::add_with_ids), and replaces those whose ids the index has. Returns the number of
+    /// replaced vectors. O(rows · dim), with the exception of [`add_with_ids`](Self::add_with_ids).
+    ///
+    /// # Errors
+    /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error.
+    pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
+        self.check_new(rows, ids)?;
+        let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&at| self.contains(ids[at]));
+        let ids_of = |places: &[usize]| places.iter().map(|&at| ids[at]).collect::<Vec<u64>>();
+        let new_ids = ids_of(&new);
+        if known.is_empty() {
+            self.insert(rows, &new_ids)?;
+            return Ok(0);
+        }
+        // The insertion comes first: it can be undone without memory.
+        self.insert(&gather(rows, self.dim(), &new)?, &new_ids)?;
+        let mut places: Vec<(usize, usize)> =
+            known.iter().filter_map(|&at| Some((self.rows.find(ids[at])?, at))).collect();
+        places.sort_unstable();
+        if let Err(error) = self.replace(rows, &places) {
+            self.forget(&new_ids)?;
+            return Err(error);
+        }
+        Ok(known.len())
+    }
+
+    /// Removes the vectors with these ids, in any order. O(ids · log len) amortised: the rows of removed vectors stay until they are a
+    /// quarter of all, and then the others move together. On a GPU they move at once, O(len · dim) for each call.
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`] if the index has no such id, [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
+    pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        let unknown = |&&id: &&u64| !self.contains(id);
+        if let Some(&id) = ids.iter().find(unknown) {
+            return Err(Error::UnknownId { id, len: self.len() as u64 });
+        }
+        self.forget(&ascending(ids)?)
+    }
+
+    /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of
+    /// removed vectors.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
+    pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
+        let mut present = ascending(ids)?;
+        present.retain(|&id| self.contains(id));
+        self.forget(&present)?;
+        Ok(present.len())
+    }
+
+    /// Removes all vectors. The settings stay.
+    pub fn clear(&mut self) {
+        self.backend.truncate(0);
+        self.rows = RowIds::default();
+    }
+
+    /// Adds the vectors of `other`, with their ids, to this index. O(len of both · dim) at most.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] if dimension or metric differ; as [`add_with_ids`](Self::add_with_ids).
+    pub fn merge(&mut self, other: &FlatIndex<T>) -> Result<()> {
+        let checks = [(self.dim() == other.dim(), "dimension"), (self.metric() == other.metric(), "metric")];
+        if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
+            return Err(Error::Incompatible { what });
+        }
+        let ids = other.rows.all()?;
+        if let Some(&id) = ids.iter().find(|&&id| self.contains(id)) {
+            return Err(Error::DuplicateId { id });
+        }
+        self.append_or_arrange(&other.all_rows()?, &ids)
+    }
+
+    /// Moves the vectors together that are left after removals, so that their memory is free. [`remove`](Self::remove) does so by itself
+    /// when it pays. O(len · dim).
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
+    pub fn compact(&mut self) -> Result<()> {
+        let Some(live) = self.rows.live() else { return Ok(()) };
+        let compacted = self.rows.compacted()?;
+        self.backend.retain(live)?;
+        self.rows = compacted;
+        Ok(())
+    }
+
+    /// Moves the index to other devices through host memory: to more or fewer replicas or shards, or away from a failed
+    /// device. During the move the index exists in both places; on error it stays in the old place. O(len · dim).
+    ///
+    /// # Errors
+    /// The errors of opening the devices (see [`FlatIndexBuilder::build`](super::FlatIndexBuilder::build)) and of [`add`](Self::add);
+    /// [`Error::ShardLost`] if no device is left that has some of the vectors.
+    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
+        let rows = self.rows.compacted()?;
+        let sources: Vec<Source> = self.rows.live_rows().map(Source::Row).collect();
+        let mut moved = self.builder.clone().device(device).build()?;
+        moved.take(self, &sources, &[])?;
+        moved.rows = rows;
+        *self = moved;
+        Ok(())
+    }
+
+    /// Checks new vectors and their ids: one for each, different, not reserved.
+    fn check_new(&self, rows: &[T], ids: &[u64]) -> Result<()> {
+        let count = check_vectors(rows, self.dim(), Input::Base)?;
+        if ids.len() != count {
+            return Err(Error::WrongIds { ids: ids.len(), rows: count });
+        }
+        if ids.is_sorted_by(|a, b| a < b) && ids.last() != Some(&NONE) {
+            return Ok(());
+        }
+        if ascending(ids)?.last() == Some(&NONE) { Err(Error::ReservedId) } else { Ok(()) }
+    }
+
+    /// Adds checked vectors whose ids are new, in any order.
+    fn insert(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        let (rows, ids) = if ids.is_sorted() {
+            (Cow::Borrowed(rows), Cow::Borrowed(ids))
+        } else {
+            let mut order: Vec<usize> = (0..ids.len()).collect();
+            order.sort_unstable_by_key(|&at| ids[at]);
+            let sorted: Vec<u64> = order.iter().map(|&at| ids[at]).collect();
+            (Cow::Owned(gather(rows, self.dim(), &order)?), Cow::Owned(sorted))
+        };
+        self.append_or_arrange(&rows, &ids)
+    }
+
+    /// Adds checked vectors whose ids are new and ascending.
+    fn append_or_arrange(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        match self.rows.room(ids) {
+            Room::AtTheEnd => self.append(rows, ids),
+            Room::InRows => {
+                let next = self.rows.next();
+                let (old, new) = ids.split_at(ids.partition_point(|&id| id < next));
+                let before = self.rows.clone();
+                self.append(&rows[old.len() * self.dim()..], new)?;
+                let places: Vec<(usize, usize)> = self.rows.old_rows(old).into_iter().zip(0..).collect();
+                if let Err(error) = self.replace(rows, &places) {
+                    self.backend.truncate(before.rows());
+                    self.rows = before;
+                    return Err(error);
+                }
+                self.rows.revive(&places.iter().map(|&(row, _)| row).collect::<Vec<_>>());
+                Ok(())
+            }
+            Room::Between => {
+                let sources = self.merged(ids);
+                let mut arranged = self.builder.clone().build()?;
+                arranged.check_room(sources.len())?;
+                arranged.take(self, &sources, rows)?;
+                let id = |source: &Source| match *source {
+                    Source::Row(row) => self.rows.id(row),
+                    Source::New(at) => ids[at],
+                };
+                arranged.rows = RowIds::of(&sources.iter().map(id).collect::<Vec<u64>>())?;
+                *self = arranged;
+                Ok(())
+            }
+        }
+    }
+
+    /// The rows of the index and new vectors with these ascending ids, in the order of all ids.
+    fn merged(&self, ids: &[u64]) -> Vec<Source> {
+        let mut sources = Vec::with_capacity(self.len() + ids.len());
+        let mut new = 0;
+        for row in self.rows.live_rows() {
+            while new < ids.len() && ids[new] < self.rows.id(row) {
+                sources.push(Source::New(new));
+                new += 1;
+            }
+            sources.push(Source::Row(row));
+        }
+        sources.extend((new..ids.len()).map(Source::New));
+        sources
+    }
+
+    /// Appends rows of `from` and new vectors to this index's back end, in pieces.
+    fn take(&mut self, from: &FlatIndex<T>, sources: &[Source], new: &[T]) -> Result<()> {
+        let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
+        for sources in sources.chunks(piece) {
+            self.backend.add(VectorSlice::of(&from.fetch(sources, new)?, self.dim()))?;
+        }
+        Ok(())
+    }
+
+    /// All vectors, in the order of their ids.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`], and errors of the device's driver.
+    pub(crate) fn all_rows(&self) -> Result<Vec<T>> {
+        let sources: Vec<Source> = self.rows.live_rows().map(Source::Row).collect();
+        self.fetch(&sources, &[])
+    }
+
+    /// The vectors of these rows of the index, and of `new`.
+    fn fetch(&self, sources: &[Source], new: &[T]) -> Result<Vec<T>> {
+        let dim = self.dim();
+        let mut fetched = host_memory::zeroed(host_memory::count::<T>(&[sources.len(), dim])?)?;
+        let mut at = 0;
+        while at < sources.len() {
+            match sources[at] {
+                Source::New(from) => {
+                    fetched[at * dim..(at + 1) * dim].copy_from_slice(&new[from * dim..(from + 1) * dim]);
+                    at += 1;
+                }
+                Source::Row(first) => {
+                    // Rows that follow each other are one call.
+                    let follows =
+                        |&(step, source): &(usize, &Source)| matches!(*source, Source::Row(row) if row == first + step);
+                    let count = sources[at..].iter().enumerate().take_while(follows).count();
+                    let to = &mut fetched[at * dim..(at + count) * dim];
+                    self.backend.rows(first as u64, VectorSliceMut::of(to))?;
+                    at += count;
+                }
+            }
+        }
+        Ok(fetched)
+    }
+
+    /// Appends checked vectors whose ids are new, ascending and above all others.
+    fn append(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        if self.check_room(self.rows.rows() + ids.len()).is_err() {
+            self.compact()?;
+            self.check_room(self.rows.rows() + ids.len())?;
+        }
+        self.rows.reserve(ids)?;
+        self.backend.add(VectorSlice::of(rows, self.dim()))?;
+        self.rows.append(ids);
+        Ok(())
+    }
+
+    fn check_room(&self, rows: usize) -> Result<()> {
+        check_rows(rows as u64, MAX_ROWS.saturating_mul(self.builder.settings.placement.shards() as u64))
+    }
+
+    /// Overwrites rows of the index: for each pair, which ascend, row `.0` with vector `.1` of `rows`.
+    fn replace(&mut self, rows: &[T], places: &[(usize, usize)]) -> Result<()> {
+        let dim = self.dim();
+        let sources: Vec<Source> = places.iter().map(|&(row, _)| Source::Row(row)).collect();
+        let old = self.fetch(&sources, &[])?;
+        let new = gather(rows, dim, &places.iter().map(|&(_, at)| at).collect::<Vec<_>>())?;
+        let mut done = 0;
+        for run in places.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let part = done * dim..(done + run.len()) * dim;
+            if let Err(error) = self.backend.replace(run[0].0 as u64, VectorSlice::of(&new[part], dim)) {
+                let mut undone = 0;
+                for run in places[..done].chunk_by(|a, b| a.0 + 1 == b.0) {
+                    let part = undone * dim..(undone + run.len()) * dim;
+                    self.backend.replace(run[0].0 as u64, VectorSlice::of(&old[part], dim))?;
+                    undone += run.len();
+                }
+                return Err(error);
+            }
+            done += run.len();
+        }
+        Ok(())
+    }
+
+    /// Removes the vectors with these ids, which the index has.
+    fn forget(&mut self, ids: &[u64]) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<usize> = ids.iter().filter_map(|&id| self.rows.find(id)).collect();
+        let before = self.rows.rows();
+        self.rows.remove(&rows)?;
+        if self.rows.rows() < before {
+            self.backend.truncate(self.rows.rows());
+        }
+        let removed = self.rows.removed();
+        if removed > 0 && (self.backend.retains_at_once() || removed * ROWS_A_REMOVED_ONE > self.rows.rows()) {
+            // The removal is done. If there is no memory to move the others, the rows stay, and searches skip them.
+            let _ = self.compact();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! Filters, ranges, replaced and removed rows on the emulator, against a loop over all rows.
+
+use half::{bf16, f16};
+use test_random::Random;
+
+use super::*;
+use crate::device::open::open;
+use crate::metric::canonical;
+use crate::{Device, Metric};
+
+/// A base in a back end, with a copy of its rows.
+struct Case<T: Element> {
+    index: FlatDevice,
+    rows: Vec<T>,
+    queries: Vec<T>,
+    dim: usize,
+    metric: Metric,
+    random: Random,
+}
+
+/// Small integers, so that distances occur several times.
+fn components<T: Element>(random: &mut Random, count: usize) -> Vec<T> {
+    let lowest = if T::TYPE == crate::ElementType::U8 { 0.0 } else { -3.0 };
+    (0..count).map(|_| T::from_f32((random.unit_f32() * 7.0).floor() + lowest)).collect()
+}
+
+impl<T: Element> Case<T> {
+    fn new(metric: Metric, dim: usize, (rows, queries): (usize, usize), budget: Option<u64>) -> Self {
+        let mut random = Random::new(11);
+        let (rows, queries) = (components(&mut random, rows * dim), components(&mut random, queries * dim));
+        Self::of(metric, dim, rows, queries, budget)
+    }
+
+    fn of(metric: Metric, dim: usize, rows: Vec<T>, queries: Vec<T>, budget: Option<u64>) -> Self {
+        let runtime = open(Device::Emulator).unwrap().1.unwrap();
+        let shape = VectorShape { element: T::TYPE, metric, dim };
+        let mut index = FlatDevice::new(runtime, shape, budget).unwrap();
+        index.add(VectorSlice::of(&rows, dim)).unwrap();
+        Case { index, rows, queries, dim, metric, random: Random::new(5) }
+    }
+
+    fn streamed(&self) -> bool {
+        matches!(self.index.rows, BaseRows::Host { .. })
+    }
+
+    /// About one row of `of`; none if `of` is 0.
+    fn some(&mut self, of: usize) -> Bitset {
+        (0..self.index.len()).map(|_| of > 0 && self.random.once_in(of)).collect()
+    }
+
+    /// All accepted rows of each query with their distances, best first, equal distances by lower row.
+    fn sorted(&self, among: Option<&Bitset>) -> Vec<Vec<(u64, f32)>> {
+        let of_query = |query: &[T]| {
+            let accepted =
+                self.rows.chunks(self.dim).enumerate().filter(|(row, _)| among.is_none_or(|bits| bits.get(*row)));
+            let distance = |row: &[T]| canonical(self.metric, query, row);
+            let mut all: Vec<(u64, f32)> = accepted.map(|(number, row)| (number as u64, distance(row))).collect();
+            all.sort_by(|a, b| {
+                let order = a.1.partial_cmp(&b.1).unwrap();
+                let order = if self.metric == Metric::L2 { order } else { order.reverse() };
+                order.then(a.0.cmp(&b.0))
+            });
+            all
+        };
+        self.queries.chunks(self.dim).map(of_query).collect()
+    }
+
+    fn check_search(&self, k: usize, among: Option<&Bitset>) {
+        let count = self.queries.len() / self.dim;
+        let (mut ids, mut distances) = (vec![7; count * k], vec![7.0; count * k]);
+        self.index.search(VectorSlice::of(&self.queries, self.dim), k, among, &mut ids, &mut distances).unwrap();
+        for (query, mut expected) in self.sorted(among).into_iter().enumerate() {
+            expected.resize(k.max(expected.len()), (NONE, self.metric.worst()));
+            for (slot, (id, distance)) in expected[..k].iter().enumerate() {
+                let at = query * k + slot;
+                let what = format!("{} {} query {query} slot {slot} of {k}", T::TYPE, self.metric);
+                assert_eq!((ids[at], distances[at].to_bits()), (*id, distance.to_bits()), "{what}");
+            }
+        }
+    }
+
+    fn check_range(&self, radius: f32, among: Option<&Bitset>) {
+        let found = self.index.range_search(VectorSlice::of(&self.queries, self.dim), radius, among).unwrap();
+        assert_eq!(found.queries(), self.queries.len() / self.dim);
+        for (query, mut expected) in self.sorted(among).into_iter().enumerate() {
+            let near = |distance: f32| if self.metric == Metric::L2 { distance <= radius } else { distance >= radius };
+            expected.retain(|&(_, distance)| near(distance));
+            let (ids, distances) = found.row(query);
+            let what = format!("{} {} query {query} radius {radius}", T::TYPE, self.metric);
+            assert_eq!(ids, expected.iter().map(|row| row.0).collect::<Vec<_>>(), "{what}");
+            let bits = |distances: Vec<f32>| distances.iter().map(|distance| distance.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(distances.to_vec()), bits(expected.iter().map(|row| row.1).collect()), "{what}");
+        }
+    }
+
+    /// Radii that are the distances of some ranks of the first query, numbers next to them, and infinities.
+    fn check_ranges(&self, ranks: &[usize], among: Option<&Bitset>) {
+        let sorted = self.sorted(None).remove(0);
+        for &rank in ranks {
+            let radius = sorted[rank].1;
+            self.check_range(radius, among);
+            self.check_range(if self.metric == Metric::L2 { radius.next_down() } else { radius.next_up() }, among);
+        }
+        for radius in [f32::INFINITY, f32::NEG_INFINITY] {
+            self.check_range(radius, among);
+        }
+    }
+}
+
+/// Filters that accept all rows, a part of them, and none.
+fn every_share<T: Element>(dim: usize) {
+    for metric in Metric::ALL {
+        let mut case = Case::<T>::new(metric, dim, (260, 3), None);
+        case.check_search(4, None);
+        for of in [1, 2, 10, 100, 0] {
+            let among = case.some(of);
+            case.check_search(4, Some(&among));
+        }
+    }
+}
+
+/// Dimensions for which rows consist of words of each size, and of more words than a warp has lanes.
+#[test]
+fn a_search_among_some_rows_equals_one_of_these_rows() {
+    every_share::<f32>(9);
+    every_share::<f16>(20);
+    every_share::<bf16>(8);
+    every_share::<u8>(9);
+    every_share::<i8>(132);
+}
+
+/// A budget of `bytes` in which the base is resident or streamed.
+fn in_pieces<T: Element>(metric: Metric, budget: u64, streamed: bool) {
+    let mut case = Case::<T>::new(metric, 10, (1_500, 2), Some(budget));
+    assert_eq!(case.streamed(), streamed);
+    let (on_host, _) = case.index.bytes();
+    assert_eq!(on_host > 0, streamed);
+    for of in [1, 2, 10, 0] {
+        let among = case.some(of);
+        case.check_search(3, Some(&among));
+        if of > 1 {
+            case.check_ranges(&[20], Some(&among));
+        }
+    }
+    let (on_host, on_device) = case.index.bytes();
+    assert_eq!((on_host > 0, on_device > 0, on_device <= budget), (streamed, true, true));
+    assert_eq!(case.index.retains_at_once(), !streamed);
+}
+
+#[test]
+fn small_budgets_gather_and_stream_in_pieces() {
+    in_pieces::<f32>(Metric::L2, 400 << 10, false);
+    in_pieces::<f16>(Metric::InnerProduct, 350 << 10, false);
+    in_pieces::<f32>(Metric::Cosine, 200 << 10, true);
+    in_pieces::<u8>(Metric::L2, 200 << 10, true);
+}
+
+/// Lists that suffice, that overflow and become longer, and that are given up; with ties at the radius.
+#[test]
+fn ranges_are_complete() {
+    for metric in Metric::ALL {
+        Case::<f32>::new(metric, 6, (300, 4), None).check_ranges(&[0, 9, 60, 150, 299], None);
+    }
+    let mut case = Case::<i8>::new(Metric::L2, 6, (300, 4), None);
+    let among = case.some(3);
+    case.check_ranges(&[0, 40, 200], Some(&among));
+    let none = case.some(0);
+    case.check_range(3.0, Some(&none));
+}
+
+/// Radii and norms of very different magnitudes, rows far from the origin, and distances that overflow.
+#[test]
+fn ranges_are_complete_for_any_magnitude() {
+    let mut random = Random::new(3);
+    let mut numbers = |count: usize, scale: f32, offset: f32| -> Vec<f32> {
+        (0..count * 4).map(|_| (random.unit_f32() - 0.5) * scale + offset).collect()
+    };
+    let cases = [
+        [numbers(130, 1e-20, 0.0), numbers(2, 1e-20, 0.0)],
+        [numbers(130, 1.0, 1e4), numbers(2, 1.0, 1e4)],
+        [[numbers(65, 1e-3, 0.0), numbers(65, 1e15, 0.0)].concat(), numbers(2, 1.0, 0.0)],
+        [
+            [numbers(65, 1.0, 0.0), numbers(65, 3e38, 0.0)].concat(),
+            [numbers(1, 1.0, 0.0), numbers(1, 3e38, 0.0)].concat(),
+        ],
+        [vec![0.0; 130 * 4], [vec![0.0; 4], numbers(1, 1.0, 0.0)].concat()],
+    ];
+    for [rows, queries] in cases {
+        for metric in Metric::ALL {
+            let case = Case::of(metric, 4, rows.clone(), queries.clone(), None);
+            case.check_ranges(&[0, 20], None);
+            for radius in [0.0, -1.0, 1e30, f32::MIN] {
+                case.check_range(radius, None);
+            }
+        }
+    }
+}
+
+fn changes<T: Element>(metric: Metric, budget: Option<u64>, streamed: bool, streamed_at_the_end: bool) {
+    let mut case = Case::<T>::new(metric, 7, (if budget.is_some() { 1_300 } else { 200 }, 2), budget);
+    assert_eq!(case.streamed(), streamed);
+    case.check_search(2, None);
+    let new = components::<T>(&mut case.random, 60 * case.dim);
+    for (first, count) in [(0, 1), (100, 60), (case.index.len() - 3, 3)] {
+        case.index.replace(first as u64, VectorSlice::of(&new[..count * case.dim], case.dim)).unwrap();
+        case.rows[first * case.dim..(first + count) * case.dim].copy_from_slice(&new[..count * case.dim]);
+        case.check_search(2, None);
+    }
+    let all = case.some(1);
+    case.index.retain(&all).unwrap();
+    case.check_search(2, None);
+    for of in [20, 2, 0] {
+        // The first removes about one row of 20.
+        let mut kept = case.some(of);
+        if of == 20 {
+            kept = (0..kept.len()).map(|row| !kept.get(row)).collect();
+        }
+        let dim = case.dim;
+        let rows = case.rows.chunks(dim).enumerate().filter(|(row, _)| kept.get(*row));
+        case.rows = rows.flat_map(|(_, row)| row.to_vec()).collect();
+        case.index.retain(&kept).unwrap();
+        assert_eq!(case.index.len(), kept.count_ones());
+        let mut fetched = vec![T::default(); case.rows.len()];
+        case.index.rows(0, VectorSliceMut::of(&mut fetched)).unwrap();
+        assert!(fetched == case.rows);
+        if of > 0 {
+            case.check_search(2, None);
+            case.check_ranges(&[5], None);
+        }
+    }
+    // The empty index takes rows again.
+    case.index.add(VectorSlice::of(&new, case.dim)).unwrap();
+    case.rows = new;
+    case.check_search(2, None);
+    assert_eq!(case.streamed(), streamed_at_the_end);
+}
+
+#[test]
+fn replaced_and_removed_rows_are_not_found() {
+    changes::<f32>(Metric::L2, None, false, false);
+    changes::<u8>(Metric::Cosine, None, false, false);
+    changes::<f32>(Metric::InnerProduct, Some(160 << 10), true, true);
+    // Old and new rows do not fit together, so they move through the host.
+    changes::<f16>(Metric::L2, Some(310 << 10), false, false);
+}

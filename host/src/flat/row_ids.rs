@@ -1,0 +1,249 @@
+//! The ids of the rows of a flat index.
+//!
+//! The rows of an index lie in the order of their ids, so that a back end, which breaks ties by the lower row, breaks them by the lower id.
+//! A removed vector leaves its row behind until the index is compacted: removing one of n vectors costs a binary search and one bit, and a
+//! search skips the row. Rows at the end are dropped at once. If an id comes back before that, its vector takes the old row.
+//!
+//! Without ids of the caller's and without removals the id of a row is its number, and nothing is stored.
+
+use std::sync::OnceLock;
+
+use crate::ids::stamp;
+use crate::parallel::{Loop, ParallelSlice};
+use crate::{Bitset, NONE, Result, host_memory};
+
+/// Number of ids whose stamps are computed at a time.
+const STAMPED: usize = 1 << 16;
+
+/// Ids of rows, ascending, and the rows that hold a vector.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RowIds {
+    /// The id of each row; empty if the ids are the row numbers.
+    ids: Vec<u64>,
+    /// Number of rows.
+    rows: usize,
+    /// The rows that hold a vector; `None` if all do.
+    live: Option<Bitset>,
+    /// Number of rows that hold a vector.
+    len: usize,
+    /// The [`stamp`] of the ids of these rows; `None` until it is asked for.
+    stamp: OnceLock<u64>,
+}
+
+/// Where new vectors go.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// All of them after the last row.
+    AtTheEnd,
+    /// Some into rows that removed vectors left, the others after the last row.
+    InRows,
+    /// Some between other rows: the rows must be arranged anew.
+    Between,
+}
+
+impl RowIds {
+    /// Number of rows, with those that removed vectors left.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of vectors.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Number of rows that removed vectors left.
+    pub(super) fn removed(&self) -> usize {
+        self.rows - self.len
+    }
+
+    /// The rows that hold a vector; `None` if all do.
+    pub(super) fn live(&self) -> Option<&Bitset> {
+        self.live.as_ref()
+    }
+
+    /// The id of a row.
+    pub(super) fn id(&self, row: usize) -> u64 {
+        if self.ids.is_empty() { row as u64 } else { self.ids[row] }
+    }
+
+    /// Whether a row holds a vector.
+    fn is_live(&self, row: usize) -> bool {
+        self.live.as_ref().is_none_or(|live| live.get(row))
+    }
+
+    /// The row with an id, whether it holds a vector or not.
+    fn row(&self, id: u64) -> Option<usize> {
+        if self.ids.is_empty() {
+            return usize::try_from(id).ok().filter(|&row| row < self.rows);
+        }
+        self.ids.binary_search(&id).ok()
+    }
+
+    /// The row of the vector with an id. O(log rows).
+    pub(super) fn find(&self, id: u64) -> Option<usize> {
+        self.row(id).filter(|&row| self.is_live(row))
+    }
+
+    /// The rows that hold vectors, in order.
+    pub(super) fn live_rows(&self) -> impl Iterator<Item = usize> {
+        (0..self.rows).filter(|&row| self.is_live(row))
+    }
+
+    /// The ids of all vectors, ascending.
+    pub(super) fn all(&self) -> Result<Vec<u64>> {
+        let mut all = host_memory::with_room(self.len)?;
+        all.extend(self.live_rows().map(|row| self.id(row)));
+        Ok(all)
+    }
+
+    /// The least id above all others: one past the greatest, 0 without vectors. The last row always holds a vector.
+    pub(super) fn next(&self) -> u64 {
+        self.rows.checked_sub(1).map_or(0, |last| self.id(last) + 1)
+    }
+
+    /// A number that identifies the set of ids.
+    pub(super) fn stamp(&self) -> u64 {
+        *self.stamp.get_or_init(|| {
+            let mut rows = self.live_rows();
+            let mut sum = 0u64;
+            let mut ids = Vec::with_capacity(STAMPED);
+            loop {
+                ids.clear();
+                ids.extend(rows.by_ref().take(STAMPED).map(|row| self.id(row)));
+                if ids.is_empty() {
+                    return sum;
+                }
+                sum = sum.wrapping_add(stamp(&ids));
+            }
+        })
+    }
+
+    /// The rows of the vectors that a filter accepts, whose bit r stands for the vector with the r-th id.
+    pub(super) fn accepted(&self, filter: &Bitset) -> Bitset {
+        let mut rows = Bitset::new(self.rows);
+        for (rank, row) in self.live_rows().enumerate() {
+            if filter.get(rank) {
+                rows.set(row, true);
+            }
+        }
+        rows
+    }
+
+    /// Replaces row numbers in results by ids.
+    pub(super) fn name(&self, rows: &mut [u64]) {
+        if !self.ids.is_empty() {
+            let named = |row: &mut u64| *row = if *row == NONE { NONE } else { self.ids[*row as usize] };
+            rows.par_iter_mut().with_min_len(1 << 14).for_each(named);
+        }
+    }
+
+    /// Where vectors with these ids go, which are ascending and of which the index has none.
+    pub(super) fn room(&self, ids: &[u64]) -> Room {
+        let Some(&first) = ids.first() else { return Room::AtTheEnd };
+        let next = self.next();
+        if first >= next {
+            return Room::AtTheEnd;
+        }
+        let below = &ids[..ids.partition_point(|&id| id < next)];
+        if below.iter().all(|&id| self.row(id).is_some()) { Room::InRows } else { Room::Between }
+    }
+
+    /// Reserves memory for `more` rows with ids of the caller's, so that [`RowIds::append`] does not fail.
+    pub(super) fn reserve(&mut self, ids: &[u64]) -> Result<()> {
+        if self.ids.is_empty() && !self.continues(ids) {
+            let mut own = host_memory::with_room(self.rows + ids.len())?;
+            own.extend(0..self.rows as u64);
+            self.ids = own;
+        }
+        if !self.ids.is_empty() || !self.continues(ids) {
+            host_memory::reserve(&mut self.ids, ids.len())?;
+        }
+        if let Some(live) = &mut self.live {
+            live.reserve(ids.len())?;
+        }
+        Ok(())
+    }
+
+    /// Whether these ids are the numbers of the next rows.
+    fn continues(&self, ids: &[u64]) -> bool {
+        ids.iter().copied().eq(self.rows as u64..self.rows as u64 + ids.len() as u64)
+    }
+
+    /// Appends rows with these ids, which are ascending and above all others. Call [`RowIds::reserve`] first.
+    pub(super) fn append(&mut self, ids: &[u64]) {
+        if !self.ids.is_empty() || !self.continues(ids) {
+            self.ids.extend_from_slice(ids);
+        }
+        if let Some(live) = &mut self.live {
+            live.extend_ones(ids.len());
+        }
+        self.rows += ids.len();
+        self.len += ids.len();
+        self.stamp = Default::default();
+    }
+
+    /// The rows for `ids` that removed vectors left.
+    pub(super) fn old_rows(&self, ids: &[u64]) -> Vec<usize> {
+        ids.iter().filter_map(|&id| self.row(id)).collect()
+    }
+
+    /// Marks rows as holding vectors again.
+    pub(super) fn revive(&mut self, rows: &[usize]) {
+        if let Some(live) = &mut self.live {
+            rows.iter().for_each(|&row| live.set(row, true));
+            self.len += rows.len();
+        }
+        if self.len == self.rows {
+            self.live = None;
+        }
+        self.stamp = Default::default();
+    }
+
+    /// Removes the vectors of these rows, which hold some, and drops rows at the end.
+    pub(super) fn remove(&mut self, rows: &[usize]) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let live = match &mut self.live {
+            Some(live) => live,
+            None => self.live.insert(Bitset::ones(self.rows)?),
+        };
+        rows.iter().for_each(|&row| live.set(row, false));
+        self.len -= rows.len();
+        while self.rows > 0 && !live.get(self.rows - 1) {
+            self.rows -= 1;
+        }
+        live.truncate(self.rows);
+        if !self.ids.is_empty() {
+            self.ids.truncate(self.rows);
+        }
+        if self.len == self.rows {
+            self.live = None;
+        }
+        self.stamp = Default::default();
+        Ok(())
+    }
+
+    /// The ids after the rows that removed vectors left are gone.
+    pub(super) fn compacted(&self) -> Result<RowIds> {
+        let mut ids = self.all()?;
+        if ids.last().is_some_and(|&last| last == ids.len() as u64 - 1) {
+            ids = Vec::new();
+        }
+        Ok(RowIds { ids, rows: self.len, live: None, len: self.len, stamp: self.stamp.clone() })
+    }
+
+    /// The ids of rows with these ids, which are ascending.
+    pub(super) fn of(ids: &[u64]) -> Result<RowIds> {
+        let mut this = RowIds::default();
+        this.reserve(ids)?;
+        this.append(ids);
+        Ok(this)
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> u64 {
+        size_of_val(self.ids.as_slice()) as u64 + self.live.as_ref().map_or(0, |live| size_of_val(live.words()) as u64)
+    }
+}

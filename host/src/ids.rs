@@ -1,0 +1,34 @@
+//! Sets of ids that callers choose.
+
+use crate::parallel::{Loop, ParallelSlice};
+use crate::{Error, Result, host_memory};
+
+/// A number that identifies a set of ids: the sum of a hash of each id, modulo 2⁶⁴. It does not depend on the order of the ids. The stamp
+/// of a union of disjoint sets is the sum of their stamps. Two sets that nobody chose for it have the same stamp with a probability of
+/// 2⁻⁶⁴.
+pub(crate) fn stamp(ids: &[u64]) -> u64 {
+    // The finalizer of splitmix64. It maps 0 to 0, so 1 is added to the id.
+    let hash = |&id: &u64| {
+        let id = id.wrapping_add(1);
+        let id = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let id = (id ^ (id >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        id ^ (id >> 31)
+    };
+    ids.par_iter().with_min_len(1 << 14).map(hash).reduce(|| 0, u64::wrapping_add)
+}
+
+/// The smallest id that occurs twice in the ascending `ids`.
+pub(crate) fn twice(ids: &[u64]) -> Option<u64> {
+    let pairs = ids.par_iter().zip(ids.get(1..).unwrap_or_default().par_iter());
+    pairs.position_first(|(id, next)| id == next).map(|at| ids[at])
+}
+
+/// Returns `ids` in ascending order, or the error that one occurs twice.
+pub(crate) fn ascending(ids: &[u64]) -> Result<Vec<u64>> {
+    let mut sorted = host_memory::copied(ids)?;
+    sorted.par_sort_unstable();
+    match twice(&sorted) {
+        Some(id) => Err(Error::DuplicateId { id }),
+        None => Ok(sorted),
+    }
+}

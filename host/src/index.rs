@@ -1,0 +1,198 @@
+//! What all indexes have in common.
+
+use std::path::Path;
+
+use crate::{
+    Bitset, Element, FlatIndex, IvfIndex, Metric, Neighbors, Placement, RangeNeighbors, Result, SearchOptions,
+};
+
+/// The methods that every index has, with the same meaning, for code that works with any of them.
+///
+/// The methods of the same names on [`FlatIndex`] and [`IvfIndex`] say what each costs and which errors it returns. An [`IvfIndex`] must be
+/// trained before vectors are added.
+///
+/// ```
+/// use warpann::{Device, FlatIndex, Index, IvfIndex, Metric, SearchOptions};
+///
+/// fn replaced_and_removed(index: &mut impl Index<f32>) -> warpann::Result<Vec<u64>> {
+///     index.add_with_ids(&[0.0, 1.0, 2.0, 3.0], &[10, 20, 30, 40])?;
+///     index.upsert(&[9.0], &[20])?;
+///     index.remove(&[30])?;
+///     Ok(index.search_with(&[2.2], 3, &SearchOptions::new())?.ids)
+/// }
+///
+/// let mut flat = FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu)?;
+/// assert_eq!(replaced_and_removed(&mut flat)?, [40, 10, 20]);
+///
+/// let mut ivf = IvfIndex::<f32>::builder(1, 1).device(Device::Cpu).build()?;
+/// ivf.train(&[0.0, 1.0])?;
+/// assert_eq!(replaced_and_removed(&mut ivf)?, [40, 10, 20]);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+pub trait Index<T: Element>: Send + Sync + Sized {
+    /// Number of vectors.
+    fn len(&self) -> usize;
+    /// Whether the index has no vectors.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Number of components of a vector.
+    fn dim(&self) -> usize;
+    /// The metric of the searches.
+    fn metric(&self) -> Metric;
+    /// All ids, ascending.
+    fn ids(&self) -> Vec<u64>;
+    /// Whether the index has a vector with this id.
+    fn contains(&self, id: u64) -> bool;
+    /// A filter that accepts the vectors whose ids `keep` accepts, for as long as the index holds exactly the ids of now.
+    fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset;
+
+    /// Adds vectors, with ids that count up from 0, or from one past the greatest id.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::add`], [`IvfIndex::add`].
+    fn add(&mut self, rows: &[T]) -> Result<()>;
+    /// Adds vectors with ids of the caller's, which are new.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::add_with_ids`], [`IvfIndex::add_with_ids`].
+    fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()>;
+    /// Adds vectors, and replaces those whose ids the index has. Returns the number of replaced vectors.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::upsert`], [`IvfIndex::upsert`].
+    fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize>;
+    /// Removes the vectors with these ids, all of which the index has.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::remove`], [`IvfIndex::remove`].
+    fn remove(&mut self, ids: &[u64]) -> Result<()>;
+    /// Removes the vectors with those of these ids that the index has. Returns their number.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::remove_if_present`], [`IvfIndex::remove_if_present`].
+    fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize>;
+    /// Removes all vectors. The training and the settings stay.
+    fn clear(&mut self);
+    /// Adds the vectors of another index, with their ids, which are new.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::merge`], [`IvfIndex::merge`].
+    fn merge(&mut self, other: &Self) -> Result<()>;
+
+    /// Finds the `k` best vectors for each query.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::search_with`], [`IvfIndex::search_with`].
+    fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors>;
+    /// Finds all vectors within a radius of each query.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::range_search`], [`IvfIndex::range_search`].
+    fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors>;
+    /// The components of a vector as f32: those that were added, or those for which its code stands.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::reconstruct`], [`IvfIndex::reconstruct`].
+    fn reconstruct_f32(&self, id: u64) -> Result<Vec<f32>>;
+
+    /// Moves the index to other devices.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::move_to`], [`IvfIndex::move_to`].
+    fn move_to(&mut self, device: impl Into<Placement>) -> Result<()>;
+    /// Writes the index to a file.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::save`], [`IvfIndex::save`].
+    fn save(&self, path: impl AsRef<Path>) -> Result<()>;
+    /// Loads an index from a file.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::load`], [`IvfIndex::load`].
+    fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self>;
+    /// The bytes of the file.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::to_bytes`], [`IvfIndex::to_bytes`].
+    fn to_bytes(&self) -> Result<Vec<u8>>;
+    /// Loads an index from the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::from_bytes`], [`IvfIndex::from_bytes`].
+    fn from_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self>;
+}
+
+/// Implements the trait by the methods of the same names.
+macro_rules! index {
+    ($index:ident, $as_f32:expr) => {
+        impl<T: Element> Index<T> for $index<T> {
+            fn len(&self) -> usize {
+                self.len()
+            }
+            fn dim(&self) -> usize {
+                self.dim()
+            }
+            fn metric(&self) -> Metric {
+                self.metric()
+            }
+            fn ids(&self) -> Vec<u64> {
+                self.ids()
+            }
+            fn contains(&self, id: u64) -> bool {
+                self.contains(id)
+            }
+            fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
+                self.filter(keep)
+            }
+            fn add(&mut self, rows: &[T]) -> Result<()> {
+                self.add(rows)
+            }
+            fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+                self.add_with_ids(rows, ids)
+            }
+            fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
+                self.upsert(rows, ids)
+            }
+            fn remove(&mut self, ids: &[u64]) -> Result<()> {
+                self.remove(ids)
+            }
+            fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
+                self.remove_if_present(ids)
+            }
+            fn clear(&mut self) {
+                self.clear();
+            }
+            fn merge(&mut self, other: &Self) -> Result<()> {
+                self.merge(other)
+            }
+            fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+                self.search_with(queries, k, options)
+            }
+            fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+                self.range_search(queries, radius, options)
+            }
+            fn reconstruct_f32(&self, id: u64) -> Result<Vec<f32>> {
+                self.reconstruct(id).map($as_f32)
+            }
+            fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
+                self.move_to(device)
+            }
+            fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+                self.save(path)
+            }
+            fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+                Self::load(path, device, budget)
+            }
+            fn to_bytes(&self) -> Result<Vec<u8>> {
+                self.to_bytes()
+            }
+            fn from_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+                Self::from_bytes(bytes, device, budget)
+            }
+        }
+    };
+}
+
+index!(FlatIndex, |vector| vector.into_iter().map(T::to_f32).collect());
+index!(IvfIndex, |vector| vector);

@@ -1,0 +1,120 @@
+//! The options of a search, which are the same for all indexes.
+
+use crate::names::named;
+use crate::{Bitset, Result};
+
+/// The order in which a search reads the lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Scan {
+    /// The order that is expected to be faster.
+    #[default]
+    Auto,
+    /// Reads each probed list once, for all queries that probe it. For batches.
+    ListMajor,
+    /// Reads the probed lists of each query separately. For few queries, or few queries that probe the same lists.
+    QueryMajor,
+}
+
+impl Scan {
+    /// All orders, in the order of the enum.
+    pub const ALL: [Scan; 3] = [Self::Auto, Self::ListMajor, Self::QueryMajor];
+
+    /// Name in configuration: `auto`, `list-major`, `query-major`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::ListMajor => "list-major",
+            Self::QueryMajor => "query-major",
+        }
+    }
+}
+
+named!(Scan, name, "an order of a scan");
+
+/// The options of a search: all arguments except the queries and k or the radius. A [`FlatIndex`](crate::FlatIndex) has no lists, so only the
+/// filter has an effect there.
+///
+/// ```
+/// use warpann::ivf::{IvfIndex, SearchOptions};
+///
+/// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
+/// let mut index = IvfIndex::<f32>::builder(1, 4).device(warpann::Device::Cpu).build()?;
+/// index.train(&base)?;
+/// index.add(&base)?;
+/// let even = index.filter(|id| id % 2 == 0);
+/// let options = SearchOptions::new().probes(4).filter(&even);
+/// assert_eq!(index.search_with(&[50.9], 3, &options)?.ids, [50, 52, 48]);
+/// let near = index.range_search(&[50.9], 5.0, &options)?;
+/// assert_eq!(near.row(0).0, [50, 52]);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+#[non_exhaustive]
+pub struct SearchOptions<'a> {
+    /// Number of lists to search for each query; unless set, the number stored in the index
+    /// ([`IvfIndex::probes`](crate::IvfIndex::probes)). A number above the number of lists means all lists.
+    pub probes: Option<usize>,
+    /// The vectors that the search may return, one bit for each in the order of ids; unless set, all. See [`Bitset`];
+    /// [`FlatIndex::filter`](crate::FlatIndex::filter) and [`IvfIndex::filter`](crate::IvfIndex::filter) make one.
+    ///
+    /// Options with a filter cannot be serialised, because a filter belongs to an index in memory.
+    #[cfg_attr(
+        feature = "serde",
+        serde(skip_deserializing, skip_serializing_if = "Option::is_none", serialize_with = "no_filter")
+    )]
+    pub filter: Option<&'a Bitset>,
+    /// Whether a search under a filter may read more lists than `probes`; true unless set to false. It then reads about as many lists as hold
+    /// as many accepted vectors as `probes` lists hold vectors, and more for each query that has fewer than k results: at the end every
+    /// query has k results, or all that the filter accepts. The recall is about that of a search without filter, and the time grows with
+    /// the lists. Of no effect without a filter, and for [`IvfIndex::range_search`](crate::IvfIndex::range_search), whose recall does not
+    /// depend on a filter.
+    pub widen: bool,
+    /// The order in which lists are read; results do not depend on it.
+    pub scan: Scan,
+}
+
+impl Default for SearchOptions<'_> {
+    fn default() -> Self {
+        Self { probes: None, filter: None, widen: true, scan: Scan::Auto }
+    }
+}
+
+/// Refuses to serialise a filter.
+#[cfg(feature = "serde")]
+fn no_filter<S: serde::Serializer>(_: &Option<&Bitset>, _: S) -> Result<S::Ok, S::Error> {
+    Err(serde::ser::Error::custom("a filter belongs to an index in memory and cannot be serialised"))
+}
+
+impl<'a> SearchOptions<'a> {
+    /// The default options: the number of probes that the index stores, no filter, [`Scan::Auto`]. A
+    /// filter widens a search.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the number of lists to search for each query; `None` means the number that the index stores.
+    pub fn probes(mut self, probes: impl Into<Option<usize>>) -> Self {
+        self.probes = probes.into();
+        self
+    }
+
+    /// Sets the vectors that the search may return; `None` means all.
+    pub fn filter(mut self, filter: impl Into<Option<&'a Bitset>>) -> Self {
+        self.filter = filter.into();
+        self
+    }
+
+    /// Sets whether a search under a filter may read more lists than `probes`.
+    pub fn widen(mut self, widen: bool) -> Self {
+        self.widen = widen;
+        self
+    }
+
+    /// Sets the order in which lists are read.
+    pub fn scan(mut self, scan: Scan) -> Self {
+        self.scan = scan;
+        self
+    }
+}

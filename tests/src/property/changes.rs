@@ -1,0 +1,354 @@
+//! Random sequences of changes and searches of one index, against an ordered map of vectors.
+//!
+//! Every operation is one that a user may call, also with ids that are wrong. After a refused one, the index must be as before. A case is
+//! [`OPERATIONS`] operations, so 1,000 cases of each kind of index are 100,000 operations:
+//!
+//! ```text
+//! WARPANN_PROPERTY_CASES=2000 cargo test -p warpann-tests --test property changes::cpu
+//! ```
+
+use std::collections::BTreeMap;
+
+use warpann::{Bitset, Device, Error, FlatIndex, Index, IvfIndex, Metric, Placement, SearchOptions};
+
+use crate::data::{Component, Random};
+use crate::reference::{NO_ID, badness, defined, worst};
+use crate::runner::Outcome;
+
+/// Operations of a case.
+pub const OPERATIONS: usize = 100;
+/// Ids are mostly below this number, so that they come back.
+const IDS: usize = 60;
+
+/// What the index must hold: the components of each id.
+type Vectors = BTreeMap<u64, Vec<f64>>;
+
+/// An index beside what it must hold.
+struct Pair<I> {
+    index: I,
+    model: Vectors,
+    placement: Placement,
+    options: SearchOptions<'static>,
+    /// A filter, the ids for which it was made, and the remainder of the ids that it accepts.
+    filter: Option<(Bitset, Vec<u64>, u64)>,
+}
+
+/// The case of a seed: of a flat index if the seed is even, of inverted files if it is odd.
+///
+/// # Errors
+/// The case and the first difference, in words.
+pub fn case(seed: u64, device: Device) -> Outcome {
+    let mut random = Random::new(seed);
+    if random.once_in(4) {
+        of_element::<u8>(seed, &mut random, device)
+    } else {
+        of_element::<f32>(seed, &mut random, device)
+    }
+}
+
+fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device) -> Outcome {
+    let (dim, metric) = (1 + random.below(5), random.pick(&Metric::ALL));
+    let placement: Placement = match random.below(8) {
+        kind @ (0 | 1) => Placement::new(vec![device, device], kind + 1).map_err(|error| error.to_string())?,
+        _ => device.into(),
+    };
+    let text = |error: Error| error.to_string();
+    if seed.is_multiple_of(2) {
+        let index = FlatIndex::<T>::builder(dim).metric(metric).device(placement.clone()).build().map_err(text)?;
+        let pair = Pair { index, model: Vectors::new(), placement, options: SearchOptions::new(), filter: None };
+        return run(pair, random, |index| index.compact())
+            .map_err(|failure| format!("{failure}\nflat, {dim}, {metric:?}"));
+    }
+    let lists = 1 + random.below(5);
+    let mut index =
+        IvfIndex::<T>::builder(dim, lists).metric(metric).iterations(2).device(Device::Cpu).build().map_err(text)?;
+    let sample: Vec<T> = (0..20 * dim).map(|_| component(random)).collect();
+    index.train(&sample).map_err(text)?;
+    index.move_to(placement.clone()).map_err(text)?;
+    let options = SearchOptions::new().probes(lists);
+    let pair = Pair { index, model: Vectors::new(), placement, options, filter: None };
+    run(pair, random, |_| Ok(())).map_err(|failure| format!("{failure}\nivf, {dim}, {lists} lists, {metric:?}"))
+}
+
+/// Few values, so that distances are often equal.
+fn component<T: Component>(random: &mut Random) -> T {
+    T::from_f32(random.below(7) as f32)
+}
+
+fn vector<T: Component>(random: &mut Random, dim: usize) -> Vec<T> {
+    (0..dim).map(|_| component(random)).collect()
+}
+
+fn wide<T: Component>(vector: &[T]) -> Vec<f64> {
+    vector.iter().map(|x| f64::from(x.to_f32())).collect()
+}
+
+fn id(random: &mut Random) -> u64 {
+    if random.once_in(30) { random.bits() >> 1 } else { random.below(IDS) as u64 }
+}
+
+fn run<T: Component, I: Index<T>>(
+    mut pair: Pair<I>,
+    random: &mut Random,
+    compact: fn(&mut I) -> Result<(), Error>,
+) -> Outcome {
+    for number in 0..OPERATIONS {
+        let operation = random.below(14);
+        let done = match operation {
+            0 => pair.add(random),
+            1 | 2 => pair.add_with_ids(random),
+            3 | 4 => pair.upsert(random),
+            5 | 6 => pair.remove(random),
+            7 => pair.remove_if_present(random),
+            8 | 9 => pair.search(random),
+            10 => pair.range_search(random),
+            11 => pair.through_bytes(random),
+            12 => pair.merge(random),
+            _ if random.once_in(12) => {
+                pair.index.clear();
+                pair.model.clear();
+                Ok(())
+            }
+            _ => compact(&mut pair.index).map_err(|error| error.to_string()),
+        };
+        done.and_then(|()| pair.same(random))
+            .map_err(|failure| format!("operation {number} ({operation}): {failure}"))?;
+    }
+    Ok(())
+}
+
+/// Fails unless a call succeeded or failed as expected.
+fn as_expected<V: PartialEq + std::fmt::Debug>(found: Result<V, Error>, expected: Result<V, &str>) -> Outcome {
+    let found = found.map_err(|error| error.kind());
+    if found == expected { Ok(()) } else { Err(format!("{found:?}, expected {expected:?}")) }
+}
+
+impl<I> Pair<I> {
+    fn pick_known(&self, random: &mut Random) -> Option<u64> {
+        let known: Vec<u64> = self.model.keys().copied().collect();
+        (!known.is_empty()).then(|| random.pick(&known))
+    }
+
+    fn add<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let dim = self.index.dim();
+        let count = random.below(5);
+        let rows: Vec<T> = vector(random, count * dim);
+        let first = self.model.last_key_value().map_or(0, |(&id, _)| id + 1);
+        as_expected(self.index.add(&rows), Ok(()))?;
+        self.model.extend((first..).zip(rows.chunks(dim).map(wide)));
+        Ok(())
+    }
+
+    /// Some ids, of which one may occur twice or be reserved, with vectors.
+    fn given<T: Component>(&self, random: &mut Random, dim: usize) -> (Vec<u64>, Vec<T>) {
+        let count = 1 + random.below(6);
+        let mut ids: Vec<u64> = (0..count).map(|_| id(random)).collect();
+        if random.once_in(3) {
+            ids.sort_unstable();
+            ids.dedup();
+        }
+        if random.once_in(40) {
+            ids[0] = NO_ID;
+        }
+        let rows = vector(random, ids.len() * dim);
+        (ids, rows)
+    }
+
+    fn add_with_ids<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let dim = self.index.dim();
+        let (ids, rows) = self.given::<T>(random, dim);
+        let refused = refusal(&ids).or(ids.iter().any(|id| self.model.contains_key(id)).then_some("duplicate_id"));
+        as_expected(self.index.add_with_ids(&rows, &ids), refused.map_or(Ok(()), Err))?;
+        if refused.is_none() {
+            self.model.extend(ids.into_iter().zip(rows.chunks(dim).map(wide)));
+        }
+        Ok(())
+    }
+
+    fn upsert<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let dim = self.index.dim();
+        let (ids, rows) = self.given::<T>(random, dim);
+        let refused = refusal(&ids);
+        let known = ids.iter().filter(|id| self.model.contains_key(id)).count();
+        as_expected(self.index.upsert(&rows, &ids), refused.map_or(Ok(known), Err))?;
+        if refused.is_none() {
+            self.model.extend(ids.into_iter().zip(rows.chunks(dim).map(wide)));
+        }
+        Ok(())
+    }
+
+    fn remove<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let count = 1 + random.below(4);
+        let mut ids: Vec<u64> = (0..count).filter_map(|_| self.pick_known(random)).collect();
+        if !random.once_in(8) {
+            ids.sort_unstable();
+            ids.dedup();
+        }
+        if random.once_in(8) {
+            ids.push(id(random));
+        }
+        // Which of two errors comes first is not promised.
+        let unknown = ids.iter().any(|id| !self.model.contains_key(id));
+        let twice = twice(&ids);
+        match self.index.remove(&ids).map_err(|error| error.kind()) {
+            Ok(()) if !unknown && !twice => ids.iter().for_each(|id| drop(self.model.remove(id))),
+            Err("unknown_id") if unknown => {}
+            Err("duplicate_id") if twice => {}
+            other => return Err(format!("{other:?} from removing {ids:?}")),
+        }
+        Ok(())
+    }
+
+    fn remove_if_present<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let ids: Vec<u64> = (0..random.below(5)).map(|_| id(random)).collect();
+        let known = ids.iter().filter(|id| self.model.contains_key(id)).count();
+        let expected = if twice(&ids) { Err("duplicate_id") } else { Ok(known) };
+        as_expected(self.index.remove_if_present(&ids), expected)?;
+        if expected.is_ok() {
+            ids.iter().for_each(|id| drop(self.model.remove(id)));
+        }
+        Ok(())
+    }
+
+    /// All vectors that a filter accepts, best first.
+    fn ranked(&self, metric: Metric, query: &[f64], accepts: impl Fn(u64) -> bool) -> Vec<(u64, u32)> {
+        let accepted = self.model.iter().filter(|&(&id, _)| accepts(id));
+        let mut all: Vec<(u64, f32)> = accepted.map(|(&id, y)| (id, defined(metric, query, y))).collect();
+        all.sort_by(|a, b| badness(metric, a.1.into()).total_cmp(&badness(metric, b.1.into())).then(a.0.cmp(&b.0)));
+        all.into_iter().map(|(id, distance)| (id, distance.to_bits())).collect()
+    }
+
+    fn search<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let (dim, metric) = (self.index.dim(), self.index.metric());
+        let count = 1 + random.below(3);
+        let queries: Vec<T> = vector(random, count * dim);
+        let k = 1 + random.below(12);
+        if random.once_in(2) || self.filter.is_none() {
+            let remainder = random.below(7) as u64;
+            let ids: Vec<u64> = self.model.keys().copied().collect();
+            self.filter = Some((self.index.filter(|id| id % 7 <= remainder), ids, remainder));
+        }
+        let Some((filter, made_for, remainder)) = &self.filter else { return Ok(()) };
+        let filtered = random.once_in(2);
+        let options = if filtered { self.options.filter(filter) } else { self.options };
+        let found = match self.index.search_with(&queries, k, &options) {
+            Err(Error::StaleFilter { .. } | Error::WrongFilterLength { .. })
+                if filtered && !made_for.iter().eq(self.model.keys()) =>
+            {
+                return Ok(());
+            }
+            found => found.map_err(|error| error.to_string())?,
+        };
+        for (query, (ids, distances)) in queries.chunks(dim).zip(found.rows()) {
+            let mut expected = self.ranked(metric, &wide(query), |id| !filtered || id % 7 <= *remainder);
+            expected.resize(k, (NO_ID, worst(metric).to_bits()));
+            let found: Vec<(u64, u32)> = ids.iter().copied().zip(distances.iter().map(|d| d.to_bits())).collect();
+            if found != expected {
+                return Err(format!("k = {k}, filter {filtered}: {found:?}, expected {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn range_search<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let (dim, metric) = (self.index.dim(), self.index.metric());
+        let query: Vec<T> = vector(random, dim);
+        let all = self.ranked(metric, &wide(&query), |_| true);
+        let radius = if all.is_empty() { 3.0 } else { f32::from_bits(random.pick(&all).1) };
+        let within = |&(_, distance): &(u64, u32)| {
+            badness(metric, f32::from_bits(distance).into()) <= badness(metric, radius.into())
+        };
+        let expected = &all[..all.partition_point(within)];
+        let found = self.index.range_search(&query, radius, &self.options).map_err(|error| error.to_string())?;
+        let (ids, distances) = found.row(0);
+        let found: Vec<(u64, u32)> = ids.iter().copied().zip(distances.iter().map(|d| d.to_bits())).collect();
+        if found == expected { Ok(()) } else { Err(format!("radius {radius}: {found:?}, expected {expected:?}")) }
+    }
+
+    fn through_bytes<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let text = |error: Error| error.to_string();
+        if random.once_in(3) {
+            return self.index.move_to(self.placement.clone()).map_err(text);
+        }
+        let bytes = self.index.to_bytes().map_err(text)?;
+        self.index = I::from_bytes(&bytes, self.placement.clone(), None).map_err(text)?;
+        if self.index.to_bytes().map_err(text)? == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
+    }
+
+    fn merge<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let text = |error: Error| error.to_string();
+        let dim = self.index.dim();
+        let bytes = self.index.to_bytes().map_err(text)?;
+        let mut other = I::from_bytes(&bytes, Device::Cpu, None).map_err(text)?;
+        other.clear();
+        let (ids, rows) = self.given::<T>(random, dim);
+        if refusal(&ids).is_some() {
+            return Ok(());
+        }
+        other.add_with_ids(&rows, &ids).map_err(text)?;
+        let known = ids.iter().any(|id| self.model.contains_key(id));
+        as_expected(self.index.merge(&other), if known { Err("duplicate_id") } else { Ok(()) })?;
+        if !known {
+            self.model.extend(ids.into_iter().zip(rows.chunks(dim).map(wide)));
+        }
+        Ok(())
+    }
+
+    /// Compares ids, and one vector.
+    fn same<T: Component>(&self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let ids = self.index.ids();
+        if !ids.iter().eq(self.model.keys()) || self.index.len() != ids.len() || self.index.is_empty() != ids.is_empty()
+        {
+            return Err(format!("the index has {} vectors, with ids {ids:?}", self.index.len()));
+        }
+        let id = if random.once_in(2) { id(random) } else { self.pick_known(random).unwrap_or(0) };
+        let found = self.index.reconstruct_f32(id).map_err(|error| error.kind());
+        let expected = self.model.get(&id).map(|vector| vector.iter().map(|&x| x as f32).collect()).ok_or("unknown_id");
+        if found != expected || self.index.contains(id) != expected.is_ok() {
+            return Err(format!("vector {id} is {found:?}, expected {expected:?}"));
+        }
+        Ok(())
+    }
+}
+
+fn twice(ids: &[u64]) -> bool {
+    (1..ids.len()).any(|at| ids[..at].contains(&ids[at]))
+}
+
+/// Why no index takes these ids.
+fn refusal(ids: &[u64]) -> Option<&'static str> {
+    if twice(ids) {
+        return Some("duplicate_id");
+    }
+    ids.contains(&NO_ID).then_some("reserved_id")
+}
