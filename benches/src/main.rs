@@ -23,6 +23,7 @@
 //! `record/README.md` explains the columns and how records are made.
 
 mod billion;
+mod changes;
 mod equal_recall;
 mod exact;
 mod graph;
@@ -66,6 +67,8 @@ enum Grid {
     Exact(exact::Args),
     /// Inverted-file search: wall time of a call, queries and results in host memory.
     Ivf(ivf::Args),
+    /// Changes of a flat index with searches after them, and searches under filters.
+    Changes(changes::Args),
     /// Every kind of index on one data set: exact, inverted files, and on the CPU HNSW and KD-tree; one table.
     Kinds(kinds::Args),
     /// Inverted-file search on the CPU, plain, with SIMD, in parallel and with both.
@@ -172,6 +175,7 @@ fn main() -> ExitCode {
         Grid::Select(args) => select::run(&args),
         Grid::Exact(args) => exact::run(&args),
         Grid::Ivf(args) => ivf::run(&args),
+        Grid::Changes(args) => changes::run(&args),
         Grid::Kinds(args) => kinds::run(&args),
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),

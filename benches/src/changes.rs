@@ -1,0 +1,164 @@
+//! Changes of a flat index and searches right after them, and searches under filters.
+//!
+//! A change of one vector is made a thousand times; its row has the mean. Each change is followed by its opposite, so the index keeps its
+//! size. A search under a filter is compared, to the bit, with one of an index that has only the accepted vectors.
+
+use std::time::Instant;
+
+use warpann::{FlatIndex, Metric, Neighbors, SearchOptions};
+
+use crate::ivf::milliseconds;
+use crate::machine::Machine;
+use crate::record::{Measured, Record};
+use crate::vectors::clustered;
+use crate::{Common, Outcome};
+
+/// Arguments of `changes`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Number of base vectors.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..))]
+    n: u32,
+    /// Dimension of the vectors.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    dim: u32,
+    /// Queries of a search.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    queries: u32,
+}
+
+/// Number of neighbours of a query.
+const K: usize = 10;
+/// Vectors of a batch of changes.
+const BATCH: usize = 1_000;
+/// A filter accepts one of this number of vectors.
+const ACCEPTED: [u64; 5] = [1, 2, 10, 100, 1_000];
+
+/// Measures changes and filters. Returns true if every result was right.
+pub fn run(args: &Args) -> Outcome<bool> {
+    let (n, dim, queries) =
+        if args.common.quick { (2_000, 20, 20) } else { (args.n as usize, args.dim as usize, args.queries as usize) };
+    let mut base = clustered(n + queries, dim, 1);
+    let queries = base.split_off(n * dim);
+    let machine = Machine::open(args.common.device, args.common.quick)?;
+    let mut index = FlatIndex::<f32>::new(dim, Metric::L2, machine.device())?;
+    index.add(&base)?;
+    let mut record = Record::open(&args.common, &machine)?;
+    let mut job = Job { args, machine: &machine, record: &mut record, base: &base, queries: &queries, dim };
+    job.single_changes(&mut index)?;
+    job.batches_of_changes(&mut index)?;
+    job.filters(&index)?;
+    Ok(record.all_verified())
+}
+
+struct Job<'a> {
+    args: &'a Args,
+    machine: &'a Machine,
+    record: &'a mut Record,
+    base: &'a [f32],
+    queries: &'a [f32],
+    dim: usize,
+}
+
+impl Job<'_> {
+    fn add(&mut self, what: &str, k: usize, milliseconds: Vec<f64>, bytes: f64, verified: bool) -> Outcome {
+        let case = format!("changes {}x{} f32 {what}", self.base.len() / self.dim, self.dim);
+        let memory_floor_ms = self.machine.floor_ms(bytes);
+        self.record.add(Measured { case, k, milliseconds, memory_floor_ms, verified, ..Measured::default() })
+    }
+
+    fn repeat(&self, otherwise: usize) -> usize {
+        self.args.common.repeat.unwrap_or(otherwise).max(1)
+    }
+
+    /// One vector out, and in again.
+    fn single_changes(&mut self, index: &mut FlatIndex<f32>) -> Outcome {
+        let (base, dim) = (self.base, self.dim);
+        let n = base.len() / dim;
+        let count = if self.machine.gpu.is_some() { 20 } else { BATCH };
+        let ids: Vec<u64> = (0..count).map(|at| (at * 7_919 % n) as u64).collect();
+        let row = |id: u64| &base[id as usize * dim..][..dim];
+        let (mut removing, mut adding) = (Vec::new(), Vec::new());
+        for _ in 0..self.repeat(5) {
+            let start = Instant::now();
+            ids.iter().try_for_each(|&id| index.remove(&[id]))?;
+            removing.push(1e3 * start.elapsed().as_secs_f64() / count as f64);
+            let start = Instant::now();
+            ids.iter().try_for_each(|&id| index.add_with_ids(row(id), &[id]))?;
+            adding.push(1e3 * start.elapsed().as_secs_f64() / count as f64);
+        }
+        removing.sort_by(f64::total_cmp);
+        adding.sort_by(f64::total_cmp);
+        let verified = index.len() == n && ids.iter().all(|&id| index.contains(id));
+        let bytes = (dim * size_of::<f32>()) as f64;
+        self.add("remove one", 0, removing, bytes, verified)?;
+        self.add("add one", 0, adding, bytes, verified)
+    }
+
+    /// Searches, alone and right after a batch of changes.
+    fn batches_of_changes(&mut self, index: &mut FlatIndex<f32>) -> Outcome {
+        let (base, queries, dim) = (self.base, self.queries, self.dim);
+        let n = base.len() / dim;
+        let batch = BATCH.min(n / 2);
+        let last = (n - batch) as u64..n as u64;
+        let spread: Vec<u64> = (0..batch).map(|at| (at * (n / batch)) as u64).collect();
+        let rows =
+            |ids: &[u64]| ids.iter().flat_map(|&id| &base[id as usize * dim..][..dim]).copied().collect::<Vec<f32>>();
+        let bytes = size_of_val(base) as f64;
+        let expected = index.search(queries, K)?;
+        let nq = queries.len() / dim;
+
+        let times = milliseconds(self.repeat(20), || Ok(index.search(queries, K).map(drop)?))?;
+        self.add(&format!("search nq={nq}"), K, times, bytes, true)?;
+        for (what, ids) in [("spread", spread), ("last", last.collect())] {
+            let rows = rows(&ids);
+            let (mut removing, mut adding) = (Vec::new(), Vec::new());
+            for _ in 0..self.repeat(10) {
+                let start = Instant::now();
+                index.remove(&ids)?;
+                index.search(queries, K)?;
+                removing.push(1e3 * start.elapsed().as_secs_f64());
+                let start = Instant::now();
+                index.add_with_ids(&rows, &ids)?;
+                index.search(queries, K)?;
+                adding.push(1e3 * start.elapsed().as_secs_f64());
+            }
+            removing.sort_by(f64::total_cmp);
+            adding.sort_by(f64::total_cmp);
+            let verified = same_bits(&index.search(queries, K)?, &expected);
+            self.add(&format!("remove {batch} {what}, search nq={nq}"), K, removing, bytes, verified)?;
+            self.add(&format!("add {batch} {what}, search nq={nq}"), K, adding, bytes, verified)?;
+        }
+        Ok(())
+    }
+
+    fn filters(&mut self, index: &FlatIndex<f32>) -> Outcome {
+        let (queries, dim) = (self.queries, self.dim);
+        let nq = queries.len() / dim;
+        for one_of in ACCEPTED {
+            let filter = index.filter(|id| id % one_of == 0);
+            let options = SearchOptions::new().filter(&filter);
+            let found = index.search_with(queries, K, &options)?;
+            let times = milliseconds(self.repeat(20), || Ok(index.search_with(queries, K, &options).map(drop)?))?;
+            let ids: Vec<u64> = index.ids().into_iter().filter(|id| id % one_of == 0).collect();
+            let rows: Vec<f32> = ids.iter().flat_map(|&id| &self.base[id as usize * dim..][..dim]).copied().collect();
+            let mut accepted = FlatIndex::<f32>::new(dim, Metric::L2, self.machine.device())?;
+            accepted.add_with_ids(&rows, &ids)?;
+            let verified = same_bits(&found, &accepted.search(queries, K)?);
+            self.add(
+                &format!("search nq={nq} filter=1/{one_of}"),
+                K,
+                times,
+                size_of_val(rows.as_slice()) as f64,
+                verified,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn same_bits(a: &Neighbors, b: &Neighbors) -> bool {
+    a.ids == b.ids && a.distances.iter().zip(&b.distances).all(|(a, b)| a.to_bits() == b.to_bits())
+}
