@@ -209,10 +209,8 @@ mod avx512 {
             step::<DIFFERENCE>(&mut acc, &x, &y);
         }
         // Step 3, four registers (8 lanes) at a time. The lanes come out as 0 2 1 3 4 6 5 7 of each eight.
-        let mut lanes = [_mm512_setzero_pd(); 4];
-        for (lanes, acc) in lanes.iter_mut().zip(acc.as_chunks::<4>().0) {
-            *lanes = fours(acc[0], acc[1], acc[2], acc[3]);
-        }
+        let lanes: [__m512d; 4] =
+            std::array::from_fn(|g| fours(acc[4 * g], acc[4 * g + 1], acc[4 * g + 2], acc[4 * g + 3]));
         // Step 4: m = 16 and 8 add whole registers, 4 the halves of a register, 2 and 1 single lanes.
         let eight = _mm512_add_pd(_mm512_add_pd(lanes[0], lanes[2]), _mm512_add_pd(lanes[1], lanes[3]));
         let four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd::<1>(eight));

@@ -154,16 +154,11 @@ compile!(avx512, Avx512, [16, 12, 8], #[target_feature(enable = "avx512f")]);
 compile!(avx2, Avx2, [8, 6, 4], #[target_feature(enable = "avx2,fma")]);
 compile!(portable, Portable, [8, 4, 4],);
 
-// The kernels below index arrays and iterate over ranges. Closures and iterators over arrays by value are functions of core: in a build
-// with several codegen units and without optimisation across them, such as the one for tests, those lack the instruction set, and each
-// load is a call (`bench exact` of 50,000 x 128 vectors on two threads: 77 GFLOP/s instead of 138).
-
 /// Outer products. Lanes are queries; each component of each row is broadcast once, directly from the row-major base.
 ///
 /// # Safety
 /// The processor has `S`; the lengths pass the checks of [`scan_panel`].
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "see above")]
 unsafe fn panel_kernel<S: Simd, const ROWS: usize, const VECS: usize>(
     tile: &Tile<'_>,
     panel: &[f32],
@@ -179,34 +174,29 @@ unsafe fn panel_kernel<S: Simd, const ROWS: usize, const VECS: usize>(
         // (dim · width) and `thresholds` (width). Cell<f32> has the layout of f32, and no other thread writes, because Cell is not Sync.
         unsafe {
             // The last group may have fewer rows. It scores its last row again, and the surplus is dropped below.
-            let mut rows = [tile.rows.as_ptr(); ROWS];
-            for r in 0..ROWS {
-                rows[r] = rows[r].add((first + r).min(len - 1) * dim);
-            }
+            let rows: [*const f32; ROWS] =
+                std::array::from_fn(|r| tile.rows.as_ptr().add((first + r).min(len - 1) * dim));
             let mut acc = [[S::splat(0.0); VECS]; ROWS];
             let mut queries = panel.as_ptr();
             for line in (0..dim).step_by(LINE) {
-                for r in 0..ROWS {
-                    prefetch_line(rows[r].wrapping_add(line + ahead));
+                for row in rows {
+                    prefetch_line(row.wrapping_add(line + ahead));
                 }
                 for i in line..(line + LINE).min(dim) {
-                    let mut query = [S::splat(0.0); VECS];
-                    for v in 0..VECS {
-                        query[v] = S::load(queries.add(v * S::LANES));
-                    }
-                    for r in 0..ROWS {
-                        let component = S::splat(rows[r].add(i).read());
-                        for v in 0..VECS {
-                            acc[r][v] = S::mul_add(component, query[v], acc[r][v]);
+                    let query: [S::V; VECS] = std::array::from_fn(|v| S::load(queries.add(v * S::LANES)));
+                    for (acc, row) in acc.iter_mut().zip(rows) {
+                        let component = S::splat(row.add(i).read());
+                        for (acc, query) in acc.iter_mut().zip(query) {
+                            *acc = S::mul_add(component, query, *acc);
                         }
                     }
                     queries = queries.add(width);
                 }
             }
-            for r in 0..ROWS.min(len - first) {
+            for (r, acc) in acc.into_iter().enumerate().take(len - first) {
                 let (scale, offset) = (S::splat(tile.scale(first + r)), S::splat(tile.offset(first + r)));
-                for v in 0..VECS {
-                    let score = S::mul_add(acc[r][v], scale, offset);
+                for (v, acc) in acc.into_iter().enumerate() {
+                    let score = S::mul_add(acc, scale, offset);
                     let limit = S::load(thresholds.as_ptr().cast::<f32>().add(v * S::LANES));
                     let passed = S::not_greater(score, limit);
                     if passed != 0 {
@@ -225,7 +215,6 @@ unsafe fn panel_kernel<S: Simd, const ROWS: usize, const VECS: usize>(
 /// # Safety
 /// The processor has `S`; the lengths pass the checks of [`scan_direct`].
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "see above")]
 unsafe fn direct_kernel<S: Simd, const ROWS: usize>(
     tile: &Tile<'_>,
     queries: &[f32],
@@ -238,28 +227,26 @@ unsafe fn direct_kernel<S: Simd, const ROWS: usize>(
         // SAFETY: row indices are clamped to the last row and components are below dim (`load_first` reads only the rest), so
         // reads stay inside `rows` and `queries`.
         unsafe {
-            let mut rows = [tile.rows.as_ptr(); ROWS];
-            for r in 0..ROWS {
-                rows[r] = rows[r].add((first + r).min(len - 1) * dim);
-            }
+            let rows: [*const f32; ROWS] =
+                std::array::from_fn(|r| tile.rows.as_ptr().add((first + r).min(len - 1) * dim));
             for (q, (query, threshold)) in queries.chunks_exact(dim).zip(thresholds).enumerate() {
                 let query = query.as_ptr();
                 let mut acc = [S::splat(0.0); ROWS];
                 for i in (0..whole).step_by(S::LANES) {
                     let components = S::load(query.add(i));
-                    for r in 0..ROWS {
-                        prefetch_line(rows[r].wrapping_add(i + 2048));
-                        acc[r] = S::mul_add(S::load(rows[r].add(i)), components, acc[r]);
+                    for (acc, row) in acc.iter_mut().zip(rows) {
+                        prefetch_line(row.wrapping_add(i + 2048));
+                        *acc = S::mul_add(S::load(row.add(i)), components, *acc);
                     }
                 }
                 if whole < dim {
                     let components = S::load_first(query.add(whole), dim - whole);
-                    for r in 0..ROWS {
-                        acc[r] = S::mul_add(S::load_first(rows[r].add(whole), dim - whole), components, acc[r]);
+                    for (acc, row) in acc.iter_mut().zip(rows) {
+                        *acc = S::mul_add(S::load_first(row.add(whole), dim - whole), components, *acc);
                     }
                 }
-                for r in 0..ROWS.min(len - first) {
-                    let score = S::sum(acc[r]) * tile.scale(first + r) + tile.offset(first + r);
+                for (r, acc) in acc.into_iter().enumerate().take(len - first) {
+                    let score = S::sum(acc) * tile.scale(first + r) + tile.offset(first + r);
                     // NaN passes, as in `Simd::not_greater`.
                     if !matches!(score.partial_cmp(&threshold.get()), Some(std::cmp::Ordering::Greater)) {
                         sink.take(1, &[score; 16], q, tile.first_id + (first + r) as u32);
