@@ -14,7 +14,7 @@ const README: &str = include_str!("../../README.md");
 const INDEXES: &str = include_str!("../../docs/INDEXES.md");
 const JSON: &str = include_str!("../../docs/JSON.md");
 /// The pages that show no command of the program in a block.
-const OTHERS: [(&str, &str); 8] = [
+const OTHERS: [(&str, &str); 9] = [
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
     ("docs/ARCHITECTURE.md", include_str!("../../docs/ARCHITECTURE.md")),
     ("docs/CHOOSING.md", include_str!("../../docs/CHOOSING.md")),
@@ -23,6 +23,7 @@ const OTHERS: [(&str, &str); 8] = [
     ("docs/GUIDE.md", include_str!("../../docs/GUIDE.md")),
     ("docs/KERNELS.md", include_str!("../../docs/KERNELS.md")),
     ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
+    ("docs/REQUESTS.md", include_str!("../../docs/REQUESTS.md")),
 ];
 
 /// Lines that depend on the machine: only their first word is compared.
