@@ -44,6 +44,8 @@ pub fn run() -> Result<()> {
         "warpann-tests",
         "-p",
         "warpann-benches",
+        "--features",
+        "warpann-benches/peers",
         "-p",
         "warpann-cuda-loader",
     ]);

@@ -61,7 +61,9 @@ fn format() -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
-    shell::run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    // With the peers of the benches, which tests do not compile.
+    let peers = ["--features", "warpann-benches/peers"];
+    shell::run(cargo().args(["clippy", "--workspace", "--all-targets"]).args(peers).args(["--", "-D", "warnings"]))
 }
 
 fn documentation() -> Result<()> {

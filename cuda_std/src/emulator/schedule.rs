@@ -25,6 +25,10 @@ use std::{
 
 /// How long a warp may do nothing but wait for other threads' stores.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// From this wait on, a waiting thread pauses and leaves the processor to others.
+const SHORT_WAIT: Duration = Duration::from_millis(50);
+/// How long it pauses.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Where a warp stands after its passes.
 enum Warps {
@@ -108,6 +112,16 @@ fn message(payload: &(dyn Any + Send)) -> String {
     }
 }
 
+/// Gives the processor to the threads for which warps wait: at once at first, and with pauses if they wait for long.
+fn rest(warps: &[Warp]) {
+    let longest = warps.iter().filter_map(|warp| warp.spinning_since).map(|since| since.elapsed()).max();
+    if longest.is_some_and(|waited| waited > SHORT_WAIT) {
+        std::thread::sleep(PAUSE);
+    } else {
+        std::thread::yield_now();
+    }
+}
+
 /// Runs all warps, from barrier to barrier, until all threads have returned.
 fn run_warps(arena: &mut Arena, first_failure: &AtomicU64) -> Result<bool, Violation> {
     loop {
@@ -137,7 +151,7 @@ fn run_warps(arena: &mut Arena, first_failure: &AtomicU64) -> Result<bool, Viola
             }
         }
         if spinning > 0 {
-            std::thread::yield_now();
+            rest(&arena.warps);
         } else if parked > 0 {
             release_barrier(arena)?;
         } else {
