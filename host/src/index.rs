@@ -40,7 +40,7 @@ pub trait Index<T: Element>: Send + Sync + Sized {
     fn dim(&self) -> usize;
     /// The metric of the searches.
     fn metric(&self) -> Metric;
-    /// All ids, ascending.
+    /// The ids of all vectors, ascending: bit r of a filter stands for the r-th.
     fn ids(&self) -> Vec<u64>;
     /// Whether the index has a vector with this id.
     fn contains(&self, id: u64) -> bool;

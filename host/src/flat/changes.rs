@@ -18,7 +18,7 @@ const ROWS_A_REMOVED_ONE: usize = 4;
 enum Source {
     /// A row of the index.
     Row(usize),
-    /// A new vector.
+    /// A vector of the call, by its place there.
     New(usize),
 }
 
@@ -79,8 +79,8 @@ impl<T: Element> FlatIndex<T> {
         Ok(known.len())
     }
 
-    /// Removes the vectors with these ids, in any order. O(ids · log len) amortised: the rows of removed vectors stay until they are a
-    /// quarter of all, and then the others move together. On a GPU they move at once, O(len · dim) for each call.
+    /// Removes the vectors with these ids, in any order. O(ids · (log len + dim)) amortised: the rows of removed vectors stay until they are a
+    /// quarter of all, and then the others move together.
     ///
     /// # Errors
     /// [`Error::UnknownId`] if the index has no such id, [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
@@ -326,7 +326,7 @@ impl<T: Element> FlatIndex<T> {
             self.backend.truncate(self.rows.rows());
         }
         let removed = self.rows.removed();
-        if removed > 0 && (self.backend.retains_at_once() || removed * ROWS_A_REMOVED_ONE > self.rows.rows()) {
+        if removed * ROWS_A_REMOVED_ONE > self.rows.rows() {
             // The removal is done. If there is no memory to move the others, the rows stay, and searches skip them.
             let _ = self.compact();
         }

@@ -333,10 +333,6 @@ impl FlatBackend for FlatGrid {
         Ok(())
     }
 
-    fn retains_at_once(&self) -> bool {
-        self.grid.places.iter().any(|place| place.backend.retains_at_once())
-    }
-
     fn search(
         &self,
         queries: VectorSlice<'_>,

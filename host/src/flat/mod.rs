@@ -38,8 +38,6 @@ pub(crate) trait FlatBackend: Send + Sync {
     fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()>;
     /// Keeps the rows whose bits are set, in their order, and removes the others. On error the back end is unchanged.
     fn retain(&mut self, kept: &Bitset) -> Result<()>;
-    /// Whether [`retain`](Self::retain) costs less than a search among nearly all rows, so that removed rows should go at once.
-    fn retains_at_once(&self) -> bool;
     /// Fills `ids` (row numbers) and `distances` (queries × k each) as [`FlatIndex::search_with`] promises, including empty slots.
     fn search(
         &self,

@@ -242,7 +242,7 @@ impl RowIds {
         Ok(this)
     }
 
-    /// Bytes of memory.
+    /// Bytes that the ids and the bits of removed rows take.
     pub(super) fn bytes(&self) -> u64 {
         size_of_val(self.ids.as_slice()) as u64 + self.live.as_ref().map_or(0, |live| size_of_val(live.words()) as u64)
     }

@@ -341,34 +341,79 @@ pub(crate) unsafe fn prepare_set(
     set: VectorSet,
     centred: bool,
 ) -> Result<()> {
-    let layout = set.layout;
+    let (from, to) = tiles_of(shape, set, centred, 0..set.layout.values.len());
+    // SAFETY: every part has the size that the kernels require; the fill comes first in stream order.
+    unsafe {
+        runtime.fill(stream, set.part(set.layout.greatest_values), 0)?;
+        greatest_of(runtime, stream, from)?;
+        prepare_rows(runtime, stream, from, to)
+    }
+}
+
+/// As [`prepare_set`] for whole tiles of a set that has been prepared and in which only the rows of these tiles have changed since. The set
+/// keeps its centre. Returns false, and prepares nothing, if these rows have a greater component than `greatest`, that of the set.
+///
+/// # Safety
+/// As [`prepare_set`]; the rows `tiles` start and end at tiles that the set has.
+pub(crate) unsafe fn prepare_tiles(
+    runtime: &Runtime,
+    stream: &Stream,
+    shape: VectorShape,
+    set: VectorSet,
+    centred: bool,
+    tiles: Range<usize>,
+    greatest: u32,
+) -> Result<bool> {
+    let (from, to) = tiles_of(shape, set, centred, tiles);
+    // SAFETY: every part has the size that the kernels require. Words of greatest values are only raised.
+    unsafe {
+        greatest_of(runtime, stream, from)?;
+        if greatest_in(runtime, stream, set)? != greatest {
+            return Ok(false);
+        }
+        prepare_rows(runtime, stream, from, to)?;
+    }
+    Ok(true)
+}
+
+/// Bits of the greatest |component| of a set, after the work in the stream.
+///
+/// # Safety
+/// As [`prepare_set`], which has prepared the set.
+pub(crate) unsafe fn greatest_in(runtime: &Runtime, stream: &Stream, set: VectorSet) -> Result<u32> {
+    let mut greatest = [0];
+    // SAFETY: as the caller promises.
+    unsafe { runtime.copy_to_host(stream, &mut greatest, set.part(set.layout.greatest))? };
+    Ok(greatest[0])
+}
+
+/// Rows of a set, from a tile to a tile, as input and output of the preparation.
+fn tiles_of(shape: VectorShape, set: VectorSet, centred: bool, rows: Range<usize>) -> (Unprepared, Prepared) {
+    let (layout, first) = (set.layout, rows.start);
+    let tile = first / filter::TILE_ROWS as usize;
+    let count = (set.count as usize).saturating_sub(first).min(rows.len());
     let from = Unprepared {
         element: shape.element,
-        rows: set.stored(shape),
-        count: set.count,
-        padded: layout.values.len() as u32,
+        rows: set.rows().skip(first * shape.row_bytes()).take(count * shape.row_bytes()).into(),
+        count: count as u32,
+        padded: rows.len() as u32,
         stride: shape.stride() as u32,
         centre: if centred { set.centre().into() } else { None },
         metric: shape.metric.of_kernel(),
         greatest: set.part(layout.greatest),
     };
     let to = Prepared {
-        copy: set.part(layout.copy),
+        copy: set.part(layout.copy).skip(first * shape.copy_stride()),
         copy_stride: shape.copy_stride() as u32,
-        values: set.part(layout.values),
-        norms: Some(set.part(layout.norms)),
-        residuals: set.part(layout.residuals),
-        tile_norms: Some(set.part(layout.tile_norms)),
-        tile_residuals: set.part(layout.tile_residuals),
+        values: set.part(layout.values).skip(first),
+        norms: Some(set.part(layout.norms).skip(first)),
+        residuals: set.part(layout.residuals).skip(first),
+        tile_norms: Some(set.part(layout.tile_norms).skip(tile)),
+        tile_residuals: set.part(layout.tile_residuals).skip(tile),
         bounds: Some(set.part(layout.bounds)),
-        squares: set.squares(),
+        squares: set.squares().map(|squares| squares.skip(first)),
     };
-    // SAFETY: every part has the size that the kernels require; the fill comes first in stream order.
-    unsafe {
-        runtime.fill(stream, set.part(layout.greatest_values), 0)?;
-        greatest_of(runtime, stream, from)?;
-        prepare_rows(runtime, stream, from, to)
-    }
+    (from, to)
 }
 
 /// Finds the greatest |component| of rows, after subtraction of the centre.

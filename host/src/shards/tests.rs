@@ -43,10 +43,6 @@ impl FlatBackend for Failing<dyn FlatBackend> {
         self.inner.retain(kept)
     }
 
-    fn retains_at_once(&self) -> bool {
-        self.inner.retains_at_once()
-    }
-
     fn search(
         &self,
         queries: VectorSlice<'_>,

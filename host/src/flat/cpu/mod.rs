@@ -212,10 +212,6 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         Ok(())
     }
 
-    fn retains_at_once(&self) -> bool {
-        false
-    }
-
     fn search(
         &self,
         queries: VectorSlice<'_>,

@@ -3,7 +3,8 @@
 //! | rows | blocks |
 //! |---|---|
 //! | resident, all | one block, in place |
-//! | resident, those of a filter | pieces that are gathered into scratch memory |
+//! | resident, most of them | one block, in place, which leaves out the others |
+//! | resident, some of them | pieces that are gathered into scratch memory |
 //! | on the host | pieces that are uploaded into two slots; of a filter's rows, only these are uploaded |
 //!
 //! # Search among some rows
@@ -13,16 +14,23 @@
 //! replaces places by numbers.
 //!
 //! Cost for m accepted rows: one read and one write of them, their preparation, and the search of m rows. No other row is read, and the filter
-//! of the exact search works as in an index that has only these rows. A search of all rows that drops the others afterwards would cost as much
-//! as a search without a filter, and its limits would not be those of the accepted rows. So copies pay unless nearly all rows are accepted;
-//! a filter that accepts all rows costs nothing.
+//! of the exact search works as in an index that has only these rows. Gathered pieces take at most half of the scratch memory; the search has
+//! the rest.
 //!
-//! Gathered pieces take at most half of the scratch memory; the search has the rest.
+//! # Search among most rows
+//! If at least a quarter of the rows are accepted, the search reads all rows in place and leaves out the others: their values for the filter
+//! are +∞ ([`mask_values`](warpann_kernels::flat::mask_values)), as those of padding are. So its limits are those of the accepted rows. Where a
+//! bound is infinite, a row that was left out can become a candidate. The host therefore checks each result, and searches again, among
+//! copies, for a query that has such a row or whose candidates were too many. One million rows of 128 components on an H100 (2026-11-25): 100
+//! queries take 0.22 ms among all rows; among copies of every second row they took 1.66 ms.
+//!
+//! Cost: one bit of each row over the bus, one read and one write of a number for each row, and a search of all rows.
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::Kernel;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::gather_rows::GatherRows;
+use warpann_kernels::flat::mask_values::MaskValues;
 
 use super::exact::Block;
 use super::{BaseRows, FlatDevice, Resident, Slots, set_layout};
@@ -32,7 +40,10 @@ use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, upload_listed, upload_vectors};
 use crate::threads::{apart, meanwhile};
 use crate::vectors::VectorSlice;
-use crate::{Bitset, Result, events, host_memory};
+use crate::{Bitset, NONE, Result, events, host_memory};
+
+/// A search reads all rows if at least one of this number is accepted.
+pub(super) const MOST_LEFT_OUT: usize = 4;
 
 /// The work on a block, with the bytes of scratch that it may use.
 pub(super) type BlockWork<'a> = dyn FnMut(&Block, u64) -> Result<()> + 'a;
@@ -126,19 +137,69 @@ impl FlatDevice {
     }
 
     fn block(&self, base: VectorSet, first: usize) -> Block {
-        Block { shape: self.shape, base, centred: self.centred(), first_id: first as u64, tuning: self.tuning }
+        let (shape, centred, tuning) = (self.shape, self.centred(), self.tuning);
+        Block { shape, base, centred, first_id: first as u64, tuning, masked: None }
+    }
+
+    /// All resident rows, prepared.
+    fn prepared_block(&self, resident: &Resident) -> Result<Block> {
+        let set = self.set(resident);
+        resident.prepared.with(|prepared| {
+            if prepared.is_stale(set.count as usize) {
+                self.lanes.with(&self.runtime, |lane| self.prepare_stale(&lane.stream, set, prepared))?;
+            }
+            Result::Ok(())
+        })?;
+        Ok(self.block(set, 0))
     }
 
     fn resident_block(&self, resident: &Resident, work: &mut BlockWork<'_>) -> Result<()> {
-        let set = self.set(resident);
-        resident.prepared.with(|prepared| -> Result<()> {
-            if !*prepared {
-                self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set))?;
-                *prepared = true;
+        work(&self.prepared_block(resident)?, self.budget.saturating_sub(self.resident_bytes(resident)))
+    }
+
+    /// The resident rows, if a search among these of them should leave out the others.
+    pub(super) fn mostly(&self, among: &Bitset, queries: usize, k: usize) -> Option<&Resident> {
+        let BaseRows::Device(resident) = &self.rows else { return None };
+        let accepted = among.count_ones();
+        let most = accepted.saturating_mul(MOST_LEFT_OUT) >= among.len() && accepted >= k;
+        (most && self.block(self.set(resident), 0).leaves_out(queries, k)).then_some(resident)
+    }
+
+    /// Searches all resident rows and leaves out those whose bits are clear. Returns the queries without right results, which must be
+    /// searched again.
+    pub(super) fn search_most(
+        &self,
+        resident: &Resident,
+        among: &Bitset,
+        queries: VectorSlice<'_>,
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<Vec<usize>> {
+        let block = self.prepared_block(resident)?;
+        let words: &[u32] = bytemuck::cast_slice(among.words());
+        let values = block.base.part(block.base.layout.values);
+        let mut layout = Layout::default();
+        let (bits, masked) = (layout.array::<u32>(words.len()), layout.array::<f32>(values.len()));
+        let free = self.budget.saturating_sub(self.resident_bytes(resident) + layout.bytes() as u64);
+        // The values are the scratch of a lane. The search takes other lanes.
+        self.lanes.with(&self.runtime, |lane| {
+            let scratch = lane.scratch(&self.runtime, layout.bytes())?;
+            let (bits, masked) = (scratch.at(bits), scratch.at(masked));
+            // Padding included.
+            let (rows, count) = (block.base.count, values.len() as u32);
+            let launch = MaskValues { values: values.into(), bits: bits.into(), rows, count, out: masked };
+            // SAFETY: the scratch has room for a bit of each row and for all values, and no other work uses it.
+            unsafe {
+                self.runtime.copy_to_device(&lane.stream, bits, words)?;
+                self.runtime.launch(&lane.stream, &MaskValues::KERNEL, launch.config(), launch)?;
             }
-            Ok(())
+            self.runtime.synchronize(&lane.stream)?;
+            self.search_block(&Block { masked: Some(masked.into()), ..block }, free, queries, k, ids, distances)
         })?;
-        work(&self.block(set, 0), self.budget.saturating_sub(self.resident_bytes(resident)))
+        let right = |ids: &[u64]| ids.iter().all(|&id| id != NONE && among.get(id as usize));
+        let rows = ids.chunks_exact(k).enumerate();
+        Ok(rows.filter(|(_, ids)| !right(ids)).map(|(query, _)| query).collect())
     }
 
     fn gathered_blocks(&self, resident: &Resident, numbers: &[u32], work: &mut BlockWork<'_>) -> Result<()> {

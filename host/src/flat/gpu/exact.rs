@@ -193,11 +193,19 @@ pub(crate) struct Block {
     pub first_id: u64,
     /// Choices that depend on the device.
     pub tuning: Tuning,
+    /// The values of the rows for the filter, with +∞ for those that a search leaves out; `None` if it leaves out none. The filter must
+    /// then be used ([`Block::leaves_out`]).
+    pub masked: Option<Ptr<f32>>,
 }
 
 impl Block {
     fn uses_filter(&self, queries: usize, k: u32) -> bool {
-        self.filter_pays(queries) && u64::from(k) * 4 < u64::from(self.base.count)
+        self.masked.is_some() || self.filter_pays(queries) && u64::from(k) * 4 < u64::from(self.base.count)
+    }
+
+    /// Whether a search of this block can leave out rows by their values.
+    pub(super) fn leaves_out(&self, queries: usize, k: usize) -> bool {
+        self.uses_filter(queries, u32::try_from(k).unwrap_or(u32::MAX))
     }
 
     /// Whether the filter proves anything, and the work is enough for its launches.
@@ -239,6 +247,9 @@ impl Block {
     /// Finds the best k of this block for each query, best first. Slots without a neighbour get `NONE` and the worst distance.
     ///
     /// `ids` and `distances` have queries × k slots. The block's memory must outlive the call.
+    ///
+    /// If the block leaves out rows, they may yet be among the results, where bounds are infinite, and a query whose candidates are too many
+    /// has no results. The caller must look for both, and search for these queries in another way.
     pub fn search(
         &self,
         runtime: &Runtime,
@@ -255,6 +266,10 @@ impl Block {
             return self.search_direct(runtime, lane, queries, found as u32, &mut slots, None);
         }
         let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut slots)?;
+        if self.masked.is_some() {
+            overflowed.into_iter().for_each(|query| slots.ids[query * k..(query + 1) * k].fill(crate::NONE));
+            return Ok(());
+        }
         // A few queries at a time, because the distances to all rows take much memory. One query runs even if it needs more than the filter.
         let limits = runtime.limits();
         let filtered = FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, &limits).bytes;
@@ -306,7 +321,7 @@ impl Block {
             base_greatest: self.base.part(self.base.layout.greatest).into(),
             query_norms: queries.part(queries.layout.norms).into(),
             query_residuals: queries.part(queries.layout.residuals).into(),
-            base_values: self.base.part(self.base.layout.values).into(),
+            base_values: self.masked.unwrap_or_else(|| self.base.part(self.base.layout.values).into()),
             tile_norms: self.base.tile_norms(),
             tile_residuals: self.base.tile_residuals(),
             tiles: self.base.count.div_ceil(filter::TILE_ROWS),
@@ -587,7 +602,14 @@ mod tests {
         let set = SetLayout::reserve(&mut layout, shape, rows);
         let memory = runtime.allocate(layout.bytes()).unwrap();
         let set = VectorSet::new(runtime.scratch(&memory), set, rows as u32);
-        let block = Block { shape, base: set, centred: false, first_id: 0, tuning: Tuning::of(&runtime.limits()) };
+        let block = Block {
+            shape,
+            base: set,
+            centred: false,
+            first_id: 0,
+            tuning: Tuning::of(&runtime.limits()),
+            masked: None,
+        };
         let count = queries.len() / shape.dim;
         let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
         let lanes = Lanes::new();
@@ -655,8 +677,14 @@ mod tests {
                 let shape = VectorShape { element: ElementType::F32, metric, dim };
                 let layout = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
                 let base = VectorSet::new(Scratch::new(PtrMut::empty()), layout, 1_000);
-                let block =
-                    Block { shape, base, centred: false, first_id: 0, tuning: Tuning::of(&Runtime::EMULATOR.limits()) };
+                let block = Block {
+                    shape,
+                    base,
+                    centred: false,
+                    first_id: 0,
+                    tuning: Tuning::of(&Runtime::EMULATOR.limits()),
+                    masked: None,
+                };
                 assert_eq!(block.uses_filter(10, 5), filters, "{dim} components");
                 let of_tile = u64::from(filter::TILE_ROWS) * shape.copy_stride() as u64;
                 assert!(!filters || of_tile <= u64::from(u32::MAX), "{dim} components");

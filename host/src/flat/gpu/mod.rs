@@ -9,18 +9,21 @@
 //! |---|---|
 //! | `among` | the blocks of a search: all rows, or those that a filter accepts |
 //! | `exact` | the k best of a block |
+//! | `preparation` | copies, norms and bounds of the rows that have changed |
 //! | `range` | the rows of a block within a radius |
 
 mod among;
 pub(crate) mod exact;
+mod preparation;
 mod range;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
-use self::among::{accepted, numbers_of};
+use self::among::{MOST_LEFT_OUT, accepted, numbers_of};
 use self::exact::{Block, Tuning};
+use self::preparation::Preparation;
 use super::FlatBackend;
 use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
@@ -29,7 +32,7 @@ use crate::device::scratch::Layout;
 use crate::device::tiling::Budget;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
-use crate::threads::Exclusive;
+use crate::threads::{Exclusive, apart};
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
 use crate::{Bitset, Element, Error, NONE, RangeNeighbors, Result, events, host_memory};
 
@@ -68,15 +71,20 @@ struct Resident {
     memory: Memory,
     layout: SetLayout,
     capacity: usize,
-    /// Whether the f16 copies and norms belong to the rows. The first search after an `add` makes them.
-    prepared: Exclusive<bool>,
+    /// The rows to which f16 copies and norms belong. The first search after a change makes those of the others.
+    prepared: Exclusive<Preparation>,
 }
 
 impl Resident {
     /// No rows, and no room for any.
     fn empty(runtime: &Runtime, shape: VectorShape) -> Result<Resident> {
         let (layout, _) = set_layout(shape, 0);
-        Ok(Resident { memory: runtime.allocate(0)?, layout, capacity: 0, prepared: Exclusive::new(true) })
+        Ok(Resident {
+            memory: runtime.allocate(0)?,
+            layout,
+            capacity: 0,
+            prepared: Exclusive::new(Preparation::none()),
+        })
     }
 }
 
@@ -172,7 +180,7 @@ impl FlatDevice {
             unsafe { self.runtime.copy(&lane.stream, to, from.take(self.count * self.shape.row_bytes()))? };
             self.runtime.synchronize(&lane.stream)
         })?;
-        Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(false) })
+        Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(Preparation::none()) })
     }
 
     /// Allocates memory for the listed rows and copies them to it; `None` if old and new memory do not fit the device together.
@@ -197,7 +205,7 @@ impl FlatDevice {
             unsafe { self.gather(on, old, numbers, list, to)? };
             self.runtime.synchronize(&lane.stream)
         })?;
-        Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(false) }))
+        Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(Preparation::none()) }))
     }
 
     /// Size of the memory of resident rows.
@@ -282,14 +290,14 @@ impl FlatDevice {
         }
         let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
         self.upload(resident, self.count, rows)?;
-        self.changed();
+        self.changed(self.count..needed);
         Ok(true)
     }
 
-    /// Notes that copies and norms of resident rows no longer belong to the rows.
-    fn changed(&mut self) {
-        if let BaseRows::Device(resident) = &mut self.rows {
-            resident.prepared = Exclusive::new(false);
+    /// Notes that copies and norms of these resident rows no longer belong to the rows.
+    fn changed(&self, rows: Range<usize>) {
+        if let BaseRows::Device(resident) = &self.rows {
+            resident.prepared.with(|prepared| prepared.changed(rows));
         }
     }
 
@@ -329,6 +337,40 @@ impl FlatDevice {
             block.search(&self.runtime, lane, queries.part(tile), k, ids, distances)
         })
     }
+
+    /// Searches the rows whose numbers are listed, or all rows.
+    fn search_listed(
+        &self,
+        numbers: Option<Vec<u32>>,
+        queries: VectorSlice<'_>,
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let worst = self.shape.metric.worst();
+        if numbers.as_ref().is_some_and(Vec::is_empty) {
+            ids.fill(NONE);
+            distances.fill(worst);
+            return Ok(());
+        }
+        // The results of blocks after the first, which are merged into those before.
+        let mut found = (Vec::new(), Vec::new());
+        self.each_block(numbers.as_deref(), &mut |block, scratch| {
+            if block.first_id == 0 {
+                return self.search_block(block, scratch, queries, k, ids, distances);
+            }
+            if found.0.is_empty() {
+                found = (host_memory::filled(NONE, ids.len())?, host_memory::filled(worst, ids.len())?);
+            }
+            self.search_block(block, scratch, queries, k, &mut found.0, &mut found.1)?;
+            merge_apart(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
+            Ok(())
+        })?;
+        if let Some(numbers) = numbers {
+            ids.iter_mut().filter(|id| **id != NONE).for_each(|id| *id = numbers[*id as usize].into());
+        }
+        Ok(())
+    }
 }
 
 impl FlatBackend for FlatDevice {
@@ -358,27 +400,21 @@ impl FlatBackend for FlatDevice {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let (numbers, worst) = (accepted(among)?, self.shape.metric.worst());
-        if numbers.as_ref().is_some_and(Vec::is_empty) {
-            ids.fill(NONE);
-            distances.fill(worst);
+        let Some((among, resident)) = among.and_then(|among| Some((among, self.mostly(among, queries.len(), k)?)))
+        else {
+            return self.search_listed(accepted(among)?, queries, k, ids, distances);
+        };
+        // `apart` keeps a pool thread from starting another search while it has a lane.
+        let again = apart(|| self.search_most(resident, among, queries, k, ids, distances))?;
+        if again.is_empty() {
             return Ok(());
         }
-        // The results of blocks after the first, which are merged into those before.
-        let mut found = (Vec::new(), Vec::new());
-        self.each_block(numbers.as_deref(), &mut |block, scratch| {
-            if block.first_id == 0 {
-                return self.search_block(block, scratch, queries, k, ids, distances);
-            }
-            if found.0.is_empty() {
-                found = (host_memory::filled(NONE, ids.len())?, host_memory::filled(worst, ids.len())?);
-            }
-            self.search_block(block, scratch, queries, k, &mut found.0, &mut found.1)?;
-            merge_apart(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
-            Ok(())
-        })?;
-        if let Some(numbers) = numbers {
-            ids.iter_mut().filter(|id| **id != NONE).for_each(|id| *id = numbers[*id as usize].into());
+        let (some, worst) = (queries.gather(&again)?, self.shape.metric.worst());
+        let mut found = (host_memory::filled(NONE, again.len() * k)?, host_memory::filled(worst, again.len() * k)?);
+        self.search_listed(accepted(Some(among))?, some.as_slice(self.shape.dim), k, &mut found.0, &mut found.1)?;
+        for ((query, found_ids), found_distances) in again.iter().zip(found.0.chunks(k)).zip(found.1.chunks(k)) {
+            ids[query * k..(query + 1) * k].copy_from_slice(found_ids);
+            distances[query * k..(query + 1) * k].copy_from_slice(found_distances);
         }
         Ok(())
     }
@@ -393,7 +429,7 @@ impl FlatBackend for FlatDevice {
                 let _ = self.upload(resident, first, old.as_slice(self.shape.dim));
                 return Err(error);
             }
-            self.changed();
+            self.changed(first..first + rows.len());
         } else if let BaseRows::Host { rows: host, .. } = &mut self.rows {
             host.overwrite(first * self.shape.dim, rows.bytes());
         }
@@ -427,14 +463,11 @@ impl FlatBackend for FlatDevice {
         Ok(())
     }
 
-    fn retains_at_once(&self) -> bool {
-        // A copy within the device reads and writes each row once, as a search among nearly all rows does each time. The host's memory is
-        // slower than that.
-        matches!(self.rows, BaseRows::Device(_))
-    }
-
     fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors> {
-        self.range(queries, radius, accepted(among)?.as_deref())
+        // Where most rows are accepted, the others are dropped from the results.
+        let most = among.filter(|among| among.count_ones().saturating_mul(MOST_LEFT_OUT) >= among.len());
+        let numbers = if most.is_some() { None } else { accepted(among)? };
+        self.range(queries, radius, numbers.as_deref(), most)
     }
 
     fn bytes(&self) -> (u64, u64) {
@@ -453,9 +486,12 @@ impl FlatBackend for FlatDevice {
     }
 
     fn truncate(&mut self, len: usize) {
-        self.count = self.count.min(len);
+        if len >= self.count {
+            return;
+        }
+        self.count = len;
         match &mut self.rows {
-            BaseRows::Device(_) => self.changed(),
+            BaseRows::Device(resident) => resident.prepared.with(|prepared| prepared.truncated(self.count)),
             BaseRows::Host { rows, .. } => rows.truncate(len * self.shape.dim),
         }
     }

@@ -41,7 +41,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::threads::work_off;
 use crate::vectors::VectorSlice;
-use crate::{Metric, RangeNeighbors, Result, events, host_memory};
+use crate::{Bitset, Metric, RangeNeighbors, Result, events, host_memory};
 
 /// A list is used for at most this share of the rows; longer ones take as much memory as all distances.
 const LONGEST_SHARE: u32 = 4;
@@ -278,12 +278,14 @@ impl RangeSearch<'_> {
 }
 
 impl FlatDevice {
-    /// The rows within the radius of each query, among the rows whose numbers are listed or among all rows.
+    /// The rows within the radius of each query, among the rows whose numbers are listed or among all rows. Of these, only rows with set bits
+    /// are kept, if there are bits.
     pub(super) fn range(
         &self,
         queries: VectorSlice<'_>,
         radius: f32,
         numbers: Option<&[u32]>,
+        kept: Option<&Bitset>,
     ) -> Result<RangeNeighbors> {
         let mut found: Ranges = host_memory::filled(Vec::new(), queries.len())?;
         if numbers.is_none_or(|numbers| !numbers.is_empty()) {
@@ -293,6 +295,9 @@ impl FlatDevice {
         }
         let metric = self.shape.metric;
         found.par_iter_mut().for_each(|rows| {
+            if let Some(kept) = kept {
+                rows.retain(|&(id, _)| kept.get(id as usize));
+            }
             if let Some(numbers) = numbers {
                 rows.iter_mut().for_each(|(id, _)| *id = numbers[*id as usize].into());
             }
