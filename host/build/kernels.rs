@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use cuda_builder::ptx::entries;
-use cuda_builder::{CudaBuilder, GpuArch};
+use cuda_builder::{BuilderError, CudaBuilder, GpuArch};
 use miniz_oxide::deflate::compress_to_vec_zlib;
 
 /// PTX of this architecture also serves every later one.
@@ -17,6 +17,11 @@ const ARCH: GpuArch = GpuArch::Sm80;
 
 /// Level of compression: 10.0 MB of PTX become 1.9 MB.
 const LEVEL: u8 = 7;
+
+/// Whether the compiler refused the kernels, and said why on standard error.
+pub fn is_of_the_compiler(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(BuilderError::BuildFailed { .. }))
+}
 
 /// Writes `OUT_DIR/modules.bin`, the modules one after the other, each compressed alone, and `OUT_DIR/modules.rs`. Returns the latter:
 ///

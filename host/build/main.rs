@@ -27,6 +27,11 @@ fn main() {
         for line in error.to_string().lines() {
             println!("cargo::error={line}");
         }
+        #[cfg(feature = "build-kernels")]
+        if kernels::is_of_the_compiler(&*error) {
+            // Cargo shows what the compiler wrote to standard error only if this program fails.
+            std::process::exit(1);
+        }
     }
 }
 
