@@ -191,35 +191,56 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
         check_dim(self.settings.dim)?;
-        let backend = self.settings.open()?;
+        let backend = self.settings.open(open_cpu_of::<T>())?;
         Ok(FlatIndex { builder: self, backend, rows: RowIds::default() })
     }
 }
 
 impl FlatSettings {
     /// Opens the devices of the placement, with an empty back end.
-    fn open(&self) -> Result<Box<dyn FlatBackend>> {
+    fn open(&self, open_cpu: OpenCpu) -> Result<Box<dyn FlatBackend>> {
         if let Some(device) = self.placement.single() {
-            return self.open_on(device);
+            return self.open_on(device, open_cpu);
         }
-        let backends = self.placement.devices().iter().map(|&device| self.open_on(device)).collect::<Result<_>>()?;
+        let devices = self.placement.devices().iter();
+        let backends = devices.map(|&device| self.open_on(device, open_cpu)).collect::<Result<_>>()?;
         Ok(Box::new(FlatGrid::new(&self.placement, backends, self.dim, self.metric)))
     }
 
-    fn open_on(&self, device: Device) -> Result<Box<dyn FlatBackend>> {
+    fn open_on(&self, device: Device, open_cpu: OpenCpu) -> Result<Box<dyn FlatBackend>> {
         let &FlatSettings { element, dim, metric, budget, .. } = self;
         if let Some(runtime) = open(device)?.1 {
             return Ok(Box::new(FlatDevice::new(runtime, VectorShape { element, metric, dim }, budget)?));
         }
-        Ok(match element {
-            ElementType::F32 => Box::new(FlatCpu::<f32>::new(dim, metric, budget)),
-            ElementType::F16 => Box::new(FlatCpu::<f16>::new(dim, metric, budget)),
-            ElementType::Bf16 => Box::new(FlatCpu::<bf16>::new(dim, metric, budget)),
-            ElementType::U8 => Box::new(FlatCpu::<u8>::new(dim, metric, budget)),
-            ElementType::I8 => Box::new(FlatCpu::<i8>::new(dim, metric, budget)),
-        })
+        Ok(open_cpu(dim, metric, budget))
     }
 }
+
+/// Opens the back end of the CPU for one element type.
+type OpenCpu = fn(usize, Metric, Option<u64>) -> Box<dyn FlatBackend>;
+
+/// The function that opens the CPU for vectors of `T`. A program that uses one element type has the code of that one only: the choice is made
+/// where `T` is known, and the functions are compiled in this crate, with its settings.
+#[inline(always)]
+fn open_cpu_of<T: Element>() -> OpenCpu {
+    match T::TYPE {
+        ElementType::F32 => open_cpu_f32,
+        ElementType::F16 => open_cpu_f16,
+        ElementType::Bf16 => open_cpu_bf16,
+        ElementType::U8 => open_cpu_u8,
+        ElementType::I8 => open_cpu_i8,
+    }
+}
+
+macro_rules! open_cpu {
+    ($($name:ident: $element:ty),*) => {$(
+        #[inline(never)]
+        fn $name(dim: usize, metric: Metric, budget: Option<u64>) -> Box<dyn FlatBackend> {
+            Box::new(FlatCpu::<$element>::new(dim, metric, budget))
+        }
+    )*};
+}
+open_cpu!(open_cpu_f32: f32, open_cpu_f16: f16, open_cpu_bf16: bf16, open_cpu_u8: u8, open_cpu_i8: i8);
 
 impl<T: Element> FlatIndex<T> {
     /// Starts the settings of an index over vectors of `dim` components.
