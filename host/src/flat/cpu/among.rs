@@ -3,15 +3,15 @@
 //! A scan of all rows costs as much as a search without bits, because only rows below a threshold are looked up. Copies cost more memory
 //! traffic for each accepted row: it is read and written, the cache reads the place that is written, and the scan reads the copy. So for few
 //! queries, where memory is the limit, copies are faster up to a quarter of the rows. For many queries the products take most of the
-//! time, and copies are faster at larger shares too. Milliseconds for 100,000 × 128 f32, k = 10, on two threads of an AMD EPYC
-//! with AVX-512, 2026-11-25:
+//! time, and copies are faster at larger shares too. Milliseconds for 100,000 × 128 f32, k = 10, on two threads of an AMD EPYC with AVX-512,
+//! 2026-11-25 (`warpann-grid changes --device cpu`):
 //!
-//! | queries | scan | copies of a half | a third | a quarter | a tenth |
-//! |---|---|---|---|---|---|
-//! | 1 | 2.7 | 7.4 | 4.0 | 2.9 | 1.3 |
-//! | 16 | 6.5 | 8.5 | 5.7 | 4.3 | 1.9 |
-//! | 100 | 43 | 26 | 18 | 14 | 6 |
-//! | 1000 | 380 | 200 | 135 | 101 | 40 |
+//! | queries | all rows | one in 2 | one in 10 | one in 100 |
+//! |---|---|---|---|---|
+//! | 1 | 0.88 | 0.86, in place | 0.47 | 0.09 |
+//! | 16 | 1.46 | 1.33, in place | 0.67 | 0.14 |
+//! | 100 | 7.0 | 5.6 | 1.4 | 0.56 |
+//! | 1,000 | 57 | 33 | 7.5 | 1.6 |
 
 use super::FlatCpu;
 use crate::parallel::{Loop, ParallelSlice};
