@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Result, host_memory};
+use crate::{Error, Result, host_memory};
 
 /// A fixed number of bits, initially all clear.
 ///
@@ -95,8 +95,20 @@ impl Bitset {
         Bitset { made_for: Some(stamp), ..self }
     }
 
+    /// Checks that these bits are a filter for an index of `vectors` vectors whose ids have this stamp, which is computed if it matters.
+    ///
+    /// # Errors
+    /// [`Error::WrongFilterLength`], [`Error::StaleFilter`].
+    pub(crate) fn check(&self, vectors: usize, stamp: impl FnOnce() -> u64) -> Result<()> {
+        let vectors = vectors as u64;
+        if self.len as u64 != vectors {
+            return Err(Error::WrongFilterLength { bits: self.len as u64, vectors });
+        }
+        if self.is_stale(stamp) { Err(Error::StaleFilter { vectors }) } else { Ok(()) }
+    }
+
     /// Whether the bits were made for ids with another stamp than this one, which is computed if it matters.
-    pub(crate) fn is_stale(&self, stamp: impl FnOnce() -> u64) -> bool {
+    fn is_stale(&self, stamp: impl FnOnce() -> u64) -> bool {
         self.made_for.is_some_and(|made_for| made_for != stamp())
     }
 

@@ -44,8 +44,6 @@ pub fn run() -> Result<()> {
         "warpann-tests",
         "-p",
         "warpann-benches",
-        "--features",
-        "warpann-benches/peers",
         "-p",
         "warpann-cuda-loader",
     ]);

@@ -12,7 +12,7 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 13] = [
     ("formatting", format),
     ("floors", crate::floors::run),
     ("comments", crate::comments::run),
@@ -22,7 +22,6 @@ const STEPS: [Step; 14] = [
     ("tests", tests),
     ("kernels", kernels),
     ("without the feature cuda", without_cuda),
-    ("peers of the benches", peers),
     ("several ranks", crate::mpi::run),
     ("without a CUDA toolkit", without_toolkit),
     ("other systems", other_systems),
@@ -86,15 +85,6 @@ fn without_cuda() -> Result<()> {
     if crate::mpi::ensure().is_ok() {
         command.args(["--features", "mpi"]);
     }
-    shell::run(command.args(["--", "-D", "warnings"]))
-}
-
-/// The peers of the benches, which no test compiles. In a folder of its own: what they need gives shared dependencies other features, and the
-/// next step would compile most crates again.
-fn peers() -> Result<()> {
-    let mut command = cargo();
-    command.args(["clippy", "-p", "warpann-benches", "--all-targets", "--no-default-features", "--features", "peers"]);
-    command.arg("--target-dir").arg(shell::target_dir().join("peers"));
     shell::run(command.args(["--", "-D", "warnings"]))
 }
 

@@ -367,13 +367,7 @@ impl<T: Element> FlatIndex<T> {
     fn among<'a>(&'a self, options: &SearchOptions<'a>) -> Result<Option<Cow<'a, Bitset>>> {
         let live = self.rows.live();
         let Some(filter) = options.filter else { return Ok(live.map(Cow::Borrowed)) };
-        let vectors = self.len() as u64;
-        if filter.len() as u64 != vectors {
-            return Err(Error::WrongFilterLength { bits: filter.len() as u64, vectors });
-        }
-        if filter.is_stale(|| self.rows.stamp()) {
-            return Err(Error::StaleFilter { vectors });
-        }
+        filter.check(self.len(), || self.rows.stamp())?;
         Ok(Some(if live.is_none() { Cow::Borrowed(filter) } else { Cow::Owned(self.rows.accepted(filter)) }))
     }
 

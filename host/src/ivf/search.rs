@@ -108,14 +108,7 @@ impl<T: Element> IvfIndex<T> {
         if probes == 0 {
             return Err(Error::ZeroProbes);
         }
-        if let Some(filter) = options.filter
-            && filter.len() != self.len()
-        {
-            return Err(Error::WrongFilterLength { bits: filter.len() as u64, vectors: self.len() as u64 });
-        }
-        if options.filter.is_some_and(|filter| filter.is_stale(|| self.lists.stamp())) {
-            return Err(Error::StaleFilter { vectors: self.len() as u64 });
-        }
+        options.filter.map_or(Ok(()), |filter| filter.check(self.len(), || self.lists.stamp()))?;
         let queries = VectorSlice::of(queries, self.dim());
         Ok(SearchRequest { queries, probes, filter: options.filter, scan: options.scan })
     }
