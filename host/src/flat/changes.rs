@@ -293,25 +293,9 @@ impl<T: Element> FlatIndex<T> {
 
     /// Overwrites rows of the index: for each pair, which ascend, row `.0` with vector `.1` of `rows`.
     fn replace(&mut self, rows: &[T], places: &[(usize, usize)]) -> Result<()> {
-        let dim = self.dim();
-        let sources: Vec<Source> = places.iter().map(|&(row, _)| Source::Row(row)).collect();
-        let old = self.fetch(&sources, &[])?;
-        let new = gather(rows, dim, &places.iter().map(|&(_, at)| at).collect::<Vec<_>>())?;
-        let mut done = 0;
-        for run in places.chunk_by(|a, b| a.0 + 1 == b.0) {
-            let part = done * dim..(done + run.len()) * dim;
-            if let Err(error) = self.backend.replace(run[0].0 as u64, VectorSlice::of(&new[part], dim)) {
-                let mut undone = 0;
-                for run in places[..done].chunk_by(|a, b| a.0 + 1 == b.0) {
-                    let part = undone * dim..(undone + run.len()) * dim;
-                    self.backend.replace(run[0].0 as u64, VectorSlice::of(&old[part], dim))?;
-                    undone += run.len();
-                }
-                return Err(error);
-            }
-            done += run.len();
-        }
-        Ok(())
+        let numbers: Vec<u64> = places.iter().map(|&(row, _)| row as u64).collect();
+        let new = gather(rows, self.dim(), &places.iter().map(|&(_, at)| at).collect::<Vec<_>>())?;
+        self.backend.replace(&numbers, VectorSlice::of(&new, self.dim()))
     }
 
     /// Removes the vectors with these ids, which the index has.

@@ -10,11 +10,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::FlatBackend;
+use super::{FlatBackend, runs_of};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shards::{Grid, Part, merge, merge_ranges};
 use crate::threads::at_once;
-use crate::vectors::{VectorSlice, VectorSliceMut, with_components};
+use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
 use crate::{Bitset, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result, host_memory};
 
 /// Rows with consecutive ids that are consecutive rows of one shard.
@@ -236,20 +236,27 @@ impl FlatGrid {
         done.into_iter().map(|(at, result)| (at, self.grid.judge(at, result))).collect()
     }
 
-    /// Replaces the rows from `first` on at all working places.
-    fn replace_at_places(&mut self, first: u64, rows: VectorSlice<'_>) -> Vec<(usize, Result<()>)> {
-        let mut pieces = Vec::new();
-        let mut start = 0;
-        for (shard, piece) in self.runs.pieces(first..first + rows.len() as u64) {
-            let end = start + (piece.end - piece.start) as usize;
-            pieces.push((shard, piece.start, rows.part(start..end)));
-            start = end;
+    /// Replaces the rows with these numbers at all working places.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`] before any place has changed.
+    fn replace_at_places(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<Vec<(usize, Result<()>)>> {
+        // The rows of each shard, and their places in the call.
+        let mut of_shards = vec![(Vec::new(), Vec::new()); self.grid.shards];
+        for (place, &number) in numbers.iter().enumerate() {
+            for (shard, row) in self.runs.pieces(number..number + 1) {
+                of_shards[shard].0.push(row.start);
+                of_shards[shard].1.push(place);
+            }
         }
-        let of_shard = |shard| pieces.iter().filter(move |(of, ..)| *of == shard);
+        let dim = self.dim;
+        let gathered = of_shards.into_iter().map(|(own, places)| Ok((own, rows.gather(&places)?)));
+        let of_shards: Vec<(Vec<u64>, VectorBuffer)> = gathered.collect::<Result<_>>()?;
         let replace = |shard: usize, backend: &mut dyn FlatBackend| {
-            of_shard(shard).try_for_each(|&(_, row, rows)| backend.replace(row, rows))
+            let (numbers, rows) = &of_shards[shard];
+            backend.replace(numbers, rows.as_slice(dim))
         };
-        self.at_places(|shard| of_shard(shard).next().is_some(), replace)
+        Ok(self.at_places(|shard| !of_shards[shard].0.is_empty(), replace))
     }
 }
 
@@ -295,13 +302,15 @@ impl FlatBackend for FlatGrid {
         all
     }
 
-    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()> {
+    fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
         with_components!(rows, typed: T => {
             let mut old: Vec<T> = host_memory::zeroed(typed.len())?;
-            self.rows(first, VectorSliceMut::of(&mut old))?;
-            let all = self.replace_at_places(first, rows).into_iter().try_for_each(|(_, result)| result);
+            for (first, run) in runs_of(numbers) {
+                self.rows(first as u64, VectorSliceMut::of(&mut old[run.start * self.dim..run.end * self.dim]))?;
+            }
+            let all = self.replace_at_places(numbers, rows)?.into_iter().try_for_each(|(_, result)| result);
             if all.is_err() {
-                for (at, restored) in self.replace_at_places(first, VectorSlice::of(&old, self.dim)) {
+                for (at, restored) in self.replace_at_places(numbers, VectorSlice::of(&old, self.dim))? {
                     // Some rows of this place are the old ones and some the new ones.
                     if let Err(error) = restored {
                         self.grid.leave_out(at, error);
@@ -486,8 +495,14 @@ mod tests {
                         let first = random.below(len);
                         let count = 1 + random.below(len - first);
                         let new = vectors(&mut random, count);
-                        grid.replace(first as u64, VectorSlice::of(&new, DIM)).unwrap();
-                        rows[first * DIM..][..new.len()].copy_from_slice(&new);
+                        // All rows of the range, or every third.
+                        let step = [1, 3][random.below(2)];
+                        let numbers: Vec<u64> = (first as u64..(first + count) as u64).step_by(step).collect();
+                        let new = &new[..numbers.len() * DIM];
+                        grid.replace(&numbers, VectorSlice::of(new, DIM)).unwrap();
+                        for (&number, new) in numbers.iter().zip(new.chunks(DIM)) {
+                            rows[number as usize * DIM..][..DIM].copy_from_slice(new);
+                        }
                     }
                     _ => {
                         // The first rows, which are mostly of one shard, are removed more often than others.

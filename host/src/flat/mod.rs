@@ -10,6 +10,7 @@ pub(crate) mod grid;
 mod row_ids;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use half::{bf16, f16};
 
@@ -34,8 +35,8 @@ use crate::{
 pub(crate) trait FlatBackend: Send + Sync {
     /// Appends rows. On error the back end is unchanged.
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()>;
-    /// Replaces the rows from `first` on, which exist. On error the back end is unchanged.
-    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()>;
+    /// Replaces the rows with these numbers, which exist and ascend, by `rows`. On error the back end is unchanged.
+    fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()>;
     /// Keeps the rows whose bits are set, in their order, and removes the others. On error the back end is unchanged.
     fn retain(&mut self, kept: &Bitset) -> Result<()>;
     /// Fills `ids` (row numbers) and `distances` (queries × k each) as [`FlatIndex::search_with`] promises, including empty slots.
@@ -435,6 +436,16 @@ impl<T: Element> FlatIndex<T> {
     pub fn device(&self) -> String {
         self.backend.describe()
     }
+}
+
+/// The runs of ascending row numbers: the first number of each run, and the places of its numbers.
+pub(crate) fn runs_of(numbers: &[u64]) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut end = 0;
+    numbers.chunk_by(|a, b| a + 1 == *b).map(move |run| {
+        let start = end;
+        end += run.len();
+        (run[0] as usize, start..end)
+    })
 }
 
 /// Bytes of vectors that move through host memory at a time.

@@ -33,9 +33,9 @@ impl FlatBackend for Failing<dyn FlatBackend> {
         self.inner.add(rows)
     }
 
-    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()> {
+    fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
         self.work()?;
-        self.inner.replace(first, rows)
+        self.inner.replace(numbers, rows)
     }
 
     fn retain(&mut self, kept: &Bitset) -> Result<()> {
@@ -214,19 +214,20 @@ fn an_addition_that_was_taken_back_can_be_made_again() {
 #[test]
 fn a_replacement_that_fails_somewhere_is_undone_everywhere() {
     let (base, new) = (vectors(301, 1), vectors(250, 2));
+    let numbers: Vec<u64> = (10..260).collect();
     let works = works(4);
     let mut grid = flat_grid(2, &works);
     grid.add(slice(&base[..200 * DIM])).unwrap();
     grid.add(slice(&base[200 * DIM..])).unwrap();
-    // The rows are in four pieces, two of each shard. Place 3 fails after its first piece.
-    break_after(&works, 3, 1);
-    assert_eq!(failed(grid.replace(10, slice(&new))), (Device::Gpu(3), 1, 1));
+    // The rows are in four pieces, two of each shard. Place 3 has no part in reading the old rows, and fails at once.
+    break_after(&works, 3, 0);
+    assert_eq!(failed(grid.replace(&numbers, slice(&new))), (Device::Gpu(3), 1, 1));
     assert_eq!(rows_of(&grid, 301).unwrap(), base);
-    // Place 1 is the last of its shard. It fails after the old rows were read, and in the middle of the replacement.
-    break_after(&works, 1, 3);
-    assert_eq!(failed(grid.replace(10, slice(&new))), (Device::Gpu(1), 1, 0));
+    // Place 1 is the last of its shard. It fails after the old rows were read, in the replacement.
+    break_after(&works, 1, 2);
+    assert_eq!(failed(grid.replace(&numbers, slice(&new))), (Device::Gpu(1), 1, 0));
     assert_eq!(rows_of(&grid, 100).unwrap(), base[..100 * DIM], "these are rows of shard 0");
-    assert!(matches!(grid.replace(10, slice(&new)), Err(Error::ShardLost { shard: 1, replicas: 2 })));
+    assert!(matches!(grid.replace(&numbers, slice(&new)), Err(Error::ShardLost { shard: 1, replicas: 2 })));
 }
 
 #[test]

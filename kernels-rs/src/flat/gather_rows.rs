@@ -1,8 +1,9 @@
-//! Copies rows of a set of vectors, listed by their numbers, to another set.
+//! Copies rows between two sets of vectors, of which one has them one after the other and the other at listed numbers.
 //!
 //! # Problem
 //! A search among some rows of the base, and a removal of rows, need the rows that stay one after the other: row `numbers[i]` of one set
-//! becomes row i of another.
+//! becomes row i of another ([`GatherRows`]). A replacement of scattered rows is the opposite ([`ScatterRows`]): an upload of its own for
+//! each row costs more than 10 µs.
 //!
 //! # Algorithm
 //! As many lanes as a row has words, rounded up to a power of two and at most 32, copy a row. So a warp copies one long row or several short
@@ -51,10 +52,45 @@ fn log_lanes(words: u32) -> u32 {
     if words >= MOST_LANES { most } else { words.max(1).next_power_of_two().trailing_zeros() }
 }
 
+/// Copies row i of `from` to row `numbers[i]` of `to`, for each i below `count`. Rows are copied as words of type `W`.
+///
+/// # Safety
+/// The arrays are as long as the fields say, `to` has every listed row and does not overlap `from`, and the numbers differ.
+#[kernel(
+    max_threads = 256,
+    scatter_rows_4 for ScatterRows<u32> = scatter_rows::<u32>,
+    scatter_rows_8 for ScatterRows<u64> = scatter_rows::<u64>,
+    scatter_rows_16 for ScatterRows<U32x4> = scatter_rows::<U32x4>,
+)]
+pub struct ScatterRows<W> {
+    /// `count` rows of `words` words.
+    pub from: Ptr<W>,
+    /// The numbers of the rows to overwrite, `count` of them.
+    pub numbers: Ptr<u32>,
+    /// Number of rows to copy.
+    pub count: u32,
+    /// Number of words of a row.
+    pub words: u32,
+    /// Rows of `words` words.
+    pub to: PtrMut<W>,
+}
+
+/// A power of two of lanes for each row.
+fn config(count: u32, words: u32) -> LaunchConfig {
+    LaunchConfig::linear(((count as u64) << log_lanes(words)).div_ceil(THREADS as u64), THREADS)
+}
+
 impl<W> GatherRows<W> {
     /// A power of two of lanes for each row.
     pub fn config(&self) -> LaunchConfig {
-        LaunchConfig::linear(((self.count as u64) << log_lanes(self.words)).div_ceil(THREADS as u64), THREADS)
+        config(self.count, self.words)
+    }
+}
+
+impl<W> ScatterRows<W> {
+    /// A power of two of lanes for each row.
+    pub fn config(&self) -> LaunchConfig {
+        config(self.count, self.words)
     }
 }
 
@@ -62,6 +98,30 @@ impl<W> GatherRows<W> {
 /// As [`GatherRows`].
 #[inline(always)]
 unsafe fn gather_rows<W: Copy>(GatherRows { from, numbers, count, words, to }: GatherRows<W>) {
+    // SAFETY: the contract is the same, and each row of `to` is written once.
+    unsafe { copy_rows(from, numbers, (count, words), to, |row, number| (number, row)) }
+}
+
+/// # Safety
+/// As [`ScatterRows`].
+#[inline(always)]
+unsafe fn scatter_rows<W: Copy>(ScatterRows { from, numbers, count, words, to }: ScatterRows<W>) {
+    // SAFETY: the contract is the same, and each row of `to` is written once, because the numbers differ.
+    unsafe { copy_rows(from, numbers, (count, words), to, |row, number| (row, number)) }
+}
+
+/// Copies one row for each of `count` numbers; `of` returns the rows to read and to write for a place and its number.
+///
+/// # Safety
+/// `numbers` has `count` numbers, and the rows that `of` returns exist and have `words` words. Two places do not write the same row.
+#[inline(always)]
+unsafe fn copy_rows<W: Copy>(
+    from: Ptr<W>,
+    numbers: Ptr<u32>,
+    (count, words): (u32, u32),
+    to: PtrMut<W>,
+    of: impl Fn(usize, usize) -> (usize, usize),
+) {
     let log_lanes = log_lanes(words);
     let thread = thread::block_idx_x() as u64 * THREADS as u64 + thread::thread_idx_x() as u64;
     let row = thread >> log_lanes;
@@ -69,11 +129,12 @@ unsafe fn gather_rows<W: Copy>(GatherRows { from, numbers, count, words, to }: G
         return;
     }
     let mut word = thread as u32 & ((1 << log_lanes) - 1);
-    // SAFETY: row < count and word < words; the caller promises that the listed rows exist.
+    // SAFETY: row < count and word < words; the caller promises that the rows exist.
     unsafe {
         let number = global::load_nc(numbers.wrapping_add(row as usize));
-        let from = from.wrapping_add(number as usize * words as usize);
-        let to = to.wrapping_add(row as usize * words as usize);
+        let (read, written) = of(row as usize, number as usize);
+        let from = from.wrapping_add(read * words as usize);
+        let to = to.wrapping_add(written * words as usize);
         while word < words {
             global::store(to.wrapping_add(word as usize), global::load_nc(from.wrapping_add(word as usize)));
             word += 1 << log_lanes;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
-//! | [`gather_rows`] | copies listed rows to another set | |
+//! | [`gather_rows`] | copies listed rows to another set, and back | |
 //! | [`mask_values`] | leaves rows out of the filter | |
 
 pub mod candidates;

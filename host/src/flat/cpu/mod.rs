@@ -69,7 +69,7 @@ mod tests;
 
 use self::among::Among;
 use self::group::{QueryGroup, ScanPlan};
-use super::FlatBackend;
+use super::{FlatBackend, runs_of};
 use crate::device::open::describe_cpu;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::bound::{self, has_offset, largest_norm};
@@ -179,11 +179,14 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         Ok(())
     }
 
-    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()> {
-        let (rows, first): (&[T], usize) = (rows.components(), first as usize);
+    fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
+        let rows: &[T] = rows.components();
         let squares = self.squares_of(rows)?;
-        self.rows[first * self.dim..][..rows.len()].copy_from_slice(rows);
-        self.set_norms(first, &squares);
+        for (first, run) in runs_of(numbers) {
+            let rows = &rows[run.start * self.dim..run.end * self.dim];
+            self.rows[first * self.dim..][..rows.len()].copy_from_slice(rows);
+            self.set_norms(first, &squares[run]);
+        }
         Ok(())
     }
 

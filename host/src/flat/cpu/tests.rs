@@ -495,8 +495,14 @@ fn changed_rows_are_found_as_in_a_new_index() {
                     let count = 1 + random.below(len - first);
                     let scale = [1.0, 100.0][random.below(2)];
                     let new: Vec<T> = vectors(random, count * dim, scale);
-                    index.replace(first as u64, VectorSlice::of(&new, dim)).unwrap();
-                    rows[first * dim..][..new.len()].copy_from_slice(&new);
+                    // All rows of the range, or every second.
+                    let step = 1 + random.below(2);
+                    let numbers: Vec<u64> = (first as u64..(first + count) as u64).step_by(step).collect();
+                    let new = &new[..numbers.len() * dim];
+                    index.replace(&numbers, VectorSlice::of(new, dim)).unwrap();
+                    for (&number, new) in numbers.iter().zip(new.chunks(dim)) {
+                        rows[number as usize * dim..][..dim].copy_from_slice(new);
+                    }
                 }
                 _ => {
                     let start = random.below(len);
@@ -536,14 +542,14 @@ fn a_bound_falls_again_once_the_large_row_is_gone() {
     let mut index = FlatCpu::<f32>::new(2, Metric::L2, None);
     index.add(VectorSlice::of(&small, 2)).unwrap();
     let before = index.largest.clone();
-    index.replace(300, VectorSlice::of(&[1e20, 0.0], 2)).unwrap();
+    index.replace(&[300], VectorSlice::of(&[1e20, 0.0], 2)).unwrap();
     assert!(index.largest[1] > 1e20 && index.largest[0] == before[0] && index.largest[2] == before[2]);
     // A part of the block: the bound stays. The whole block: the bound falls.
-    index.replace(300, VectorSlice::of(&[1.0, 1.0], 2)).unwrap();
+    index.replace(&[300], VectorSlice::of(&[1.0, 1.0], 2)).unwrap();
     assert!(index.largest[1] > 1e20);
-    index.replace(250, VectorSlice::of(&small[..270 * 2], 2)).unwrap();
+    index.replace(&(250..520).collect::<Vec<u64>>(), VectorSlice::of(&small[..270 * 2], 2)).unwrap();
     assert_eq!(index.largest, before);
-    index.replace(2, VectorSlice::of(&[1e20, 0.0], 2)).unwrap();
+    index.replace(&[2], VectorSlice::of(&[1e20, 0.0], 2)).unwrap();
     index.retain(&(0..700).map(|row| row != 2).collect()).unwrap();
     assert_eq!(index.largest, before);
 }

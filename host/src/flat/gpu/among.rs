@@ -26,12 +26,10 @@
 //!
 //! Cost: one bit of each row over the bus, one read and one write of a number for each row, and a search of all rows.
 
-use cuda_std::global::U32x4;
-use cuda_std::launch::Kernel;
-use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::flat::gather_rows::GatherRows;
+use cuda_std::PtrMut;
 use warpann_kernels::flat::mask_values::MaskValues;
 
+use super::copies::gather_rows;
 use super::exact::Block;
 use super::{BaseRows, FlatDevice, Resident, Slots, set_layout};
 use crate::device::queue::OnStream;
@@ -136,13 +134,13 @@ impl FlatDevice {
         }
     }
 
-    fn block(&self, base: VectorSet, first: usize) -> Block {
+    pub(super) fn block(&self, base: VectorSet, first: usize) -> Block {
         let (shape, centred, tuning) = (self.shape, self.centred(), self.tuning);
         Block { shape, base, centred, first_id: first as u64, tuning, masked: None }
     }
 
     /// All resident rows, prepared.
-    fn prepared_block(&self, resident: &Resident) -> Result<Block> {
+    pub(super) fn prepared_block(&self, resident: &Resident) -> Result<Block> {
         let set = self.set(resident);
         resident.prepared.with(|prepared| {
             if prepared.is_stale(set.count as usize) {
@@ -235,22 +233,11 @@ impl FlatDevice {
         list: PtrMut<u32>,
         to: PtrMut<u8>,
     ) -> Result<()> {
-        if numbers.is_empty() {
-            return Ok(());
-        }
-        let (from, bytes, list) =
-            (self.set(resident).stored(self.shape), self.shape.row_bytes(), list.take(numbers.len()));
-        let to = to.take(numbers.len() * bytes);
-        // SAFETY: as the caller promises. Memory is aligned to 16 bytes, and a row is a whole number of words.
+        let (from, list) = (self.set(resident).stored(self.shape), list.take(numbers.len()));
+        // SAFETY: as the caller promises.
         unsafe {
             on.runtime.copy_to_device(on.stream, list, numbers)?;
-            if bytes.is_multiple_of(16) {
-                launch(on, &GatherRows::<U32x4>::KERNEL, from, list.into(), to)
-            } else if bytes.is_multiple_of(8) {
-                launch(on, &GatherRows::<u64>::KERNEL, from, list.into(), to)
-            } else {
-                launch(on, &GatherRows::<u32>::KERNEL, from, list.into(), to)
-            }
+            gather_rows(on, from, list.into(), to, self.shape.row_bytes())
         }
     }
 
@@ -296,25 +283,4 @@ impl FlatDevice {
         }
         Ok(())
     }
-}
-
-/// Launches a copy of listed rows as words of type `W`.
-///
-/// # Safety
-/// As [`GatherRows`]; `to` has room for exactly the listed rows, of which there is at least one.
-unsafe fn launch<W>(
-    on: OnStream<'_>,
-    kernel: &Kernel<GatherRows<W>>,
-    from: Ptr<u8>,
-    numbers: Ptr<u32>,
-    to: PtrMut<u8>,
-) -> Result<()>
-where
-    GatherRows<W>: cuda_std::launch::KernelArgs,
-{
-    let count = numbers.len();
-    let words = (to.len() / count / size_of::<W>()) as u32;
-    let launch = GatherRows { from: from.cast(), numbers, count: count as u32, words, to: to.cast() };
-    // SAFETY: as the caller promises.
-    unsafe { on.runtime.launch(on.stream, kernel, launch.config(), launch) }
 }

@@ -8,11 +8,13 @@
 //! | file | content |
 //! |---|---|
 //! | `among` | the blocks of a search: all rows, or those that a filter accepts |
+//! | `copies` | copies of rows within the device |
 //! | `exact` | the k best of a block |
 //! | `preparation` | copies, norms and bounds of the rows that have changed |
 //! | `range` | the rows of a block within a radius |
 
 mod among;
+mod copies;
 pub(crate) mod exact;
 mod preparation;
 mod range;
@@ -22,9 +24,10 @@ mod tests;
 use std::ops::Range;
 
 use self::among::{MOST_LEFT_OUT, accepted, numbers_of};
+use self::copies::scatter_rows;
 use self::exact::{Block, Tuning};
 use self::preparation::Preparation;
-use super::FlatBackend;
+use super::{FlatBackend, runs_of};
 use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
@@ -45,6 +48,8 @@ const TWO_LANES_FROM: usize = 2048;
 const TILE_QUERIES: usize = 16_384;
 /// Bytes that are copied to the host at a time when a base outgrows the device.
 const FETCH_BYTES: usize = 64 << 20;
+/// Replaced rows of at most this number of bytes are uploaded to the scratch of a lane.
+const STAGED_BYTES: usize = 64 << 20;
 /// Number of rows that the centre is estimated from.
 const CENTRE_SAMPLE: usize = 4096;
 
@@ -269,6 +274,33 @@ impl FlatDevice {
         Ok(())
     }
 
+    /// Uploads rows in one piece, and copies them over the resident rows with these numbers by one launch. An upload that fails has changed
+    /// nothing. A launch that fails after it was accepted has lost the device, and all rows with it.
+    fn scatter(&self, resident: &Resident, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
+        let numbers: Vec<u32> = numbers.iter().map(|&number| number as u32).collect();
+        let mut layout = Layout::default();
+        let (list, staging) = (layout.array(numbers.len()), layout.array::<u8>(rows.len() * self.shape.row_bytes()));
+        let to = self.set(resident).rows();
+        self.lanes.with(&self.runtime, |lane| {
+            // Few rows take the scratch of a lane, which stays. Many get memory of their own.
+            let own = if layout.bytes() > STAGED_BYTES { Some(self.runtime.allocate(layout.bytes())?) } else { None };
+            let scratch = match &own {
+                Some(memory) => self.runtime.scratch(memory),
+                None => lane.scratch(&self.runtime, layout.bytes())?,
+            };
+            let (list, staging) = (scratch.at(list), scratch.at(staging));
+            let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
+            // SAFETY: the memory has room for the numbers and the rows. The numbers are those of resident rows, and differ.
+            unsafe {
+                self.runtime.copy_to_device(&lane.stream, list, &numbers)?;
+                upload_vectors(&self.runtime, &lane.stream, self.shape, staging, rows)?;
+                self.runtime.synchronize(&lane.stream)?;
+                scatter_rows(on, staging.into(), list.into(), to, self.shape.row_bytes())?;
+            }
+            self.runtime.synchronize(&lane.stream)
+        })
+    }
+
     /// Appends to device memory. Returns `Ok(false)` if the rows do not fit; nothing has then changed.
     fn add_resident(&mut self, rows: VectorSlice<'_>) -> Result<bool> {
         let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
@@ -419,19 +451,15 @@ impl FlatBackend for FlatDevice {
         Ok(())
     }
 
-    /// The old rows are fetched first, so that an upload that fails is undone.
-    fn replace(&mut self, first: u64, rows: VectorSlice<'_>) -> Result<()> {
-        let first = first as usize;
+    fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
+        let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else { return Ok(()) };
         if let BaseRows::Device(resident) = &self.rows {
-            let old = self.fetched(resident, first..first + rows.len(), 0)?;
-            if let Err(error) = self.upload(resident, first, rows) {
-                // A device that refuses the old rows too is lost, and all rows with it.
-                let _ = self.upload(resident, first, old.as_slice(self.shape.dim));
-                return Err(error);
-            }
-            self.changed(first..first + rows.len());
+            self.scatter(resident, numbers, rows)?;
+            self.changed(first as usize..last as usize + 1);
         } else if let BaseRows::Host { rows: host, .. } = &mut self.rows {
-            host.overwrite(first * self.shape.dim, rows.bytes());
+            for (first, run) in runs_of(numbers) {
+                host.overwrite(first * self.shape.dim, rows.part(run).bytes());
+            }
         }
         Ok(())
     }

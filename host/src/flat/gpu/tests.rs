@@ -160,9 +160,10 @@ fn changes_of_some_tiles_are_prepared_alone() {
         let mut case = Case::<f32>::new(metric, 9, (700, 3), None);
         case.check_search(4, None);
         let mut random = Random::new(8);
+        let numbers = |first: usize, count: usize| (first as u64..(first + count) as u64).collect::<Vec<u64>>();
         let mut replaced = |case: &mut Case<f32>, first: usize, count: usize, scale: f32| {
             let rows: Vec<f32> = components::<f32>(&mut random, count * 9).into_iter().map(|x| x * scale).collect();
-            case.index.replace(first as u64, VectorSlice::of(&rows, 9)).unwrap();
+            case.index.replace(&numbers(first, count), VectorSlice::of(&rows, 9)).unwrap();
             case.rows[first * 9..(first + count) * 9].copy_from_slice(&rows);
             case.check_search(4, None);
             case.check_range(if metric == Metric::L2 { 40.0 } else { 3.0 }, None);
@@ -261,9 +262,14 @@ fn changes<T: Element>(metric: Metric, budget: Option<u64>, streamed: bool, stre
     assert_eq!(case.streamed(), streamed);
     case.check_search(2, None);
     let new = components::<T>(&mut case.random, 60 * case.dim);
-    for (first, count) in [(0, 1), (100, 60), (case.index.len() - 3, 3)] {
-        case.index.replace(first as u64, VectorSlice::of(&new[..count * case.dim], case.dim)).unwrap();
-        case.rows[first * case.dim..(first + count) * case.dim].copy_from_slice(&new[..count * case.dim]);
+    let len = case.index.len() as u64;
+    let scattered = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, len - 2];
+    for numbers in [vec![], vec![0], (100..160).collect(), (len - 3..len).collect(), scattered.to_vec()] {
+        let new = &new[..numbers.len() * case.dim];
+        case.index.replace(&numbers, VectorSlice::of(new, case.dim)).unwrap();
+        for (&number, new) in numbers.iter().zip(new.chunks(case.dim)) {
+            case.rows[number as usize * case.dim..][..case.dim].copy_from_slice(new);
+        }
         case.check_search(2, None);
     }
     let all = case.some(1);

@@ -1,0 +1,73 @@
+//! Copies of listed rows within the memory of a device.
+
+use cuda_std::global::U32x4;
+use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::flat::gather_rows::{GatherRows, ScatterRows};
+
+use crate::Result;
+use crate::device::queue::OnStream;
+
+/// Evaluates `body` with the name bound to the largest type of words of which rows of `bytes` bytes consist. The memory of rows is aligned to
+/// 16 bytes, and a row is a whole number of words of four bytes.
+macro_rules! with_word {
+    ($bytes:expr, $word:ident => $body:expr) => {
+        if $bytes.is_multiple_of(16) {
+            type $word = U32x4;
+            $body
+        } else if $bytes.is_multiple_of(8) {
+            type $word = u64;
+            $body
+        } else {
+            type $word = u32;
+            $body
+        }
+    };
+}
+
+/// Copies row `numbers[i]` of `from` to row i of `to`, in stream order.
+///
+/// # Safety
+/// `from` has the listed rows of `row_bytes` bytes, `to` has room for as many rows as there are numbers, and the two do not overlap.
+pub(super) unsafe fn gather_rows(
+    on: OnStream<'_>,
+    from: Ptr<u8>,
+    numbers: Ptr<u32>,
+    to: PtrMut<u8>,
+    row_bytes: usize,
+) -> Result<()> {
+    let count = numbers.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let to = to.take(count * row_bytes);
+    with_word!(row_bytes, W => {
+        let words = (row_bytes / size_of::<W>()) as u32;
+        let launch = GatherRows::<W> { from: from.cast(), numbers, count: count as u32, words, to: to.cast() };
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, &GatherRows::<W>::KERNEL, launch.config(), launch) }
+    })
+}
+
+/// Copies row i of `from` to row `numbers[i]` of `to`, in stream order.
+///
+/// # Safety
+/// `from` has as many rows of `row_bytes` bytes as there are numbers, `to` has the listed rows, the numbers differ, and the two do not overlap.
+pub(super) unsafe fn scatter_rows(
+    on: OnStream<'_>,
+    from: Ptr<u8>,
+    numbers: Ptr<u32>,
+    to: PtrMut<u8>,
+    row_bytes: usize,
+) -> Result<()> {
+    let count = numbers.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let from = from.take(count * row_bytes);
+    with_word!(row_bytes, W => {
+        let words = (row_bytes / size_of::<W>()) as u32;
+        let launch = ScatterRows::<W> { from: from.cast(), numbers, count: count as u32, words, to: to.cast() };
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, &ScatterRows::<W>::KERNEL, launch.config(), launch) }
+    })
+}
