@@ -16,7 +16,7 @@ use half::{bf16, f16};
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
-use self::row_ids::RowIds;
+pub(crate) use self::row_ids::RowIds;
 use crate::device::open::open;
 use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
@@ -56,6 +56,10 @@ pub(crate) trait FlatBackend: Send + Sync {
     fn truncate(&mut self, len: usize);
     /// Number of rows in the back end.
     fn len(&self) -> usize;
+    /// All rows, if they are in host memory as they were added.
+    fn host_rows(&self) -> Option<VectorSlice<'_>> {
+        None
+    }
     /// Copies rows from row `first` on to `to`. Every row that `to` has room for exists.
     fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()>;
     /// Describes the device in words.
@@ -310,7 +314,8 @@ impl<T: Element> FlatIndex<T> {
         self.search_checked(queries, k, self.rows.live(), ids, distances)
     }
 
-    fn search_checked(
+    /// As [`search_into`](Self::search_into) among some rows, with arguments that were checked.
+    pub(crate) fn search_checked(
         &self,
         queries: &[T],
         k: usize,
@@ -352,7 +357,8 @@ impl<T: Element> FlatIndex<T> {
         Ok(found)
     }
 
-    fn check_search(&self, queries: &[T], k: usize) -> Result<usize> {
+    /// Checks k and queries. Returns the number of queries.
+    pub(crate) fn check_search(&self, queries: &[T], k: usize) -> Result<usize> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
@@ -364,11 +370,26 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// The rows among which a search with these options looks; `None` means all.
-    fn among<'a>(&'a self, options: &SearchOptions<'a>) -> Result<Option<Cow<'a, Bitset>>> {
+    pub(crate) fn among<'a>(&'a self, options: &SearchOptions<'a>) -> Result<Option<Cow<'a, Bitset>>> {
         let live = self.rows.live();
         let Some(filter) = options.filter else { return Ok(live.map(Cow::Borrowed)) };
         filter.check(self.len(), || self.rows.stamp())?;
         Ok(Some(if live.is_none() { Cow::Borrowed(filter) } else { Cow::Owned(self.rows.accepted(filter)) }))
+    }
+
+    /// The ids of the rows, for an index that adds to the rows.
+    pub(crate) fn row_ids(&self) -> &RowIds {
+        &self.rows
+    }
+
+    /// All rows, also those that removed vectors left, if they are in host memory.
+    pub(crate) fn host_rows(&self) -> Option<&[T]> {
+        self.backend.host_rows().map(VectorSlice::components)
+    }
+
+    /// Copies rows from row `first` on, which exist, to `to`.
+    pub(crate) fn copy_rows(&self, first: usize, to: &mut [T]) -> Result<()> {
+        self.backend.rows(first as u64, VectorSliceMut::of(to))
     }
 
     /// Whether the index has a vector with this id. O(log len).

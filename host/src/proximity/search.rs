@@ -1,0 +1,181 @@
+//! Searches: the choice between walks and an exact search, and the walks of a batch.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use super::GraphIndex;
+use super::distance::WalkDistance;
+use super::links::Links;
+use super::walk::{Walker, node_of};
+use crate::parallel::{Loop, ParallelSlice};
+use crate::product::cpu::Scorer;
+use crate::validate::check_results;
+use crate::vectors::{VectorSlice, with_components};
+use crate::{Bitset, Element, Error, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, events, host_memory};
+
+/// Smallest width of a beam. Narrower ones save little time.
+const LEAST_BEAM: usize = 16;
+
+/// What the walks of a batch have in common.
+struct Walk<'a> {
+    distance: WalkDistance<'a>,
+    links: &'a Links,
+    width: usize,
+    /// The rows that may be results; `None` if all may.
+    among: Option<&'a Bitset>,
+    /// Number of results that each query should have.
+    wanted: usize,
+}
+
+impl<T: Element> GraphIndex<T> {
+    /// Finds about the `k` nearest vectors of each query, with the index's beam: see [`search_with`](Self::search_with).
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with).
+    pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
+        self.search_with(queries, k, &SearchOptions::new())
+    }
+
+    /// Finds about the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by lower id.
+    /// Of the options, [`SearchOptions::beam`] and [`SearchOptions::filter`] have an effect. Distances are the canonical ones of the vectors that are
+    /// returned; a true neighbour may be missing. A row ends in [`NONE`] only if the index, or the filter, has fewer than `k` vectors.
+    ///
+    /// If few vectors can be results, the search compares all of them and misses none: see
+    /// [`GraphIndexBuilder::exact_ratio`](super::GraphIndexBuilder::exact_ratio).
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`], [`Error::ZeroBeam`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::WrongFilterLength`],
+    /// [`Error::StaleFilter`], [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], and those of [`FlatIndex::search`](crate::FlatIndex::search).
+    pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+        let count = self.flat.check_search(queries, k)?;
+        let mut found = Neighbors::none(self.metric(), count, k)?;
+        self.search_checked(queries, k, options, &mut found.ids, &mut found.distances)?;
+        Ok(found)
+    }
+
+    /// As [`search_with`](Self::search_with), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with); and [`Error::WrongResultLength`] if a slice has another length.
+    pub fn search_into(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let count = self.flat.check_search(queries, k)?;
+        check_results(count, k, ids, distances)?;
+        self.search_checked(queries, k, options, ids, distances)
+    }
+
+    fn search_checked(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let beam = options.beam.unwrap_or_else(|| self.beam().max(k.saturating_mul(2)));
+        if beam == 0 {
+            return Err(Error::ZeroBeam);
+        }
+        let among = self.flat.among(options)?;
+        let among = among.as_deref();
+        let exact = |queries: &[T], ids: &mut [u64], distances: &mut [f32]| {
+            self.flat.search_checked(queries, k, among, ids, distances)
+        };
+        let rows = self.flat.row_ids().rows();
+        let accepted = among.map_or(rows, Bitset::count_ones);
+        // Of the nodes of a beam, about as large a share is accepted as of all rows.
+        let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
+        let (count, dim) = (queries.len() / self.dim(), self.dim());
+        let Some(links) = self.links.as_ref().filter(|_| accepted > self.exact_ratio().saturating_mul(width)) else {
+            events::path("graph search", || self.device(), "exact", count);
+            return exact(queries, ids, distances);
+        };
+        events::path("graph search", || self.device(), "walks", count);
+        let walk = Walk { distance: self.walk_distance(), links, width, among, wanted: k.min(accepted) };
+        let again = walk.all(VectorSlice::of(queries, dim), k, ids, distances);
+        if !again.is_empty() {
+            // The accepted vectors lie far from these queries.
+            events::path("graph search", || self.device(), "exact, because a walk found too few", again.len());
+            let some: Vec<T> = crate::random::gather(queries, dim, &again)?;
+            let mut found: (Vec<u64>, Vec<f32>) =
+                (host_memory::filled(NONE, again.len() * k)?, host_memory::filled(0.0, again.len() * k)?);
+            exact(&some, &mut found.0, &mut found.1)?;
+            for ((query, found_ids), found_distances) in again.iter().zip(found.0.chunks(k)).zip(found.1.chunks(k)) {
+                ids[query * k..(query + 1) * k].copy_from_slice(found_ids);
+                distances[query * k..(query + 1) * k].copy_from_slice(found_distances);
+            }
+        }
+        // The rows that walks found become ids; the exact results have ids already.
+        let mut exact_queries = again.iter().peekable();
+        for (query, ids) in ids.chunks_exact_mut(k).enumerate() {
+            if exact_queries.next_if(|&&again| again == query).is_none() {
+                self.flat.row_ids().name(ids);
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal distances by lower id. The
+    /// search is exact. Of the options, only [`SearchOptions::filter`] has an effect. O(queries · len · dim).
+    ///
+    /// # Errors
+    /// As [`FlatIndex::range_search`](crate::FlatIndex::range_search).
+    pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+        self.flat.range_search(queries, radius, options)
+    }
+}
+
+impl Walk<'_> {
+    /// Fills `ids` (row numbers) and `distances`, k for each query. Returns the queries that have fewer results than are wanted, ascending.
+    fn all(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Vec<usize> {
+        let too_few = Mutex::new(Vec::new());
+        let slots = ids.par_chunks_exact_mut(k).zip(distances.par_chunks_exact_mut(k)).enumerate();
+        slots.for_each_init(Default::default, |state: &mut State, (query, (ids, distances))| {
+            if !self.one(state, queries.part(query..query + 1), ids, distances) {
+                too_few.lock().unwrap_or_else(PoisonError::into_inner).push(query);
+            }
+        });
+        let mut too_few = too_few.into_inner().unwrap_or_else(PoisonError::into_inner);
+        too_few.sort_unstable();
+        too_few
+    }
+
+    /// The results of one query. Returns whether there are as many as wanted.
+    fn one(&self, state: &mut State, query: VectorSlice<'_>, ids: &mut [u64], distances: &mut [f32]) -> bool {
+        let State { walker, found, scratch } = state;
+        let metric = self.distance.metric();
+        self.distance.query(query, 0, &mut walker.query);
+        let beam = walker.walk(&self.distance, self.links, self.width);
+        let accepted = |&node: &u32| self.among.is_none_or(|among| among.get(node as usize));
+        let nodes = beam.iter().map(|&place| node_of(place)).filter(accepted);
+        // The distances of the walk are rounded, so some more than k get their canonical distances.
+        let ranked = nodes.take(ids.len() + ids.len() / 2 + 16);
+        found.clear();
+        with_components!(query, components: T => {
+            let scorer = Scorer::new(metric, components);
+            let (rows, dim): (&[T], usize) = (self.distance.rows().components(), components.len());
+            found.extend(ranked.map(|node| (scorer.distance(&rows[node as usize * dim..][..dim], scratch), node)));
+        });
+        found.sort_unstable_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+        ids.fill(NONE);
+        distances.fill(metric.worst());
+        for ((id, distance), found) in ids.iter_mut().zip(distances).zip(found.iter()) {
+            (*id, *distance) = (u64::from(found.1), found.0);
+        }
+        found.len() >= self.wanted
+    }
+}
+
+/// The memory of searches on one thread.
+#[derive(Default)]
+struct State {
+    walker: Walker,
+    found: Vec<(f32, u32)>,
+    scratch: Vec<f32>,
+}
