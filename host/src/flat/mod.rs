@@ -11,13 +11,16 @@ mod row_ids;
 
 use std::borrow::Cow;
 
+use cuda_std::PtrMut;
 use half::{bf16, f16};
 
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
 pub(crate) use self::row_ids::RowIds;
+use crate::device::lanes::Lanes;
 use crate::device::open::open;
+use crate::device::runtime::Runtime;
 use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
@@ -56,6 +59,10 @@ pub(crate) trait FlatBackend: Send + Sync {
     fn truncate(&mut self, len: usize);
     /// Number of rows in the back end.
     fn len(&self) -> usize;
+    /// All rows, if they are in the memory of one device.
+    fn resident_rows(&self) -> Option<ResidentRows<'_>> {
+        None
+    }
     /// All rows, if they are in host memory as they were added.
     fn host_rows(&self) -> Option<VectorSlice<'_>> {
         None
@@ -64,6 +71,15 @@ pub(crate) trait FlatBackend: Send + Sync {
     fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()>;
     /// Describes the device in words.
     fn describe(&self) -> String;
+}
+
+/// The rows of a flat index in the memory of a device, for kernels of other indexes.
+pub(crate) struct ResidentRows<'a> {
+    pub runtime: &'a Runtime,
+    pub lanes: &'a Lanes,
+    pub shape: VectorShape,
+    /// Rows of `shape.row_bytes()` bytes, also those that removed vectors left.
+    pub rows: PtrMut<u8>,
 }
 
 /// An exact nearest-neighbour index over vectors of one dimension and element type.
@@ -385,6 +401,11 @@ impl<T: Element> FlatIndex<T> {
     /// All rows, also those that removed vectors left, if they are in host memory.
     pub(crate) fn host_rows(&self) -> Option<&[T]> {
         self.backend.host_rows().map(VectorSlice::components)
+    }
+
+    /// All rows, also those that removed vectors left, if they are in the memory of one device.
+    pub(crate) fn resident_rows(&self) -> Option<ResidentRows<'_>> {
+        self.backend.resident_rows()
     }
 
     /// Copies rows from row `first` on, which exist, to `to`.

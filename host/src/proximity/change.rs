@@ -95,6 +95,7 @@ impl<T: Element> GraphIndex<T> {
         self.flat.clear();
         self.copy.clear();
         self.links = None;
+        self.device_links.clear();
     }
 
     /// Adds the vectors of `other`, with their ids, to this index: as [`add_with_ids`](Self::add_with_ids).
@@ -143,6 +144,7 @@ impl<T: Element> GraphIndex<T> {
         let links = self.links.take();
         let followed = self.copy_rows(before, changed).and_then(|()| self.followed(links, before, changed));
         self.links = followed.unwrap_or_default();
+        self.device_links.clear();
     }
 
     /// Copies the rows to host memory, unless the flat index has them there.

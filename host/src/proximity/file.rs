@@ -25,6 +25,7 @@ use std::path::Path;
 
 use super::build;
 use super::distance::WalkDistance;
+use super::gpu::DeviceLinks;
 use super::links::{Links, NO_NODE};
 use super::{DEGREES, GraphIndex};
 use crate::error::{Error, FileDefect, Result};
@@ -311,7 +312,8 @@ impl<T: Element> GraphIndex<T> {
             .exact_ratio(size(header.exact_ratio))
             .seed(header.seed);
         builder.budget = budget;
-        let mut index = GraphIndex { builder, flat, copy: Vec::new(), links: None };
+        let mut index =
+            GraphIndex { builder, flat, copy: Vec::new(), links: None, device_links: DeviceLinks::default() };
         if header.starts > 0 {
             let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);

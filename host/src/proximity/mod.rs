@@ -45,6 +45,7 @@ mod build;
 mod change;
 mod distance;
 mod file;
+mod gpu;
 mod links;
 mod prune;
 mod search;
@@ -55,6 +56,7 @@ mod walk;
 use self::build::Settings;
 use self::distance::WalkDistance;
 pub use self::file::GraphInfo;
+use self::gpu::DeviceLinks;
 use self::links::Links;
 use crate::vectors::VectorSlice;
 use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result};
@@ -91,6 +93,8 @@ pub struct GraphIndex<T: Element = f32> {
     copy: Vec<T>,
     /// The graph of the rows; `None` if there are so few that searches are exact, or if there was no memory for a graph.
     links: Option<Links>,
+    /// The graph in device memory.
+    device_links: DeviceLinks,
 }
 
 impl<T: Element> std::fmt::Debug for GraphIndex<T> {
@@ -205,7 +209,13 @@ impl<T: Element> GraphIndexBuilder<T> {
         if let Some(budget) = self.budget {
             flat = flat.memory_budget(budget);
         }
-        Ok(GraphIndex { flat: flat.build()?, builder: self, copy: Vec::new(), links: None })
+        Ok(GraphIndex {
+            flat: flat.build()?,
+            builder: self,
+            copy: Vec::new(),
+            links: None,
+            device_links: DeviceLinks::default(),
+        })
     }
 }
 
@@ -270,7 +280,7 @@ impl<T: Element> GraphIndex<T> {
         self.builder.exact_ratio
     }
 
-    /// Describes the device in use. Walks are on the CPU.
+    /// Describes the device in use.
     pub fn device(&self) -> String {
         self.flat.device()
     }
@@ -313,7 +323,7 @@ impl<T: Element> GraphIndex<T> {
             host_bytes: flat.host_bytes
                 + (self.copy.capacity() * size_of::<T>()) as u64
                 + links.map_or(0, Links::bytes),
-            device_bytes: flat.device_bytes,
+            device_bytes: flat.device_bytes + self.device_links.bytes(),
         }
     }
 

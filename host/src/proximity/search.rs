@@ -1,10 +1,8 @@
 //! Searches: the choice between walks and an exact search, and the walks of a batch.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-
 use super::GraphIndex;
 use super::distance::WalkDistance;
+use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Walker, node_of};
 use crate::parallel::{Loop, ParallelSlice};
@@ -23,8 +21,6 @@ struct Walk<'a> {
     width: usize,
     /// The rows that may be results; `None` if all may.
     among: Option<&'a Bitset>,
-    /// Number of results that each query should have.
-    wanted: usize,
 }
 
 impl<T: Element> GraphIndex<T> {
@@ -96,11 +92,12 @@ impl<T: Element> GraphIndex<T> {
             events::path("graph search", || self.device(), "exact", count);
             return exact(queries, ids, distances);
         };
-        events::path("graph search", || self.device(), "walks", count);
-        let walk = Walk { distance: self.walk_distance(), links, width, among, wanted: k.min(accepted) };
-        let again = walk.all(VectorSlice::of(queries, dim), k, ids, distances);
+        let walk = Walk { distance: self.walk_distance(), links, width, among };
+        self.walk_all(&walk, VectorSlice::of(queries, dim), k, ids, distances)?;
+        // A walk finds too few where the accepted vectors lie far from the query.
+        let wanted = k.min(accepted);
+        let again: Vec<usize> = (0..count).filter(|query| ids[query * k + wanted - 1] == NONE).collect();
         if !again.is_empty() {
-            // The accepted vectors lie far from these queries.
             events::path("graph search", || self.device(), "exact, because a walk found too few", again.len());
             let some: Vec<T> = crate::random::gather(queries, dim, &again)?;
             let mut found: (Vec<u64>, Vec<f32>) =
@@ -121,6 +118,33 @@ impl<T: Element> GraphIndex<T> {
         Ok(())
     }
 
+    /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the CPU.
+    fn walk_all(
+        &self,
+        walk: &Walk<'_>,
+        queries: VectorSlice<'_>,
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        if let Some(resident) = self.flat.resident_rows() {
+            let &Walk { distance, links, width, among } = walk;
+            let device = DeviceWalk { resident, distance, links, width, among, k, ranked: ranked(k) };
+            if device.fits() {
+                events::path("graph search", || self.device(), "walks on the device", queries.len());
+                for query in device.run(&self.device_links, queries, ids, distances)? {
+                    let slots = query * k..(query + 1) * k;
+                    let (ids, distances) = (&mut ids[slots.clone()], &mut distances[slots]);
+                    walk.one(&mut State::default(), queries.part(query..query + 1), ids, distances);
+                }
+                return Ok(());
+            }
+        }
+        events::path("graph search", || self.device(), "walks on the CPU", queries.len());
+        walk.all(queries, k, ids, distances);
+        Ok(())
+    }
+
     /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal distances by lower id. The
     /// search is exact. Of the options, only [`SearchOptions::filter`] has an effect. O(queries · len · dim).
     ///
@@ -131,31 +155,29 @@ impl<T: Element> GraphIndex<T> {
     }
 }
 
+/// Number of nodes of a beam that get their canonical distances. The distances of walks are rounded, so these are some more than k.
+fn ranked(k: usize) -> usize {
+    k.saturating_add(k / 2).saturating_add(16)
+}
+
 impl Walk<'_> {
-    /// Fills `ids` (row numbers) and `distances`, k for each query. Returns the queries that have fewer results than are wanted, ascending.
-    fn all(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Vec<usize> {
-        let too_few = Mutex::new(Vec::new());
+    /// Fills `ids` (row numbers) and `distances`, k for each query.
+    fn all(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) {
         let slots = ids.par_chunks_exact_mut(k).zip(distances.par_chunks_exact_mut(k)).enumerate();
         slots.for_each_init(Default::default, |state: &mut State, (query, (ids, distances))| {
-            if !self.one(state, queries.part(query..query + 1), ids, distances) {
-                too_few.lock().unwrap_or_else(PoisonError::into_inner).push(query);
-            }
+            self.one(state, queries.part(query..query + 1), ids, distances);
         });
-        let mut too_few = too_few.into_inner().unwrap_or_else(PoisonError::into_inner);
-        too_few.sort_unstable();
-        too_few
     }
 
-    /// The results of one query. Returns whether there are as many as wanted.
-    fn one(&self, state: &mut State, query: VectorSlice<'_>, ids: &mut [u64], distances: &mut [f32]) -> bool {
+    /// The results of one query.
+    fn one(&self, state: &mut State, query: VectorSlice<'_>, ids: &mut [u64], distances: &mut [f32]) {
         let State { walker, found, scratch } = state;
         let metric = self.distance.metric();
         self.distance.query(query, 0, &mut walker.query);
         let beam = walker.walk(&self.distance, self.links, self.width);
         let accepted = |&node: &u32| self.among.is_none_or(|among| among.get(node as usize));
         let nodes = beam.iter().map(|&place| node_of(place)).filter(accepted);
-        // The distances of the walk are rounded, so some more than k get their canonical distances.
-        let ranked = nodes.take(ids.len() + ids.len() / 2 + 16);
+        let ranked = nodes.take(ranked(ids.len()));
         found.clear();
         with_components!(query, components: T => {
             let scorer = Scorer::new(metric, components);
@@ -168,7 +190,6 @@ impl Walk<'_> {
         for ((id, distance), found) in ids.iter_mut().zip(distances).zip(found.iter()) {
             (*id, *distance) = (u64::from(found.1), found.0);
         }
-        found.len() >= self.wanted
     }
 }
 

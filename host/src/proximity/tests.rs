@@ -286,3 +286,46 @@ fn bad_arguments_are_refused_and_change_nothing() {
     assert_eq!(index.ids(), [0, 1]);
     assert_eq!(index.statistics().edges, 0);
 }
+
+/// Walks on the emulator, also with removed vectors, filters, beams that fill the table, and short and long rows of every element type.
+#[test]
+fn walks_on_the_emulator_have_the_bits_of_those_on_the_cpu() {
+    fn check<T: Element>(metric: Metric, dim: usize, degree: usize) {
+        let mut random = Random::new(dim as u64);
+        let mut vectors =
+            |count: usize| -> Vec<T> { (0..count * dim).map(|_| T::from_f32((random.unit() * 40.0) as f32)).collect() };
+        let (base, queries) = (vectors(400), vectors(5));
+        let builder =
+            |device| GraphIndex::<T>::builder(dim).metric(metric).device(device).exact_ratio(0).degree(degree);
+        let mut on_cpu = builder(Device::Cpu).build().unwrap();
+        on_cpu.add(&base).unwrap();
+        on_cpu.remove(&(20..60).collect::<Vec<u64>>()).unwrap();
+        let bytes = on_cpu.to_bytes().unwrap();
+        let on_cpu = GraphIndex::<T>::from_bytes(&bytes, Device::Cpu, None).unwrap();
+        let mut emulated = GraphIndex::<T>::from_bytes(&bytes, Device::Emulator, None).unwrap();
+        let some = on_cpu.filter(|id| id % 3 != 0);
+        for (k, options) in [
+            (3, SearchOptions::new().beam(20)),
+            (10, SearchOptions::new().beam(50).filter(&some)),
+            // More than a warp re-ranks.
+            (40, SearchOptions::new().beam(64)),
+        ] {
+            let (found, expected) = (
+                emulated.search_with(&queries, k, &options).unwrap(),
+                on_cpu.search_with(&queries, k, &options).unwrap(),
+            );
+            assert_eq!(found, expected, "{} {metric} {dim}", T::TYPE);
+        }
+        assert!(emulated.statistics().device_bytes > on_cpu.links.as_ref().unwrap().edges().len() as u64 * 4);
+        let mut on_cpu = on_cpu;
+        let ids = on_cpu.ids();
+        emulated.remove(&ids[..30]).unwrap();
+        on_cpu.remove(&ids[..30]).unwrap();
+        assert_eq!(emulated.search(&queries, 5).unwrap(), on_cpu.search(&queries, 5).unwrap());
+    }
+    check::<f32>(Metric::L2, 35, 8);
+    check::<half::f16>(Metric::Cosine, 3, 33);
+    check::<half::bf16>(Metric::InnerProduct, 64, 12);
+    check::<u8>(Metric::Cosine, 40, 8);
+    check::<i8>(Metric::L2, 130, 16);
+}
