@@ -1,4 +1,4 @@
-//! Comparison of the kinds of indexes on one data set: exact, inverted files of vectors and of codes, and, on the CPU, the graph
+//! Comparison of the kinds of indexes on one data set: exact, inverted files of vectors and of codes, a graph, and, on the CPU, the graph
 //! (HNSW) and the tree (KD-tree) of other crates. Of each: what building took and what the index keeps, the share of the true
 //! neighbours found at k = 1, 10 and 100, queries per second in one batch, and the time of a single query.
 //!
@@ -12,7 +12,7 @@ use rayon::prelude::*;
 #[cfg(feature = "peers")]
 use warpann::NONE;
 use warpann::ivf::{IvfIndex, SearchOptions};
-use warpann::{Element, FlatIndex, Metric, Neighbors, device::info};
+use warpann::{Element, FlatIndex, GraphIndex, Metric, Neighbors, device::info};
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, milliseconds, with_vectors};
 use crate::machine::Machine;
@@ -45,6 +45,12 @@ pub struct Args {
     /// Queue of a search in the graph; at least k.
     #[arg(long, value_delimiter = ',', default_value = "32,128,512", value_parser = count)]
     ef: Vec<usize>,
+    /// Largest number of edges of a vector in our graph.
+    #[arg(long, default_value_t = 32, value_parser = count)]
+    degree: usize,
+    /// Widths of the beam in our graph to measure.
+    #[arg(long, value_delimiter = ',', default_value = "16,32,64,128,256", value_parser = count)]
+    beams: Vec<usize>,
     /// Queries in the KD-tree, which reads nearly all vectors for each where there are many dimensions.
     #[arg(long, default_value_t = 100, value_parser = count)]
     tree_queries: usize,
@@ -111,6 +117,7 @@ impl Work for Grid<'_> {
         for &coding in &self.args.encodings {
             self.inverted(&mut table, coding)?;
         }
+        self.graph(&mut table)?;
         print(format_args!("\n{}", printed(&table.lines)))?;
         Ok(table.record.all_verified())
     }
@@ -205,6 +212,30 @@ impl Grid<'_> {
                 index.search_with(&queries[first * dim..(first + count) * dim], k, &options).map_err(Failure::from)
             };
             table.searched(&built, &format!(" probes={probes}"), usize::MAX, check, all)?;
+        }
+        Ok(())
+    }
+
+    fn graph<T: Element>(&self, table: &mut Table<'_, T>) -> Outcome {
+        let &Vectors { base, queries, dim, .. } = table.vectors;
+        let case = format!("graph {}x{dim} {} degree={}", table.vectors.rows(), T::TYPE.name(), self.args.degree);
+        let (index, mut built) = self.built(case, None, || {
+            let builder = GraphIndex::<T>::builder(dim).degree(self.args.degree).seed(1);
+            let mut index = builder.device(self.machine.device()).build()?;
+            index.add(base)?;
+            Ok(index)
+        })?;
+        let statistics = index.statistics();
+        if self.machine.gpu.is_none() {
+            built.bytes = Some(statistics.host_bytes);
+        }
+        table.built(&built)?;
+        for &beam in &self.args.beams {
+            let options = SearchOptions::new().beam(beam);
+            let all = |first: usize, count: usize, k| {
+                index.search_with(&queries[first * dim..(first + count) * dim], k, &options).map_err(Failure::from)
+            };
+            table.searched(&built, &format!(" beam={beam}"), usize::MAX, Check::Plausible, all)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::graph::{Graph, GraphIndex, KnnGraph, Progress};
+use warpann::graph::{Graph, KnnGraph, KnnIndex, Progress};
 use warpann::io::Vectors;
 use warpann::ivf::IndexInfo;
 use warpann::{Device, Element, Error, FlatIndex, Metric};
@@ -171,7 +171,7 @@ fn flat<T: Element>(args: &Args, dim: usize, metric: Metric, rows: &[T]) -> Outc
 /// Makes the graph and writes it to files.
 fn make<T: Element>(
     args: &Args,
-    index: &impl GraphIndex<T>,
+    index: &impl KnnIndex<T>,
     base: &[T],
     device: String,
     load_seconds: f64,

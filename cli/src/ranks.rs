@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::device::info;
 use warpann::distributed::{Mpi, Ranks, Sharded, agree, part};
-use warpann::graph::GraphIndex;
+use warpann::graph::KnnIndex;
 use warpann::ivf::{IvfIndex, SearchOptions};
 use warpann::{Device, Element, FlatIndex, Placement};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::graph::GraphIndex;
+use warpann::graph::KnnIndex;
 use warpann::io::{GroundTruth, Vectors};
 use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, SearchOptions};
 use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, metric};

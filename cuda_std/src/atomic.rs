@@ -79,6 +79,17 @@ shared! {
     shared_min_u64(u64);
 }
 
+/// Stores `new` if the value at `p` is `expected`. Returns the value before the operation (`atom.shared.cas.b32`).
+///
+/// # Safety
+/// `p` is an aligned, initialised place in shared memory; accesses to it before the next synchronisation are atomic.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn shared_cas_u32(p: SharedPtr<u32>, expected: u32, new: u32) -> u32 {
+    // SAFETY: same contract.
+    unsafe { imp::atomic::shared_cas_u32(p.address(), expected, new, Location::caller()) }
+}
+
 /// Loads the value at `p` (`ld.relaxed.shared.u32`). The load may race with the atomic operations on shared memory.
 ///
 /// # Safety

@@ -209,6 +209,19 @@ pub enum Error {
     /// The number of probes is 0; it must be at least 1.
     #[error("probes is 0; at least one list must be searched")]
     ZeroProbes,
+    /// The width of a graph's beam is 0; it must be at least 1.
+    #[error("the beam is 0; at least one vector must be kept")]
+    ZeroBeam,
+    /// The number of edges of a vector in a graph is not supported.
+    #[error("degree {degree}; a graph has {least} to {most} edges for each vector")]
+    BadDegree {
+        /// Number of edges that the call set.
+        degree: usize,
+        /// Smallest number of edges that a graph index may have for each node.
+        least: usize,
+        /// Largest number of edges that a graph index may have for each node.
+        most: usize,
+    },
     /// The number of bits of a filter is not the number of vectors.
     #[error("the filter has {bits} bits; the index holds {vectors} vectors")]
     WrongFilterLength {
@@ -647,6 +660,8 @@ impl Error {
             Error::DuplicateId { .. } => "duplicate_id",
             Error::ReservedId => "reserved_id",
             Error::ZeroProbes => "zero_probes",
+            Error::ZeroBeam => "zero_beam",
+            Error::BadDegree { .. } => "bad_degree",
             Error::WrongFilterLength { .. } => "wrong_filter_length",
             Error::StaleFilter { .. } => "stale_filter",
             Error::BadRadius => "bad_radius",

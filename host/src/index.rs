@@ -126,14 +126,14 @@ pub trait Index<T: Element>: Send + Sync + Sized {
 /// Implements the trait by the methods of the same names.
 macro_rules! index {
     ($index:ident, $as_f32:expr) => {
-        impl<T: Element> Index<T> for $index<T> {
+        impl<T: $crate::Element> $crate::Index<T> for $index<T> {
             fn len(&self) -> usize {
                 self.len()
             }
             fn dim(&self) -> usize {
                 self.dim()
             }
-            fn metric(&self) -> Metric {
+            fn metric(&self) -> $crate::Metric {
                 self.metric()
             }
             fn ids(&self) -> Vec<u64> {
@@ -142,57 +142,77 @@ macro_rules! index {
             fn contains(&self, id: u64) -> bool {
                 self.contains(id)
             }
-            fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
+            fn filter(&self, keep: impl FnMut(u64) -> bool) -> $crate::Bitset {
                 self.filter(keep)
             }
-            fn add(&mut self, rows: &[T]) -> Result<()> {
+            fn add(&mut self, rows: &[T]) -> $crate::Result<()> {
                 self.add(rows)
             }
-            fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+            fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> $crate::Result<()> {
                 self.add_with_ids(rows, ids)
             }
-            fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
+            fn upsert(&mut self, rows: &[T], ids: &[u64]) -> $crate::Result<usize> {
                 self.upsert(rows, ids)
             }
-            fn remove(&mut self, ids: &[u64]) -> Result<()> {
+            fn remove(&mut self, ids: &[u64]) -> $crate::Result<()> {
                 self.remove(ids)
             }
-            fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
+            fn remove_if_present(&mut self, ids: &[u64]) -> $crate::Result<usize> {
                 self.remove_if_present(ids)
             }
             fn clear(&mut self) {
                 self.clear();
             }
-            fn merge(&mut self, other: &Self) -> Result<()> {
+            fn merge(&mut self, other: &Self) -> $crate::Result<()> {
                 self.merge(other)
             }
-            fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+            fn search_with(
+                &self,
+                queries: &[T],
+                k: usize,
+                options: &$crate::SearchOptions<'_>,
+            ) -> $crate::Result<$crate::Neighbors> {
                 self.search_with(queries, k, options)
             }
-            fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+            fn range_search(
+                &self,
+                queries: &[T],
+                radius: f32,
+                options: &$crate::SearchOptions<'_>,
+            ) -> $crate::Result<$crate::RangeNeighbors> {
                 self.range_search(queries, radius, options)
             }
-            fn reconstruct_f32(&self, id: u64) -> Result<Vec<f32>> {
+            fn reconstruct_f32(&self, id: u64) -> $crate::Result<Vec<f32>> {
                 self.reconstruct(id).map($as_f32)
             }
-            fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
+            fn move_to(&mut self, device: impl Into<$crate::Placement>) -> $crate::Result<()> {
                 self.move_to(device)
             }
-            fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+            fn save(&self, path: impl AsRef<std::path::Path>) -> $crate::Result<()> {
                 self.save(path)
             }
-            fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+            fn load(
+                path: impl AsRef<std::path::Path>,
+                device: impl Into<$crate::Placement>,
+                budget: Option<u64>,
+            ) -> $crate::Result<Self> {
                 Self::load(path, device, budget)
             }
-            fn to_bytes(&self) -> Result<Vec<u8>> {
+            fn to_bytes(&self) -> $crate::Result<Vec<u8>> {
                 self.to_bytes()
             }
-            fn from_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+            fn from_bytes(
+                bytes: &[u8],
+                device: impl Into<$crate::Placement>,
+                budget: Option<u64>,
+            ) -> $crate::Result<Self> {
                 Self::from_bytes(bytes, device, budget)
             }
         }
     };
 }
+
+pub(crate) use index;
 
 index!(FlatIndex, |vector| vector.into_iter().map(T::to_f32).collect());
 index!(IvfIndex, |vector| vector);

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`FlatIndex`] | exact search |
 //! | [`IvfIndex`], [`ivf`] | search in inverted files: vectors as they are, halves, bytes or product codes; filters, refinement, changes, files |
+//! | [`GraphIndex`], [`proximity`] | search by walks in a graph of near neighbours |
 //! | [`graph`] | k-NN graphs, their components and paths |
 //! | `shifted` | near neighbours in up to twelve dimensions (feature `shifted`) |
 //! | [`select`], [`sort`] | k-selection, also on a CUDA stream of the caller; stable sort of keys with payloads |
@@ -22,6 +23,7 @@
 //! - [`IvfIndex`] with [`Encoding::Flat`](ivf::Encoding::Flat): more vectors, or less time; some neighbours may be missed.
 //! - [`Encoding::F16`](ivf::Encoding::F16), [`Encoding::Scalar8`](ivf::Encoding::Scalar8): a third or a sixth of the GPU memory, nearly the same recall.
 //! - [`Encoding::Pq`](ivf::Encoding::Pq): the smallest codes. A [`Refiner`](ivf::Refiner) with the original vectors restores most of the recall.
+//! - [`GraphIndex`]: few queries at a time, or recall above about .95, on the CPU.
 //! - `ShiftedIndex`: points or boxes with at most twelve components.
 //!
 //! The page `docs/CHOOSING.md` of the repository compares them by memory, recall, time and the cost of a change.
@@ -78,6 +80,7 @@ mod parallel;
 pub mod placement;
 pub mod pq;
 mod product;
+pub mod proximity;
 mod random;
 mod search_options;
 pub mod select;
@@ -104,6 +107,7 @@ pub use metric::Metric;
 pub use names::UnknownName;
 pub use neighbors::{NONE, Neighbors, RangeNeighbors};
 pub use placement::{Device, Placement};
+pub use proximity::{GraphIndex, GraphIndexBuilder};
 pub use search_options::{Scan, SearchOptions};
 #[cfg(feature = "shifted")]
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};

@@ -73,11 +73,14 @@ pub struct SearchOptions<'a> {
     pub widen: bool,
     /// The order in which lists are read; results do not depend on it.
     pub scan: Scan,
+    /// Number of vectors that a walk in a graph keeps, at least k; unless set, the number that the index stores
+    /// ([`GraphIndex::beam`](crate::GraphIndex::beam)). A wider beam finds more of the true neighbours and takes longer.
+    pub beam: Option<usize>,
 }
 
 impl Default for SearchOptions<'_> {
     fn default() -> Self {
-        Self { probes: None, filter: None, widen: true, scan: Scan::Auto }
+        Self { probes: None, filter: None, widen: true, scan: Scan::Auto, beam: None }
     }
 }
 
@@ -115,6 +118,12 @@ impl<'a> SearchOptions<'a> {
     /// Sets the order in which lists are read.
     pub fn scan(mut self, scan: Scan) -> Self {
         self.scan = scan;
+        self
+    }
+
+    /// Sets the number of vectors that a walk in a graph keeps; `None` means the number that the index stores.
+    pub fn beam(mut self, beam: impl Into<Option<usize>>) -> Self {
+        self.beam = beam.into();
         self
     }
 }

@@ -41,7 +41,7 @@ const fn room(holds: &'static [&'static str; 1]) -> Room {
 }
 
 /// The library's rooms, the lowest first. The crate root stands above all.
-const HOST: [Room; 19] = [
+const HOST: [Room; 20] = [
     Room {
         name: "bottom",
         holds: &[
@@ -79,6 +79,7 @@ const HOST: [Room; 19] = [
     room(&["ivf"]),
     room(&["index"]),
     room(&["graph"]),
+    room(&["proximity"]),
     room(&["shifted"]),
     room(&["distributed"]),
     room(&["measure"]),
@@ -86,7 +87,7 @@ const HOST: [Room; 19] = [
 ];
 
 /// The rooms of the device code, the lowest first.
-const KERNELS: [Room; 11] = [
+const KERNELS: [Room; 12] = [
     Room { name: "crate root", holds: &["lib"] },
     room(&["select"]),
     room(&["sort"]),
@@ -95,6 +96,7 @@ const KERNELS: [Room; 11] = [
     room(&["kmeans"]),
     room(&["pq"]),
     room(&["ivf"]),
+    room(&["proximity"]),
     room(&["shifted"]),
     room(&["generate"]),
     room(&["read_ceiling"]),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use warpann::graph::GraphIndex;
+use warpann::graph::KnnIndex;
 use warpann::io::Vectors;
 use warpann::ivf::{Bitset, IvfIndex, Refiner};
 use warpann::{Element, Error, NONE, Neighbors};

@@ -79,6 +79,21 @@ shared! {
 /// # Safety
 /// `address` is an aligned, initialised place in shared memory.
 #[inline(always)]
+pub unsafe fn shared_cas_u32(address: u32, expected: u32, new: u32, _: Site) -> u32 {
+    let old: u32;
+    // SAFETY: same contract.
+    unsafe {
+        asm!(
+            "atom.relaxed.cta.shared.cas.b32 {0}, [{1}], {2}, {3};",
+            out(reg32) old, in(reg32) address, in(reg32) expected, in(reg32) new, options(nostack)
+        )
+    }
+    old
+}
+
+/// # Safety
+/// `address` is an aligned, initialised place in shared memory.
+#[inline(always)]
 pub unsafe fn shared_load_u32(address: u32, _: Site) -> u32 {
     let value: u32;
     // SAFETY: same contract. Not `readonly`: other threads write the place between two calls.

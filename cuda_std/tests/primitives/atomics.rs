@@ -77,13 +77,14 @@ fn global_atomics() {
 #[kernel]
 unsafe fn on_shared(out: PtrMut<u64>) {
     let t = thread::thread_idx_x();
-    let (words, long) = (shared_array!(u32, 3), shared_array!(u64, 1));
-    // SAFETY: three words, one long; written before a barrier, read after one. Four results a block.
+    let (words, long) = (shared_array!(u32, 4), shared_array!(u64, 1));
+    // SAFETY: four words, one long; written before a barrier, read after one. Five results a block.
     unsafe {
         if t == 0 {
             words.store(0);
             words.add(1).store(u32::MAX);
             words.add(2).store(0);
+            words.add(3).store(5);
             long.store(u64::MAX);
         }
         thread::sync_threads();
@@ -91,27 +92,31 @@ unsafe fn on_shared(out: PtrMut<u64>) {
         atomic::shared_min_u32(words.add(1), 50 + t);
         atomic::shared_max_u32(words.add(2), 50 + t);
         atomic::shared_min_u64(long, u64::from(200 - t) << 32);
+        if atomic::shared_cas_u32(words.add(3), 5, 9) == 5 {
+            atomic::shared_add_u32(words, 1 << 20);
+        }
         thread::sync_threads();
         if t == 0 {
-            let row = out.add(4 * thread::block_idx_x() as usize);
-            for i in 0..3 {
+            let row = out.add(5 * thread::block_idx_x() as usize);
+            for i in 0..4 {
                 global::store(row.add(i as usize), words.add(i).load().into());
             }
-            global::store(row.add(3), long.load());
+            global::store(row.add(4), long.load());
         }
     }
 }
 
 #[test]
 fn shared_atomics() {
-    let mut out = Buffer::<u64>::new(4 * BLOCKS as usize);
+    let mut out = Buffer::<u64>::new(5 * BLOCKS as usize);
     let config = LaunchConfig::linear(BLOCKS.into(), THREADS);
-    // SAFETY: four results a block.
+    // SAFETY: five results a block.
     let stats = unsafe { emulator::launch(&OnShared::KERNEL, config, OnShared { out: out.as_mut_ptr() }) }.unwrap();
-    let row =
-        [u64::from(THREADS * (THREADS - 1) / 2), 50, u64::from(50 + THREADS - 1), u64::from(200 - THREADS + 1) << 32];
+    let sum = u64::from(THREADS * (THREADS - 1) / 2);
+    // One thread of each block changed the fourth word.
+    let row = [sum + (1 << 20), 50, u64::from(50 + THREADS - 1), 9, u64::from(200 - THREADS + 1) << 32];
     assert_eq!(out.to_vec(), row.repeat(BLOCKS as usize));
-    assert_eq!(stats.shared_atomics, u64::from(4 * ALL));
+    assert_eq!(stats.shared_atomics, u64::from(5 * ALL + BLOCKS));
     assert_eq!(stats.barriers, u64::from(2 * BLOCKS));
 }
 

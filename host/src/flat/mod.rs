@@ -12,13 +12,16 @@ mod row_ids;
 use std::borrow::Cow;
 use std::ops::Range;
 
+use cuda_std::PtrMut;
 use half::{bf16, f16};
 
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
-use self::row_ids::RowIds;
+pub(crate) use self::row_ids::RowIds;
+use crate::device::lanes::Lanes;
 use crate::device::open::open;
+use crate::device::runtime::Runtime;
 use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
@@ -57,10 +60,27 @@ pub(crate) trait FlatBackend: Send + Sync {
     fn truncate(&mut self, len: usize);
     /// Number of rows in the back end.
     fn len(&self) -> usize;
+    /// All rows, if they are in the memory of one device.
+    fn resident_rows(&self) -> Option<ResidentRows<'_>> {
+        None
+    }
+    /// All rows, if they are in host memory as they were added.
+    fn host_rows(&self) -> Option<VectorSlice<'_>> {
+        None
+    }
     /// Copies rows from row `first` on to `to`. Every row that `to` has room for exists.
     fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()>;
     /// Describes the device in words.
     fn describe(&self) -> String;
+}
+
+/// The rows of a flat index in the memory of a device, for kernels of other indexes.
+pub(crate) struct ResidentRows<'a> {
+    pub runtime: &'a Runtime,
+    pub lanes: &'a Lanes,
+    pub shape: VectorShape,
+    /// Rows of `shape.row_bytes()` bytes, also those that removed vectors left.
+    pub rows: PtrMut<u8>,
 }
 
 /// An exact nearest-neighbour index over vectors of one dimension and element type.
@@ -311,7 +331,8 @@ impl<T: Element> FlatIndex<T> {
         self.search_checked(queries, k, self.rows.live(), ids, distances)
     }
 
-    fn search_checked(
+    /// As [`search_into`](Self::search_into) among some rows, with arguments that were checked.
+    pub(crate) fn search_checked(
         &self,
         queries: &[T],
         k: usize,
@@ -353,7 +374,8 @@ impl<T: Element> FlatIndex<T> {
         Ok(found)
     }
 
-    fn check_search(&self, queries: &[T], k: usize) -> Result<usize> {
+    /// Checks k and queries. Returns the number of queries.
+    pub(crate) fn check_search(&self, queries: &[T], k: usize) -> Result<usize> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
@@ -365,11 +387,31 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// The rows among which a search with these options looks; `None` means all.
-    fn among<'a>(&'a self, options: &SearchOptions<'a>) -> Result<Option<Cow<'a, Bitset>>> {
+    pub(crate) fn among<'a>(&'a self, options: &SearchOptions<'a>) -> Result<Option<Cow<'a, Bitset>>> {
         let live = self.rows.live();
         let Some(filter) = options.filter else { return Ok(live.map(Cow::Borrowed)) };
         filter.check(self.len(), || self.rows.stamp())?;
         Ok(Some(if live.is_none() { Cow::Borrowed(filter) } else { Cow::Owned(self.rows.accepted(filter)) }))
+    }
+
+    /// The ids of the rows, for an index that adds to the rows.
+    pub(crate) fn row_ids(&self) -> &RowIds {
+        &self.rows
+    }
+
+    /// All rows, also those that removed vectors left, if they are in host memory.
+    pub(crate) fn host_rows(&self) -> Option<&[T]> {
+        self.backend.host_rows().map(VectorSlice::components)
+    }
+
+    /// All rows, also those that removed vectors left, if they are in the memory of one device.
+    pub(crate) fn resident_rows(&self) -> Option<ResidentRows<'_>> {
+        self.backend.resident_rows()
+    }
+
+    /// Copies rows from row `first` on, which exist, to `to`.
+    pub(crate) fn copy_rows(&self, first: usize, to: &mut [T]) -> Result<()> {
+        self.backend.rows(first as u64, VectorSliceMut::of(to))
     }
 
     /// Whether the index has a vector with this id. O(log len).

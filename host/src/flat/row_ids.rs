@@ -17,7 +17,7 @@ const STAMPED: usize = 1 << 16;
 
 /// Ids of rows, ascending, and the rows that hold a vector.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RowIds {
+pub(crate) struct RowIds {
     /// The id of each row; empty if the ids are the row numbers.
     ids: Vec<u64>,
     /// Number of rows.
@@ -43,7 +43,7 @@ pub(super) enum Room {
 
 impl RowIds {
     /// Number of rows, with those that removed vectors left.
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
@@ -53,17 +53,17 @@ impl RowIds {
     }
 
     /// Number of rows that removed vectors left.
-    pub(super) fn removed(&self) -> usize {
+    pub(crate) fn removed(&self) -> usize {
         self.rows - self.len
     }
 
     /// The rows that hold a vector; `None` if all do.
-    pub(super) fn live(&self) -> Option<&Bitset> {
+    pub(crate) fn live(&self) -> Option<&Bitset> {
         self.live.as_ref()
     }
 
     /// The id of a row.
-    pub(super) fn id(&self, row: usize) -> u64 {
+    pub(crate) fn id(&self, row: usize) -> u64 {
         if self.ids.is_empty() { row as u64 } else { self.ids[row] }
     }
 
@@ -81,12 +81,12 @@ impl RowIds {
     }
 
     /// The row of the vector with an id. O(log rows).
-    pub(super) fn find(&self, id: u64) -> Option<usize> {
+    pub(crate) fn find(&self, id: u64) -> Option<usize> {
         self.row(id).filter(|&row| self.is_live(row))
     }
 
     /// The rows that hold vectors, in order.
-    pub(super) fn live_rows(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn live_rows(&self) -> impl Iterator<Item = usize> {
         (0..self.rows).filter(|&row| self.is_live(row))
     }
 
@@ -98,7 +98,7 @@ impl RowIds {
     }
 
     /// The least id above all others: one past the greatest, 0 without vectors. The last row always holds a vector.
-    pub(super) fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.rows.checked_sub(1).map_or(0, |last| self.id(last) + 1)
     }
 
@@ -131,7 +131,7 @@ impl RowIds {
     }
 
     /// Replaces row numbers in results by ids.
-    pub(super) fn name(&self, rows: &mut [u64]) {
+    pub(crate) fn name(&self, rows: &mut [u64]) {
         if !self.ids.is_empty() {
             let named = |row: &mut u64| *row = if *row == NONE { NONE } else { self.ids[*row as usize] };
             rows.par_iter_mut().with_min_len(1 << 14).for_each(named);

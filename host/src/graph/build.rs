@@ -19,7 +19,7 @@ const BATCH_TIME: Duration = Duration::from_secs(1);
 const BATCH_BYTES: usize = 256 << 20;
 
 /// An index with which a k-NN graph can be made: [`FlatIndex`], which makes an exact graph, or [`IvfIndex`].
-pub trait GraphIndex<T: Element>: Sync {
+pub trait KnnIndex<T: Element>: Sync {
     /// Number of vectors in the index.
     fn len(&self) -> usize;
 
@@ -51,7 +51,7 @@ pub trait GraphIndex<T: Element>: Sync {
     fn identity(&self) -> Result<String>;
 }
 
-impl<T: Element> GraphIndex<T> for FlatIndex<T> {
+impl<T: Element> KnnIndex<T> for FlatIndex<T> {
     fn len(&self) -> usize {
         FlatIndex::len(self)
     }
@@ -78,7 +78,7 @@ impl<T: Element> GraphIndex<T> for FlatIndex<T> {
 }
 
 /// Searches probe the number of lists that [`IvfIndex::set_probes`] has set.
-impl<T: Element> GraphIndex<T> for IvfIndex<T> {
+impl<T: Element> KnnIndex<T> for IvfIndex<T> {
     fn len(&self) -> usize {
         IvfIndex::len(self)
     }
@@ -150,7 +150,7 @@ impl KnnGraph {
     /// # Errors
     /// [`Error::ZeroK`], [`Error::RaggedVectors`]; [`Error::WrongBase`] if the index holds another number of vectors;
     /// [`Error::IdsAreNotRows`]; [`Error::ResultTooLarge`]; and the errors of the index's search.
-    pub fn run<T: Element>(&self, index: &impl GraphIndex<T>, base: &[T]) -> Result<(Graph, Vec<f32>)> {
+    pub fn run<T: Element>(&self, index: &impl KnnIndex<T>, base: &[T]) -> Result<(Graph, Vec<f32>)> {
         let rows = self.check(index, base)?;
         let (mut neighbours, mut distances): (Vec<u32>, Vec<f32>) = (Vec::new(), Vec::new());
         let slots = rows
@@ -185,7 +185,7 @@ impl KnnGraph {
     /// kind `NotFound` if they were removed or replaced during the run.
     pub fn write<T: Element>(
         &self,
-        index: &impl GraphIndex<T>,
+        index: &impl KnnIndex<T>,
         base: &[T],
         out: impl AsRef<Path>,
         distances: Option<&Path>,
@@ -225,7 +225,7 @@ impl KnnGraph {
     }
 
     /// Checks that base and index agree. Returns the number of rows of the base.
-    fn check<T: Element>(&self, index: &impl GraphIndex<T>, base: &[T]) -> Result<usize> {
+    fn check<T: Element>(&self, index: &impl KnnIndex<T>, base: &[T]) -> Result<usize> {
         if self.k == 0 {
             return Err(Error::ZeroK);
         }
@@ -248,7 +248,7 @@ impl KnnGraph {
     /// time, so memory holds two batches.
     fn batches<T: Element>(
         &self,
-        index: &impl GraphIndex<T>,
+        index: &impl KnnIndex<T>,
         base: &[T],
         first: usize,
         mut keep: impl FnMut(Range<usize>, &[u32], &[f32]) -> Result<()> + Send,
@@ -282,7 +282,7 @@ struct Searches<'a, T: Element, I> {
     most: usize,
 }
 
-impl<'a, T: Element, I: GraphIndex<T>> Searches<'a, T, I> {
+impl<'a, T: Element, I: KnnIndex<T>> Searches<'a, T, I> {
     fn new(graph: &KnnGraph, index: &'a I, base: &'a [T], first: usize) -> Result<Self> {
         // Each row is one of its neighbours, usually the first.
         let too_large = Error::ResultTooLarge { queries: base.len() / index.dim(), k: graph.k };

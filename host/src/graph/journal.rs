@@ -24,7 +24,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::build::GraphIndex;
+use super::build::KnnIndex;
 use crate::Element;
 use crate::error::{Error, FileDefect, Result};
 use crate::io::checksum::{of_bytes, xxh64};
@@ -44,7 +44,7 @@ pub(super) struct Recipe {
 
 impl Recipe {
     /// Describes a run. It reads the whole base and the whole index for checksums: O(bytes), in parallel.
-    pub fn new<T: Element>(index: &impl GraphIndex<T>, base: &[T], rows: usize, k: usize) -> Result<Self> {
+    pub fn new<T: Element>(index: &impl KnnIndex<T>, base: &[T], rows: usize, k: usize) -> Result<Self> {
         let base = format!("{:016x}", of_bytes(bytemuck::cast_slice(base)));
         let words = vec![
             ("version", VERSION.to_string()),

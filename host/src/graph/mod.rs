@@ -50,7 +50,7 @@ use std::path::Path as FilePath;
 
 use rayon::prelude::*;
 
-pub use self::build::{GraphIndex, KnnGraph, Progress};
+pub use self::build::{KnnGraph, KnnIndex, Progress};
 pub use self::components::Components;
 pub use self::path::Path;
 use crate::error::{Error, FileDefect, Result};
@@ -165,7 +165,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::WrongBase`] if index or base do not have one vector for each node; and the errors of the index's search.
-    pub fn accuracy<T: Element>(&self, exact: &impl GraphIndex<T>, base: &[T], sample: usize) -> Result<f64> {
+    pub fn accuracy<T: Element>(&self, exact: &impl KnnIndex<T>, base: &[T], sample: usize) -> Result<f64> {
         let (nodes, dim) = (self.len(), exact.dim());
         for actual in [exact.len(), check_vectors(base, dim, Input::Base)?] {
             check_rows(nodes, actual)?;

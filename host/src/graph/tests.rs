@@ -63,7 +63,7 @@ impl<'a> Failing<'a> {
     }
 }
 
-impl GraphIndex<f32> for Failing<'_> {
+impl KnnIndex<f32> for Failing<'_> {
     fn len(&self) -> usize {
         self.index.len()
     }
@@ -106,7 +106,7 @@ impl Folder {
         self.folder.path().join(name)
     }
 
-    fn write(&self, graph: &KnnGraph, index: &impl GraphIndex<f32>, base: &[f32]) -> crate::Result<usize> {
+    fn write(&self, graph: &KnnGraph, index: &impl KnnIndex<f32>, base: &[f32]) -> crate::Result<usize> {
         graph.write(index, base, self.path(self.names.0), Some(&self.path(self.names.1)), &mut |_| ())
     }
 

@@ -77,6 +77,9 @@ pub struct IndexInfo {
 }
 
 impl IndexInfo {
+    /// Number of bytes of a header.
+    pub(crate) const HEADER: usize = format::HEADER;
+
     /// Reads the header of an index file; only [`IvfIndex::load`] checks the rest. O(1).
     ///
     /// # Errors
@@ -87,8 +90,15 @@ impl IndexInfo {
         let mut header = Vec::new();
         let read = file.take(format::HEADER as u64).read_to_end(&mut header);
         read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        let (shape, ..) =
-            format::decode(&header, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
+        Self::of_header(&header, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+    }
+
+    /// Decodes the first bytes of an index file of `bytes` bytes.
+    ///
+    /// # Errors
+    /// The defect of the header.
+    pub(crate) fn of_header(header: &[u8], bytes: u64) -> Result<Self, FileDefect> {
+        let (shape, ..) = format::decode(header, bytes)?;
         Ok(Self {
             element: shape.element,
             dim: shape.dim as usize,

@@ -1,15 +1,15 @@
 //! Random sequences of changes and searches of one index, against an ordered map of vectors.
 //!
 //! Every operation is one that a user may call, also with ids that are wrong. After a refused one, the index must be as before. A case is
-//! [`OPERATIONS`] operations, so 1,000 cases of each kind of index are 100,000 operations:
+//! [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000 operations of each:
 //!
 //! ```text
-//! WARPANN_PROPERTY_CASES=2000 cargo test -p warpann-tests --test property changes::cpu
+//! WARPANN_PROPERTY_CASES=3000 cargo test -p warpann-tests --test property changes::cpu
 //! ```
 
 use std::collections::BTreeMap;
 
-use warpann::{Bitset, Device, Error, FlatIndex, Index, IvfIndex, Metric, Placement, SearchOptions};
+use warpann::{Bitset, Device, Error, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Placement, SearchOptions};
 
 use crate::data::{Component, Random};
 use crate::reference::{NO_ID, badness, defined, worst};
@@ -33,7 +33,8 @@ struct Pair<I> {
     filter: Option<(Bitset, Vec<u64>, u64)>,
 }
 
-/// The case of a seed: of a flat index if the seed is even, of inverted files if it is odd.
+/// The case of a seed: in turn of a flat index, of inverted files, and of a graph whose beam is as wide as the index, so that its walks meet
+/// every vector. A graph's walks are on the CPU, so other devices have no cases of graphs.
 ///
 /// # Errors
 /// The case and the first difference, in words.
@@ -53,7 +54,15 @@ fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device) -> O
         _ => device.into(),
     };
     let text = |error: Error| error.to_string();
-    if seed.is_multiple_of(2) {
+    let kind = if device == Device::Cpu { seed % 3 } else { seed % 2 };
+    if kind == 2 {
+        let builder = GraphIndex::<T>::builder(dim).metric(metric).device(placement.clone());
+        let index = builder.degree(4 + random.below(5)).exact_ratio(0).beam(10 * IDS).build().map_err(text)?;
+        let pair = Pair { index, model: Vectors::new(), placement, options: SearchOptions::new(), filter: None };
+        return run(pair, random, |index| index.compact())
+            .map_err(|failure| format!("{failure}\ngraph, {dim}, {metric:?}"));
+    }
+    if kind == 0 {
         let index = FlatIndex::<T>::builder(dim).metric(metric).device(placement.clone()).build().map_err(text)?;
         let pair = Pair { index, model: Vectors::new(), placement, options: SearchOptions::new(), filter: None };
         return run(pair, random, |index| index.compact())

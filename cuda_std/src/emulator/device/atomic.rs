@@ -79,25 +79,35 @@ pub unsafe fn cas_u32(p: *mut u32, expected: u32, new: u32, site: Site) -> u32 {
     }
 }
 
+/// Checks an atomic on shared memory, and replaces the value there by what `combine` makes of it. Returns the value before.
+///
+/// # Safety
+/// `address` is an aligned, initialised place in shared memory.
+#[inline(always)]
+unsafe fn shared<T: Copy, const BYTES: u32>(address: u32, site: Site, combine: impl FnOnce(T) -> T) -> T {
+    let lane = current();
+    // SAFETY: the running thread's block is alive, and the access was checked.
+    unsafe {
+        let block: &mut Block = &mut *(*lane).block;
+        block.stats.shared_atomics += 1;
+        if let Err(kind) = block.shared.atomic::<BYTES>(lane, address, site) {
+            fail(lane, site, kind);
+        }
+        let place = block.shared.place(address).cast::<T>();
+        let old = place.read();
+        place.write(combine(old));
+        old
+    }
+}
+
 macro_rules! shared {
     ($($name:ident($t:ty) = $combine:expr;)*) => {$(
         /// # Safety
         /// `address` is an aligned, initialised place in shared memory.
         #[inline(always)]
         pub unsafe fn $name(address: u32, value: $t, site: Site) -> $t {
-            let lane = current();
-            // SAFETY: the running thread's block is alive, and the access was checked.
-            unsafe {
-                let block: &mut Block = &mut *(*lane).block;
-                block.stats.shared_atomics += 1;
-                if let Err(kind) = block.shared.atomic::<{ size_of::<$t>() as u32 }>(lane, address, site) {
-                    fail(lane, site, kind);
-                }
-                let place = block.shared.place(address).cast::<$t>();
-                let old = place.read();
-                place.write($combine(old, value));
-                old
-            }
+            // SAFETY: same contract.
+            unsafe { shared::<$t, { size_of::<$t>() as u32 }>(address, site, |old| $combine(old, value)) }
         }
     )*};
 }
@@ -107,6 +117,14 @@ shared! {
     shared_min_u32(u32) = Ord::min;
     shared_max_u32(u32) = Ord::max;
     shared_min_u64(u64) = Ord::min;
+}
+
+/// # Safety
+/// `address` is an aligned, initialised place in shared memory.
+#[inline(always)]
+pub unsafe fn shared_cas_u32(address: u32, expected: u32, new: u32, site: Site) -> u32 {
+    // SAFETY: same contract.
+    unsafe { shared::<u32, 4>(address, site, |old| if old == expected { new } else { old }) }
 }
 
 /// # Safety

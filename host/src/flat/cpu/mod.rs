@@ -272,6 +272,10 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         self.largest.truncate(len.div_ceil(BLOCK));
     }
 
+    fn host_rows(&self) -> Option<VectorSlice<'_>> {
+        Some(VectorSlice::of(&self.rows, self.dim))
+    }
+
     fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()> {
         let (to, start) = (to.components::<T>(), first as usize * self.dim);
         to.copy_from_slice(&self.rows[start..start + to.len()]);

@@ -27,7 +27,7 @@ use self::among::{MOST_LEFT_OUT, accepted, numbers_of};
 use self::copies::scatter_rows;
 use self::exact::{Block, Tuning};
 use self::preparation::Preparation;
-use super::{FlatBackend, runs_of};
+use super::{FlatBackend, ResidentRows, runs_of};
 use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
@@ -533,6 +533,12 @@ impl FlatBackend for FlatDevice {
                 Ok(())
             }
         }
+    }
+
+    fn resident_rows(&self) -> Option<ResidentRows<'_>> {
+        let BaseRows::Device(resident) = &self.rows else { return None };
+        let rows = self.set(resident).rows();
+        Some(ResidentRows { runtime: &self.runtime, lanes: &self.lanes, shape: self.shape, rows })
     }
 
     fn describe(&self) -> String {

@@ -1,0 +1,205 @@
+//! Making a graph, and changing one.
+//!
+//! ```text
+//! build:   candidates = the 2 · degree nearest neighbours of each row: exact, or through an inverted file from IVF_ROWS rows on
+//!          edges = prune(candidates)                                   prune.rs
+//!          of each row, the first half of its edges; then edges back along those that lead to it, the best first; then the other half
+//!          connect                                                     links.rs
+//! insert:  for each batch of new rows:
+//!              candidates = the beam of a walk, and the nearest rows of the batch
+//!              edges = prune(candidates); each edge also back, with another pruning where a node has no place
+//! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to
+//! ```
+//! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph depends on the rows,
+//! their order and the settings alone.
+
+use super::distance::WalkDistance;
+use super::links::{Links, NO_NODE};
+use super::prune::Pruner;
+use super::walk::{Walker, node_of};
+use crate::graph::{Graph, KnnGraph};
+use crate::ivf::IvfIndex;
+use crate::parallel::{Loop, ParallelSlice};
+use crate::{Bitset, Element, FlatIndex, Metric, Placement, Result, host_memory};
+
+/// Smallest number of rows whose neighbours come from an inverted file.
+const IVF_ROWS: usize = 20_000;
+/// Lists that a search for neighbours probes.
+const IVF_PROBES: usize = 24;
+/// Largest number of rows that are inserted at a time. Each is compared with all others.
+const BATCH: usize = 1024;
+
+/// The settings of a graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) metric: Metric,
+    pub(super) degree: usize,
+    pub(super) seed: u64,
+}
+
+/// The 2 · degree nearest neighbours of each row.
+pub(super) fn neighbours<T: Element>(
+    rows: &[T],
+    dim: usize,
+    settings: Settings,
+    placement: &Placement,
+) -> Result<Graph> {
+    let Settings { metric, degree, seed } = settings;
+    let knn = KnnGraph::new(2 * degree);
+    let count = rows.len() / dim;
+    if count < IVF_ROWS {
+        let mut index = FlatIndex::<T>::new(dim, metric, placement.clone())?;
+        index.add(rows)?;
+        return Ok(knn.run(&index, rows)?.0);
+    }
+    let lists = 4 * (count as f64).sqrt() as usize;
+    let mut index = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).device(placement.clone()).build()?;
+    index.train(rows)?;
+    index.add(rows)?;
+    index.set_probes(IVF_PROBES)?;
+    Ok(knn.run(&index, rows)?.0)
+}
+
+/// The graph of rows with these nearest neighbours. O(rows · degree² · dim) at most.
+pub(super) fn build(distance: &WalkDistance<'_>, neighbours: &Graph, degree: usize) -> Result<Links> {
+    let count = neighbours.len();
+    let mut pruned: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[count, degree])?)?;
+    pruned.par_chunks_exact_mut(degree).enumerate().for_each_init(Pruner::default, |pruner, (node, places)| {
+        let row = neighbours.row(node);
+        let some = &row[..row.iter().position(|&other| other == NO_NODE).unwrap_or(row.len())];
+        let chosen = pruner.choose(distance, node as u32, (&[], some), degree);
+        places[..chosen.len()].copy_from_slice(chosen);
+    });
+    // The edges back, those along the best edges first.
+    let mut back: Vec<u32> = host_memory::filled(NO_NODE, pruned.len())?;
+    let mut lengths: Vec<u32> = host_memory::zeroed(count)?;
+    for place in 0..degree {
+        for node in 0..count {
+            let other = pruned[node * degree + place];
+            if other != NO_NODE {
+                let length = &mut lengths[other as usize];
+                if (*length as usize) < degree {
+                    back[other as usize * degree + *length as usize] = node as u32;
+                    *length += 1;
+                }
+            }
+        }
+    }
+    let mut links = Links::new(count, degree)?;
+    let mut edges = Vec::with_capacity(degree);
+    for node in 0..count {
+        let places = node * degree..(node + 1) * degree;
+        let (near, far) = pruned[places.clone()].split_at(degree / 2);
+        edges.clear();
+        for &other in near.iter().chain(&back[places]).chain(far) {
+            if other != NO_NODE && edges.len() < degree && !edges.contains(&other) {
+                edges.push(other);
+            }
+        }
+        links.set(node as u32, &edges);
+    }
+    links.connect_without(distance, &[]);
+    Ok(links)
+}
+
+/// Gives edges to new rows, which ascend, and edges to them to others. A row may be a node whose vector was replaced. `live` are the rows that
+/// hold vectors; `None` if all do. For each row a walk, and O(degree² · dim).
+pub(super) fn insert(
+    links: &mut Links,
+    distance: &WalkDistance<'_>,
+    rows: &[u32],
+    live: Option<&Bitset>,
+) -> Result<()> {
+    let mut rest = rows;
+    while !rest.is_empty() {
+        let (batch, later) = rest.split_at(rest.len().min(BATCH));
+        insert_batch(links, distance, batch, live)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+fn insert_batch(links: &mut Links, distance: &WalkDistance<'_>, batch: &[u32], live: Option<&Bitset>) -> Result<()> {
+    let degree = links.degree();
+    let graph = &*links;
+    let choose = |(walker, pruner): &mut (Walker, Pruner), &node: &u32| -> Vec<u32> {
+        distance.query(distance.rows(), node as usize, &mut walker.query);
+        let holds = |&other: &u32| other != node && live.is_none_or(|live| live.get(other as usize));
+        let mut candidates = walker.nearest_of(distance, batch, degree + 1);
+        candidates.extend(walker.walk(distance, graph, 2 * degree).iter().map(|&place| node_of(place)));
+        candidates.retain(holds);
+        candidates.sort_unstable();
+        candidates.dedup();
+        let held: Vec<u32> = graph.children(node).collect();
+        pruner.choose(distance, node, (&held, &candidates), degree).to_vec()
+    };
+    let mut chosen: Vec<Vec<u32>> = Vec::new();
+    batch.par_iter().map_init(Default::default, choose, &mut chosen);
+    // The edges back, as (node, new neighbour).
+    let mut back: Vec<(u32, u32)> = Vec::new();
+    for (&node, edges) in batch.iter().zip(&chosen) {
+        links.set(node, edges);
+        back.extend(edges.iter().map(|&other| (other, node)));
+    }
+    back.sort_unstable();
+    let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
+    let graph = &*links;
+    let join = |pruner: &mut Pruner, group: &&[(u32, u32)]| -> Vec<u32> {
+        let node = group[0].0;
+        let mut edges = graph.of(node).to_vec();
+        for &(_, other) in *group {
+            if !edges.contains(&other) {
+                edges.push(other);
+            }
+        }
+        if edges.len() > degree {
+            let held: Vec<u32> = graph.children(node).collect();
+            edges = pruner.choose(distance, node, (&held, &edges), degree).to_vec();
+        }
+        edges
+    };
+    let mut joined: Vec<Vec<u32>> = Vec::new();
+    groups.par_iter().map_init(Pruner::default, join, &mut joined);
+    let changed: Vec<u32> = groups.iter().map(|group| group[0].0).collect();
+    changed.iter().zip(&joined).for_each(|(&node, edges)| links.set(node, edges));
+    links.reach(changed.into_iter().filter(|&node| links.is_reached(node)).collect());
+    links.adopt(distance, batch);
+    Ok(())
+}
+
+/// The graph after its rows have moved: `moved` has the new number of each old row, or [`NO_NODE`] if its vector is gone. `rows` is the new number
+/// of rows; those that no old row moved to have no edges. No node has a parent yet.
+pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &[u32], rows: usize) -> Result<Links> {
+    let degree = old.degree();
+    let mut before: Vec<u32> = host_memory::filled(NO_NODE, rows)?;
+    for (row, &node) in moved.iter().enumerate() {
+        if node != NO_NODE {
+            before[node as usize] = row as u32;
+        }
+    }
+    let mut links = Links::new(rows, degree)?;
+    let nodes = links.edges_mut().par_chunks_exact_mut(degree).zip(before.par_iter()).enumerate();
+    nodes.for_each_init(Default::default, |(pruner, edges): &mut (Pruner, Vec<u32>), (node, (places, &row))| {
+        if row == NO_NODE {
+            return;
+        }
+        edges.clear();
+        let add = |other: u32, edges: &mut Vec<u32>| {
+            let other = moved[other as usize];
+            if other != NO_NODE && other as usize != node && !edges.contains(&other) {
+                edges.push(other);
+            }
+        };
+        let mut lost = false;
+        for &other in old.of(row) {
+            add(other, edges);
+            if moved[other as usize] == NO_NODE {
+                lost = true;
+                old.of(other).iter().for_each(|&far| add(far, edges));
+            }
+        }
+        let edges = if lost { pruner.choose(distance, node as u32, (&[], edges), degree) } else { edges };
+        places[..edges.len()].copy_from_slice(edges);
+    });
+    Ok(links)
+}

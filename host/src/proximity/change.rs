@@ -1,0 +1,224 @@
+//! Changes of a [`GraphIndex`]: the flat index changes its rows first, and then the graph follows.
+//!
+//! | change of the rows | what happens to the edges |
+//! |---|---|
+//! | rows are appended, or a row gets another vector | the rows are inserted ([`build::insert`]) |
+//! | a vector is removed | nothing: walks go through its row |
+//! | rows move, because a quarter of them was removed, the last ones were, or new ids lie between others | edges are renumbered, those to removed rows replaced, and the start nodes chosen anew ([`build::moved`]) |
+//! | at least half of the rows are new | the graph is made anew |
+//! | there are four times as many rows as when the start nodes were chosen | they are chosen anew |
+//!
+//! A change of the rows either fails, and then nothing has changed, or it is done. If there is then no memory for the graph, the index has none:
+//! its searches are exact until the next change makes a graph.
+
+use super::build::{self, build, neighbours};
+use super::distance::WalkDistance;
+use super::links::{Links, NO_NODE, start_count};
+use super::{GraphIndex, MAX_NODES};
+use crate::flat::RowIds;
+use crate::validate::check_rows;
+use crate::vectors::VectorSlice;
+use crate::{Element, Placement, Result, host_memory};
+
+/// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
+/// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
+const FEW: usize = 16;
+
+impl<T: Element> GraphIndex<T> {
+    /// Adds the vectors of `rows`, row-major, `dim` components each. Their ids count up from 0, or from one past the greatest id in the index. A
+    /// walk and O(degree² · dim) for each; the graph is made anew if the new vectors are more than the old ones.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::add`](crate::FlatIndex::add); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
+    pub fn add(&mut self, rows: &[T]) -> Result<()> {
+        self.check_room(rows)?;
+        let before = self.flat.row_ids().clone();
+        let first = before.next();
+        let mut added = host_memory::with_room(rows.len() / self.dim())?;
+        self.flat.add(rows)?;
+        added.extend(first..first + (rows.len() / self.dim()) as u64);
+        self.follow(&before, &added);
+        Ok(())
+    }
+
+    /// Adds the vectors of `rows`, row-major, with one id for each, as [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids).
+    ///
+    /// # Errors
+    /// As [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
+    pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        self.check_room(rows)?;
+        let before = self.flat.row_ids().clone();
+        self.flat.add_with_ids(rows, ids)?;
+        self.follow(&before, ids);
+        Ok(())
+    }
+
+    /// Adds the vectors of `rows`, and replaces those whose ids the index has. Returns the number of replaced vectors. A replaced vector costs as
+    /// much as a new one.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::upsert`](crate::FlatIndex::upsert); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
+    pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
+        self.check_room(rows)?;
+        let before = self.flat.row_ids().clone();
+        let replaced = self.flat.upsert(rows, ids)?;
+        self.follow(&before, ids);
+        Ok(replaced)
+    }
+
+    /// Removes the vectors with these ids, in any order. O(ids · log len), and O(len · degree) if rows move: if the last ones are
+    /// removed, or a quarter of all.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::remove`](crate::FlatIndex::remove).
+    pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        let before = self.flat.row_ids().clone();
+        self.flat.remove(ids)?;
+        self.follow(&before, &[]);
+        Ok(())
+    }
+
+    /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of
+    /// removed vectors.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::remove_if_present`](crate::FlatIndex::remove_if_present).
+    pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
+        let before = self.flat.row_ids().clone();
+        let removed = self.flat.remove_if_present(ids)?;
+        self.follow(&before, &[]);
+        Ok(removed)
+    }
+
+    /// Removes all vectors. The settings stay.
+    pub fn clear(&mut self) {
+        self.flat.clear();
+        self.copy.clear();
+        self.links = None;
+        self.device_links.clear();
+    }
+
+    /// Adds the vectors of `other`, with their ids, to this index: as [`add_with_ids`](Self::add_with_ids).
+    ///
+    /// # Errors
+    /// As [`FlatIndex::merge`](crate::FlatIndex::merge); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
+    pub fn merge(&mut self, other: &GraphIndex<T>) -> Result<()> {
+        check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
+        let before = self.flat.row_ids().clone();
+        self.flat.merge(&other.flat)?;
+        self.follow(&before, &other.ids());
+        Ok(())
+    }
+
+    /// Moves the vectors together that are left after removals, and replaces edges to removed ones. [`remove`](Self::remove) does so by itself
+    /// when a quarter of the rows is left over. O(len · (dim + degree)).
+    ///
+    /// # Errors
+    /// As [`FlatIndex::compact`](crate::FlatIndex::compact).
+    pub fn compact(&mut self) -> Result<()> {
+        let before = self.flat.row_ids().clone();
+        self.flat.compact()?;
+        self.follow(&before, &[]);
+        Ok(())
+    }
+
+    /// Moves the vectors to other devices, as [`FlatIndex::move_to`](crate::FlatIndex::move_to).
+    ///
+    /// # Errors
+    /// As [`FlatIndex::move_to`](crate::FlatIndex::move_to).
+    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
+        let (before, placement) = (self.flat.row_ids().clone(), device.into());
+        self.flat.move_to(placement.clone())?;
+        self.builder.placement = placement;
+        self.copy = Vec::new();
+        self.follow(&before, &[]);
+        Ok(())
+    }
+
+    fn check_room(&self, rows: &[T]) -> Result<()> {
+        check_rows((self.flat.row_ids().rows() + rows.len() / self.dim()) as u64, MAX_NODES)
+    }
+
+    /// Changes the graph after a change of the rows, whose ids were `before`. `changed` are the ids of new vectors.
+    fn follow(&mut self, before: &RowIds, changed: &[u64]) {
+        let links = self.links.take();
+        let copied = self.copy_rows(before, changed);
+        if copied.is_err() {
+            // A part of the copy may be old. The next change copies all rows.
+            self.copy = Vec::new();
+        }
+        let followed = copied.and_then(|()| self.followed(links, before, changed));
+        self.links = followed.unwrap_or_default();
+        self.device_links.clear();
+    }
+
+    /// Copies the rows to host memory, unless the flat index has them there.
+    fn copy_rows(&mut self, before: &RowIds, changed: &[u64]) -> Result<()> {
+        if self.flat.host_rows().is_some() {
+            return Ok(());
+        }
+        let (after, dim) = (self.flat.row_ids(), self.flat.dim());
+        let count = after.rows() * dim;
+        let kept = if moves(before, after) { 0 } else { self.copy.len().min(count) };
+        let more = count.saturating_sub(self.copy.len());
+        host_memory::reserve(&mut self.copy, more)?;
+        self.copy.resize(count, T::default());
+        self.flat.copy_rows(kept / dim, &mut self.copy[kept..])?;
+        for row in changed.iter().filter_map(|&id| after.find(id)).filter(|row| row * dim < kept) {
+            self.flat.copy_rows(row, &mut self.copy[row * dim..][..dim])?;
+        }
+        Ok(())
+    }
+
+    /// Copies all rows to host memory, unless the flat index has them there.
+    pub(super) fn copy_all_rows(&mut self) -> Result<()> {
+        self.copy_rows(&RowIds::default(), &[])
+    }
+
+    /// The graph of the rows after a change, made of the one before it.
+    fn followed(&mut self, links: Option<Links>, before: &RowIds, changed: &[u64]) -> Result<Option<Links>> {
+        let after = self.flat.row_ids();
+        let rows = after.rows();
+        if rows <= self.exact_ratio().saturating_mul(FEW) || rows == 0 {
+            return Ok(None);
+        }
+        let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
+        new.sort_unstable();
+        let Some(mut links) = links.filter(|_| 2 * new.len() < rows) else { return self.rebuilt() };
+        let distance = WalkDistance::new(self.metric(), VectorSlice::of(self.rows(), self.dim()));
+        if moves(before, after) {
+            let moved: Vec<u32> = (0..links.len()).map(|row| moved_to(before, after, row)).collect();
+            links = build::moved(&links, &distance, &moved, rows)?;
+            // The new rows have no edges yet, and get their parents when they are inserted.
+            links.connect_without(&distance, &new);
+        } else {
+            links.grow(rows)?;
+        }
+        build::insert(&mut links, &distance, &new, after.live())?;
+        if 2 * links.starts().len() < start_count(rows) {
+            links.connect_without(&distance, &[]);
+        }
+        Ok(Some(links))
+    }
+
+    /// A new graph of all rows, after those that removed vectors left are gone.
+    fn rebuilt(&mut self) -> Result<Option<Links>> {
+        let before = self.flat.row_ids().clone();
+        self.flat.compact()?;
+        self.copy_rows(&before, &[])?;
+        let neighbours = neighbours(self.rows(), self.dim(), self.builder.settings, &self.builder.placement)?;
+        build(&self.walk_distance(), &neighbours, self.degree()).map(Some)
+    }
+}
+
+/// Whether a row before a change has another id, or none, after it.
+fn moves(before: &RowIds, after: &RowIds) -> bool {
+    after.rows() < before.rows() || (0..before.rows()).any(|row| before.id(row) != after.id(row))
+}
+
+/// The row to which a row moved; [`NO_NODE`] if its vector is gone.
+fn moved_to(before: &RowIds, after: &RowIds, row: usize) -> u32 {
+    // A removed vector whose id came back is a new vector.
+    let held = before.live().is_none_or(|live| live.get(row));
+    after.find(before.id(row)).filter(|_| held).map_or(NO_NODE, |row| row as u32)
+}

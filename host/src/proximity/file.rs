@@ -1,0 +1,338 @@
+//! Files of a [`GraphIndex`]: a header, the file of the flat index, and the graph.
+//!
+//! All numbers are little-endian. The header has [`HEADER`] bytes:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 0..8 | [`MAGIC`] |
+//! | 8..12 | [`VERSION`] |
+//! | 12..16 | degree: u32 |
+//! | 16..40 | beam, exact ratio, seed: u64 each |
+//! | 40..48 | bytes of the flat index's file: u64 |
+//! | 48..56 | number of start nodes: u64; 0 if there is no graph |
+//! | 56..64 | checksum of the graph, as of a section of an index file |
+//! | 64..120 | zeros |
+//! | 120..128 | XXH64 of bytes 0..120 |
+//!
+//! The file of the flat index follows, which an [`IvfIndex`](crate::IvfIndex) with one list writes too. It has its own header and checksums. Then,
+//! from the next multiple of 64 with zeros before it, come the start nodes and the edges: u32, `degree` places for each vector in the order of
+//! ids. Parents are not stored, because they follow from the edges. Rows that removed vectors left are not stored either: the file is that of the
+//! index after [`GraphIndex::compact`]. So one index has one file, and loading and saving it again gives the same bytes.
+
+use std::borrow::Cow;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use super::build;
+use super::distance::WalkDistance;
+use super::gpu::DeviceLinks;
+use super::links::{Links, NO_NODE};
+use super::{DEGREES, GraphIndex};
+use crate::error::{Error, FileDefect, Result};
+use crate::io::checksum::{of_bytes, xxh64};
+use crate::io::{self, Open};
+use crate::ivf::IndexInfo;
+use crate::vectors::VectorSlice;
+use crate::{Element, ElementType, FlatIndex, Metric, Placement, host_memory};
+
+/// Number of bytes of the header.
+const HEADER: usize = 128;
+/// The first bytes of a file.
+const MAGIC: [u8; 8] = *b"wpn\r\n\x1a\nG";
+/// The version that this program writes and reads.
+const VERSION: u32 = 1;
+/// The graph starts at a multiple of this number of bytes.
+const ALIGNMENT: usize = 64;
+/// Place of the header's checksum.
+const SUM: usize = HEADER - 8;
+/// The path in errors about bytes that were not read from a file.
+const IN_MEMORY: &str = "(an index in memory)";
+
+/// The content of a file of a [`GraphIndex`] according to its headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct GraphInfo {
+    /// Type of the components; the `T` of the [`GraphIndex`] that can load the file.
+    pub element: ElementType,
+    /// Number of components of a vector.
+    pub dim: usize,
+    /// The metric of the index.
+    pub metric: Metric,
+    /// Number of vectors.
+    pub vectors: u64,
+    /// Largest number of edges of a vector.
+    pub degree: usize,
+    /// Number of vectors that a walk keeps unless its options set another.
+    pub beam: u64,
+    /// Number of vectors with which each walk begins; 0 if searches are exact.
+    pub starts: u64,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+}
+
+impl GraphInfo {
+    /// Reads the headers of a file; only [`GraphIndex::load`] checks the rest. O(1).
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::BadFile`] if it is not a file of a graph index, a header is damaged, or its length contradicts the headers.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let (file, bytes) = io::open_regular(path)?;
+        let mut first = Vec::new();
+        let read = file.take((HEADER + IndexInfo::HEADER) as u64).read_to_end(&mut first);
+        read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        Self::of(&first, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+    }
+
+    /// Whether a file starts as files of a [`GraphIndex`] do. O(1).
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn is_graph(path: impl AsRef<Path>) -> Result<bool> {
+        let path = path.as_ref();
+        let mut first = Vec::new();
+        let read = io::open_regular(path)?.0.take(MAGIC.len() as u64).read_to_end(&mut first);
+        read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        Ok(first == MAGIC)
+    }
+
+    fn of(first: &[u8], bytes: u64) -> Result<Self, FileDefect> {
+        let header = Header::decode(first)?;
+        let flat = IndexInfo::of_header(&first[HEADER..], header.flat_bytes)?;
+        let IndexInfo { element, dim, metric, vectors, .. } = flat;
+        header.check_length(vectors, bytes)?;
+        let Header { degree, beam, starts, .. } = header;
+        Ok(Self { element, dim, metric, vectors, degree: degree as usize, beam, starts, bytes })
+    }
+}
+
+/// The header of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Header {
+    degree: u32,
+    beam: u64,
+    exact_ratio: u64,
+    seed: u64,
+    flat_bytes: u64,
+    starts: u64,
+    checksum: u64,
+}
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC);
+        put(8, bytemuck::cast_slice(&[VERSION, self.degree]));
+        let longs = [self.beam, self.exact_ratio, self.seed, self.flat_bytes, self.starts, self.checksum];
+        put(16, bytemuck::cast_slice(&longs));
+        let sum = xxh64(&header[..SUM]);
+        header[SUM..].copy_from_slice(&sum.to_le_bytes());
+        header
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, FileDefect> {
+        if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
+            return Err(FileDefect::BadHeader("not a file of a graph index"));
+        }
+        let Some(header) = bytes.first_chunk::<HEADER>() else {
+            return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });
+        };
+        let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
+        let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);
+        // The version is checked before the checksum, because another version may have the checksum elsewhere.
+        if word(8) != VERSION {
+            return Err(FileDefect::Version { found: word(8), known: VERSION });
+        }
+        if long(SUM) != xxh64(&header[..SUM]) {
+            return Err(FileDefect::Checksum { section: "header" });
+        }
+        if header[64..SUM].iter().any(|&byte| byte != 0) {
+            return Err(FileDefect::BadHeader("reserved bytes are not zero"));
+        }
+        let [beam, exact_ratio, seed, flat_bytes, starts, checksum] = [16, 24, 32, 40, 48, 56].map(long);
+        let header = Header { degree: word(12), beam, exact_ratio, seed, flat_bytes, starts, checksum };
+        if !(DEGREES.0..=DEGREES.1).contains(&(header.degree as usize)) {
+            return Err(FileDefect::Inconsistent("a degree that no graph has"));
+        }
+        if beam == 0 {
+            return Err(FileDefect::Inconsistent("a beam of 0"));
+        }
+        Ok(header)
+    }
+
+    /// The first byte of the graph; `None` if there is no such place in memory.
+    fn graph(&self) -> Option<usize> {
+        let flat = usize::try_from(self.flat_bytes).ok()?;
+        HEADER.checked_add(flat)?.checked_next_multiple_of(ALIGNMENT)
+    }
+
+    /// Checks the length of a file with so many vectors.
+    fn check_length(&self, vectors: u64, actual: u64) -> Result<(), FileDefect> {
+        if self.starts > vectors {
+            return Err(FileDefect::Inconsistent("more start nodes than vectors"));
+        }
+        let numbers = if self.starts == 0 { Some(0) } else { vectors.checked_mul(u64::from(self.degree)) };
+        let bytes = || numbers?.checked_add(self.starts)?.checked_mul(4)?.checked_add(self.graph()? as u64);
+        let expected = bytes().ok_or(FileDefect::TooLarge { rows: vectors, dim: u64::from(self.degree) })?;
+        match actual.cmp(&expected) {
+            std::cmp::Ordering::Less => Err(FileDefect::Truncated { expected, actual }),
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Greater => Err(FileDefect::Oversized { expected, actual }),
+        }
+    }
+}
+
+impl<T: Element> GraphIndex<T> {
+    /// Writes the index to a file, which gets the name `path` when it is complete. O(bytes), and host memory for all vectors; if there are rows that
+    /// removed vectors left, also the time of [`compact`](Self::compact).
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::OutOfHostMemory`]; errors of the device's driver.
+    ///
+    /// ```
+    /// use warpann::{Device, GraphIndex};
+    ///
+    /// let mut index = GraphIndex::<f32>::builder(2).device(Device::Cpu).build()?;
+    /// index.add_with_ids(&[0.0, 0.0, 3.0, 4.0], &[7, 9])?;
+    /// let folder = tempfile::tempdir().unwrap();
+    /// let path = folder.path().join("points.graph");
+    /// index.save(&path)?;
+    /// let loaded = GraphIndex::<f32>::load(&path, Device::Cpu, None)?;
+    /// assert_eq!(loaded.search(&[3.0, 4.0], 1)?.ids, [9]);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.with_parts(|parts| {
+            io::replace(path.as_ref(), |file| parts.iter().try_for_each(|part| file.write_all(part)))
+        })
+    }
+
+    /// The bytes that [`save`](Self::save) writes. O(bytes).
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`]; errors of the device's driver.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.with_parts(|parts| {
+            let mut bytes = host_memory::with_room(parts.iter().map(|part| part.len()).sum())?;
+            parts.iter().for_each(|part| bytes.extend_from_slice(part));
+            Ok(bytes)
+        })
+    }
+
+    /// Calls `use_parts` with the parts of the file.
+    fn with_parts<V>(&self, use_parts: impl FnOnce(&[&[u8]]) -> Result<V>) -> Result<V> {
+        let flat = self.flat.to_bytes()?;
+        let links = self.links.as_ref().map(|links| self.compacted(links)).transpose()?;
+        let graph: Vec<u32> = match &links {
+            Some(links) => {
+                let mut graph = host_memory::with_room(links.starts().len() + links.edges().len())?;
+                graph.extend_from_slice(links.starts());
+                graph.extend_from_slice(links.edges());
+                graph
+            }
+            None => Vec::new(),
+        };
+        let graph: &[u8] = bytemuck::cast_slice(&graph);
+        let header = Header {
+            degree: self.degree() as u32,
+            beam: self.beam() as u64,
+            exact_ratio: self.exact_ratio() as u64,
+            seed: self.builder.settings.seed,
+            flat_bytes: flat.len() as u64,
+            starts: links.as_ref().map_or(0, |links| links.starts().len() as u64),
+            checksum: of_bytes(graph),
+        };
+        let padding = (HEADER + flat.len()).next_multiple_of(ALIGNMENT) - HEADER - flat.len();
+        use_parts(&[&header.encode(), &flat, &[0; ALIGNMENT][..padding], graph])
+    }
+
+    /// The graph without the rows that removed vectors left.
+    fn compacted<'a>(&self, links: &'a Links) -> Result<Cow<'a, Links>> {
+        let ids = self.flat.row_ids();
+        let Some(live) = ids.live() else { return Ok(Cow::Borrowed(links)) };
+        let mut kept = 0..self.len() as u32;
+        let next = |row| if live.get(row) { kept.next().unwrap_or(NO_NODE) } else { NO_NODE };
+        let moved: Vec<u32> = (0..ids.rows()).map(next).collect();
+        let rows = self.flat.all_rows()?;
+        let distance = WalkDistance::new(self.metric(), VectorSlice::of(&rows, self.dim()));
+        let mut links = build::moved(links, &distance, &moved, self.len())?;
+        links.connect_without(&distance, &[]);
+        Ok(Cow::Owned(links))
+    }
+
+    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget`
+    /// bytes ([`GraphIndexBuilder::memory_budget`](super::GraphIndexBuilder::memory_budget)). O(bytes): every byte is checked, and that every vector
+    /// can be reached.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::BadFile`] with the defect of the bytes, or with [`FileDefect::WrongElement`] if the vectors are not of type `T`;
+    /// [`Error::OutOfHostMemory`]; and the errors of opening the device, as in
+    /// [`GraphIndexBuilder::build`](super::GraphIndexBuilder::build).
+    pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+        let path = path.as_ref();
+        let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
+        let bytes =
+            io::open(path, Open::Auto)?.ok_or_else(|| bad(FileDefect::BadHeader("not a file of a graph index")))?;
+        Self::restored(&bytes, device.into(), budget).map_err(|error| match error {
+            Error::BadFile { defect, .. } => bad(defect),
+            other => other,
+        })
+    }
+
+    /// As [`load`](Self::load), from the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+        Self::restored(bytes, device.into(), budget)
+    }
+
+    fn restored(bytes: &[u8], device: Placement, budget: Option<u64>) -> Result<Self> {
+        let bad = |defect| Error::BadFile { path: IN_MEMORY.into(), defect };
+        let first = &bytes[..bytes.len().min(HEADER + IndexInfo::HEADER)];
+        let info = GraphInfo::of(first, bytes.len() as u64).map_err(bad)?;
+        let header = Header::decode(first).map_err(bad)?;
+        // The length was checked, so both places are inside the bytes.
+        let (flat_end, graph) = (HEADER + header.flat_bytes as usize, header.graph().unwrap_or(bytes.len()));
+        if bytes[flat_end..graph].iter().any(|&byte| byte != 0) {
+            return Err(bad(FileDefect::Inconsistent("bytes between sections are not zero")));
+        }
+        if of_bytes(&bytes[graph..]) != header.checksum {
+            return Err(bad(FileDefect::Checksum { section: "graph" }));
+        }
+        let flat = FlatIndex::from_bytes(&bytes[HEADER..flat_end], device.clone(), budget)?;
+        let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        let mut builder = Self::builder(info.dim)
+            .metric(info.metric)
+            .device(device)
+            .degree(info.degree)
+            .beam(size(header.beam))
+            .exact_ratio(size(header.exact_ratio))
+            .seed(header.seed);
+        builder.budget = budget;
+        let mut index =
+            GraphIndex { builder, flat, copy: Vec::new(), links: None, device_links: DeviceLinks::default() };
+        if header.starts > 0 {
+            let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
+            bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
+            let edges = numbers.split_off(header.starts as usize);
+            let links = Links::of_edges(edges, info.degree, numbers)?;
+            index.links = Some(links.ok_or_else(|| bad(FileDefect::Inconsistent("edges that no graph has")))?);
+            index.copy_all_rows()?;
+        }
+        Ok(index)
+    }
+}
+
+/// Replaces the checksums of the header and the graph in changed bytes by right ones.
+#[cfg(test)]
+pub(super) fn mend(bytes: &mut [u8]) {
+    let flat = bytemuck::pod_read_unaligned::<u64>(&bytes[40..48]) as usize;
+    let graph = (HEADER + flat).next_multiple_of(ALIGNMENT);
+    let checksum = of_bytes(&bytes[graph..]);
+    bytes[56..64].copy_from_slice(&checksum.to_le_bytes());
+    let sum = xxh64(&bytes[..SUM]);
+    bytes[SUM..HEADER].copy_from_slice(&sum.to_le_bytes());
+}

@@ -1,0 +1,253 @@
+//! The edges of the graph, and the proof that walks can reach every node.
+//!
+//! # Invariant
+//! Each node has a parent: a node with an edge to it. Parents lead to a start node in finitely many steps. A walk begins at the start nodes,
+//! so every node can be reached from them. The edge from a parent to its child is *held*: no change drops it unless the child gets another
+//! parent. [`Links::connect_without`] makes the parents of a new graph by a breadth-first search, and gives the nodes that the search did not find a
+//! parent near them ([`Links::adopt`]). A graph of m nodes has fewer than m held edges, and m · degree places for edges, so a place for one
+//! more is always found.
+
+use super::distance::WalkDistance;
+use super::walk::{Walker, node_of};
+use crate::{Result, host_memory};
+
+/// The content of a place without an edge, and the parent of a node that has none.
+pub(super) const NO_NODE: u32 = u32::MAX;
+
+/// The edges of a graph, at most `degree` of each node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Links {
+    degree: usize,
+    /// Nodes × degree: the nodes that edges lead to, then [`NO_NODE`].
+    edges: Vec<u32>,
+    /// The parent of each node; a start node is its own parent.
+    parents: Vec<u32>,
+    /// The nodes with which walks begin, ascending.
+    starts: Vec<u32>,
+}
+
+/// Number of start nodes for a graph of `nodes` nodes: the time of comparing a query with them is a small part of a walk.
+pub(super) fn start_count(nodes: usize) -> usize {
+    ((4.0 * (nodes as f64).sqrt()) as usize).min(nodes)
+}
+
+impl Links {
+    /// A graph without edges, whose start nodes are spread evenly over the nodes. [`connect_without`](Self::connect_without) makes the parents.
+    pub(super) fn new(nodes: usize, degree: usize) -> Result<Self> {
+        let mut links = Links {
+            degree,
+            edges: host_memory::filled(NO_NODE, host_memory::count::<u32>(&[nodes, degree])?)?,
+            parents: host_memory::filled(NO_NODE, nodes)?,
+            starts: Vec::new(),
+        };
+        links.choose_starts();
+        Ok(links)
+    }
+
+    /// The graph of these edges, `degree` places of each node; `None` if an edge or a start leads nowhere, starts do not ascend, an edge leads to
+    /// its own node, an empty place comes before an edge, a node has two edges to another, or a node cannot be reached.
+    pub(super) fn of_edges(edges: Vec<u32>, degree: usize, starts: Vec<u32>) -> Result<Option<Self>> {
+        let nodes = edges.len() / degree;
+        if starts.last().is_some_and(|&last| last as usize >= nodes) || !starts.is_sorted_by(|a, b| a < b) {
+            return Ok(None);
+        }
+        let right = |(node, edges): (usize, &[u32])| {
+            let count = edges.iter().position(|&other| other == NO_NODE).unwrap_or(degree);
+            let (some, none) = edges.split_at(count);
+            none.iter().all(|&other| other == NO_NODE)
+                && some.iter().all(|&other| (other as usize) < nodes && other as usize != node)
+                && (1..count).all(|at| !some[..at].contains(&some[at]))
+        };
+        if !edges.chunks_exact(degree).enumerate().all(right) {
+            return Ok(None);
+        }
+        let mut links = Links { degree, edges, parents: host_memory::filled(NO_NODE, nodes)?, starts };
+        links.reach_from_starts();
+        Ok(links.all_reached().then_some(links))
+    }
+
+    /// Makes every so-manieth node a start node. Parents become unknown.
+    fn choose_starts(&mut self) {
+        let (nodes, count) = (self.len(), start_count(self.len()));
+        self.starts = (0..count).map(|at| (at as u64 * nodes as u64 / count as u64) as u32).collect();
+        self.parents.fill(NO_NODE);
+    }
+
+    /// Number of nodes.
+    pub(super) fn len(&self) -> usize {
+        self.parents.len()
+    }
+
+    /// Places for edges of a node.
+    pub(super) fn degree(&self) -> usize {
+        self.degree
+    }
+
+    /// The nodes with which every query is compared first.
+    pub(super) fn starts(&self) -> &[u32] {
+        &self.starts
+    }
+
+    /// All places, node after node.
+    pub(super) fn edges(&self) -> &[u32] {
+        &self.edges
+    }
+
+    /// All places, for a graph that has no parents yet.
+    pub(super) fn edges_mut(&mut self) -> &mut [u32] {
+        &mut self.edges
+    }
+
+    /// The places of a node.
+    fn places(&self, node: u32) -> std::ops::Range<usize> {
+        let first = node as usize * self.degree;
+        first..first + self.degree
+    }
+
+    /// The nodes to which a node has edges.
+    #[inline]
+    pub(super) fn of(&self, node: u32) -> &[u32] {
+        let places = &self.edges[self.places(node)];
+        let count = places.iter().position(|&other| other == NO_NODE).unwrap_or(self.degree);
+        &places[..count]
+    }
+
+    /// Replaces the edges of a node. There are at most `degree`, with those to its children among them.
+    pub(super) fn set(&mut self, node: u32, edges: &[u32]) {
+        let places = self.places(node);
+        let (some, none) = self.edges[places].split_at_mut(edges.len());
+        some.copy_from_slice(edges);
+        none.fill(NO_NODE);
+    }
+
+    /// The nodes whose parent a node is, in the order of its edges.
+    pub(super) fn children(&self, node: u32) -> impl Iterator<Item = u32> {
+        self.of(node).iter().copied().filter(move |&other| self.parents[other as usize] == node)
+    }
+
+    /// Whether a node is known to be reachable.
+    pub(super) fn is_reached(&self, node: u32) -> bool {
+        self.parents[node as usize] != NO_NODE
+    }
+
+    fn all_reached(&self) -> bool {
+        !self.parents.contains(&NO_NODE)
+    }
+
+    /// Appends nodes without edges, which are not reachable yet. Reserve memory for them first.
+    pub(super) fn grow(&mut self, nodes: usize) -> Result<()> {
+        let more = nodes.saturating_sub(self.len());
+        host_memory::reserve(&mut self.edges, more * self.degree)?;
+        host_memory::reserve(&mut self.parents, more)?;
+        self.edges.resize(nodes * self.degree, NO_NODE);
+        self.parents.resize(nodes, NO_NODE);
+        Ok(())
+    }
+
+    /// Makes new parents of all nodes except those listed, which ascend and to which no edges lead yet. Chooses start nodes for as many nodes as
+    /// there are now. O(nodes · degree), and a walk for each node to which no edges lead.
+    pub(super) fn connect_without(&mut self, distance: &WalkDistance<'_>, without: &[u32]) {
+        self.choose_starts();
+        self.reach_from_starts();
+        let alone = |&node: &u32| !self.is_reached(node) && without.binary_search(&node).is_err();
+        let alone: Vec<u32> = (0..self.len() as u32).filter(alone).collect();
+        self.adopt(distance, &alone);
+    }
+
+    fn reach_from_starts(&mut self) {
+        for &start in &self.starts {
+            self.parents[start as usize] = start;
+        }
+        self.reach(self.starts.clone());
+    }
+
+    /// Gives a parent to each node that can be reached from `nodes`, which have parents.
+    pub(super) fn reach(&mut self, mut nodes: Vec<u32>) {
+        let mut at = 0;
+        while let Some(&node) = nodes.get(at) {
+            for place in self.places(node) {
+                let other = self.edges[place];
+                if other == NO_NODE {
+                    break;
+                }
+                if self.parents[other as usize] == NO_NODE {
+                    self.parents[other as usize] = node;
+                    nodes.push(other);
+                }
+            }
+            at += 1;
+        }
+    }
+
+    /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more held edge. The edges from the
+    /// node; a walk to it; all nodes.
+    pub(super) fn adopt(&mut self, distance: &WalkDistance<'_>, nodes: &[u32]) {
+        let mut walker = Walker::default();
+        // All nodes before this one have held edges only, which they keep.
+        let mut first = 0;
+        for &node in nodes {
+            if self.is_reached(node) {
+                continue;
+            }
+            let near = self.of(node).iter().find_map(|&other| Some((other, self.place_in(other)?)));
+            let near = near.or_else(|| {
+                distance.query(distance.rows(), node as usize, &mut walker.query);
+                let beam = walker.walk(distance, self, 2 * self.degree);
+                beam.iter().map(|&place| node_of(place)).find_map(|other| Some((other, self.place_in(other)?)))
+            });
+            let near = near.or_else(|| {
+                while self.parents.get(first as usize).is_some()
+                    && self.is_reached(first)
+                    && self.place_in(first).is_none()
+                {
+                    first += 1;
+                }
+                (first..self.len() as u32).find_map(|other| Some((other, self.place_in(other)?)))
+            });
+            let Some((parent, place)) = near else { continue };
+            self.edges[place] = node;
+            self.parents[node as usize] = parent;
+            self.reach(vec![node]);
+        }
+    }
+
+    /// The place of a reachable node that an edge to another node may take: a free one, or the last without a held edge.
+    fn place_in(&self, node: u32) -> Option<usize> {
+        if !self.is_reached(node) {
+            return None;
+        }
+        let count = self.of(node).len();
+        let places = self.places(node);
+        if count < self.degree {
+            return Some(places.start + count);
+        }
+        places.rev().find(|&place| self.parents[self.edges[place] as usize] != node)
+    }
+
+    /// Bytes of host memory that edges, parents and start nodes take.
+    pub(super) fn bytes(&self) -> u64 {
+        ((self.edges.capacity() + self.parents.capacity() + self.starts.capacity()) * size_of::<u32>()) as u64
+    }
+
+    /// The number of nodes that edges lead to from the start nodes. O(nodes · degree).
+    pub(super) fn reachable(&self) -> usize {
+        let mut found = vec![false; self.len()];
+        let mut nodes = self.starts.clone();
+        nodes.iter().for_each(|&node| found[node as usize] = true);
+        let mut at = 0;
+        while let Some(&node) = nodes.get(at) {
+            for &other in self.of(node) {
+                if !std::mem::replace(&mut found[other as usize], true) {
+                    nodes.push(other);
+                }
+            }
+            at += 1;
+        }
+        nodes.len()
+    }
+
+    /// Number of edges. O(nodes · degree).
+    pub(super) fn count(&self) -> u64 {
+        self.edges.iter().filter(|&&node| node != NO_NODE).count() as u64
+    }
+}

@@ -1,0 +1,338 @@
+//! The graph index: approximate search by walks in a graph of near neighbours.
+//!
+//! # Problem
+//! For a query, find the k nearest of n vectors with a few thousand distances instead of n, and miss few of them. An inverted file
+//! ([`crate::ivf`]) reads whole lists. A walk in a graph reads only the neighbours of the nearest vectors that it has met, so it needs fewer
+//! distances for the same recall, and it reads single vectors instead of consecutive ones.
+//!
+//! # Algorithm
+//! Each vector is a node with edges to at most `degree` others near it. A search walks from nodes near the query to nodes nearer to it
+//! (`walk.rs`):
+//!
+//! ```text
+//! beam = the nearest of about 4 √n start nodes, all of which are compared
+//! while a node of the beam is not expanded: expand the nearest; keep the `width` nearest nodes of all that were met
+//! results = the k best of the beam by canonical distance
+//! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | `distance` | the distance of walks: f32 in a fixed order of sums, so that every device takes the same path |
+//! | `walk` | one walk |
+//! | `links` | the edges, and the proof that every node can be reached |
+//! | `prune` | the choice of a node's edges |
+//! | `build` | a new graph; insertion and removal |
+//! | `search` | walk or exact search; the results |
+//! | `change` | what each change of the vectors does to the graph |
+//! | `file` | index files |
+//!
+//! The vectors, their ids and removed vectors are those of a [`FlatIndex`] inside. The graph has only edges between its rows, and every exact
+//! search is one of the flat index.
+//!
+//! # Results
+//! Distances are canonical ([`crate::metric`]), results are in the order (distance, lower id), and no vector comes twice. Which of the true
+//! neighbours are missed depends on the graph and on the beam alone: the graph depends on the vectors, the order in which they came, and the
+//! settings. Under a filter and after removals a walk goes through all nodes and returns the accepted ones; its beam is wider by the share
+//! of nodes that are not accepted. Where comparing all accepted vectors costs no more than the walk, or a walk found fewer than k, the search is
+//! exact ([`GraphIndexBuilder::exact_ratio`]).
+//!
+//! # Cost
+//! Memory: 4 · (degree + 1) bytes a vector beside the flat index. Building: the 2 · degree nearest neighbours of every vector, and O(degree²)
+//! distances for each. A walk of width w computes about w · degree / 3 distances. Adding a vector costs a walk and O(degree²) distances, removing
+//! one a bit until a quarter of the rows is left over.
+
+mod build;
+mod change;
+mod distance;
+mod file;
+mod gpu;
+mod links;
+mod prune;
+mod search;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use self::build::Settings;
+use self::distance::WalkDistance;
+pub use self::file::GraphInfo;
+use self::gpu::DeviceLinks;
+use self::links::Links;
+use crate::vectors::VectorSlice;
+use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result};
+
+crate::index::index!(GraphIndex, |vector| vector.into_iter().map(T::to_f32).collect());
+
+/// Smallest and largest number of edges of a vector.
+const DEGREES: (usize, usize) = (4, 256);
+/// Largest number of rows: a walk has 31 bits for the number of a node.
+pub const MAX_NODES: u64 = (1 << 31) - 1;
+
+/// An index that searches by walks in a graph of near neighbours.
+///
+/// It finds nearly all of the k nearest vectors in a small part of the time of an exact search. For few queries, or for recall above about .95, it
+/// needs less time than an inverted file. Vectors can be added and removed at any time, and a filter keeps the recall at every selectivity.
+///
+/// ```
+/// use warpann::{Device, GraphIndex, Metric, SearchOptions};
+///
+/// let base: Vec<f32> = (0..2000).map(|i| (i as f32 * 0.37).sin()).collect();
+/// let mut index = GraphIndex::<f32>::builder(2).metric(Metric::L2).device(Device::Cpu).build()?;
+/// index.add(&base)?;
+/// let found = index.search(&base[..4], 3)?;
+/// assert_eq!((found.ids[0], found.distances[0]), (0, 0.0));
+///
+/// let wide = SearchOptions::new().beam(200);
+/// assert_eq!(index.search_with(&base[2..4], 1, &wide)?.ids, [1]);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+pub struct GraphIndex<T: Element = f32> {
+    builder: GraphIndexBuilder<T>,
+    flat: FlatIndex<T>,
+    /// All rows of the flat index, if it does not have them in host memory; otherwise empty.
+    copy: Vec<T>,
+    /// The graph of the rows; `None` if there are so few that searches are exact, or if there was no memory for a graph.
+    links: Option<Links>,
+    /// The graph in device memory.
+    device_links: DeviceLinks,
+}
+
+impl<T: Element> std::fmt::Debug for GraphIndex<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GraphIndex")
+            .field("element", &T::TYPE)
+            .field("dim", &self.dim())
+            .field("metric", &self.metric())
+            .field("len", &self.len())
+            .field("degree", &self.degree())
+            .field("device", &self.device())
+            .finish()
+    }
+}
+
+/// The number of vectors and edges of a [`GraphIndex`], and its memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct GraphStatistics {
+    /// Number of vectors in the index.
+    pub vectors: u64,
+    /// Number of rows that removed vectors left. Walks go through them until the rows move.
+    pub removed: u64,
+    /// Number of edges; 0 if searches are exact.
+    pub edges: u64,
+    /// Number of edges of a vector on average.
+    pub mean_degree: f64,
+    /// Number of vectors with which each walk begins.
+    pub starts: u64,
+    /// Number of rows that can be reached from these vectors: all, in a graph that this library made.
+    pub reachable: u64,
+    /// Bytes of host memory: vectors, ids, edges.
+    pub host_bytes: u64,
+    /// Bytes of memory on devices.
+    pub device_bytes: u64,
+}
+
+/// Settings of a [`GraphIndex`] before it is built; see [`GraphIndex::builder`].
+#[derive(Debug, Clone)]
+pub struct GraphIndexBuilder<T: Element = f32> {
+    dim: usize,
+    placement: Placement,
+    budget: Option<u64>,
+    settings: Settings,
+    beam: usize,
+    exact_ratio: usize,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<T: Element> GraphIndexBuilder<T> {
+    /// Sets the metric, [`Metric::L2`] by default.
+    pub fn metric(mut self, metric: Metric) -> Self {
+        self.settings.metric = metric;
+        self
+    }
+
+    /// Sets the [`Device`](crate::Device), or the [`Placement`] over several devices; [`Device::Auto`](crate::Device::Auto) by default. Exact
+    /// searches and the making of the graph use it.
+    pub fn device(mut self, device: impl Into<Placement>) -> Self {
+        self.placement = device.into();
+        self
+    }
+
+    /// Sets the bytes that the index may use on each of its devices, as [`FlatIndexBuilder::memory_budget`](crate::FlatIndexBuilder::memory_budget).
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.budget = Some(bytes);
+        self
+    }
+
+    /// Sets the largest number of edges of a vector: 4 to 256, by default 32. More edges take more memory and time to build, and find more in data
+    /// of many dimensions.
+    pub fn degree(mut self, degree: usize) -> Self {
+        self.settings.degree = degree;
+        self
+    }
+
+    /// Sets the seed of the inverted file through which the neighbours of many vectors are found. The same vectors, settings and seed give the
+    /// same graph on every device.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.settings.seed = seed;
+        self
+    }
+
+    /// Sets the number of vectors that a walk keeps unless its options set another; 64 by default. A search for k vectors keeps at least 2 k.
+    pub fn beam(mut self, beam: usize) -> Self {
+        self.beam = beam;
+        self
+    }
+
+    /// Sets how many vectors an exact search compares in about the time of one place of a beam; 128 by default. A search compares all vectors that may
+    /// be results if they are at most this number times the width of the walk that it would make. With the default beam, these are indexes of
+    /// 8,192 vectors; under a filter of a share s of the vectors, the beam is 1 / s times as wide. 0 means that all searches are walks.
+    pub fn exact_ratio(mut self, vectors: usize) -> Self {
+        self.exact_ratio = vectors;
+        self
+    }
+
+    /// Opens the device and creates an empty index.
+    ///
+    /// # Errors
+    /// [`Error::BadDegree`], [`Error::ZeroBeam`]; as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
+    pub fn build(self) -> Result<GraphIndex<T>> {
+        let (degree, (least, most)) = (self.settings.degree, DEGREES);
+        if !(least..=most).contains(&degree) {
+            return Err(Error::BadDegree { degree, least, most });
+        }
+        if self.beam == 0 {
+            return Err(Error::ZeroBeam);
+        }
+        let mut flat = FlatIndex::<T>::builder(self.dim).metric(self.settings.metric).device(self.placement.clone());
+        if let Some(budget) = self.budget {
+            flat = flat.memory_budget(budget);
+        }
+        Ok(GraphIndex {
+            flat: flat.build()?,
+            builder: self,
+            copy: Vec::new(),
+            links: None,
+            device_links: DeviceLinks::default(),
+        })
+    }
+}
+
+impl<T: Element> GraphIndex<T> {
+    /// Starts the settings of an index over vectors of `dim` components.
+    pub fn builder(dim: usize) -> GraphIndexBuilder<T> {
+        GraphIndexBuilder {
+            dim,
+            placement: Placement::default(),
+            budget: None,
+            settings: Settings { metric: Metric::default(), degree: 32, seed: 0 },
+            beam: 64,
+            exact_ratio: 128,
+            element: std::marker::PhantomData,
+        }
+    }
+
+    /// Number of vectors in the index.
+    pub fn len(&self) -> usize {
+        self.flat.len()
+    }
+
+    /// Whether the index has no vectors.
+    pub fn is_empty(&self) -> bool {
+        self.flat.is_empty()
+    }
+
+    /// Number of components of a vector.
+    pub fn dim(&self) -> usize {
+        self.flat.dim()
+    }
+
+    /// The metric set when the index was built.
+    pub fn metric(&self) -> Metric {
+        self.flat.metric()
+    }
+
+    /// The largest number of edges of a vector.
+    pub fn degree(&self) -> usize {
+        self.builder.settings.degree
+    }
+
+    /// Number of vectors that a walk keeps unless its options set another.
+    pub fn beam(&self) -> usize {
+        self.builder.beam
+    }
+
+    /// Sets the number of vectors that a walk keeps unless its options set another.
+    ///
+    /// # Errors
+    /// [`Error::ZeroBeam`] for 0.
+    pub fn set_beam(&mut self, beam: usize) -> Result<()> {
+        if beam == 0 {
+            return Err(Error::ZeroBeam);
+        }
+        self.builder.beam = beam;
+        Ok(())
+    }
+
+    /// The number of [`GraphIndexBuilder::exact_ratio`].
+    pub fn exact_ratio(&self) -> usize {
+        self.builder.exact_ratio
+    }
+
+    /// Describes the device in use.
+    pub fn device(&self) -> String {
+        self.flat.device()
+    }
+
+    /// Whether the index has a vector with this id. O(log len).
+    pub fn contains(&self, id: u64) -> bool {
+        self.flat.contains(id)
+    }
+
+    /// All ids, ascending: bit r of a filter stands for the r-th. O(len).
+    pub fn ids(&self) -> Vec<u64> {
+        self.flat.ids()
+    }
+
+    /// A filter that lets a search return only the vectors whose ids `keep` accepts, as [`FlatIndex::filter`]. O(len).
+    pub fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
+        self.flat.filter(keep)
+    }
+
+    /// Returns the components of the vector with this id, as they were added. O(log len + dim).
+    ///
+    /// # Errors
+    /// As [`FlatIndex::reconstruct`].
+    pub fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
+        self.flat.reconstruct(id)
+    }
+
+    /// Counts vectors, edges and bytes. O(edges).
+    pub fn statistics(&self) -> GraphStatistics {
+        let flat = self.flat.statistics();
+        let links = self.links.as_ref();
+        let edges = links.map_or(0, Links::count);
+        GraphStatistics {
+            vectors: flat.vectors,
+            removed: flat.removed,
+            edges,
+            mean_degree: links.map_or(0.0, |links| edges as f64 / links.len().max(1) as f64),
+            starts: links.map_or(0, |links| links.starts().len() as u64),
+            reachable: links.map_or(0, |links| links.reachable() as u64),
+            host_bytes: flat.host_bytes
+                + (self.copy.capacity() * size_of::<T>()) as u64
+                + links.map_or(0, Links::bytes),
+            device_bytes: flat.device_bytes + self.device_links.bytes(),
+        }
+    }
+
+    /// All rows, also those that removed vectors left.
+    fn rows(&self) -> &[T] {
+        self.flat.host_rows().unwrap_or(&self.copy)
+    }
+
+    fn walk_distance(&self) -> WalkDistance<'_> {
+        WalkDistance::new(self.metric(), VectorSlice::of(self.rows(), self.dim()))
+    }
+}

@@ -1,0 +1,202 @@
+//! Searches: the choice between walks and an exact search, and the walks of a batch.
+
+use super::GraphIndex;
+use super::distance::WalkDistance;
+use super::gpu::DeviceWalk;
+use super::links::Links;
+use super::walk::{Walker, node_of};
+use crate::parallel::{Loop, ParallelSlice};
+use crate::product::cpu::Scorer;
+use crate::validate::check_results;
+use crate::vectors::{VectorSlice, with_components};
+use crate::{Bitset, Element, Error, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, events, host_memory};
+
+/// Smallest width of a beam. Narrower ones save little time.
+const LEAST_BEAM: usize = 16;
+
+/// What the walks of a batch have in common.
+struct Walk<'a> {
+    distance: WalkDistance<'a>,
+    links: &'a Links,
+    width: usize,
+    /// The rows that may be results; `None` if all may.
+    among: Option<&'a Bitset>,
+}
+
+impl<T: Element> GraphIndex<T> {
+    /// Finds about the `k` nearest vectors of each query, with the index's beam: see [`search_with`](Self::search_with).
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with).
+    pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
+        self.search_with(queries, k, &SearchOptions::new())
+    }
+
+    /// Finds about the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by lower id.
+    /// Of the options, [`SearchOptions::beam`] and [`SearchOptions::filter`] have an effect. Distances are the canonical ones of the vectors that are
+    /// returned; a true neighbour may be missing. A row ends in [`NONE`] only if the index, or the filter, has fewer than `k` vectors.
+    ///
+    /// If few vectors can be results, the search compares all of them and misses none: see
+    /// [`GraphIndexBuilder::exact_ratio`](super::GraphIndexBuilder::exact_ratio).
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`], [`Error::ZeroBeam`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::WrongFilterLength`],
+    /// [`Error::StaleFilter`], [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], and those of [`FlatIndex::search`](crate::FlatIndex::search).
+    pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+        let count = self.flat.check_search(queries, k)?;
+        let mut found = Neighbors::none(self.metric(), count, k)?;
+        self.search_checked(queries, k, options, &mut found.ids, &mut found.distances)?;
+        Ok(found)
+    }
+
+    /// As [`search_with`](Self::search_with), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with); and [`Error::WrongResultLength`] if a slice has another length.
+    pub fn search_into(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let count = self.flat.check_search(queries, k)?;
+        check_results(count, k, ids, distances)?;
+        self.search_checked(queries, k, options, ids, distances)
+    }
+
+    fn search_checked(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let beam = options.beam.unwrap_or_else(|| self.beam().max(k.saturating_mul(2)));
+        if beam == 0 {
+            return Err(Error::ZeroBeam);
+        }
+        let among = self.flat.among(options)?;
+        let among = among.as_deref();
+        let exact = |queries: &[T], ids: &mut [u64], distances: &mut [f32]| {
+            self.flat.search_checked(queries, k, among, ids, distances)
+        };
+        let rows = self.flat.row_ids().rows();
+        let accepted = among.map_or(rows, Bitset::count_ones);
+        // Of the nodes of a beam, about as large a share is accepted as of all rows.
+        let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
+        let (count, dim) = (queries.len() / self.dim(), self.dim());
+        let Some(links) = self.links.as_ref().filter(|_| accepted > self.exact_ratio().saturating_mul(width)) else {
+            events::path("graph search", || self.device(), "exact", count);
+            return exact(queries, ids, distances);
+        };
+        let walk = Walk { distance: self.walk_distance(), links, width, among };
+        self.walk_all(&walk, VectorSlice::of(queries, dim), k, ids, distances)?;
+        // A walk finds too few where the accepted vectors lie far from the query.
+        let wanted = k.min(accepted);
+        let again: Vec<usize> = (0..count).filter(|query| ids[query * k + wanted - 1] == NONE).collect();
+        if !again.is_empty() {
+            events::path("graph search", || self.device(), "exact, because a walk found too few", again.len());
+            let some: Vec<T> = crate::random::gather(queries, dim, &again)?;
+            let mut found: (Vec<u64>, Vec<f32>) =
+                (host_memory::filled(NONE, again.len() * k)?, host_memory::filled(0.0, again.len() * k)?);
+            exact(&some, &mut found.0, &mut found.1)?;
+            for ((query, found_ids), found_distances) in again.iter().zip(found.0.chunks(k)).zip(found.1.chunks(k)) {
+                ids[query * k..(query + 1) * k].copy_from_slice(found_ids);
+                distances[query * k..(query + 1) * k].copy_from_slice(found_distances);
+            }
+        }
+        // The rows that walks found become ids; the exact results have ids already.
+        let mut exact_queries = again.iter().peekable();
+        for (query, ids) in ids.chunks_exact_mut(k).enumerate() {
+            if exact_queries.next_if(|&&again| again == query).is_none() {
+                self.flat.row_ids().name(ids);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the CPU.
+    fn walk_all(
+        &self,
+        walk: &Walk<'_>,
+        queries: VectorSlice<'_>,
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        if let Some(resident) = self.flat.resident_rows() {
+            let &Walk { distance, links, width, among } = walk;
+            let device = DeviceWalk { resident, distance, links, width, among, k, ranked: ranked(k) };
+            if device.fits() {
+                events::path("graph search", || self.device(), "walks on the device", queries.len());
+                for query in device.run(&self.device_links, queries, ids, distances)? {
+                    let slots = query * k..(query + 1) * k;
+                    let (ids, distances) = (&mut ids[slots.clone()], &mut distances[slots]);
+                    walk.one(&mut State::default(), queries.part(query..query + 1), ids, distances);
+                }
+                return Ok(());
+            }
+        }
+        events::path("graph search", || self.device(), "walks on the CPU", queries.len());
+        walk.all(queries, k, ids, distances);
+        Ok(())
+    }
+
+    /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal distances by lower id. The
+    /// search is exact. Of the options, only [`SearchOptions::filter`] has an effect. O(queries · len · dim).
+    ///
+    /// # Errors
+    /// As [`FlatIndex::range_search`](crate::FlatIndex::range_search).
+    pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+        self.flat.range_search(queries, radius, options)
+    }
+}
+
+/// Number of nodes of a beam that get their canonical distances. The distances of walks are rounded, so these are some more than k.
+fn ranked(k: usize) -> usize {
+    k.saturating_add(k / 2).saturating_add(16)
+}
+
+impl Walk<'_> {
+    /// Fills `ids` (row numbers) and `distances`, k for each query.
+    fn all(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) {
+        let slots = ids.par_chunks_exact_mut(k).zip(distances.par_chunks_exact_mut(k)).enumerate();
+        slots.for_each_init(Default::default, |state: &mut State, (query, (ids, distances))| {
+            self.one(state, queries.part(query..query + 1), ids, distances);
+        });
+    }
+
+    /// The results of one query.
+    fn one(&self, state: &mut State, query: VectorSlice<'_>, ids: &mut [u64], distances: &mut [f32]) {
+        let State { walker, found, scratch } = state;
+        let metric = self.distance.metric();
+        self.distance.query(query, 0, &mut walker.query);
+        let beam = walker.walk(&self.distance, self.links, self.width);
+        let accepted = |&node: &u32| self.among.is_none_or(|among| among.get(node as usize));
+        let nodes = beam.iter().map(|&place| node_of(place)).filter(accepted);
+        let ranked = nodes.take(ranked(ids.len()));
+        found.clear();
+        with_components!(query, components: T => {
+            let scorer = Scorer::new(metric, components);
+            let (rows, dim): (&[T], usize) = (self.distance.rows().components(), components.len());
+            found.extend(ranked.map(|node| (scorer.distance(&rows[node as usize * dim..][..dim], scratch), node)));
+        });
+        found.sort_unstable_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+        ids.fill(NONE);
+        distances.fill(metric.worst());
+        for ((id, distance), found) in ids.iter_mut().zip(distances).zip(found.iter()) {
+            (*id, *distance) = (u64::from(found.1), found.0);
+        }
+    }
+}
+
+/// The memory of searches on one thread.
+#[derive(Default)]
+struct State {
+    walker: Walker,
+    found: Vec<(f32, u32)>,
+    scratch: Vec<f32>,
+}

@@ -1,0 +1,331 @@
+//! What a graph index promises, against exact search and the definition of distances. The property `changes` of the crate `warpann-tests` adds
+//! random sequences of changes.
+
+use super::links::NO_NODE;
+use super::*;
+use crate::metric::canonical;
+use crate::random::Random;
+use crate::{Device, FileDefect, NONE, Neighbors, SearchOptions};
+
+const DIM: usize = 24;
+const K: usize = 10;
+
+/// Vectors around random centres: most neighbours of a vector have its centre, and nothing leads from one centre to another.
+fn clustered<T: Element>(count: usize, seed: u64) -> Vec<T> {
+    let (mut of_centres, mut random) = (Random::new(99), Random::new(seed));
+    let centres: Vec<f32> = (0..60 * DIM).map(|_| of_centres.unit() as f32 * 80.0).collect();
+    let row = |_| {
+        let centre = random.below(60) * DIM;
+        (0..DIM).map(|j| T::from_f32(centres[centre + j] + random.unit() as f32 * 30.0)).collect::<Vec<_>>()
+    };
+    (0..count).flat_map(row).collect()
+}
+
+/// An index that walks also where it is small.
+fn walking<T: Element>(metric: Metric) -> GraphIndex<T> {
+    GraphIndex::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0).degree(24).build().unwrap()
+}
+
+/// The share of the true neighbours that were found.
+fn recall(found: &Neighbors, truth: &Neighbors) -> f64 {
+    let rows = found.ids.chunks_exact(found.k).zip(truth.ids.chunks_exact(truth.k));
+    let hits: usize = rows.map(|(found, truth)| truth.iter().filter(|id| found.contains(id)).count()).sum();
+    hits as f64 / truth.ids.iter().filter(|&&id| id != NONE).count() as f64
+}
+
+/// Fails unless every result is a vector of the index at its canonical distance, once, in the right order.
+fn check_results<T: Element>(index: &GraphIndex<T>, queries: &[T], found: &Neighbors) {
+    for (query, (ids, distances)) in queries.chunks_exact(DIM).zip(found.rows()) {
+        for (&id, &distance) in ids.iter().zip(distances) {
+            let expected = canonical(index.metric(), query, &index.reconstruct(id).unwrap());
+            assert_eq!(distance.to_bits(), expected.to_bits());
+        }
+        let order = |at: usize| index.metric().order(distances[at - 1], distances[at]).then(ids[at - 1].cmp(&ids[at]));
+        assert!((1..ids.len()).all(|at| order(at).is_lt()), "{ids:?} {distances:?}");
+    }
+}
+
+/// Fails unless every row has a place in the graph that can be reached, no edge twice, and a parent with an edge to it.
+fn check_graph<T: Element>(index: &GraphIndex<T>) {
+    let (links, degree) = (index.links.as_ref().unwrap(), index.degree());
+    let rows: Vec<&[u32]> = links.edges().chunks(degree).collect();
+    assert_eq!(rows.len(), index.flat.row_ids().rows());
+    let mut reached = vec![false; rows.len()];
+    let mut nodes: Vec<usize> = links.starts().iter().map(|&node| node as usize).collect();
+    while let Some(node) = nodes.pop() {
+        if !std::mem::replace(&mut reached[node], true) {
+            nodes.extend(rows[node].iter().filter(|&&other| other != NO_NODE).map(|&other| other as usize));
+        }
+    }
+    assert!(reached.iter().all(|&reached| reached), "{:?} cannot be reached", reached.iter().position(|r| !r));
+    for (node, row) in rows.iter().enumerate() {
+        let mut some: Vec<u32> = row.iter().copied().take_while(|&other| other != NO_NODE).collect();
+        assert!(row[some.len()..].iter().all(|&other| other == NO_NODE));
+        some.sort_unstable();
+        some.dedup();
+        assert_eq!(some.len(), row.iter().filter(|&&other| other != NO_NODE).count());
+        assert!(!some.contains(&(node as u32)));
+    }
+    assert_eq!(index.statistics().reachable, rows.len() as u64);
+}
+
+fn exact_of<T: Element>(index: &GraphIndex<T>, queries: &[T], options: &SearchOptions<'_>) -> Neighbors {
+    index.flat.search_with(queries, K, options).unwrap()
+}
+
+fn check_recall<T: Element>(metric: Metric, least: f64) {
+    let (base, queries) = (clustered::<T>(4_000, 1), clustered::<T>(100, 2));
+    let mut index = walking::<T>(metric);
+    index.add(&base).unwrap();
+    check_graph(&index);
+    let found = index.search(&queries, K).unwrap();
+    check_results(&index, &queries, &found);
+    let recall = recall(&found, &exact_of(&index, &queries, &SearchOptions::new()));
+    assert!(recall >= least, "{} {metric}: recall {recall}", T::TYPE);
+    // One beam as wide as the index meets every vector that can be reached.
+    let all = SearchOptions::new().beam(4_000);
+    assert_eq!(index.search_with(&queries[..DIM], K, &all).unwrap(), exact_of(&index, &queries[..DIM], &all));
+}
+
+#[test]
+fn a_modest_beam_finds_nearly_all_neighbours_in_clustered_vectors() {
+    check_recall::<f32>(Metric::L2, 0.97);
+    check_recall::<half::f16>(Metric::Cosine, 0.97);
+    check_recall::<i8>(Metric::InnerProduct, 0.95);
+    check_recall::<u8>(Metric::L2, 0.97);
+    check_recall::<half::bf16>(Metric::Cosine, 0.97);
+}
+
+#[test]
+fn filters_keep_the_recall_at_every_selectivity() {
+    let (base, queries) = (clustered::<f32>(6_000, 1), clustered::<f32>(100, 2));
+    let mut index = walking::<f32>(Metric::L2);
+    index.add(&base).unwrap();
+    let plain = recall(&index.search(&queries, K).unwrap(), &exact_of(&index, &queries, &SearchOptions::new()));
+    for percent in [1, 10, 50, 90, 99] {
+        let filter = index.filter(|id| id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 > (percent << 32) / 100);
+        let options = SearchOptions::new().filter(&filter);
+        let found = index.search_with(&queries, K, &options).unwrap();
+        check_results(&index, &queries, &found);
+        assert!(found.ids.iter().all(|&id| filter.get(id as usize)));
+        let recall = recall(&found, &exact_of(&index, &queries, &options));
+        assert!(recall >= plain - 0.01, "{percent} % excluded: {recall}, unfiltered {plain}");
+    }
+    // Vectors far from all queries: walks find too few of them, so that the search becomes exact.
+    let queries = &queries[..3 * DIM];
+    let far = exact_of(&index, &queries[..DIM], &SearchOptions::new()).ids;
+    let filter = index.filter(|id| !far.contains(&id) && id % 500 == 7);
+    let options = SearchOptions::new().filter(&filter).beam(1);
+    assert_eq!(index.search_with(queries, K, &options).unwrap(), exact_of(&index, queries, &options));
+    let none = index.filter(|_| false);
+    assert_eq!(index.search_with(queries, K, &SearchOptions::new().filter(&none)).unwrap().ids, [NONE; 3 * K]);
+}
+
+/// Additions in portions, replacements and removals leave a graph about as good as one that is made at once.
+#[test]
+fn a_changed_index_is_as_good_as_a_new_one() {
+    let (base, queries) = (clustered::<f32>(5_000, 1), clustered::<f32>(100, 2));
+    let mut rebuilt = walking::<f32>(Metric::L2);
+    rebuilt.add(&base).unwrap();
+    let truth = exact_of(&rebuilt, &queries, &SearchOptions::new());
+    let expected = recall(&rebuilt.search(&queries, K).unwrap(), &truth);
+
+    let mut index = walking::<f32>(Metric::L2);
+    let ids: Vec<u64> = (0..5_000).collect();
+    let part = |ids: std::ops::Range<usize>| &base[ids.start * DIM..ids.end * DIM];
+    // Vectors that will be replaced or removed.
+    index.add(&clustered::<f32>(2_500, 3)).unwrap();
+    index.upsert(part(500..2_500), &ids[500..2_500]).unwrap();
+    check_graph(&index);
+    index.add_with_ids(part(2_500..4_000), &ids[2_500..4_000]).unwrap();
+    check_graph(&index);
+    let strangers: Vec<u64> = (9_000..10_000).collect();
+    index.add_with_ids(&clustered::<f32>(1_000, 4), &strangers).unwrap();
+    index.remove(&ids[..500]).unwrap();
+    check_graph(&index);
+    let found = index.search(&queries, K).unwrap();
+    assert!(found.ids.iter().all(|&id| id >= 500));
+    check_results(&index, &queries, &found);
+    // These ids lie between others, so that the rows move.
+    index.add_with_ids(part(4_000..5_000), &ids[4_000..]).unwrap();
+    check_graph(&index);
+    index.remove(&strangers).unwrap();
+    index.upsert(part(0..500), &ids[..500]).unwrap();
+    check_graph(&index);
+    assert_eq!((index.len(), index.ids()), (5_000, ids));
+    let found = index.search(&queries, K).unwrap();
+    check_results(&index, &queries, &found);
+    let changed = recall(&found, &truth);
+    assert!(changed >= expected - 0.01, "{changed}, rebuilt {expected}");
+
+    let bytes = index.to_bytes().unwrap();
+    let loaded = GraphIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap();
+    assert_eq!(loaded.search(&queries, K).unwrap(), found);
+    assert_eq!(loaded.to_bytes().unwrap(), bytes);
+}
+
+/// The same vectors in the same order give the same graph with any number of threads.
+#[test]
+fn the_graph_does_not_depend_on_threads() {
+    let base = clustered::<f32>(1_500, 5);
+    let made = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut index = walking::<f32>(Metric::L2);
+            index.add(&base[..1_000 * DIM]).unwrap();
+            index.add(&base[1_000 * DIM..]).unwrap();
+            index.to_bytes().unwrap()
+        })
+    };
+    assert_eq!(made(1), made(3));
+}
+
+/// Vectors that are all equal, and groups of them: nothing but the repair leads from one to the next.
+#[test]
+fn graphs_of_equal_vectors_are_connected() {
+    for groups in [1, 7] {
+        let base: Vec<f32> = (0..600 * DIM).map(|at| (at / DIM % groups) as f32).collect();
+        let mut index = walking::<f32>(Metric::L2);
+        index.add(&base[..400 * DIM]).unwrap();
+        check_graph(&index);
+        index.add(&base[400 * DIM..]).unwrap();
+        check_graph(&index);
+        index.remove(&(0..600).step_by(3).collect::<Vec<u64>>()).unwrap();
+        check_graph(&index);
+        let found = index.search(&base[..DIM], 1).unwrap();
+        assert_eq!(found.distances, [0.0]);
+    }
+}
+
+#[test]
+fn damaged_files_are_refused() {
+    let mut index = walking::<u8>(Metric::Cosine);
+    index.add(&clustered::<u8>(300, 1)).unwrap();
+    index.remove(&[3, 299]).unwrap();
+    let bytes = index.to_bytes().unwrap();
+    let load = |bytes: &[u8]| match GraphIndex::<u8>::from_bytes(bytes, Device::Cpu, None) {
+        Ok(index) => Ok(index.to_bytes().unwrap()),
+        Err(Error::BadFile { defect, .. }) => Err(defect),
+        Err(other) => panic!("{other}"),
+    };
+    assert_eq!(load(&bytes).unwrap(), bytes);
+    for at in (0..bytes.len()).step_by(37).chain(0..256) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (at % 8);
+        assert!(load(&damaged).is_err(), "byte {at}");
+    }
+    for length in [0, 7, 8, 100, 128, 300, bytes.len() - 1] {
+        assert!(load(&bytes[..length]).is_err(), "{length} bytes");
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    let expected = bytes.len() as u64;
+    assert_eq!(load(&longer).unwrap_err(), FileDefect::Oversized { expected, actual: expected + 1 });
+    assert!(matches!(
+        GraphIndex::<f32>::from_bytes(&bytes, Device::Cpu, None),
+        Err(Error::BadFile { defect: FileDefect::WrongElement { .. }, .. })
+    ));
+
+    // Values that no saved graph has, with right checksums.
+    let with = |at: usize, number: u32| {
+        let mut changed = bytes.clone();
+        changed[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        super::file::mend(&mut changed);
+        load(&changed).unwrap_err()
+    };
+    let edges = bytes.len() - 298 * 24 * 4;
+    let edge = |node: usize, place: usize| edges + (node * 24 + place) * 4;
+    let no_graph = FileDefect::Inconsistent("edges that no graph has");
+    let second = bytemuck::pod_read_unaligned::<u32>(&bytes[edge(0, 1)..][..4]);
+    for (at, number) in
+        [(edge(5, 0), 298), (edge(5, 0), 5), (edge(0, 0), NO_NODE), (edge(0, 0), second), (edges - 4, 298)]
+    {
+        assert_eq!(with(at, number), no_graph, "{number} at {at}");
+    }
+    assert_eq!(with(12, 3), FileDefect::Inconsistent("a degree that no graph has"));
+    assert_eq!(with(16, 0), FileDefect::Inconsistent("a beam of 0"));
+    assert_eq!(with(64, 1), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(with(8, 2), FileDefect::Version { found: 2, known: 1 });
+    // A vector to which nothing leads.
+    let mut alone = bytes.clone();
+    for place in (edges..alone.len()).step_by(4) {
+        if alone[place..place + 4] == 7u32.to_le_bytes() {
+            let node = (place - edges) / 96;
+            // Another neighbour that the node has already would be refused for another reason.
+            let free = (8..298).find(|other: &u32| {
+                let row = &bytes[edge(node, 0)..edge(node + 1, 0)];
+                *other as usize != node && !row.chunks(4).any(|edge| edge == other.to_le_bytes())
+            });
+            alone[place..place + 4].copy_from_slice(&free.unwrap().to_le_bytes());
+        }
+    }
+    super::file::mend(&mut alone);
+    if !index.links.as_ref().unwrap().starts().contains(&8) {
+        assert_eq!(load(&alone).unwrap_err(), no_graph);
+    }
+}
+
+#[test]
+fn bad_arguments_are_refused_and_change_nothing() {
+    let builder = || GraphIndex::<f32>::builder(2).device(Device::Cpu);
+    assert!(matches!(builder().degree(3).build(), Err(Error::BadDegree { degree: 3, least: 4, most: 256 })));
+    assert!(matches!(builder().degree(257).build(), Err(Error::BadDegree { degree: 257, .. })));
+    assert!(matches!(builder().beam(0).build(), Err(Error::ZeroBeam)));
+    let mut index = builder().build().unwrap();
+    index.add(&[0.0, 0.0, 1.0, 0.0]).unwrap();
+    assert!(matches!(index.set_beam(0), Err(Error::ZeroBeam)));
+    assert!(matches!(index.search(&[0.0; 2], 0), Err(Error::ZeroK)));
+    assert!(matches!(index.search(&[0.0; 3], 1), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+    let none = SearchOptions::new().beam(0);
+    assert!(matches!(index.search_with(&[0.0; 2], 1, &none), Err(Error::ZeroBeam)));
+    assert!(matches!(index.search(&[0.0; 2], usize::MAX), Err(Error::ResultTooLarge { .. })));
+    assert!(matches!(index.add(&[f32::NAN, 0.0]), Err(Error::NotFinite { row: 0, column: 0, .. })));
+    assert!(matches!(index.add_with_ids(&[0.0; 2], &[1]), Err(Error::DuplicateId { id: 1 })));
+    assert!(matches!(index.remove(&[2]), Err(Error::UnknownId { id: 2, .. })));
+    let mut other = GraphIndex::<f32>::builder(2).metric(Metric::Cosine).device(Device::Cpu).build().unwrap();
+    assert!(matches!(other.merge(&index), Err(Error::Incompatible { what: "metric" })));
+    assert_eq!(index.ids(), [0, 1]);
+    assert_eq!(index.statistics().edges, 0);
+}
+
+/// Walks on the emulator, also with removed vectors, filters, beams that fill the table, and short and long rows of every element type.
+#[test]
+fn walks_on_the_emulator_have_the_bits_of_those_on_the_cpu() {
+    fn check<T: Element>(metric: Metric, dim: usize, degree: usize) {
+        let mut random = Random::new(dim as u64);
+        let mut vectors =
+            |count: usize| -> Vec<T> { (0..count * dim).map(|_| T::from_f32((random.unit() * 40.0) as f32)).collect() };
+        let (base, queries) = (vectors(400), vectors(5));
+        let builder =
+            |device| GraphIndex::<T>::builder(dim).metric(metric).device(device).exact_ratio(0).degree(degree);
+        let mut on_cpu = builder(Device::Cpu).build().unwrap();
+        on_cpu.add(&base).unwrap();
+        on_cpu.remove(&(20..60).collect::<Vec<u64>>()).unwrap();
+        let bytes = on_cpu.to_bytes().unwrap();
+        let on_cpu = GraphIndex::<T>::from_bytes(&bytes, Device::Cpu, None).unwrap();
+        let mut emulated = GraphIndex::<T>::from_bytes(&bytes, Device::Emulator, None).unwrap();
+        let some = on_cpu.filter(|id| id % 3 != 0);
+        for (k, options) in [
+            (3, SearchOptions::new().beam(20)),
+            (10, SearchOptions::new().beam(50).filter(&some)),
+            // More than a warp re-ranks.
+            (40, SearchOptions::new().beam(64)),
+        ] {
+            let (found, expected) = (
+                emulated.search_with(&queries, k, &options).unwrap(),
+                on_cpu.search_with(&queries, k, &options).unwrap(),
+            );
+            assert_eq!(found, expected, "{} {metric} {dim}", T::TYPE);
+        }
+        assert!(emulated.statistics().device_bytes > on_cpu.links.as_ref().unwrap().edges().len() as u64 * 4);
+        let mut on_cpu = on_cpu;
+        let ids = on_cpu.ids();
+        emulated.remove(&ids[..30]).unwrap();
+        on_cpu.remove(&ids[..30]).unwrap();
+        assert_eq!(emulated.search(&queries, 5).unwrap(), on_cpu.search(&queries, 5).unwrap());
+    }
+    check::<f32>(Metric::L2, 35, 8);
+    check::<half::f16>(Metric::Cosine, 3, 33);
+    check::<half::bf16>(Metric::InnerProduct, 64, 12);
+    check::<u8>(Metric::Cosine, 40, 8);
+    check::<i8>(Metric::L2, 130, 16);
+}

@@ -1,0 +1,165 @@
+//! A search in the graph for one query.
+//!
+//! ```text
+//! beam = the `width` nearest of the start nodes
+//! while a node of the beam is not expanded:
+//!     expand the nearest such node: for each of its neighbours that was never in question before
+//!         compute the distance; keep the neighbour if it is among the `width` nearest so far
+//! ```
+//! A node is a u64: the [`Key`] of its distance in the upper half, then 31 bits of its number, then one bit that says that it is expanded. So
+//! nodes order by (distance, number), and the walk is defined to the bit.
+
+use super::distance::{Key, WalkDistance};
+use super::links::{Links, NO_NODE};
+use crate::simd::prefetch;
+
+/// The bit of an expanded node.
+const EXPANDED: u64 = 1;
+
+/// The node of a place in a beam.
+pub(super) fn node_of(place: u64) -> u32 {
+    (place as u32) >> 1
+}
+
+/// The place of a node that is not expanded.
+fn place(key: Key, node: u32) -> u64 {
+    u64::from(key) << 32 | u64::from(node) << 1
+}
+
+/// The memory of walks on one thread.
+#[derive(Debug, Default)]
+pub(super) struct Walker {
+    /// The query of the walk, as f32.
+    pub(super) query: Vec<f32>,
+    /// Keys of the best nodes so far, nearest first.
+    beam: Vec<u64>,
+    seen: Seen,
+    fresh: Vec<u32>,
+    keys: Vec<Key>,
+}
+
+impl Walker {
+    /// Walks to the `width` ≥ 1 nodes that are nearest to [`query`](Self::query), as far as the walk finds them: nearest first.
+    pub(super) fn walk(&mut self, distance: &WalkDistance<'_>, links: &Links, width: usize) -> &[u64] {
+        self.start(distance, links, width);
+        // The first place that may hold a node that is not expanded.
+        let mut from = 0;
+        while let Some(at) = self.beam[from..].iter().position(|place| place & EXPANDED == 0) {
+            let at = from + at;
+            let node = node_of(self.beam[at]);
+            self.beam[at] |= EXPANDED;
+            from = at + 1;
+            self.fresh.clear();
+            for &neighbour in links.of(node) {
+                if self.seen.insert(neighbour) {
+                    self.fresh.push(neighbour);
+                }
+            }
+            if let Some(&next) = self.beam.get(from) {
+                prefetch(links.of(node_of(next)));
+            }
+            self.keys.clear();
+            distance.keys(&self.query, &self.fresh, &mut self.keys);
+            for (&key, &node) in self.keys.iter().zip(&self.fresh) {
+                from = from.min(keep(&mut self.beam, width, place(key, node)));
+            }
+        }
+        &self.beam
+    }
+
+    /// The `count` nodes of those listed that are nearest to [`query`](Self::query), in no order. O(listed · dim).
+    pub(super) fn nearest_of(&mut self, distance: &WalkDistance<'_>, listed: &[u32], count: usize) -> Vec<u32> {
+        self.keys.clear();
+        distance.keys(&self.query, listed, &mut self.keys);
+        let mut places: Vec<u64> = self.keys.iter().zip(listed).map(|(&key, &node)| place(key, node)).collect();
+        if places.len() > count {
+            places.select_nth_unstable(count - 1);
+            places.truncate(count);
+        }
+        places.into_iter().map(node_of).collect()
+    }
+
+    /// Fills the beam with the nearest start nodes.
+    fn start(&mut self, distance: &WalkDistance<'_>, links: &Links, width: usize) {
+        self.seen.clear();
+        self.keys.clear();
+        self.beam.clear();
+        distance.keys(&self.query, links.starts(), &mut self.keys);
+        self.beam.extend(self.keys.iter().zip(links.starts()).map(|(&key, &node)| place(key, node)));
+        if self.beam.len() > width {
+            self.beam.select_nth_unstable(width - 1);
+            self.beam.truncate(width);
+        }
+        self.beam.sort_unstable();
+        self.beam.iter().for_each(|&place| {
+            self.seen.insert(node_of(place));
+        });
+    }
+}
+
+/// Puts a node into a beam that is sorted, if it is among the `width` nearest. Returns its place, or `width`.
+fn keep(beam: &mut Vec<u64>, width: usize, place: u64) -> usize {
+    if beam.len() == width {
+        match beam.last() {
+            Some(&last) if place < last => beam.pop(),
+            _ => return width,
+        };
+    }
+    let at = beam.partition_point(|&other| other < place);
+    beam.insert(at, place);
+    at
+}
+
+/// The set of nodes that a walk has met: a hash table with linear probing, at most half full.
+#[derive(Debug)]
+struct Seen {
+    slots: Vec<u32>,
+    count: usize,
+}
+
+/// Number of slots of a table before it grows.
+const SLOTS: usize = 1 << 11;
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen { slots: vec![NO_NODE; SLOTS], count: 0 }
+    }
+}
+
+impl Seen {
+    fn clear(&mut self) {
+        self.slots.fill(NO_NODE);
+        self.count = 0;
+    }
+
+    /// Adds a node. Returns whether it is new.
+    #[inline]
+    fn insert(&mut self, node: u32) -> bool {
+        let mask = self.slots.len() - 1;
+        // The upper bits of the product are the mixed ones.
+        let mut slot = (node.wrapping_mul(0x9E37_79B1) >> 7) as usize & mask;
+        loop {
+            match self.slots[slot] {
+                NO_NODE => break,
+                other if other == node => return false,
+                _ => slot = (slot + 1) & mask,
+            }
+        }
+        self.slots[slot] = node;
+        self.count += 1;
+        if 2 * self.count > self.slots.len() {
+            self.grow();
+        }
+        true
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let slots = vec![NO_NODE; 2 * self.slots.len()];
+        let old = std::mem::replace(&mut self.slots, slots);
+        self.count = 0;
+        old.into_iter().filter(|&node| node != NO_NODE).for_each(|node| {
+            self.insert(node);
+        });
+    }
+}
