@@ -240,12 +240,13 @@ fn every_kind_of_index_is_measured() {
     let path = folder.path().join("2000-01-01.csv");
     let common =
         ["--quick", "--date", "2000-01-01", "--repeat", "1", "--device", "cpu", "--out", path.to_str().unwrap()];
-    let settings = ["--encodings", "flat,pq8", "--probes", "1,16", "--ef", "100", "--tree-queries", "50"];
+    let settings =
+        ["--encodings", "flat,pq8", "--probes", "1,16", "--ef", "100", "--beams", "100", "--tree-queries", "50"];
     let (success, text) = grid(&[&["kinds"], &common[..], &settings].concat());
     assert!(success, "{text}");
-    // A build, three k and single queries; inverted files with two numbers of probes.
+    // A build, three k and single queries; inverted files with two numbers of probes; a graph with one beam.
     let peers = if cfg!(feature = "peers") { 2 * 5 } else { 0 };
-    assert_eq!(rows(&path).len(), 5 + 2 * (1 + 2 * 4) + peers, "{text}");
+    assert_eq!(rows(&path).len(), 5 + 2 * (1 + 2 * 4) + 5 + peers, "{text}");
     let (cases, ks, recalls) = (column(&path, "case"), column(&path, "k"), column(&path, "recall"));
     let recall = |case: &str| -> f64 {
         let at = (0..cases.len()).find(|&at| cases[at].starts_with(case) && ks[at] == "10").expect(case);
@@ -253,6 +254,8 @@ fn every_kind_of_index_is_measured() {
     };
     assert_eq!(recall("exact 3000x24 f32 nq=300"), 1.0);
     assert_eq!(recall("ivf-flat 3000x24 f32 lists=16 nq=300 probes=16"), 1.0);
+    // So few vectors are compared exactly.
+    assert_eq!(recall("graph 3000x24 f32 degree=32 nq=300 beam=100"), 1.0);
     if cfg!(feature = "peers") {
         assert_eq!(recall("kd-tree 3000x24 f32 nq=50"), 1.0);
         assert!(recall("hnsw 3000x24 f32 links=16 ef-construction=200 nq=300 ef=100") > 0.9);

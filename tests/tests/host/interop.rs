@@ -270,7 +270,7 @@ fn settings_are_checked_when_they_are_used() {
     assert_eq!(options, SearchOptions::new().probes(3));
     assert_eq!(
         serde_json::to_value(options.scan(Scan::QueryMajor)).unwrap(),
-        json!({"probes": 3, "scan": "query-major", "widen": true})
+        json!({"beam": null, "probes": 3, "scan": "query-major", "widen": true})
     );
     let filter = warpann::ivf::Bitset::new(8);
     let error = serde_json::to_value(SearchOptions::new().filter(&filter)).unwrap_err();
