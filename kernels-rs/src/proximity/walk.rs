@@ -29,9 +29,10 @@
 //! of an H200. The edges add a fortieth. A step is a chain of about seven barriers and two memory latencies, so a GPU needs many blocks on each
 //! multiprocessor to hide them: 128 threads and 8 to 16 KB for a block.
 //!
-//! Measured on an H100 (2026-11-25, 200,000 × 128 clustered f32 vectors, k = 10, 10,000 queries from host memory and back): beam 32, recall .961, 5.4 ms;
-//! beam 128, recall .998, 17 ms; beam 256, 39 ms. One query: .37, .79 and 1.4 ms. So the chain of a step, not the memory, is the limit: 32 places of a
-//! beam read .23 MB a query, which is .8 ms for all.
+//! Measured on an H100 (2026-11-25, revision 9008867, 200,000 × 128 clustered f32 vectors, k = 10, 10,000 queries from host memory and back, with
+//! the work of the host): beam 16, recall .894, 33 ms; 32, .961, 5.4; 64, .992, 115; 128, .998, 17; 256, .999, 39. With beams 16 and 64 most tables
+//! were too small, and the host did these queries; tables have more room since, which is not measured. One query: .25, .37, .50, .79 and 1.4 ms.
+//! Nothing was profiled, so what limits the kernel is not known. That walks have the CPU's bits is tested on the emulator, not on a GPU.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
