@@ -4,7 +4,7 @@
 //! queries to f32, so that walks have the same query on every device. The results of a walk get their canonical distances from the kernel that
 //! re-ranks results of inverted files. A query whose walk met more nodes than its table holds is done on the CPU, with the same result.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::rerank::{self, PerQuery, Rerank};
@@ -17,9 +17,8 @@ use crate::device::lanes::Lane;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
 use crate::flat::ResidentRows;
-use crate::parallel::{Loop, ParallelSlice};
 use crate::product::gpu::{VectorShape, upload_vectors};
-use crate::threads::apart;
+use crate::threads::{Exclusive, apart, piece_rows, work_off};
 use crate::vectors::VectorSlice;
 use crate::{Bitset, NONE, Result, host_memory};
 
@@ -36,38 +35,38 @@ struct Image {
 /// The graph in the memory of a device, once a search has uploaded it.
 #[derive(Default)]
 pub(super) struct DeviceLinks {
-    image: Mutex<Option<Arc<Image>>>,
+    image: Exclusive<Option<Arc<Image>>>,
 }
 
 impl DeviceLinks {
     /// Forgets the graph, which has changed.
     pub(super) fn clear(&mut self) {
-        *self.image.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        *self = Self::default();
     }
 
     /// Bytes of device memory.
     pub(super) fn bytes(&self) -> u64 {
-        let image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
-        image.as_ref().map_or(0, |image| 4 * (image.edges.len() + image.starts.len()) as u64)
+        self.image.with(|image| image.as_ref().map_or(0, |image| 4 * (image.edges.len() + image.starts.len()) as u64))
     }
 
     /// The graph in device memory.
     fn image(&self, runtime: &Runtime, stream: &Stream, links: &Links) -> Result<Arc<Image>> {
-        let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(image) = &*image {
-            return Ok(Arc::clone(image));
-        }
-        let mut layout = Layout::default();
-        let (edges, starts) = (layout.array(links.edges().len()), layout.array(links.starts().len()));
-        let memory = runtime.allocate(layout.bytes())?;
-        let scratch = runtime.scratch(&memory);
-        // SAFETY: the layout has room for both arrays.
-        unsafe {
-            runtime.copy_to_device(stream, scratch.at(edges), links.edges())?;
-            runtime.copy_to_device(stream, scratch.at(starts), links.starts())?;
-        }
-        runtime.synchronize(stream)?;
-        Ok(Arc::clone(image.insert(Arc::new(Image { memory, edges, starts }))))
+        self.image.with(|image| {
+            if let Some(image) = image {
+                return Ok(Arc::clone(image));
+            }
+            let mut layout = Layout::default();
+            let (edges, starts) = (layout.array(links.edges().len()), layout.array(links.starts().len()));
+            let memory = runtime.allocate(layout.bytes())?;
+            let scratch = runtime.scratch(&memory);
+            // SAFETY: the layout has room for both arrays.
+            unsafe {
+                runtime.copy_to_device(stream, scratch.at(edges), links.edges())?;
+                runtime.copy_to_device(stream, scratch.at(starts), links.starts())?;
+            }
+            runtime.synchronize(stream)?;
+            Ok(Arc::clone(image.insert(Arc::new(Image { memory, edges, starts }))))
+        })
     }
 }
 
@@ -182,9 +181,14 @@ impl DeviceWalk<'_> {
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
         let mut walked: Vec<f32> = host_memory::zeroed(count * self.padded())?;
-        walked.par_chunks_exact_mut(self.padded()).enumerate().for_each_init(Vec::new, |query, (at, walked)| {
-            self.distance.query(queries, at, query);
-            walked[..query.len()].copy_from_slice(query);
+        let bytes = size_of_val(walked.as_slice());
+        let piece = piece_rows(4 * self.padded());
+        work_off(walked.chunks_mut(piece * self.padded()).enumerate(), bytes, |(number, walked)| {
+            let mut query = Vec::new();
+            for (at, walked) in (piece * number..).zip(walked.chunks_exact_mut(self.padded())) {
+                self.distance.query(queries, at, &mut query);
+                walked[..query.len()].copy_from_slice(&query);
+            }
         });
         let image_at = runtime.scratch(&image.memory);
         let filter = self.among.map(|among| (scratch.at(plan.filter), bytemuck::cast_slice::<u64, u32>(among.words())));
