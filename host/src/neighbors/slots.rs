@@ -7,8 +7,9 @@ use warpann_kernels::NO_ROW;
 #[cfg(any(test, feature = "shifted"))]
 use warpann_kernels::select::entry::{self, EMPTY};
 
-use crate::NONE;
 use crate::threads::{piece_rows, work_off};
+use crate::vectors::VectorSlice;
+use crate::{NONE, Result, host_memory};
 
 /// The slots of a call: `k` ids and distances for each query.
 pub(crate) struct Slots<'a> {
@@ -93,6 +94,30 @@ impl Slots<'_> {
             fill(&mut self.ids[slots.clone()], &mut self.distances[slots], rows, distances, self.worst, &id_of);
         }
     }
+}
+
+/// Searches again for the queries whose numbers `which` lists, and puts the results into their slots: `k` in `ids` and `distances` for each of
+/// `queries`. On error nothing changes.
+pub(crate) fn search_again(
+    queries: VectorSlice<'_>,
+    which: &[usize],
+    k: usize,
+    (ids, distances): (&mut [u64], &mut [f32]),
+    search: impl FnOnce(VectorSlice<'_>, &mut [u64], &mut [f32]) -> Result<()>,
+) -> Result<()> {
+    if which.is_empty() {
+        return Ok(());
+    }
+    let some = queries.gather(which)?;
+    let mut found_ids = host_memory::filled(NONE, which.len() * k)?;
+    let mut found_distances = host_memory::filled(0.0, which.len() * k)?;
+    search(some.as_slice(queries.dim()), &mut found_ids, &mut found_distances)?;
+    for ((query, found_ids), found_distances) in which.iter().zip(found_ids.chunks(k)).zip(found_distances.chunks(k)) {
+        let slots = query * k..(query + 1) * k;
+        ids[slots.clone()].copy_from_slice(found_ids);
+        distances[slots].copy_from_slice(found_distances);
+    }
+    Ok(())
 }
 
 /// Fills the slots of one query. It has no branch, so that it becomes SIMD code if `id_of` allows that. Slots behind the last result stay

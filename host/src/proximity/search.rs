@@ -5,11 +5,12 @@ use super::distance::WalkDistance;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Walker, node_of};
+use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
 use crate::validate::check_results;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Bitset, Element, Error, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, events, host_memory};
+use crate::{Bitset, Element, Error, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, events};
 
 /// Smallest width of a beam. Narrower ones save little time.
 const LEAST_BEAM: usize = 16;
@@ -80,9 +81,6 @@ impl<T: Element> GraphIndex<T> {
         }
         let among = self.flat.among(options)?;
         let among = among.as_deref();
-        let exact = |queries: &[T], ids: &mut [u64], distances: &mut [f32]| {
-            self.flat.search_checked(queries, k, among, ids, distances)
-        };
         let rows = self.flat.row_ids().rows();
         let accepted = among.map_or(rows, Bitset::count_ones);
         // Of the nodes of a beam, about as large a share is accepted as of all rows.
@@ -90,24 +88,18 @@ impl<T: Element> GraphIndex<T> {
         let (count, dim) = (queries.len() / self.dim(), self.dim());
         let Some(links) = self.links.as_ref().filter(|_| accepted > self.exact_ratio().saturating_mul(width)) else {
             events::path("graph search", || self.device(), "exact", count);
-            return exact(queries, ids, distances);
+            return self.flat.search_checked(queries, k, among, ids, distances);
         };
         let walk = Walk { distance: self.walk_distance(), links, width, among };
-        self.walk_all(&walk, VectorSlice::of(queries, dim), k, ids, distances)?;
+        let vectors = VectorSlice::of(queries, dim);
+        self.walk_all(&walk, vectors, k, ids, distances)?;
         // A walk finds too few where the accepted vectors lie far from the query.
         let wanted = k.min(accepted);
         let again: Vec<usize> = (0..count).filter(|query| ids[query * k + wanted - 1] == NONE).collect();
-        if !again.is_empty() {
-            events::path("graph search", || self.device(), "exact, because a walk found too few", again.len());
-            let some: Vec<T> = crate::random::gather(queries, dim, &again)?;
-            let mut found: (Vec<u64>, Vec<f32>) =
-                (host_memory::filled(NONE, again.len() * k)?, host_memory::filled(0.0, again.len() * k)?);
-            exact(&some, &mut found.0, &mut found.1)?;
-            for ((query, found_ids), found_distances) in again.iter().zip(found.0.chunks(k)).zip(found.1.chunks(k)) {
-                ids[query * k..(query + 1) * k].copy_from_slice(found_ids);
-                distances[query * k..(query + 1) * k].copy_from_slice(found_distances);
-            }
-        }
+        search_again(vectors, &again, k, (ids, distances), |queries, ids, distances| {
+            events::path("graph search", || self.device(), "exact, because a walk found too few", queries.len());
+            self.flat.search_checked(queries.components(), k, among, ids, distances)
+        })?;
         // The rows that walks found become ids; the exact results have ids already.
         let mut exact_queries = again.iter().peekable();
         for (query, ids) in ids.chunks_exact_mut(k).enumerate() {
@@ -132,11 +124,12 @@ impl<T: Element> GraphIndex<T> {
             let device = DeviceWalk { resident, distance, links, width, among, k, ranked: ranked(k) };
             if device.fits() {
                 events::path("graph search", || self.device(), "walks on the device", queries.len());
-                for query in device.run(&self.device_links, queries, ids, distances)? {
-                    let slots = query * k..(query + 1) * k;
-                    let (ids, distances) = (&mut ids[slots.clone()], &mut distances[slots]);
-                    walk.one(&mut State::default(), queries.part(query..query + 1), ids, distances);
-                }
+                let again = device.run(&self.device_links, queries, ids, distances)?;
+                search_again(queries, &again, k, (ids, distances), |queries, ids, distances| {
+                    events::path("graph search", || self.device(), "walks on the CPU", queries.len());
+                    walk.all(queries, k, ids, distances);
+                    Ok(())
+                })?;
                 return Ok(());
             }
         }

@@ -33,6 +33,7 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::device::tiling::Budget;
+use crate::neighbors::slots::search_again;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart};
@@ -438,17 +439,9 @@ impl FlatBackend for FlatDevice {
         };
         // `apart` keeps a pool thread from starting another search while it has a lane.
         let again = apart(|| self.search_most(resident, among, queries, k, ids, distances))?;
-        if again.is_empty() {
-            return Ok(());
-        }
-        let (some, worst) = (queries.gather(&again)?, self.shape.metric.worst());
-        let mut found = (host_memory::filled(NONE, again.len() * k)?, host_memory::filled(worst, again.len() * k)?);
-        self.search_listed(accepted(Some(among))?, some.as_slice(self.shape.dim), k, &mut found.0, &mut found.1)?;
-        for ((query, found_ids), found_distances) in again.iter().zip(found.0.chunks(k)).zip(found.1.chunks(k)) {
-            ids[query * k..(query + 1) * k].copy_from_slice(found_ids);
-            distances[query * k..(query + 1) * k].copy_from_slice(found_distances);
-        }
-        Ok(())
+        search_again(queries, &again, k, (ids, distances), |queries, ids, distances| {
+            self.search_listed(accepted(Some(among))?, queries, k, ids, distances)
+        })
     }
 
     fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
