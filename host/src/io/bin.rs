@@ -28,7 +28,7 @@ pub(super) fn flat(bytes: &[u8], element: ElementType, first: Option<usize>) -> 
     let rows = first.map_or(stated, |first| stated.min(first as u64));
     let end = extent(rows, dim, element.size(), HEADER)?;
     let whole = first.and_then(|_| bytes.get(..usize::try_from(end).unwrap_or(usize::MAX)));
-    check_size(end, whole.unwrap_or(bytes))?;
+    check_size(end, whole.unwrap_or(bytes).len() as u64)?;
     Ok(Flat { rows: rows as usize, dim: dim as usize, at: HEADER, element })
 }
 
@@ -41,7 +41,7 @@ pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     let with_distances = actual == both_end && both_end != ids_end;
     if !with_distances {
         // A size between the two means that distances are missing; a larger size than both means that the file is too long.
-        check_size(if actual > ids_end { both_end } else { ids_end }, bytes)?;
+        check_size(if actual > ids_end { both_end } else { ids_end }, bytes.len() as u64)?;
     }
     let (rows, k, ids_end) = (rows as usize, k as usize, ids_end as usize);
     let mut ids = reserve(rows, k)?;
@@ -65,7 +65,7 @@ pub(super) fn ranges(bytes: &[u8]) -> Result<RangeNeighbors, FileDefect> {
         return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });
     }
     let (queries, results) = (u32_at(bytes, 0), u32_at(bytes, 4));
-    check_size(HEADER as u64 + 4 * u64::from(queries) + 8 * u64::from(results), bytes)?;
+    check_size(HEADER as u64 + 4 * u64::from(queries) + 8 * u64::from(results), bytes.len() as u64)?;
     let (queries, results) = (queries as usize, results as usize);
     let (counts, found) = bytes[HEADER..].split_at(4 * queries);
     let mut offsets = reserve(queries + 1, 1)?;

@@ -406,13 +406,38 @@ fn extent(rows: u64, dim: u64, size: usize, header: usize) -> Result<u64, FileDe
 }
 
 /// Compares the size of a file with the size that its header requires.
-fn check_size(expected: u64, bytes: &[u8]) -> Result<(), FileDefect> {
-    let actual = bytes.len() as u64;
+pub(crate) fn check_size(expected: u64, actual: u64) -> Result<(), FileDefect> {
     match actual.cmp(&expected) {
         std::cmp::Ordering::Less => Err(FileDefect::Truncated { expected, actual }),
         std::cmp::Ordering::Equal => Ok(()),
         std::cmp::Ordering::Greater => Err(FileDefect::Oversized { expected, actual }),
     }
+}
+
+/// The header of N bytes in the first bytes of a file: `magic`, then `version` as u32, and in the last 8 bytes the XXH64 of those before.
+/// `other` says what a file with another magic is.
+pub(crate) fn checked_header<'a, const N: usize>(
+    bytes: &'a [u8],
+    magic: &[u8; 8],
+    version: u32,
+    other: &'static str,
+) -> Result<&'a [u8; N], FileDefect> {
+    if !bytes.starts_with(magic) {
+        return Err(FileDefect::BadHeader(other));
+    }
+    let Some(header) = bytes.first_chunk::<N>() else {
+        return Err(FileDefect::Truncated { expected: N as u64, actual: bytes.len() as u64 });
+    };
+    // The version is checked before the checksum, because another version may have the checksum elsewhere.
+    let found = bytemuck::pod_read_unaligned::<u32>(&header[8..12]);
+    if found != version {
+        return Err(FileDefect::Version { found, known: version });
+    }
+    let (before, sum) = header.split_at(N - 8);
+    if bytemuck::pod_read_unaligned::<u64>(sum) != checksum::xxh64(before) {
+        return Err(FileDefect::Checksum { section: "header" });
+    }
+    Ok(header)
 }
 
 /// An empty vector with room for `rows · dim` values, or an error if memory is short.

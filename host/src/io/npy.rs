@@ -38,7 +38,10 @@ pub(super) fn matrix(bytes: &[u8]) -> Result<Matrix, FileDefect> {
         "<f8" => None,
         _ => return Err(FileDefect::WrongElement { actual: header.descr, expected: VECTOR_TYPES }),
     };
-    check_size(extent(header.rows, header.columns, element.map_or(8, ElementType::size), header.at)?, bytes)?;
+    check_size(
+        extent(header.rows, header.columns, element.map_or(8, ElementType::size), header.at)?,
+        bytes.len() as u64,
+    )?;
     let (rows, dim, at) = (header.rows as usize, header.columns as usize, header.at);
     Ok(match element {
         Some(element) => Matrix::Flat(Flat { rows, dim, at, element }),
@@ -60,7 +63,7 @@ pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
         "<u8" => (8, |id| Ok(bytemuck::pod_read_unaligned::<u64>(id))),
         _ => return Err(FileDefect::WrongElement { actual: header.descr, expected: ID_TYPES }),
     };
-    check_size(extent(header.rows, header.columns, size, header.at)?, bytes)?;
+    check_size(extent(header.rows, header.columns, size, header.at)?, bytes.len() as u64)?;
     let (rows, k) = (header.rows as usize, header.columns as usize);
     let mut ids = reserve(rows, k)?;
     for (i, id) in bytes[header.at..].chunks_exact(size).enumerate() {

@@ -133,21 +133,9 @@ impl Header {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FileDefect> {
-        if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
-            return Err(FileDefect::BadHeader("not a file of a graph index"));
-        }
-        let Some(header) = bytes.first_chunk::<HEADER>() else {
-            return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });
-        };
+        let header: &[u8; HEADER] = io::checked_header(bytes, &MAGIC, VERSION, "not a file of a graph index")?;
         let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
         let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);
-        // The version is checked before the checksum, because another version may have the checksum elsewhere.
-        if word(8) != VERSION {
-            return Err(FileDefect::Version { found: word(8), known: VERSION });
-        }
-        if long(SUM) != xxh64(&header[..SUM]) {
-            return Err(FileDefect::Checksum { section: "header" });
-        }
         if header[64..SUM].iter().any(|&byte| byte != 0) {
             return Err(FileDefect::BadHeader("reserved bytes are not zero"));
         }
@@ -176,11 +164,7 @@ impl Header {
         let numbers = if self.starts == 0 { Some(0) } else { vectors.checked_mul(u64::from(self.degree)) };
         let bytes = || numbers?.checked_add(self.starts)?.checked_mul(4)?.checked_add(self.graph()? as u64);
         let expected = bytes().ok_or(FileDefect::TooLarge { rows: vectors, dim: u64::from(self.degree) })?;
-        match actual.cmp(&expected) {
-            std::cmp::Ordering::Less => Err(FileDefect::Truncated { expected, actual }),
-            std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Greater => Err(FileDefect::Oversized { expected, actual }),
-        }
+        io::check_size(expected, actual)
     }
 }
 

@@ -24,6 +24,7 @@ use std::ops::Range;
 
 use crate::error::FileDefect;
 use crate::io::checksum::xxh64;
+use crate::io::{check_size, checked_header};
 use crate::ivf::Encoding;
 use crate::validate::MAX_ROWS;
 use crate::{ElementType, Metric};
@@ -168,21 +169,9 @@ fn place<V: PartialEq>(table: &[V], value: V) -> u32 {
 /// Decodes the header in `bytes`, the first bytes of a file of `file_bytes` bytes: the shape, the places of the sections, and their
 /// checksums. Checks that the size of the file agrees with the header.
 pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Section::ALL.len()]), FileDefect> {
-    if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
-        return Err(FileDefect::BadHeader("not an index file"));
-    }
-    let Some(header) = bytes.first_chunk::<HEADER>() else {
-        return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });
-    };
+    let header: &[u8; HEADER] = checked_header(bytes, &MAGIC, VERSION, "not an index file")?;
     let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
     let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);
-    // The version is checked before the checksum, because another version may have the checksum elsewhere.
-    if word(8) != VERSION {
-        return Err(FileDefect::Version { found: word(8), known: VERSION });
-    }
-    if long(SUM) != xxh64(&header[..SUM]) {
-        return Err(FileDefect::Checksum { section: "header" });
-    }
     let unknown = |what| move || FileDefect::BadHeader(what);
     let encoding = Encoding::of_file_words([word(20), word(24), word(28), word(32)]);
     let shape = Shape {
@@ -208,9 +197,6 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Sec
         *sum = long(at + 16);
     }
     let expected = places[places.len() - 1].end;
-    match file_bytes.cmp(&expected) {
-        std::cmp::Ordering::Less => Err(FileDefect::Truncated { expected, actual: file_bytes }),
-        std::cmp::Ordering::Equal => Ok((shape, places, checksums)),
-        std::cmp::Ordering::Greater => Err(FileDefect::Oversized { expected, actual: file_bytes }),
-    }
+    check_size(expected, file_bytes)?;
+    Ok((shape, places, checksums))
 }
