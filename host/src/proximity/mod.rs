@@ -70,8 +70,7 @@ pub const MAX_NODES: u64 = (1 << 31) - 1;
 
 /// An index that searches by walks in a graph of near neighbours.
 ///
-/// It finds nearly all of the k nearest vectors in a small part of the time of an exact search. For few queries, or for recall above about .95, it
-/// needs less time than an inverted file. Vectors can be added and removed at any time, and a filter keeps the recall at every selectivity.
+/// It finds nearly all of the k nearest vectors and compares a query with a small part of all. Vectors can be added and removed at any time, and a filter keeps the recall at every selectivity.
 ///
 /// ```
 /// use warpann::{Device, GraphIndex, Metric, SearchOptions};
