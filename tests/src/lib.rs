@@ -39,6 +39,7 @@ pub mod scenarios;
 pub mod shifted;
 pub mod sort;
 pub mod suite;
+pub mod walks;
 
 /// The library example of README.md, as a doctest.
 #[cfg(all(doctest, feature = "cuda"))]

@@ -8,7 +8,7 @@ use warpann::{Device, Error, FlatIndex};
 use crate::cases::{Size, search_cases, select_cases};
 use crate::ivf::cases::ivf_cases;
 use crate::runner::{self, Outcome};
-use crate::{adversarial, ivf, kmeans, sanitize, scenarios, shifted, sort};
+use crate::{adversarial, ivf, kmeans, sanitize, scenarios, shifted, sort, walks};
 
 /// Keeps GPUs to the portable kernels if it is 1. Any value keeps [`run_with_portable_kernels_too`] from running them as well.
 const PORTABLE: &str = "WARPANN_PORTABLE_KERNELS";
@@ -83,8 +83,17 @@ pub fn run(device: Device) -> ExitCode {
     for case in ivf_cases().into_iter().filter(|case| runs(case.size)) {
         trials.push(trial(case.name(), Box::new(move || ivf::runner::run(&case, device))));
     }
-    let families =
-        [scenarios::ALL, sanitize::ALL, adversarial::ALL, ivf::scenarios::ALL, kmeans::ALL, sort::ALL, shifted::ALL];
+    let families = [
+        scenarios::ALL,
+        sanitize::ALL,
+        adversarial::ALL,
+        ivf::scenarios::ALL,
+        kmeans::ALL,
+        sort::ALL,
+        shifted::ALL,
+        // The CPU is their reference.
+        if device == Device::Cpu { &[] } else { walks::ALL },
+    ];
     for &(name, scenario) in families.into_iter().flatten() {
         trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
     }
