@@ -6,7 +6,7 @@
 //! | a vector is removed | nothing: walks go through its row |
 //! | rows move, because a quarter of them was removed, the last ones were, or new ids lie between others | edges are renumbered, those to removed rows replaced, and the start nodes chosen anew ([`build::moved`]) |
 //! | at least half of the rows are new | the graph is made anew |
-//! | there are four times as many rows as when the start nodes were chosen | they are chosen anew |
+//! | there are so many rows that twice as many start nodes would be chosen | they are chosen anew |
 //!
 //! A change of the rows either fails, and then nothing has changed, or it is done. If there is then no memory for the graph, the index has none:
 //! its searches are exact until the next change makes a graph.
@@ -195,6 +195,9 @@ impl<T: Element> GraphIndex<T> {
             links.grow(rows)?;
         }
         build::insert(&mut links, &distance, &new, after.live())?;
+        if new.iter().any(|row| links.starts().binary_search(row).is_ok()) {
+            links.list_starts(&distance);
+        }
         if 2 * links.starts().len() < start_count(rows) {
             links.connect_without(&distance, &[]);
         }

@@ -65,7 +65,7 @@ pub struct GraphInfo {
     pub degree: usize,
     /// Number of vectors that a walk keeps unless its options set another.
     pub beam: u64,
-    /// Number of vectors with which each walk begins; 0 if searches are exact.
+    /// Number of vectors at which walks can begin; 0 if searches are exact.
     pub starts: u64,
     /// Size of the file in bytes.
     pub bytes: u64,
@@ -303,8 +303,10 @@ impl<T: Element> GraphIndex<T> {
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
             let edges = numbers.split_off(header.starts as usize);
             let links = Links::of_edges(edges, info.degree, numbers)?;
-            index.links = Some(links.ok_or_else(|| bad(FileDefect::Inconsistent("edges that no graph has")))?);
+            let mut links = links.ok_or_else(|| bad(FileDefect::Inconsistent("edges that no graph has")))?;
             index.copy_all_rows()?;
+            links.list_starts(&index.walk_distance());
+            index.links = Some(links);
         }
         Ok(index)
     }

@@ -1,24 +1,22 @@
 //! Walks on a device, one block for each query ([`warpann_kernels::proximity::walk`]).
 //!
-//! The rows are those of the flat index in device memory. Edges and start nodes are uploaded by the first search after a change. The host converts
-//! queries to f32, so that walks have the same query on every device. The results of a walk get their canonical distances from the kernel that
-//! re-ranks results of inverted files. A query whose walk met more nodes than its table holds is done on the CPU, with the same result.
+//! The rows are those of the flat index in device memory. Edges and start nodes are uploaded by the first search after a change. The results of a walk
+//! get their canonical distances from the kernel that re-ranks results of inverted files.
 
 use std::sync::Arc;
 
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::rerank::{self, PerQuery, Rerank};
-use warpann_kernels::proximity::distance::SUMS;
 use warpann_kernels::proximity::walk::{self, Walk};
 
-use super::distance::WalkDistance;
+use super::entrance::Entrance;
 use super::links::Links;
 use crate::device::lanes::Lane;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
 use crate::flat::ResidentRows;
 use crate::product::gpu::{VectorShape, upload_vectors};
-use crate::threads::{Exclusive, apart, piece_rows, work_off};
+use crate::threads::{Exclusive, apart};
 use crate::vectors::VectorSlice;
 use crate::{Bitset, NONE, Result, host_memory};
 
@@ -30,6 +28,14 @@ struct Image {
     memory: Memory,
     edges: Reserved<u32>,
     starts: Reserved<u32>,
+    pivots: Reserved<u32>,
+    ends: Reserved<u32>,
+}
+
+impl Image {
+    fn bytes(&self) -> u64 {
+        4 * [self.edges, self.starts, self.pivots, self.ends].map(Reserved::len).iter().sum::<usize>() as u64
+    }
 }
 
 /// The graph in the memory of a device, once a search has uploaded it.
@@ -46,7 +52,7 @@ impl DeviceLinks {
 
     /// Bytes of device memory.
     pub(super) fn bytes(&self) -> u64 {
-        self.image.with(|image| image.as_ref().map_or(0, |image| 4 * (image.edges.len() + image.starts.len()) as u64))
+        self.image.with(|image| image.as_ref().map_or(0, |image| image.bytes()))
     }
 
     /// The graph in device memory.
@@ -55,17 +61,19 @@ impl DeviceLinks {
             if let Some(image) = image {
                 return Ok(Arc::clone(image));
             }
+            let entrance = links.entrance();
+            let arrays = [links.edges(), entrance.listed(), entrance.pivots(), entrance.ends()];
             let mut layout = Layout::default();
-            let (edges, starts) = (layout.array(links.edges().len()), layout.array(links.starts().len()));
+            let places = arrays.map(|array| layout.array::<u32>(array.len()));
             let memory = runtime.allocate(layout.bytes())?;
             let scratch = runtime.scratch(&memory);
-            // SAFETY: the layout has room for both arrays.
-            unsafe {
-                runtime.copy_to_device(stream, scratch.at(edges), links.edges())?;
-                runtime.copy_to_device(stream, scratch.at(starts), links.starts())?;
+            for (array, place) in arrays.into_iter().zip(places) {
+                // SAFETY: the layout has room for every array.
+                unsafe { runtime.copy_to_device(stream, scratch.at(place), array)? };
             }
+            let [edges, starts, pivots, ends] = places;
             runtime.synchronize(stream)?;
-            Ok(Arc::clone(image.insert(Arc::new(Image { memory, edges, starts }))))
+            Ok(Arc::clone(image.insert(Arc::new(Image { memory, edges, starts, pivots, ends }))))
         })
     }
 }
@@ -73,7 +81,6 @@ impl DeviceLinks {
 /// The walks of a batch on a device.
 pub(super) struct DeviceWalk<'a> {
     pub(super) resident: ResidentRows<'a>,
-    pub(super) distance: WalkDistance<'a>,
     pub(super) links: &'a Links,
     pub(super) width: usize,
     pub(super) among: Option<&'a Bitset>,
@@ -84,13 +91,11 @@ pub(super) struct DeviceWalk<'a> {
 
 /// The arrays of a launch in scratch memory.
 struct Plan {
-    walked: Reserved<f32>,
     queries: Reserved<u8>,
     filter: Reserved<u32>,
     places: Reserved<u32>,
-    overflows: Reserved<u32>,
-    keys: Reserved<f32>,
-    ranks: Reserved<u32>,
+    /// First the keys, then the rows, so that one copy brings both.
+    results: Reserved<u32>,
     bytes: usize,
 }
 
@@ -99,17 +104,12 @@ impl DeviceWalk<'_> {
         self.resident.shape
     }
 
-    /// Components of a query as f32.
-    fn padded(&self) -> usize {
-        self.shape().stride().next_multiple_of(SUMS as usize)
-    }
-
     /// Number of slots of a table.
     fn slots(&self) -> Option<u32> {
         let width = u32::try_from(self.width).ok().filter(|&width| width <= 1 << 16)?;
-        let slots = walk::slots(width, self.links.degree() as u32);
-        // Small tests on the emulator fill the table of some queries.
-        Some(if self.resident.runtime.limits().emulated { slots / 4 } else { slots })
+        // Small tests on the emulator make walks clear their tables.
+        let slots = if self.resident.runtime.limits().emulated { walk::least_slots } else { walk::slots };
+        Some(slots(width, self.links.degree() as u32))
     }
 
     /// Whether the device has the shared memory for these walks.
@@ -119,35 +119,31 @@ impl DeviceWalk<'_> {
         let (Some(slots), Some(stride)) = (self.slots(), stride) else { return false };
         let (width, degree) = (self.width as u32, self.links.degree() as u32);
         let ranked = self.ranked <= 1 << 16 && rerank::shared_bytes(self.ranked as u32) <= shared;
-        ranked && Walk::shared_bytes(stride, width, degree, slots) <= shared
+        let pivots = self.links.entrance().pivots().len() as u32;
+        ranked && Walk::shared_bytes(stride, width, degree, pivots, slots) <= shared
     }
 
     fn plan(&self, queries: usize) -> Plan {
         let mut layout = Layout::default();
         Plan {
-            walked: layout.array(queries.saturating_mul(self.padded())),
             queries: layout.array(queries.saturating_mul(self.shape().row_bytes())),
             filter: layout.array(self.among.map_or(0, |among| 2 * among.words().len())),
             places: layout.array(queries.saturating_mul(self.ranked)),
-            overflows: layout.array(queries),
-            keys: layout.array(queries.saturating_mul(self.k)),
-            ranks: layout.array(queries.saturating_mul(self.k)),
+            results: layout.array(queries.saturating_mul(self.k).saturating_mul(2)),
             bytes: layout.bytes(),
         }
     }
 
-    /// Fills `ids` (row numbers) and `distances`, k for each query. Returns the queries whose tables were too small, ascending: their results have no
-    /// meaning.
+    /// Fills `ids` (row numbers) and `distances`, k for each query.
     pub(super) fn run(
         &self,
         device: &DeviceLinks,
         queries: VectorSlice<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
-    ) -> Result<Vec<usize>> {
-        let of_query = 4 * (self.padded() + self.ranked + 2 * self.k + 1) + self.shape().row_bytes();
+    ) -> Result<()> {
+        let of_query = 4 * (self.ranked + 2 * self.k) + self.shape().row_bytes();
         let tile = (SCRATCH_BYTES / of_query).clamp(1, 1 << 14);
-        let mut too_small = Vec::new();
         // `apart` keeps a pool thread from starting another search while it has a lane.
         apart(|| {
             self.resident.lanes.with(self.resident.runtime, |lane| {
@@ -155,19 +151,14 @@ impl DeviceWalk<'_> {
                 for first in (0..queries.len()).step_by(tile) {
                     let some = first..queries.len().min(first + tile);
                     let slots = some.start * self.k..some.end * self.k;
-                    let (ids, distances) = (&mut ids[slots.clone()], &mut distances[slots]);
-                    let overflows = self.tile(lane, &image, queries.part(some), ids, distances)?;
-                    too_small.extend(
-                        (first..).zip(overflows).filter(|&(_, overflow)| overflow != 0).map(|(query, _)| query),
-                    );
+                    self.tile(lane, &image, queries.part(some), &mut ids[slots.clone()], &mut distances[slots])?;
                 }
                 Ok(())
             })
-        })?;
-        Ok(too_small)
+        })
     }
 
-    /// The results of some queries, and for each whether its table was too small.
+    /// The results of some queries.
     fn tile(
         &self,
         lane: &mut Lane,
@@ -175,26 +166,16 @@ impl DeviceWalk<'_> {
         queries: VectorSlice<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
-    ) -> Result<Vec<u32>> {
+    ) -> Result<()> {
         let (runtime, shape, count) = (self.resident.runtime, self.shape(), queries.len());
         let plan = self.plan(count);
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
-        let mut walked: Vec<f32> = host_memory::zeroed(count * self.padded())?;
-        let bytes = size_of_val(walked.as_slice());
-        let piece = piece_rows(4 * self.padded());
-        work_off(walked.chunks_mut(piece * self.padded()).enumerate(), bytes, |(number, walked)| {
-            let mut query = Vec::new();
-            for (at, walked) in (piece * number..).zip(walked.chunks_exact_mut(self.padded())) {
-                self.distance.query(queries, at, &mut query);
-                walked[..query.len()].copy_from_slice(&query);
-            }
-        });
         let image_at = runtime.scratch(&image.memory);
         let filter = self.among.map(|among| (scratch.at(plan.filter), bytemuck::cast_slice::<u64, u32>(among.words())));
         let launch = Walk {
             query_count: count as u32,
-            queries: scratch.at(plan.walked).into(),
+            queries: scratch.at(plan.queries).into(),
             rows: self.resident.rows.into(),
             stride: shape.stride() as u32,
             metric: shape.metric.of_kernel(),
@@ -202,13 +183,17 @@ impl DeviceWalk<'_> {
             degree: self.links.degree() as u32,
             starts: image_at.at(image.starts).into(),
             start_count: image.starts.len() as u32,
+            pivots: image_at.at(image.pivots).into(),
+            pivot_count: image.pivots.len() as u32,
+            ends: image_at.at(image.ends).into(),
+            wanted: u32::try_from(Entrance::wanted(self.width)).unwrap_or(u32::MAX),
             width: self.width as u32,
             slots: self.slots().unwrap_or(1),
             filter: filter.map(|(to, _)| to.into()),
             selected: self.ranked as u32,
             places: scratch.at(plan.places),
-            overflows: scratch.at(plan.overflows),
         };
+        let (keys, ranks) = plan.results.split_at(count * self.k);
         let ranked = Rerank {
             query_count: count as u32,
             queries: scratch.at(plan.queries).into(),
@@ -220,17 +205,15 @@ impl DeviceWalk<'_> {
             metric: shape.metric.of_kernel(),
             sort: 1,
             k: self.k as u32,
-            out_keys: scratch.at(plan.keys),
-            out_ranks: scratch.at(plan.ranks),
+            out_keys: scratch.at(keys.cast()),
+            out_ranks: scratch.at(ranks),
             ..Rerank::default()
         };
-        let mut overflows: Vec<u32> = host_memory::zeroed(count)?;
-        let mut ranks: Vec<u32> = host_memory::zeroed(count * self.k)?;
+        let mut results: Vec<u32> = host_memory::zeroed(plan.results.len())?;
         let few = ranked.selected <= rerank::WARP_SELECTED;
         let per_query = if few { PerQuery::Warp } else { PerQuery::Block };
         // SAFETY: the plan has room for these arrays, and the rows and the graph are resident. Edges and start nodes are rows: `Links` says so.
         unsafe {
-            runtime.copy_to_device(stream, scratch.at(plan.walked), &walked)?;
             upload_vectors(runtime, stream, shape, scratch.at(plan.queries), queries)?;
             if let Some((to, words)) = filter {
                 runtime.copy_to_device(stream, to, words)?;
@@ -242,13 +225,13 @@ impl DeviceWalk<'_> {
                 ranked.config(per_query),
                 ranked,
             )?;
-            runtime.copy_to_host(stream, &mut overflows, scratch.at::<u32>(plan.overflows))?;
-            runtime.copy_to_host(stream, &mut ranks, scratch.at::<u32>(plan.ranks))?;
-            runtime.copy_to_host(stream, distances, scratch.at::<f32>(plan.keys))?;
+            runtime.copy_to_host(stream, &mut results, scratch.at::<u32>(plan.results))?;
         }
-        for (id, &rank) in ids.iter_mut().zip(&ranks) {
+        let (keys, ranks) = results.split_at(count * self.k);
+        distances.copy_from_slice(bytemuck::cast_slice(keys));
+        for (id, &rank) in ids.iter_mut().zip(ranks) {
             *id = if rank == NO_ROW { NONE } else { rank.into() };
         }
-        Ok(overflows)
+        Ok(())
     }
 }

@@ -8,7 +8,9 @@
 //! more is always found.
 
 use super::distance::WalkDistance;
+use super::entrance::Entrance;
 use super::walk::{Walker, node_of};
+use crate::simd::prefetch;
 use crate::{Result, host_memory};
 
 /// The content of a place without an edge, and the parent of a node that has none.
@@ -24,11 +26,13 @@ pub(super) struct Links {
     parents: Vec<u32>,
     /// The nodes with which walks begin, ascending.
     starts: Vec<u32>,
+    /// The lists of the start nodes.
+    entrance: Entrance,
 }
 
-/// Number of start nodes for a graph of `nodes` nodes: the time of comparing a query with them is a small part of a walk.
+/// Number of start nodes for a graph of `nodes` nodes: enough that some are near every cluster of vectors.
 pub(super) fn start_count(nodes: usize) -> usize {
-    ((4.0 * (nodes as f64).sqrt()) as usize).min(nodes)
+    ((4.0 * (nodes as f64).sqrt()) as usize).max(nodes / 64).min(nodes)
 }
 
 impl Links {
@@ -39,12 +43,13 @@ impl Links {
             edges: host_memory::filled(NO_NODE, host_memory::count::<u32>(&[nodes, degree])?)?,
             parents: host_memory::filled(NO_NODE, nodes)?,
             starts: Vec::new(),
+            entrance: Entrance::default(),
         };
         links.choose_starts();
         Ok(links)
     }
 
-    /// The graph of these edges, `degree` places of each node; `None` if an edge or a start leads nowhere, starts do not ascend, an edge leads to
+    /// The graph of these edges, `degree` places of each node, whose start nodes are not [listed](Self::list_starts) yet; `None` if an edge or a start leads nowhere, starts do not ascend, an edge leads to
     /// its own node, an empty place comes before an edge, a node has two edges to another, or a node cannot be reached.
     pub(super) fn of_edges(edges: Vec<u32>, degree: usize, starts: Vec<u32>) -> Result<Option<Self>> {
         let nodes = edges.len() / degree;
@@ -61,7 +66,8 @@ impl Links {
         if !edges.chunks_exact(degree).enumerate().all(right) {
             return Ok(None);
         }
-        let mut links = Links { degree, edges, parents: host_memory::filled(NO_NODE, nodes)?, starts };
+        let parents = host_memory::filled(NO_NODE, nodes)?;
+        let mut links = Links { degree, edges, parents, starts, entrance: Entrance::default() };
         links.reach_from_starts();
         Ok(links.all_reached().then_some(links))
     }
@@ -83,9 +89,19 @@ impl Links {
         self.degree
     }
 
-    /// The nodes with which every query is compared first.
+    /// The nodes with which walks begin, ascending.
     pub(super) fn starts(&self) -> &[u32] {
         &self.starts
+    }
+
+    /// The lists of the start nodes.
+    pub(super) fn entrance(&self) -> &Entrance {
+        &self.entrance
+    }
+
+    /// Makes the lists of the start nodes: after they were chosen, and after one of them got another vector.
+    pub(super) fn list_starts(&mut self, distance: &WalkDistance<'_>) {
+        self.entrance = Entrance::new(&self.starts, distance);
     }
 
     /// All places, node after node.
@@ -102,6 +118,12 @@ impl Links {
     fn places(&self, node: u32) -> std::ops::Range<usize> {
         let first = node as usize * self.degree;
         first..first + self.degree
+    }
+
+    /// Lets the processor fetch the edges of a node.
+    #[inline]
+    pub(super) fn prefetch(&self, node: u32) {
+        prefetch(&self.edges[self.places(node)]);
     }
 
     /// The nodes to which a node has edges.
@@ -148,6 +170,7 @@ impl Links {
     /// there are now. O(nodes · degree), and a walk for each node to which no edges lead.
     pub(super) fn connect_without(&mut self, distance: &WalkDistance<'_>, without: &[u32]) {
         self.choose_starts();
+        self.list_starts(distance);
         self.reach_from_starts();
         let alone = |&node: &u32| !self.is_reached(node) && without.binary_search(&node).is_err();
         let alone: Vec<u32> = (0..self.len() as u32).filter(alone).collect();
@@ -226,7 +249,8 @@ impl Links {
 
     /// Bytes of host memory that edges, parents and start nodes take.
     pub(super) fn bytes(&self) -> u64 {
-        ((self.edges.capacity() + self.parents.capacity() + self.starts.capacity()) * size_of::<u32>()) as u64
+        let numbers = self.edges.capacity() + self.parents.capacity() + self.starts.capacity();
+        (numbers * size_of::<u32>()) as u64 + self.entrance.bytes()
     }
 
     /// The number of nodes that edges lead to from the start nodes. O(nodes · degree).

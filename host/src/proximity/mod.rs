@@ -10,8 +10,8 @@
 //! (`walk.rs`):
 //!
 //! ```text
-//! beam = the nearest of about 4 √n start nodes, all of which are compared
-//! while a node of the beam is not expanded: expand the nearest; keep the `width` nearest nodes of all that were met
+//! beam = the nearest of some start nodes
+//! while a node of the beam is not expanded: expand the nearest four; keep the `width` nearest nodes of all that were met
 //! results = the k best of the beam by canonical distance
 //! ```
 //!
@@ -20,6 +20,7 @@
 //! | `distance` | the distance of walks: f32 in a fixed order of sums, so that every device takes the same path |
 //! | `walk` | one walk |
 //! | `links` | the edges, and the proof that every node can be reached |
+//! | `entrance` | the start nodes with which a query is compared |
 //! | `prune` | the choice of a node's edges |
 //! | `build` | a new graph; insertion and removal |
 //! | `search` | walk or exact search; the results |
@@ -44,6 +45,7 @@
 mod build;
 mod change;
 mod distance;
+mod entrance;
 mod file;
 mod gpu;
 mod links;
@@ -122,7 +124,7 @@ pub struct GraphStatistics {
     pub edges: u64,
     /// Number of edges of a vector on average.
     pub mean_degree: f64,
-    /// Number of vectors with which each walk begins.
+    /// Number of vectors at which walks can begin.
     pub starts: u64,
     /// Number of rows that can be reached from these vectors: all, in a graph that this library made.
     pub reachable: u64,

@@ -120,17 +120,11 @@ impl<T: Element> GraphIndex<T> {
         distances: &mut [f32],
     ) -> Result<()> {
         if let Some(resident) = self.flat.resident_rows() {
-            let &Walk { distance, links, width, among } = walk;
-            let device = DeviceWalk { resident, distance, links, width, among, k, ranked: ranked(k) };
+            let &Walk { links, width, among, .. } = walk;
+            let device = DeviceWalk { resident, links, width, among, k, ranked: ranked(k) };
             if device.fits() {
                 events::path("graph search", || self.device(), "walks on the device", queries.len());
-                let again = device.run(&self.device_links, queries, ids, distances)?;
-                search_again(queries, &again, k, (ids, distances), |queries, ids, distances| {
-                    events::path("graph search", || self.device(), "walks on the CPU", queries.len());
-                    walk.all(queries, k, ids, distances);
-                    Ok(())
-                })?;
-                return Ok(());
+                return device.run(&self.device_links, queries, ids, distances);
             }
         }
         events::path("graph search", || self.device(), "walks on the CPU", queries.len());

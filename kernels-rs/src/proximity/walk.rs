@@ -1,17 +1,18 @@
 //! Walks in a graph: the nodes that a search for a query meets, and the nearest of them.
 //!
 //! # Problem
-//! For each query the `width` nodes that a walk finds nearest, as the library's `proximity::walk` defines them: from the nearest of the start
-//! nodes on, expand the nearest node of the beam that is not expanded, until all are. Results have the same bits as those on a CPU.
+//! For each query the `width` nodes that a walk finds nearest, as the library's `proximity::walk` defines them: from the nearest of some start
+//! nodes on, expand the nearest nodes of the beam that are not expanded, until all are. Results have the same bits as those on a CPU.
 //!
 //! # Algorithm
 //! One block of [`THREADS`] threads for each query. Everything but the vectors and the edges is in shared memory:
 //!
 //! ```text
-//! for each THREADS start nodes: absorb them
+//! absorb the pivots; for the lists of the nearest ones, until enough start nodes were compared: absorb the list
 //! put the beam's nodes into the table of nodes that were met
-//! while a node of the beam is not expanded:                              // all threads look for the first; one minimum
-//!     for each edge of the node, a thread: put the other node into the table; keep it if it is new
+//! loop:
+//!     mark the first EXPANSIONS nodes of the beam that are not expanded; none: done
+//!     for each of their edges, a thread: put the other node into the table; keep it if it is new
 //!     absorb the kept nodes
 //! places = the first accepted nodes of the beam
 //!
@@ -20,55 +21,75 @@
 //!     rank of a kept one among them, and by binary search in the beam; of a place of the beam, among the kept: both move to their sum
 //! ```
 //!
-//! The table has open addresses and linear probing. A walk that would fill more than three quarters of it stops, and says so; the host does that
-//! query on the CPU, so a result never depends on the size of the table.
+//! The table has open addresses and linear probing. When it could fill up, it is cleared, and the beam's nodes are put into it again. A node that
+//! is not in the table and was met before is farther than all of a full beam, so it does not come in again: no result depends on the
+//! size of the table. Within one step the table forgets nothing, so no node is kept twice.
 //!
 //! # What limits it
 //! The vectors that are read: about 14 · width for 32 edges a node (24 without a table: two of three neighbours were met before). For f32 of 128
 //! components that is 7 KB for each place of the beam, 0.46 MB for a query with a beam of 64, so 10,000 queries read 4.6 GB: 1.1 ms at the 4.2 TB/s
-//! of an H200. The edges add a fortieth. A step is a chain of about seven barriers and two memory latencies, so a GPU needs many blocks on each
-//! multiprocessor to hide them: 128 threads and 8 to 16 KB for a block.
+//! of an H200. The edges add a fortieth. A step is a chain of six barriers and of at least two latencies of memory, whatever its number of nodes: so it
+//! expands several, every team of lanes has eight loads of 16 bytes in flight, and a multiprocessor has several blocks.
 //!
-//! Measured on an H100 (2026-11-25, revision 9008867, 200,000 × 128 clustered f32 vectors, k = 10, 10,000 queries from host memory and back, with
-//! the work of the host): beam 16, recall .894, 33 ms; 32, .961, 5.4; 64, .992, 115; 128, .998, 17; 256, .999, 39. With beams 16 and 64 most tables
-//! were too small, and the host did these queries; tables have more room since, which is not measured. One query: .25, .37, .50, .79 and 1.4 ms.
-//! Nothing was profiled, so what limits the kernel is not known. That walks have the CPU's bits is tested on the emulator, not on a GPU.
-
+use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
+use cuda_std::math::sqrt_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK};
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
 use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::Metric;
-use crate::proximity::distance::{SUMS, TEAM, key};
+use crate::proximity::distance::{SUMS, TEAM, keys, square};
 
 /// Number of threads of a block.
 pub const THREADS: u32 = 128;
+/// Number of nodes that a walk expands at a time, on every device.
+pub const EXPANSIONS: u32 = 4;
+/// Number of teams of lanes of a block.
+const TEAMS: u32 = THREADS / TEAM;
+/// Number of vectors that a team of lanes reads at a time.
+const ROWS: usize = 2;
+/// Number of warps of a block.
+const WARPS: u32 = THREADS / 32;
 /// The bit of an expanded node.
 const EXPANDED: u64 = 1;
 /// Words of shared memory for counters.
-const COUNTERS: u32 = 8;
+const COUNTERS: u32 = 16;
 /// Counter: nodes to absorb.
 const NODES: u32 = 0;
 /// Counter: kept (distance, node).
 const KEPT: u32 = 1;
-/// Counter: the first place that is not expanded.
+/// Counter: the first place into which the last nodes came; `NO_ROW` if none came.
 const FIRST: u32 = 2;
+/// Counter: the place after the last expanded one.
+const AFTER: u32 = 3;
+/// Counters: the nodes to expand.
+const CHOSEN: u32 = 4;
+/// Counters: of each warp the lanes whose places are not expanded.
+const OPEN: u32 = CHOSEN + EXPANSIONS;
+const _: () = assert!(OPEN + WARPS <= COUNTERS);
 
 /// Largest number of nodes that are absorbed at a time.
 const fn most_nodes(degree: u32) -> u32 {
-    if degree > THREADS { degree } else { THREADS }
+    if EXPANSIONS * degree > THREADS { EXPANSIONS * degree } else { THREADS }
 }
 
-/// Number of slots of a table for walks of this width.
-pub const fn slots(width: u32, degree: u32) -> u32 {
-    // Three quarters of the slots for 24 new nodes of each expanded one, or as many as it has. 200,000 × 128 clustered vectors, 32 edges: a walk of
-    // width 64 met more than 2,016 nodes for nearly every query. With room for no more, the host did these queries again (H100, 2026-11-25).
-    let new = if degree < 24 { degree } else { 24 };
-    (4 * (new * (width + 32) + degree) / 3).next_power_of_two()
+/// Smallest number of slots of a table for walks of this width: the beam and the nodes of a step fill at most half of it.
+pub const fn least_slots(width: u32, degree: u32) -> u32 {
+    (2 * (width + EXPANSIONS * degree)).next_power_of_two()
 }
+
+/// Number of slots of a table for walks of this width. A walk that meets 24 nodes for each place of its beam clears it about once.
+pub const fn slots(width: u32, degree: u32) -> u32 {
+    let least = least_slots(width, degree);
+    let seldom = (if 24 * width < MOST_SLOTS { 24 * width } else { MOST_SLOTS }).next_power_of_two();
+    if least > seldom { least } else { seldom }
+}
+
+/// More slots than this number do not make a table worth clearing less often: their shared memory costs a block.
+const MOST_SLOTS: u32 = 1 << 12;
 
 /// Walks for each query, and writes the first accepted nodes of its beam.
 ///
@@ -77,9 +98,9 @@ pub const fn slots(width: u32, degree: u32) -> u32 {
 #[kernel(
     key = ElementKey,
     max_threads = 128,
-    // Room for 40 registers: without it ptxas gives walk_i8 32 on sm_80, and spills.
-    min_blocks = 12,
-    ElementKey::F32 => walk_f32 = walk::<element::F32>,
+    // Room for 80 registers, for the loads in flight.
+    min_blocks = 6,
+    ElementKey::F32 => walk_f32(min_blocks = 5) = walk::<element::F32>,
     ElementKey::F16 => walk_f16 = walk::<element::F16>,
     ElementKey::Bf16 => walk_bf16 = walk::<element::Bf16>,
     ElementKey::U8 => walk_u8 = walk::<element::U8>,
@@ -88,8 +109,8 @@ pub const fn slots(width: u32, degree: u32) -> u32 {
 pub struct Walk {
     /// Number of queries.
     pub query_count: u32,
-    /// `query_count` rows of `stride` components, rounded up to [`SUMS`] and zero padded; for cosine divided by their norms.
-    pub queries: Ptr<f32>,
+    /// `query_count` rows of `stride` components, of the type of the key.
+    pub queries: Ptr<u8>,
     /// Rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
     /// Distance from one row to the next in components: a multiple of 4, zero padded.
@@ -100,10 +121,18 @@ pub struct Walk {
     pub edges: Ptr<u32>,
     /// Number of places of a row.
     pub degree: u32,
-    /// The nodes that every query is compared with first.
+    /// The start nodes, list after list.
     pub starts: Ptr<u32>,
     /// Number of start nodes.
     pub start_count: u32,
+    /// The start nodes that have lists, ascending.
+    pub pivots: Ptr<u32>,
+    /// Number of pivots; 0 if all start nodes are one list.
+    pub pivot_count: u32,
+    /// For each pivot the end of its list in `starts`.
+    pub ends: Ptr<u32>,
+    /// Number of start nodes with which a query is compared, at least, if there are so many.
+    pub wanted: u32,
     /// Number of nodes of the beam.
     pub width: u32,
     /// Number of slots of the table.
@@ -114,22 +143,21 @@ pub struct Walk {
     pub selected: u32,
     /// `selected` rows for each query, nearest first by the distance of walks; `NO_ROW` in the places after the last.
     pub places: PtrMut<u32>,
-    /// 1 for each query whose table was too small, so that its places have no meaning; else 0.
-    pub overflows: PtrMut<u32>,
 }
 
 impl Walk {
     /// One block for each query.
     pub fn config(&self) -> LaunchConfig {
-        let bytes = Self::shared_bytes(self.stride, self.width, self.degree, self.slots);
+        let bytes = Self::shared_bytes(self.stride, self.width, self.degree, self.pivot_count, self.slots);
         LaunchConfig::linear(self.query_count.into(), THREADS).with_shared(bytes)
     }
 
     /// Shared memory of a block in bytes.
-    pub const fn shared_bytes(stride: u32, width: u32, degree: u32, slots: u32) -> u32 {
+    pub const fn shared_bytes(stride: u32, width: u32, degree: u32, pivot_count: u32, slots: u32) -> u32 {
         let most = most_nodes(degree);
+        let lists = 2 * if width < pivot_count { width } else { pivot_count };
         let longs = 2 * width.next_multiple_of(2) + 2 * most.next_multiple_of(2);
-        4 * (COUNTERS + stride.next_multiple_of(SUMS) + most.next_multiple_of(4) + slots) + 8 * longs
+        4 * (COUNTERS + stride.next_multiple_of(SUMS) + most.next_multiple_of(4) + slots + lists) + 8 * longs
     }
 }
 
@@ -141,6 +169,7 @@ struct Block {
     nodes: SharedPtr<u32>,
     kept: SharedPtr<u64>,
     sorted: SharedPtr<u64>,
+    /// The table of nodes that were met. After it come begin and end of the lists to absorb.
     table: SharedPtr<u32>,
 }
 
@@ -150,6 +179,8 @@ struct Beam {
     places: SharedPtr<u64>,
     next: SharedPtr<u64>,
     len: u32,
+    /// All places before this one are expanded.
+    from: u32,
 }
 
 /// The node of a place.
@@ -178,7 +209,7 @@ unsafe fn less_than(places: SharedPtr<u64>, len: u32, place: u64) -> u32 {
 /// Puts a node into the table. Returns whether it is new.
 ///
 /// # Safety
-/// The table is initialised, has an empty slot, and other threads only call this function.
+/// The table is initialised, has an empty slot, and between barriers other threads only call this function.
 #[inline(always)]
 unsafe fn insert(table: SharedPtr<u32>, slots: u32, node: u32) -> bool {
     let mut slot = node.wrapping_mul(0x9E37_79B1) >> 7 & (slots - 1);
@@ -199,29 +230,17 @@ unsafe fn insert(table: SharedPtr<u32>, slots: u32, node: u32) -> bool {
 /// barrier; ends with a barrier.
 ///
 /// # Safety
-/// As [`Walk`]; the counter of kept nodes is 0.
+/// As [`Walk`]; the counter of kept nodes is 0, and no node is in the beam already or twice among these.
 #[inline(always)]
 unsafe fn absorb<E: Element>(launch: &Walk, block: Block, beam: &mut Beam, count: u32) {
-    let Walk { rows, stride, metric, width, .. } = *launch;
+    let width = launch.width;
     let thread = thread::thread_idx_x();
-    let (team, lane) = (thread / TEAM, thread % TEAM);
     // SAFETY: places are below the lengths of the arrays; barriers stand between writes and reads of other threads.
     unsafe {
-        let full = beam.len == width;
-        let last = if full { beam.places.add(width - 1).load() } else { u64::MAX };
         let mut first = 0;
         while first < count {
-            let at = first + team;
-            let node = if at < count { block.nodes.add(at).load() } else { NO_ROW };
-            let row = (*rows).cast::<E::Stored>().wrapping_add(node as usize * stride as usize);
-            let row = if at < count { Some(row) } else { None };
-            let distance = key::<E>(metric, block.query, row, stride, lane);
-            let place = (distance as u64) << 32 | (node as u64) << 1;
-            if lane == 0 && at < count && place < last {
-                let to = atomic::shared_add_u32(block.counters.add(KEPT), 1);
-                block.kept.add(to).store(place);
-            }
-            first += THREADS / TEAM;
+            keep::<E>(launch, block, beam, first, count);
+            first += ROWS as u32 * TEAMS;
         }
         thread::sync_threads();
         let kept = block.counters.add(KEPT).load();
@@ -245,6 +264,9 @@ unsafe fn absorb<E: Element>(launch: &Walk, block: Block, beam: &mut Beam, count
             if to < width {
                 beam.next.add(to).store(place);
             }
+            if at == 0 {
+                block.counters.add(FIRST).store(to);
+            }
             at += THREADS;
         }
         let mut at = thread;
@@ -259,10 +281,221 @@ unsafe fn absorb<E: Element>(launch: &Walk, block: Block, beam: &mut Beam, count
         if thread == 0 {
             block.counters.add(KEPT).store(0);
             block.counters.add(NODES).store(0);
-            block.counters.add(FIRST).store(NO_ROW);
         }
         thread::sync_threads();
-        *beam = Beam { places: beam.next, next: beam.places, len: (beam.len + kept).min(width) };
+        let first = if kept > 0 { block.counters.add(FIRST).load() } else { NO_ROW };
+        let (len, from) = ((beam.len + kept).min(width), beam.from.min(first));
+        *beam = Beam { places: beam.next, next: beam.places, len, from };
+    }
+}
+
+/// Keeps those of the nodes from `first` on, [`ROWS`] for each team, that come into the beam. All threads of the block arrive.
+///
+/// # Safety
+/// As [`absorb`].
+#[inline(always)]
+unsafe fn keep<E: Element>(launch: &Walk, block: Block, beam: &Beam, first: u32, count: u32) {
+    let Walk { rows, stride, metric, width, .. } = *launch;
+    let thread = thread::thread_idx_x();
+    let (team, lane) = (thread / TEAM, thread % TEAM);
+    // A warp without a node has nothing to do.
+    if first + thread / 32 * (32 / TEAM) >= count {
+        return;
+    }
+    let mut nodes = [0; ROWS];
+    let mut vectors = [*rows; ROWS].map(|rows| rows.cast::<E::Stored>());
+    // SAFETY: nodes before `count` are rows, and a team without one reads row 0.
+    unsafe {
+        unroll::<ROWS>(|r| {
+            let at = first + r as u32 * TEAMS + team;
+            nodes[r] = if at < count { block.nodes.add(at).load() } else { 0 };
+            vectors[r] = vectors[r].wrapping_add(nodes[r] as usize * stride as usize);
+        });
+        let distances = keys::<E, ROWS>(metric, block.query, vectors, stride, lane);
+        let last = if beam.len == width { beam.places.add(width - 1).load() } else { u64::MAX };
+        unroll::<ROWS>(|r| {
+            let place = (distances[r] as u64) << 32 | (nodes[r] as u64) << 1;
+            if lane == 0 && first + r as u32 * TEAMS + team < count && place < last {
+                let to = atomic::shared_add_u32(block.counters.add(KEPT), 1);
+                block.kept.add(to).store(place);
+            }
+        });
+    }
+}
+
+/// What a walk compares its query with before it follows edges.
+#[derive(Clone, Copy)]
+struct Entry {
+    /// What is left of the list that is being absorbed: of the pivots, or of a list of start nodes.
+    first: u32,
+    end: u32,
+    /// Number of lists of start nodes that were begun.
+    begun: u32,
+    /// Number of lists to absorb; `NO_ROW` while the pivots are absorbed.
+    lists: u32,
+}
+
+/// Stores the next nodes with which the query is compared. Returns their number; 0 if the beam has the nearest start nodes. All threads of the block
+/// arrive, after a barrier.
+///
+/// # Safety
+/// As [`Walk`].
+#[inline(always)]
+unsafe fn next_listed(launch: &Walk, block: Block, beam: &mut Beam, entry: &mut Entry) -> u32 {
+    let Walk { starts, pivots, wanted, slots, .. } = *launch;
+    let thread = thread::thread_idx_x();
+    // SAFETY: lists lie in `starts`; barriers stand between writes and reads of other threads.
+    unsafe {
+        let lists = block.table.add(slots);
+        if entry.first >= entry.end && entry.lists == NO_ROW {
+            store_lists(launch, lists, beam);
+            thread::sync_threads();
+            let (mut compared, mut at) = (0, 0);
+            while at < beam.len && compared < wanted {
+                compared += lists.add(2 * at + 1).load() - lists.add(2 * at).load();
+                at += 1;
+            }
+            entry.lists = at;
+            beam.len = 0;
+        }
+        // Lists can be empty.
+        while entry.first >= entry.end && entry.begun < entry.lists && entry.lists != NO_ROW {
+            entry.first = lists.add(2 * entry.begun).load();
+            entry.end = lists.add(2 * entry.begun + 1).load();
+            entry.begun += 1;
+        }
+        let count = entry.end.saturating_sub(entry.first).min(THREADS);
+        let list = if entry.lists == NO_ROW { pivots } else { starts };
+        if thread < count {
+            block.nodes.add(thread).store(global::load_nc(list.wrapping_add((entry.first + thread) as usize)));
+        }
+        entry.first += count;
+        count
+    }
+}
+
+/// Stores where the list of each pivot in the beam begins and ends. All threads of the block arrive, after a barrier. Who reads other threads' lists
+/// needs a barrier.
+///
+/// # Safety
+/// As [`Walk`]; the beam has pivots only.
+#[inline(always)]
+unsafe fn store_lists(launch: &Walk, lists: SharedPtr<u32>, beam: &Beam) {
+    let Walk { pivots, pivot_count, ends, .. } = *launch;
+    let mut at = thread::thread_idx_x();
+    // SAFETY: places below the lengths of the arrays.
+    unsafe {
+        while at < beam.len {
+            let pivot = node_of(beam.places.add(at).load());
+            let (mut low, mut high) = (0, pivot_count);
+            while low < high {
+                let middle = (low + high) / 2;
+                let less = global::load_nc(pivots.wrapping_add(middle as usize)) < pivot;
+                low = if less { middle + 1 } else { low };
+                high = if less { high } else { middle };
+            }
+            let first = if low == 0 { 0 } else { global::load_nc(ends.wrapping_add(low as usize - 1)) };
+            lists.add(2 * at).store(first);
+            lists.add(2 * at + 1).store(global::load_nc(ends.wrapping_add(low as usize)));
+            at += THREADS;
+        }
+    }
+}
+
+/// Loads the query as f32, for cosine divided by its norm, with zeros up to a multiple of [`SUMS`]. All threads of the block arrive. Who reads other
+/// threads' components needs a barrier.
+///
+/// # Safety
+/// As [`Walk`].
+#[inline(always)]
+unsafe fn load_query<E: Element>(launch: &Walk, block: Block) {
+    let Walk { queries, stride, metric, .. } = *launch;
+    let (thread, quads) = (thread::thread_idx_x(), stride.next_multiple_of(SUMS) / 4);
+    let query = (*queries).cast::<E::Stored>().wrapping_add(thread::block_idx_x() as usize * stride as usize);
+    // SAFETY: quads below stride / 4 are in the row; barriers stand between writes and reads of other threads.
+    unsafe {
+        let mut quad = thread;
+        while quad < quads {
+            let x = if quad < stride / 4 { E::load4(query, quad) } else { [0.0; 4] };
+            block.query.add(4 * quad).cast::<F32x4>().store(F32x4(x));
+            quad += THREADS;
+        }
+        if let Metric::Cosine = metric {
+            thread::sync_threads();
+            let norm = sqrt_f32(square(block.query, stride));
+            thread::sync_threads();
+            let mut at = thread;
+            while at < stride && norm != 0.0 {
+                let x = block.query.add(at);
+                x.store(x.load() / norm);
+                at += THREADS;
+            }
+        }
+    }
+}
+
+/// Chooses the first [`EXPANSIONS`] nodes of the beam that are not expanded, marks them, and stores them in the block's counters. Returns how many
+/// there are. All threads of the block arrive, after a barrier; ends with a barrier.
+///
+/// # Safety
+/// As [`Walk`].
+#[inline(always)]
+unsafe fn choose(block: Block, beam: &mut Beam) -> u32 {
+    let thread = thread::thread_idx_x();
+    let mut chosen = 0;
+    // SAFETY: each thread reads and marks its own places; barriers stand between writes and reads of other threads.
+    unsafe {
+        while chosen < EXPANSIONS && beam.from < beam.len {
+            let at = beam.from + thread;
+            let place = if at < beam.len { beam.places.add(at).load() } else { EXPANDED };
+            let open = place & EXPANDED == 0;
+            let votes = warp::ballot(FULL_MASK, open);
+            if warp::lane_id() == 0 {
+                block.counters.add(OPEN + warp::warp_id()).store(votes);
+            }
+            thread::sync_threads();
+            let (mut rank, mut all) = (chosen + (votes & ((1 << warp::lane_id()) - 1)).count_ones(), chosen);
+            unroll::<{ WARPS as usize }>(|w| {
+                let count = block.counters.add(OPEN + w as u32).load().count_ones();
+                rank += if (w as u32) < warp::warp_id() { count } else { 0 };
+                all += count;
+            });
+            if open && rank < EXPANSIONS {
+                beam.places.add(at).store(place | EXPANDED);
+                block.counters.add(CHOSEN + rank).store(node_of(place));
+                if rank == EXPANSIONS - 1 {
+                    block.counters.add(AFTER).store(at + 1);
+                }
+            }
+            thread::sync_threads();
+            beam.from = if all >= EXPANSIONS { block.counters.add(AFTER).load() } else { beam.from + THREADS };
+            chosen = all.min(EXPANSIONS);
+        }
+    }
+    chosen
+}
+
+/// Empties the table, and puts the nodes of the beam into it. All threads of the block arrive, after a barrier; ends with a barrier.
+///
+/// # Safety
+/// As [`Walk`].
+#[inline(always)]
+unsafe fn fill_table(block: Block, slots: u32, beam: &Beam) {
+    let thread = thread::thread_idx_x();
+    // SAFETY: slots and places exist; barriers stand between writes and reads of other threads.
+    unsafe {
+        let mut at = thread;
+        while at < slots {
+            block.table.add(at).store(NO_ROW);
+            at += THREADS;
+        }
+        thread::sync_threads();
+        let mut at = thread;
+        while at < beam.len {
+            insert(block.table, slots, node_of(beam.places.add(at).load()));
+            at += THREADS;
+        }
+        thread::sync_threads();
     }
 }
 
@@ -270,16 +503,16 @@ unsafe fn absorb<E: Element>(launch: &Walk, block: Block, beam: &mut Beam, count
 /// As [`Walk`].
 #[inline(always)]
 unsafe fn walk<E: Element>(launch: Walk) {
-    let Walk { queries, stride, edges, degree, starts, start_count, width, slots, .. } = launch;
-    let (thread, query) = (thread::thread_idx_x(), thread::block_idx_x());
-    let padded = stride.next_multiple_of(SUMS);
-    let most = most_nodes(degree);
+    let Walk { stride, degree, width, slots, .. } = launch;
+    let thread = thread::thread_idx_x();
+    let (padded, most) = (stride.next_multiple_of(SUMS), most_nodes(degree));
     let words = shared::dynamic::<u32>();
     let (width_room, most_room) = (width.next_multiple_of(2), most.next_multiple_of(2));
     // 64-bit places first, so that all are aligned.
     let longs = words.cast::<u64>();
-    // SAFETY: the launch gives room for all arrays.
-    let (mut beam, block) = unsafe {
+    // SAFETY: for the whole body, the launch gives room for all arrays, and the caller promises the shapes; barriers stand between writes and reads
+    // of other threads.
+    unsafe {
         let kept = longs.add(2 * width_room);
         let words = longs.add(2 * width_room + 2 * most_room).cast::<u32>();
         let block = Block {
@@ -290,92 +523,79 @@ unsafe fn walk<E: Element>(launch: Walk) {
             sorted: kept.add(most_room),
             table: words.add(COUNTERS + padded + most.next_multiple_of(4)),
         };
-        (Beam { places: longs, next: longs.add(width_room), len: 0 }, block)
-    };
-    // SAFETY: for the whole body, the caller promises the shapes; barriers stand between writes and reads of other threads.
-    unsafe {
-        let mut at = thread;
-        while at < padded {
-            block
-                .query
-                .add(at)
-                .store(global::load_nc(queries.wrapping_add(query as usize * padded as usize + at as usize)));
-            at += THREADS;
-        }
-        let mut at = thread;
-        while at < slots {
-            block.table.add(at).store(NO_ROW);
-            at += THREADS;
-        }
+        let mut beam = Beam { places: longs, next: longs.add(width_room), len: 0, from: 0 };
         if thread < COUNTERS {
-            block.counters.add(thread).store(if thread == FIRST { NO_ROW } else { 0 });
+            block.counters.add(thread).store(0);
         }
-        let mut first = 0;
-        while first < start_count {
-            let count = (start_count - first).min(THREADS);
-            if thread < count {
-                block.nodes.add(thread).store(global::load_nc(starts.wrapping_add((first + thread) as usize)));
-            }
-            thread::sync_threads();
-            absorb::<E>(&launch, block, &mut beam, count);
-            first += THREADS;
-        }
-        let mut at = thread;
-        while at < beam.len {
-            insert(block.table, slots, node_of(beam.places.add(at).load()));
-            at += THREADS;
-        }
-        let mut met = beam.len;
+        load_query::<E>(&launch, block);
+        thread::sync_threads();
+        let (end, lists) = if launch.pivot_count > 0 { (launch.pivot_count, NO_ROW) } else { (launch.start_count, 0) };
+        let mut entry = Entry { first: 0, end, begun: 0, lists };
+        // Nodes in the table, once the walk follows edges.
+        let mut met = NO_ROW;
         loop {
-            let mut at = thread;
-            while at < beam.len {
-                if beam.places.add(at).load() & EXPANDED == 0 {
-                    atomic::shared_min_u32(block.counters.add(FIRST), at);
-                    break;
+            let mut count = if met == NO_ROW { next_listed(&launch, block, &mut beam, &mut entry) } else { 0 };
+            // The same for all threads, as all conditions of this loop.
+            if count == 0 {
+                if met == NO_ROW {
+                    beam.from = 0;
                 }
-                at += THREADS;
-            }
-            thread::sync_threads();
-            let at = block.counters.add(FIRST).load();
-            // The same for all threads.
-            if at == NO_ROW || 4 * (met + degree) > 3 * slots {
-                store_places(&launch, beam, query, at != NO_ROW);
-                return;
-            }
-            let place = beam.places.add(at).load();
-            let mut edge = thread;
-            while edge < degree {
-                let other =
-                    global::load_nc(edges.wrapping_add(node_of(place) as usize * degree as usize + edge as usize));
-                if other != NO_ROW && insert(block.table, slots, other) {
-                    block.nodes.add(atomic::shared_add_u32(block.counters.add(NODES), 1)).store(other);
+                let chosen = choose(block, &mut beam);
+                if chosen == 0 {
+                    store_places(&launch, beam);
+                    return;
                 }
-                edge += THREADS;
+                if met == NO_ROW || met + chosen * degree > slots / 4 * 3 {
+                    fill_table(block, slots, &beam);
+                    met = beam.len;
+                }
+                meet(&launch, block, chosen);
+                thread::sync_threads();
+                count = block.counters.add(NODES).load();
+                met += count;
+            } else {
+                thread::sync_threads();
             }
-            thread::sync_threads();
-            if thread == 0 {
-                beam.places.add(at).store(place | EXPANDED);
-            }
-            let count = block.counters.add(NODES).load();
-            met += count;
-            thread::sync_threads();
             absorb::<E>(&launch, block, &mut beam, count);
         }
     }
 }
 
-/// Writes the first accepted nodes of the beam, or that the table was too small. All threads of the block arrive.
+/// Puts the nodes to which edges lead from the first `chosen` nodes into the table, and stores those that were not there. All threads of the block
+/// arrive, after a barrier.
+///
+/// # Safety
+/// As [`Walk`]; the table has room for them.
+#[inline(always)]
+unsafe fn meet(launch: &Walk, block: Block, chosen: u32) {
+    let Walk { edges, degree, slots, .. } = *launch;
+    let mut edge = thread::thread_idx_x();
+    // SAFETY: chosen nodes are rows; the counters of nodes go up to the number of edges.
+    unsafe {
+        while edge < chosen * degree {
+            let node = block.counters.add(CHOSEN + edge / degree).load();
+            let place = node as usize * degree as usize + (edge % degree) as usize;
+            let other = global::load_nc(edges.wrapping_add(place));
+            if other != NO_ROW && insert(block.table, slots, other) {
+                block.nodes.add(atomic::shared_add_u32(block.counters.add(NODES), 1)).store(other);
+            }
+            edge += THREADS;
+        }
+    }
+}
+
+/// Writes the first accepted nodes of the beam. All threads of the block arrive, after a barrier.
 ///
 /// # Safety
 /// As [`Walk`].
 #[inline(always)]
-unsafe fn store_places(launch: &Walk, beam: Beam, query: u32, overflow: bool) {
-    let Walk { selected, filter, places, overflows, .. } = *launch;
+unsafe fn store_places(launch: &Walk, beam: Beam) {
+    let Walk { selected, filter, places, .. } = *launch;
     if warp::warp_id() != 0 {
         return;
     }
     let lane = warp::lane_id();
-    let to = places.wrapping_add(query as usize * selected as usize);
+    let to = places.wrapping_add(thread::block_idx_x() as usize * selected as usize);
     let mut count = 0;
     let mut first = 0;
     // SAFETY: places below the beam's length and below `selected`; no thread writes the beam any more.
@@ -400,9 +620,6 @@ unsafe fn store_places(launch: &Walk, beam: Beam, query: u32, overflow: bool) {
         while place < selected {
             global::store(to.wrapping_add(place as usize), NO_ROW);
             place += 32;
-        }
-        if lane == 0 {
-            global::store(overflows.wrapping_add(query as usize), overflow as u32);
         }
     }
 }

@@ -1,0 +1,90 @@
+//! Where a walk begins: the nearest of the start nodes, found without comparing all of them.
+//!
+//! A graph has more start nodes than a query should be compared with: one near every cluster of the vectors must be among them. So some of
+//! them are pivots, and every start node is in the list of the pivot that is nearest to it. A walk compares its query with the pivots, and then with
+//! the start nodes in the lists of the nearest pivots, until it has compared [`Entrance::wanted`] of them. That is an inverted file of start nodes,
+//! and it costs about 2 √s distances of s.
+//!
+//! A walk whose beam is as wide as the graph compares all start nodes, because it takes all lists.
+
+use super::distance::{Key, WalkDistance};
+use crate::parallel::{Loop, ParallelSlice};
+
+/// Smallest number of start nodes that has lists. All of fewer are compared.
+const LEAST_LISTED: usize = 512;
+/// Smallest number of start nodes that are compared, if there are so many.
+const LEAST_WANTED: usize = 256;
+
+/// The lists of start nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Entrance {
+    /// Start nodes, ascending. None: all start nodes are one list.
+    pivots: Vec<u32>,
+    /// For each pivot the end of its list in `listed`.
+    ends: Vec<u32>,
+    /// All start nodes, list after list; in a list they ascend.
+    listed: Vec<u32>,
+}
+
+impl Entrance {
+    /// The lists of these start nodes, which ascend. O(starts^1.5 · dim).
+    pub(super) fn new(starts: &[u32], distance: &WalkDistance<'_>) -> Self {
+        if starts.len() < LEAST_LISTED {
+            return Entrance { listed: starts.to_vec(), ..Self::default() };
+        }
+        let count = (starts.len() as f64).sqrt() as usize;
+        let pivots: Vec<u32> = (0..count).map(|at| starts[at * starts.len() / count]).collect();
+        let nearest = |(query, keys): &mut (Vec<f32>, Vec<Key>), &node: &u32| -> u32 {
+            keys.clear();
+            distance.query(distance.rows(), node as usize, query);
+            distance.keys(query, &pivots, keys);
+            keys.iter().zip(0..).min().map_or(0, |(_, pivot)| pivot)
+        };
+        let mut lists: Vec<u32> = Vec::new();
+        starts.par_iter().map_init(Default::default, nearest, &mut lists);
+        let mut ends = vec![0; count];
+        lists.iter().for_each(|&list| ends[list as usize] += 1);
+        let mut next: Vec<u32> =
+            ends.iter().scan(0, |sum, &count| Some(std::mem::replace(sum, *sum + count))).collect();
+        let mut listed = vec![0; starts.len()];
+        for (&node, &list) in starts.iter().zip(&lists) {
+            let place = &mut next[list as usize];
+            listed[*place as usize] = node;
+            *place += 1;
+        }
+        // Each list now ends where the next one starts.
+        Entrance { pivots, ends: next, listed }
+    }
+
+    /// The pivots; none if all start nodes are one list.
+    pub(super) fn pivots(&self) -> &[u32] {
+        &self.pivots
+    }
+
+    /// For each pivot the end of its list in [`listed`](Self::listed).
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// All start nodes, list after list.
+    pub(super) fn listed(&self) -> &[u32] {
+        &self.listed
+    }
+
+    /// The list of a pivot.
+    pub(super) fn of(&self, pivot: u32) -> &[u32] {
+        let Ok(at) = self.pivots.binary_search(&pivot) else { return &[] };
+        let first = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.listed[first as usize..self.ends[at] as usize]
+    }
+
+    /// The number of start nodes with which a walk of this width compares its query, at least.
+    pub(super) fn wanted(width: usize) -> usize {
+        width.saturating_mul(4).max(LEAST_WANTED)
+    }
+
+    /// Bytes of host memory.
+    pub(super) fn bytes(&self) -> u64 {
+        4 * (self.pivots.capacity() + self.ends.capacity() + self.listed.capacity()) as u64
+    }
+}
