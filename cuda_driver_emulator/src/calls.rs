@@ -1,14 +1,15 @@
 //! The driver's functions, as NVIDIA's cuda.h declares them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 use std::time::Instant;
 
-use cuda_std::emulator::{AnyKernel, Buffer, kernels};
+use cuda_std::emulator::{BoundLaunch, Buffer, kernels};
 use cuda_std::launch::LaunchConfig;
 
 use crate::faults;
-use crate::state::{Allocation, Event, Function, HostMemory, Module, State, lock, violation};
+use crate::state::{Allocation, Capture, Event, Function, HostMemory, Module, State, Work, lock, violation};
 
 const INVALID_VALUE: c_int = 1;
 const OUT_OF_MEMORY: c_int = 2;
@@ -21,6 +22,8 @@ pub const INVALID_HANDLE: c_int = 400;
 const NOT_FOUND: c_int = 500;
 pub const ILLEGAL_ADDRESS: c_int = 700;
 pub const LAUNCH_FAILED: c_int = 719;
+pub const STREAM_CAPTURE_UNSUPPORTED: c_int = 900;
+const STREAM_CAPTURE_INVALIDATED: c_int = 901;
 
 type Done = Result<(), c_int>;
 
@@ -189,6 +192,7 @@ functions! {
 
     fn cuMemAlloc_v2(address: *mut u64, bytes: usize) {
         let mut state = lock();
+        state.may_wait()?;
         let device = state.current()?;
         if bytes == 0 {
             return Err(INVALID_VALUE);
@@ -217,6 +221,7 @@ functions! {
     fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, flags: c_uint) {
         let _ = flags;
         let mut state = lock();
+        state.may_wait()?;
         let device = state.current()?;
         let mut memory = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
         let address = memory.as_mut_ptr();
@@ -232,7 +237,7 @@ functions! {
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: usize) {
-        let device = lock().stream(stream)?;
+        let device = waiting(stream)?;
         let to = on_device("the target of cuMemcpyHtoDAsync", Some(device), to, bytes)?;
         // SAFETY: the caller passes `bytes` bytes; the allocation has `bytes` bytes from `to` on.
         unsafe { to.copy_from(from.cast(), bytes) };
@@ -240,7 +245,7 @@ functions! {
     }
 
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: usize) {
-        let device = lock().stream(stream)?;
+        let device = waiting(stream)?;
         let from = on_device("the source of cuMemcpyDtoHAsync", Some(device), from, bytes)?;
         // SAFETY: the caller passes room for `bytes` bytes; the allocation has `bytes` bytes from `from` on.
         unsafe { to.cast::<u8>().copy_from(from, bytes) };
@@ -248,7 +253,7 @@ functions! {
     }
 
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) {
-        lock().current()?;
+        waiting(0)?;
         let to = on_device("the target of cuMemcpyHtoD", None, to, bytes)?;
         // SAFETY: as above.
         unsafe { to.copy_from(from.cast(), bytes) };
@@ -256,7 +261,7 @@ functions! {
     }
 
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) {
-        lock().current()?;
+        waiting(0)?;
         let from = on_device("the source of cuMemcpyDtoH", None, from, bytes)?;
         // SAFETY: as above.
         unsafe { to.cast::<u8>().copy_from(from, bytes) };
@@ -265,15 +270,17 @@ functions! {
 
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
         let device = lock().stream(stream)?;
-        let to = on_device("the target of cuMemcpyDtoDAsync", Some(device), to, bytes)?;
-        let from = on_device("the source of cuMemcpyDtoDAsync", Some(device), from, bytes)?;
-        if to.addr().abs_diff(from.addr()) < bytes {
-            violation(format!("cuMemcpyDtoDAsync of {bytes} bytes between ranges that overlap"));
-            return Err(ILLEGAL_ADDRESS);
-        }
-        // SAFETY: both allocations have the bytes.
-        unsafe { to.copy_from(from, bytes) };
-        Ok(())
+        submit(stream, move || {
+            let to = on_device("the target of cuMemcpyDtoDAsync", Some(device), to, bytes)?;
+            let from = on_device("the source of cuMemcpyDtoDAsync", Some(device), from, bytes)?;
+            if to.addr().abs_diff(from.addr()) < bytes {
+                violation(format!("cuMemcpyDtoDAsync of {bytes} bytes between ranges that overlap"));
+                return Err(ILLEGAL_ADDRESS);
+            }
+            // SAFETY: both allocations have the bytes.
+            unsafe { to.copy_from(from, bytes) };
+            Ok(())
+        })
     }
 
     fn cuMemcpyPeerAsync(to: u64, to_context: usize, from: u64, from_context: usize, bytes: usize, stream: usize) {
@@ -291,15 +298,40 @@ functions! {
 
     fn cuMemsetD8Async(to: u64, byte: u8, bytes: usize, stream: usize) {
         let device = lock().stream(stream)?;
-        let to = on_device("the target of cuMemsetD8Async", Some(device), to, bytes)?;
-        // SAFETY: the allocation has the bytes.
-        unsafe { to.write_bytes(byte, bytes) };
+        submit(stream, move || {
+            let to = on_device("the target of cuMemsetD8Async", Some(device), to, bytes)?;
+            // SAFETY: the allocation has the bytes.
+            unsafe { to.write_bytes(byte, bytes) };
+            Ok(())
+        })
+    }
+
+    fn cuPointerGetAttributes(count: c_uint, attributes: *mut c_int, data: *mut *mut c_void, address: u64) {
+        let state = lock();
+        state.current()?;
+        let owner = state.owner(address, 1);
+        for at in 0..count as usize {
+            // SAFETY: the caller passes `count` attributes, and as many addresses for 32 bits each.
+            unsafe {
+                let value = match (attributes.add(at).read(), owner) {
+                    // CU_POINTER_ATTRIBUTE_MEMORY_TYPE: CU_MEMORYTYPE_DEVICE, or 0 for an unknown address.
+                    (2, owner) => c_int::from(owner.is_some()) * 2,
+                    // CU_POINTER_ATTRIBUTE_IS_MANAGED
+                    (8, _) => 0,
+                    // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+                    (9, owner) => owner.map_or(-2, |owner| owner as c_int),
+                    _ => return Err(INVALID_VALUE),
+                };
+                write(data.add(at).read().cast::<c_int>(), value)?;
+            }
+        }
         Ok(())
     }
 
     fn cuModuleLoadDataEx(module: *mut usize, image: *const c_char, options: c_uint, names: *mut c_int, values: *mut *mut c_void) {
         let _ = (options, names, values);
         let mut state = lock();
+        state.may_wait()?;
         let device = state.current()?;
         if image.is_null() {
             return Err(INVALID_VALUE);
@@ -382,7 +414,8 @@ functions! {
         let grid = [grid_x, grid_y, grid_z].map(u64::from);
         let config = LaunchConfig { grid, block: [block_x, block_y, block_z], shared_bytes };
         // SAFETY: the caller promises the kernel's contract, and passes the addresses of its arguments.
-        unsafe { run(function.kernel, config, arguments) }
+        let launch = Arc::new(unsafe { function.kernel.bind(config, arguments) });
+        submit(stream, move || run(launch.clone()))
     }
 
     fn cuStreamCreate(stream: *mut usize, flags: c_uint) {
@@ -412,7 +445,58 @@ functions! {
     }
 
     fn cuStreamSynchronize(stream: usize) {
-        lock().stream(stream).map(|_| ())
+        waiting(stream).map(|_| ())
+    }
+
+    fn cuStreamBeginCapture_v2(stream: usize, mode: c_int) {
+        let _ = mode;
+        let mut state = lock();
+        state.stream(stream)?;
+        // The default stream cannot be captured.
+        if stream == 0 || state.captures.contains_key(&stream) {
+            return Err(INVALID_VALUE);
+        }
+        state.captures.insert(stream, Capture { thread: thread::current().id(), work: Vec::new(), valid: true });
+        Ok(())
+    }
+
+    fn cuStreamEndCapture(stream: usize, graph: *mut usize) {
+        let mut state = lock();
+        let Capture { work, valid, .. } = state.captures.remove(&stream).ok_or(INVALID_VALUE)?;
+        if !valid {
+            return Err(STREAM_CAPTURE_INVALIDATED);
+        }
+        let handle = state.handle();
+        state.graphs.insert(handle, work);
+        // SAFETY: the caller promises the function's contract.
+        unsafe { write(graph, handle) }
+    }
+
+    fn cuGraphInstantiate_v2(program: *mut usize, graph: usize, error_node: *mut usize, log: *mut c_char, log_bytes: usize) {
+        let _ = (error_node, log, log_bytes);
+        let mut state = lock();
+        let work = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+        let handle = state.handle();
+        state.graphs.insert(handle, work);
+        // SAFETY: the caller promises the function's contract.
+        unsafe { write(program, handle) }
+    }
+
+    fn cuGraphLaunch(program: usize, stream: usize) {
+        let work = {
+            let state = lock();
+            state.stream(stream)?;
+            state.graphs.get(&program).ok_or(INVALID_HANDLE)?.clone()
+        };
+        work.iter().try_for_each(|work| work())
+    }
+
+    give_back cuGraphExecDestroy(program: usize) {
+        lock().graphs.remove(&program).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+
+    give_back cuGraphDestroy(graph: usize) {
+        lock().graphs.remove(&graph).map(|_| ()).ok_or(INVALID_HANDLE)
     }
 
     fn cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint) {
@@ -504,34 +588,33 @@ fn entries(ptx: &str) -> Vec<String> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// The addresses of the arguments, for another thread, which uses them while the caller waits.
-struct Arguments(*mut *mut c_void);
-
-// SAFETY: the caller waits until the other thread is done.
-unsafe impl Send for Arguments {}
-
-impl Arguments {
-    fn addresses(self) -> *const *mut c_void {
-        self.0
+/// Does work of a stream now, or when the graph runs into which the stream is captured.
+fn submit(stream: usize, work: impl Fn() -> Done + Send + Sync + 'static) -> Done {
+    if let Some(capture) = lock().captures.get_mut(&stream) {
+        let work: Work = Arc::new(work);
+        capture.work.push(work);
+        return Ok(());
     }
+    work()
+}
+
+/// The device of a stream, for a call that waits or that copies to or from the host. A thread that captures may not make it.
+fn waiting(stream: usize) -> Result<usize, c_int> {
+    let mut state = lock();
+    state.may_wait()?;
+    state.stream(stream)
 }
 
 /// Runs a kernel on separate threads while the caller's thread sleeps. The caller's thread may belong to a rayon pool and hold locks; if it
 /// ran the kernel itself, it could start other work of the pool at the same time.
-///
-/// # Safety
-/// As [`AnyKernel::launch_raw`].
-unsafe fn run(kernel: &'static dyn AnyKernel, config: LaunchConfig, arguments: *mut *mut c_void) -> Done {
+fn run(launch: Arc<BoundLaunch>) -> Done {
     static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| rayon::ThreadPoolBuilder::new().thread_name(|i| format!("cuda-{i}")).build().ok());
     let Some(pool) = pool else { return Err(LAUNCH_FAILED) };
     let (result, results) = mpsc::channel();
-    let arguments = Arguments(arguments);
     pool.spawn(move || {
-        // SAFETY: as the caller promises; the caller waits, so the arguments stay valid.
-        let launched = unsafe { kernel.launch_raw(config, arguments.addresses()) };
         // The receiver waits below.
-        let _ = result.send(launched.map(|_| ()));
+        let _ = result.send(launch().map(|_| ()));
     });
     match results.recv() {
         Ok(Ok(())) => Ok(()),

@@ -8,7 +8,7 @@
 //! | module | content |
 //! |---|---|
 //! | `calls` | the driver's functions, with the signatures of cuda.h |
-//! | `state` | devices, contexts, memory, modules, streams and events that exist, their owners, and the amounts in use |
+//! | `state` | devices, contexts, memory, modules, streams, events and graphs that exist, their owners, and the amounts in use |
 //! | `faults` | faults that a test sets, and the record of calls |
 //!
 //! - A module is PTX text, of which only the names of the entries are read. The kernel of an entry is the one with its name among the
@@ -20,6 +20,8 @@
 //!   fails without one (201); a call with a handle of another context fails as well (400).
 //! - Handles are numbers that are never used again, so a stale handle is detected (400).
 //! - Streams do their work at once, so synchronisation returns at once. An event stores the time at which it was recorded.
+//! - A stream can be captured into a graph, whose launches do the captured work again. A call that allocates or waits in the thread that
+//!   captures fails (900), and then the end of the capture does (901).
 //! - Each device has the memory of its settings; an allocation that does not fit fails (2).
 //!
 //! # Faults
@@ -30,7 +32,7 @@
 //!
 //! # Limits
 //! The driver does not model work that continues after a call has returned, the order of streams, contexts other than primary ones, and
-//! graphs. It does not require peer access to be enabled (copies between devices work either way, as on hardware).
+//! graphs that are not captured. It does not require peer access to be enabled (copies between devices work either way, as on hardware).
 
 mod calls;
 mod faults;

@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use cuda_loader::DriverInUse;
 use cuda_std::emulator::{AnyKernel, Buffer};
 
-use crate::calls::{INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, NOT_INITIALIZED};
+use crate::calls::{INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, NOT_INITIALIZED, STREAM_CAPTURE_UNSUPPORTED};
 
 /// The properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +100,18 @@ pub struct Function {
     pub static_shared: i32,
 }
 
+/// A piece of work of a stream, which can be done any number of times.
+pub type Work = Arc<dyn Fn() -> Result<(), c_int> + Send + Sync>;
+
+/// The work that a stream has received since its capture began.
+pub struct Capture {
+    /// The thread that began it.
+    pub thread: ThreadId,
+    pub work: Vec<Work>,
+    /// Whether that thread made no call that may not be made during a capture.
+    pub valid: bool,
+}
+
 #[derive(Default)]
 pub struct State {
     pub initialised: bool,
@@ -108,6 +121,10 @@ pub struct State {
     /// The device of each stream.
     pub streams: HashMap<usize, usize>,
     pub events: HashMap<usize, Event>,
+    /// The captures of streams.
+    pub captures: HashMap<usize, Capture>,
+    /// Graphs, and programs made of them.
+    pub graphs: HashMap<usize, Vec<Work>>,
     pub modules: HashMap<usize, Module>,
     pub functions: HashMap<usize, Function>,
     pub violations: Vec<String>,
@@ -215,6 +232,18 @@ impl State {
         match self.streams.get(&stream) {
             Some(&device) if device == current => Ok(device),
             _ => Err(INVALID_HANDLE),
+        }
+    }
+
+    /// Fails if the calling thread captures a stream, and makes this capture fail: for calls that allocate or wait.
+    pub fn may_wait(&mut self) -> Result<(), c_int> {
+        let mut of_thread = self.captures.values_mut().filter(|capture| capture.thread == thread::current().id());
+        match of_thread.next() {
+            None => Ok(()),
+            Some(capture) => {
+                capture.valid = false;
+                Err(STREAM_CAPTURE_UNSUPPORTED)
+            }
         }
     }
 

@@ -8,7 +8,8 @@ use cuda_std::launch::KernelArgs;
 use cuda_std::{PtrMut, global, kernel, thread};
 use cust_raw::CUresult::{
     CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_PTX,
-    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS,
 };
 use cust_raw::*;
 
@@ -90,6 +91,7 @@ fn the_driver() {
         memory(&mut address);
         launches();
         handles();
+        graphs();
         faults();
     }
     assert_eq!(driver::usage(0), idle());
@@ -111,6 +113,17 @@ unsafe fn memory(address: &mut u64) {
         assert_eq!(from, to);
         let beyond = cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), *address + 3990, 64, null_mut());
         assert_eq!((beyond, driver::violations().len()), (CUDA_ERROR_ILLEGAL_ADDRESS, 1));
+        let about = |address| {
+            let mut which = [
+                CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+            ];
+            let mut values = [7i32; 2];
+            let mut places = values.each_mut().map(|value| (value as *mut i32).cast());
+            assert_eq!(cuPointerGetAttributes(2, which.as_mut_ptr(), places.as_mut_ptr(), address), CUDA_SUCCESS);
+            values
+        };
+        assert_eq!((about(*address + 3999), about(*address + 4000)), ([2, 0], [0, -2]));
         assert_eq!(driver::usage(0), Usage { bytes: 4000, allocations: 1, ..idle() });
         assert_eq!(cuMemFree_v2(*address), CUDA_SUCCESS);
         assert_eq!(cuMemFree_v2(*address), CUDA_ERROR_INVALID_VALUE, "freed twice");
@@ -198,6 +211,42 @@ unsafe fn handles() {
         for event in [start, end, untimed] {
             assert_eq!(cuEventDestroy_v2(event), CUDA_SUCCESS);
         }
+    }
+}
+
+/// # Safety
+/// A context is current.
+unsafe fn graphs() {
+    let (mut stream, mut graph, mut program, mut address) = (null_mut(), null_mut(), null_mut(), 0);
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // SAFETY: as the caller promises, and as in the test above.
+    unsafe {
+        assert_eq!(cuStreamCreate(&mut stream, 1), CUDA_SUCCESS);
+        assert_eq!(cuMemAlloc_v2(&mut address, 32), CUDA_SUCCESS);
+        assert_eq!(cuStreamBeginCapture_v2(stream, mode), CUDA_SUCCESS);
+        assert_eq!(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "it waits");
+        assert_eq!(cuStreamEndCapture(stream, &mut graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        assert_eq!(cuStreamBeginCapture_v2(stream, mode), CUDA_SUCCESS);
+        assert_eq!(cuMemsetD8Async(address, 7, 16, stream), CUDA_SUCCESS);
+        assert_eq!(cuMemcpyDtoDAsync_v2(address + 16, address, 16, stream), CUDA_SUCCESS);
+        assert_eq!(cuStreamEndCapture(stream, &mut graph), CUDA_SUCCESS);
+        assert_eq!(cuGraphInstantiate_v2(&mut program, graph, null_mut(), null_mut(), 0), CUDA_SUCCESS);
+        let read = || {
+            let mut values = [0u8; 32];
+            assert_eq!(cuMemcpyDtoH_v2(values.as_mut_ptr().cast(), address, 32), CUDA_SUCCESS);
+            values
+        };
+        for number in [1, 2] {
+            assert_eq!(cuMemcpyHtoD_v2(address, [number; 32].as_ptr().cast(), 32), CUDA_SUCCESS);
+            assert_eq!(read(), [number; 32], "a capture does nothing");
+            assert_eq!(cuGraphLaunch(program, stream), CUDA_SUCCESS);
+            assert_eq!(read(), [7; 32]);
+        }
+        assert_eq!(cuGraphExecDestroy(program), CUDA_SUCCESS);
+        assert_eq!(cuGraphLaunch(program, stream), CUDA_ERROR_INVALID_HANDLE, "destroyed");
+        assert_eq!(cuGraphDestroy(graph), CUDA_SUCCESS);
+        assert_eq!(cuMemFree_v2(address), CUDA_SUCCESS);
+        assert_eq!(cuStreamDestroy_v2(stream), CUDA_SUCCESS);
     }
 }
 

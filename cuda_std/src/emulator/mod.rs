@@ -93,5 +93,5 @@ pub use buffer::Buffer;
 pub use launch::{Stats, launch};
 pub use profile::{Profile, SiteCount, profile};
 #[cfg(feature = "kernels-by-name")]
-pub use registered::{AnyKernel, Registered, kernels};
+pub use registered::{AnyKernel, BoundLaunch, Registered, kernels};
 pub use violation::{Access, Instead, Nearest, Operation, SourceLocation, Violation, ViolationKind};

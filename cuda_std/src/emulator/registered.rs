@@ -11,31 +11,31 @@ use super::launch::{Stats, launch};
 use super::violation::Violation;
 use crate::launch::{Kernel, KernelArgs, LaunchConfig};
 
+/// A [`launch`] with its arguments, which runs at each call.
+pub type BoundLaunch = Box<dyn Fn() -> Result<Stats, Violation> + Send + Sync>;
+
 /// A kernel, whatever its parameters.
 pub trait AnyKernel: Sync {
     /// The entry point's name.
     fn name(&self) -> &'static str;
 
-    /// As [`launch`], with the arguments that lie at `arguments`, one address a parameter.
+    /// A launch with the arguments that lie at `arguments`, one address a parameter. They are read now.
     ///
     /// # Safety
-    /// The contract of [`launch`], and `arguments` has the address of a value of the right type for each parameter.
-    ///
-    /// # Errors
-    /// As [`launch`].
-    unsafe fn launch_raw(&self, config: LaunchConfig, arguments: *const *mut c_void) -> Result<Stats, Violation>;
+    /// `arguments` has the address of a value of the right type for each parameter. At each call of the result, the contract of [`launch`].
+    unsafe fn bind(&'static self, config: LaunchConfig, arguments: *const *mut c_void) -> BoundLaunch;
 }
 
-impl<A: KernelArgs> AnyKernel for Kernel<A> {
+impl<A: KernelArgs + 'static> AnyKernel for Kernel<A> {
     fn name(&self) -> &'static str {
         Kernel::name(self)
     }
 
-    unsafe fn launch_raw(&self, config: LaunchConfig, arguments: *const *mut c_void) -> Result<Stats, Violation> {
+    unsafe fn bind(&'static self, config: LaunchConfig, arguments: *const *mut c_void) -> BoundLaunch {
         // SAFETY: the caller promises the arguments.
         let arguments = unsafe { A::from_raw(arguments) };
         // SAFETY: the caller has the contract of `launch`.
-        unsafe { launch(self, config, arguments) }
+        Box::new(move || unsafe { launch(self, config, arguments) })
     }
 }
 

@@ -124,7 +124,8 @@ fn arguments_by_their_addresses() {
     let mut launch = one_of_each(&mut out, &bytes);
     let mut raw = launch.as_raw();
     // SAFETY: 12 results, one byte; `launch` has a value for each parameter and is not moved.
-    unsafe { registered("every_type").launch_raw(one_block(1, 0), raw.as_mut_ptr()) }.unwrap();
+    let launch = unsafe { registered("every_type").bind(one_block(1, 0), raw.as_mut_ptr()) };
+    launch().unwrap();
     assert_eq!(out.to_vec(), ONE_OF_EACH);
 }
 
@@ -217,7 +218,8 @@ fn an_enum_is_passed_as_its_word() {
         // SAFETY: the enum is 32 bits wide.
         assert_eq!(unsafe { raw.as_slice()[1].cast::<u32>().read() }, step as u32);
         // SAFETY: `launch` has a value for each parameter and is not moved.
-        unsafe { registered("take_step").launch_raw(one_block(1, 0), raw.as_mut_ptr()) }.unwrap();
+        let launch = unsafe { registered("take_step").bind(one_block(1, 0), raw.as_mut_ptr()) };
+        launch().unwrap();
         assert_eq!(out.to_vec(), [seen]);
     }
 }
