@@ -377,15 +377,58 @@ pub enum Error {
         /// Name of the type of the keys.
         key: &'static str,
     },
-    /// More rows or longer rows than those for which a selection on the device was planned.
-    #[error("the selection is planned for {limit} {what}; the call has {asked}")]
+    /// More rows or longer rows than those for which a selection on the device was planned, or more queries than a workspace has room for.
+    #[error("the plan is for {limit} {what}; the call has {asked}")]
     BeyondPlan {
-        /// Name of the size: `rows` or `columns`.
+        /// Name of the size: `rows`, `columns` or `queries`.
         what: &'static str,
         /// Size in the call.
         asked: u32,
         /// Size in the plan.
         limit: u32,
+    },
+    /// A call with device addresses needs an index whose vectors are in the memory of one GPU.
+    #[error("the vectors of the index are not in the memory of one GPU: {index}")]
+    NotInDeviceMemory {
+        /// Description of the index's device.
+        index: String,
+    },
+    /// The index has changed since the workspace was made, or the workspace is one of another index.
+    #[error("the workspace is for another index or for another version of this index")]
+    StaleWorkspace,
+    /// A device address is null, or is no multiple of the size of what lies there.
+    #[error("address {address:#x} of the {what} is null or no multiple of {align}")]
+    BadAddress {
+        /// Name of what lies at the address.
+        what: &'static str,
+        /// The address in the call.
+        address: u64,
+        /// The number of which the address must be a multiple.
+        align: u64,
+    },
+    /// The CUDA driver does not know an address: it is neither device memory, nor managed memory, nor page-locked memory of the host.
+    #[error("address {address:#x} of the {what} is unknown to the CUDA driver")]
+    UnknownAddress {
+        /// Name of what should lie at the address.
+        what: &'static str,
+        /// The address in the call.
+        address: u64,
+    },
+    /// Device memory of another GPU than that of the index.
+    #[error("the memory belongs to GPU {found}; GPU {expected} is expected")]
+    OtherDevice {
+        /// Number of the GPU of the index.
+        expected: usize,
+        /// Number of the GPU of the memory.
+        found: usize,
+    },
+    /// A DLPack tensor cannot be used.
+    #[error("the tensor of the {tensor} {defect}")]
+    BadTensor {
+        /// Name of what the tensor has: `vectors`, `ids` or `distances`; `caller` before that is known.
+        tensor: &'static str,
+        /// What is wrong with it.
+        defect: TensorDefect,
     },
     /// More pairs than 32-bit positions can number.
     #[error("{asked} pairs to sort exceed the limit of {limit}")]
@@ -681,6 +724,12 @@ impl Error {
             Error::NoSuchPosition { .. } => "no_such_position",
             Error::NoSuchSelection { .. } => "no_such_selection",
             Error::BeyondPlan { .. } => "beyond_plan",
+            Error::NotInDeviceMemory { .. } => "not_in_device_memory",
+            Error::StaleWorkspace => "stale_workspace",
+            Error::BadAddress { .. } => "bad_address",
+            Error::UnknownAddress { .. } => "unknown_address",
+            Error::OtherDevice { .. } => "other_device",
+            Error::BadTensor { .. } => "bad_tensor",
             Error::TooManyPairs { .. } => "too_many_pairs",
             Error::BadBitRange { .. } => "bad_bit_range",
             Error::WrongBase { .. } => "wrong_base",
@@ -752,6 +801,74 @@ pub enum Input {
     /// The matrix of a rotation.
     #[error("rotation")]
     Rotation,
+}
+
+/// What is wrong with a DLPack tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorDefect {
+    /// The pointer to the tensor is null.
+    #[error("is null")]
+    Null,
+    /// The structures of this version of DLPack are unknown.
+    #[error("has version {major}.{minor} of DLPack; version 1 is supported")]
+    Version {
+        /// Version of the structures.
+        major: u32,
+        /// Version of the numbers in them.
+        minor: u32,
+    },
+    /// The owner of the tensor forbids to write results to it.
+    #[error("must not be written")]
+    ReadOnly,
+    /// The memory is not that of a CUDA device.
+    #[error("is on device {device_id} of type {device_type}; CUDA devices have type 2")]
+    Device {
+        /// DLPack's number of the kind of device.
+        device_type: i32,
+        /// Number of the device.
+        device_id: i32,
+    },
+    /// The elements have another type than expected.
+    #[error("has elements of another type: code {code}, {bits} bits, {lanes} lanes")]
+    Element {
+        /// DLPack's number of the kind of type.
+        code: u8,
+        /// Size of an element in bits.
+        bits: u8,
+        /// Number of lanes.
+        lanes: u16,
+    },
+    /// The tensor is neither a vector nor a matrix.
+    #[error("has {dimensions} dimensions; it must have 1 or 2")]
+    Dimensions {
+        /// Number of dimensions.
+        dimensions: i32,
+    },
+    /// A size is negative.
+    #[error("has the size {size} along axis {axis}")]
+    Size {
+        /// Number of the axis, from 0.
+        axis: usize,
+        /// Number of elements along the axis, as the tensor says.
+        size: i64,
+    },
+    /// The tensor is not contiguous.
+    #[error("has the stride {stride} along axis {axis}; a contiguous one has {expected}")]
+    Stride {
+        /// Number of the axis, from 0.
+        axis: usize,
+        /// The stride in elements.
+        stride: i64,
+        /// The stride of a contiguous tensor.
+        expected: i64,
+    },
+    /// The first element lies beyond the end of all memory.
+    #[error("starts {byte_offset} bytes behind its address, beyond all memory")]
+    Offset {
+        /// Bytes from the address to the first element.
+        byte_offset: u64,
+    },
 }
 
 /// The reason why there is no device.

@@ -93,13 +93,14 @@ pub mod sort;
 mod threads;
 mod validate;
 mod vectors;
+pub mod views;
 
 pub use bitset::Bitset;
 /// The driver interface whose streams and addresses [`select::device`] takes, in the version that this library uses.
 #[cfg(feature = "cuda")]
 pub use cust;
 pub use element::{Element, ElementType};
-pub use error::{Error, FileDefect, Input, NoDeviceReason, Result};
+pub use error::{Error, FileDefect, Input, NoDeviceReason, Result, TensorDefect};
 pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
 pub use index::Index;
 pub use ivf::{IvfIndex, IvfIndexBuilder};

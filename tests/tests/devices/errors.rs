@@ -273,7 +273,7 @@ fn plans_for_device_memory() {
     assert!(matches!(error, Error::NoSuchDevice { .. } | Error::NoDevice { .. }), "{error}");
     assert_eq!(
         Error::BeyondPlan { what: "rows", asked: 7, limit: 5 }.to_string(),
-        "the selection is planned for 5 rows; the call has 7"
+        "the plan is for 5 rows; the call has 7"
     );
 }
 

@@ -1,0 +1,221 @@
+//! Views of vectors and results in the memory of a GPU: raw addresses, buffers of the crate cust, and DLPack tensors.
+//!
+//! A view owns nothing and reads nothing. The functions that use one are `unsafe`, because only the caller knows that the memory has what the
+//! view says. What can be checked is checked: addresses for null and alignment, buffers for their length, tensors for device, type, shape and
+//! strides.
+//!
+//! ```
+//! use warpann::views::DeviceVectors;
+//!
+//! // 1,000 vectors of f32 at an address that another library gave.
+//! let queries = DeviceVectors::<f32>::new(0x7f00_0000_0000, 1_000);
+//! assert_eq!(queries.len(), 1_000);
+//! ```
+
+pub mod dlpack;
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use self::dlpack::{DLDataType, DLTensor};
+use crate::{Element, Error, Result};
+
+/// Vectors of elements `T` in the memory of a GPU, row-major, one after the other.
+pub struct DeviceVectors<T> {
+    address: u64,
+    len: usize,
+    /// The GPU, if the view knows it.
+    gpu: Option<usize>,
+    element: PhantomData<fn(T)>,
+}
+
+impl<T> Clone for DeviceVectors<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for DeviceVectors<T> {}
+
+impl<T> fmt::Debug for DeviceVectors<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} vectors of {} at {:#x}", self.len, std::any::type_name::<T>(), self.address)
+    }
+}
+
+impl<T: Element> DeviceVectors<T> {
+    /// `len` vectors at a device address.
+    pub fn new(address: u64, len: usize) -> Self {
+        DeviceVectors { address, len, gpu: None, element: PhantomData }
+    }
+
+    /// The vectors of `dim` components in a buffer of cust.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`]; [`Error::RaggedVectors`] if the buffer is not a whole number of vectors.
+    #[cfg(feature = "cuda")]
+    pub fn of_slice(slice: &cust::memory::DeviceSlice<T>, dim: usize) -> Result<Self>
+    where
+        T: cust::memory::DeviceCopy,
+    {
+        if dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
+        if !slice.len().is_multiple_of(dim) {
+            return Err(Error::RaggedVectors { len: slice.len(), dim });
+        }
+        Ok(Self::new(slice.as_device_ptr().as_raw(), slice.len() / dim))
+    }
+
+    /// The vectors in a DLPack tensor: a matrix with a vector in each row, or one vector. The view does not own the tensor.
+    ///
+    /// # Errors
+    /// [`Error::BadTensor`] if the tensor is not in the memory of a CUDA device, has other elements than `T` or other columns than `dim`, or
+    /// is not contiguous.
+    ///
+    /// # Safety
+    /// `shape` of the tensor has `ndim` readable entries, and so has `strides` unless it is null.
+    pub unsafe fn of_tensor(tensor: &DLTensor, dim: usize) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        let (matrix, columns) = unsafe { tensor.matrix("vectors", &[DLDataType::of::<T>()])? };
+        if matrix.rows > 0 && columns != dim {
+            return Err(Error::WrongDimension { expected: dim, actual: columns });
+        }
+        Ok(DeviceVectors { address: matrix.address, len: matrix.rows, gpu: Some(matrix.gpu), element: PhantomData })
+    }
+
+    /// Device address of the first component.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Number of the GPU, if the view was made of a tensor, which knows it.
+    pub fn gpu(&self) -> Option<usize> {
+        self.gpu
+    }
+
+    /// Number of vectors.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no vectors.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Checks a view of `what` for an index on GPU `gpu`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn check(&self, what: &'static str, gpu: usize) -> Result<()> {
+        check_gpu(self.gpu, gpu)?;
+        if self.is_empty() { Ok(()) } else { check_address::<T>(what, self.address) }
+    }
+}
+
+/// Memory of a GPU for the results of a search: ids (u64) and distances (f32), k of each for every query, row-major.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceNeighbors {
+    ids: u64,
+    distances: u64,
+    /// Number of slots, if the view knows it.
+    slots: Option<usize>,
+    gpu: Option<usize>,
+}
+
+impl DeviceNeighbors {
+    /// Ids and distances at two device addresses.
+    pub fn new(ids: u64, distances: u64) -> Self {
+        DeviceNeighbors { ids, distances, slots: None, gpu: None }
+    }
+
+    /// Ids and distances in two buffers of cust.
+    ///
+    /// # Errors
+    /// [`Error::WrongResultLength`] if the buffers differ in length.
+    #[cfg(feature = "cuda")]
+    pub fn of_slices(
+        ids: &mut cust::memory::DeviceSlice<u64>,
+        distances: &mut cust::memory::DeviceSlice<f32>,
+    ) -> Result<Self> {
+        let view = Self::new(ids.as_device_ptr().as_raw(), distances.as_device_ptr().as_raw());
+        view.of_lengths(ids.len(), distances.len())
+    }
+
+    /// Ids and distances in two DLPack tensors: matrices with k columns, or vectors. Ids may be unsigned or signed integers of 64 bits; in the
+    /// latter, [`NONE`](crate::NONE) is −1.
+    ///
+    /// # Errors
+    /// [`Error::BadTensor`] as for [`DeviceVectors::of_tensor`]; [`Error::WrongResultLength`] if the tensors differ in length;
+    /// [`Error::OtherDevice`] if they are on two devices.
+    ///
+    /// # Safety
+    /// As [`DeviceVectors::of_tensor`], for both tensors.
+    pub unsafe fn of_tensors(ids: &DLTensor, distances: &DLTensor) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        let (found, columns, of_distances, distance_columns) = unsafe {
+            let (found, columns) = ids.matrix("ids", &[DLDataType::UINT64, DLDataType::INT64])?;
+            let (of_distances, distance_columns) = distances.matrix("distances", &[DLDataType::F32])?;
+            (found, columns, of_distances, distance_columns)
+        };
+        check_gpu(Some(of_distances.gpu), found.gpu)?;
+        let view = DeviceNeighbors { gpu: Some(found.gpu), ..Self::new(found.address, of_distances.address) };
+        let slots = |rows: usize, columns: usize| rows.saturating_mul(columns);
+        view.of_lengths(slots(found.rows, columns), slots(of_distances.rows, distance_columns))
+    }
+
+    fn of_lengths(self, ids: usize, distances: usize) -> Result<Self> {
+        if ids != distances {
+            return Err(Error::WrongResultLength { expected: ids, actual: distances });
+        }
+        Ok(DeviceNeighbors { slots: Some(ids), ..self })
+    }
+
+    /// Device addresses of ids and distances.
+    pub fn addresses(&self) -> (u64, u64) {
+        (self.ids, self.distances)
+    }
+
+    /// Number of the GPU, if the view was made of tensors, which know it.
+    pub fn gpu(&self) -> Option<usize> {
+        self.gpu
+    }
+
+    /// Number of ids for which there is room, unless the view was made of addresses only.
+    pub fn slots(&self) -> Option<usize> {
+        self.slots
+    }
+
+    /// Checks the memory for `slots` results of an index on GPU `gpu`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn check(&self, slots: usize, gpu: usize) -> Result<()> {
+        check_gpu(self.gpu, gpu)?;
+        if let Some(actual) = self.slots
+            && actual != slots
+        {
+            return Err(Error::WrongResultLength { expected: slots, actual });
+        }
+        if slots == 0 {
+            return Ok(());
+        }
+        check_address::<u64>("ids", self.ids)?;
+        check_address::<f32>("distances", self.distances)
+    }
+}
+
+/// Fails with [`Error::OtherDevice`] if the memory is known to belong to another GPU than `expected`.
+fn check_gpu(found: Option<usize>, expected: usize) -> Result<()> {
+    match found {
+        Some(found) if found != expected => Err(Error::OtherDevice { expected, found }),
+        _ => Ok(()),
+    }
+}
+
+/// Fails with [`Error::BadAddress`] if no value of `V` can lie at the address.
+#[cfg(feature = "cuda")]
+fn check_address<V>(what: &'static str, address: u64) -> Result<()> {
+    let align = align_of::<V>() as u64;
+    if address == 0 || !address.is_multiple_of(align) {
+        return Err(Error::BadAddress { what, address, align });
+    }
+    Ok(())
+}
