@@ -130,17 +130,28 @@ impl Drop for Memory {
     }
 }
 
-/// A stream of the device, which is destroyed when dropped.
+/// A stream of the device. One that the library created is destroyed when dropped.
 pub(crate) struct Stream {
     raw: sys::CUstream,
     device: Arc<Cuda>,
+    owned: bool,
 }
 
 // SAFETY: any thread may use a stream.
 unsafe impl Send for Stream {}
 
+impl Stream {
+    /// A stream of the caller's, in the device's primary context; null is the default stream. It is not destroyed.
+    pub fn of_caller(device: &CudaDevice, raw: sys::CUstream) -> Stream {
+        Stream { raw, device: device.clone(), owned: false }
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         self.device.release(|| {
             // SAFETY: the handle came from cuStreamCreate and is destroyed once; the driver finishes the stream's work first.
             unsafe { sys::cuStreamDestroy_v2(self.raw) };
@@ -425,6 +436,39 @@ impl Cuda {
         enter(self.index, &self.context)
     }
 
+    /// Number of the device.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Checks that the driver knows an address of the caller's `what` as memory which this device reads and writes: its own, managed memory, or
+    /// page-locked memory of the host. Any number may be asked for. The call is allowed while a stream is captured.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAddress`]; [`Error::OtherDevice`] for memory of another device.
+    pub fn check_memory(&self, what: &'static str, address: u64) -> Result<()> {
+        let _current = self.enter()?;
+        let mut attributes = [sys::POINTER_MEMORY_TYPE, sys::POINTER_IS_MANAGED, sys::POINTER_DEVICE_ORDINAL];
+        let mut values = [0u32; 3];
+        let mut places = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
+        // SAFETY: the driver writes at most 32 bits for each of the attributes, and nothing where it does not know the address.
+        self.check("cuPointerGetAttributes", unsafe {
+            sys::cuPointerGetAttributes(3, attributes.as_mut_ptr(), places.as_mut_ptr(), address)
+        })?;
+        match values {
+            [sys::MEMORY_HOST, _, _] => Ok(()),
+            [sys::MEMORY_DEVICE, managed, device] => {
+                let found = device as usize;
+                if managed & 1 == 1 || found == self.index {
+                    Ok(())
+                } else {
+                    Err(Error::OtherDevice { expected: self.index, found })
+                }
+            }
+            _ => Err(Error::UnknownAddress { what, address }),
+        }
+    }
+
     /// Creates an event that records its time. The caller must have entered the device now and when the event is dropped.
     pub fn timer(&self) -> Result<Event> {
         Event::new(self, sys::EVENT_DEFAULT)
@@ -690,7 +734,7 @@ impl Backend for CudaDevice {
         let mut raw = null_mut();
         // SAFETY: the driver writes the handle; flags 0 are allowed.
         self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
-        Ok(Stream { raw, device: self.clone() })
+        Ok(Stream { raw, device: self.clone(), owned: true })
     }
 
     unsafe fn copy_rows_to_device(

@@ -40,6 +40,16 @@ pub const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 pub const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
+pub const POINTER_MEMORY_TYPE: c_int = 2;
+/// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
+pub const POINTER_IS_MANAGED: c_int = 8;
+/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+pub const POINTER_DEVICE_ORDINAL: c_int = 9;
+/// `CU_MEMORYTYPE_HOST`: page-locked memory of the host.
+pub const MEMORY_HOST: u32 = 1;
+/// `CU_MEMORYTYPE_DEVICE`: memory of a device, or managed memory.
+pub const MEMORY_DEVICE: u32 = 2;
 /// `CU_JIT_ERROR_LOG_BUFFER`.
 pub const JIT_ERROR_LOG_BUFFER: c_int = 5;
 /// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
@@ -81,6 +91,7 @@ unsafe extern "C" {
         stream: CUstream,
     ) -> Code;
     pub fn cuMemsetD8Async(to: u64, byte: u8, bytes: usize, stream: CUstream) -> Code;
+    pub fn cuPointerGetAttributes(count: c_uint, attributes: *mut c_int, data: *mut *mut c_void, address: u64) -> Code;
     pub fn cuModuleLoadDataEx(
         module: *mut CUmodule,
         image: *const c_void,

@@ -100,6 +100,15 @@ impl Runtime {
         }
     }
 
+    /// The CUDA device, unless the runtime is the emulator.
+    #[cfg(feature = "cuda")]
+    pub fn as_gpu(&self) -> Option<&CudaDevice> {
+        match self {
+            Runtime::Cuda(device) => Some(device),
+            Runtime::Emulator(_) => None,
+        }
+    }
+
     /// Makes the device the calling thread's current one until the result is dropped. Every other function does so for itself. A caller of
     /// many functions should hold the result meanwhile, so that each function saves the change.
     pub fn enter(&self) -> Result<Entered> {

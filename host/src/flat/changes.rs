@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::row_ids::{Room, RowIds};
-use super::{FlatIndex, MOVED_BYTES};
+use super::{FlatIndex, MOVED_BYTES, Version};
 use crate::ids::ascending;
 use crate::random::gather;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
@@ -47,10 +47,16 @@ impl<T: Element> FlatIndex<T> {
     /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         self.check_new(rows, ids)?;
-        if let Some(&id) = ids.iter().find(|&&id| self.contains(id)) {
-            return Err(Error::DuplicateId { id });
-        }
+        self.check_unknown(ids)?;
         self.insert(rows, ids)
+    }
+
+    /// Fails with [`Error::DuplicateId`] if the index has one of these ids.
+    pub(super) fn check_unknown(&self, ids: &[u64]) -> Result<()> {
+        match ids.iter().find(|&&id| self.contains(id)) {
+            Some(&id) => Err(Error::DuplicateId { id }),
+            None => Ok(()),
+        }
     }
 
     /// Adds the vectors of `rows` as [`add_with_ids`](Self::add_with_ids), and replaces those whose ids the index has. Returns the number of
@@ -106,6 +112,7 @@ impl<T: Element> FlatIndex<T> {
 
     /// Removes all vectors. The settings stay.
     pub fn clear(&mut self) {
+        self.version = Version::new();
         self.backend.truncate(0);
         self.rows = RowIds::default();
     }
@@ -120,9 +127,7 @@ impl<T: Element> FlatIndex<T> {
             return Err(Error::Incompatible { what });
         }
         let ids = other.rows.all()?;
-        if let Some(&id) = ids.iter().find(|&&id| self.contains(id)) {
-            return Err(Error::DuplicateId { id });
-        }
+        self.check_unknown(&ids)?;
         self.append_or_arrange(&other.all_rows()?, &ids)
     }
 
@@ -134,6 +139,7 @@ impl<T: Element> FlatIndex<T> {
     pub fn compact(&mut self) -> Result<()> {
         let Some(live) = self.rows.live() else { return Ok(()) };
         let compacted = self.rows.compacted()?;
+        self.version = Version::new();
         self.backend.retain(live)?;
         self.rows = compacted;
         Ok(())
@@ -158,6 +164,11 @@ impl<T: Element> FlatIndex<T> {
     /// Checks new vectors and their ids: one for each, different, not reserved.
     fn check_new(&self, rows: &[T], ids: &[u64]) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)?;
+        self.check_id_list(count, ids)
+    }
+
+    /// Checks the ids of `count` vectors: one for each, different, not reserved.
+    pub(super) fn check_id_list(&self, count: usize, ids: &[u64]) -> Result<()> {
         if ids.len() != count {
             return Err(Error::WrongIds { ids: ids.len(), rows: count });
         }
@@ -282,12 +293,13 @@ impl<T: Element> FlatIndex<T> {
             self.check_room(self.rows.rows() + ids.len())?;
         }
         self.rows.reserve(ids)?;
+        self.version = Version::new();
         self.backend.add(VectorSlice::of(rows, self.dim()))?;
         self.rows.append(ids);
         Ok(())
     }
 
-    fn check_room(&self, rows: usize) -> Result<()> {
+    pub(super) fn check_room(&self, rows: usize) -> Result<()> {
         check_rows(rows as u64, MAX_ROWS.saturating_mul(self.builder.settings.placement.shards() as u64))
     }
 
@@ -295,6 +307,7 @@ impl<T: Element> FlatIndex<T> {
     fn replace(&mut self, rows: &[T], places: &[(usize, usize)]) -> Result<()> {
         let numbers: Vec<u64> = places.iter().map(|&(row, _)| row as u64).collect();
         let new = gather(rows, self.dim(), &places.iter().map(|&(_, at)| at).collect::<Vec<_>>())?;
+        self.version = Version::new();
         self.backend.replace(&numbers, VectorSlice::of(&new, self.dim()))
     }
 
@@ -305,6 +318,7 @@ impl<T: Element> FlatIndex<T> {
         }
         let rows: Vec<usize> = ids.iter().filter_map(|&id| self.rows.find(id)).collect();
         let before = self.rows.rows();
+        self.version = Version::new();
         self.rows.remove(&rows)?;
         if self.rows.rows() < before {
             self.backend.truncate(self.rows.rows());

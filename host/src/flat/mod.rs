@@ -1,16 +1,19 @@
 //! The exact index: a search compares each query with every vector and returns exactly the k best.
 //!
-//! This file and `changes` check arguments once for all back ends. `row_ids` keeps the ids. The back ends know only rows: `cpu`, `gpu` (GPUs
-//! and their emulator) and `grid` (several devices).
+//! This file and `changes` check arguments once for all back ends, and `device` those of searches in device memory. `row_ids` keeps the ids. The
+//! back ends know only rows: `cpu`, `gpu` (GPUs and their emulator) and `grid` (several devices).
 
 mod changes;
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub mod device;
 pub(crate) mod gpu;
 pub(crate) mod grid;
 mod row_ids;
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_std::PtrMut;
 use half::{bf16, f16};
@@ -60,8 +63,13 @@ pub(crate) trait FlatBackend: Send + Sync {
     fn truncate(&mut self, len: usize);
     /// Number of rows in the back end.
     fn len(&self) -> usize;
-    /// All rows, if they are in the memory of one device.
-    fn resident_rows(&self) -> Option<ResidentRows<'_>> {
+    /// This back end, if it is one device.
+    fn as_device(&self) -> Option<&FlatDevice> {
+        None
+    }
+    /// As [`as_device`](Self::as_device).
+    #[cfg(feature = "cuda")]
+    fn as_device_mut(&mut self) -> Option<&mut FlatDevice> {
         None
     }
     /// All rows, if they are in host memory as they were added.
@@ -119,6 +127,18 @@ pub struct FlatIndex<T: Element = f32> {
     builder: FlatIndexBuilder<T>,
     backend: Box<dyn FlatBackend>,
     rows: RowIds,
+    version: Version,
+}
+
+/// A number that every index and every change of one gets anew. Equal versions mean the same index with the same vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version(u64);
+
+impl Version {
+    fn new() -> Version {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Version(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 /// The number of vectors of a [`FlatIndex`], and its memory.
@@ -213,7 +233,7 @@ impl<T: Element> FlatIndexBuilder<T> {
     pub fn build(self) -> Result<FlatIndex<T>> {
         check_dim(self.settings.dim)?;
         let backend = self.settings.open(open_cpu_of::<T>())?;
-        Ok(FlatIndex { builder: self, backend, rows: RowIds::default() })
+        Ok(FlatIndex { builder: self, backend, rows: RowIds::default(), version: Version::new() })
     }
 }
 
@@ -406,7 +426,7 @@ impl<T: Element> FlatIndex<T> {
 
     /// All rows, also those that removed vectors left, if they are in the memory of one device.
     pub(crate) fn resident_rows(&self) -> Option<ResidentRows<'_>> {
-        self.backend.resident_rows()
+        self.backend.as_device()?.resident_rows()
     }
 
     /// Copies rows from row `first` on, which exist, to `to`.

@@ -67,6 +67,12 @@ impl RowIds {
         if self.ids.is_empty() { row as u64 } else { self.ids[row] }
     }
 
+    /// The id of each row; `None` if the ids are the row numbers.
+    #[cfg(feature = "cuda")]
+    pub(super) fn names(&self) -> Option<&[u64]> {
+        (!self.ids.is_empty()).then_some(&self.ids)
+    }
+
     /// Whether a row holds a vector.
     fn is_live(&self, row: usize) -> bool {
         self.live.as_ref().is_none_or(|live| live.get(row))

@@ -15,11 +15,12 @@
 //! The first limit of a search comes from the sample alone. At that point there is no older limit and no list.
 //!
 //! The compaction is in place: a ballot numbers the kept entries of 32, and each entry moves only towards the front, to a place that was
-//! read before. A list that overflowed sets the flag of the query. The list is then not complete, and the host searches this query again.
+//! read before. A list that overflowed sets the flag of the query. The list is then not complete, and the query must be searched again: by the
+//! host, which reads the flags, or by [`crate::flat::rescan`], which takes the list of these queries.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::metric::Metric;
@@ -64,6 +65,8 @@ pub struct CompactCandidates {
     pub stride: u32,
     /// A flag for each query: becomes 1 if the list was longer than `stride`, and does not change otherwise.
     pub overflow: PtrMut<u32>,
+    /// The number of queries whose flags are set, and then their numbers in any order: `query_count` + 1 words, of which the first starts as 0.
+    pub overflowed: PtrMut<u32>,
 }
 
 impl CompactCandidates {
@@ -79,6 +82,7 @@ impl CompactCandidates {
 unsafe fn compact(launch: CompactCandidates) {
     let CompactCandidates { query_count, metric, padded, query_norms, query_residuals, base_bounds, .. } = launch;
     let CompactCandidates { found, found_stride, first, limits, values, rows, counts, stride, overflow, .. } = launch;
+    let overflowed = launch.overflowed;
     let query = (thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id()) as usize;
     if query as u32 >= query_count {
         return;
@@ -128,6 +132,10 @@ unsafe fn compact(launch: CompactCandidates) {
             global::store(counts.wrapping_add(query), kept);
             global::store(limits.wrapping_add(query), limit);
             if count > stride {
+                if global::load(overflow.wrapping_add(query)) == 0 {
+                    let place = atomic::add_u32(*overflowed, 1);
+                    global::store(overflowed.wrapping_add(1 + place as usize), query as u32);
+                }
                 global::store(overflow.wrapping_add(query), 1);
             }
         }

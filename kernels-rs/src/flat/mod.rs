@@ -6,8 +6,16 @@
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
 //! | [`gather_rows`] | copies listed rows to another set, and back | |
 //! | [`mask_values`] | leaves rows out of the filter | |
+//! | [`mask_distances`] | leaves rows out of a selection | |
+//! | [`rescan`] | the best rows for queries without a proof, without the host | |
+//! | [`stage_rows`] | takes vectors from the caller's device memory | |
+//! | [`name_results`] | results for the caller's device memory | |
 
 pub mod candidates;
 pub mod filter;
 pub mod gather_rows;
+pub mod mask_distances;
 pub mod mask_values;
+pub mod name_results;
+pub mod rescan;
+pub mod stage_rows;

@@ -1,11 +1,15 @@
-//! Copies of listed rows within the memory of a device.
+//! Copies of rows within the memory of a device.
 
 use cuda_std::global::U32x4;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::gather_rows::{GatherRows, ScatterRows};
+#[cfg(any(feature = "cuda", test))]
+use warpann_kernels::flat::stage_rows::StageRows;
 
 use crate::Result;
 use crate::device::queue::OnStream;
+#[cfg(any(feature = "cuda", test))]
+use crate::{ElementType, product::gpu::VectorShape};
 
 /// Evaluates `body` with the name bound to the largest type of words of which rows of `bytes` bytes consist. The memory of rows is aligned to
 /// 16 bytes, and a row is a whole number of words of four bytes.
@@ -70,4 +74,47 @@ pub(super) unsafe fn scatter_rows(
         // SAFETY: as the caller promises.
         unsafe { on.runtime.launch(on.stream, &ScatterRows::<W>::KERNEL, launch.config(), launch) }
     })
+}
+
+/// Where [`stage_rows`] notes the rows that are not finite.
+#[cfg(any(feature = "cuda", test))]
+pub(super) struct StagedRows {
+    /// A word of each row, which becomes 1 or 0.
+    pub refused: Option<PtrMut<u32>>,
+    /// A word that is lowered to the first such row.
+    pub first_refused: Option<PtrMut<u32>>,
+}
+
+/// Copies `count` contiguous rows of `dim` components to rows of the stride of `shape`, in stream order. A row that is not finite becomes zeros.
+///
+/// # Safety
+/// `from` has the rows, aligned to one component; `to` has room for them.
+#[cfg(any(feature = "cuda", test))]
+pub(super) unsafe fn stage_rows(
+    on: OnStream<'_>,
+    shape: VectorShape,
+    from: Ptr<u8>,
+    count: u32,
+    to: PtrMut<u8>,
+    notes: StagedRows,
+) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let StagedRows { refused, first_refused } = notes;
+    let (dim, stride) = (shape.dim as u32, shape.stride() as u32);
+    macro_rules! launch {
+        ($word:ty, $exponent:expr) => {{
+            let (from, to, exponent) = (from.cast(), to.cast(), $exponent);
+            let launch = StageRows::<$word> { from, count, dim, stride, exponent, to, refused, first_refused };
+            // SAFETY: as the caller promises.
+            unsafe { on.runtime.launch(on.stream, &StageRows::<$word>::KERNEL, launch.config(), launch) }
+        }};
+    }
+    match shape.element {
+        ElementType::F32 => launch!(u32, 0x7f80_0000),
+        ElementType::F16 => launch!(u16, 0x7c00),
+        ElementType::Bf16 => launch!(u16, 0x7f80),
+        ElementType::U8 | ElementType::I8 => launch!(u8, 0),
+    }
 }

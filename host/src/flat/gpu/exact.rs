@@ -22,8 +22,9 @@ use crate::Result;
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::limits::Limits;
+use crate::device::queue::OnStream;
 use crate::device::runtime::{Runtime, Stream};
-use crate::device::scratch::{Layout, Reserved};
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Tiling};
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
@@ -106,24 +107,34 @@ impl Passes {
 }
 
 /// The scratch of a search with the filter.
-struct FilterPlan {
+pub(super) struct FilterPlan {
     passes: Passes,
-    queries: SetLayout,
+    pub queries: SetLayout,
     upper: Reserved<f32>,
     list_values: Reserved<f32>,
     list_rows: Reserved<u32>,
+    /// The span of the next three arrays, which starts as zeros.
+    counters: Reserved<u32>,
     counts: Reserved<u32>,
+    pub overflowed: Reserved<u32>,
     overflow: Reserved<u32>,
     thresholds: Reserved<f32>,
     keys: Reserved<f32>,
     ids: Reserved<u32>,
     of_sample: SelectPlan,
-    of_lists: SelectPlan,
-    bytes: usize,
+    pub of_lists: SelectPlan,
+    pub bytes: usize,
 }
 
 impl FilterPlan {
-    fn new(shape: VectorShape, tuning: Tuning, queries: usize, rows: u32, k: u32, limits: &Limits) -> FilterPlan {
+    pub(super) fn new(
+        shape: VectorShape,
+        tuning: Tuning,
+        queries: usize,
+        rows: u32,
+        k: u32,
+        limits: &Limits,
+    ) -> FilterPlan {
         let passes = Passes::choose(tuning, rows, k);
         let mut layout = Layout::default();
         let list = queries.saturating_mul(passes.capacity as usize);
@@ -131,16 +142,25 @@ impl FilterPlan {
         let mut selection =
             |columns| SelectPlan::by_table(&mut layout, queries as u32, Columns::from(columns), k, limits);
         let (of_sample, of_lists) = (selection(passes.sample_columns()), selection(passes.capacity));
+        let set = SetLayout::reserve(&mut layout, shape, queries);
+        let upper = layout.array::<f32>(queries.saturating_mul(passes.sample_columns() as usize));
+        let (list_values, list_rows) = (layout.array::<f32>(list), layout.array::<u32>(list));
+        let thresholds = layout.array::<f32>(queries);
+        // Flags, keys and ids go to the host. They are reserved in sequence, so that one copy moves small results.
+        let counters = layout.array::<u32>(queries.saturating_mul(3).saturating_add(1));
+        let (counts, rest) = counters.split_at(queries);
+        let (overflowed, overflow) = rest.split_at(queries.saturating_add(1));
         let mut plan = FilterPlan {
             passes,
-            queries: SetLayout::reserve(&mut layout, shape, queries),
-            upper: layout.array::<f32>(queries.saturating_mul(passes.sample_columns() as usize)),
-            list_values: layout.array::<f32>(list),
-            list_rows: layout.array::<u32>(list),
-            counts: layout.array::<u32>(queries),
-            thresholds: layout.array::<f32>(queries),
-            // The next three arrays go to the host. They are reserved in sequence, so that one copy moves small results.
-            overflow: layout.array::<u32>(queries),
+            queries: set,
+            upper,
+            list_values,
+            list_rows,
+            thresholds,
+            counters,
+            counts,
+            overflowed,
+            overflow,
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
             of_sample,
@@ -150,20 +170,26 @@ impl FilterPlan {
         plan.bytes = layout.bytes();
         plan
     }
+
+    /// The lists of candidates: their distances, their rows, and their lengths.
+    #[cfg(any(feature = "cuda", test))]
+    pub(super) fn lists(&self, scratch: Scratch) -> (PtrMut<f32>, PtrMut<u32>, PtrMut<u32>) {
+        (scratch.at(self.list_values), scratch.at(self.list_rows), scratch.at(self.counts))
+    }
 }
 
 /// The scratch of a search without the filter.
-struct DirectPlan {
-    queries: SetLayout,
-    distances: Reserved<f32>,
+pub(super) struct DirectPlan {
+    pub queries: SetLayout,
+    pub distances: Reserved<f32>,
     keys: Reserved<f32>,
     ids: Reserved<u32>,
-    selection: SelectPlan,
-    bytes: usize,
+    pub selection: SelectPlan,
+    pub bytes: usize,
 }
 
 impl DirectPlan {
-    fn new(shape: VectorShape, queries: usize, rows: u32, k: u32, limits: &Limits) -> DirectPlan {
+    pub(super) fn new(shape: VectorShape, queries: usize, rows: u32, k: u32, limits: &Limits) -> DirectPlan {
         let mut layout = Layout::default();
         let results = queries.saturating_mul(k as usize);
         let selection = SelectPlan::by_table(&mut layout, queries as u32, rows.into(), k, limits);
@@ -199,7 +225,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    fn uses_filter(&self, queries: usize, k: u32) -> bool {
+    pub(super) fn uses_filter(&self, queries: usize, k: u32) -> bool {
         self.masked.is_some() || self.filter_pays(queries) && u64::from(k) * 4 < u64::from(self.base.count)
     }
 
@@ -349,6 +375,17 @@ impl Block {
         // SAFETY: as the caller promises.
         unsafe {
             upload_vectors(runtime, stream, self.shape, set.rows(), queries)?;
+            self.prepare_stored(runtime, stream, set)
+        }
+    }
+
+    /// Makes copies, norms and bounds of the queries in `set` with the centre of the base.
+    ///
+    /// # Safety
+    /// The queries are in place, and the base is prepared.
+    pub(super) unsafe fn prepare_stored(&self, runtime: &Runtime, stream: &Stream, set: VectorSet) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe {
             if self.centred {
                 runtime.copy(stream, set.centre(), self.base.centre())?;
             }
@@ -392,30 +429,13 @@ impl Block {
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
         let set = VectorSet::new(scratch, plan.queries, count as u32);
-        let (distances, keys, ids) = (scratch.at(plan.distances), scratch.at(plan.keys), scratch.at(plan.ids));
-        let rows = self.base.count;
         // SAFETY: the plan reserved every part; the base is in place, as the caller of `search` promises.
         unsafe {
             upload_vectors(runtime, stream, shape, set.rows(), queries)?;
-            if shape.metric.divides_by_norms() {
-                prepare_set(runtime, stream, shape, set, false)?;
-            }
-            self.launch_canonical(runtime, stream, self.canonical(set, distances), rows)?;
-            let selection = Select {
-                keys: distances.into(),
-                ids: None,
-                row_stride: u64::from(rows),
-                starts: None,
-                lengths: None,
-                columns: rows,
-                rows: count as u32,
-                k,
-                best: shape.best(),
-                out_keys: keys,
-                out_ids: ids,
-            };
+            let selection = self.all_distances(OnStream { runtime, stream }, &plan, scratch, set, k)?;
             select(runtime, stream, &selection, &plan.selection, scratch)?;
-            let arrays = [ResultArray::new(keys, k as usize), ResultArray::new(ids, k as usize)];
+            let arrays =
+                [ResultArray::new(selection.out_keys, k as usize), ResultArray::new(selection.out_ids, k as usize)];
             runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
                 let found = FoundRows::new(k as usize, parts[0], parts[1]);
                 match numbers {
@@ -426,8 +446,44 @@ impl Block {
         }
     }
 
-    /// Runs the filter's passes. Returns the queries whose candidates overflowed their list; their slots are not final.
-    fn search_filtered(
+    /// Computes the canonical distances of the queries in `set` to all rows. Returns the selection of the best `k`, which is still to run.
+    ///
+    /// # Safety
+    /// The scratch is that of the plan, which was made for at least this number of queries; the queries and the base are in place.
+    pub(super) unsafe fn all_distances(
+        &self,
+        OnStream { runtime, stream }: OnStream<'_>,
+        plan: &DirectPlan,
+        scratch: Scratch,
+        set: VectorSet,
+        k: u32,
+    ) -> Result<Select<f32>> {
+        let (shape, rows) = (self.shape, self.base.count);
+        let distances = scratch.at(plan.distances);
+        // SAFETY: as the caller promises.
+        unsafe {
+            if shape.metric.divides_by_norms() {
+                prepare_set(runtime, stream, shape, set, false)?;
+            }
+            self.launch_canonical(runtime, stream, self.canonical(set, distances), rows)?;
+        }
+        Ok(Select {
+            keys: distances.into(),
+            ids: None,
+            row_stride: u64::from(rows),
+            starts: None,
+            lengths: None,
+            columns: rows,
+            rows: set.count,
+            k,
+            best: shape.best(),
+            out_keys: scratch.at(plan.keys),
+            out_ids: scratch.at(plan.ids),
+        })
+    }
+
+    /// Runs the filter. Returns the queries whose candidates overflowed their list; their slots are not final.
+    pub(super) fn search_filtered(
         &self,
         runtime: &Runtime,
         lane: &mut Lane,
@@ -435,13 +491,47 @@ impl Block {
         k: u32,
         slots: &mut Slots<'_>,
     ) -> Result<Vec<usize>> {
-        let shape = self.shape;
         let count = queries.len();
-        let plan = FilterPlan::new(shape, self.tuning, count, self.base.count, k, &runtime.limits());
-        let passes = plan.passes;
+        let plan = FilterPlan::new(self.shape, self.tuning, count, self.base.count, k, &runtime.limits());
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
         let set = VectorSet::new(scratch, plan.queries, count as u32);
+        // SAFETY: the plan reserved every part with the size that the kernels need, the base is in place and prepared, and the stream runs
+        // these in order.
+        unsafe {
+            self.prepare_queries(runtime, stream, set, queries)?;
+            let list = self.candidates(OnStream { runtime, stream }, &plan, scratch, set, k)?;
+            select(runtime, stream, &list, &plan.of_lists, scratch)?;
+            let mut overflowed = Vec::new();
+            let arrays = [
+                ResultArray::new(scratch.at(plan.overflow), 1),
+                ResultArray::new(list.out_keys, k as usize),
+                ResultArray::new(list.out_ids, k as usize),
+            ];
+            runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
+                slots.fill(queries.start, FoundRows::new(k as usize, parts[1], parts[2]), self.id_of());
+                let flags = bytemuck::cast_slice::<u8, u32>(parts[0]).iter().zip(queries);
+                overflowed.extend(flags.filter(|(flag, _)| **flag != 0).map(|(_, query)| query));
+            })?;
+            Ok(overflowed)
+        }
+    }
+
+    /// Runs the passes of the filter for the prepared queries in `set`, and computes the canonical distances of the rows that are left.
+    /// Returns the selection of the best `k` from their lists, which is still to run. The lists of queries in the plan's `overflowed` are not
+    /// complete.
+    ///
+    /// # Safety
+    /// The scratch is that of the plan, which was made for at least this number of queries; the base is in place and prepared.
+    pub(super) unsafe fn candidates(
+        &self,
+        OnStream { runtime, stream }: OnStream<'_>,
+        plan: &FilterPlan,
+        scratch: Scratch,
+        set: VectorSet,
+        k: u32,
+    ) -> Result<Select<f32>> {
+        let (shape, count, passes) = (self.shape, set.count, plan.passes);
         let (upper, thresholds) = (scratch.at(plan.upper), scratch.at(plan.thresholds));
         let (list_values, list_rows) = (scratch.at(plan.list_values), scratch.at(plan.list_rows));
         let (counts, overflow) = (scratch.at(plan.counts), scratch.at(plan.overflow));
@@ -464,12 +554,10 @@ impl Block {
             out_stride: passes.capacity,
             ..dense
         };
-        // SAFETY: the plan reserved every part with the size that the kernels need, the base is in place and prepared, and the stream runs
-        // these in order.
+        // SAFETY: the plan reserved every part with the size that the kernels need, the caller promises the base, and the stream runs these in
+        // order.
         unsafe {
-            self.prepare_queries(runtime, stream, set, queries)?;
-            runtime.fill(stream, counts, 0)?;
-            runtime.fill(stream, overflow, 0)?;
+            runtime.fill(stream, scratch.at(plan.counters), 0)?;
 
             launch_filter(runtime, stream, FilterOutput::Dense, dense)?;
             let sample = Select {
@@ -479,7 +567,7 @@ impl Block {
                 starts: None,
                 lengths: None,
                 columns: passes.sample_columns(),
-                rows: count as u32,
+                rows: count,
                 k,
                 best: Best::Smallest,
                 out_keys: keys,
@@ -498,7 +586,7 @@ impl Block {
             // The k-th smallest u of a selection is the new limit, and the limit shortens the list.
             let apply_limit = |first: bool| -> Result<()> {
                 let launch = CompactCandidates {
-                    query_count: count as u32,
+                    query_count: count,
                     metric: shape.metric.of_kernel(),
                     padded: shape.copy_stride() as u32,
                     query_norms: set.part(set.layout.norms).into(),
@@ -513,6 +601,7 @@ impl Block {
                     counts,
                     stride: passes.capacity,
                     overflow,
+                    overflowed: scratch.at(plan.overflowed),
                 };
                 runtime.launch(stream, &CompactCandidates::KERNEL, launch.config(), launch)
             };
@@ -542,16 +631,7 @@ impl Block {
                 ..self.canonical(set, list_values)
             };
             self.launch_canonical(runtime, stream, of_lists, k)?;
-            select(runtime, stream, &Select { best: shape.best(), ..list }, &plan.of_lists, scratch)?;
-            let mut overflowed = Vec::new();
-            let arrays =
-                [ResultArray::new(overflow, 1), ResultArray::new(keys, k as usize), ResultArray::new(ids, k as usize)];
-            runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
-                slots.fill(queries.start, FoundRows::new(k as usize, parts[1], parts[2]), self.id_of());
-                let flags = bytemuck::cast_slice::<u8, u32>(parts[0]).iter().zip(queries);
-                overflowed.extend(flags.filter(|(flag, _)| **flag != 0).map(|(_, query)| query));
-            })?;
-            Ok(overflowed)
+            Ok(Select { best: shape.best(), ..list })
         }
     }
 }

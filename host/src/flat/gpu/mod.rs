@@ -7,14 +7,20 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `added` | rows that come from device memory |
 //! | `among` | the blocks of a search: all rows, or those that a filter accepts |
 //! | `copies` | copies of rows within the device |
+//! | `enqueued` | a search from device memory to device memory |
 //! | `exact` | the k best of a block |
 //! | `preparation` | copies, norms and bounds of the rows that have changed |
 //! | `range` | the rows of a block within a radius |
 
+#[cfg(any(feature = "cuda", test))]
+mod added;
 mod among;
 mod copies;
+#[cfg(any(feature = "cuda", test))]
+pub(super) mod enqueued;
 pub(crate) mod exact;
 mod preparation;
 mod range;
@@ -171,6 +177,19 @@ impl FlatDevice {
         })
     }
 
+    /// All rows, if they are in the memory of the device.
+    pub fn resident_rows(&self) -> Option<ResidentRows<'_>> {
+        let BaseRows::Device(resident) = &self.rows else { return None };
+        let rows = self.set(resident).rows();
+        Some(ResidentRows { runtime: &self.runtime, lanes: &self.lanes, shape: self.shape, rows })
+    }
+
+    /// The device of the index.
+    #[cfg(feature = "cuda")]
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
     fn resident_limit(&self) -> u64 {
         self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0
     }
@@ -302,10 +321,10 @@ impl FlatDevice {
         })
     }
 
-    /// Appends to device memory. Returns `Ok(false)` if the rows do not fit; nothing has then changed.
-    fn add_resident(&mut self, rows: VectorSlice<'_>) -> Result<bool> {
+    /// Makes room for `more` rows in device memory. Returns `Ok(false)` if they do not fit.
+    fn make_room(&mut self, more: usize) -> Result<bool> {
         let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
-        let needed = self.count + rows.len();
+        let needed = self.count + more;
         if needed > resident.capacity {
             let fits = |rows: usize| set_layout(self.shape, rows).1.bytes() as u64 <= self.resident_limit();
             // Extra room if rows come in portions; the exact size for the first rows, or if memory is short.
@@ -321,9 +340,17 @@ impl FlatDevice {
             };
             self.rows = BaseRows::Device(grown);
         }
+        Ok(true)
+    }
+
+    /// Appends to device memory. Returns `Ok(false)` if the rows do not fit; nothing has then changed.
+    fn add_resident(&mut self, rows: VectorSlice<'_>) -> Result<bool> {
+        if !self.make_room(rows.len())? {
+            return Ok(false);
+        }
         let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
         self.upload(resident, self.count, rows)?;
-        self.changed(self.count..needed);
+        self.changed(self.count..self.count + rows.len());
         Ok(true)
     }
 
@@ -528,10 +555,13 @@ impl FlatBackend for FlatDevice {
         }
     }
 
-    fn resident_rows(&self) -> Option<ResidentRows<'_>> {
-        let BaseRows::Device(resident) = &self.rows else { return None };
-        let rows = self.set(resident).rows();
-        Some(ResidentRows { runtime: &self.runtime, lanes: &self.lanes, shape: self.shape, rows })
+    fn as_device(&self) -> Option<&FlatDevice> {
+        Some(self)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn as_device_mut(&mut self) -> Option<&mut FlatDevice> {
+        Some(self)
     }
 
     fn describe(&self) -> String {

@@ -6,6 +6,7 @@ use test_random::Random;
 use super::*;
 use crate::device::open::open;
 use crate::metric::canonical;
+use crate::neighbors::slots::Slots as ResultSlots;
 use crate::{Device, Metric};
 
 /// A base in a back end, with a copy of its rows.
@@ -69,6 +70,74 @@ impl<T: Element> Case<T> {
         let count = self.queries.len() / self.dim;
         let (mut ids, mut distances) = (vec![7; count * k], vec![7.0; count * k]);
         self.index.search(VectorSlice::of(&self.queries, self.dim), k, among, &mut ids, &mut distances).unwrap();
+        self.check_found(k, among, &ids, &distances);
+    }
+
+    /// Adds rows from device memory.
+    fn add_from_device(&mut self, rows: &[T]) -> Result<()> {
+        let runtime = self.index.runtime.clone();
+        let memory = runtime.allocate(size_of_val(rows)).unwrap();
+        let (there, stream) = (runtime.scratch(&memory), runtime.stream().unwrap());
+        let mut layout = Layout::default();
+        let there = there.at(layout.array::<u8>(size_of_val(rows)));
+        // SAFETY: the memory has room for the rows.
+        unsafe {
+            runtime.copy_to_device(&stream, there, bytemuck::cast_slice(rows)).unwrap();
+            assert!(self.index.add_from_device(&stream, there.into(), rows.len() / self.dim)?, "they fit");
+        }
+        self.rows.extend_from_slice(rows);
+        Ok(())
+    }
+
+    /// The same search from device memory to device memory, with other ids than rows, and behind the queries one that is not finite if the
+    /// element type has such numbers.
+    fn check_enqueued(&self, k: usize, among: Option<&Bitset>) {
+        let count = self.queries.len() / self.dim;
+        let mut queries = self.queries.clone();
+        let bad = !T::from_f32(f32::NAN).to_f32().is_finite();
+        if bad {
+            queries.extend((0..self.dim).map(|i| if i + 1 == self.dim { T::from_f32(f32::NAN) } else { T::default() }));
+        }
+        let asked = count + usize::from(bad);
+        let names: Vec<u64> = (0..self.index.len() as u64).map(|row| 3 * row + 1).collect();
+        let search = self.index.plan_search(asked + 1, k, among, Some(&names)).unwrap();
+        assert!(search.bytes() >= (queries.len() * size_of::<T>()) as u64);
+        let runtime = &self.index.runtime;
+        let mut layout = Layout::default();
+        let (rows, ids, distances) =
+            (layout.array::<T>(queries.len()), layout.array(asked * k), layout.array(asked * k));
+        let (memory, stream) = (runtime.allocate(layout.bytes()).unwrap(), runtime.stream().unwrap());
+        let scratch = runtime.scratch(&memory);
+        let (rows, ids, distances) = (scratch.at(rows), scratch.at(ids), scratch.at(distances));
+        let (mut found_ids, mut found_distances) = (vec![7; asked * k], vec![7.0; asked * k]);
+        // SAFETY: the memory has room for the queries and their results.
+        unsafe {
+            runtime.copy_to_device(&stream, rows.as_bytes(), bytemuck::cast_slice(&queries)).unwrap();
+            search.enqueue(&stream, rows.as_bytes().into(), asked, ids, distances).unwrap();
+            runtime.copy_to_host(&stream, &mut found_ids, ids).unwrap();
+            runtime.copy_to_host(&stream, &mut found_distances, distances).unwrap();
+        }
+        let refused = (found_ids.split_off(count * k), found_distances.split_off(count * k));
+        assert!(refused.0.iter().all(|&id| id == NONE) && refused.1.iter().all(|distance| distance.is_nan()));
+        found_ids.iter_mut().filter(|id| **id != NONE).for_each(|id| *id = (*id - 1) / 3);
+        self.check_found(k, among, &found_ids, &found_distances);
+    }
+
+    /// Number of queries whose lists of candidates overflow in a search of all rows.
+    fn overflowed(&self, k: usize) -> usize {
+        let BaseRows::Device(resident) = &self.index.rows else { panic!("the rows are streamed") };
+        let block = self.index.prepared_block(resident).unwrap();
+        let slots = self.queries.len() / self.dim * k;
+        let (mut ids, mut distances) = (vec![7; slots], vec![7.0; slots]);
+        let mut slots = ResultSlots { k, worst: self.metric.worst(), ids: &mut ids, distances: &mut distances };
+        let (runtime, queries) = (&self.index.runtime, VectorSlice::of(&self.queries, self.dim));
+        let found =
+            self.index.lanes.with(runtime, |lane| block.search_filtered(runtime, lane, queries, k as u32, &mut slots));
+        found.unwrap().len()
+    }
+
+    /// Compares results with a loop over all rows.
+    fn check_found(&self, k: usize, among: Option<&Bitset>, ids: &[u64], distances: &[f32]) {
         for (query, mut expected) in self.sorted(among).into_iter().enumerate() {
             expected.resize(k.max(expected.len()), (NONE, self.metric.worst()));
             for (slot, (id, distance)) in expected[..k].iter().enumerate() {
@@ -112,9 +181,16 @@ fn every_share<T: Element>(dim: usize) {
     for metric in Metric::ALL {
         let mut case = Case::<T>::new(metric, dim, (260, 3), None);
         case.check_search(4, None);
+        // All distances, of most rows, for more neighbours than rows.
+        let most = case.some(2);
+        case.check_enqueued(300, Some(&most));
         for of in [1, 2, 10, 100, 0] {
             let among = case.some(of);
             case.check_search(4, Some(&among));
+            // Most of the rows, in place. For one metric also all rows, copies of some, and none.
+            if of == 2 || of != 100 && metric == Metric::L2 {
+                case.check_enqueued(4, Some(&among));
+            }
         }
     }
 }
@@ -142,6 +218,7 @@ fn left_out_rows_are_never_found() {
         let among = case.some(2);
         assert!(case.index.mostly(&among, 3, 5).is_some());
         case.check_search(5, Some(&among));
+        case.check_enqueued(5, Some(&among));
     }
     let equal = rows(1, 1.0).repeat(5_000);
     let mut case = Case::<f32>::of(Metric::L2, 6, equal, rows(2, 1.0), None);
@@ -151,6 +228,32 @@ fn left_out_rows_are_never_found() {
     let again = case.index.search_most(resident, &among, queries, 3, &mut ids, &mut distances).unwrap();
     assert_eq!(again, [0, 1], "the lists overflow");
     case.check_search(3, Some(&among));
+    case.check_enqueued(3, Some(&among));
+}
+
+/// Rows of which nearly all are the first query. Lists overflow, and a search on the device repairs them itself.
+fn repairs<T: Element>(metric: Metric) {
+    let mut random = Random::new(22);
+    let queries = components::<T>(&mut random, 2 * 6);
+    let mut rows = components::<T>(&mut random, 40 * 6);
+    rows.extend(queries[..6].repeat(1_260));
+    let case = Case::of(metric, 6, rows, queries, None);
+    assert!(case.overflowed(5) > 0, "{} {metric}", T::TYPE);
+    case.check_enqueued(5, None);
+}
+
+#[test]
+fn lists_that_overflow_are_repaired_on_the_device() {
+    repairs::<f16>(Metric::Cosine);
+    repairs::<bf16>(Metric::L2);
+    repairs::<u8>(Metric::Cosine);
+    repairs::<i8>(Metric::L2);
+    // Infinite bounds: all distances differ. More neighbours than the queue of a warp has entries for.
+    let mut random = Random::new(23);
+    let mut numbers = |count: usize, scale: f32| (0..count * 6).map(|_| random.signed_unit() * scale).collect();
+    let case = Case::<f32>::of(Metric::InnerProduct, 6, numbers(1_300, 2f32.powi(62)), numbers(2, 1.0), None);
+    assert_eq!(case.overflowed(40), 2);
+    case.check_enqueued(40, None);
 }
 
 /// Changes of a few rows between searches, which prepare only the tiles of these rows: the others keep their copies, centre and scale.
@@ -172,8 +275,10 @@ fn changes_of_some_tiles_are_prepared_alone() {
         replaced(&mut case, 120, 20, 0.5);
         let more: Vec<f32> = components(&mut Random::new(9), 150 * 9);
         for rows in more.chunks(50 * 9) {
-            case.index.add(VectorSlice::of(rows, 9)).unwrap();
-            case.rows.extend_from_slice(rows);
+            let mut bad = rows.to_vec();
+            bad[9 * 7 + 5] = f32::NEG_INFINITY;
+            assert!(matches!(case.add_from_device(&bad), Err(Error::NotFinite { row: 7, column: 5, .. })));
+            case.add_from_device(rows).unwrap();
             case.check_search(4, None);
         }
         for len in [771, 768, 640, 5] {

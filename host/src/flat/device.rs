@@ -1,0 +1,259 @@
+//! Exact search as a step of another GPU program: queries, results and new vectors in device memory, work on the caller's stream.
+//!
+//! | method | what it does | waits |
+//! |---|---|---|
+//! | [`FlatIndex::device_workspace`] | plans searches of up to a number of queries, with all of their memory | yes |
+//! | [`FlatIndex::search_device`] | enqueues a search | no; it may be captured into a CUDA graph |
+//! | [`FlatIndex::add_device`] | adds vectors | for the stream |
+//!
+//! Results have the bits of [`FlatIndex::search`]. That search asks the host twice: are the queries finite, and did the candidates of a query
+//! overflow? A search on a stream asks the device. A query that is not finite gets no neighbours and the distance NaN, and a kernel searches
+//! among all rows for a query whose candidates overflowed. So each result is exact, and no call waits.
+//!
+//! ```no_run
+//! use warpann::cust::memory::DeviceBuffer;
+//! use warpann::cust::prelude::*;
+//! use warpann::views::{DeviceNeighbors, DeviceVectors};
+//! use warpann::{Device, FlatIndex, Metric, SearchOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // The device's primary context: what cust's quick_init gives, and what warpann works in.
+//! let _context = warpann::cust::quick_init()?;
+//! let stream = Stream::new(StreamFlags::DEFAULT, None)?;
+//! let mut index = FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(0))?;
+//! let base = DeviceBuffer::from_slice(&[0.0f32, 0.0, 3.0, 4.0, 1.0, 1.0])?;
+//! // SAFETY: the buffer holds the vectors.
+//! unsafe { index.add_device(stream.as_inner(), &DeviceVectors::of_slice(&base, 2)?)? };
+//!
+//! let (queries, k) = (DeviceBuffer::from_slice(&[0.9f32, 1.2])?, 2);
+//! let (mut ids, mut distances) = (DeviceBuffer::from_slice(&[0u64; 2])?, DeviceBuffer::from_slice(&[0f32; 2])?);
+//! let mut workspace = index.device_workspace(1, k, &SearchOptions::new())?;
+//! let results = DeviceNeighbors::of_slices(&mut ids, &mut distances)?;
+//! // SAFETY: buffers, workspace and index live and do not change until the stream is done.
+//! unsafe { index.search_device(&mut workspace, stream.as_inner(), &DeviceVectors::of_slice(&queries, 2)?, &results)? };
+//! stream.synchronize()?;
+//! assert_eq!(ids.as_host_vec()?, [2, 0]);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+
+use cuda_std::{Ptr, PtrMut};
+
+use super::gpu::FlatDevice;
+use super::gpu::enqueued::EnqueuedSearch;
+use super::{FlatIndex, Version};
+use crate::device::cuda::{CudaDevice, Stream as CudaStream};
+use crate::device::runtime::Stream;
+pub use crate::select::device::CUstream;
+use crate::validate::{MAX_ROWS, check_rows};
+use crate::views::{DeviceNeighbors, DeviceVectors};
+use crate::{Element, Error, Result, SearchOptions, host_memory};
+
+/// A planned search of a [`FlatIndex`], with all device memory that it needs beside queries and results. It belongs to one version of the index.
+///
+/// One search at a time may use it: another may follow on the same stream, or after a wait.
+pub struct DeviceWorkspace {
+    search: EnqueuedSearch,
+    version: Version,
+    queries: usize,
+    k: usize,
+}
+
+impl fmt::Debug for DeviceWorkspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (queries, k, bytes) = (self.queries, self.k, self.device_bytes());
+        f.debug_struct("DeviceWorkspace").field("queries", &queries).field("k", &k).field("bytes", &bytes).finish()
+    }
+}
+
+impl DeviceWorkspace {
+    /// Largest number of queries of a search.
+    pub fn queries(&self) -> usize {
+        self.queries
+    }
+
+    /// Number of neighbours of a query.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Bytes of device memory of the workspace.
+    pub fn device_bytes(&self) -> u64 {
+        self.search.bytes()
+    }
+}
+
+impl<T: Element> FlatIndex<T> {
+    /// Plans searches of up to `queries` queries for `k` neighbours by [`search_device`](Self::search_device), and allocates their memory.
+    /// Of the options, only the filter has an effect: it becomes a part of the workspace. Prepares vectors that have changed, loads kernels,
+    /// and waits for all of it. O(len), if the index has ids of the caller's, removed vectors or a filter.
+    ///
+    /// # Errors
+    /// [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices, or whose vectors are streamed from host memory;
+    /// [`Error::ZeroK`], [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::WrongFilterLength`], [`Error::StaleFilter`],
+    /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
+    pub fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace> {
+        let (device, _) = self.on_gpu()?;
+        if k == 0 {
+            return Err(Error::ZeroK);
+        }
+        if queries.checked_mul(k).is_none_or(|slots| slots > isize::MAX as usize / size_of::<u64>()) {
+            return Err(Error::ResultTooLarge { queries, k });
+        }
+        let among = self.among(options)?;
+        let search = device.plan_search(queries, k, among.as_deref(), self.rows.names())?;
+        Ok(DeviceWorkspace { search, version: self.version, queries, k })
+    }
+
+    /// Enqueues a search and returns at once: finds the nearest vectors of each of `queries`, in device memory, and writes them to `results`, k
+    /// for each query, best first, with the bits of [`search_with`](Self::search_with). `stream` may be null (the default stream).
+    ///
+    /// The call neither allocates nor waits. It may be captured into a CUDA graph, which then searches again at each launch, as long as index
+    /// and workspace live unchanged. A query with NaN or infinity gets the ids [`NONE`](crate::NONE) and the distances NaN.
+    ///
+    /// # Errors
+    /// [`Error::StaleWorkspace`] if the index has changed since the workspace was made; [`Error::BeyondPlan`] for too many queries;
+    /// [`Error::BadAddress`], [`Error::OtherDevice`], [`Error::WrongResultLength`]; [`Error::Driver`] if the device refuses a launch, after which
+    /// the results are unspecified.
+    ///
+    /// # Safety
+    /// Until the stream has done the work, and for a graph until its last launch is done:
+    /// - `stream` belongs to the primary context of the index's GPU, and the addresses belong to it or are accessible from it;
+    /// - `queries` has its number of vectors of the index's dimension, and no other work writes them;
+    /// - `results` has room for queries · k ids and distances, no other work uses them, and they overlap neither each other nor the queries;
+    /// - no other work uses the workspace, and it is not dropped;
+    /// - the index does not change and is not dropped. Searches of it may run at the same time.
+    pub unsafe fn search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: CUstream,
+        queries: &DeviceVectors<T>,
+        results: &DeviceNeighbors,
+    ) -> Result<()> {
+        if workspace.version != self.version {
+            return Err(Error::StaleWorkspace);
+        }
+        let (count, k) = (queries.len(), workspace.k);
+        if count > workspace.queries {
+            let narrowed = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            let (asked, limit) = (narrowed(count), narrowed(workspace.queries));
+            return Err(Error::BeyondPlan { what: "queries", asked, limit });
+        }
+        let (_, gpu) = self.on_gpu()?;
+        check_vectors(gpu, "queries", queries)?;
+        results.check(count * k, gpu.index())?;
+        let (ids, distances) = results.addresses();
+        if count > 0 {
+            gpu.check_memory("ids", ids)?;
+            gpu.check_memory("distances", distances)?;
+        }
+        let stream = callers_stream(gpu, stream);
+        let (ids, distances) = (PtrMut::new(place(ids), count * k), PtrMut::new(place(distances), count * k));
+        // SAFETY: as the caller promises.
+        unsafe { workspace.search.enqueue(&stream, self.rows_at(queries), count, ids, distances) }
+    }
+
+    /// Adds vectors in device memory as [`add`](Self::add) adds those of the host: copies them on the device, in the order of `stream`, and
+    /// waits for the stream. `stream` may be null (the default stream). If the vectors do not fit the device's budget, they pass through host
+    /// memory. O(rows · dim).
+    ///
+    /// # Errors
+    /// [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices; [`Error::BadAddress`], [`Error::OtherDevice`];
+    /// and as [`add`](Self::add).
+    ///
+    /// # Safety
+    /// `stream` belongs to the primary context of the index's GPU, and the address belongs to it or is accessible from it. When the stream
+    /// arrives at this call, `rows` has its number of vectors of the index's dimension, and no other work writes them until the call returns.
+    pub unsafe fn add_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>) -> Result<()> {
+        check_rows(rows.len() as u64, MAX_ROWS)?;
+        let first = self.rows.next();
+        let Some(end) = first.checked_add(rows.len() as u64) else { return Err(Error::ReservedId) };
+        let mut ids = host_memory::with_room(rows.len())?;
+        ids.extend(first..end);
+        // SAFETY: as the caller promises.
+        unsafe { self.add_device_with_ids(stream, rows, &ids) }
+    }
+
+    /// As [`add_device`](Self::add_device), with one id for each vector, in host memory. Only ids that ascend and lie above those in the index
+    /// keep the vectors on the device; others send them through host memory.
+    ///
+    /// # Errors
+    /// As [`add_device`](Self::add_device) and [`add_with_ids`](Self::add_with_ids).
+    ///
+    /// # Safety
+    /// As [`add_device`](Self::add_device).
+    pub unsafe fn add_device_with_ids(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: &[u64]) -> Result<()> {
+        let (_, gpu) = self.on_gpu()?;
+        check_vectors(gpu, "vectors", rows)?;
+        let stream = callers_stream(gpu, stream);
+        check_rows(rows.len() as u64, MAX_ROWS)?;
+        self.check_id_list(rows.len(), ids)?;
+        self.check_unknown(ids)?;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let from = self.rows_at(rows);
+        // SAFETY: as the caller promises.
+        unsafe {
+            if self.append_from_device(&stream, from, ids)? {
+                return Ok(());
+            }
+            let (device, _) = self.on_gpu()?;
+            let words = device.downloaded(&stream, from, 0..rows.len())?;
+            let components: &[T] = &bytemuck::cast_slice(&words)[..rows.len() * self.dim()];
+            self.add_with_ids(components, ids)
+        }
+    }
+
+    /// Appends vectors of the device, if their new ids ascend above all others and they fit the device.
+    ///
+    /// # Safety
+    /// As [`FlatDevice::add_from_device`].
+    unsafe fn append_from_device(&mut self, stream: &Stream, from: Ptr<u8>, ids: &[u64]) -> Result<bool> {
+        if ids[0] < self.rows.next() || !ids.is_sorted() || self.check_room(self.rows.rows() + ids.len()).is_err() {
+            return Ok(false);
+        }
+        self.rows.reserve(ids)?;
+        self.version = Version::new();
+        let Some(device) = self.backend.as_device_mut() else { return Ok(false) };
+        // SAFETY: as the caller promises.
+        let added = unsafe { device.add_from_device(stream, from, ids.len())? };
+        if added {
+            self.rows.append(ids);
+        }
+        Ok(added)
+    }
+
+    /// The first component of vectors in device memory, as bytes of as many vectors.
+    fn rows_at(&self, rows: &DeviceVectors<T>) -> Ptr<u8> {
+        Ptr::new(place(rows.address()), rows.len().saturating_mul(self.dim() * size_of::<T>()))
+    }
+
+    /// The back end and its GPU.
+    ///
+    /// # Errors
+    /// [`Error::NotInDeviceMemory`] unless the index is on one GPU.
+    fn on_gpu(&self) -> Result<(&FlatDevice, &CudaDevice)> {
+        let device = self.backend.as_device();
+        let on_gpu = device.and_then(|device| Some((device, device.runtime().as_gpu()?)));
+        on_gpu.ok_or_else(|| Error::NotInDeviceMemory { index: self.device() })
+    }
+}
+
+/// Checks vectors of the caller's for a call on a device, without reading them.
+fn check_vectors<T: Element>(device: &CudaDevice, what: &'static str, vectors: &DeviceVectors<T>) -> Result<()> {
+    vectors.check(what, device.index())?;
+    if vectors.is_empty() { Ok(()) } else { device.check_memory(what, vectors.address()) }
+}
+
+/// A stream of the caller's on the device.
+fn callers_stream(device: &CudaDevice, stream: CUstream) -> Stream {
+    Stream::Cuda(CudaStream::of_caller(device, stream.cast()))
+}
+
+/// A device address as a pointer, which the host never reads.
+fn place<V>(address: u64) -> *mut V {
+    std::ptr::without_provenance_mut(address as usize)
+}

@@ -1,0 +1,427 @@
+//! A search from device memory to device memory that only enqueues work on a stream: no copy to or from the host, no allocation, no wait.
+//!
+//! ```text
+//! queries ──stage_rows──► padded, checked ──[filter, or all distances]──► lists ──[mask]──[rescan]──select──► rows ──name_results──► ids
+//! ```
+//!
+//! The plan has all memory of the search except queries and results. It is made for a number of queries; a call may have fewer. What the host
+//! decides in an ordinary search is decided here when the plan is made, or on the device:
+//!
+//! | decision | here |
+//! |---|---|
+//! | queries must be finite | `stage_rows` flags those that are not; they get no neighbours |
+//! | a query whose candidates overflow is searched again | `rescan` reads the list of these queries |
+//! | rows that a filter excludes, or that removed vectors left | few accepted rows are copied when the plan is made; among most rows the others are left out by value, and in the lists by `mask_distances` |
+//! | the filter or all distances | by the planned number of queries |
+
+use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::flat::mask_distances::MaskDistances;
+use warpann_kernels::flat::mask_values::MaskValues;
+use warpann_kernels::flat::name_results::NameResults;
+use warpann_kernels::flat::rescan::Rescan;
+
+use super::among::{MOST_LEFT_OUT, numbers_of};
+use super::copies::{StagedRows, stage_rows};
+use super::exact::{Block, DirectPlan, FilterPlan, MOST_QUERIES};
+use super::{BaseRows, FlatDevice, Resident, TILE_QUERIES};
+use crate::device::limits::Limits;
+use crate::device::queue::OnStream;
+use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::tiling::{Budget, Planned, Tiling};
+use crate::product::gpu::VectorSet;
+use crate::select::gpu::{Select, SelectPlan, select};
+use crate::threads::apart;
+use crate::{Bitset, Error, Result, events, host_memory};
+
+/// The work of a tile of queries.
+enum Steps {
+    /// There are no rows: the queries are checked. Room for them, and its bytes.
+    NoRows(Reserved<u8>, usize),
+    Filter(Box<FilterPlan>),
+    Direct(Box<DirectPlan>),
+}
+
+impl Steps {
+    fn new(block: &Block, queries: usize, k: u32, limits: &Limits) -> Steps {
+        let (shape, rows) = (block.shape, block.base.count);
+        if rows == 0 {
+            let mut layout = Layout::default();
+            Steps::NoRows(layout.array(queries.saturating_mul(shape.row_bytes())), layout.bytes())
+        } else if block.uses_filter(queries, k) {
+            Steps::Filter(Box::new(FilterPlan::new(shape, block.tuning, queries, rows, k, limits)))
+        } else {
+            Steps::Direct(Box::new(DirectPlan::new(shape, queries, rows, k, limits)))
+        }
+    }
+}
+
+impl Planned for Steps {
+    fn bytes(&self) -> usize {
+        match self {
+            Steps::NoRows(_, bytes) => *bytes,
+            Steps::Filter(plan) => plan.bytes,
+            Steps::Direct(plan) => plan.bytes,
+        }
+    }
+}
+
+/// What belongs to the rows and the queries of a plan beside the work of a tile.
+#[derive(Clone, Copy)]
+struct Tables {
+    /// The id of each row; `None` if it is the row.
+    names: Option<Reserved<u64>>,
+    /// A bit of each row, and the values of the rows with +∞ for those whose bits are clear; `None` if all rows take part.
+    mask: Option<(Reserved<u32>, Reserved<f32>)>,
+    /// A word of each query of a tile: whether it was refused.
+    refused: Reserved<u32>,
+}
+
+/// A planned search with its memory.
+pub(crate) struct EnqueuedSearch {
+    runtime: Runtime,
+    block: Block,
+    /// Copies of the rows that take part, to which `block` then belongs.
+    copies: Option<Resident>,
+    tables: Tables,
+    table_memory: Memory,
+    table_bytes: usize,
+    steps: Steps,
+    scratch: Memory,
+    /// Number of queries of a tile.
+    tile: usize,
+    /// Number of slots of a query, and how many of them may have a neighbour.
+    k: u32,
+    found: u32,
+}
+
+impl FlatDevice {
+    /// Plans searches of up to `queries` queries for `k` neighbours among the rows whose bits are set, or all rows. `ids` has the id of each
+    /// row; `None` means that it is the row. Prepares rows, allocates, runs one query so that all kernels are loaded, and waits for all of it.
+    ///
+    /// # Errors
+    /// [`Error::NotInDeviceMemory`] if the rows are streamed, [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::OutOfDeviceMemory`].
+    pub fn plan_search(
+        &self,
+        queries: usize,
+        k: usize,
+        among: Option<&Bitset>,
+        ids: Option<&[u64]>,
+    ) -> Result<EnqueuedSearch> {
+        let BaseRows::Device(resident) = &self.rows else {
+            return Err(Error::NotInDeviceMemory { index: super::FlatBackend::describe(self) });
+        };
+        let limit = u64::from(u32::MAX);
+        let kernel = NameResults::KERNEL.name();
+        let k = u32::try_from(k).map_err(|_| Error::LaunchLimit { kernel, what: "k", asked: k as u64, limit })?;
+        // `apart` keeps a pool thread from starting another search while it has a lane.
+        apart(|| self.planned(resident, queries, k, among, ids))
+    }
+
+    fn planned(
+        &self,
+        resident: &Resident,
+        queries: usize,
+        k: u32,
+        among: Option<&Bitset>,
+        ids: Option<&[u64]>,
+    ) -> Result<EnqueuedSearch> {
+        let among = among.filter(|among| among.count_ones() < among.len());
+        let few = among.filter(|among| among.count_ones().saturating_mul(MOST_LEFT_OUT) < among.len());
+        let (block, copies, names, mask) = match few {
+            None => {
+                let block =
+                    if self.count > 0 { self.prepared_block(resident)? } else { self.block(self.set(resident), 0) };
+                (block, None, ids.map(<[u64]>::to_vec), among)
+            }
+            Some(some) => {
+                let numbers = numbers_of(some)?;
+                let (block, copies) = self.copied_block(resident, &numbers)?;
+                let mut names = host_memory::with_room(numbers.len())?;
+                names.extend(numbers.iter().map(|&row| ids.map_or(u64::from(row), |ids| ids[row as usize])));
+                (block, Some(copies), Some(names), None)
+            }
+        };
+        let mut own = self.resident_bytes(resident);
+        own += copies.as_ref().map_or(0, |copies| self.resident_bytes(copies));
+        let rows = block.base.count;
+        let found = k.min(rows);
+        let mut layout = Layout::default();
+        let tables = Tables {
+            names: names.as_ref().map(|names| layout.array(names.len())),
+            mask: mask.map(|bits| {
+                (layout.array(2 * bits.words().len()), layout.array(block.base.part(block.base.layout.values).len()))
+            }),
+            refused: layout.array(queries.min(TILE_QUERIES)),
+        };
+        let limits = self.runtime.limits();
+        let budget = Budget::new(&self.runtime, self.budget.saturating_sub(own)).with_shared(layout.bytes());
+        let most = (queries, TILE_QUERIES.min(MOST_QUERIES));
+        let tiling = Tiling::new(budget, most, 1, |queries| Ok(Steps::new(&block, queries, found, &limits)))?;
+        events::path("exact search", || self.runtime.describe(), block.path(tiling.rows, found as usize), queries);
+        let mut search = EnqueuedSearch {
+            runtime: self.runtime.clone(),
+            block,
+            copies,
+            tables,
+            table_memory: self.runtime.allocate(layout.bytes())?,
+            table_bytes: layout.bytes(),
+            scratch: self.runtime.allocate(tiling.plan.bytes())?,
+            tile: tiling.rows,
+            steps: tiling.plan,
+            k,
+            found,
+        };
+        self.lanes.with(&self.runtime, |lane| search.fill_tables(&lane.stream, names.as_deref(), mask))?;
+        if queries > 0 {
+            self.lanes.with(&self.runtime, |lane| {
+                let mut layout = Layout::default();
+                let row_bytes = self.shape.dim * self.shape.element.size();
+                let query = layout.array::<u8>(row_bytes);
+                let (ids, distances) = (layout.array(k as usize), layout.array(k as usize));
+                let scratch = lane.scratch(&self.runtime, layout.bytes())?;
+                let (query, ids, distances) = (scratch.at(query), scratch.at(ids), scratch.at(distances));
+                // SAFETY: the scratch has room for one query and its results.
+                unsafe {
+                    self.runtime.fill(&lane.stream, query, 0)?;
+                    search.enqueue(&lane.stream, query.into(), 1, ids, distances)?;
+                }
+                self.runtime.synchronize(&lane.stream)
+            })?;
+        }
+        Ok(search)
+    }
+
+    /// Copies of the listed rows, prepared.
+    fn copied_block(&self, resident: &Resident, numbers: &[u32]) -> Result<(Block, Resident)> {
+        let Some(copies) = self.without_others(resident, numbers)? else {
+            let asked = super::set_layout(self.shape, numbers.len()).1.bytes() as u64;
+            let available = self.budget.saturating_sub(self.resident_bytes(resident));
+            return Err(Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available });
+        };
+        let set = VectorSet::new(self.runtime.scratch(&copies.memory), copies.layout, numbers.len() as u32);
+        if !numbers.is_empty() {
+            self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set))?;
+        }
+        Ok((self.block(set, 0), copies))
+    }
+}
+
+impl EnqueuedSearch {
+    /// Bytes of device memory that the search has for itself.
+    pub fn bytes(&self) -> u64 {
+        let copies =
+            self.copies.as_ref().map_or(0, |copies| super::set_layout(self.block.shape, copies.capacity).1.bytes());
+        (copies + self.table_bytes + self.steps.bytes()) as u64
+    }
+
+    fn tables(&self) -> Scratch {
+        self.runtime.scratch(&self.table_memory)
+    }
+
+    /// Uploads ids and bits, makes the values of a masked search, and waits.
+    fn fill_tables(&mut self, stream: &Stream, names: Option<&[u64]>, mask: Option<&Bitset>) -> Result<()> {
+        let (runtime, tables) = (&self.runtime, self.tables());
+        // SAFETY: the tables have room for an id, a bit and a value of each row, and no other work uses them.
+        unsafe {
+            if let (Some(to), Some(names)) = (self.tables.names, names) {
+                runtime.copy_to_device(stream, tables.at(to), names)?;
+            }
+            if let (Some((bits, masked)), Some(mask)) = (self.tables.mask, mask) {
+                let base = self.block.base;
+                let values = base.part(base.layout.values);
+                let (bits, masked) = (tables.at(bits), tables.at(masked));
+                runtime.copy_to_device(stream, bits, bytemuck::cast_slice(mask.words()))?;
+                let (rows, count) = (base.count, values.len() as u32);
+                let launch = MaskValues { values: values.into(), bits: bits.into(), rows, count, out: masked };
+                runtime.launch(stream, &MaskValues::KERNEL, launch.config(), launch)?;
+                self.block.masked = Some(masked.into());
+            }
+        }
+        runtime.synchronize(stream)
+    }
+
+    /// Enqueues the search of `count` queries.
+    ///
+    /// # Safety
+    /// Until the stream has done the work: the rows of the index do not change, `queries` has `count` vectors, `ids` and `distances` have room
+    /// for count · k values, no other work uses these or this search, and they do not overlap.
+    pub unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: usize,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+    ) -> Result<()> {
+        let _current = self.runtime.enter()?;
+        let (shape, k) = (self.block.shape, self.k as usize);
+        let row_bytes = shape.dim * shape.element.size();
+        for first in (0..count).step_by(self.tile) {
+            let tile = self.tile.min(count - first);
+            // SAFETY: the arrays go on to the end of the last query.
+            unsafe {
+                let queries = queries.skip(first * row_bytes).take(tile * row_bytes);
+                let (ids, distances) = (ids.skip(first * k).take(tile * k), distances.skip(first * k).take(tile * k));
+                self.enqueue_tile(stream, queries, tile as u32, ids, distances)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`enqueue`](Self::enqueue), for at most as many queries as a tile has.
+    unsafe fn enqueue_tile(
+        &self,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: u32,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+    ) -> Result<()> {
+        let (runtime, block, found) = (&self.runtime, &self.block, self.found);
+        let (scratch, tables) = (runtime.scratch(&self.scratch), self.tables());
+        let refused = tables.at(self.tables.refused).take(count as usize);
+        let on = OnStream { runtime, stream };
+        // SAFETY: the plan reserved every part for a tile, and the stream runs these in order. The index has prepared the rows.
+        unsafe {
+            let staged = |to: PtrMut<u8>| {
+                let notes = StagedRows { refused: Some(refused), first_refused: None };
+                stage_rows(on, block.shape, queries, count, to, notes)
+            };
+            let (rows, values) = match &self.steps {
+                Steps::NoRows(to, _) => {
+                    staged(scratch.at(*to))?;
+                    (Ptr::empty(), Ptr::empty())
+                }
+                Steps::Direct(plan) => {
+                    let set = VectorSet::new(scratch, plan.queries, count);
+                    staged(set.rows())?;
+                    let selection = self.direct(on, plan, scratch, set)?;
+                    self.selected(on, &selection, &plan.selection, scratch)?
+                }
+                Steps::Filter(plan) => {
+                    let set = VectorSet::new(scratch, plan.queries, count);
+                    staged(set.rows())?;
+                    let list = self.filtered(on, plan, scratch, set)?;
+                    self.selected(on, &list, &plan.of_lists, scratch)?
+                }
+            };
+            let launch = NameResults {
+                rows,
+                distances: values,
+                found,
+                names: self.tables.names.map(|names| tables.at(names).into()),
+                refused: refused.into(),
+                worst: block.shape.metric.worst(),
+                k: self.k,
+                slots: u64::from(count) * u64::from(self.k),
+                out_ids: ids,
+                out_distances: distances,
+            };
+            runtime.launch(stream, &NameResults::KERNEL, launch.config(), launch)
+        }
+    }
+
+    /// Runs a selection, and returns its rows and their distances.
+    ///
+    /// # Safety
+    /// As [`select`].
+    unsafe fn selected(
+        &self,
+        on: OnStream<'_>,
+        selection: &Select<f32>,
+        plan: &SelectPlan,
+        scratch: Scratch,
+    ) -> Result<(Ptr<u32>, Ptr<f32>)> {
+        // SAFETY: as the caller promises.
+        unsafe { select(on.runtime, on.stream, selection, plan, scratch)? };
+        let slots = selection.rows as usize * selection.k as usize;
+        Ok((selection.out_ids.take(slots).into(), selection.out_keys.take(slots).into()))
+    }
+
+    /// Enqueues all distances from the staged queries, and leaves out the rows that take no part.
+    ///
+    /// # Safety
+    /// As [`Block::all_distances`].
+    unsafe fn direct(
+        &self,
+        on: OnStream<'_>,
+        plan: &DirectPlan,
+        scratch: Scratch,
+        set: VectorSet,
+    ) -> Result<Select<f32>> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let selection = self.block.all_distances(on, plan, scratch, set, self.found)?;
+            self.mask(on, &selection, scratch.at(plan.distances))?;
+            Ok(selection)
+        }
+    }
+
+    /// Enqueues the filter for the staged queries, leaves out the rows that take no part, and completes the lists that overflowed.
+    ///
+    /// # Safety
+    /// As [`Block::candidates`].
+    unsafe fn filtered(
+        &self,
+        on: OnStream<'_>,
+        plan: &FilterPlan,
+        scratch: Scratch,
+        set: VectorSet,
+    ) -> Result<Select<f32>> {
+        let block = &self.block;
+        // SAFETY: as the caller promises.
+        unsafe {
+            block.prepare_stored(on.runtime, on.stream, set)?;
+            let list = block.candidates(on, plan, scratch, set, self.found)?;
+            let (values, rows, counts) = plan.lists(scratch);
+            self.mask(on, &list, values)?;
+            let capacity = list.columns;
+            let launch = Rescan {
+                queries: set.stored(block.shape),
+                base: block.base.stored(block.shape),
+                stride: block.shape.stride() as u32,
+                row_count: block.base.count,
+                metric: block.shape.metric.of_kernel(),
+                query_squares: set.squares().map(Ptr::from),
+                base_squares: block.base.squares().map_or_else(Ptr::empty, Ptr::from),
+                bits: self.bits(),
+                overflowed: scratch.at(plan.overflowed).into(),
+                k: self.found,
+                pieces: Rescan::pieces(block.base.count, self.found, capacity),
+                list_stride: u64::from(capacity),
+                values,
+                rows,
+                counts,
+            };
+            let config = launch.config(on.runtime.limits().multiprocessors);
+            on.runtime.launch(on.stream, Rescan::kernel(block.shape.element.key()), config, launch)?;
+            Ok(list)
+        }
+    }
+
+    /// The bits of the rows that take part; `None` if all do.
+    fn bits(&self) -> Option<Ptr<u32>> {
+        self.tables.mask.map(|(bits, _)| self.tables().at(bits).into())
+    }
+
+    /// Leaves out the rows that take no part in a selection from `distances`.
+    ///
+    /// # Safety
+    /// The distances are those of the selection, in its layout.
+    unsafe fn mask(&self, on: OnStream<'_>, selection: &Select<f32>, distances: PtrMut<f32>) -> Result<()> {
+        let Some(bits) = self.bits() else { return Ok(()) };
+        let launch = MaskDistances {
+            query_count: selection.rows,
+            rows: selection.ids,
+            counts: selection.lengths,
+            columns: selection.columns,
+            stride: selection.row_stride,
+            bits,
+            distances,
+        };
+        // SAFETY: as the caller promises, and there is a bit for each row.
+        unsafe { on.runtime.launch(on.stream, &MaskDistances::KERNEL, launch.config(), launch) }
+    }
+}
