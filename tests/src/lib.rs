@@ -26,6 +26,8 @@ pub mod adversarial;
 pub mod anywhere;
 pub mod cases;
 pub mod data;
+#[cfg(feature = "cuda")]
+pub mod device_data;
 pub mod ivf;
 pub mod kmeans;
 #[cfg(feature = "cuda")]

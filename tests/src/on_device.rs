@@ -33,15 +33,15 @@ pub const ALL: &[Scenario] = &[
     ("on_device::the_callers_context_stays", the_callers_context_stays),
 ];
 
-fn driver(error: CudaError) -> String {
+pub(crate) fn driver(error: CudaError) -> String {
     format!("driver: {error:?}")
 }
 
-fn text(error: warpann::Error) -> String {
+pub(crate) fn text(error: warpann::Error) -> String {
     error.to_string()
 }
 
-fn check(call: &str, code: sys::CUresult) -> Outcome {
+pub(crate) fn check(call: &str, code: sys::CUresult) -> Outcome {
     if code == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(format!("{call}: {code:?}")) }
 }
 
@@ -53,7 +53,7 @@ fn index(device: Device) -> Result<usize, String> {
 }
 
 /// The primary context of the GPU, current in this thread.
-fn enter(device: Device) -> Result<Context, String> {
+pub(crate) fn enter(device: Device) -> Result<Context, String> {
     warpann::cust::init(warpann::cust::CudaFlags::empty()).map_err(driver)?;
     let gpu = warpann::cust::device::Device::get_device(index(device)? as u32).map_err(driver)?;
     Context::new(gpu).map_err(driver)

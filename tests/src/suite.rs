@@ -99,7 +99,7 @@ pub fn run(device: Device) -> ExitCode {
     }
     #[cfg(feature = "cuda")]
     if let Device::Gpu(_) = device {
-        for &(name, scenario) in crate::on_device::ALL {
+        for &(name, scenario) in crate::on_device::ALL.iter().chain(crate::device_data::ALL) {
             trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
         }
     }

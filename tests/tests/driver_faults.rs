@@ -8,14 +8,18 @@
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::ptr::null_mut;
 use std::time::Instant;
 
 use cuda_driver_emulator::{self as driver, Call, Failed, Fault, Lasts, Usage};
+use warpann::cust::memory::DeviceBuffer;
+use warpann::flat::device::DeviceWorkspace;
 use warpann::graph::KnnGraph;
 use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
 use warpann::kmeans::KMeans;
 use warpann::pq::ProductQuantizer;
 use warpann::select::{Best, Rows, select_k};
+use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{Device, Error, FlatIndex, Metric, Neighbors, NoDeviceReason, Placement, ShiftedIndex};
 
 /// Devices of the driver; from `FRESH` on each is opened by one test, because an open device stays open.
@@ -296,6 +300,76 @@ fn flat(counts: &mut Counts) {
         budgets.clone().find(|&budget| of_budget(budget).is_ok_and(|index| index.device().contains("streamed")));
     let budget = budget.unwrap_or_else(|| panic!("none of {budgets:?} makes the base stream"));
     scenario(counts, "flat: stream", || of_budget(budget), |index| Ok(bits(&index.search(&queries, 3)?)), nothing);
+}
+
+/// Searches and additions from device memory.
+fn flat_on_the_device(counts: &mut Counts) {
+    let (base, new) = (vectors(40 * DIM), vectors(50 * DIM));
+    let full = || {
+        let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, GPU)?;
+        index.add(&base).map(|()| index)
+    };
+    let search = |index: &FlatIndex<f32>| Ok(bits(&index.search(&base[..3 * DIM], 5)?));
+    // Memory that outlives all scenarios, in the context of the device.
+    driver::set_current_context(driver::context(0));
+    let there = DeviceBuffer::from_slice(&new).unwrap_or_else(|error| panic!("{error}"));
+    let ids = DeviceBuffer::from_slice(&[0u64; 6]).unwrap_or_else(|error| panic!("{error}"));
+    let distances = DeviceBuffer::from_slice(&[0f32; 6]).unwrap_or_else(|error| panic!("{error}"));
+    driver::set_current_context(0);
+    let rows = |count| DeviceVectors::<f32>::new(there.as_device_ptr().as_raw(), count);
+    let results = DeviceNeighbors::new(ids.as_device_ptr().as_raw(), distances.as_device_ptr().as_raw());
+    scenario(
+        counts,
+        "flat: add from the device",
+        full,
+        |index| {
+            // SAFETY: the buffer holds the vectors.
+            unsafe { index.add_device(null_mut(), &rows(50))? };
+            Ok(vec![index.len() as u64])
+        },
+        search,
+    );
+    let none = SearchOptions::new();
+    scenario(
+        counts,
+        "flat: workspace",
+        full,
+        |index| Ok(vec![index.device_workspace(2, 3, &none)?.device_bytes()]),
+        search,
+    );
+    let planned = || {
+        let index = full()?;
+        let workspace = index.device_workspace(2, 3, &none)?;
+        Ok((index, workspace))
+    };
+    let enqueue = |(index, workspace): &mut (FlatIndex<f32>, DeviceWorkspace)| {
+        // SAFETY: the buffers have room, and the emulated driver works at once.
+        unsafe { index.search_device(workspace, null_mut(), &rows(2), &results)? };
+        Ok(Bits::new())
+    };
+    scenario(counts, "flat: search on a stream", planned, enqueue, nothing);
+    // What a stream that is captured refuses does not occur.
+    let mut object = planned().unwrap_or_else(|error| panic!("{error}"));
+    let (_, calls) = driver::watch(|| enqueue(&mut object));
+    let allowed = [
+        "cuCtxGetCurrent",
+        "cuCtxSetCurrent",
+        "cuLaunchKernel",
+        "cuMemsetD8Async",
+        "cuMemcpyDtoDAsync_v2",
+        "cuPointerGetAttributes",
+    ];
+    let other = calls.iter().find(|call| !allowed.contains(&call.name));
+    assert!(other.is_none(), "a search on a stream calls {other:?}");
+    driver::set_current_context(driver::context(1));
+    let elsewhere = DeviceBuffer::from_slice(&new).unwrap_or_else(|error| panic!("{error}"));
+    driver::set_current_context(0);
+    let queries = DeviceVectors::<f32>::new(elsewhere.as_device_ptr().as_raw(), 2);
+    // SAFETY: the call is refused before it uses any memory.
+    let refused = unsafe { object.0.search_device(&mut object.1, null_mut(), &queries, &results) };
+    assert!(matches!(refused, Err(Error::OtherDevice { expected: 0, found: 1 })), "{refused:?}");
+    // They cannot be freed: there is no current context.
+    std::mem::forget((there, ids, distances, elsewhere));
 }
 
 fn inverted_files(counts: &mut Counts) {
@@ -610,6 +684,7 @@ fn main() -> ExitCode {
     let _callers = FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(CALLERS)).unwrap_or_else(|error| panic!("{error}"));
     let mut counts = Counts::default();
     flat(&mut counts);
+    flat_on_the_device(&mut counts);
     inverted_files(&mut counts);
     functions(&mut counts);
     several_devices(&mut counts);

@@ -1,0 +1,305 @@
+//! Exact search whose queries, results and vectors are in device memory, on streams of the test's own. For GPUs, and small cases for the
+//! emulated driver. The emulator runs the same searches in warpann's unit tests, where small cases take the filter as well.
+
+use std::ffi::c_char;
+use std::ptr;
+
+use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
+use warpann::cust::stream::{Stream, StreamFlags};
+use warpann::cust::sys;
+use warpann::flat::device::CUstream;
+use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
+use warpann::views::{DeviceNeighbors, DeviceVectors};
+use warpann::{Device, Element, Error, FlatIndex, Metric, NONE, Neighbors, SearchOptions};
+
+use crate::data::Random;
+use crate::on_device::{check, driver, enter, text};
+use crate::runner::Outcome;
+use crate::scenarios::Scenario;
+
+/// Every scenario, for [`Device::Gpu`].
+pub const ALL: &[Scenario] = &[
+    ("device_data::filtered_f32", |device| searches::<f32>(device, Metric::L2, &FILTERED)),
+    ("device_data::filtered_u8", |device| searches::<u8>(device, Metric::Cosine, &FILTERED)),
+    ("device_data::all_distances", |device| searches::<f32>(device, Metric::InnerProduct, &SMALL)),
+    ("device_data::one_query", |device| searches::<i8>(device, Metric::L2, &ONE)),
+    ("device_data::captured_into_a_graph", |device| captured_into_a_graph(device, &[&FILTERED, &ONE])),
+    ("device_data::refusals", refusals),
+];
+
+/// The scenarios that the emulated driver runs in little time.
+pub const SMALL_ONES: &[Scenario] = &[
+    ("device_data::all_distances", |device| searches::<f32>(device, Metric::InnerProduct, &SMALL)),
+    ("device_data::refusals", refusals),
+    ("device_data::captured_into_a_graph", |device| captured_into_a_graph(device, &[&SMALL])),
+];
+
+/// Sizes of a case.
+struct Shape {
+    rows: usize,
+    queries: usize,
+    dim: usize,
+    k: usize,
+}
+
+/// So much work that the filter runs.
+const FILTERED: Shape = Shape { rows: 60_000, queries: 300, dim: 17, k: 12 };
+/// So little that all distances are computed.
+const SMALL: Shape = Shape { rows: 300, queries: 3, dim: 6, k: 5 };
+const ONE: Shape = Shape { rows: 20_000, queries: 1, dim: 64, k: 10 };
+
+/// Small integers, so that distances occur several times.
+fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
+    let mut random = Random::new(seed);
+    (0..count * dim).map(|_| T::from_f32(random.below(60) as f32)).collect()
+}
+
+/// Waits until the values are in the buffer, because the streams of these tests do not wait for the default one.
+fn buffer<T: DeviceCopy>(values: &[T]) -> Result<DeviceBuffer<T>, String> {
+    let buffer = DeviceBuffer::from_slice(values).map_err(driver)?;
+    uploaded().map(|()| buffer)
+}
+
+/// Waits for the default stream, which uploads.
+fn uploaded() -> Outcome {
+    // SAFETY: null is the default stream.
+    check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })
+}
+
+/// A stream that does not wait for the default one, which other tests use meanwhile.
+fn own_stream() -> Result<Stream, String> {
+    Stream::new(StreamFlags::NON_BLOCKING, None).map_err(driver)
+}
+
+/// Two equal indexes, on the device from device memory, and on the CPU: with ids of the test's own, and with removed vectors.
+fn indexes<T: Element + DeviceCopy>(
+    device: Device,
+    metric: Metric,
+    shape: &Shape,
+    stream: CUstream,
+) -> Result<[FlatIndex<T>; 2], String> {
+    let &Shape { rows, dim, .. } = shape;
+    let base = vectors::<T>(rows, dim, 1);
+    let (first, second) = base.split_at(rows / 3 * dim);
+    let ids: Vec<u64> = (0..(second.len() / dim) as u64).map(|at| 1_000_000 + 3 * at).collect();
+    let removed: Vec<u64> = ids.iter().copied().step_by(7).chain([2, 5]).collect();
+    let new = |device| FlatIndex::<T>::new(dim, metric, device).map_err(text);
+    let (mut on_gpu, mut on_cpu) = (new(device)?, new(Device::Cpu)?);
+    let (first_there, second_there) = (buffer(first)?, buffer(second)?);
+    // SAFETY: the buffers hold the vectors, and each call waits for the stream.
+    unsafe {
+        on_gpu.add_device(stream, &DeviceVectors::of_slice(&first_there, dim).map_err(text)?).map_err(text)?;
+        let view = DeviceVectors::of_slice(&second_there, dim).map_err(text)?;
+        on_gpu.add_device_with_ids(stream, &view, &ids).map_err(text)?;
+        // Ids between others pass through the host.
+        let view = DeviceVectors::new(first_there.as_device_ptr().as_raw(), 2);
+        on_gpu.add_device_with_ids(stream, &view, &[999_999, 999_990]).map_err(text)?;
+    }
+    on_cpu.add(first).map_err(text)?;
+    on_cpu.add_with_ids(second, &ids).map_err(text)?;
+    on_cpu.add_with_ids(&first[..2 * dim], &[999_999, 999_990]).map_err(text)?;
+    on_gpu.remove(&removed).map_err(text)?;
+    on_cpu.remove(&removed).map_err(text)?;
+    Ok([on_gpu, on_cpu])
+}
+
+/// Memory for results of a search on the device.
+struct Results {
+    ids: DeviceBuffer<u64>,
+    distances: DeviceBuffer<f32>,
+    k: usize,
+}
+
+impl Results {
+    fn new(queries: usize, k: usize) -> Result<Results, String> {
+        Ok(Results { ids: buffer(&vec![7; queries * k])?, distances: buffer(&vec![7.0; queries * k])?, k })
+    }
+
+    fn view(&mut self) -> Result<DeviceNeighbors, String> {
+        DeviceNeighbors::of_slices(&mut self.ids, &mut self.distances).map_err(text)
+    }
+
+    /// Compares the results with those of the CPU, to the bit. The stream is done.
+    fn verify(&self, expected: &Neighbors) -> Outcome {
+        let (ids, distances) = (self.ids.as_host_vec().map_err(driver)?, self.distances.as_host_vec().map_err(driver)?);
+        let bits = |distances: &[f32]| distances.iter().map(|distance| distance.to_bits()).collect::<Vec<_>>();
+        if let Some(at) = (0..ids.len())
+            .find(|&at| (ids[at], distances[at].to_bits()) != (expected.ids[at], expected.distances[at].to_bits()))
+        {
+            return Err(format!(
+                "query {}, slot {}: {} at {}, expected {} at {}",
+                at / self.k,
+                at % self.k,
+                ids[at],
+                distances[at],
+                expected.ids[at],
+                expected.distances[at]
+            ));
+        }
+        if ids.len() == expected.ids.len() && bits(&distances) == bits(&expected.distances) {
+            Ok(())
+        } else {
+            Err(format!("{} results, expected {}", ids.len(), expected.ids.len()))
+        }
+    }
+}
+
+/// Searches without a filter, and with filters that accept most vectors, few, and none.
+fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape) -> Outcome {
+    let _context = enter(device)?;
+    let stream = own_stream()?;
+    let &Shape { queries, dim, k, .. } = shape;
+    let [on_gpu, on_cpu] = indexes::<T>(device, metric, shape, stream.as_inner())?;
+    if on_gpu.ids() != on_cpu.ids() {
+        return Err("the indexes have different ids".to_owned());
+    }
+    let host = vectors::<T>(queries, dim, 2);
+    let there = buffer(&host)?;
+    for one_of in [0, 1, 2, 50] {
+        let filter = on_cpu.filter(|id| one_of > 0 && id % one_of == 0);
+        let options = if one_of == 1 { SearchOptions::new() } else { SearchOptions::new().filter(&filter) };
+        let expected = on_cpu.search_with(&host, k, &options).map_err(text)?;
+        let mut workspace = on_gpu.device_workspace(queries + 1, k, &options).map_err(text)?;
+        let mut results = Results::new(queries, k)?;
+        let view = results.view()?;
+        // SAFETY: the buffers have the sizes that they are said to have, and nothing changes before the wait.
+        unsafe {
+            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
+            on_gpu.search_device(&mut workspace, stream.as_inner(), &queries, &view).map_err(text)?;
+        }
+        stream.synchronize().map_err(driver)?;
+        results.verify(&expected).map_err(|failure| format!("filter 1/{one_of}: {failure}"))?;
+    }
+    Ok(())
+}
+
+/// While a stream is captured, the driver refuses whatever allocates or waits in the capturing thread. The graph then searches for whatever
+/// the buffer of queries holds.
+fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
+    let _context = enter(device)?;
+    let stream = own_stream()?;
+    for &shape in shapes {
+        let &Shape { queries, dim, k, .. } = shape;
+        let [on_gpu, on_cpu] = indexes::<f32>(device, Metric::L2, shape, stream.as_inner())?;
+        let mut host = vectors::<f32>(queries, dim, 2);
+        let mut there = buffer(&host)?;
+        let mut workspace = on_gpu.device_workspace(queries, k, &SearchOptions::new()).map_err(text)?;
+        let mut results = Results::new(queries, k)?;
+        let (view, stream) = (results.view()?, stream.as_inner());
+        let (mut graph, mut program) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: stream, graph and buffers are this test's; the driver writes the handles.
+        unsafe {
+            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            check("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(stream, mode))?;
+            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
+            let captured = on_gpu.search_device(&mut workspace, stream, &queries, &view).map_err(text);
+            let ended = check("cuStreamEndCapture", sys::cuStreamEndCapture(stream, &mut graph));
+            captured.and(ended)?;
+            let none: *mut c_char = ptr::null_mut();
+            let made = sys::cuGraphInstantiate_v2(&mut program, graph, ptr::null_mut(), none, 0);
+            check("cuGraphInstantiate", made)?;
+        }
+        for round in 0..2 {
+            if round > 0 {
+                host.reverse();
+                there.copy_from(&host).map_err(driver)?;
+                uploaded()?;
+            }
+            // SAFETY: what the graph uses lives and does not change.
+            unsafe {
+                check("cuGraphLaunch", sys::cuGraphLaunch(program, stream))?;
+                check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
+            }
+            let expected = on_cpu.search(&host, k).map_err(text)?;
+            results.verify(&expected).map_err(|failure| format!("launch {round} of the graph: {failure}"))?;
+        }
+        // SAFETY: both are this test's and idle.
+        unsafe {
+            check("cuGraphExecDestroy", sys::cuGraphExecDestroy(program))?;
+            check("cuGraphDestroy", sys::cuGraphDestroy(graph))?;
+        }
+    }
+    Ok(())
+}
+
+macro_rules! refused {
+    ($call:expr, $expected:pat) => {
+        match $call {
+            Err($expected) => {}
+            other => return Err(format!("{}: {other:?}", stringify!($call))),
+        }
+    };
+}
+
+/// Bad arguments are typed errors, and leave the index as it was. A query that is not finite has no neighbours.
+fn refusals(device: Device) -> Outcome {
+    let _context = enter(device)?;
+    let stream = own_stream()?;
+    let (dim, k, none) = (SMALL.dim, 2, SearchOptions::new());
+    let Device::Gpu(gpu) = device else { return Err(format!("{device} is no GPU")) };
+    let [mut index, mut on_cpu] = indexes::<f32>(device, Metric::L2, &SMALL, stream.as_inner())?;
+    let mut host = vectors::<f32>(2, dim, 3);
+    host[dim + 4] = f32::INFINITY;
+    let there = buffer(&host)?;
+    let address = there.as_device_ptr().as_raw();
+    let mut results = Results::new(2, k)?;
+    let view = results.view()?;
+    let raw = stream.as_inner();
+    refused!(index.device_workspace(2, 0, &none), Error::ZeroK);
+    refused!(on_cpu.device_workspace(2, k, &none), Error::NotInDeviceMemory { .. });
+    let mut shape = [2, dim as i64];
+    let mut tensor = DLTensor {
+        data: ptr::without_provenance_mut(address as usize),
+        device: DLDevice { device_type: CUDA, device_id: gpu as i32 + 1 },
+        ndim: 2,
+        dtype: DLDataType::F32,
+        shape: shape.as_mut_ptr(),
+        strides: ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let mut workspace = index.device_workspace(2, k, &none).map_err(text)?;
+    // SAFETY: refused calls use no memory. The others have buffers of the right sizes, which live until the stream is done.
+    unsafe {
+        let elsewhere = DeviceVectors::<f32>::of_tensor(&tensor, dim).map_err(text)?;
+        tensor.device.device_id = gpu as i32;
+        let queries = DeviceVectors::<f32>::of_tensor(&tensor, dim).map_err(text)?;
+        let mut search = |queries: &DeviceVectors<f32>, view: &DeviceNeighbors| {
+            index.search_device(&mut workspace, raw, queries, view)
+        };
+        let at = DeviceVectors::<f32>::new;
+        refused!(search(&elsewhere, &view), Error::OtherDevice { .. });
+        refused!(search(&at(address, 3), &view), Error::BeyondPlan { what: "queries", asked: 3, limit: 2 });
+        refused!(search(&at(0, 1), &view), Error::BadAddress { what: "queries", address: 0, align: 4 });
+        refused!(search(&at(address + 2, 1), &view), Error::BadAddress { what: "queries", .. });
+        // Memory of the host that no driver knows.
+        let unknown = host.as_ptr().addr() as u64;
+        refused!(search(&at(unknown, 2), &view), Error::UnknownAddress { what: "queries", .. });
+        refused!(search(&at(address, 1), &view), Error::WrongResultLength { expected: 2, actual: 4 });
+        let (ids, distances) = view.addresses();
+        let misplaced = DeviceNeighbors::new(ids + 4, distances);
+        refused!(search(&queries, &misplaced), Error::BadAddress { what: "ids", align: 8, .. });
+        let unknown = DeviceNeighbors::new(ids, unknown);
+        refused!(search(&queries, &unknown), Error::UnknownAddress { what: "distances", .. });
+        search(&at(0, 0), &DeviceNeighbors::new(0, 0)).map_err(text)?;
+        search(&queries, &view).map_err(text)?;
+        stream.synchronize().map_err(driver)?;
+        let mut expected = on_cpu.search(&host[..dim], k).map_err(text)?;
+        expected.ids.extend([NONE; 2]);
+        expected.distances.extend([f32::NAN; 2]);
+        results.verify(&expected)?;
+
+        refused!(on_cpu.add_device(raw, &queries), Error::NotInDeviceMemory { .. });
+        refused!(index.add_device_with_ids(raw, &queries, &[7]), Error::WrongIds { ids: 1, rows: 2 });
+        refused!(index.add_device_with_ids(raw, &queries, &[1, 1 << 40]), Error::DuplicateId { id: 1 });
+        let len = index.len();
+        refused!(index.add_device(raw, &queries), Error::NotFinite { row: 1, column: 4, .. });
+        if index.len() != len
+            || index.search(&host[..dim], k).map_err(text)? != on_cpu.search(&host[..dim], k).map_err(text)?
+        {
+            return Err("a refused addition changed the index".to_owned());
+        }
+        index.remove(&[3]).map_err(text)?;
+        refused!(index.search_device(&mut workspace, raw, &queries, &view), Error::StaleWorkspace);
+    }
+    Ok(())
+}
