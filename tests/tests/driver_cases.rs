@@ -13,9 +13,11 @@ use warpann_kernels::ivf::rerank;
 use warpann_tests::cases::{Size, search_cases, select_cases};
 use warpann_tests::ivf::cases::ivf_cases;
 use warpann_tests::runner::Outcome;
-use warpann_tests::{ivf, runner};
+use warpann_tests::{device_data, ivf, runner};
 
-/// The library's example, whose part for GPUs runs here.
+/// The library's examples whose parts for GPUs run here.
+#[path = "../../host/examples/search_on_stream.rs"]
+mod search_on_stream;
 #[path = "../../host/examples/select_on_stream.rs"]
 mod select_on_stream;
 
@@ -41,10 +43,15 @@ fn main() -> ExitCode {
     trials
         .push(trial("shared_memory::as_much_as_a_launch_may_have_unasked".to_owned(), Box::new(unasked_shared_memory)));
     trials.push(trial("memory::of_a_vector_is_as_the_page_says".to_owned(), Box::new(memory_of_a_vector)));
-    trials.push(trial("examples::select_on_stream".to_owned(), Box::new(example)));
+    // One after the other, because one can be watched at a time.
+    let examples = || example(select_on_stream::main).and_then(|()| example(search_on_stream::main));
+    trials.push(trial("examples::on_a_stream".to_owned(), Box::new(examples)));
     for gpu in 0..2 {
         let device = Device::Gpu(gpu);
         let named = |name: String| format!("gpu:{gpu}::{name}");
+        for &(name, scenario) in device_data::SMALL_ONES.iter().skip(gpu).step_by(2) {
+            trials.push(trial(named(name.to_owned()), Box::new(move || scenario(device))));
+        }
         let small = search_cases().into_iter().filter(|case| case.size == Size::Small);
         for case in small.skip(gpu).step_by(SHARE[0]) {
             trials.push(trial(named(case.name()), Box::new(move || runner::search(&case, device))));
@@ -77,9 +84,9 @@ fn same_kernels() -> Outcome {
     Ok(())
 }
 
-/// The example ends without an error on a machine without a GPU as well, so this looks for its launches too.
-fn example() -> Outcome {
-    let (result, calls) = driver::watch(select_on_stream::main);
+/// An example ends without an error on a machine without a GPU as well, so this looks for its launches too.
+fn example(main: fn() -> Result<(), Box<dyn std::error::Error>>) -> Outcome {
+    let (result, calls) = driver::watch(main);
     result.map_err(|error| error.to_string())?;
     if calls.iter().any(|call| call.name == "cuLaunchKernel") { Ok(()) } else { Err("no kernel ran".to_owned()) }
 }

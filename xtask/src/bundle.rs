@@ -104,8 +104,9 @@ impl Artifact {
             "cli" | "benches" => true,
             _ => false,
         };
-        // Of the examples, one needs a GPU.
-        let example = self.kind == "example" && self.target != "select_on_stream";
+        // Of the examples, two need a GPU.
+        let example =
+            self.kind == "example" && !["select_on_stream", "search_on_stream"].contains(&self.target.as_str());
         !of_package && !example && !WITHOUT_GPU.contains(&self.target.as_str())
     }
 
@@ -205,6 +206,7 @@ mod tests {
             ("tests", "devices", "test"),
             ("host", "warpann", "lib"),
             ("host", "select_on_stream", "example"),
+            ("host", "search_on_stream", "example"),
         ];
         assert!(taken.into_iter().all(|(package, target, kind)| artifact(package, target, kind).belongs()));
         let left = [("tests", "host", "test"), ("cli", "warpann", "bin"), ("host", "graph_and_path", "example")];
