@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
 //! | [`exact`] | exact search: large batches by k, small batches by size |
+//! | `changes` | changes of a flat index, and searches under filters |
+//! | `device_data` | exact search from device memory to device memory, also one query at a time and by a graph |
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
 //! | [`kinds`] | every kind of index on one data set, HNSW and KD-tree of other crates among them |
 //! | [`levels`] | inverted-file search on the CPU, with and without SIMD and threads |
@@ -24,6 +26,8 @@
 
 mod billion;
 mod changes;
+#[cfg(feature = "cuda")]
+mod device_data;
 mod equal_recall;
 mod exact;
 mod graph;
@@ -69,6 +73,9 @@ enum Grid {
     Ivf(ivf::Args),
     /// Changes of a flat index with searches after them, and searches under filters.
     Changes(changes::Args),
+    /// Exact search from device memory to device memory, one query at a time and in batches, with and without a graph.
+    #[cfg(feature = "cuda")]
+    DeviceData(device_data::Args),
     /// Every kind of index on one data set: exact, inverted files, and on the CPU HNSW and KD-tree; one table.
     Kinds(kinds::Args),
     /// Inverted-file search on the CPU, plain, with SIMD, in parallel and with both.
@@ -127,6 +134,12 @@ struct Common {
 enum Failure {
     #[error("{0}")]
     Library(#[from] warpann::Error),
+    #[cfg(feature = "cuda")]
+    #[error("driver: {0:?}")]
+    Cuda(#[from] warpann::cust::error::CudaError),
+    #[cfg(feature = "cuda")]
+    #[error("{call}: code {code}")]
+    Call { call: &'static str, code: i32 },
     #[error("{}: {error}", path.display())]
     Record { path: PathBuf, error: csv::Error },
     #[error("{}: {error}", path.display())]
@@ -176,6 +189,8 @@ fn main() -> ExitCode {
         Grid::Exact(args) => exact::run(&args),
         Grid::Ivf(args) => ivf::run(&args),
         Grid::Changes(args) => changes::run(&args),
+        #[cfg(feature = "cuda")]
+        Grid::DeviceData(args) => device_data::run(&args),
         Grid::Kinds(args) => kinds::run(&args),
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),

@@ -1,0 +1,189 @@
+//! Exact search from device memory to device memory, compared with the same search from host memory and back.
+//!
+//! A large batch, and one query at a time: by the ordinary call, by a call that enqueues the work on a stream, and by a launch of a captured
+//! graph. Each time includes the wait for the result. The rows `in a row` are the time of a search when a hundred follow each other without
+//! a wait. Every result is compared, to the bit, with that of the ordinary call.
+
+use std::ffi::c_char;
+use std::ptr::null_mut;
+
+use warpann::cust::context::Context;
+use warpann::cust::memory::{CopyDestination, DeviceBuffer};
+use warpann::cust::stream::{Stream, StreamFlags};
+use warpann::cust::{self, CudaFlags, sys};
+use warpann::views::{DeviceNeighbors, DeviceVectors};
+use warpann::{Error, FlatIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
+
+use crate::ivf::milliseconds;
+use crate::machine::Machine;
+use crate::record::{Measured, Record};
+use crate::vectors::clustered;
+use crate::{Common, Failure, Outcome};
+
+/// Arguments of `device-data`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Number of base vectors.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..))]
+    n: u32,
+    /// Dimension of the vectors.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    dim: u32,
+    /// Queries of the large batch.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    queries: u32,
+}
+
+/// Number of neighbours of a query.
+const K: usize = 10;
+/// Number of searches that follow each other without a wait.
+const IN_A_ROW: usize = 100;
+
+/// Measures searches of the whole base, of a tenth of it and of a hundredth. Returns true if every result was right.
+pub fn run(args: &Args) -> Outcome<bool> {
+    let (n, dim, queries) =
+        if args.common.quick { (2_000, 20, 20) } else { (args.n as usize, args.dim as usize, args.queries as usize) };
+    let mut base = clustered(n + queries, dim, 1);
+    let queries = base.split_off(n * dim);
+    let machine = Machine::open(args.common.device, args.common.quick)?;
+    let Some(gpu) = machine.gpu else {
+        return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver }.into());
+    };
+    cust::init(CudaFlags::empty())?;
+    // The primary context, in which the library works.
+    let _context = Context::new(cust::device::Device::get_device(gpu as u32)?)?;
+    let mut record = Record::open(&args.common, &machine)?;
+    for rows in [n, n / 10, n / 100] {
+        let mut index = FlatIndex::<f32>::new(dim, Metric::L2, machine.device())?;
+        index.add(&base[..rows * dim])?;
+        let batches: &[usize] = if rows == n { &[queries.len() / dim, 1] } else { &[1] };
+        for &batch in batches {
+            Job { args, machine: &machine, record: &mut record, index: &index, queries: &queries[..batch * dim] }
+                .measure()?;
+        }
+    }
+    Ok(record.all_verified())
+}
+
+struct Job<'a> {
+    args: &'a Args,
+    machine: &'a Machine,
+    record: &'a mut Record,
+    index: &'a FlatIndex<f32>,
+    queries: &'a [f32],
+}
+
+impl Job<'_> {
+    fn add(&mut self, what: &str, milliseconds: Vec<f64>, verified: bool) -> Outcome {
+        let (dim, n) = (self.index.dim(), self.index.len());
+        let bytes = (size_of::<f32>() * dim * (n + self.queries.len() / dim)) as f64;
+        let case = format!("device data {n}x{dim} f32 nq={} {what}", self.queries.len() / dim);
+        let memory_floor_ms = self.machine.floor_ms(bytes);
+        self.record.add(Measured { case, k: K, milliseconds, memory_floor_ms, verified, ..Measured::default() })
+    }
+
+    fn measure(&mut self) -> Outcome {
+        let (index, dim) = (self.index, self.index.dim());
+        let count = self.queries.len() / dim;
+        let repeat = self.args.common.repeat.unwrap_or(if count == 1 { 200 } else { 20 });
+        let expected = index.search(self.queries, K)?;
+        let mut found = expected.clone();
+        let times =
+            milliseconds(repeat, || Ok(index.search_into(self.queries, K, &mut found.ids, &mut found.distances)?))?;
+        self.add("host to host", times, found == expected)?;
+
+        // A stream that waits for the default one, on which the buffers are filled.
+        let stream = Stream::new(StreamFlags::DEFAULT, None)?;
+        let there = DeviceBuffer::from_slice(self.queries)?;
+        let ids = DeviceBuffer::from_slice(&vec![0u64; count * K])?;
+        let distances = DeviceBuffer::from_slice(&vec![0f32; count * K])?;
+        let mut to = Destination { stream: &stream, ids, distances, expected, repeat };
+        let results = DeviceNeighbors::of_slices(&mut to.ids, &mut to.distances)?;
+        let mut workspace = index.device_workspace(count, K, &SearchOptions::new())?;
+        let queries = DeviceVectors::of_slice(&there, dim)?;
+        let mut enqueue = || -> Outcome {
+            // SAFETY: the buffers have these sizes, and outlive the wait for the stream.
+            unsafe { index.search_device(&mut workspace, stream.as_inner(), &queries, &results) }.map_err(Failure::from)
+        };
+        self.enqueued("device to device", &mut to, &mut enqueue)?;
+        let graph = Graph::capture(&stream, &mut enqueue)?;
+        self.enqueued("device to device by a graph", &mut to, &mut || graph.launch(&stream))
+    }
+
+    /// Measures searches that `enqueue` puts on the stream: with a wait after each, and a hundred in a row.
+    fn enqueued(&mut self, what: &str, to: &mut Destination<'_>, enqueue: &mut dyn FnMut() -> Outcome) -> Outcome {
+        let times = milliseconds(to.repeat, || enqueue().and_then(|()| Ok(to.stream.synchronize()?)))?;
+        self.add(what, times, to.is_right()?)?;
+        let in_a_row = milliseconds(to.repeat.div_ceil(10), || {
+            (0..IN_A_ROW).try_for_each(|_| enqueue())?;
+            Ok(to.stream.synchronize()?)
+        })?;
+        let times = in_a_row.iter().map(|time| time / IN_A_ROW as f64).collect();
+        self.add(&format!("{what}, in a row"), times, to.is_right()?)
+    }
+}
+
+/// Where results go on the device, and what they must be.
+struct Destination<'a> {
+    stream: &'a Stream,
+    ids: DeviceBuffer<u64>,
+    distances: DeviceBuffer<f32>,
+    expected: Neighbors,
+    repeat: usize,
+}
+
+impl Destination<'_> {
+    /// Whether the results are right. Clears the ids, so that the next search must write its own.
+    fn is_right(&mut self) -> Outcome<bool> {
+        let found = (self.ids.as_host_vec()?, self.distances.as_host_vec()?);
+        self.ids.copy_from(&vec![0; found.0.len()])?;
+        Ok(found.0 == self.expected.ids && found.1 == self.expected.distances)
+    }
+}
+
+/// A captured graph, ready for launches. What it uses must outlive it.
+struct Graph {
+    graph: sys::CUgraph,
+    program: sys::CUgraphExec,
+}
+
+fn check(call: &'static str, code: sys::CUresult) -> Outcome {
+    if code == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(Failure::Call { call, code: code as i32 }) }
+}
+
+impl Graph {
+    /// Captures the work that `enqueue` puts on the stream.
+    fn capture(stream: &Stream, enqueue: impl FnOnce() -> Outcome) -> Outcome<Graph> {
+        let (mut graph, mut program) = (null_mut(), null_mut());
+        let raw = stream.as_inner();
+        // SAFETY: the stream lives; the driver writes the handles.
+        unsafe {
+            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            check("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(raw, mode))?;
+            let enqueued = enqueue();
+            let ended = check("cuStreamEndCapture", sys::cuStreamEndCapture(raw, &mut graph));
+            enqueued.and(ended)?;
+            let log: *mut c_char = null_mut();
+            let made = sys::cuGraphInstantiate_v2(&mut program, graph, null_mut(), log, 0);
+            check("cuGraphInstantiate", made)?;
+        }
+        Ok(Graph { graph, program })
+    }
+
+    fn launch(&self, stream: &Stream) -> Outcome {
+        // SAFETY: both handles live, and so does what the graph uses.
+        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.program, stream.as_inner()) })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: both handles are this struct's, and no launch is under way: every measurement ends with a wait.
+        unsafe {
+            sys::cuGraphExecDestroy(self.program);
+            sys::cuGraphDestroy(self.graph);
+        }
+    }
+}
