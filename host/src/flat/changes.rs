@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::row_ids::{Room, RowIds};
 use super::{FlatIndex, MOVED_BYTES};
 use crate::ids::ascending;
+use crate::ids::row_ids::{Room, RowIds};
 use crate::random::gather;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, VectorSliceMut};

@@ -1,13 +1,12 @@
 //! The exact index: a search compares each query with every vector and returns exactly the k best.
 //!
-//! This file and `changes` check arguments once for all back ends. `row_ids` keeps the ids. The back ends know only rows: `cpu`, `gpu` (GPUs
+//! This file and `changes` check arguments once for all back ends. [`crate::ids`] keeps the ids. The back ends know only rows: `cpu`, `gpu` (GPUs
 //! and their emulator) and `grid` (several devices).
 
 mod changes;
 pub(crate) mod cpu;
 pub(crate) mod gpu;
 pub(crate) mod grid;
-mod row_ids;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,10 +17,10 @@ use half::{bf16, f16};
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
-pub(crate) use self::row_ids::RowIds;
 use crate::device::lanes::Lanes;
 use crate::device::open::open;
 use crate::device::runtime::Runtime;
+use crate::ids::row_ids::RowIds;
 use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};

@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-use crate::ids::stamp;
+use super::stamp;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Bitset, NONE, Result, host_memory};
 
@@ -32,7 +32,7 @@ pub(crate) struct RowIds {
 
 /// Where new vectors go.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(crate) enum Room {
     /// All of them after the last row.
     AtTheEnd,
     /// Some into rows that removed vectors left, the others after the last row.
@@ -48,7 +48,7 @@ impl RowIds {
     }
 
     /// Number of vectors.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -91,7 +91,7 @@ impl RowIds {
     }
 
     /// The ids of all vectors, ascending.
-    pub(super) fn all(&self) -> Result<Vec<u64>> {
+    pub(crate) fn all(&self) -> Result<Vec<u64>> {
         let mut all = host_memory::with_room(self.len)?;
         all.extend(self.live_rows().map(|row| self.id(row)));
         Ok(all)
@@ -103,7 +103,7 @@ impl RowIds {
     }
 
     /// A number that identifies the set of ids.
-    pub(super) fn stamp(&self) -> u64 {
+    pub(crate) fn stamp(&self) -> u64 {
         *self.stamp.get_or_init(|| {
             let mut rows = self.live_rows();
             let mut sum = 0u64;
@@ -120,7 +120,7 @@ impl RowIds {
     }
 
     /// The rows of the vectors that a filter accepts, whose bit r stands for the vector with the r-th id.
-    pub(super) fn accepted(&self, filter: &Bitset) -> Bitset {
+    pub(crate) fn accepted(&self, filter: &Bitset) -> Bitset {
         let mut rows = Bitset::new(self.rows);
         for (rank, row) in self.live_rows().enumerate() {
             if filter.get(rank) {
@@ -139,7 +139,7 @@ impl RowIds {
     }
 
     /// Where vectors with these ids go, which are ascending and of which the index has none.
-    pub(super) fn room(&self, ids: &[u64]) -> Room {
+    pub(crate) fn room(&self, ids: &[u64]) -> Room {
         let Some(&first) = ids.first() else { return Room::AtTheEnd };
         let next = self.next();
         if first >= next {
@@ -150,7 +150,7 @@ impl RowIds {
     }
 
     /// Reserves memory for `more` rows with ids of the caller's, so that [`RowIds::append`] does not fail.
-    pub(super) fn reserve(&mut self, ids: &[u64]) -> Result<()> {
+    pub(crate) fn reserve(&mut self, ids: &[u64]) -> Result<()> {
         if self.ids.is_empty() && !self.continues(ids) {
             let mut own = host_memory::with_room(self.rows + ids.len())?;
             own.extend(0..self.rows as u64);
@@ -171,7 +171,7 @@ impl RowIds {
     }
 
     /// Appends rows with these ids, which are ascending and above all others. Call [`RowIds::reserve`] first.
-    pub(super) fn append(&mut self, ids: &[u64]) {
+    pub(crate) fn append(&mut self, ids: &[u64]) {
         if !self.ids.is_empty() || !self.continues(ids) {
             self.ids.extend_from_slice(ids);
         }
@@ -184,12 +184,12 @@ impl RowIds {
     }
 
     /// The rows for `ids` that removed vectors left.
-    pub(super) fn old_rows(&self, ids: &[u64]) -> Vec<usize> {
+    pub(crate) fn old_rows(&self, ids: &[u64]) -> Vec<usize> {
         ids.iter().filter_map(|&id| self.row(id)).collect()
     }
 
     /// Marks rows as holding vectors again.
-    pub(super) fn revive(&mut self, rows: &[usize]) {
+    pub(crate) fn revive(&mut self, rows: &[usize]) {
         if let Some(live) = &mut self.live {
             rows.iter().for_each(|&row| live.set(row, true));
             self.len += rows.len();
@@ -201,7 +201,7 @@ impl RowIds {
     }
 
     /// Removes the vectors of these rows, which hold some, and drops rows at the end.
-    pub(super) fn remove(&mut self, rows: &[usize]) -> Result<()> {
+    pub(crate) fn remove(&mut self, rows: &[usize]) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -226,7 +226,7 @@ impl RowIds {
     }
 
     /// The ids after the rows that removed vectors left are gone.
-    pub(super) fn compacted(&self) -> Result<RowIds> {
+    pub(crate) fn compacted(&self) -> Result<RowIds> {
         let mut ids = self.all()?;
         if ids.last().is_some_and(|&last| last == ids.len() as u64 - 1) {
             ids = Vec::new();
@@ -235,7 +235,7 @@ impl RowIds {
     }
 
     /// The ids of rows with these ids, which are ascending.
-    pub(super) fn of(ids: &[u64]) -> Result<RowIds> {
+    pub(crate) fn of(ids: &[u64]) -> Result<RowIds> {
         let mut this = RowIds::default();
         this.reserve(ids)?;
         this.append(ids);
@@ -243,7 +243,7 @@ impl RowIds {
     }
 
     /// Bytes that the ids and the bits of removed rows take.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         size_of_val(self.ids.as_slice()) as u64 + self.live.as_ref().map_or(0, |live| size_of_val(live.words()) as u64)
     }
 }
