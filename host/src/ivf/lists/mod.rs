@@ -9,96 +9,19 @@
 //! u32. Ranks compare as ids do, so searches keep four bytes for each candidate, not eight. If the ids are 0, 1, 2, .., ranks and ids are
 //! equal, and a device needs no directory ([`Lists::sparse_directory`], [`Lists::ranks_into`]).
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+mod bytes;
+mod directory;
 
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(crate) use self::bytes::Bytes;
+pub(crate) use self::directory::Directory;
 use crate::ids::{stamp, twice};
-use crate::io::FileBytes;
 use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Error, Result, host_memory};
-
-/// Bytes that start at a multiple of 8, so that they can be read as components or ids.
-#[derive(Debug, Clone)]
-pub(crate) enum Bytes {
-    /// The first `len` bytes of the words.
-    Owned { words: Vec<u64>, len: usize },
-    /// A part of a file: within the file, and aligned as the caller of [`Bytes::of_file`] required.
-    File { bytes: Arc<FileBytes>, range: Range<usize> },
-}
-
-impl Default for Bytes {
-    fn default() -> Self {
-        Bytes::Owned { words: Vec::new(), len: 0 }
-    }
-}
-
-impl Bytes {
-    /// The bytes `range` of a file; `None` unless the file has them and they start at a multiple of `align`.
-    pub(crate) fn of_file(bytes: &Arc<FileBytes>, range: Range<usize>, align: usize) -> Option<Bytes> {
-        let start = bytes.get(range.clone())?.as_ptr();
-        start.addr().is_multiple_of(align).then(|| Bytes::File { bytes: Arc::clone(bytes), range })
-    }
-
-    /// The bytes as a slice.
-    pub(crate) fn get(&self) -> &[u8] {
-        match self {
-            Bytes::Owned { words, len } => &bytemuck::cast_slice(words)[..*len],
-            Bytes::File { bytes, range } => &bytes[range.clone()],
-        }
-    }
-
-    /// Makes the bytes owned, with room for `more` further bytes.
-    fn reserve(&mut self, more: usize) -> Result<()> {
-        let asked = self.get().len() as u64 + more as u64;
-        let refused = |_| Error::OutOfHostMemory { asked };
-        if let Bytes::File { .. } = self {
-            let mut words = Vec::new();
-            let (bytes, len) = (self.get(), self.get().len());
-            words.try_reserve_exact((len + more).div_ceil(8)).map_err(refused)?;
-            words.resize(len.div_ceil(8), 0);
-            bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(bytes);
-            *self = Bytes::Owned { words, len };
-        }
-        match self {
-            Bytes::Owned { words, len } => {
-                words.try_reserve((*len + more).div_ceil(8).saturating_sub(words.len())).map_err(refused)
-            }
-            Bytes::File { .. } => Ok(()),
-        }
-    }
-
-    /// Appends `count` rows of `bytes` bytes: `row(i)` is row i. Call [`Bytes::reserve`] for all of them first.
-    fn append<'a>(&mut self, bytes: usize, count: usize, row: impl Fn(usize) -> &'a [u8]) {
-        if let Bytes::Owned { words, len } = self {
-            let start = *len;
-            *len += bytes * count;
-            words.resize(len.div_ceil(8), 0);
-            let to = &mut bytemuck::cast_slice_mut::<_, u8>(words)[start..*len];
-            for (at, to) in to.chunks_exact_mut(bytes).enumerate() {
-                to.copy_from_slice(row(at));
-            }
-        }
-    }
-
-    /// Removes the rows of `bytes` bytes at the ascending `places`. Call [`Bytes::reserve`] first.
-    fn remove(&mut self, bytes: usize, places: &[u32]) {
-        if let Bytes::Owned { words, len } = self {
-            let all: &mut [u8] = bytemuck::cast_slice_mut(words);
-            let rows = *len / bytes;
-            let mut to = places.first().map_or(rows, |&place| place as usize);
-            for (at, &place) in places.iter().enumerate() {
-                let next = places.get(at + 1).map_or(rows, |&next| next as usize);
-                let kept = place as usize + 1..next;
-                all.copy_within(kept.start * bytes..kept.end * bytes, to * bytes);
-                to += kept.len();
-            }
-            *len = to * bytes;
-            words.truncate(len.div_ceil(8));
-        }
-    }
-}
 
 /// Codes and ids of one list.
 #[derive(Debug, Clone, Default)]
@@ -421,94 +344,4 @@ impl Lists {
             self.directory.get_or_init(|| made)
         })
     }
-}
-
-/// Locations and ranks of the vectors of [`Lists`].
-#[derive(Debug)]
-pub(crate) struct Directory {
-    /// The first location of each list, and then the number of vectors.
-    starts: Vec<u32>,
-    /// The rank of each location.
-    ranks: Vec<u32>,
-    /// The location of each rank.
-    locations: Vec<u32>,
-    /// The id of each rank; empty if ranks and ids are equal.
-    ids: Vec<u64>,
-}
-
-impl Directory {
-    fn new(lists: &Lists) -> Directory {
-        let mut starts = vec![0];
-        let mut end = 0;
-        for list in 0..lists.count() {
-            end += lists.length(list) as u32;
-            starts.push(end);
-        }
-        if lists.dense() {
-            let mut ranks = vec![0u32; lists.len()];
-            let mut rest = &mut ranks[..];
-            let mut parts = Vec::with_capacity(lists.count());
-            for list in 0..lists.count() {
-                let (part, others) = rest.split_at_mut(lists.length(list));
-                parts.push(part);
-                rest = others;
-            }
-            owned(parts).enumerate().for_each(|(list, ranks)| lists.ranks_into(list, 0..ranks.len(), ranks));
-            let locations = inverse(&ranks);
-            return Directory { starts, ranks, locations, ids: Vec::new() };
-        }
-        let ids = lists.all_ids();
-        let mut pairs: Vec<(u64, u32)> = ids.par_iter().enumerate().map(|(at, &id)| (id, at as u32)).collect();
-        pairs.par_sort_unstable();
-        let ids = pairs.par_iter().map(|&(id, _)| id).collect();
-        let locations: Vec<u32> = pairs.par_iter().map(|&(_, location)| location).collect();
-        Directory { starts, ranks: inverse(&locations), locations, ids }
-    }
-
-    /// The locations of a list.
-    pub(crate) fn range(&self, list: usize) -> Range<u32> {
-        self.starts[list]..self.starts[list + 1]
-    }
-
-    /// The rank of each location.
-    pub(crate) fn ranks(&self) -> &[u32] {
-        &self.ranks
-    }
-
-    /// The id of a rank.
-    pub(crate) fn id(&self, rank: u32) -> u64 {
-        if self.ids.is_empty() { u64::from(rank) } else { self.ids[rank as usize] }
-    }
-
-    /// The rank of an id.
-    pub(crate) fn rank(&self, id: u64) -> Option<u32> {
-        if self.ids.is_empty() {
-            return (id < self.ranks.len() as u64).then_some(id as u32);
-        }
-        self.ids.binary_search(&id).ok().map(|rank| rank as u32)
-    }
-
-    /// The list of a location, and the place in the list.
-    pub(crate) fn place(&self, location: u32) -> (usize, usize) {
-        // The last list that starts at or before the location. Empty lists with the same start come before it.
-        let list = self.starts.partition_point(|&start| start <= location) - 1;
-        (list, (location - self.starts[list]) as usize)
-    }
-
-    /// The list of an id, and the place in the list.
-    pub(crate) fn find(&self, id: u64) -> Option<(usize, usize)> {
-        self.rank(id).map(|rank| self.place(self.locations[rank as usize]))
-    }
-
-    /// All ids in ascending order.
-    pub(crate) fn ids(&self) -> Vec<u64> {
-        if self.ids.is_empty() { (0..self.ranks.len() as u64).collect() } else { self.ids.clone() }
-    }
-}
-
-/// The inverse of a permutation.
-fn inverse(of: &[u32]) -> Vec<u32> {
-    let inverse: Vec<AtomicU32> = of.par_iter().map(|_| AtomicU32::new(0)).collect();
-    of.par_iter().enumerate().for_each(|(at, &to)| inverse[to as usize].store(at as u32, Ordering::Relaxed));
-    inverse.into_iter().map(AtomicU32::into_inner).collect()
 }
