@@ -207,7 +207,7 @@ impl<T: Element> FlatIndex<T> {
                     Source::Row(row) => self.rows.id(row),
                     Source::New(at) => ids[at],
                 };
-                arranged.rows = RowIds::of(&sources.iter().map(id).collect::<Vec<u64>>())?;
+                arranged.rows = RowIds::of(sources.iter().map(id).collect());
                 *self = arranged;
                 Ok(())
             }

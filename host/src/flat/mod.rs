@@ -390,7 +390,7 @@ impl<T: Element> FlatIndex<T> {
         let live = self.rows.live();
         let Some(filter) = options.filter else { return Ok(live.map(Cow::Borrowed)) };
         filter.check(self.len(), || self.rows.stamp())?;
-        Ok(Some(if live.is_none() { Cow::Borrowed(filter) } else { Cow::Owned(self.rows.accepted(filter)) }))
+        Ok(Some(self.rows.accepted(filter)))
     }
 
     /// The ids of the rows, for an index that adds to the rows.

@@ -43,7 +43,6 @@ mod update;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use self::backend::{IvfBackend, SearchRequest, View};
 use self::encoding::Codec;
@@ -157,7 +156,6 @@ pub struct IvfIndex<T: Element = f32> {
     trained: Option<Trained>,
     lists: Lists,
     probes: usize,
-    version: u64,
     backend: Box<dyn IvfBackend>,
     element: PhantomData<T>,
 }
@@ -254,8 +252,7 @@ impl<T: Element> IvfIndexBuilder<T> {
         let backend = open_ivf(&mut self.settings)?;
         let lists = Lists::new(0, self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE));
         let probes = self.settings.lists.isqrt().div_ceil(2);
-        let (settings, version) = (self.settings, next_version());
-        Ok(IvfIndex { settings, trained: None, lists, probes, version, backend, element: PhantomData })
+        Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, backend, element: PhantomData })
     }
 
     /// Builds an index of these settings with the contents of a file.
@@ -266,12 +263,6 @@ impl<T: Element> IvfIndexBuilder<T> {
         index.probes = probes;
         Ok(index)
     }
-}
-
-/// Returns a number that no index has had before.
-fn next_version() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<T: Element> IvfIndex<T> {
@@ -398,14 +389,14 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// Whether the index has a vector with this id. O(log len), and O(len) in the first call after a change.
+    /// Whether the index has a vector with this id. O(log len), and O(len) in the first call after very many vectors were added.
     pub fn contains(&self, id: u64) -> bool {
-        self.lists.directory().find(id).is_some()
+        self.lists.find(id).is_some()
     }
 
     /// All ids, ascending: bit r of a filter stands for the r-th id. O(len).
     pub fn ids(&self) -> Vec<u64> {
-        self.lists.directory().ids()
+        self.lists.all_ids()
     }
 
     /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
@@ -440,7 +431,6 @@ impl<T: Element> IvfIndex<T> {
             element: T::TYPE,
             lists: &self.lists,
             shard: (0, 1),
-            version: self.version,
         }
     }
 

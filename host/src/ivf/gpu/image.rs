@@ -610,7 +610,7 @@ impl Resident {
             *length = sum;
         }
         let longest_list = storage.longest();
-        Ok(Resident { version: view.version, image, bytes, longest, longest_list, _memory: memory })
+        Ok(Resident { version: view.version(), image, bytes, longest, longest_list, _memory: memory })
     }
 }
 

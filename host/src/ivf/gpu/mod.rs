@@ -92,7 +92,7 @@ impl IvfDevice {
         view.sparse_directory();
         self.resident.with(|resident| {
             // A stale image is dropped first, because the device may not have room for two.
-            *resident = resident.take().filter(|image| image.version == view.version);
+            *resident = resident.take().filter(|image| image.version == view.version());
             if let Some(image) = resident {
                 return Ok(image.clone());
             }

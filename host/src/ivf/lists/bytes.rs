@@ -69,20 +69,20 @@ impl Bytes {
         }
     }
 
-    /// Removes the rows of `bytes` bytes at the ascending `places`. Call [`Bytes::reserve`] first.
-    pub(super) fn remove(&mut self, bytes: usize, places: &[u32]) {
+    /// Removes the row of `bytes` bytes at `place`; the last row takes its place. Call [`Bytes::reserve`] first.
+    pub(super) fn swap_remove(&mut self, bytes: usize, place: usize) {
         if let Bytes::Owned { words, len } = self {
+            *len -= bytes;
             let all: &mut [u8] = bytemuck::cast_slice_mut(words);
-            let rows = *len / bytes;
-            let mut to = places.first().map_or(rows, |&place| place as usize);
-            for (at, &place) in places.iter().enumerate() {
-                let next = places.get(at + 1).map_or(rows, |&next| next as usize);
-                let kept = place as usize + 1..next;
-                all.copy_within(kept.start * bytes..kept.end * bytes, to * bytes);
-                to += kept.len();
-            }
-            *len = to * bytes;
+            all.copy_within(*len..*len + bytes, place * bytes);
             words.truncate(len.div_ceil(8));
+        }
+    }
+
+    /// Replaces the row at `place`. Call [`Bytes::reserve`] first.
+    pub(super) fn replace(&mut self, place: usize, row: &[u8]) {
+        if let Bytes::Owned { words, .. } = self {
+            bytemuck::cast_slice_mut(words)[place * row.len()..][..row.len()].copy_from_slice(row);
         }
     }
 }
