@@ -5,6 +5,7 @@
 //! | `image` | the lists in device memory; the first search after a change makes the image |
 //! | `plan` | the scratch of a search, and the choices that follow from sizes |
 //! | `search` | one search: queries, probes, pairs, scan |
+//! | `storage` | the places of the lists in an image |
 //! | `stage` | from scores to the exact best k: selection, re-ranking, certificate |
 //!
 //! The master copy stays in host memory. This file divides queries into batches whose scratch fits the budget, searches again for queries
@@ -21,6 +22,7 @@ pub(super) mod image;
 mod plan;
 mod search;
 mod stage;
+mod storage;
 pub(super) mod tables;
 #[cfg(test)]
 mod tests;
