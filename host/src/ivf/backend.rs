@@ -40,6 +40,11 @@ impl<'a> View<'a> {
         View { shard: (shard, shards), ..*self }
     }
 
+    /// Whether this is the whole index, not a shard of several.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.shard.1 == 1
+    }
+
     /// Number of lists.
     pub(crate) fn list_count(&self) -> usize {
         self.lists.count()
@@ -78,7 +83,7 @@ impl<'a> View<'a> {
 
     /// Number of vectors here. O(1) for a whole index, O(lists) for a shard.
     pub(crate) fn len(&self) -> usize {
-        if self.shard.1 == 1 {
+        if self.is_whole() {
             return self.lists.len();
         }
         (0..self.list_count()).map(|list| self.length(list)).sum()

@@ -23,7 +23,8 @@
 //! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search: lists · dim for the
 //! probes of a query, and dim · (vectors in the probed lists). These are about probes / lists of all vectors, and more if the lists differ
 //! in length ([`IvfStatistics::imbalance`] is this factor). Memory: 8 bytes for the id and the bytes of the code ([`Encoding`]) for each
-//! vector. Vectors that do not fit into memory can be added in batches ([`IvfIndex::add_batches`]) or generated on the device that codes
+//! vector. The first search or change adds a table of 12 bytes for each vector, or 20 if the ids are not 0, 1, 2, ..; with it a vector is
+//! found, replaced and removed in O(log n). Vectors that do not fit into memory can be added in batches ([`IvfIndex::add_batches`]) or generated on the device that codes
 //! them ([`IvfIndex::add_generated`]). A device needs 12 bytes for each vector in addition to the code (16 under squared L2).
 
 mod backend;
@@ -125,8 +126,8 @@ pub(crate) struct Trained {
 /// An inverted-file index over vectors of one dimension and element type. The [module](self) defines its results.
 ///
 /// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`; any number of threads may search at the same time.
-/// The vectors are in host memory. A GPU has an image of all vectors, or of its shard ([`Placement`]); the first search after a change
-/// makes the image.
+/// The vectors are in host memory. A GPU has an image of all vectors, or of its shard ([`Placement`]), which the first search makes. The
+/// first search after a change sends the changed vectors; all of them if they are many, if their lists have no room left, or for a shard.
 ///
 /// ```
 /// use warpann::ivf::{Encoding, IvfIndex};

@@ -52,7 +52,7 @@ pub(super) unsafe fn gather_rows(
 ///
 /// # Safety
 /// `from` has as many rows of `row_bytes` bytes as there are numbers, `to` has the listed rows, the numbers differ, and the two do not overlap.
-pub(super) unsafe fn scatter_rows(
+pub(crate) unsafe fn scatter_rows(
     on: OnStream<'_>,
     from: Ptr<u8>,
     numbers: Ptr<u32>,

@@ -14,7 +14,7 @@
 //! | `range` | the rows of a block within a radius |
 
 mod among;
-mod copies;
+pub(crate) mod copies;
 pub(crate) mod exact;
 mod preparation;
 mod range;

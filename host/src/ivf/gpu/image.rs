@@ -6,14 +6,14 @@
 
 use cuda_std::launch::Kernel;
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::ivf::code_bounds::MeasureCodes;
+use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes};
 use warpann_kernels::ivf::list_scan::{self, RowScan, TILE_ROWS};
 use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::{NO_ROW, ivf::pairs};
 
-use super::storage::{Storage, fill_rows};
+use super::storage::{Growth, Storage, fill_rows};
 use super::tables;
 use super::tables::Terms;
 use crate::device::queue::OnStream;
@@ -50,6 +50,17 @@ pub(crate) struct Stored {
     pub costly: bool,
     /// The tables of the scan by lookup tables, if the encoding has this scan.
     pub tables: Option<TableIndex>,
+    /// How rows are made ready for the list scan.
+    pub measuring: Measuring,
+}
+
+/// How the scale, values and bounds of rows are found ([`Measured`]).
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Measuring {
+    /// Rows are vectors of this element type, and get f16 operands beside them.
+    Operands(ElementType),
+    /// Rows are codes. If they are `scaled`, the scale follows from the greatest component of what they stand for, otherwise from the training.
+    Codes { by: &'static Kernel<MeasureCodes>, scaled: bool },
 }
 
 impl Stored {
@@ -70,6 +81,7 @@ impl Stored {
             decodes: false,
             costly: false,
             tables: None,
+            measuring: Measuring::Operands(ElementType::F32),
         }
     }
 }
@@ -118,6 +130,9 @@ pub(crate) trait StoredPlan {
     /// The codes in the memory of the image.
     fn stored(&self, memory: Scratch) -> Stored;
 
+    /// The parts of the image that change with the vectors.
+    fn parts(&self, memory: Scratch) -> StoredParts;
+
     /// Lower bound of the greatest component of the vectors, from which the scale follows. With [`Self::fixed_scale`], its exact value.
     fn least_greatest(&self) -> f32 {
         0.0
@@ -139,6 +154,24 @@ pub(crate) trait StoredPlan {
     /// # Safety
     /// As [`Self::copy_to_device`], whose work precedes this in the stream; `to` is in the same memory.
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()>;
+}
+
+/// The parts of the codes of an image that have a row for each vector.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoredParts {
+    /// Codes, [`Stored::row_bytes`] each.
+    pub codes: PtrMut<u8>,
+    /// f16 operands beside the codes, or empty.
+    pub operands: PtrMut<u16>,
+    /// Terms of rows or lists for the scan by lookup tables, or empty.
+    pub terms: PtrMut<f32>,
+}
+
+impl StoredParts {
+    /// The parts of an encoding whose scans need nothing beside the codes.
+    pub fn of_codes(codes: PtrMut<u8>) -> StoredParts {
+        StoredParts { codes, operands: PtrMut::empty(), terms: PtrMut::empty() }
+    }
 }
 
 /// An index that is copied to a device.
@@ -180,40 +213,108 @@ impl Source<'_> {
     }
 }
 
-/// The places for the measurements of an image's vectors.
+/// Rows on the device that are made ready for the list scan: all rows of an image, or some that are on their way to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Measured<'a> {
+    /// The image, with centroids and tables.
     pub image: &'a Image,
-    /// The bits of the greatest component: one word.
+    /// Codes, [`Stored::row_bytes`] each.
+    pub codes: Ptr<u8>,
+    pub row_count: u32,
+    /// The list of each row, `NO_ROW` for padding; empty for [`Measuring::Operands`].
+    pub row_lists: Ptr<u32>,
+    /// The bits of the greatest component of all rows of the image: one word.
     pub greatest: PtrMut<u32>,
+    /// f16 operands, [`Image::f16_stride`] components each; empty for [`Measuring::Codes`].
+    pub operands: PtrMut<u16>,
     /// The value that a scan adds to the product of each row.
     pub values: PtrMut<f32>,
-    /// The bits of the greatest norm and residual: two words.
+    /// The bits of the greatest norm and residual of all rows of the image: two words.
     pub bounds: PtrMut<u32>,
 }
 
 impl Measured<'_> {
-    /// The launch that measures the rows, with an empty `row_lists`.
-    pub fn launch(&self) -> MeasureCodes {
-        let &Measured { image, values, bounds, .. } = self;
-        let stored = &image.stored;
-        MeasureCodes {
-            codes: stored.rows,
-            code_bytes: stored.row_bytes,
-            bits: stored.bits,
-            width: stored.width,
-            dim: image.dim,
-            codebooks: stored.codebooks,
-            centroids: image.centroids,
-            row_lists: Ptr::empty(),
-            row_count: image.rows,
+    /// The rows as vectors of this element type, none of which is padding.
+    fn unprepared(&self, element: ElementType) -> Unprepared {
+        let image = self.image;
+        Unprepared {
+            element,
+            rows: self.codes,
+            count: self.row_count,
+            padded: self.row_count,
+            stride: image.stride(),
             centre: image.centre,
             metric: image.row_metric(),
-            greatest: image.greatest,
-            offsets: stored.offsets,
-            halves: stored.halves,
-            values,
-            bounds,
+            greatest: self.greatest,
+        }
+    }
+
+    /// Raises the greatest component to that of the rows, if the scale follows from it.
+    ///
+    /// # Safety
+    /// The arrays are as long as the fields say, and the tables from which codes are decoded are in the image.
+    pub unsafe fn raise_greatest(&self, on: OnStream<'_>) -> Result<()> {
+        let &Measured { image, codes, row_count, row_lists, greatest, .. } = self;
+        match image.stored.measuring {
+            // SAFETY: as the caller promises.
+            Measuring::Operands(element) => unsafe { greatest_of(on.runtime, on.stream, self.unprepared(element)) },
+            Measuring::Codes { scaled: false, .. } => Ok(()),
+            Measuring::Codes { scaled: true, .. } => {
+                let launch = GreatestCode {
+                    codes,
+                    code_bytes: image.stored.row_bytes,
+                    bits: image.stored.bits,
+                    width: image.stored.width,
+                    dim: image.dim,
+                    codebooks: image.stored.codebooks,
+                    centroids: image.centroids,
+                    row_lists,
+                    row_count,
+                    centre: image.centre,
+                    greatest,
+                };
+                let config = launch.config(on.runtime.limits().multiprocessors);
+                // SAFETY: as the caller promises.
+                unsafe { on.runtime.launch(on.stream, &GreatestCode::KERNEL, config, launch) }
+            }
+        }
+    }
+
+    /// Writes the operands and the value of each row, and raises the bounds.
+    ///
+    /// # Safety
+    /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of operands.
+    pub unsafe fn measure(&self, on: OnStream<'_>) -> Result<()> {
+        let &Measured { image, codes, row_count, row_lists, greatest, operands, values, bounds } = self;
+        let stored = &image.stored;
+        match stored.measuring {
+            Measuring::Operands(element) => {
+                let to = prepared(image, operands, values, bounds);
+                // SAFETY: as the caller promises.
+                unsafe { prepare_rows(on.runtime, on.stream, self.unprepared(element), to) }
+            }
+            Measuring::Codes { by, .. } => {
+                let launch = MeasureCodes {
+                    codes,
+                    code_bytes: stored.row_bytes,
+                    bits: stored.bits,
+                    width: stored.width,
+                    dim: image.dim,
+                    codebooks: stored.codebooks,
+                    centroids: image.centroids,
+                    row_lists,
+                    row_count,
+                    centre: image.centre,
+                    metric: image.row_metric(),
+                    greatest: greatest.into(),
+                    offsets: stored.offsets,
+                    halves: stored.halves,
+                    values,
+                    bounds,
+                };
+                // SAFETY: as the caller promises.
+                unsafe { on.runtime.launch(on.stream, by, launch.config(), launch) }
+            }
         }
     }
 }
@@ -294,7 +395,24 @@ pub(super) struct Resident {
     pub longest: Vec<u64>,
     /// Number of vectors of the longest list.
     pub longest_list: u32,
+    pub(super) storage: Storage,
+    pub(super) parts: ImageParts,
+    /// The bits of the greatest component, from which the scale follows.
+    pub(super) greatest: u32,
     _memory: Memory,
+}
+
+/// The parts of an image that change with the vectors.
+#[derive(Clone, Copy)]
+pub(super) struct ImageParts {
+    pub stored: StoredParts,
+    pub values: PtrMut<f32>,
+    pub ranks: PtrMut<u32>,
+    pub starts: PtrMut<u32>,
+    pub lengths: PtrMut<u32>,
+    /// As [`Measured::greatest`] and [`Measured::bounds`].
+    pub greatest: PtrMut<u32>,
+    pub bounds: PtrMut<u32>,
 }
 
 /// The places of the parts of an image.
@@ -384,6 +502,19 @@ impl<'a> ImagePlan<'a> {
         }
     }
 
+    /// The parts of the image in `memory` that change with the vectors.
+    fn parts(&self, memory: Scratch) -> ImageParts {
+        ImageParts {
+            stored: self.stored.parts(memory),
+            values: memory.at(self.values),
+            ranks: memory.at(self.ranks),
+            starts: memory.at(self.starts),
+            lengths: memory.at(self.lengths),
+            greatest: memory.at(self.greatest().0),
+            bounds: memory.at(self.bounds.part(0, 2)),
+        }
+    }
+
     /// Copies the index to the device.
     ///
     /// # Safety
@@ -446,7 +577,17 @@ impl<'a> ImagePlan<'a> {
             if !self.stored.fixed_scale() {
                 greatest_of(runtime, stream, centroids)?;
             }
-            self.stored.prepare(on, memory, Measured { image, greatest, values, bounds })?;
+            let all = Measured {
+                image,
+                codes: image.stored.rows,
+                row_count: image.rows,
+                row_lists: Ptr::empty(),
+                greatest,
+                operands: PtrMut::empty(),
+                values,
+                bounds,
+            };
+            self.stored.prepare(on, memory, all)?;
             let (f16_centroids, values) = (memory.at(self.f16_centroids), memory.at(self.centroid_values));
             prepare_rows(runtime, stream, centroids, prepared(image, f16_centroids, values, centroid_bounds))
         }
@@ -469,11 +610,27 @@ pub(crate) fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bo
 }
 
 impl Resident {
-    /// Copies the index to the device and prepares it for scans, within `budget` bytes. The index has vectors, and the caller has made
-    /// their directory if the ids need one, because this function must not use the thread pool.
-    pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Resident> {
+    /// Copies the index to the device and prepares it for scans, within `budget` bytes; without room for growth if that exceeds the budget.
+    /// The index has vectors, and the caller has made their directory if the ids need one, because this function must not use the thread
+    /// pool.
+    pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64, growth: Growth) -> Result<Resident> {
+        match Resident::with_growth(runtime, stream, view, budget, growth) {
+            Err(Error::OutOfDeviceMemory { .. } | Error::TooManyRows { .. }) if growth != Growth::None => {
+                Resident::with_growth(runtime, stream, view, budget, Growth::None)
+            }
+            made => made,
+        }
+    }
+
+    fn with_growth(
+        runtime: &Runtime,
+        stream: &Stream,
+        view: &View<'_>,
+        budget: u64,
+        growth: Growth,
+    ) -> Result<Resident> {
         let lengths: Vec<u32> = (0..view.list_count()).map(|list| view.length(list) as u32).collect();
-        let storage = Storage::new(lengths)?;
+        let storage = Storage::new(lengths, growth)?;
         let plan = ImagePlan::new(view, &storage, budget);
         let bytes = plan.bytes as u64;
         if bytes > budget {
@@ -482,23 +639,46 @@ impl Resident {
         let started = events::Started::now();
         let memory = runtime.allocate(plan.bytes)?;
         let (on, scratch) = (OnStream { runtime, stream }, runtime.scratch(&memory));
-        let image = plan.image(scratch);
+        let (image, parts) = (plan.image(scratch), plan.parts(scratch));
+        let mut greatest = [0];
         // SAFETY: the memory was allocated for the plan, and the plan was made for the index.
         unsafe {
             plan.copy_to_device(on, scratch, view, &storage)?;
             plan.prepare(on, scratch, &image)?;
+            runtime.copy_to_host(stream, &mut greatest, parts.greatest)?;
         }
         runtime.synchronize(stream)?;
         events::uploaded("image of an inverted file", || runtime.describe(), bytes, &started);
-        let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
-        longest.sort_unstable_by(|a, b| b.cmp(a));
+        let mut made = Resident {
+            version: view.version(),
+            image,
+            bytes,
+            longest: Vec::new(),
+            longest_list: 0,
+            storage,
+            parts,
+            greatest: greatest[0],
+            _memory: memory,
+        };
+        made.note_lengths();
+        Ok(made)
+    }
+
+    /// Computes what follows from the lengths of the lists.
+    pub(super) fn note_lengths(&mut self) {
+        let padded = self.storage.lengths.iter().map(|&length| u64::from(pairs::padded(length)));
+        self.longest.clear();
+        self.longest.extend(padded);
+        self.longest.sort_unstable_by(|a, b| b.cmp(a));
         let mut sum = 0;
-        for length in &mut longest {
+        for length in &mut self.longest {
             sum += *length;
             *length = sum;
         }
-        let longest_list = storage.longest();
-        Ok(Resident { version: view.version(), image, bytes, longest, longest_list, _memory: memory })
+        self.longest_list = self.storage.longest();
+        if let Some(tables) = &mut self.image.stored.tables {
+            tables.shape.longest_list = self.longest_list;
+        }
     }
 }
 
