@@ -9,16 +9,16 @@
 #   OUT        the record, such as benches/record/nvidia-h200/2000-01-01.csv
 #   DATA       folder of base.fbin, query.fbin, gt.ibin; made there by clustered.py if it has none (default: a temporary folder)
 #   TFLOPS     f16 matrix rate of the GPU, for the floors of exact and inverted-file search
-#   --parts    of select,exact,ivf,kmeans: the grids to run (default: all)
+#   --parts    of select,exact,ivf,kmeans,graph: the grids to run (default: all)
 #   --peers    of torch,raft,faiss,flashlib,cuvs: who stands beside us (default: all that are there; none: - )
-#   --seconds  after so many a peer's inverted-file program starts no further case (default 120)
+#   --seconds  after so many a peer's program of inverted files or graphs starts no further case (default 120)
 # Environment: REVISION, for the record; PYTHON (default python3); RAFT_WHEELS, folder of RAFT's wheels.
 set -euo pipefail
 usage() {
     sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2
     exit 2
 }
-parts=select,exact,ivf,kmeans peers=torch,raft,faiss,flashlib,cuvs seconds=120
+parts=select,exact,ivf,kmeans,graph peers=torch,raft,faiss,flashlib,cuvs seconds=120
 while [[ ${1:-} == --* ]]; do
     [[ $# -ge 2 ]] || usage
     case $1 in
@@ -88,6 +88,16 @@ if part ivf || part kmeans; then
     fi
     if peer cuvs && has cuVS 'import cuvs, rmm'; then
         "$python" "$here/cuvs_ivf.py" "${both[@]}" || failed=1
+    fi
+fi
+if part graph; then
+    "$grid" kinds "${ours[@]}" --data "$data" --encodings flat --batches 1,10,100 || failed=1
+    both=("${about[@]}" --data "$data" --seconds "$seconds")
+    if peer flashlib && has FlashLib 'import flashlib'; then
+        "$python" "$here/flashlib_graph.py" "${both[@]}" || failed=1
+    fi
+    if peer cuvs && has cuVS 'import cuvs, rmm'; then
+        "$python" "$here/cuvs_graph.py" "${both[@]}" || failed=1
     fi
 fi
 echo

@@ -212,6 +212,64 @@ class Ivf:
             self.record.add(case, 0, times, objective=objective(found[0]))
 
 
+# Of the graph's grid: widths of the beam, results, batches below all queries.
+BEAMS, GRAPH_BATCHES = (16, 32, 64, 128, 256), (1, 10, 100)
+
+
+def graph_arguments(parser):
+    """The options that the programs of graphs share."""
+    numbers = lambda text: tuple(int(number) for number in text.split(","))
+    for name in ("data", "date", "out"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--degree", type=int, default=32)
+    parser.add_argument("--beams", type=numbers, default=BEAMS)
+    parser.add_argument("--k", type=numbers, default=DEPTHS)
+    parser.add_argument("--batches", type=numbers, default=GRAPH_BATCHES)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no case after so many")
+
+
+class GraphGrid:
+    """The graph's grid of one library: a row for the build, and one for each beam with all queries and with a few."""
+
+    def __init__(self, options, record, base, query, truth, drain, host):
+        """`drain` waits for the device; `host` makes a numpy array of what a search returns."""
+        self.options, self.record, self.query, self.truth = options, record, query, truth
+        self.case = "graph {}x{} {} degree={}".format(*base.shape, element(base), options.degree)
+        self.drain, self.host = drain, host
+        self.end = time.monotonic() + options.seconds
+
+    def built(self, build):
+        """Records the second run of `build`; the first one loads or compiles kernels."""
+        build()
+        self.drain()
+        start = time.perf_counter()
+        index = build()
+        self.drain()
+        self.record.add(f"build {self.case}", 0, [1e3 * (time.perf_counter() - start)])
+        return index
+
+    def sweep(self, search):
+        """`search(queries, k, beam)` for every batch, k and beam that is at least k."""
+        o = self.options
+        small = [(batch, 10, 50) for batch in o.batches if batch < len(self.query)]
+        for batch, k, repeat in [(len(self.query), k, o.repeat) for k in o.k] + small:
+            for beam in o.beams:
+                name = f"{self.case} nq={batch} beam={beam}"
+                if beam < k:
+                    continue
+                if time.monotonic() > self.end:
+                    print(f"{name} k={k}: left out, {o.seconds:.0f} seconds are over", flush=True)
+                    continue
+                part, found = self.query[:batch], []
+
+                def work():
+                    found[:] = [search(part, k, beam)]
+
+                times = milliseconds(work, repeat, self.drain, warm=2)
+                self.record.add(name, k, times, recall(self.host(found[0]), self.truth, k))
+
+
 def objective(data, centroids):
     """What centroids cost, both tensors: the nearest found in f32, its squared distances in float64, summed."""
     norms, total = (centroids * centroids).sum(1), 0.0

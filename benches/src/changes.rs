@@ -1,11 +1,12 @@
-//! Changes of a flat index and searches right after them, and searches under filters.
+//! Changes of a flat index and of inverted files, searches right after them, and searches under filters.
 //!
 //! A change of one vector is made a thousand times; its row has the mean. Each change is followed by its opposite, so the index keeps its
 //! size. A search under a filter is compared, to the bit, with one of an index that has only the accepted vectors.
 
 use std::time::Instant;
 
-use warpann::{FlatIndex, Metric, Neighbors, SearchOptions};
+use warpann::ivf::Encoding;
+use warpann::{FlatIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
 
 use crate::ivf::milliseconds;
 use crate::machine::Machine;
@@ -27,12 +28,20 @@ pub struct Args {
     /// Queries of a search.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     queries: u32,
+    /// Encodings of the inverted files that are measured after the flat index.
+    #[arg(long, value_delimiter = ',', default_value = "flat")]
+    ivf: Vec<Encoding>,
+    /// Lists of the inverted files; by default the square root of the number of vectors, to a power of two.
+    #[arg(long)]
+    lists: Option<usize>,
 }
 
 /// Number of neighbours of a query.
 const K: usize = 10;
 /// Vectors of a batch of changes.
 const BATCH: usize = 1_000;
+/// Lists that a search of inverted files reads.
+const PROBES: usize = 8;
 /// A filter accepts one of this number of vectors.
 const ACCEPTED: [u64; 5] = [1, 2, 10, 100, 1_000];
 
@@ -46,10 +55,21 @@ pub fn run(args: &Args) -> Outcome<bool> {
     let mut index = FlatIndex::<f32>::new(dim, Metric::L2, machine.device())?;
     index.add(&base)?;
     let mut record = Record::open(&args.common, &machine)?;
-    let mut job = Job { args, machine: &machine, record: &mut record, base: &base, queries: &queries, dim };
+    let kind = String::new();
+    let mut job = Job { args, machine: &machine, record: &mut record, base: &base, queries: &queries, dim, kind };
     job.single_changes(&mut index)?;
     job.batches_of_changes(&mut index)?;
     job.filters(&index)?;
+    drop(index);
+    for &encoding in &args.ivf {
+        let lists = args.lists.unwrap_or((n as f64).sqrt() as usize).next_power_of_two().min(n / 4);
+        let mut index = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(machine.device()).build()?;
+        index.train(&base)?;
+        index.add(&base)?;
+        job.kind = format!(" ivf-{encoding} lists={lists} probes={PROBES}");
+        job.single_changes(&mut index)?;
+        job.batches_of_changes(&mut index)?;
+    }
     Ok(record.all_verified())
 }
 
@@ -60,11 +80,13 @@ struct Job<'a> {
     base: &'a [f32],
     queries: &'a [f32],
     dim: usize,
+    /// The kind of index, as a part of the names of cases: empty for a flat index.
+    kind: String,
 }
 
 impl Job<'_> {
     fn add(&mut self, what: &str, k: usize, milliseconds: Vec<f64>, bytes: f64, verified: bool) -> Outcome {
-        let case = format!("changes {}x{} f32 {what}", self.base.len() / self.dim, self.dim);
+        let case = format!("changes {}x{} f32{} {what}", self.base.len() / self.dim, self.dim, self.kind);
         let memory_floor_ms = self.machine.floor_ms(bytes);
         self.record.add(Measured { case, k, milliseconds, memory_floor_ms, verified, ..Measured::default() })
     }
@@ -74,7 +96,7 @@ impl Job<'_> {
     }
 
     /// One vector out, and in again.
-    fn single_changes(&mut self, index: &mut FlatIndex<f32>) -> Outcome {
+    fn single_changes(&mut self, index: &mut impl Index<f32>) -> Outcome {
         let (base, dim) = (self.base, self.dim);
         let n = base.len() / dim;
         let count = if self.machine.gpu.is_some() { 20 } else { BATCH };
@@ -98,7 +120,7 @@ impl Job<'_> {
     }
 
     /// Searches, alone and right after a batch of changes.
-    fn batches_of_changes(&mut self, index: &mut FlatIndex<f32>) -> Outcome {
+    fn batches_of_changes(&mut self, index: &mut impl Index<f32>) -> Outcome {
         let (base, queries, dim) = (self.base, self.queries, self.dim);
         let n = base.len() / dim;
         let batch = BATCH.min(n / 2);
@@ -107,10 +129,11 @@ impl Job<'_> {
         let rows =
             |ids: &[u64]| ids.iter().flat_map(|&id| &base[id as usize * dim..][..dim]).copied().collect::<Vec<f32>>();
         let bytes = size_of_val(base) as f64;
-        let expected = index.search(queries, K)?;
+        let options = SearchOptions::new().probes(PROBES);
+        let expected = index.search_with(queries, K, &options)?;
         let nq = queries.len() / dim;
 
-        let times = milliseconds(self.repeat(20), || Ok(index.search(queries, K).map(drop)?))?;
+        let times = milliseconds(self.repeat(20), || Ok(index.search_with(queries, K, &options).map(drop)?))?;
         self.add(&format!("search nq={nq}"), K, times, bytes, true)?;
         for (what, ids) in [("spread", spread), ("last", last.collect())] {
             let rows = rows(&ids);
@@ -118,16 +141,16 @@ impl Job<'_> {
             for _ in 0..self.repeat(10) {
                 let start = Instant::now();
                 index.remove(&ids)?;
-                index.search(queries, K)?;
+                index.search_with(queries, K, &options)?;
                 removing.push(1e3 * start.elapsed().as_secs_f64());
                 let start = Instant::now();
                 index.add_with_ids(&rows, &ids)?;
-                index.search(queries, K)?;
+                index.search_with(queries, K, &options)?;
                 adding.push(1e3 * start.elapsed().as_secs_f64());
             }
             removing.sort_by(f64::total_cmp);
             adding.sort_by(f64::total_cmp);
-            let verified = same_bits(&index.search(queries, K)?, &expected);
+            let verified = same_bits(&index.search_with(queries, K, &options)?, &expected);
             self.add(&format!("remove {batch} {what}, search nq={nq}"), K, removing, bytes, verified)?;
             self.add(&format!("add {batch} {what}, search nq={nq}"), K, adding, bytes, verified)?;
         }

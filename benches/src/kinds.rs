@@ -51,6 +51,9 @@ pub struct Args {
     /// Widths of the beam in our graph to measure.
     #[arg(long, value_delimiter = ',', default_value = "16,32,64,128,256", value_parser = count)]
     beams: Vec<usize>,
+    /// Sizes of small batches to measure as well, at k = 10.
+    #[arg(long, value_delimiter = ',', value_parser = count)]
+    batches: Vec<usize>,
     /// Queries in the KD-tree, which reads nearly all vectors for each where there are many dimensions.
     #[arg(long, default_value_t = 100, value_parser = count)]
     tree_queries: usize,
@@ -60,6 +63,8 @@ pub struct Args {
 const DEPTHS: [usize; 3] = [1, 10, 100];
 /// Results of a single query.
 const LATENCY_K: usize = 10;
+/// Runs of a small batch.
+const BATCH_RUNS: usize = 50;
 /// Single queries that are timed.
 const LATENCY_QUERIES: usize = 200;
 /// Queries whose answers are compared with float64, if the batch has them.
@@ -337,6 +342,18 @@ impl<T: Element> Table<'_, T> {
                 memory_floor_ms: floor(count, k),
                 recall: line.recall[place],
                 verified,
+                ..Measured::default()
+            })?;
+        }
+        for &batch in self.grid.args.batches.iter().filter(|&&batch| batch < count) {
+            let times = milliseconds(repeat.unwrap_or(BATCH_RUNS), || search(0, batch, LATENCY_K).map(drop))?;
+            self.record.add(Measured {
+                peer: built.peer,
+                case: format!("{} nq={batch}{setting}", built.case),
+                k: LATENCY_K,
+                milliseconds: times,
+                memory_floor_ms: floor(batch, LATENCY_K),
+                verified: true,
                 ..Measured::default()
             })?;
         }

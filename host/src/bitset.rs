@@ -201,6 +201,28 @@ impl Bitset {
         range.clone().step_by(64).map(|from| self.some(from..range.end).count_ones() as usize).sum()
     }
 
+    /// Moves bit r to the place of the r-th set bit of `over`; the places between get clear bits. There must be as many bits as `over` has set
+    /// ones. O(bits / 64) for words of `over` that are all set, and O(bits) at most.
+    pub(crate) fn spread(&self, over: &Bitset) -> Bitset {
+        let mut first = 0;
+        let word = |&places: &u64| {
+            let count = places.count_ones() as usize;
+            let mut bits = if count > 0 { self.some(first..first + count) } else { 0 };
+            first += count;
+            if places == u64::MAX {
+                return bits;
+            }
+            let (mut left, mut word) = (places, 0);
+            while bits != 0 {
+                let place = left & left.wrapping_neg();
+                word |= if bits & 1 == 1 { place } else { 0 };
+                (left, bits) = (left ^ place, bits >> 1);
+            }
+            word
+        };
+        Bitset { words: over.words.iter().map(word).collect(), len: over.len, made_for: None }
+    }
+
     /// The first bits of `range`, at most 64, with the first of them lowest; the other bits are clear.
     fn some(&self, range: Range<usize>) -> u64 {
         let (word, place) = (range.start / 64, range.start % 64);
@@ -277,6 +299,9 @@ mod tests {
                 expected.extend_from_slice(&bits[range]);
             }
             assert_eq!(some, expected.into_iter().collect());
+            let mut taken = (0..).map(|bit| bit % 3 != 1);
+            let spread: Bitset = bits.iter().map(|&place| place && taken.next().unwrap_or(false)).collect();
+            assert_eq!((0..set.count_ones()).map(|bit| bit % 3 != 1).collect::<Bitset>().spread(&set), spread);
         }
     }
     #[test]

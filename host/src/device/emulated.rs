@@ -16,6 +16,20 @@ pub(crate) struct Emulator;
 /// The stream of the emulator. Its operations finish before they return.
 pub(crate) struct Immediate;
 
+#[cfg(test)]
+thread_local! {
+    /// Number of bytes that this thread has copied to emulated devices.
+    static SENT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// The number of bytes that `work` copies to emulated devices on this thread.
+#[cfg(test)]
+pub(crate) fn bytes_sent(work: impl FnOnce()) -> u64 {
+    let before = SENT.get();
+    work();
+    SENT.get() - before
+}
+
 impl Backend for Emulator {
     type Memory = Buffer<U32x4>;
     type Stream = Immediate;
@@ -69,6 +83,8 @@ impl Backend for Emulator {
         if rows == 0 {
             return Ok(());
         }
+        #[cfg(test)]
+        SENT.set(SENT.get() + (rows * row_bytes) as u64);
         // SAFETY: the caller promises that `to` has room, and nothing is launched before `write` returns.
         let to = unsafe { std::slice::from_raw_parts_mut(to, rows * row_bytes) };
         // A third of the rows at a time, so that small uploads have several pieces.

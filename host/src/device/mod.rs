@@ -39,6 +39,8 @@ pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
 mod driver;
 mod emulated;
+#[cfg(test)]
+pub(crate) use emulated::bytes_sent;
 pub mod info;
 pub(crate) mod lanes;
 pub(crate) mod limits;

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::row_ids::{Room, RowIds};
 use super::{FlatIndex, MOVED_BYTES, Version};
 use crate::ids::ascending;
+use crate::ids::row_ids::{Room, RowIds};
 use crate::random::gather;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, VectorSliceMut};
@@ -218,7 +218,7 @@ impl<T: Element> FlatIndex<T> {
                     Source::Row(row) => self.rows.id(row),
                     Source::New(at) => ids[at],
                 };
-                arranged.rows = RowIds::of(&sources.iter().map(id).collect::<Vec<u64>>())?;
+                arranged.rows = RowIds::of(sources.iter().map(id).collect());
                 *self = arranged;
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! The exact index: a search compares each query with every vector and returns exactly the k best.
 //!
-//! This file and `changes` check arguments once for all back ends, and `device` those of searches in device memory. `row_ids` keeps the ids. The
+//! This file and `changes` check arguments once for all back ends, and `device` those of searches in device memory. [`crate::ids`] keeps the ids. The
 //! back ends know only rows: `cpu`, `gpu` (GPUs and their emulator) and `grid` (several devices).
 
 mod changes;
@@ -9,7 +9,6 @@ pub(crate) mod cpu;
 pub mod device;
 pub(crate) mod gpu;
 pub(crate) mod grid;
-mod row_ids;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -21,10 +20,10 @@ use half::{bf16, f16};
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
-pub(crate) use self::row_ids::RowIds;
 use crate::device::lanes::Lanes;
 use crate::device::open::open;
 use crate::device::runtime::Runtime;
+use crate::ids::row_ids::RowIds;
 use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
@@ -411,7 +410,7 @@ impl<T: Element> FlatIndex<T> {
         let live = self.rows.live();
         let Some(filter) = options.filter else { return Ok(live.map(Cow::Borrowed)) };
         filter.check(self.len(), || self.rows.stamp())?;
-        Ok(Some(if live.is_none() { Cow::Borrowed(filter) } else { Cow::Owned(self.rows.accepted(filter)) }))
+        Ok(Some(self.rows.accepted(filter)))
     }
 
     /// The ids of the rows, for an index that adds to the rows.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::encoding::Codec;
-use super::lists::{Directory, Lists};
+use super::lists::{Changes, Directory, Lists};
 use super::{Bitset, Scan};
 use crate::neighbors::RangeNeighbors;
 use crate::shards::share;
@@ -15,8 +15,7 @@ use crate::{Device, ElementType, Metric, Result};
 /// An index, or one shard of it, as a back end sees it: trained, with at least one vector.
 ///
 /// A shard has a contiguous part of every list; the lengths of the parts differ by one at most. The shards with the longer parts change
-/// from list to list, so that short lists do not all give their vectors to the same shards. Locations, ranks and ids are those of the whole
-/// index.
+/// from list to list, so that short lists do not all give their vectors to the same shards. Ranks and ids are those of the whole index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     /// Number of components of a vector.
@@ -33,14 +32,17 @@ pub(crate) struct View<'a> {
     pub(super) lists: &'a Lists,
     /// Number of this shard, and number of shards.
     pub(super) shard: (usize, usize),
-    /// A number that changes with every change of the index, and differs between indexes: an image of another version is stale.
-    pub(crate) version: u64,
 }
 
 impl<'a> View<'a> {
     /// Shard `shard` of `shards` of an index. The back end of the shard must see no other shard of the same version.
     pub(crate) fn part(&self, shard: usize, shards: usize) -> View<'a> {
         View { shard: (shard, shards), ..*self }
+    }
+
+    /// Whether this is the whole index, not a shard of several.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.shard.1 == 1
     }
 
     /// Number of lists.
@@ -53,7 +55,17 @@ impl<'a> View<'a> {
         self.lists.code_bytes()
     }
 
-    /// Locations and ranks of all vectors of the index.
+    /// A number that changes with every change of the index, and differs between indexes: an image of another version is stale.
+    pub(crate) fn version(&self) -> u64 {
+        self.lists.version()
+    }
+
+    /// What has changed in the whole index since `version`; `None` if that is no longer known.
+    pub(crate) fn changes_since(&self, version: u64) -> Option<Changes> {
+        self.lists.changes_since(version)
+    }
+
+    /// Ranks and addresses of all vectors of the index.
     pub(crate) fn directory(&self) -> &'a Directory {
         self.lists.directory()
     }
@@ -71,7 +83,7 @@ impl<'a> View<'a> {
 
     /// Number of vectors here. O(1) for a whole index, O(lists) for a shard.
     pub(crate) fn len(&self) -> usize {
-        if self.shard.1 == 1 {
+        if self.is_whole() {
             return self.lists.len();
         }
         (0..self.list_count()).map(|list| self.length(list)).sum()
@@ -101,17 +113,10 @@ impl<'a> View<'a> {
         &self.lists.codes(list)[places.start * self.code_bytes()..places.end * self.code_bytes()]
     }
 
-    /// The location of the first vector of a list that is here.
+    /// The ranks of a list's vectors that are here, in the order of the codes.
     #[inline]
-    pub(crate) fn first_location(&self, list: usize) -> u32 {
-        self.directory().range(list).start + self.places(list).start as u32
-    }
-
-    /// The list of a location that is here, and the place among the list's vectors here.
-    #[inline]
-    pub(crate) fn place(&self, location: u32) -> (usize, usize) {
-        let (list, place) = self.directory().place(location);
-        (list, place - self.places(list).start)
+    pub(crate) fn ranks(&self, list: usize) -> &'a [u32] {
+        &self.directory().ranks(list)[self.places(list)]
     }
 
     /// The metric of canonical distances between queries and stored vectors.
@@ -137,7 +142,7 @@ pub(crate) struct SearchRequest<'a> {
     pub(crate) queries: VectorSlice<'a>,
     /// Number of lists to search for each query, from 1 to the number of lists.
     pub(crate) probes: usize,
-    /// The vectors that a search may return: bit r for the vector of rank r ([`Lists::directory`]).
+    /// The vectors that a search may return: bit r for the vector of rank r ([`Directory`]).
     pub(crate) filter: Option<&'a Bitset>,
     /// How the lists are read.
     pub(crate) scan: Scan,

@@ -23,7 +23,8 @@
 //! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search: lists · dim for the
 //! probes of a query, and dim · (vectors in the probed lists). These are about probes / lists of all vectors, and more if the lists differ
 //! in length ([`IvfStatistics::imbalance`] is this factor). Memory: 8 bytes for the id and the bytes of the code ([`Encoding`]) for each
-//! vector. Vectors that do not fit into memory can be added in batches ([`IvfIndex::add_batches`]) or generated on the device that codes
+//! vector. The first search or change adds a table of 12 bytes for each vector, or 20 if the ids are not 0, 1, 2, ..; with it a vector is
+//! found, replaced and removed in O(log n). Vectors that do not fit into memory can be added in batches ([`IvfIndex::add_batches`]) or generated on the device that codes
 //! them ([`IvfIndex::add_generated`]). A device needs 12 bytes for each vector in addition to the code (16 under squared L2).
 
 mod backend;
@@ -43,7 +44,6 @@ mod update;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use self::backend::{IvfBackend, SearchRequest, View};
 use self::encoding::Codec;
@@ -126,8 +126,8 @@ pub(crate) struct Trained {
 /// An inverted-file index over vectors of one dimension and element type. The [module](self) defines its results.
 ///
 /// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`; any number of threads may search at the same time.
-/// The vectors are in host memory. A GPU has an image of all vectors, or of its shard ([`Placement`]); the first search after a change
-/// makes the image.
+/// The vectors are in host memory. A GPU has an image of all vectors, or of its shard ([`Placement`]), which the first search makes. The
+/// first search after a change sends the changed vectors; all of them if they are many, if their lists have no room left, or for a shard.
 ///
 /// ```
 /// use warpann::ivf::{Encoding, IvfIndex};
@@ -157,7 +157,6 @@ pub struct IvfIndex<T: Element = f32> {
     trained: Option<Trained>,
     lists: Lists,
     probes: usize,
-    version: u64,
     backend: Box<dyn IvfBackend>,
     element: PhantomData<T>,
 }
@@ -254,8 +253,7 @@ impl<T: Element> IvfIndexBuilder<T> {
         let backend = open_ivf(&mut self.settings)?;
         let lists = Lists::new(0, self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE));
         let probes = self.settings.lists.isqrt().div_ceil(2);
-        let (settings, version) = (self.settings, next_version());
-        Ok(IvfIndex { settings, trained: None, lists, probes, version, backend, element: PhantomData })
+        Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, backend, element: PhantomData })
     }
 
     /// Builds an index of these settings with the contents of a file.
@@ -266,12 +264,6 @@ impl<T: Element> IvfIndexBuilder<T> {
         index.probes = probes;
         Ok(index)
     }
-}
-
-/// Returns a number that no index has had before.
-fn next_version() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<T: Element> IvfIndex<T> {
@@ -398,14 +390,14 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// Whether the index has a vector with this id. O(log len), and O(len) in the first call after a change.
+    /// Whether the index has a vector with this id. O(log len), and O(len) in the first call after very many vectors were added.
     pub fn contains(&self, id: u64) -> bool {
-        self.lists.directory().find(id).is_some()
+        self.lists.find(id).is_some()
     }
 
     /// All ids, ascending: bit r of a filter stands for the r-th id. O(len).
     pub fn ids(&self) -> Vec<u64> {
-        self.lists.directory().ids()
+        self.lists.all_ids()
     }
 
     /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
@@ -440,7 +432,6 @@ impl<T: Element> IvfIndex<T> {
             element: T::TYPE,
             lists: &self.lists,
             shard: (0, 1),
-            version: self.version,
         }
     }
 

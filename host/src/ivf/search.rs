@@ -73,6 +73,8 @@ impl<T: Element> IvfIndex<T> {
             return Ok(());
         }
         let view = self.view(self.trained_for("search")?);
+        let filter = request.filter.map(|filter| self.lists.accepted(filter));
+        let request = &SearchRequest { filter: filter.as_deref(), ..*request };
         let found = match request.filter {
             Some(filter) if widen && request.probes < self.lists() => {
                 self.search_widened(&view, (request, queries), filter, k, ids, distances)
@@ -99,9 +101,12 @@ impl<T: Element> IvfIndex<T> {
             request.queries.check_finite(Input::Queries)?;
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
         }
+        let filter = request.filter.map(|filter| self.lists.accepted(filter));
+        let request = SearchRequest { filter: filter.as_deref(), ..request };
         located(self.backend.range_search(&self.view(trained), &request, radius), request.queries)
     }
 
+    /// The checked options. Bit r of the filter still stands for the vector with the r-th id.
     fn request<'a>(&self, queries: &'a [T], options: &SearchOptions<'a>) -> Result<SearchRequest<'a>> {
         check_whole(queries, self.dim())?;
         let probes = options.probes.unwrap_or(self.probes).min(self.lists());

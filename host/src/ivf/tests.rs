@@ -2,7 +2,6 @@
 
 use test_random::Random;
 
-use super::lists::Bytes;
 use super::*;
 use crate::generate::Generator;
 use crate::{FlatIndex, Input, NONE, Neighbors};
@@ -131,120 +130,6 @@ fn codes_of_long_lists_are_found_as_they_are_reconstructed() {
     }
 }
 
-/// The contents of lists in the simplest form.
-#[derive(Default, Clone)]
-struct Plain(Vec<Vec<(u64, [u8; 3])>>);
-
-impl Plain {
-    fn same(&self, lists: &Lists) {
-        let mut ids: Vec<u64> = self.0.iter().flatten().map(|&(id, _)| id).collect();
-        let by_location = ids.clone();
-        ids.sort_unstable();
-        assert_eq!((lists.count(), lists.len(), lists.greatest_id()), (self.0.len(), ids.len(), ids.last().copied()));
-        let directory = lists.directory();
-        assert_eq!(directory.ids(), ids);
-        for (list, members) in self.0.iter().enumerate() {
-            assert_eq!(lists.length(list), members.len());
-            assert_eq!(lists.ids(list), members.iter().map(|&(id, _)| id).collect::<Vec<_>>());
-            assert_eq!(lists.codes(list), members.iter().flat_map(|&(_, code)| code).collect::<Vec<_>>());
-            for (place, &(id, _)) in members.iter().enumerate() {
-                assert_eq!(directory.find(id), Some((list, place)));
-                let location = directory.range(list).start + place as u32;
-                assert_eq!(directory.place(location), (list, place));
-                assert_eq!(by_location[location as usize], id);
-                let rank = directory.ranks()[location as usize];
-                assert_eq!((directory.id(rank), directory.rank(id)), (id, Some(rank)));
-                assert_eq!(ids[rank as usize], id);
-            }
-        }
-        for id in [0, 5, 1 << 40, u64::MAX] {
-            assert_eq!(directory.find(id).is_some(), ids.contains(&id));
-        }
-        assert_eq!(lists.find_any(&ids).is_some(), !ids.is_empty());
-    }
-
-    fn append(&mut self, lists: &mut Lists, labels: &[u32], ids: &[u64]) {
-        let codes: Vec<[u8; 3]> = ids.iter().map(|&id| [id as u8, (id >> 8) as u8, 7]).collect();
-        lists.append(labels, codes.as_flattened(), ids).unwrap();
-        for ((&label, &id), &code) in labels.iter().zip(ids).zip(&codes) {
-            self.0[label as usize].push((id, code));
-        }
-        self.same(lists);
-    }
-
-    fn remove(&mut self, lists: &mut Lists, ids: &[u64]) {
-        lists.remove(ids).unwrap();
-        self.0.iter_mut().for_each(|list| list.retain(|(id, _)| !ids.contains(id)));
-        self.same(lists);
-    }
-}
-
-fn some_lists() -> (Plain, Lists) {
-    let (mut plain, mut lists) = (Plain(vec![Vec::new(); 5]), Lists::new(5, 3));
-    plain.same(&lists);
-    plain.append(&mut lists, &[1, 1, 4, 0, 1], &[0, 1, 2, 3, 4]);
-    plain.append(&mut lists, &[4, 2, 1], &[5, 6, 7]);
-    plain.append(&mut lists, &[], &[]);
-    plain.append(&mut lists, &[2, 2, 0], &[1 << 40, 9, 1000]);
-    (plain, lists)
-}
-
-#[test]
-fn lists_hold_what_was_appended_and_not_removed() {
-    let (mut plain, mut lists) = some_lists();
-    plain.remove(&mut lists, &[0, 9]);
-    assert!(matches!(lists.remove(&[1, 9, 1000]), Err(Error::UnknownId { id: 9, len: 9 })));
-    plain.same(&lists);
-    plain.remove(&mut lists, &[1, 4, 7]);
-    plain.append(&mut lists, &[3, 1], &[0, 8]);
-    plain.remove(&mut lists, &[0, 2, 3, 5, 6, 8, 1000, 1 << 40]);
-    plain.append(&mut lists, &[3], &[0]);
-    // Enough rows for several threads to count them.
-    let labels: Vec<u32> = (0..67).map(|row| row * row % 5).collect();
-    plain.append(&mut lists, &labels, &(100..167).rev().collect::<Vec<_>>());
-}
-
-#[test]
-fn lists_of_a_mapped_file_become_our_own_when_they_change() {
-    let (plain, lists) = some_lists();
-    let mut bytes = vec![0; 8];
-    let mut ranges = Vec::new();
-    for list in 0..lists.count() {
-        bytes.resize(bytes.len().next_multiple_of(8), 0);
-        let ids = bytes.len();
-        bytes.extend_from_slice(bytemuck::cast_slice(lists.ids(list)));
-        let codes = bytes.len();
-        bytes.extend_from_slice(lists.codes(list));
-        ranges.push((codes..bytes.len(), ids..codes));
-    }
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), &bytes).unwrap();
-    let map = crate::io::open(file.path(), crate::io::Open::Map).unwrap().unwrap();
-    let mapped = |ranges: &[(std::ops::Range<usize>, std::ops::Range<usize>)]| {
-        let bytes = |range: &std::ops::Range<usize>, align| Bytes::of_file(&map, range.clone(), align).unwrap();
-        let parts = ranges.iter().map(|(codes, ids)| (bytes(codes, 1), bytes(ids, 8))).collect();
-        Lists::from_parts(3, parts)
-    };
-    plain.same(&mapped(&ranges).unwrap());
-    let (mut changed, mut lists) = (plain.clone(), mapped(&ranges).unwrap());
-    changed.append(&mut lists, &[1, 3], &[50, 51]);
-    changed.remove(&mut lists, &[6, 1000]);
-    let mut other = mapped(&ranges[..]).unwrap();
-    other.remove(&[0, 1, 2, 3, 4, 5, 6, 7, 9, 1000]).unwrap();
-    let mut third = Lists::new(5, 3);
-    third.append_lists(&other).unwrap();
-    assert_eq!((third.len(), third.ids(2)), (1, [1u64 << 40].as_slice()));
-    // Ranges that are outside of the file, not aligned, or not whole, and ids that occur twice.
-    assert!(Bytes::of_file(&map, 8..bytes.len() + 1, 1).is_none());
-    assert!(Bytes::of_file(&map, 9..17, 8).is_none());
-    let mut bad = ranges.clone();
-    bad[1].0.end -= 1;
-    assert!(matches!(mapped(&bad), Err(Error::WrongIds { .. })));
-    let mut twice = ranges.clone();
-    twice.push(ranges[1].clone());
-    assert!(matches!(mapped(&twice), Err(Error::DuplicateId { .. })));
-}
-
 #[test]
 fn adding_gives_each_vector_to_its_nearest_centroid_and_counts() {
     let mut index = IvfIndex::<f32>::builder(1, 3).device(Device::Cpu).build().unwrap();
@@ -328,11 +213,11 @@ fn coding_cuts_batches_to_the_budget() {
     index.add_generated(&generator, 0..200).unwrap();
     index.add(&generator.rows(200, 400)).unwrap();
     same_lists(&index, &expected);
-    let version = index.version;
+    let version = index.lists.version();
     index.settings.budget = Some(10_000);
     let error = index.add(&generator.rows(600, 1)).unwrap_err();
     assert!(matches!(error, Error::OutOfDeviceMemory { available: 10_000, .. }), "{error}");
-    assert_eq!((index.len(), index.version), (600, version));
+    assert_eq!((index.len(), index.lists.version()), (600, version));
 }
 
 #[test]

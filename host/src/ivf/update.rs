@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::coder::{Coded, Coder};
 use super::encoding::Training;
-use super::{IvfIndex, Lists, next_version};
+use super::{IvfIndex, Lists};
 use crate::generate::Generator;
 use crate::ids::ascending;
 use crate::kmeans::KMeans;
@@ -64,7 +64,6 @@ impl<T: Element> IvfIndex<T> {
         let trained = scheme.train(Training { kmeans, rows, metric, seed, device }).map_err(named)?;
         self.lists = Lists::new(lists, self.lists.code_bytes());
         self.trained = Some(trained);
-        self.version = next_version();
         Ok(())
     }
 
@@ -83,7 +82,9 @@ impl<T: Element> IvfIndex<T> {
         self.append(rows, &ids)
     }
 
-    /// Appends the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. O(rows · lists · dim).
+    /// Appends the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. O(rows · lists · dim) if
+    /// the ids lie above those in the index, or come back after they were removed. If an id lies between others, the call also numbers the
+    /// vectors anew, O(len), so add many of such ids in one call.
     ///
     /// # Errors
     /// [`Error::NotTrained`], [`Error::WrongIds`], [`Error::ReservedId`], [`Error::DuplicateId`], [`Error::RaggedVectors`],
@@ -112,9 +113,7 @@ impl<T: Element> IvfIndex<T> {
             return Ok(());
         }
         let Coded { labels, codes } = Coder::new(&self.settings, trained)?.code(rows)?;
-        self.lists.append(&labels, &codes, ids)?;
-        self.version = next_version();
-        Ok(())
+        self.lists.append(&labels, &codes, ids)
     }
 
     /// Appends the vectors of several batches, each row-major, with ids that count up as those of [`add`](Self::add). The index is the same
@@ -151,9 +150,6 @@ impl<T: Element> IvfIndex<T> {
     /// Appends the batches that `next` codes, in order, until it returns `None`. The ids count up.
     fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
         self.trained_for("add")?;
-        // The version changes before the lists do. So even if this call ends early, no back end takes an image of the old lists for the new
-        // ones.
-        self.version = next_version();
         let IvfIndex { settings, trained, lists, .. } = self;
         let Some(trained) = trained else { return Ok(()) };
         let coder = Coder::new(settings, trained)?;
@@ -185,24 +181,23 @@ impl<T: Element> IvfIndex<T> {
         check_rows(self.len() as u64 + more as u64, MAX_ROWS)
     }
 
-    /// Removes the vectors with these ids, in any order. O(len · log ids).
+    /// Removes the vectors with these ids, in any order. O(ids · (log len + bytes of a code)) amortised, and O(len) in the first call after
+    /// very many vectors were added.
     ///
     /// # Errors
-    /// [`Error::UnknownId`] if the index has no such id, [`Error::DuplicateId`] if `ids` has one twice.
+    /// [`Error::UnknownId`] if the index has no such id, [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
     pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
-        self.lists.remove(&ascending(ids)?)?;
-        self.version = next_version();
-        Ok(())
+        self.lists.remove(&ascending(ids)?)
     }
 
     /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of
-    /// removed vectors. O(len · log ids).
+    /// removed vectors.
     ///
     /// # Errors
-    /// [`Error::DuplicateId`] if `ids` has one twice.
+    /// [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
     pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
         let mut present = ascending(ids)?;
         present.retain(|&id| self.contains(id));
@@ -211,7 +206,7 @@ impl<T: Element> IvfIndex<T> {
     }
 
     /// Adds the vectors of `rows` as [`add_with_ids`](Self::add_with_ids), and replaces those whose ids the index has. Returns the number of
-    /// replaced vectors. O(rows · lists · dim + len · log rows).
+    /// replaced vectors. O(rows · lists · dim), with the exceptions of [`add_with_ids`](Self::add_with_ids).
     ///
     /// # Errors
     /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error.
@@ -232,25 +227,17 @@ impl<T: Element> IvfIndex<T> {
         let trained = self.trained_for("upsert")?;
         self.check_room(count - known.len())?;
         let Coded { labels, codes } = Coder::new(&self.settings, trained)?.code(rows)?;
-        let (old_labels, old_codes) = self.lists.coded(&known)?;
-        self.version = next_version();
-        self.lists.remove(&known)?;
-        if let Err(error) = self.lists.append(&labels, &codes, ids) {
-            // The lists still have the memory that these vectors had.
-            self.lists.append(&old_labels, &old_codes, &known)?;
-            return Err(error);
-        }
+        self.lists.put(&labels, &codes, ids)?;
         Ok(known.len())
     }
 
     /// Removes all vectors. The training and the settings stay.
     pub fn clear(&mut self) {
         self.lists = Lists::new(self.lists.count(), self.lists.code_bytes());
-        self.version = next_version();
     }
 
     /// Adds the vectors of `other`, with their ids, to this index. Both must have the same training. For example, build several indexes
-    /// with the same settings and seed, train them on the same vectors, and add a part of the base to each. O(vectors of both).
+    /// with the same settings and seed, train them on the same vectors, and add a part of the base to each. O(vectors of both) at most.
     ///
     /// # Errors
     /// [`Error::NotTrained`]; [`Error::Incompatible`] if dimension, number of lists, metric, encoding, centroids or codebooks differ;
@@ -279,21 +266,19 @@ impl<T: Element> IvfIndex<T> {
         if let Some(id) = self.lists.find_any(&other.ids()) {
             return Err(Error::DuplicateId { id });
         }
-        self.lists.append_lists(&other.lists)?;
-        self.version = next_version();
-        Ok(())
+        self.lists.append_lists(&other.lists)
     }
 
     /// The components of vector `id` as f32, which holds the values of every element type: for [`Encoding::Flat`](super::Encoding::Flat)
     /// the components that were added, otherwise the vector that the code stands for (under cosine of a vector of length 1), rotated back.
-    /// O(dim), O(dim²) with a rotation; and O(len) in the first call after a change.
+    /// O(log len + dim), O(dim²) with a rotation; and O(len) in the first call after very many vectors were added.
     ///
     /// # Errors
     /// [`Error::UnknownId`] if the index has no such id.
     pub fn reconstruct(&self, id: u64) -> Result<Vec<f32>> {
         let unknown = Error::UnknownId { id, len: self.len() as u64 };
         let Some(trained) = &self.trained else { return Err(unknown) };
-        let Some((list, place)) = self.lists.directory().find(id) else { return Err(unknown) };
+        let Some((list, place)) = self.lists.find(id) else { return Err(unknown) };
         let (dim, bytes) = (self.dim(), self.lists.code_bytes());
         let code = &self.lists.codes(list)[place * bytes..][..bytes];
         let (codec, mut vector) = (&trained.codec, vec![0.0; dim]);

@@ -7,7 +7,7 @@
 //! keep the first of equal rows; set aside rows far from the origin; subtract a common centre if that shrinks the norms
 //! for each group of queries (at most 384), in parallel:
 //!     for each tile of the rows (1 MiB):
-//!         for each panel of the group:                                        the kernel of scan.rs
+//!         for each panel of the group:                                        the kernels of scan.rs
 //!             rows x panel in f32; note each score that is at most the query's limit
 //!             limit[q] = smallest score so far + 2 E(q)                       bound.rs
 //!     for each query: one row noted within the limit is the winner; of several, the canonical distances decide
@@ -41,7 +41,7 @@ use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
 use crate::product::cpu::scan;
 use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
-use crate::product::cpu::{Line, TILE_BYTES, canonical_square, convert};
+use crate::product::cpu::{DIRECT_QUERIES, Line, TILE_BYTES, canonical_square, convert};
 use crate::simd::Isa;
 use crate::{Element, Result, host_memory};
 
@@ -322,13 +322,17 @@ impl<'a> Nearest<'a> {
         queries.div_ceil(self.isa.lanes()).min(PANEL_VECS)
     }
 
-    /// Writes the queries times −2 (L2) or −1 (inner product), panel after panel.
+    /// Writes the queries times −2 (L2) or −1 (inner product), panel after panel; up to [`DIRECT_QUERIES`] queries row-major.
     fn pack(&self, queries: &[f32], packed: &mut [f32]) {
         let (dim, panel) = (self.dim, self.panel());
         let factor = match self.metric {
             Assign::L2 => -2.0,
             Assign::InnerProduct => -1.0,
         };
+        if queries.len() <= DIRECT_QUERIES * dim {
+            packed.iter_mut().zip(queries).for_each(|(packed, x)| *packed = factor * x);
+            return;
+        }
         for (at, queries) in queries.chunks(panel * dim).enumerate() {
             let width = self.vecs(queries.len() / dim) * self.isa.lanes();
             let packed = &mut packed[at * panel * dim..][..width * dim];
@@ -360,6 +364,10 @@ impl<'a> Nearest<'a> {
         thresholds: &[Cell<f32>],
         sink: &mut dyn Sink,
     ) {
+        // Only the lanes of a small group end here: a panel has more.
+        if lanes.end <= DIRECT_QUERIES {
+            return scan::scan_direct(self.isa, tile, &packed[..lanes.end * self.dim], &thresholds[..lanes.end], sink);
+        }
         let thresholds = &thresholds[lanes.start..lanes.start + self.panel()];
         scan::scan_panel(self.isa, self.vecs(lanes.len()), tile, &packed[lanes.start * self.dim..], thresholds, sink);
     }
@@ -652,7 +660,9 @@ mod tests {
             |x, i| if x > 0.49 && i < 2 { 1e25 } else { 1e18 * x },
         ];
         for kind in kinds {
-            for (dim, clusters, count) in [(1, 1, 5), (3, 7, 100), (17, 50, 49), (127, 300, 97), (129, 20, 500)] {
+            for (dim, clusters, count) in
+                [(1, 1, 5), (3, 7, 100), (17, 50, 49), (127, 300, 97), (129, 20, 500), (33, 300, 4)]
+            {
                 let rows: Vec<f32> = (0..clusters * dim).map(|at| kind(next(), at % dim)).collect();
                 let queries: Vec<f32> = (0..count * dim).map(|at| kind(next(), at % dim)).collect();
                 for metric in [Assign::L2, Assign::InnerProduct] {

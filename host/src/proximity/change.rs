@@ -15,7 +15,7 @@ use super::build::{self, build, neighbours};
 use super::distance::WalkDistance;
 use super::links::{Links, NO_NODE, start_count};
 use super::{GraphIndex, MAX_NODES};
-use crate::flat::RowIds;
+use crate::ids::row_ids::RowIds;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
 use crate::{Element, Placement, Result, host_memory};

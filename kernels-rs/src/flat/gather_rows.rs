@@ -3,12 +3,13 @@
 //! # Problem
 //! A search among some rows of the base, and a removal of rows, need the rows that stay one after the other: row `numbers[i]` of one set
 //! becomes row i of another ([`GatherRows`]). A replacement of scattered rows is the opposite ([`ScatterRows`]): an upload of its own for
-//! each row costs more than 10 µs.
+//! each row costs more than 10 µs. Inverted files change by the same kernels.
 //!
 //! # Algorithm
 //! As many lanes as a row has words, rounded up to a power of two and at most 32, copy a row. So a warp copies one long row or several short
-//! ones, its accesses are contiguous within a row, and no thread divides. A word is the largest of 16, 8 and 4 bytes that divides the size of
-//! a row: rows of f32 have words of 16 bytes, rows of bytes have words of 4 bytes if their padded dimension is not a multiple of 8.
+//! ones, its accesses are contiguous within a row, and no thread divides. A word is the largest of 16, 8, 4 and 1 bytes that divides the size
+//! of a row: rows of f32 have words of 16 bytes, rows of bytes have words of 4 bytes if their padded dimension is not a multiple of 8. Only
+//! product-quantizer codes, which are not padded, may have words of 1 byte.
 //!
 //! # Cost
 //! One read and one write of the listed rows, and one read of their numbers: 2 · rows · row bytes over the memory bandwidth.
@@ -58,6 +59,7 @@ fn log_lanes(words: u32) -> u32 {
 /// The arrays are as long as the fields say, `to` has every listed row and does not overlap `from`, and the numbers differ.
 #[kernel(
     max_threads = 256,
+    scatter_rows_1 for ScatterRows<u8> = scatter_rows::<u8>,
     scatter_rows_4 for ScatterRows<u32> = scatter_rows::<u32>,
     scatter_rows_8 for ScatterRows<u64> = scatter_rows::<u64>,
     scatter_rows_16 for ScatterRows<U32x4> = scatter_rows::<U32x4>,

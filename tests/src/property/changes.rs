@@ -1,4 +1,5 @@
-//! Random sequences of changes and searches of one index, against an ordered map of vectors.
+//! Random sequences of changes and searches of one index, against an ordered map of vectors. Of inverted files with codes, the map has the
+//! vectors for which the codes stand.
 //!
 //! Every operation is one that a user may call, also with ids that are wrong. After a refused one, the index must be as before. A case is
 //! [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000 operations of each:
@@ -9,7 +10,10 @@
 
 use std::collections::BTreeMap;
 
-use warpann::{Bitset, Device, Error, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Placement, SearchOptions};
+use warpann::ivf::{Encoding, Scan};
+use warpann::{
+    Bitset, Device, ElementType, Error, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Placement, SearchOptions,
+};
 
 use crate::data::{Component, Random};
 use crate::reference::{NO_ID, badness, defined, worst};
@@ -29,6 +33,9 @@ struct Pair<I> {
     model: Vectors,
     placement: Placement,
     options: SearchOptions<'static>,
+    /// An index with the same training, which has one vector at a time: the reference for what a code stands for. `None` if the index keeps
+    /// vectors as they are.
+    coder: Option<I>,
     /// A filter, the ids for which it was made, and the remainder of the ids that it accepts.
     filter: Option<(Bitset, Vec<u64>, u64)>,
 }
@@ -58,30 +65,46 @@ fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device) -> O
     if kind == 2 {
         let builder = GraphIndex::<T>::builder(dim).metric(metric).device(placement.clone());
         let index = builder.degree(4 + random.below(5)).exact_ratio(0).beam(10 * IDS).build().map_err(text)?;
-        let pair = Pair { index, model: Vectors::new(), placement, options: SearchOptions::new(), filter: None };
+        let (model, options) = (Vectors::new(), SearchOptions::new());
+        let pair = Pair { index, model, placement, options, coder: None, filter: None };
         return run(pair, random, |index| index.compact())
             .map_err(|failure| format!("{failure}\ngraph, {dim}, {metric:?}"));
     }
     if kind == 0 {
         let index = FlatIndex::<T>::builder(dim).metric(metric).device(placement.clone()).build().map_err(text)?;
-        let pair = Pair { index, model: Vectors::new(), placement, options: SearchOptions::new(), filter: None };
+        let (model, options) = (Vectors::new(), SearchOptions::new());
+        let pair = Pair { index, model, placement, options, coder: None, filter: None };
         return run(pair, random, |index| index.compact())
             .map_err(|failure| format!("{failure}\nflat, {dim}, {metric:?}"));
     }
     let lists = 1 + random.below(5);
-    let mut index =
-        IvfIndex::<T>::builder(dim, lists).metric(metric).iterations(2).device(Device::Cpu).build().map_err(text)?;
+    let pq = Encoding::Pq { sub_quantizers: if random.once_in(2) { 1 } else { dim }, bits: 4, rotate: false };
+    let encoding = match random.below(6) {
+        0 if T::TYPE == ElementType::F32 => Encoding::F16,
+        1 => Encoding::Scalar8,
+        2 | 3 => pq,
+        _ => Encoding::Flat,
+    };
+    // Under cosine, distances are those of normalised vectors, which codes do not show.
+    let metric = if encoding == Encoding::Flat { metric } else { random.pick(&[Metric::L2, Metric::InnerProduct]) };
+    let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).iterations(2);
+    let mut index = builder.device(Device::Cpu).build().map_err(text)?;
     let sample: Vec<T> = (0..20 * dim).map(|_| component(random)).collect();
     index.train(&sample).map_err(text)?;
+    let coder = match encoding {
+        Encoding::Flat => None,
+        _ => Some(Index::from_bytes(&index.to_bytes().map_err(text)?, Device::Cpu, None).map_err(text)?),
+    };
     index.move_to(placement.clone()).map_err(text)?;
     let options = SearchOptions::new().probes(lists);
-    let pair = Pair { index, model: Vectors::new(), placement, options, filter: None };
-    run(pair, random, |_| Ok(())).map_err(|failure| format!("{failure}\nivf, {dim}, {lists} lists, {metric:?}"))
+    let pair = Pair { index, model: Vectors::new(), placement, options, coder, filter: None };
+    run(pair, random, |_| Ok(()))
+        .map_err(|failure| format!("{failure}\nivf, {dim}, {lists} lists, {encoding}, {metric:?}"))
 }
 
-/// Few values, so that distances are often equal.
+/// Few values, so that distances are often equal. Rarely a large one, which changes the scale of all vectors on a device.
 fn component<T: Component>(random: &mut Random) -> T {
-    T::from_f32(random.below(7) as f32)
+    T::from_f32(if random.once_in(300) { 100.0 } else { random.below(7) as f32 })
 }
 
 fn vector<T: Component>(random: &mut Random, dim: usize) -> Vec<T> {
@@ -147,7 +170,25 @@ impl<I> Pair<I> {
         let rows: Vec<T> = vector(random, count * dim);
         let first = self.model.last_key_value().map_or(0, |(&id, _)| id + 1);
         as_expected(self.index.add(&rows), Ok(()))?;
-        self.model.extend((first..).zip(rows.chunks(dim).map(wide)));
+        self.note(&(first..first + count as u64).collect::<Vec<_>>(), &rows)
+    }
+
+    /// Notes that the index must hold these vectors.
+    fn note<T: Component>(&mut self, ids: &[u64], rows: &[T]) -> Outcome
+    where
+        I: Index<T>,
+    {
+        for (&id, row) in ids.iter().zip(rows.chunks(self.index.dim())) {
+            let vector = match &mut self.coder {
+                None => wide(row),
+                Some(coder) => {
+                    coder.clear();
+                    coder.add(row).map_err(|error| error.to_string())?;
+                    wide(&coder.reconstruct_f32(0).map_err(|error| error.to_string())?)
+                }
+            };
+            self.model.insert(id, vector);
+        }
         Ok(())
     }
 
@@ -174,10 +215,7 @@ impl<I> Pair<I> {
         let (ids, rows) = self.given::<T>(random, dim);
         let refused = refusal(&ids).or(ids.iter().any(|id| self.model.contains_key(id)).then_some("duplicate_id"));
         as_expected(self.index.add_with_ids(&rows, &ids), refused.map_or(Ok(()), Err))?;
-        if refused.is_none() {
-            self.model.extend(ids.into_iter().zip(rows.chunks(dim).map(wide)));
-        }
-        Ok(())
+        if refused.is_none() { self.note(&ids, &rows) } else { Ok(()) }
     }
 
     fn upsert<T: Component>(&mut self, random: &mut Random) -> Outcome
@@ -189,10 +227,7 @@ impl<I> Pair<I> {
         let refused = refusal(&ids);
         let known = ids.iter().filter(|id| self.model.contains_key(id)).count();
         as_expected(self.index.upsert(&rows, &ids), refused.map_or(Ok(known), Err))?;
-        if refused.is_none() {
-            self.model.extend(ids.into_iter().zip(rows.chunks(dim).map(wide)));
-        }
-        Ok(())
+        if refused.is_none() { self.note(&ids, &rows) } else { Ok(()) }
     }
 
     fn remove<T: Component>(&mut self, random: &mut Random) -> Outcome
@@ -257,7 +292,8 @@ impl<I> Pair<I> {
         }
         let Some((filter, made_for, remainder)) = &self.filter else { return Ok(()) };
         let filtered = random.once_in(2);
-        let options = if filtered { self.options.filter(filter) } else { self.options };
+        let options = self.options.scan(random.pick(&[Scan::Auto, Scan::ListMajor, Scan::QueryMajor]));
+        let options = if filtered { options.filter(filter) } else { options };
         let found = match self.index.search_with(&queries, k, &options) {
             Err(Error::StaleFilter { .. } | Error::WrongFilterLength { .. })
                 if filtered && !made_for.iter().eq(self.model.keys()) =>
@@ -324,10 +360,7 @@ impl<I> Pair<I> {
         other.add_with_ids(&rows, &ids).map_err(text)?;
         let known = ids.iter().any(|id| self.model.contains_key(id));
         as_expected(self.index.merge(&other), if known { Err("duplicate_id") } else { Ok(()) })?;
-        if !known {
-            self.model.extend(ids.into_iter().zip(rows.chunks(dim).map(wide)));
-        }
-        Ok(())
+        if known { Ok(()) } else { self.note(&ids, &rows) }
     }
 
     /// Compares ids, and one vector.

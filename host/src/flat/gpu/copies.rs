@@ -11,19 +11,19 @@ use crate::device::queue::OnStream;
 #[cfg(any(feature = "cuda", test))]
 use crate::{ElementType, product::gpu::VectorShape};
 
-/// Evaluates `body` with the name bound to the largest type of words of which rows of `bytes` bytes consist. The memory of rows is aligned to
-/// 16 bytes, and a row is a whole number of words of four bytes.
+/// Evaluates `body` with the name bound to the first of some types of words of which rows of `bytes` bytes consist, or else to the last. The
+/// memory of rows is aligned to these words.
 macro_rules! with_word {
-    ($bytes:expr, $word:ident => $body:expr) => {
-        if $bytes.is_multiple_of(16) {
-            type $word = U32x4;
-            $body
-        } else if $bytes.is_multiple_of(8) {
-            type $word = u64;
+    ($bytes:expr, [$last:ty], $word:ident => $body:expr) => {{
+        type $word = $last;
+        $body
+    }};
+    ($bytes:expr, [$first:ty, $($smaller:ty),+], $word:ident => $body:expr) => {
+        if $bytes.is_multiple_of(size_of::<$first>()) {
+            type $word = $first;
             $body
         } else {
-            type $word = u32;
-            $body
+            with_word!($bytes, [$($smaller),+], $word => $body)
         }
     };
 }
@@ -31,7 +31,7 @@ macro_rules! with_word {
 /// Copies row `numbers[i]` of `from` to row i of `to`, in stream order.
 ///
 /// # Safety
-/// `from` has the listed rows of `row_bytes` bytes, `to` has room for as many rows as there are numbers, and the two do not overlap.
+/// `from` has the listed rows of `row_bytes` bytes, a multiple of 4; `to` has room for as many rows as there are numbers, and the two do not overlap.
 pub(super) unsafe fn gather_rows(
     on: OnStream<'_>,
     from: Ptr<u8>,
@@ -44,7 +44,7 @@ pub(super) unsafe fn gather_rows(
         return Ok(());
     }
     let to = to.take(count * row_bytes);
-    with_word!(row_bytes, W => {
+    with_word!(row_bytes, [U32x4, u64, u32], W => {
         let words = (row_bytes / size_of::<W>()) as u32;
         let launch = GatherRows::<W> { from: from.cast(), numbers, count: count as u32, words, to: to.cast() };
         // SAFETY: as the caller promises.
@@ -56,7 +56,7 @@ pub(super) unsafe fn gather_rows(
 ///
 /// # Safety
 /// `from` has as many rows of `row_bytes` bytes as there are numbers, `to` has the listed rows, the numbers differ, and the two do not overlap.
-pub(super) unsafe fn scatter_rows(
+pub(crate) unsafe fn scatter_rows(
     on: OnStream<'_>,
     from: Ptr<u8>,
     numbers: Ptr<u32>,
@@ -68,7 +68,7 @@ pub(super) unsafe fn scatter_rows(
         return Ok(());
     }
     let from = from.take(count * row_bytes);
-    with_word!(row_bytes, W => {
+    with_word!(row_bytes, [U32x4, u64, u32, u8], W => {
         let words = (row_bytes / size_of::<W>()) as u32;
         let launch = ScatterRows::<W> { from: from.cast(), numbers, count: count as u32, words, to: to.cast() };
         // SAFETY: as the caller promises.

@@ -18,7 +18,7 @@
 #[cfg(any(feature = "cuda", test))]
 mod added;
 mod among;
-mod copies;
+pub(crate) mod copies;
 #[cfg(any(feature = "cuda", test))]
 pub(super) mod enqueued;
 pub(crate) mod exact;

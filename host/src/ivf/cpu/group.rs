@@ -279,16 +279,18 @@ impl<C: Collect> Worker<'_, C> {
                 tables::score(quantizer, tables::unpacked(quantizer, codes, numbers), (tables, base), offset, scores);
                 let error = tables::error(bound, quantizer, norms.largest[start / BLOCK], norms.centroid);
                 let mut threshold = found.threshold(bound, error, limit);
-                let first_id = job.view.first_location(list) + start as u32;
+                let first_id = job.image.range(list).start + start as u32;
+                let ranks = &job.view.ranks(list)[rows.clone()];
                 for (at, scores) in scores.chunks(TOGETHER).enumerate() {
                     // NaN passes, as in the other scans.
                     if scores.iter().fold(true, |out, score| out & (*score > threshold)) {
                         continue;
                     }
                     for (lane, &score) in scores.iter().enumerate() {
-                        let id = first_id + (TOGETHER * at + lane) as u32;
+                        let row = TOGETHER * at + lane;
+                        let id = first_id + row as u32;
                         if !matches!(score.partial_cmp(&threshold), Some(std::cmp::Ordering::Greater))
-                            && job.may_be_found(id)
+                            && job.may_be_found(ranks, row)
                             && found.take(score, id, error, limit, || group.judge(job, query, judged))
                         {
                             threshold = found.threshold(bound, error, limit);
@@ -306,7 +308,7 @@ impl<C: Collect> Worker<'_, C> {
         let tile = Tile {
             dim: job.view.dim,
             rows: job.rows(list, range.clone(), &mut self.rows),
-            first_id: job.view.first_location(list) + range.start as u32,
+            first_id: job.image.range(list).start + range.start as u32,
             scale: &norms.scale[part(&norms.scale)],
             offset: &norms.offset[part(&norms.offset)],
         };
@@ -332,6 +334,8 @@ impl<C: Collect> Worker<'_, C> {
                 judged: &mut self.judged,
                 thresholds: &thresholds,
                 errors: &errors,
+                first: job.image.range(list).start,
+                ranks: job.view.ranks(list),
             };
             let packed = &packed[panel.start..];
             if direct {
@@ -355,11 +359,14 @@ struct Survivors<'a, C> {
     judged: &'a mut Vec<f32>,
     thresholds: &'a [Cell<f32>],
     errors: &'a [f64],
+    /// The location of the list's first vector, and the ranks of its vectors.
+    first: u32,
+    ranks: &'a [u32],
 }
 
 impl<C: Collect> Sink for Survivors<'_, C> {
     fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
-        if !self.job.may_be_found(id) {
+        if !self.job.may_be_found(self.ranks, (id - self.first) as usize) {
             return;
         }
         while passed != 0 {
@@ -391,10 +398,10 @@ impl Job<'_> {
         self.view.codec.decode(codes, &self.view.centroids[list * dim..][..dim], rows.len(), scratch)
     }
 
-    /// Whether the filter accepts the vector at this location.
+    /// Whether the filter accepts the vector at this place of a list, whose ranks are `ranks`.
     #[inline]
-    fn may_be_found(&self, location: u32) -> bool {
-        self.filter.is_none_or(|filter| filter.get(self.directory.ranks()[location as usize] as usize))
+    fn may_be_found(&self, ranks: &[u32], place: usize) -> bool {
+        self.filter.is_none_or(|filter| filter.get(ranks[place] as usize))
     }
 
     /// Norms of a list's vectors; the first call computes them.

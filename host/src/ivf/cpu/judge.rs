@@ -2,7 +2,6 @@
 
 use super::Job;
 use crate::ElementType;
-use crate::ivf::backend::View;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, TOGETHER};
 use crate::product::cpu::exact;
@@ -20,35 +19,37 @@ pub(super) struct PairJudge<'a> {
     here: Place<'a>,
     /// The list of the last prefetched vector.
     ahead: Place<'a>,
+    /// The list of the last vector whose rank was asked for.
+    ranked: Place<'a>,
     /// Memory for rows that must be decoded.
     scratch: &'a mut Vec<f32>,
 }
 
-/// A list, its locations and its codes. Consecutive candidates are mostly in the same list.
+/// A list, its locations, codes and ranks. Consecutive candidates are mostly in the same list.
 #[derive(Debug, Default)]
 struct Place<'a> {
     list: usize,
     range: std::ops::Range<u32>,
     codes: &'a [u8],
+    ranks: &'a [u32],
 }
 
 impl<'a> Place<'a> {
     /// The list of a location, and the place in the list.
     #[inline]
-    fn find(&mut self, view: &View<'a>, location: u32) -> (usize, usize) {
+    fn find(&mut self, job: &'a Job<'a>, location: u32) -> (usize, usize) {
         if !self.range.contains(&location) {
-            self.list = view.place(location).0;
-            let first = view.first_location(self.list);
-            self.range = first..first + view.length(self.list) as u32;
-            self.codes = view.codes(self.list);
+            self.list = job.image.list(location);
+            self.range = job.image.range(self.list);
+            (self.codes, self.ranks) = (job.view.codes(self.list), job.view.ranks(self.list));
         }
         (self.list, (location - self.range.start) as usize)
     }
 
     /// The list of a location, and the code.
     #[inline]
-    fn code(&mut self, view: &View<'a>, location: u32) -> (usize, &'a [u8]) {
-        let ((list, place), bytes) = (self.find(view, location), view.code_bytes());
+    fn code(&mut self, job: &'a Job<'a>, location: u32) -> (usize, &'a [u8]) {
+        let ((list, place), bytes) = (self.find(job, location), job.view.code_bytes());
         (list, &self.codes[place * bytes..(place + 1) * bytes])
     }
 }
@@ -61,7 +62,8 @@ impl<'a> PairJudge<'a> {
         scratch: &'a mut Vec<f32>,
     ) -> Self {
         let in_place = job.view.codec.in_place() && job.view.element == ElementType::F32;
-        PairJudge { job, query, bound, square, in_place, here: Place::default(), ahead: Place::default(), scratch }
+        let [here, ahead, ranked] = [(); 3].map(|()| Place::default());
+        PairJudge { job, query, bound, square, in_place, here, ahead, ranked, scratch }
     }
 
     fn distance(&self, list: usize, place: usize, row: &[f32]) -> f32 {
@@ -72,7 +74,7 @@ impl<'a> PairJudge<'a> {
 
 impl Judge for PairJudge<'_> {
     fn canonical(&mut self, id: u32) -> f32 {
-        let (list, place) = self.here.find(self.job.view, id);
+        let (list, place) = self.here.find(self.job, id);
         if self.in_place {
             let bytes = self.job.view.code_bytes();
             let row = &self.here.codes[place * bytes..(place + 1) * bytes];
@@ -94,7 +96,7 @@ impl Judge for PairJudge<'_> {
         let mut rows = std::mem::take(self.scratch);
         rows.resize(rows.len().max(TOGETHER * dim), 0.0);
         for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(dim)) {
-            let (list, code) = self.here.code(job.view, id);
+            let (list, code) = self.here.code(job, id);
             job.view.codec.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
         }
         // List and place matter for cosine only, and codes are of normalised vectors, whose metric is never cosine.
@@ -102,8 +104,9 @@ impl Judge for PairJudge<'_> {
         *self.scratch = rows;
     }
 
-    fn rank(&self, id: u32) -> u32 {
-        self.job.directory.ranks()[id as usize]
+    fn rank(&mut self, id: u32) -> u32 {
+        let (_, place) = self.ranked.find(self.job, id);
+        self.ranked.ranks[place]
     }
 
     fn bound(&self) -> &QueryBound {
@@ -111,7 +114,7 @@ impl Judge for PairJudge<'_> {
     }
 
     fn prefetch(&mut self, id: u32) {
-        simd::prefetch(self.ahead.code(self.job.view, id).1);
+        simd::prefetch(self.ahead.code(self.job, id).1);
     }
 
     fn metric(&self) -> crate::Metric {

@@ -24,11 +24,11 @@
 //! in their caches (2000 queries, 1024 lists, AVX2). Lists of vectors are better read once for all queries. With one probe, queries in the
 //! order of their lists can be divided into small groups that share no list, which saves a tenth of the time.
 //!
-//! A candidate is identified by its location (list after list) until it is judged, and then by its rank, the order of ids. Range
-//! search is the same with a constant limit.
+//! A candidate is identified by its location until it is judged, and then by its rank, the order of ids. The location of a vector is its
+//! number in the order of the lists. Range search is the same with a constant limit.
 //!
-//! Scores and bounds need norms of vectors. They are computed when a list is first scanned after a change, and kept: 4 bytes for each
-//! vector under squared L2, 12 under cosine.
+//! Scores and bounds need norms of vectors. They are computed when a list is first scanned, and kept until the list changes: 4 bytes for
+//! each vector under squared L2, 12 under cosine. The first search after a change keeps those of the other lists: O(lists).
 //!
 //! # Cost
 //! For each query, 2 · lists · dim operations for the probes and 2 · dim for each vector of the probed lists, at the rate of exact search
@@ -60,11 +60,11 @@ mod group;
 mod judge;
 mod tables;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use self::group::Group;
 use super::backend::{IvfBackend, SearchRequest, View};
-use super::lists::Directory;
 use super::{Bitset, Scan};
 use crate::device::open::describe_cpu;
 use crate::flat::FlatBackend;
@@ -98,8 +98,24 @@ pub(crate) struct IvfCpu {
 #[derive(Debug)]
 struct Image {
     version: u64,
-    coarse: FlatCpu<f32>,
-    norms: Vec<OnceLock<Norms>>,
+    coarse: Arc<FlatCpu<f32>>,
+    /// The location of the first vector of each list, and then the number of vectors.
+    starts: Vec<u32>,
+    norms: Vec<Arc<OnceLock<Norms>>>,
+}
+
+impl Image {
+    /// The locations of a list.
+    #[inline]
+    fn range(&self, list: usize) -> Range<u32> {
+        self.starts[list]..self.starts[list + 1]
+    }
+
+    /// The list of a location.
+    fn list(&self, location: u32) -> usize {
+        // The last list that starts at or before the location. Empty lists with the same start come before it.
+        self.starts.partition_point(|&start| start <= location) - 1
+    }
 }
 
 /// Norms of the vectors of one list, in the form of [`FlatCpu`].
@@ -133,7 +149,6 @@ impl Norms {
 /// The data that all parts of one search read.
 struct Job<'a> {
     view: &'a View<'a>,
-    directory: &'a Directory,
     image: &'a Image,
     isa: Isa,
     /// The metric of [`View::distance_metric`].
@@ -151,19 +166,41 @@ impl IvfCpu {
     /// The image of the index's version in `view`; made if there is none.
     fn image(&self, view: &View<'_>) -> Result<Arc<Image>> {
         let lock = || self.image.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(image) = lock().as_ref().filter(|image| image.version == view.version) {
+        let before = lock().clone();
+        if let Some(image) = before.as_ref().filter(|image| image.version == view.version()) {
             return Ok(Arc::clone(image));
         }
         // The image is made without the lock: while its parallel parts wait, this thread may start another search that comes here.
-        let mut coarse = FlatCpu::with_isa(view.dim, view.probe_metric(), Some(self.budget), self.isa);
-        coarse.add(VectorSlice::of(view.centroids, view.dim))?;
-        let norms = (0..view.list_count()).map(|_| OnceLock::new()).collect();
-        let made = Arc::new(Image { version: view.version, coarse, norms });
+        let made = Arc::new(self.made(view, before.as_deref())?);
         let mut image = lock();
-        match image.as_ref().filter(|image| image.version == view.version) {
+        match image.as_ref().filter(|image| image.version == view.version()) {
             Some(image) => Ok(Arc::clone(image)),
             None => Ok(Arc::clone(image.insert(made))),
         }
+    }
+
+    /// The image of the index's version in `view`. It shares with the image `before` what is still right.
+    fn made(&self, view: &View<'_>, before: Option<&Image>) -> Result<Image> {
+        let lengths = (0..view.list_count()).map(|list| view.length(list) as u32);
+        let add = |end: &mut u32, length| {
+            *end += length;
+            Some(*end)
+        };
+        let starts = [0].into_iter().chain(lengths.scan(0, add)).collect();
+        let version = view.version();
+        if let Some(before) = before
+            && let Some(changes) = view.changes_since(before.version)
+        {
+            let (coarse, mut norms) = (Arc::clone(&before.coarse), before.norms.clone());
+            for changed in changes.places.chunk_by(|a, b| a.list == b.list) {
+                norms[changed[0].list as usize] = Arc::default();
+            }
+            return Ok(Image { version, coarse, starts, norms });
+        }
+        let mut coarse = FlatCpu::with_isa(view.dim, view.probe_metric(), Some(self.budget), self.isa);
+        coarse.add(VectorSlice::of(view.centroids, view.dim))?;
+        let norms = (0..view.list_count()).map(|_| Arc::default()).collect();
+        Ok(Image { version, coarse: Arc::new(coarse), starts, norms })
     }
 
     /// Finds the neighbours of each of the request's `queries`, which are transformed, as keys of (distance, rank), best first. `collect`
@@ -177,14 +214,8 @@ impl IvfCpu {
         collect: &(impl Fn() -> C + Sync),
     ) -> Result<Vec<Vec<u64>>> {
         let image = self.image(view)?;
-        let job = Job {
-            view,
-            directory: view.directory(),
-            image: &image,
-            isa: self.isa,
-            metric: view.distance_metric(),
-            filter: request.filter,
-        };
+        view.directory();
+        let job = Job { view, image: &image, isa: self.isa, metric: view.distance_metric(), filter: request.filter };
         let (dim, probes, threads) = (view.dim, request.probes, rayon::current_num_threads());
         let count = queries.len() / dim;
         // Bytes of a query: its probes before and after the sort by list, several forms of the query, and its candidates on each thread.

@@ -4,17 +4,16 @@
 //! The padding rows between lists repeat the last vector of the list before. Any vector of the index is suitable: the values of these rows
 //! are +∞, but the bounds include their norms. Padding rows of a whole tile follow the last list, because scans copy whole tiles.
 
-use std::ops::Range;
-
 use cuda_std::launch::Kernel;
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::ivf::code_bounds::MeasureCodes;
+use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes};
 use warpann_kernels::ivf::list_scan::{self, RowScan, TILE_ROWS};
 use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::{NO_ROW, ivf::pairs};
 
+use super::storage::{Growth, Storage, fill_rows};
 use super::tables;
 use super::tables::Terms;
 use crate::device::queue::OnStream;
@@ -22,11 +21,7 @@ use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::View;
 use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
-use crate::threads::work_off;
-use crate::{ElementType, Error, Metric, Result, events, host_memory};
-
-/// Number of bytes that the host arranges before it copies them to the device.
-const STAGING: usize = 64 << 20;
+use crate::{ElementType, Error, Metric, Result, events};
 
 /// The codes of an image as searches read them, for any encoding. Fields that an encoding does not use are empty or 0.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +50,17 @@ pub(crate) struct Stored {
     pub costly: bool,
     /// The tables of the scan by lookup tables, if the encoding has this scan.
     pub tables: Option<TableIndex>,
+    /// How rows are made ready for the list scan.
+    pub measuring: Measuring,
+}
+
+/// How the scale, values and bounds of rows are found ([`Measured`]).
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Measuring {
+    /// Rows are vectors of this element type, and get f16 operands beside them.
+    Operands(ElementType),
+    /// Rows are codes. If they are `scaled`, the scale follows from the greatest component of what they stand for, otherwise from the training.
+    Codes { by: &'static Kernel<MeasureCodes>, scaled: bool },
 }
 
 impl Stored {
@@ -75,6 +81,7 @@ impl Stored {
             decodes: false,
             costly: false,
             tables: None,
+            measuring: Measuring::Operands(ElementType::F32),
         }
     }
 }
@@ -123,6 +130,9 @@ pub(crate) trait StoredPlan {
     /// The codes in the memory of the image.
     fn stored(&self, memory: Scratch) -> Stored;
 
+    /// The parts of the image that change with the vectors.
+    fn parts(&self, memory: Scratch) -> StoredParts;
+
     /// Lower bound of the greatest component of the vectors, from which the scale follows. With [`Self::fixed_scale`], its exact value.
     fn least_greatest(&self) -> f32 {
         0.0
@@ -144,6 +154,24 @@ pub(crate) trait StoredPlan {
     /// # Safety
     /// As [`Self::copy_to_device`], whose work precedes this in the stream; `to` is in the same memory.
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()>;
+}
+
+/// The parts of the codes of an image that have a row for each vector.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoredParts {
+    /// Codes, [`Stored::row_bytes`] each.
+    pub codes: PtrMut<u8>,
+    /// f16 operands beside the codes, or empty.
+    pub operands: PtrMut<u16>,
+    /// Terms of rows or lists for the scan by lookup tables, or empty.
+    pub terms: PtrMut<f32>,
+}
+
+impl StoredParts {
+    /// The parts of an encoding whose scans need nothing beside the codes.
+    pub fn of_codes(codes: PtrMut<u8>) -> StoredParts {
+        StoredParts { codes, operands: PtrMut::empty(), terms: PtrMut::empty() }
+    }
 }
 
 /// An index that is copied to a device.
@@ -185,40 +213,108 @@ impl Source<'_> {
     }
 }
 
-/// The places for the measurements of an image's vectors.
+/// Rows on the device that are made ready for the list scan: all rows of an image, or some that are on their way to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Measured<'a> {
+    /// The image, with centroids and tables.
     pub image: &'a Image,
-    /// The bits of the greatest component: one word.
+    /// Codes, [`Stored::row_bytes`] each.
+    pub codes: Ptr<u8>,
+    pub row_count: u32,
+    /// The list of each row, `NO_ROW` for padding; empty for [`Measuring::Operands`].
+    pub row_lists: Ptr<u32>,
+    /// The bits of the greatest component of all rows of the image: one word.
     pub greatest: PtrMut<u32>,
+    /// f16 operands, [`Image::f16_stride`] components each; empty for [`Measuring::Codes`].
+    pub operands: PtrMut<u16>,
     /// The value that a scan adds to the product of each row.
     pub values: PtrMut<f32>,
-    /// The bits of the greatest norm and residual: two words.
+    /// The bits of the greatest norm and residual of all rows of the image: two words.
     pub bounds: PtrMut<u32>,
 }
 
 impl Measured<'_> {
-    /// The launch that measures the rows, with an empty `row_lists`.
-    pub fn launch(&self) -> MeasureCodes {
-        let &Measured { image, values, bounds, .. } = self;
-        let stored = &image.stored;
-        MeasureCodes {
-            codes: stored.rows,
-            code_bytes: stored.row_bytes,
-            bits: stored.bits,
-            width: stored.width,
-            dim: image.dim,
-            codebooks: stored.codebooks,
-            centroids: image.centroids,
-            row_lists: Ptr::empty(),
-            row_count: image.rows,
+    /// The rows as vectors of this element type, none of which is padding.
+    fn unprepared(&self, element: ElementType) -> Unprepared {
+        let image = self.image;
+        Unprepared {
+            element,
+            rows: self.codes,
+            count: self.row_count,
+            padded: self.row_count,
+            stride: image.stride(),
             centre: image.centre,
             metric: image.row_metric(),
-            greatest: image.greatest,
-            offsets: stored.offsets,
-            halves: stored.halves,
-            values,
-            bounds,
+            greatest: self.greatest,
+        }
+    }
+
+    /// Raises the greatest component to that of the rows, if the scale follows from it.
+    ///
+    /// # Safety
+    /// The arrays are as long as the fields say, and the tables from which codes are decoded are in the image.
+    pub unsafe fn raise_greatest(&self, on: OnStream<'_>) -> Result<()> {
+        let &Measured { image, codes, row_count, row_lists, greatest, .. } = self;
+        match image.stored.measuring {
+            // SAFETY: as the caller promises.
+            Measuring::Operands(element) => unsafe { greatest_of(on.runtime, on.stream, self.unprepared(element)) },
+            Measuring::Codes { scaled: false, .. } => Ok(()),
+            Measuring::Codes { scaled: true, .. } => {
+                let launch = GreatestCode {
+                    codes,
+                    code_bytes: image.stored.row_bytes,
+                    bits: image.stored.bits,
+                    width: image.stored.width,
+                    dim: image.dim,
+                    codebooks: image.stored.codebooks,
+                    centroids: image.centroids,
+                    row_lists,
+                    row_count,
+                    centre: image.centre,
+                    greatest,
+                };
+                let config = launch.config(on.runtime.limits().multiprocessors);
+                // SAFETY: as the caller promises.
+                unsafe { on.runtime.launch(on.stream, &GreatestCode::KERNEL, config, launch) }
+            }
+        }
+    }
+
+    /// Writes the operands and the value of each row, and raises the bounds.
+    ///
+    /// # Safety
+    /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of operands.
+    pub unsafe fn measure(&self, on: OnStream<'_>) -> Result<()> {
+        let &Measured { image, codes, row_count, row_lists, greatest, operands, values, bounds } = self;
+        let stored = &image.stored;
+        match stored.measuring {
+            Measuring::Operands(element) => {
+                let to = prepared(image, operands, values, bounds);
+                // SAFETY: as the caller promises.
+                unsafe { prepare_rows(on.runtime, on.stream, self.unprepared(element), to) }
+            }
+            Measuring::Codes { by, .. } => {
+                let launch = MeasureCodes {
+                    codes,
+                    code_bytes: stored.row_bytes,
+                    bits: stored.bits,
+                    width: stored.width,
+                    dim: image.dim,
+                    codebooks: stored.codebooks,
+                    centroids: image.centroids,
+                    row_lists,
+                    row_count,
+                    centre: image.centre,
+                    metric: image.row_metric(),
+                    greatest: greatest.into(),
+                    offsets: stored.offsets,
+                    halves: stored.halves,
+                    values,
+                    bounds,
+                };
+                // SAFETY: as the caller promises.
+                unsafe { on.runtime.launch(on.stream, by, launch.config(), launch) }
+            }
         }
     }
 }
@@ -299,114 +395,24 @@ pub(super) struct Resident {
     pub longest: Vec<u64>,
     /// Number of vectors of the longest list.
     pub longest_list: u32,
+    pub(super) storage: Storage,
+    pub(super) parts: ImageParts,
+    /// The bits of the greatest component, from which the scale follows.
+    pub(super) greatest: u32,
     _memory: Memory,
 }
 
-/// The places of the lists in the storage.
-struct Storage {
-    starts: Vec<u32>,
-    lengths: Vec<u32>,
-    rows: u32,
-}
-
-impl Storage {
-    fn new(lengths: Vec<u32>) -> Result<Storage> {
-        let mut end = 0u64;
-        let mut starts = Vec::with_capacity(lengths.len());
-        for &length in &lengths {
-            starts.push(end as u32);
-            end += u64::from(length).next_multiple_of(u64::from(pairs::PAD));
-            // The tile after the last list is counted as well.
-            let limit = u64::from(u32::MAX) - 2 * u64::from(TILE_ROWS);
-            if end > limit {
-                return Err(Error::TooManyRows { asked: end, limit });
-            }
-        }
-        let rows = (end as u32 + TILE_ROWS).next_multiple_of(TILE_ROWS);
-        Ok(Storage { starts, lengths, rows })
-    }
-
-    /// Number of rows of the longest list.
-    fn longest(&self) -> u32 {
-        self.lengths.iter().copied().max().unwrap_or(0)
-    }
-
-    /// Number of rows of the storage that belong to `list`, padding included; the last list has all remaining rows.
-    fn padded(&self, list: usize) -> usize {
-        let next = self.starts.get(list + 1).copied().unwrap_or(self.rows);
-        (next - self.starts[list]) as usize
-    }
-
-    /// Divides the rows of all lists, one list after the other, into batches of `most` rows; the last batch may be smaller. A batch is a
-    /// vector of lists with places in them.
-    fn batches(&self, most: usize) -> impl Iterator<Item = Vec<(usize, Range<usize>)>> {
-        let (mut list, mut place) = (0, 0);
-        std::iter::from_fn(move || {
-            let (mut batch, mut rows) = (Vec::new(), 0);
-            while list < self.lengths.len() && rows < most {
-                let count = (self.padded(list) - place).min(most - rows);
-                batch.push((list, place..place + count));
-                (rows, place) = (rows + count, place + count);
-                if place == self.padded(list) {
-                    (list, place) = (list + 1, 0);
-                }
-            }
-            (!batch.is_empty()).then_some(batch)
-        })
-    }
-
-    /// The places among these places of a list that hold a vector; padding follows them.
-    fn filled(&self, list: usize, places: &Range<usize>) -> Range<usize> {
-        let length = self.lengths[list] as usize;
-        places.start.min(length)..places.end.min(length)
-    }
-
-    /// Copies `row_bytes` bytes for each row to the device, about [`STAGING`] bytes at a time for lists of any length.
-    /// `write(list, places, rows)` fills the rows at these places of a list; it must not use a thread pool.
-    ///
-    /// # Safety
-    /// `to` is device memory with room for all rows.
-    unsafe fn copy_to_device(
-        &self,
-        on: OnStream<'_>,
-        to: PtrMut<u8>,
-        row_bytes: usize,
-        write: impl Fn(usize, Range<usize>, &mut [u8]) + Sync,
-    ) -> Result<()> {
-        let most = (STAGING / row_bytes).clamp(1, self.rows as usize);
-        let mut staging: Vec<u8> = host_memory::zeroed(host_memory::count::<u8>(&[most, row_bytes])?)?;
-        for (number, batch) in self.batches(most).enumerate() {
-            let mut parts = Vec::with_capacity(batch.len());
-            let mut rest = &mut staging[..];
-            for (list, places) in batch {
-                let (part, others) = rest.split_at_mut(places.len() * row_bytes);
-                parts.push((list, places, part));
-                rest = others;
-            }
-            let filled = most * row_bytes - rest.len();
-            work_off(parts.into_iter(), filled, |(list, places, part): (usize, Range<usize>, &mut [u8])| {
-                write(list, places, part);
-            });
-            let to = to.skip(number * most * row_bytes);
-            // SAFETY: lists follow each other in the storage without gaps, so these rows start after those of the batches before.
-            unsafe { on.runtime.copy_to_device(on.stream, to, &staging[..filled])? };
-        }
-        Ok(())
-    }
-}
-
-/// Fills `to` with the rows of `from` from row `first` on, `width` bytes each at a distance of `stride` bytes, and repeats the last row to
-/// the end. If there is no row, fills with zeros.
-fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u8]) {
-    let Some(last) = from.len().checked_sub(width) else {
-        to.fill(0);
-        return;
-    };
-    for (at, place) in to.chunks_exact_mut(stride).enumerate() {
-        let start = ((first + at) * width).min(last);
-        place[..width].copy_from_slice(&from[start..start + width]);
-        place[width..].fill(0);
-    }
+/// The parts of an image that change with the vectors.
+#[derive(Clone, Copy)]
+pub(super) struct ImageParts {
+    pub stored: StoredParts,
+    pub values: PtrMut<f32>,
+    pub ranks: PtrMut<u32>,
+    pub starts: PtrMut<u32>,
+    pub lengths: PtrMut<u32>,
+    /// As [`Measured::greatest`] and [`Measured::bounds`].
+    pub greatest: PtrMut<u32>,
+    pub bounds: PtrMut<u32>,
 }
 
 /// The places of the parts of an image.
@@ -496,6 +502,19 @@ impl<'a> ImagePlan<'a> {
         }
     }
 
+    /// The parts of the image in `memory` that change with the vectors.
+    fn parts(&self, memory: Scratch) -> ImageParts {
+        ImageParts {
+            stored: self.stored.parts(memory),
+            values: memory.at(self.values),
+            ranks: memory.at(self.ranks),
+            starts: memory.at(self.starts),
+            lengths: memory.at(self.lengths),
+            greatest: memory.at(self.greatest().0),
+            bounds: memory.at(self.bounds.part(0, 2)),
+        }
+    }
+
     /// Copies the index to the device.
     ///
     /// # Safety
@@ -558,7 +577,17 @@ impl<'a> ImagePlan<'a> {
             if !self.stored.fixed_scale() {
                 greatest_of(runtime, stream, centroids)?;
             }
-            self.stored.prepare(on, memory, Measured { image, greatest, values, bounds })?;
+            let all = Measured {
+                image,
+                codes: image.stored.rows,
+                row_count: image.rows,
+                row_lists: Ptr::empty(),
+                greatest,
+                operands: PtrMut::empty(),
+                values,
+                bounds,
+            };
+            self.stored.prepare(on, memory, all)?;
             let (f16_centroids, values) = (memory.at(self.f16_centroids), memory.at(self.centroid_values));
             prepare_rows(runtime, stream, centroids, prepared(image, f16_centroids, values, centroid_bounds))
         }
@@ -581,11 +610,27 @@ pub(crate) fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bo
 }
 
 impl Resident {
-    /// Copies the index to the device and prepares it for scans, within `budget` bytes. The index has vectors, and the caller has made
-    /// their directory if the ids need one, because this function must not use the thread pool.
-    pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Resident> {
+    /// Copies the index to the device and prepares it for scans, within `budget` bytes; without room for growth if that exceeds the budget.
+    /// The index has vectors, and the caller has made their directory if the ids need one, because this function must not use the thread
+    /// pool.
+    pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64, growth: Growth) -> Result<Resident> {
+        match Resident::with_growth(runtime, stream, view, budget, growth) {
+            Err(Error::OutOfDeviceMemory { .. } | Error::TooManyRows { .. }) if growth != Growth::None => {
+                Resident::with_growth(runtime, stream, view, budget, Growth::None)
+            }
+            made => made,
+        }
+    }
+
+    fn with_growth(
+        runtime: &Runtime,
+        stream: &Stream,
+        view: &View<'_>,
+        budget: u64,
+        growth: Growth,
+    ) -> Result<Resident> {
         let lengths: Vec<u32> = (0..view.list_count()).map(|list| view.length(list) as u32).collect();
-        let storage = Storage::new(lengths)?;
+        let storage = Storage::new(lengths, growth)?;
         let plan = ImagePlan::new(view, &storage, budget);
         let bytes = plan.bytes as u64;
         if bytes > budget {
@@ -594,23 +639,46 @@ impl Resident {
         let started = events::Started::now();
         let memory = runtime.allocate(plan.bytes)?;
         let (on, scratch) = (OnStream { runtime, stream }, runtime.scratch(&memory));
-        let image = plan.image(scratch);
+        let (image, parts) = (plan.image(scratch), plan.parts(scratch));
+        let mut greatest = [0];
         // SAFETY: the memory was allocated for the plan, and the plan was made for the index.
         unsafe {
             plan.copy_to_device(on, scratch, view, &storage)?;
             plan.prepare(on, scratch, &image)?;
+            runtime.copy_to_host(stream, &mut greatest, parts.greatest)?;
         }
         runtime.synchronize(stream)?;
         events::uploaded("image of an inverted file", || runtime.describe(), bytes, &started);
-        let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
-        longest.sort_unstable_by(|a, b| b.cmp(a));
+        let mut made = Resident {
+            version: view.version(),
+            image,
+            bytes,
+            longest: Vec::new(),
+            longest_list: 0,
+            storage,
+            parts,
+            greatest: greatest[0],
+            _memory: memory,
+        };
+        made.note_lengths();
+        Ok(made)
+    }
+
+    /// Computes what follows from the lengths of the lists.
+    pub(super) fn note_lengths(&mut self) {
+        let padded = self.storage.lengths.iter().map(|&length| u64::from(pairs::padded(length)));
+        self.longest.clear();
+        self.longest.extend(padded);
+        self.longest.sort_unstable_by(|a, b| b.cmp(a));
         let mut sum = 0;
-        for length in &mut longest {
+        for length in &mut self.longest {
             sum += *length;
             *length = sum;
         }
-        let longest_list = storage.longest();
-        Ok(Resident { version: view.version, image, bytes, longest, longest_list, _memory: memory })
+        self.longest_list = self.storage.longest();
+        if let Some(tables) = &mut self.image.stored.tables {
+            tables.shape.longest_list = self.longest_list;
+        }
     }
 }
 
@@ -637,64 +705,4 @@ fn middle(view: &View<'_>) -> Vec<f32> {
         sums.iter().map(mean).map(|mean| if whole { mean.round() } else { mean }).map(|mean| mean as f32).collect();
     // Sums of components near the limit of f32 may exceed it. Then there is no centre.
     if centre.iter().all(|c| c.is_finite()) { centre } else { vec![0.0; view.dim] }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batches_cover_all_places_in_order_and_none_is_larger_than_asked() {
-        for lengths in [vec![5], vec![0, 1000, 0, 3, 64, 65], vec![0, 0, 1], vec![300; 4]] {
-            let storage = Storage::new(lengths.clone()).unwrap();
-            let all: Vec<(usize, usize)> =
-                (0..lengths.len()).flat_map(|list| (0..storage.padded(list)).map(move |place| (list, place))).collect();
-            assert_eq!(all.len(), storage.rows as usize);
-            for most in [1, 7, 64, 100, storage.rows as usize] {
-                let batches: Vec<_> = storage.batches(most).collect();
-                let rows =
-                    |batch: &Vec<(usize, Range<usize>)>| batch.iter().map(|(_, places)| places.len()).sum::<usize>();
-                assert!(batches[..batches.len() - 1].iter().all(|batch| rows(batch) == most), "{lengths:?}, {most}");
-                assert!(batches.last().is_some_and(|batch| (1..=most).contains(&rows(batch))), "{lengths:?}, {most}");
-                let parts = batches.iter().flatten();
-                let covered = parts.clone().flat_map(|(list, places)| places.clone().map(move |place| (*list, place)));
-                assert!(covered.eq(all.iter().copied()), "{lengths:?}, {most}");
-                let mut filled = vec![0; lengths.len()];
-                parts.for_each(|(list, places)| filled[*list] += storage.filled(*list, places).len() as u32);
-                assert_eq!(filled, lengths, "{most}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_storage_has_as_many_rows_as_32_bits_count() {
-        // Padding included, with room for the tile after the last list.
-        let limit = u32::MAX - 2 * TILE_ROWS;
-        let most = limit - limit % pairs::PAD;
-        let storage = Storage::new(vec![1, most - pairs::PAD, 0]).unwrap();
-        assert_eq!(storage.starts, [0, pairs::PAD, most]);
-        assert!(storage.rows >= most && storage.padded(1) == (most - pairs::PAD) as usize);
-        for beyond in [vec![most + 1], vec![1, most - pairs::PAD + 1], vec![u32::MAX; 3]] {
-            let refused = Storage::new(beyond);
-            assert!(
-                matches!(refused, Err(Error::TooManyRows { asked, limit: l }) if asked > l && l == u64::from(limit))
-            );
-        }
-    }
-
-    #[test]
-    fn rows_are_filled_from_any_place_on_and_the_last_is_repeated() {
-        let from = [1, 2, 3, 4, 5, 6];
-        let filled = |first: usize, rows: usize| {
-            let mut to = vec![9; 3 * rows];
-            fill_rows(&from, first, 2, 3, &mut to);
-            to
-        };
-        assert_eq!(filled(0, 4), [1, 2, 0, 3, 4, 0, 5, 6, 0, 5, 6, 0]);
-        assert_eq!(filled(1, 3), filled(0, 4)[3..]);
-        assert_eq!(filled(3, 1), [5, 6, 0]);
-        let mut nothing = [9; 3];
-        fill_rows(&[], 0, 2, 3, &mut nothing);
-        assert_eq!(nothing, [0; 3]);
-    }
 }

@@ -2,9 +2,11 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `image` | the lists in device memory; the first search after a change makes the image |
+//! | `image` | the lists in device memory; the first search makes the image |
+//! | `changes` | the first search after a change brings the image up to date |
 //! | `plan` | the scratch of a search, and the choices that follow from sizes |
 //! | `search` | one search: queries, probes, pairs, scan |
+//! | `storage` | the places of the lists in an image |
 //! | `stage` | from scores to the exact best k: selection, re-ranking, certificate |
 //!
 //! The master copy stays in host memory. This file divides queries into batches whose scratch fits the budget, searches again for queries
@@ -17,10 +19,12 @@
 //! as fast (0.83 to 0.86 ms both), with one list faster (0.70 ms instead of 0.75), with 64 slower (1.36 ms instead of 1.32). Five parts
 //! took 1.4 ms, two parts 0.93 to 1.0.
 
+mod changes;
 pub(super) mod image;
 mod plan;
 mod search;
 mod stage;
+mod storage;
 pub(super) mod tables;
 #[cfg(test)]
 mod tests;
@@ -32,10 +36,12 @@ use cuda_std::PtrMut;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::range::CountWithin;
 
+use self::changes::Update;
 use self::image::Resident;
 use self::plan::{SearchPlan, SearchShape};
 use self::search::Search;
 use self::stage::Stage;
+use self::storage::Growth;
 use super::{Bitset, IvfBackend, Scan, SearchRequest, View};
 use crate::device::lanes::{Lane, Lanes};
 use crate::device::limits::Limits;
@@ -86,19 +92,29 @@ impl IvfDevice {
         Ok(IvfDevice { runtime, device, budget, resident, lanes: Lanes::new() })
     }
 
-    /// The image of the index's current version. The first search makes it, within the budget; searches that come at the same time wait.
+    /// The image of the index's current version. The first search makes it, within the budget, and the first search after a change brings it
+    /// up to date; searches that come at the same time wait.
     fn resident(&self, view: &View<'_>) -> Result<Arc<Resident>> {
         // Making the directory uses a thread pool, so the directory is made before the lock is taken.
         view.sparse_directory();
         self.resident.with(|resident| {
-            // A stale image is dropped first, because the device may not have room for two.
-            *resident = resident.take().filter(|image| image.version == view.version);
-            if let Some(image) = resident {
+            if let Some(image) = resident.as_ref().filter(|image| image.version == view.version()) {
                 return Ok(image.clone());
             }
             let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
-            let made =
-                self.lanes.with(&self.runtime, |lane| Resident::new(&self.runtime, &lane.stream, view, budget))?;
+            let mut growth = Growth::None;
+            // Searches borrow the index, so none of them reads a stale image any more. If one did, it would keep its image.
+            if let Some(mut image) = resident.take().and_then(Arc::into_inner) {
+                let room = self.scratch(&image);
+                growth = match self.lanes.with(&self.runtime, |lane| image.update(room, lane, view))? {
+                    Update::Done => return Ok(resident.insert(Arc::new(image)).clone()),
+                    Update::Outgrown => Growth::Eighth,
+                    Update::Impossible => image.storage.growth,
+                };
+                // The stale image is dropped before the next one is made, because the device may not have room for two.
+            }
+            let made = |lane: &mut Lane| Resident::new(&self.runtime, &lane.stream, view, budget, growth);
+            let made = self.lanes.with(&self.runtime, made)?;
             Ok(resident.insert(Arc::new(made)).clone())
         })
     }

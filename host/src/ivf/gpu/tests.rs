@@ -1,9 +1,15 @@
 //! Tests of the image and its search on the emulator: results must have the same bits as on the CPU. (The package of tests has the tests of
 //! the results themselves.)
 
+use std::ops::Range;
+
 use test_random::Random;
 
-use crate::ivf::{Bitset, Encoding, IvfIndex, Scan, SearchOptions};
+use super::IvfDevice;
+use crate::device::bytes_sent;
+use crate::device::open::open;
+use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
+use crate::vectors::VectorSlice;
 use crate::{Device, Element, Metric, Neighbors};
 
 /// Components in −1 .. 1, in clusters (times 100 for integer types).
@@ -168,4 +174,139 @@ fn every_product_scans_soundly() {
         let many = Case { dim, n: 2_400, lists: 75, queries: 13, k: 1, probes: 75 };
         check_batches::<f32>(Metric::L2, encoding, &many, &[13, 14]);
     }
+}
+
+/// An index on the CPU, which changes, and a device whose image follows.
+struct Follower<T: Element> {
+    index: IvfIndex<T>,
+    device: IvfDevice,
+    base: Vec<T>,
+    queries: Vec<T>,
+}
+
+/// What a device gets after a change.
+enum Sent {
+    /// This number of rows at most.
+    Rows(usize),
+    /// The same, and the ranks of all rows.
+    Ranks(usize),
+    /// The whole image, because rows and lists do not fit into the one before.
+    All,
+}
+
+impl<T: Element> Follower<T> {
+    const LISTS: usize = 12;
+
+    fn new(metric: Metric, encoding: Encoding, n: usize, dim: usize) -> Follower<T> {
+        let (base, queries) = (vectors(n, dim, 5), vectors(3, dim, 6));
+        let builder = IvfIndex::<T>::builder(dim, Self::LISTS).metric(metric).encoding(encoding).device(Device::Cpu);
+        let mut index = builder.iterations(2).build().unwrap();
+        index.train(&base).unwrap();
+        let ids: Vec<u64> = (0..n as u64).map(|at| 3 * at).collect();
+        index.add_with_ids(&base, &ids).unwrap();
+        let (device, runtime) = open(Device::Emulator).unwrap();
+        let device = IvfDevice::new(runtime.unwrap(), device, None).unwrap();
+        Follower { index, device, base, queries }
+    }
+
+    /// The vectors with which these ids, multiples of three, began.
+    fn rows(&self, ids: &[u64]) -> Vec<T> {
+        let dim = self.index.dim();
+        ids.iter().flat_map(|&id| &self.base[id as usize / 3 * dim..][..dim]).copied().collect()
+    }
+
+    /// Adds vectors `ids` that are equal to the vector `like`.
+    fn add_like(&mut self, like: u64, ids: Range<u64>) {
+        let rows = self.rows(&vec![like; ids.clone().count()]);
+        self.index.add_with_ids(&rows, &ids.collect::<Vec<_>>()).unwrap();
+    }
+
+    /// Brings the image up to date, and compares the bytes that the device got, and searches.
+    fn follows(&self, expected: Sent, what: &str) {
+        let Follower { index, device, queries, .. } = self;
+        let view = index.view(index.trained().unwrap());
+        let sent = bytes_sent(|| drop(device.resident(&view).unwrap())) as usize;
+        let image = device.resident(&view).unwrap().image;
+        let (rows, row_bytes) = (image.rows as usize, image.stored.row_bytes as usize);
+        // Row number, rank and list of a row; number, start and length of a list, and twelve bytes for padding. The terms of the scan by
+        // tables take 8 bytes for each list.
+        let some = |rows: usize| rows * (row_bytes + 36) + 8 * Self::LISTS;
+        match expected {
+            Sent::Rows(changed) => assert!(sent <= some(changed), "{what}: {sent} bytes"),
+            Sent::Ranks(changed) => assert!(sent <= some(changed) + 4 * rows, "{what}: {sent} bytes"),
+            Sent::All => assert!(sent >= rows * (row_bytes + 4), "{what}: {sent} bytes"),
+        }
+        let k = 12;
+        let filter = index.filter(|id| id % 2 == 0);
+        let accepted = index.lists.accepted(&filter);
+        for (scan, filtered) in [(Scan::ListMajor, false), (Scan::QueryMajor, false), (Scan::Auto, true)] {
+            let mut found = Neighbors::none(index.metric(), 3, k).unwrap();
+            let request = SearchRequest {
+                queries: VectorSlice::of(queries, index.dim()),
+                probes: 4,
+                filter: filtered.then_some(&*accepted),
+                scan,
+            };
+            device.search(&view, &request, k, &mut found.ids, &mut found.distances).unwrap();
+            let options = SearchOptions::new().probes(4).widen(false);
+            let options = if filtered { options.filter(&filter) } else { options };
+            same(what, &index.search_with(queries, k, &options).unwrap(), &found);
+        }
+    }
+}
+
+/// Every kind of change, for one encoding.
+fn follow<T: Element>(metric: Metric, encoding: Encoding) {
+    // Ten components, which a device pads, and five bytes of a code of ten halves.
+    let mut pair = Follower::<T>::new(metric, encoding, 200, 10);
+    let what = |step: &str| format!("{metric:?} {encoding} {}: {step}", T::TYPE.name());
+    pair.follows(Sent::All, &what("new"));
+    let few: Vec<u64> = (0..10).map(|at| at * 57).collect();
+    pair.index.remove(&few).unwrap();
+    pair.follows(Sent::Rows(20), &what("removed"));
+    pair.index.add_with_ids(&pair.rows(&few[3..]), &few[3..]).unwrap();
+    pair.index.remove(&[3, 6]).unwrap();
+    pair.follows(Sent::Rows(11), &what("some of them back"));
+    // One list outgrows its room. The next image has room to grow.
+    pair.add_like(90, 10_000..10_020);
+    pair.follows(Sent::All, &what("a list outgrows an image without room"));
+    pair.add_like(90, 10_020..10_022);
+    pair.follows(Sent::Rows(2), &what("a list grows"));
+    let shortest = (0..Follower::<T>::LISTS).filter(|&list| pair.index.lists.length(list) > 0);
+    let shortest = shortest.min_by_key(|&list| pair.index.lists.length(list)).unwrap();
+    let (like, length) = (pair.index.lists.ids(shortest)[0], pair.index.lists.length(shortest));
+    pair.add_like(like, 10_022..10_042);
+    pair.follows(Sent::Rows(length + 20), &what("a list moves to the reserve"));
+    pair.index.remove(&[10_023, 10_024, 10_040]).unwrap();
+    // Other vectors under known ids, in other lists.
+    pair.index.upsert(&pair.rows(&[30, 33, 36]), &[300, 303, 0]).unwrap();
+    pair.follows(Sent::Rows(15), &what("replaced"));
+    // An id between others: new ranks.
+    pair.add_like(90, 91..92);
+    pair.follows(Sent::Ranks(1), &what("between"));
+    let many: Vec<u64> = (0..60).map(|at| 3 * at + 300).collect();
+    pair.index.remove_if_present(&many).unwrap();
+    pair.follows(Sent::Ranks(120), &what("a third removed"));
+    pair.add_like(like, 10_100..10_190);
+    pair.follows(Sent::All, &what("a list outgrows the reserve"));
+    // A greater component than that of any vector. The scale follows from the vectors only if they are stored as they are.
+    let mut great = pair.rows(&[93]);
+    great.iter_mut().for_each(|component| *component = T::from_f32(120.0));
+    pair.index.add_with_ids(&great, &[20_000]).unwrap();
+    let scaled = encoding == Encoding::Flat && metric != Metric::Cosine;
+    pair.follows(if scaled { Sent::All } else { Sent::Rows(1) }, &what("a greater component"));
+    let all = pair.index.ids();
+    pair.index.remove(&all[5..]).unwrap();
+    pair.follows(Sent::All, &what("nearly all removed"));
+}
+
+#[test]
+fn images_follow_changes() {
+    let pq = Encoding::Pq { sub_quantizers: 10, bits: 4, rotate: false };
+    follow::<f32>(Metric::L2, Encoding::Flat);
+    follow::<u8>(Metric::Cosine, Encoding::Flat);
+    follow::<f32>(Metric::InnerProduct, Encoding::F16);
+    follow::<f32>(Metric::L2, Encoding::Scalar8);
+    follow::<f32>(Metric::L2, pq);
+    follow::<f32>(Metric::InnerProduct, pq);
 }

@@ -23,7 +23,7 @@ pub(crate) trait Judge {
         ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
     }
     /// The id of base vector `id` in results. Of equal distances the lower one wins.
-    fn rank(&self, id: u32) -> u32 {
+    fn rank(&mut self, id: u32) -> u32 {
         id
     }
     /// The error bound of this query.

@@ -1,13 +1,12 @@
 //! f16 codes on a device. The list scan reads the rows themselves as operands: their scale is 1, and no centre is subtracted.
 
-use warpann_kernels::ivf::code_bounds::MeasureCodes;
 use warpann_kernels::ivf::encoding::{f16, flat};
 use warpann_kernels::ivf::list_scan::CHUNK;
 
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan};
+use crate::ivf::gpu::image::{ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan};
 
 /// The greatest component for which the scale is 1 (`warpann_kernels::product::metric::scale_of`).
 const GREATEST_OF_SCALE_ONE: f32 = 16_384.0;
@@ -37,8 +36,13 @@ impl StoredPlan for F16Plan {
         Stored {
             row_bytes: self.row_bytes as u32,
             f16_rows: memory.at(self.rows).into(),
+            measuring: Measuring::Codes { by: f16::measuring(), scaled: false },
             ..Stored::new(flat::SCAN, RerankKernels::Coded(f16::reranking), memory.at(self.rows).as_bytes().into())
         }
+    }
+
+    fn parts(&self, memory: Scratch) -> StoredParts {
+        StoredParts::of_codes(memory.at(self.rows).as_bytes())
     }
 
     fn least_greatest(&self) -> f32 {
@@ -58,9 +62,8 @@ impl StoredPlan for F16Plan {
     }
 
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
-        let launch = MeasureCodes { row_lists: memory.at(self.row_lists).read_only(), ..to.launch() };
         // SAFETY: as the caller promises.
-        unsafe { on.runtime.launch(on.stream, f16::measuring(), launch.config(), launch) }
+        unsafe { Measured { row_lists: memory.at(self.row_lists).read_only(), ..to }.measure(on) }
     }
 }
 

@@ -6,8 +6,7 @@ use warpann_kernels::ivf::list_scan::CHUNK;
 
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan, prepared};
-use crate::product::gpu::{Unprepared, greatest_of, prepare_rows};
+use crate::ivf::gpu::image::{ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan};
 use crate::{ElementType, Result};
 
 /// The places of the parts in the memory of the image.
@@ -40,8 +39,13 @@ impl StoredPlan for FlatPlan {
             in_place: true,
             f16_rows: memory.at(self.f16_rows).into(),
             row_bytes: self.row_bytes() as u32,
+            measuring: Measuring::Operands(self.element),
             ..Stored::new(flat::SCAN, RerankKernels::Stored(self.element.key()), memory.at(self.rows).into())
         }
+    }
+
+    fn parts(&self, memory: Scratch) -> StoredParts {
+        StoredParts { operands: memory.at(self.f16_rows), ..StoredParts::of_codes(memory.at(self.rows)) }
     }
 
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
@@ -50,24 +54,13 @@ impl StoredPlan for FlatPlan {
     }
 
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
-        let OnStream { runtime, stream } = on;
-        let Measured { image, greatest, values, bounds } = to;
-        let from = Unprepared {
-            element: self.element,
-            rows: memory.at(self.rows).into(),
-            count: image.rows,
-            padded: image.rows,
-            stride: image.stride(),
-            centre: image.centre,
-            metric: image.row_metric(),
-            greatest,
-        };
+        let to = Measured { operands: memory.at(self.f16_rows), ..to };
         // SAFETY: as the caller promises.
         unsafe {
-            greatest_of(runtime, stream, from)?;
-            prepare_rows(runtime, stream, from, prepared(image, memory.at(self.f16_rows), values, bounds))?;
-            let launch = MarkPadding { ranks: image.ranks, row_count: image.rows, values };
-            runtime.launch(stream, &MarkPadding::KERNEL, launch.config(), launch)
+            to.raise_greatest(on)?;
+            to.measure(on)?;
+            let launch = MarkPadding { ranks: to.image.ranks, row_count: to.image.rows, values: to.values };
+            on.runtime.launch(on.stream, &MarkPadding::KERNEL, launch.config(), launch)
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and the terms for the scan by lookup tables.
 
-use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes, ScaleCodes};
+use warpann_kernels::ivf::code_bounds::ScaleCodes;
 use warpann_kernels::ivf::encoding::pq;
 
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan, TableIndex};
+use crate::ivf::gpu::image::{
+    ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan, TableIndex,
+};
 use crate::ivf::gpu::tables;
 use crate::ivf::gpu::tables::Terms;
 use crate::pq::ProductQuantizer;
@@ -62,6 +64,7 @@ impl StoredPlan for PqPlan<'_> {
         Stored {
             decodes: true,
             costly: true,
+            measuring: Measuring::Codes { by: pq::measuring(), scaled: true },
             row_bytes: self.quantizer.code_bytes() as u32,
             bits: self.quantizer.bits(),
             width: self.quantizer.width() as u32,
@@ -71,6 +74,10 @@ impl StoredPlan for PqPlan<'_> {
             tables: Some(TableIndex { shape: self.tables, kind: self.kind, terms: memory.at(self.terms).into() }),
             ..Stored::new(pq::SCAN, RerankKernels::Coded(pq::reranking), memory.at(self.codes).into())
         }
+    }
+
+    fn parts(&self, memory: Scratch) -> StoredParts {
+        StoredParts { terms: memory.at(self.terms), ..StoredParts::of_codes(memory.at(self.codes)) }
     }
 
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
@@ -85,27 +92,12 @@ impl StoredPlan for PqPlan<'_> {
 
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
         let OnStream { runtime, stream } = on;
-        let Measured { image, greatest, .. } = to;
-        let stored = &image.stored;
+        let to = Measured { row_lists: memory.at(self.row_lists).read_only(), ..to };
+        let image = to.image;
         let components = self.quantizer.codebooks().len();
-        let row_lists = memory.at(self.row_lists).read_only();
-        let launch = GreatestCode {
-            codes: stored.rows,
-            code_bytes: stored.row_bytes,
-            bits: stored.bits,
-            width: stored.width,
-            dim: image.dim,
-            codebooks: stored.codebooks,
-            centroids: image.centroids,
-            row_lists,
-            row_count: image.rows,
-            centre: image.centre,
-            greatest,
-        };
-        let config = launch.config(runtime.limits().multiprocessors);
         // SAFETY: as the caller promises; the stream runs the launches in order.
         unsafe {
-            runtime.launch(stream, &GreatestCode::KERNEL, config, launch)?;
+            to.raise_greatest(on)?;
             let by_tables = image.table_image();
             tables::enqueue_terms(&on, &self.tables, &by_tables, self.kind, memory.at(self.terms))?;
             let launch = ScaleCodes {
@@ -113,15 +105,14 @@ impl StoredPlan for PqPlan<'_> {
                 centroid_count: image.lists * image.stride(),
                 stride: image.stride(),
                 centre: image.centre,
-                codebooks: stored.codebooks,
+                codebooks: image.stored.codebooks,
                 codeword_count: components as u32,
                 greatest: image.greatest,
                 offsets: memory.at(self.offsets),
                 halves: memory.at(self.halves).take(components),
             };
             runtime.launch(stream, &ScaleCodes::KERNEL, launch.config(), launch)?;
-            let launch = MeasureCodes { row_lists, halves: stored.halves.take(components), ..to.launch() };
-            runtime.launch(stream, pq::measuring(), launch.config(), launch)
+            to.measure(on)
         }
     }
 }

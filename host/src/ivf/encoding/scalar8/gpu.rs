@@ -1,6 +1,6 @@
 //! Codes of one byte for each component, on a device: codes, ranges, and the scaled parts of f16 operands.
 
-use warpann_kernels::ivf::code_bounds::{MeasureCodes, ScaleCodes};
+use warpann_kernels::ivf::code_bounds::ScaleCodes;
 use warpann_kernels::ivf::encoding::scalar8;
 
 use super::Scalar8Codec;
@@ -8,7 +8,7 @@ use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::encoding::Codec;
-use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan};
+use crate::ivf::gpu::image::{ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan};
 
 /// The places of the parts in the memory of the image.
 pub(super) struct Scalar8Plan<'a> {
@@ -46,12 +46,17 @@ impl StoredPlan for Scalar8Plan<'_> {
     fn stored(&self, memory: Scratch) -> Stored {
         Stored {
             decodes: true,
+            measuring: Measuring::Codes { by: scalar8::measuring(), scaled: false },
             row_bytes: self.row_bytes as u32,
             codebooks: memory.at(self.tables).into(),
             offsets: memory.at(self.offsets).into(),
             halves: memory.at(self.halves).into(),
             ..Stored::new(scalar8::SCAN, RerankKernels::Coded(scalar8::reranking), memory.at(self.codes).into())
         }
+    }
+
+    fn parts(&self, memory: Scratch) -> StoredParts {
+        StoredParts::of_codes(memory.at(self.codes))
     }
 
     /// Large enough that neither the parts of an operand nor their sums exceed the range of f16: with the resulting scale, a centroid is
@@ -88,11 +93,10 @@ impl StoredPlan for Scalar8Plan<'_> {
             offsets: memory.at(self.offsets),
             halves: memory.at(self.halves),
         };
-        let measure = MeasureCodes { row_lists: memory.at(self.row_lists).read_only(), ..to.launch() };
         // SAFETY: as the caller promises; the stream runs both in order, after the greatest component of the centroids was found.
         unsafe {
             runtime.launch(stream, &ScaleCodes::KERNEL, scale.config(), scale)?;
-            runtime.launch(stream, scalar8::measuring(), measure.config(), measure)
+            Measured { row_lists: memory.at(self.row_lists).read_only(), ..to }.measure(on)
         }
     }
 }

@@ -1,14 +1,17 @@
-//! The ids of the rows of a flat index.
+//! The ids of the rows of an index.
 //!
-//! The rows of an index lie in the order of their ids, so that a back end, which breaks ties by the lower row, breaks them by the lower id.
-//! A removed vector leaves its row behind until the index is compacted: removing one of n vectors costs a binary search and one bit, and a
+//! Rows are in the order of their ids, so that a back end, which breaks ties by the lower row, breaks them by the lower id. A row of a flat
+//! index is a place in memory. A row of inverted files is a rank: the number by which searches know a vector, wherever it is.
+//!
+//! A removed vector leaves its row behind until the rows are compacted: removing one of n vectors costs a binary search and one bit, and a
 //! search skips the row. Rows at the end are dropped at once. If an id comes back before that, its vector takes the old row.
 //!
 //! Without ids of the caller's and without removals the id of a row is its number, and nothing is stored.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use crate::ids::stamp;
+use super::stamp;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Bitset, NONE, Result, host_memory};
 
@@ -32,7 +35,7 @@ pub(crate) struct RowIds {
 
 /// Where new vectors go.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(crate) enum Room {
     /// All of them after the last row.
     AtTheEnd,
     /// Some into rows that removed vectors left, the others after the last row.
@@ -48,7 +51,7 @@ impl RowIds {
     }
 
     /// Number of vectors.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -69,7 +72,7 @@ impl RowIds {
 
     /// The id of each row; `None` if the ids are the row numbers.
     #[cfg(feature = "cuda")]
-    pub(super) fn names(&self) -> Option<&[u64]> {
+    pub(crate) fn names(&self) -> Option<&[u64]> {
         (!self.ids.is_empty()).then_some(&self.ids)
     }
 
@@ -86,6 +89,16 @@ impl RowIds {
         self.ids.binary_search(&id).ok()
     }
 
+    /// The greatest id. The last row always holds a vector.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.rows.checked_sub(1).map(|last| self.id(last))
+    }
+
+    /// Whether every id is the number of its row.
+    pub(crate) fn are_rows(&self) -> bool {
+        self.ids.is_empty()
+    }
+
     /// The row of the vector with an id. O(log rows).
     pub(crate) fn find(&self, id: u64) -> Option<usize> {
         self.row(id).filter(|&row| self.is_live(row))
@@ -97,19 +110,19 @@ impl RowIds {
     }
 
     /// The ids of all vectors, ascending.
-    pub(super) fn all(&self) -> Result<Vec<u64>> {
+    pub(crate) fn all(&self) -> Result<Vec<u64>> {
         let mut all = host_memory::with_room(self.len)?;
         all.extend(self.live_rows().map(|row| self.id(row)));
         Ok(all)
     }
 
-    /// The least id above all others: one past the greatest, 0 without vectors. The last row always holds a vector.
+    /// The least id above all others: one past the greatest, 0 without vectors.
     pub(crate) fn next(&self) -> u64 {
-        self.rows.checked_sub(1).map_or(0, |last| self.id(last) + 1)
+        self.last().map_or(0, |last| last + 1)
     }
 
     /// A number that identifies the set of ids.
-    pub(super) fn stamp(&self) -> u64 {
+    pub(crate) fn stamp(&self) -> u64 {
         *self.stamp.get_or_init(|| {
             let mut rows = self.live_rows();
             let mut sum = 0u64;
@@ -126,14 +139,8 @@ impl RowIds {
     }
 
     /// The rows of the vectors that a filter accepts, whose bit r stands for the vector with the r-th id.
-    pub(super) fn accepted(&self, filter: &Bitset) -> Bitset {
-        let mut rows = Bitset::new(self.rows);
-        for (rank, row) in self.live_rows().enumerate() {
-            if filter.get(rank) {
-                rows.set(row, true);
-            }
-        }
-        rows
+    pub(crate) fn accepted<'a>(&self, filter: &'a Bitset) -> Cow<'a, Bitset> {
+        self.live.as_ref().map_or(Cow::Borrowed(filter), |live| Cow::Owned(filter.spread(live)))
     }
 
     /// Replaces row numbers in results by ids.
@@ -145,7 +152,7 @@ impl RowIds {
     }
 
     /// Where vectors with these ids go, which are ascending and of which the index has none.
-    pub(super) fn room(&self, ids: &[u64]) -> Room {
+    pub(crate) fn room(&self, ids: &[u64]) -> Room {
         let Some(&first) = ids.first() else { return Room::AtTheEnd };
         let next = self.next();
         if first >= next {
@@ -156,7 +163,7 @@ impl RowIds {
     }
 
     /// Reserves memory for `more` rows with ids of the caller's, so that [`RowIds::append`] does not fail.
-    pub(super) fn reserve(&mut self, ids: &[u64]) -> Result<()> {
+    pub(crate) fn reserve(&mut self, ids: &[u64]) -> Result<()> {
         if self.ids.is_empty() && !self.continues(ids) {
             let mut own = host_memory::with_room(self.rows + ids.len())?;
             own.extend(0..self.rows as u64);
@@ -177,7 +184,7 @@ impl RowIds {
     }
 
     /// Appends rows with these ids, which are ascending and above all others. Call [`RowIds::reserve`] first.
-    pub(super) fn append(&mut self, ids: &[u64]) {
+    pub(crate) fn append(&mut self, ids: &[u64]) {
         if !self.ids.is_empty() || !self.continues(ids) {
             self.ids.extend_from_slice(ids);
         }
@@ -186,16 +193,18 @@ impl RowIds {
         }
         self.rows += ids.len();
         self.len += ids.len();
-        self.stamp = Default::default();
+        if let Some(sum) = self.stamp.get_mut() {
+            *sum = sum.wrapping_add(stamp(ids));
+        }
     }
 
     /// The rows for `ids` that removed vectors left.
-    pub(super) fn old_rows(&self, ids: &[u64]) -> Vec<usize> {
+    pub(crate) fn old_rows(&self, ids: &[u64]) -> Vec<usize> {
         ids.iter().filter_map(|&id| self.row(id)).collect()
     }
 
     /// Marks rows as holding vectors again.
-    pub(super) fn revive(&mut self, rows: &[usize]) {
+    pub(crate) fn revive(&mut self, rows: &[usize]) {
         if let Some(live) = &mut self.live {
             rows.iter().for_each(|&row| live.set(row, true));
             self.len += rows.len();
@@ -203,14 +212,28 @@ impl RowIds {
         if self.len == self.rows {
             self.live = None;
         }
-        self.stamp = Default::default();
+        let added = self.stamp_of(rows);
+        if let Some(sum) = self.stamp.get_mut() {
+            *sum = sum.wrapping_add(added);
+        }
+    }
+
+    /// The stamp of the ids of these rows; 0 if the stamp of all ids is not known, and thus of no use.
+    fn stamp_of(&self, rows: &[usize]) -> u64 {
+        if self.stamp.get().is_none() {
+            return 0;
+        }
+        rows.chunks(STAMPED)
+            .map(|rows| stamp(&rows.iter().map(|&row| self.id(row)).collect::<Vec<u64>>()))
+            .fold(0, u64::wrapping_add)
     }
 
     /// Removes the vectors of these rows, which hold some, and drops rows at the end.
-    pub(super) fn remove(&mut self, rows: &[usize]) -> Result<()> {
+    pub(crate) fn remove(&mut self, rows: &[usize]) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
+        let removed = self.stamp_of(rows);
         let live = match &mut self.live {
             Some(live) => live,
             None => self.live.insert(Bitset::ones(self.rows)?),
@@ -227,29 +250,32 @@ impl RowIds {
         if self.len == self.rows {
             self.live = None;
         }
-        self.stamp = Default::default();
+        if let Some(sum) = self.stamp.get_mut() {
+            *sum = sum.wrapping_sub(removed);
+        }
         Ok(())
     }
 
     /// The ids after the rows that removed vectors left are gone.
-    pub(super) fn compacted(&self) -> Result<RowIds> {
-        let mut ids = self.all()?;
-        if ids.last().is_some_and(|&last| last == ids.len() as u64 - 1) {
-            ids = Vec::new();
-        }
-        Ok(RowIds { ids, rows: self.len, live: None, len: self.len, stamp: self.stamp.clone() })
+    pub(crate) fn compacted(&self) -> Result<RowIds> {
+        Ok(RowIds { stamp: self.stamp.clone(), ..RowIds::of(self.all()?) })
     }
 
-    /// The ids of rows with these ids, which are ascending.
-    pub(super) fn of(ids: &[u64]) -> Result<RowIds> {
-        let mut this = RowIds::default();
-        this.reserve(ids)?;
-        this.append(ids);
-        Ok(this)
+    /// Rows with these ids, which are ascending.
+    pub(crate) fn of(ids: Vec<u64>) -> RowIds {
+        let rows = ids.len();
+        let are_rows = ids.last().is_none_or(|&last| last == rows as u64 - 1);
+        let ids = if are_rows { Vec::new() } else { ids };
+        RowIds { ids, rows, live: None, len: rows, stamp: OnceLock::new() }
+    }
+
+    /// `rows` rows, whose ids are their numbers.
+    pub(crate) fn counting(rows: usize) -> RowIds {
+        RowIds { rows, len: rows, ..RowIds::default() }
     }
 
     /// Bytes that the ids and the bits of removed rows take.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         size_of_val(self.ids.as_slice()) as u64 + self.live.as_ref().map_or(0, |live| size_of_val(live.words()) as u64)
     }
 }

@@ -1,4 +1,6 @@
-//! Sets of ids that callers choose.
+//! Sets of ids that callers choose, and the ids of the rows of an index.
+
+pub(crate) mod row_ids;
 
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Error, Result, host_memory};

@@ -1,0 +1,285 @@
+//! Brings an image up to date after changes of the index.
+//!
+//! The lists say which places have changed since the version of the image ([`View::changes_since`]). The vectors of these places come to the
+//! device one after the other in one upload. They are prepared there as all rows of an image are, and then copied to their rows. A place past
+//! the end of a list becomes padding. A list that has outgrown its room moves to the reserve of the storage, so all of its vectors are sent.
+//! Three things belong to all rows:
+//! - The scale follows from the greatest component. If a new vector changes the scale, the image is made anew.
+//! - The centre stays that of the first image. Any centre is right.
+//! - The bounds are only raised. After a removal they may be larger than needed, which is still a bound.
+//!
+//! The image is also made anew if the reserve is full ([`Update::Outgrown`]), if many vectors have changed ([`SHARE_SENT`]), if the storage
+//! is mostly empty, if the lists no longer know what has changed, and for a shard: a shard has a part of every list, and the parts of a list
+//! shift when its length changes.
+//!
+//! # Cost
+//! Two uploads, about ten launches, and as many bytes as the changed rows and lists take. If vectors have new ranks, 4 bytes for each row of
+//! the storage in addition. The host sorts the lengths of the lists.
+
+use std::ops::Range;
+
+use cuda_std::Ptr;
+use warpann_kernels::NO_ROW;
+use warpann_kernels::product::metric::scale_of;
+
+use super::image::{Measured, Measuring, Resident};
+use super::storage::{STAGING, fill_rows};
+use super::tables::{self, Terms};
+use crate::device::lanes::Lane;
+use crate::device::queue::OnStream;
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::tiling::Budget;
+use crate::flat::gpu::copies::scatter_rows;
+use crate::ivf::View;
+use crate::ivf::lists::Address;
+use crate::{Error, Result, events, host_memory};
+
+/// More rows than [`FEW`], and more than this share of all, are not sent: an image is copied by all threads, changed rows by one.
+const SHARE_SENT: usize = 4;
+const FEW: usize = 256;
+
+/// What has become of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Update {
+    /// It shows the current version.
+    Done,
+    /// It must be made anew, with more room for lists to grow.
+    Outgrown,
+    /// It must be made anew.
+    Impossible,
+}
+
+/// The rows and lists of an image that change.
+struct Changed {
+    /// The rows of vectors, and where the vectors are; list after list.
+    rows: Vec<(u32, Address)>,
+    /// The rows that become padding.
+    padding: Vec<u32>,
+    /// The lists whose start or length may be another one.
+    lists: Vec<u32>,
+    /// Whether the ranks of all vectors change.
+    renumbered: bool,
+}
+
+/// The scratch for some changed rows.
+struct StagingPlan {
+    codes: Reserved<u8>,
+    operands: Reserved<u16>,
+    values: Reserved<f32>,
+    terms: Reserved<f32>,
+    /// The words of [`Resident::send`] or of [`Resident::send_lists`].
+    words: Reserved<u32>,
+    bytes: usize,
+}
+
+impl StagingPlan {
+    /// Scratch for `rows` rows at a time.
+    fn new(resident: &Resident, rows: usize, changed: &Changed) -> StagingPlan {
+        let image = &resident.image;
+        let operands = if resident.parts.stored.operands.is_empty() { 0 } else { image.f16_stride as usize };
+        let (terms, lists) = if resident.has_row_terms() { (rows, 2 * image.lists as usize) } else { (0, 0) };
+        let words = (3 * rows + lists).max(3 * (changed.padding.len() + changed.lists.len()));
+        let mut layout = Layout::default();
+        let plan = StagingPlan {
+            codes: layout.array(rows.saturating_mul(image.stored.row_bytes as usize)),
+            operands: layout.array(rows.saturating_mul(operands)),
+            values: layout.array(rows),
+            terms: layout.array(terms),
+            words: layout.array(words),
+            bytes: 0,
+        };
+        StagingPlan { bytes: layout.bytes(), ..plan }
+    }
+}
+
+impl Resident {
+    /// Brings the image to the version of `view`. After another result than [`Update::Done`] the image is of no use. Must not use the thread
+    /// pool; the caller has made the directory if the ids need one.
+    pub fn update(&mut self, room: Budget<'_>, lane: &mut Lane, view: &View<'_>) -> Result<Update> {
+        let changed = match self.changed(view) {
+            Ok(changed) => changed,
+            Err(update) => return Ok(update),
+        };
+        let started = events::Started::now();
+        let row_bytes = self.image.stored.row_bytes as usize;
+        let most = changed.rows.len().min((STAGING / row_bytes).max(1));
+        let plan = StagingPlan::new(self, most, &changed);
+        if !room.has(plan.bytes as u64) {
+            return Ok(Update::Impossible);
+        }
+        let runtime = room.runtime();
+        let scratch = match lane.scratch(runtime, plan.bytes) {
+            Err(Error::OutOfDeviceMemory { .. }) => return Ok(Update::Impossible),
+            scratch => scratch?,
+        };
+        let on = OnStream { runtime, stream: &lane.stream };
+        for rows in changed.rows.chunks(most.max(1)) {
+            // SAFETY: the scratch has room for `most` rows, at least one of them. The rows are different rows of the storage.
+            if !unsafe { self.send(on, (&plan, scratch), view, rows)? } {
+                return Ok(Update::Impossible);
+            }
+        }
+        // SAFETY: the scratch has room for the padding and the lists. No row becomes padding twice, and no list occurs twice.
+        unsafe { self.send_lists(on, (&plan, scratch), &changed)? };
+        if changed.renumbered {
+            let mut ranks = host_memory::filled(NO_ROW, self.storage.rows as usize)?;
+            for (list, &start) in self.storage.starts.iter().enumerate() {
+                let length = view.length(list);
+                view.ranks_into(list, 0..length, &mut ranks[start as usize..][..length]);
+            }
+            // SAFETY: the array has a rank for each row of the storage.
+            unsafe { runtime.copy_to_device(on.stream, self.parts.ranks, &ranks)? };
+        }
+        runtime.synchronize(on.stream)?;
+        let bytes = (changed.rows.len() * row_bytes) as u64;
+        events::uploaded("changes of an inverted file", || runtime.describe(), bytes, &started);
+        self.note_lengths();
+        self.version = view.version();
+        Ok(Update::Done)
+    }
+
+    /// Finds the rows that change, and gives lists that have outgrown their rooms new ones.
+    fn changed(&mut self, view: &View<'_>) -> Result<Changed, Update> {
+        if !view.is_whole() {
+            return Err(Update::Impossible);
+        }
+        let changes = view.changes_since(self.version).ok_or(Update::Impossible)?;
+        let mut changed =
+            Changed { rows: Vec::new(), padding: Vec::new(), lists: Vec::new(), renumbered: changes.renumbered };
+        for places in changes.places.chunk_by(|a, b| a.list == b.list) {
+            let list = places[0].list;
+            let (before, length) = (self.storage.lengths[list as usize], view.length(list as usize) as u32);
+            let moved = self.storage.resize(list as usize, length).ok_or(Update::Outgrown)?;
+            let start = self.storage.starts[list as usize];
+            let row = |at: Address| (start + at.place, at);
+            if moved {
+                changed.rows.extend((0..length).map(|place| row(Address { list, place })));
+            } else {
+                changed.rows.extend(places.iter().filter(|at| at.place < length).map(|&at| row(at)));
+                changed.padding.extend(start + length..start + before.max(length));
+            }
+            changed.lists.push(list);
+        }
+        let most = FEW.max(view.len() / SHARE_SENT);
+        if changed.rows.len() > most || self.storage.is_mostly_empty() { Err(Update::Impossible) } else { Ok(changed) }
+    }
+
+    /// Whether each row has a term for the scan by lookup tables.
+    fn has_row_terms(&self) -> bool {
+        let kind = self.image.stored.tables.map(|tables| tables.kind);
+        kind == Some(Terms::Rows) && !self.parts.stored.terms.is_empty()
+    }
+
+    /// Copies the vectors of some rows to the device, prepares them, and copies them to their rows. Returns false if they change the scale;
+    /// then the image is of no use.
+    ///
+    /// # Safety
+    /// The scratch has the plan's size, for at least these rows, which are different rows of the storage, and at least one.
+    unsafe fn send(
+        &self,
+        on: OnStream<'_>,
+        (plan, scratch): (&StagingPlan, Scratch),
+        view: &View<'_>,
+        rows: &[(u32, Address)],
+    ) -> Result<bool> {
+        let (image, parts, count) = (&self.image, &self.parts, rows.len());
+        let (width, row_bytes) = (view.code_bytes(), image.stored.row_bytes as usize);
+        let mut codes: Vec<u8> = host_memory::zeroed(host_memory::count::<u8>(&[count, row_bytes])?)?;
+        // Row numbers, ranks, lists; then for the terms the first of these rows, and their number, for each list.
+        let lists = if self.has_row_terms() { image.lists as usize } else { 0 };
+        let mut words: Vec<u32> = host_memory::zeroed(3 * count + 2 * lists)?;
+        for (at, &(row, Address { list, place })) in rows.iter().enumerate() {
+            let (list, place) = (list as usize, place as usize);
+            fill_rows(view.codes(list), place, width, row_bytes, &mut codes[at * row_bytes..][..row_bytes]);
+            words[at] = row;
+            view.ranks_into(list, place..place + 1, &mut words[count + at..][..1]);
+            words[2 * count + at] = list as u32;
+            if lists > 0 {
+                let (starts, lengths) = words[3 * count..].split_at_mut(lists);
+                starts[list] = if lengths[list] == 0 { at as u32 } else { starts[list] };
+                lengths[list] += 1;
+            }
+        }
+        let codes_there = scratch.at(plan.codes).take(codes.len());
+        let words_there = scratch.at(plan.words).take(words.len());
+        let part = |part: Range<usize>| Ptr::from(words_there.skip(part.start).take(part.len()));
+        let (numbers, ranks) = (part(0..count), part(count..2 * count));
+        let staged = Measured {
+            image,
+            codes: codes_there.into(),
+            row_count: count as u32,
+            row_lists: part(2 * count..3 * count),
+            greatest: parts.greatest,
+            operands: scratch.at(plan.operands),
+            values: scratch.at(plan.values).take(count),
+            bounds: parts.bounds,
+        };
+        // SAFETY: as the caller promises; the stream runs copies and launches in order.
+        unsafe {
+            on.runtime.copy_to_device(on.stream, codes_there, &codes)?;
+            on.runtime.copy_to_device(on.stream, words_there, &words)?;
+            staged.raise_greatest(on)?;
+            if !matches!(image.stored.measuring, Measuring::Codes { scaled: false, .. }) {
+                let mut greatest = [0];
+                on.runtime.copy_to_host(on.stream, &mut greatest, parts.greatest)?;
+                let scale = |greatest| scale_of(image.row_metric(), f32::from_bits(greatest));
+                if scale(greatest[0]) != scale(self.greatest) {
+                    return Ok(false);
+                }
+            }
+            staged.measure(on)?;
+            scatter_rows(on, staged.codes, numbers, parts.stored.codes, row_bytes)?;
+            scatter_rows(on, staged.values.as_bytes().into(), numbers, parts.values.as_bytes(), 4)?;
+            scatter_rows(on, ranks.as_bytes(), numbers, parts.ranks.as_bytes(), 4)?;
+            if !parts.stored.operands.is_empty() {
+                let operands = staged.operands.as_bytes().into();
+                scatter_rows(on, operands, numbers, parts.stored.operands.as_bytes(), 2 * image.f16_stride as usize)?;
+            }
+            if let (true, Some(tables)) = (self.has_row_terms(), image.stored.tables) {
+                let rest = part(3 * count..words.len());
+                let lists_of_staged = tables::Image {
+                    codes: staged.codes,
+                    list_starts: rest.take(lists),
+                    list_lengths: rest.skip(lists),
+                    ..image.table_image()
+                };
+                let longest_list = words[3 * count + lists..].iter().copied().max().unwrap_or(0);
+                let shape = tables::Shape { longest_list, ..tables.shape };
+                let terms = scratch.at(plan.terms).take(count);
+                tables::enqueue_terms(&on, &shape, &lists_of_staged, Terms::Rows, terms)?;
+                scatter_rows(on, terms.as_bytes().into(), numbers, parts.stored.terms.as_bytes(), 4)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes rows padding, and writes starts and lengths of lists.
+    ///
+    /// # Safety
+    /// The scratch has the plan's size for these changes. The rows are different rows of the storage, and the lists are different lists.
+    unsafe fn send_lists(
+        &self,
+        on: OnStream<'_>,
+        (plan, scratch): (&StagingPlan, Scratch),
+        Changed { padding, lists, .. }: &Changed,
+    ) -> Result<()> {
+        let (storage, parts) = (&self.storage, &self.parts);
+        let of_lists = |of: &[u32]| lists.iter().map(|&list| of[list as usize]).collect::<Vec<u32>>();
+        let no_rows = host_memory::filled(NO_ROW, padding.len())?;
+        let no_values = host_memory::filled(f32::INFINITY.to_bits(), padding.len())?;
+        let words = [padding, &no_rows, &no_values, lists, &of_lists(&storage.starts), &of_lists(&storage.lengths)];
+        let words = words.map(|words: &Vec<u32>| words.as_slice()).concat();
+        let there = scratch.at(plan.words).take(words.len());
+        let part = |part: usize, count: usize, from: usize| Ptr::from(there.skip(from + part * count).take(count));
+        let of_padding = |at| part(at, padding.len(), 0);
+        let of_lists = |at| part(at, lists.len(), 3 * padding.len());
+        // SAFETY: as the caller promises; the stream runs copies and launches in order.
+        unsafe {
+            on.runtime.copy_to_device(on.stream, there, &words)?;
+            scatter_rows(on, of_padding(1).as_bytes(), of_padding(0), parts.ranks.as_bytes(), 4)?;
+            scatter_rows(on, of_padding(2).as_bytes(), of_padding(0), parts.values.as_bytes(), 4)?;
+            scatter_rows(on, of_lists(1).as_bytes(), of_lists(0), parts.starts.as_bytes(), 4)?;
+            scatter_rows(on, of_lists(2).as_bytes(), of_lists(0), parts.lengths.as_bytes(), 4)
+        }
+    }
+}

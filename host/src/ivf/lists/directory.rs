@@ -1,0 +1,194 @@
+//! The ids of the vectors in ascending order, and where each vector is.
+//!
+//! A vector's *rank* is the row of its id ([`RowIds`]): ranks are u32 and compare as ids do. Ranks of removed vectors may be left between
+//! them, so a removal gives no other vector a new rank. A vector whose id lies between two others that have adjacent ranks gives new ranks
+//! to all vectors after it: O(n).
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::List;
+use crate::ids::row_ids::{Room, RowIds};
+use crate::parallel::{Loop, ParallelSlice, owned};
+use crate::validate::MAX_ROWS;
+use crate::{Result, host_memory};
+
+/// Removed vectors leave their ranks behind until there is one such rank for this many others.
+const RANKS_A_REMOVED_ONE: usize = 4;
+
+/// The list of a vector, and its place in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Address {
+    pub(crate) list: u32,
+    pub(crate) place: u32,
+}
+
+/// Ranks, ids and addresses of the vectors of [`Lists`](super::Lists).
+#[derive(Debug)]
+pub(crate) struct Directory {
+    /// The id of each rank.
+    ids: RowIds,
+    /// The ranks of the vectors of each list, in their order.
+    ranks: Vec<Vec<u32>>,
+    /// The address of each rank. That of a removed vector means nothing.
+    addresses: Vec<Address>,
+}
+
+impl Directory {
+    /// The directory of lists with `len` vectors. O(len) if the ids are 0, 1, 2, .. (`dense`), otherwise O(len · log len).
+    pub(super) fn new(lists: &[List], len: usize, dense: bool) -> Directory {
+        let (ids, ranks) = if dense {
+            let ranks = |list: &List| list.ids().iter().map(|&id| id as u32).collect();
+            (RowIds::counting(len), lists.par_iter().map(ranks).collect())
+        } else {
+            let mut pairs: Vec<(u64, u32)> = Vec::with_capacity(len);
+            lists
+                .iter()
+                .for_each(|list| pairs.extend(list.ids().iter().zip(pairs.len() as u32..).map(|(&id, at)| (id, at))));
+            pairs.par_sort_unstable();
+            let ranks: Vec<AtomicU32> = pairs.par_iter().map(|_| AtomicU32::new(0)).collect();
+            pairs.par_iter().enumerate().for_each(|(rank, &(_, at))| {
+                ranks[at as usize].store(rank as u32, Ordering::Relaxed);
+            });
+            let mut end = 0;
+            let parts: Vec<Range<usize>> = lists
+                .iter()
+                .map(|list| {
+                    end += list.ids().len();
+                    end - list.ids().len()..end
+                })
+                .collect();
+            let ranks_of = |part: &Range<usize>| {
+                ranks[part.clone()].iter().map(|rank| rank.load(Ordering::Relaxed)).collect::<Vec<u32>>()
+            };
+            (RowIds::of(pairs.par_iter().map(|&(id, _)| id).collect()), parts.par_iter().map(ranks_of).collect())
+        };
+        let addresses = addresses_of(&ranks, len);
+        Directory { ids, ranks, addresses }
+    }
+
+    /// Whether every rank is the id of its vector.
+    pub(crate) fn ranks_are_ids(&self) -> bool {
+        self.ids.are_rows()
+    }
+
+    /// The id of each rank, and the ranks that removed vectors left.
+    pub(crate) fn ids(&self) -> &RowIds {
+        &self.ids
+    }
+
+    /// The id of a rank.
+    #[inline]
+    pub(crate) fn id(&self, rank: u32) -> u64 {
+        self.ids.id(rank as usize)
+    }
+
+    /// The ranks of the vectors of a list, in their order.
+    #[inline]
+    pub(crate) fn ranks(&self, list: usize) -> &[u32] {
+        &self.ranks[list]
+    }
+
+    /// The rank of the vector with an id.
+    pub(super) fn rank(&self, id: u64) -> Option<usize> {
+        self.ids.find(id)
+    }
+
+    /// The address of the vector with an id.
+    pub(super) fn find(&self, id: u64) -> Option<Address> {
+        self.rank(id).map(|rank| self.address(rank))
+    }
+
+    /// The address of the vector of a rank.
+    pub(super) fn address(&self, rank: usize) -> Address {
+        self.addresses[rank]
+    }
+
+    /// Reserves memory for `more` vectors of a list.
+    pub(super) fn reserve(&mut self, list: usize, more: usize) -> Result<()> {
+        host_memory::reserve(&mut self.ranks[list], more)
+    }
+
+    /// Gives ranks to ids, which are ascending and new. Returns whether other vectors have new ranks. On error nothing changes. The caller
+    /// tells the addresses by [`Directory::push`].
+    pub(super) fn admit(&mut self, ids: &[u64]) -> Result<bool> {
+        let too_many = (self.ids.rows() + ids.len()) as u64 > MAX_ROWS;
+        if too_many || self.ids.room(ids) == Room::Between {
+            self.renumber(ids)?;
+            return Ok(true);
+        }
+        let next = self.ids.next();
+        let (old, new) = ids.split_at(ids.partition_point(|&id| id < next));
+        self.ids.reserve(new)?;
+        host_memory::reserve(&mut self.addresses, new.len())?;
+        self.ids.append(new);
+        self.ids.revive(&self.ids.old_rows(old));
+        self.addresses.resize(self.ids.rows(), Address::default());
+        Ok(false)
+    }
+
+    /// Gives all vectors new ranks, with room for new ids among theirs and none for removed vectors. On error nothing changes. O(n).
+    fn renumber(&mut self, ids: &[u64]) -> Result<()> {
+        let mut merged = host_memory::with_room(self.ids.len() + ids.len())?;
+        let mut ranks = host_memory::filled(0u32, self.ids.rows())?;
+        let mut addresses = host_memory::with_room(self.ids.len() + ids.len())?;
+        let mut new = ids.iter().copied().peekable();
+        for row in self.ids.live_rows() {
+            let id = self.ids.id(row);
+            while let Some(id) = new.next_if(|&new| new < id) {
+                merged.push(id);
+                addresses.push(Address::default());
+            }
+            ranks[row] = merged.len() as u32;
+            merged.push(id);
+            addresses.push(self.addresses[row]);
+        }
+        merged.extend(new);
+        addresses.resize(merged.len(), Address::default());
+        self.ranks.par_iter_mut().for_each(|list| list.iter_mut().for_each(|rank| *rank = ranks[*rank as usize]));
+        (self.ids, self.addresses) = (RowIds::of(merged), addresses);
+        Ok(())
+    }
+
+    /// Notes that a vector is now the last of a list, for which memory was reserved.
+    pub(super) fn push(&mut self, rank: usize, list: usize) {
+        let place = self.ranks[list].len() as u32;
+        self.ranks[list].push(rank as u32);
+        self.addresses[rank] = Address { list: list as u32, place };
+    }
+
+    /// Notes that the last vector of a list has taken the place of another one, which is no longer there.
+    pub(super) fn swap_remove(&mut self, at: Address) {
+        let ranks = &mut self.ranks[at.list as usize];
+        ranks.swap_remove(at.place as usize);
+        if let Some(&moved) = ranks.get(at.place as usize) {
+            self.addresses[moved as usize] = at;
+        }
+    }
+
+    /// Removes the ids of some ranks. The addresses stay until [`Directory::forget`]. On error nothing changes.
+    pub(super) fn remove(&mut self, ranks: &[usize]) -> Result<()> {
+        self.ids.remove(ranks)
+    }
+
+    /// Drops what removed vectors have left, if it is much. Returns whether vectors have new ranks. O(n) then, and rarely.
+    pub(super) fn forget(&mut self) -> bool {
+        self.addresses.truncate(self.ids.rows());
+        // Without memory for new ranks the old ones stay.
+        self.ids.removed() * RANKS_A_REMOVED_ONE > self.ids.rows() && self.renumber(&[]).is_ok()
+    }
+}
+
+/// The address of each of `count` ranks.
+fn addresses_of(ranks: &[Vec<u32>], count: usize) -> Vec<Address> {
+    let pack = |list: usize, place: usize| (list as u64) << 32 | place as u64;
+    let mut packed = Vec::new();
+    packed.resize_with(count, AtomicU64::default);
+    ranks.par_iter().enumerate().for_each(|(list, ranks)| {
+        for (place, &rank) in ranks.iter().enumerate() {
+            packed[rank as usize].store(pack(list, place), Ordering::Relaxed);
+        }
+    });
+    let unpacked = |at: u64| Address { list: (at >> 32) as u32, place: at as u32 };
+    owned(packed).map(|at| unpacked(at.into_inner())).collect()
+}

@@ -1,0 +1,129 @@
+//! What has changed in lists since some version, so that a copy of them learns what it lacks.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::directory::Address;
+
+/// A journal keeps this many places, or an eighth of the vectors if they are more.
+const KEPT: usize = 1 << 12;
+const SHARE_KEPT: usize = 8;
+
+/// The places that hold other vectors than at some version, ascending; places past the end of a list hold nothing any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) places: Vec<Address>,
+    /// Whether vectors have new ranks, also those in other places.
+    pub(crate) renumbered: bool,
+}
+
+/// The last changes of lists. A version is a number that no lists have had before.
+#[derive(Debug)]
+pub(super) struct Journal {
+    version: u64,
+    /// The journal has all changes after this version.
+    since: u64,
+    /// The places of these changes, with the version that each led to; versions ascend.
+    places: VecDeque<(u64, Address)>,
+    /// The last version that gave vectors new ranks.
+    renumbered: u64,
+}
+
+/// A number that no lists have had before.
+fn next_version() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Journal {
+    /// No changes, and a new version.
+    pub(super) fn new() -> Journal {
+        let version = next_version();
+        Journal { version, since: version, places: VecDeque::new(), renumbered: version }
+    }
+
+    /// The version of the lists.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Starts a new version, whose changes are told by the other functions.
+    pub(super) fn begin(&mut self) {
+        self.version = next_version();
+    }
+
+    /// Notes that places have changed, in lists of `len` vectors.
+    pub(super) fn changed(&mut self, places: impl IntoIterator<Item = Address>, len: usize) {
+        let most = KEPT.max(len / SHARE_KEPT);
+        for place in places {
+            if self.places.len() >= most
+                && let Some((version, _)) = self.places.pop_front()
+            {
+                self.since = version;
+            }
+            self.places.push_back((self.version, place));
+        }
+    }
+
+    /// Notes that vectors have new ranks.
+    pub(super) fn renumbered(&mut self) {
+        self.renumbered = self.version;
+    }
+
+    /// Notes that everything has changed.
+    pub(super) fn everything_changed(&mut self) {
+        self.places.clear();
+        self.since = self.version;
+    }
+
+    /// What has changed since `version`; `None` if that is no longer known.
+    pub(super) fn since(&self, version: u64) -> Option<Changes> {
+        if !(self.since..=self.version).contains(&version) {
+            return None;
+        }
+        let first = self.places.partition_point(|&(then, _)| then <= version);
+        let mut places: Vec<Address> = self.places.range(first..).map(|&(_, place)| place).collect();
+        places.sort_unstable();
+        places.dedup();
+        Some(Changes { places, renumbered: self.renumbered > version })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_knows_the_last_changes() {
+        let mut journal = Journal::new();
+        let at = |place| Address { list: 1, place };
+        let first = journal.version();
+        assert_eq!(journal.since(first), Some(Changes { places: vec![], renumbered: false }));
+        journal.begin();
+        journal.changed([at(7), at(3), at(7)], 0);
+        let second = journal.version();
+        journal.begin();
+        journal.changed([at(3)], 0);
+        journal.renumbered();
+        assert_eq!(journal.since(first), Some(Changes { places: vec![at(3), at(7)], renumbered: true }));
+        assert_eq!(journal.since(second), Some(Changes { places: vec![at(3)], renumbered: true }));
+        let third = journal.version();
+        assert_eq!(journal.since(third), Some(Changes { places: vec![], renumbered: false }));
+        // No version of these lists; a later version is one of other lists.
+        assert_eq!((journal.since(first - 1), journal.since(third + 1)), (None, None));
+        // As many places as are kept, and one more, which costs the oldest version.
+        journal.begin();
+        journal.changed((0..KEPT as u32 - 4).map(at), 0);
+        assert!(journal.since(first).is_some());
+        journal.changed([at(0)], 0);
+        assert_eq!(journal.since(first), None);
+        assert!(journal.since(second).is_some_and(|changes| changes.places.len() == KEPT - 4));
+        journal.changed((0..KEPT as u32).map(at), 0);
+        assert_eq!(journal.since(third), None);
+        assert!(journal.since(journal.version()).is_some());
+        journal.begin();
+        journal.everything_changed();
+        assert_eq!(journal.since(journal.version() - 1), None);
+        assert_eq!(journal.since(journal.version()), Some(Changes { places: vec![], renumbered: false }));
+    }
+}

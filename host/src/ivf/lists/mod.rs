@@ -1,0 +1,539 @@
+//! The lists of an inverted file: the master copy in host memory, from which devices make their images.
+//!
+//! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both are either owned
+//! memory or a range of a file, mapped or read; the first change of a list copies it to owned memory.
+//!
+//! The order of the vectors in a list has no meaning. New ones come to the end. If one is removed, the last one takes its place, so no list
+//! has holes. Searches know a vector by its *rank*, a u32 that compares as the id does ([`Directory`]), so they keep four bytes for each
+//! candidate, not eight. If the ids are 0, 1, 2, .., ranks and ids are equal, and a device needs no directory
+//! ([`Lists::sparse_directory`], [`Lists::ranks_into`]).
+//!
+//! # Cost
+//! Adding n vectors is a counting sort by list, O(n), and one copy of each code, both in parallel. It allocates nothing for each vector, and
+//! does not read the vectors that the lists already hold. Few vectors ([`FEW`]) are sorted and copied by the calling thread.
+//!
+//! The directory is made by the first call that needs it: a search, a removal, a look for an id that may be known. Changes keep it right: a
+//! vector that is added, replaced or removed costs O(log n), and so do its entries in the journal ([`Changes`]), by which images
+//! learn what they lack. Many vectors drop the directory instead ([`Lists::are_many`]).
+
+mod bytes;
+mod directory;
+mod journal;
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(crate) use self::bytes::Bytes;
+pub(crate) use self::directory::{Address, Directory};
+pub(crate) use self::journal::Changes;
+use self::journal::Journal;
+use crate::ids::{ascending, stamp, twice};
+use crate::parallel::{Loop, ParallelSlice, owned};
+use crate::validate::{MAX_ROWS, check_rows};
+use crate::{Bitset, Error, Result, host_memory};
+
+/// Up to this number of vectors are appended by the calling thread.
+const FEW: usize = 1 << 10;
+/// More vectors than this, and more than a share of those in the lists, drop the directory.
+const MANY: usize = 1 << 12;
+const SHARE_OF_MANY: usize = 8;
+
+/// Codes and ids of one list.
+#[derive(Debug, Clone, Default)]
+struct List {
+    codes: Bytes,
+    ids: Bytes,
+}
+
+impl List {
+    fn ids(&self) -> &[u64] {
+        bytemuck::cast_slice(self.ids.get())
+    }
+
+    fn reserve(&mut self, code_bytes: usize, more: usize) -> Result<()> {
+        self.codes.reserve(more * code_bytes)?;
+        self.ids.reserve(more * size_of::<u64>())
+    }
+}
+
+/// All lists of an index; see the module documentation.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    code_bytes: usize,
+    lists: Vec<List>,
+    len: usize,
+    /// The greatest id of all lists.
+    greatest: Option<u64>,
+    /// The [`stamp`] of all ids.
+    stamp: u64,
+    directory: OnceLock<Directory>,
+    journal: Journal,
+}
+
+/// The greatest of `ids`.
+fn greatest(ids: &[u64]) -> Option<u64> {
+    ids.par_iter().with_min_len(1 << 14).map(|&id| Some(id)).reduce(|| None, Option::max)
+}
+
+impl Lists {
+    /// Makes `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
+    pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
+        Lists {
+            code_bytes,
+            lists: vec![List::default(); count],
+            len: 0,
+            greatest: None,
+            stamp: 0,
+            directory: OnceLock::new(),
+            journal: Journal::new(),
+        }
+    }
+
+    /// Makes lists of codes and ids from a file, one pair for each list. Codes are aligned to their elements, ids to 8 bytes. O(len), or
+    /// O(len · log len) if the ids are far apart.
+    ///
+    /// # Errors
+    /// [`Error::TooManyRows`]; [`Error::WrongIds`] if codes are not whole rows or their number differs from that of the ids;
+    /// [`Error::DuplicateId`], [`Error::ReservedId`].
+    pub(crate) fn from_parts(code_bytes: usize, parts: Vec<(Bytes, Bytes)>) -> Result<Lists> {
+        let mut lists = Lists::new(0, code_bytes);
+        for (codes, ids) in parts {
+            let (rows, count) = (codes.get().len() / code_bytes, ids.get().len() / size_of::<u64>());
+            if rows != count || !codes.get().len().is_multiple_of(code_bytes) || !ids.get().len().is_multiple_of(8) {
+                return Err(Error::WrongIds { ids: count, rows });
+            }
+            lists.len += rows;
+            lists.lists.push(List { codes, ids });
+        }
+        check_rows(lists.len as u64, MAX_ROWS)?;
+        lists.greatest = lists.greatest_of_all();
+        if lists.greatest == Some(crate::NONE) {
+            return Err(Error::ReservedId);
+        }
+        lists.stamp = lists.lists.par_iter().map(|list| stamp(list.ids())).reduce(|| 0, u64::wrapping_add);
+        match lists.duplicate()? {
+            Some(id) => Err(Error::DuplicateId { id }),
+            None => Ok(lists),
+        }
+    }
+
+    /// The greatest id, found by reading all ids.
+    fn greatest_of_all(&self) -> Option<u64> {
+        self.lists.par_iter().map(|list| list.ids().iter().copied().max()).reduce(|| None, Option::max)
+    }
+
+    /// Finds an id that occurs twice.
+    fn duplicate(&self) -> Result<Option<u64>> {
+        let Some(greatest) = self.greatest else { return Ok(None) };
+        if greatest / 64 < self.len as u64 {
+            // One bit for each possible id: not more memory than a sorted copy of all ids, and no sorting.
+            let mut seen: Vec<u64> = host_memory::zeroed(greatest as usize / 64 + 1)?;
+            return Ok(self.lists.iter().flat_map(List::ids).copied().find(|&id| {
+                let (word, bit) = (&mut seen[id as usize / 64], 1 << (id % 64));
+                let known = *word & bit != 0;
+                *word |= bit;
+                known
+            }));
+        }
+        let mut ids = host_memory::with_room(self.len)?;
+        self.lists.iter().for_each(|list| ids.extend_from_slice(list.ids()));
+        ids.par_sort_unstable();
+        Ok(twice(&ids))
+    }
+
+    /// Number of lists.
+    pub(crate) fn count(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// Number of vectors in all lists.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of one vector's code.
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.code_bytes
+    }
+
+    /// Number of vectors in a list.
+    pub(crate) fn length(&self, list: usize) -> usize {
+        self.lists[list].ids.get().len() / size_of::<u64>()
+    }
+
+    /// The codes of a list.
+    pub(crate) fn codes(&self, list: usize) -> &[u8] {
+        self.lists[list].codes.get()
+    }
+
+    /// The ids of a list, in the order of the codes.
+    pub(crate) fn ids(&self, list: usize) -> &[u64] {
+        self.lists[list].ids()
+    }
+
+    /// The greatest id of all lists.
+    pub(crate) fn greatest_id(&self) -> Option<u64> {
+        self.greatest
+    }
+
+    /// The [`stamp`] of all ids.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// The version of the lists, which changes with every change, and differs between lists.
+    pub(crate) fn version(&self) -> u64 {
+        self.journal.version()
+    }
+
+    /// What has changed since `version`; `None` if that is no longer known, or if it is the version of other lists.
+    pub(crate) fn changes_since(&self, version: u64) -> Option<Changes> {
+        self.journal.since(version)
+    }
+
+    /// Whether ranks and ids are equal.
+    fn ranks_are_ids(&self) -> bool {
+        match self.directory.get() {
+            Some(directory) => directory.ranks_are_ids(),
+            // The ids are 0, 1, 2, ..: they are unique, so comparing the greatest one with their number is enough.
+            None => self.greatest.map_or(0, |id| id as u128 + 1) == self.len as u128,
+        }
+    }
+
+    /// Where the vector with an id is. O(log len).
+    pub(crate) fn find(&self, id: u64) -> Option<(usize, usize)> {
+        // Ids above all others are most ids that are looked for before vectors are added. They need no directory.
+        self.greatest.filter(|&greatest| id <= greatest)?;
+        self.directory().find(id).map(|Address { list, place }| (list as usize, place as usize))
+    }
+
+    /// Finds one of `ids` that the lists hold. O(ids · log len).
+    pub(crate) fn find_any(&self, ids: &[u64]) -> Option<u64> {
+        ids.iter().copied().find(|&id| self.find(id).is_some())
+    }
+
+    /// All ids, ascending. O(len).
+    pub(crate) fn all_ids(&self) -> Vec<u64> {
+        if self.directory.get().is_none() && self.ranks_are_ids() {
+            return (0..self.len as u64).collect();
+        }
+        let ids = self.directory().ids();
+        ids.live_rows().map(|rank| ids.id(rank)).collect()
+    }
+
+    /// The ranks of the vectors that a filter accepts, whose bit r stands for the vector with the r-th id.
+    pub(crate) fn accepted<'a>(&self, filter: &'a Bitset) -> Cow<'a, Bitset> {
+        self.directory.get().map_or(Cow::Borrowed(filter), |directory| directory.ids().accepted(filter))
+    }
+
+    /// The directory that maps ranks to ids; `None` if ranks and ids are equal.
+    pub(crate) fn sparse_directory(&self) -> Option<&Directory> {
+        (!self.ranks_are_ids()).then(|| self.directory())
+    }
+
+    /// Writes the ranks of the vectors at these places of a list, in the order of the places.
+    pub(crate) fn ranks_into(&self, list: usize, places: Range<usize>, to: &mut [u32]) {
+        match self.sparse_directory() {
+            None => to.iter_mut().zip(&self.ids(list)[places]).for_each(|(rank, &id)| *rank = id as u32),
+            Some(directory) => to.copy_from_slice(&directory.ranks(list)[places]),
+        }
+    }
+
+    /// Ranks and addresses of all vectors; the first call makes them. O(len), or O(len · log len) if the ids are not 0, 1, 2, ...
+    pub(crate) fn directory(&self) -> &Directory {
+        // The directory is not made inside the initialiser: while its parallel parts wait, this thread may start another search that comes
+        // here.
+        self.directory.get().unwrap_or_else(|| {
+            let made = Directory::new(&self.lists, self.len, self.ranks_are_ids());
+            self.directory.get_or_init(|| made)
+        })
+    }
+
+    /// Whether so many vectors drop the directory: making it again costs less than noting each of them.
+    fn are_many(&self, vectors: usize) -> bool {
+        vectors > MANY.max(self.len / SHARE_OF_MANY)
+    }
+
+    /// Appends vectors: row i, with code i of `codes` and id `ids[i]`, to list `labels[i]`. Ids are new, all different and not reserved;
+    /// labels are below [`Lists::count`]; the total is within [`MAX_ROWS`]. On error nothing changes.
+    pub(crate) fn append(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let rows = RowsByList::new(labels, self.lists.len())?;
+        self.reserve(&rows)?;
+        let mut renumbered = false;
+        if self.are_many(ids.len()) {
+            self.directory.take();
+        } else if let Some(directory) = self.directory.get_mut() {
+            renumbered = if ids.is_sorted() { directory.admit(ids)? } else { directory.admit(&ascending(ids)?)? };
+        }
+        // From here on nothing fails.
+        self.begin_change(renumbered);
+        let bytes = self.code_bytes;
+        let lengths: Vec<u32> = rows.lists().map(|(list, _)| self.length(list) as u32).collect();
+        rows.each(&mut self.lists, &|list, rows| {
+            list.codes.append(bytes, rows.len(), |at| &codes[rows[at] as usize * bytes..][..bytes]);
+            list.ids.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
+            Ok(())
+        })?;
+        if let Some(directory) = self.directory.get_mut() {
+            for (list, rows) in rows.lists() {
+                for &row in rows {
+                    // The ids were admitted above.
+                    directory.rank(ids[row as usize]).into_iter().for_each(|rank| directory.push(rank, list));
+                }
+            }
+        }
+        if self.are_many(ids.len()) {
+            self.journal.everything_changed();
+        } else {
+            let new = rows.lists().zip(lengths).flat_map(|((list, rows), length)| {
+                (length..length + rows.len() as u32).map(move |place| Address { list: list as u32, place })
+            });
+            self.journal.changed(new, self.len);
+        }
+        self.len += labels.len();
+        self.greatest = self.greatest.max(greatest(ids));
+        self.stamp = self.stamp.wrapping_add(stamp(ids));
+        Ok(())
+    }
+
+    /// Reserves memory for rows, in the lists and in the directory.
+    fn reserve(&mut self, rows: &RowsByList) -> Result<()> {
+        let bytes = self.code_bytes;
+        rows.each(&mut self.lists, &|list, rows| list.reserve(bytes, rows.len()))?;
+        if let Some(directory) = self.directory.get_mut() {
+            rows.lists().try_for_each(|(list, rows)| directory.reserve(list, rows.len()))?;
+        }
+        Ok(())
+    }
+
+    /// Starts a new version of the lists. `renumbered`: other vectors get new ranks.
+    fn begin_change(&mut self, renumbered: bool) {
+        self.journal.begin();
+        if renumbered {
+            self.journal.renumbered();
+        }
+    }
+
+    /// Appends the vectors of `other`, which has the same number of lists and bytes of a code, and no id of these lists. On error nothing
+    /// changes.
+    pub(crate) fn append_lists(&mut self, other: &Lists) -> Result<()> {
+        let bytes = self.code_bytes;
+        if !self.are_many(other.len) {
+            let labels: Vec<u32> = (0..other.count()).flat_map(|list| vec![list as u32; other.length(list)]).collect();
+            let codes: Vec<&[u8]> = (0..other.count()).map(|list| other.codes(list)).collect();
+            let ids: Vec<&[u64]> = (0..other.count()).map(|list| other.ids(list)).collect();
+            return self.append(&labels, &codes.concat(), &ids.concat());
+        }
+        let pairs = |lists: &mut Vec<List>, work: &(dyn Fn(&mut List, &List) -> Result<()> + Sync)| {
+            let each = |(to, from): (&mut List, &List)| if from.ids().is_empty() { Ok(()) } else { work(to, from) };
+            lists.par_iter_mut().zip(other.lists.par_iter()).map(each).collect().into_iter().collect::<Result<()>>()
+        };
+        pairs(&mut self.lists, &|to, from| to.reserve(bytes, from.ids().len()))?;
+        self.begin_change(false);
+        self.directory.take();
+        pairs(&mut self.lists, &|to, from| {
+            to.codes.append(from.codes.get().len(), 1, |_| from.codes.get());
+            to.ids.append(from.ids.get().len(), 1, |_| from.ids.get());
+            Ok(())
+        })?;
+        self.journal.everything_changed();
+        self.len += other.len;
+        self.greatest = self.greatest.max(other.greatest);
+        self.stamp = self.stamp.wrapping_add(other.stamp);
+        Ok(())
+    }
+
+    /// As [`Lists::append`], but ids may be known: such a vector gets a new code, and perhaps a new list. On error nothing changes.
+    pub(crate) fn put(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
+        let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&row| self.find(ids[row]).is_some());
+        if known.is_empty() {
+            return self.append(labels, codes, ids);
+        }
+        let bytes = self.code_bytes;
+        let code = |row: usize| &codes[row * bytes..][..bytes];
+        let new_codes: Vec<u8> = new.iter().flat_map(|&row| code(row)).copied().collect();
+        let of_new = (pick(labels, &new), pick(ids, &new));
+        // All memory is reserved first, so that after the append nothing fails.
+        self.reserve(&RowsByList::new(labels, self.lists.len())?)?;
+        self.own(&pick(ids, &known))?;
+        self.append(&of_new.0, &new_codes, &of_new.1)?;
+        // Many new vectors drop the directory.
+        self.directory();
+        self.begin_change(false);
+        let mut changed = Vec::with_capacity(2 * known.len());
+        for row in known {
+            let Some(directory) = self.directory.get_mut() else { continue };
+            let Some(rank) = directory.rank(ids[row]) else { continue };
+            let (at, list) = (directory.address(rank), labels[row]);
+            if at.list == list {
+                self.lists[list as usize].codes.replace(at.place as usize, code(row));
+                changed.push(at);
+                continue;
+            }
+            self.swap_remove(at, &mut changed);
+            let Lists { lists, directory, .. } = self;
+            let to = &mut lists[list as usize];
+            changed.push(Address { list, place: to.ids().len() as u32 });
+            to.codes.append(bytes, 1, |_| code(row));
+            to.ids.append(size_of::<u64>(), 1, |_| bytemuck::bytes_of(&ids[row]));
+            directory.get_mut().into_iter().for_each(|directory| directory.push(rank, list as usize));
+        }
+        self.journal.changed(changed, self.len);
+        Ok(())
+    }
+
+    /// Makes the memory of lists that have some of these ids our own.
+    fn own(&mut self, ids: &[u64]) -> Result<()> {
+        let labels: Vec<u32> = ids.iter().filter_map(|&id| self.find(id)).map(|(list, _)| list as u32).collect();
+        let bytes = self.code_bytes;
+        RowsByList::new(&labels, self.lists.len())?.each(&mut self.lists, &|list, _| list.reserve(bytes, 0))
+    }
+
+    /// Removes a vector from its list, and notes the places that change.
+    fn swap_remove(&mut self, at: Address, changed: &mut Vec<Address>) {
+        let list = &mut self.lists[at.list as usize];
+        list.codes.swap_remove(self.code_bytes, at.place as usize);
+        list.ids.swap_remove(size_of::<u64>(), at.place as usize);
+        changed.extend([at, Address { place: list.ids().len() as u32, ..at }]);
+        self.directory.get_mut().into_iter().for_each(|directory| directory.swap_remove(at));
+    }
+
+    /// Removes the vectors with these ids, ascending and all different; the last vectors of their lists take their places.
+    /// O(ids · log len) amortised.
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`] with the smallest unknown id; [`Error::OutOfHostMemory`]. On error nothing changes.
+    pub(crate) fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        let unknown = |&&id: &&u64| self.find(id).is_none();
+        if let Some(&id) = ids.iter().find(unknown) {
+            return Err(Error::UnknownId { id, len: self.len as u64 });
+        }
+        self.own(ids)?;
+        // The look for the ids has made the directory, unless there is none of them.
+        let Some(directory) = self.directory.get_mut() else { return Ok(()) };
+        let ranks: Vec<usize> = ids.iter().filter_map(|&id| directory.rank(id)).collect();
+        directory.remove(&ranks)?;
+        self.begin_change(false);
+        let mut changed = Vec::with_capacity(2 * ranks.len());
+        for rank in ranks {
+            // An earlier removal may have moved the vector.
+            if let Some(at) = self.directory.get().map(|directory| directory.address(rank)) {
+                self.swap_remove(at, &mut changed);
+            }
+        }
+        self.journal.changed(changed, self.len);
+        self.len -= ids.len();
+        self.stamp = self.stamp.wrapping_sub(stamp(ids));
+        if let Some(directory) = self.directory.get_mut() {
+            self.greatest = directory.ids().last();
+            if directory.forget() {
+                self.journal.renumbered();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The elements at these places.
+fn pick<V: Copy>(from: &[V], places: &[usize]) -> Vec<V> {
+    places.iter().map(|&place| from[place]).collect()
+}
+
+/// Rows by the list to which each belongs.
+struct RowsByList {
+    /// The rows of each list, ascending, list after list.
+    rows: Vec<u32>,
+    /// The lists that have rows, ascending, and the end of each list's rows.
+    ends: Vec<(u32, u32)>,
+}
+
+impl RowsByList {
+    /// Row i belongs to list `labels[i]` of `lists`.
+    fn new(labels: &[u32], lists: usize) -> Result<RowsByList> {
+        if labels.len() > FEW {
+            return RowsByList::counted(labels, lists);
+        }
+        let mut rows: Vec<u32> = (0..labels.len() as u32).collect();
+        rows.sort_by_key(|&row| labels[row as usize]);
+        let mut ends: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
+        for (&row, end) in rows.iter().zip(1..) {
+            let list = labels[row as usize];
+            match ends.last_mut().filter(|last| last.0 == list) {
+                Some(last) => last.1 = end,
+                None => ends.push((list, end)),
+            }
+        }
+        Ok(RowsByList { rows, ends })
+    }
+
+    /// The same by counting, in parallel.
+    fn counted(labels: &[u32], lists: usize) -> Result<RowsByList> {
+        // Each part has separate counters, one for each list, so a part has at least as many rows as lists.
+        let parts = (labels.len() / lists.max(1)).clamp(1, rayon::current_num_threads());
+        let part_rows = labels.len().div_ceil(parts).max(1);
+        let mut places: Vec<Vec<u32>> = labels
+            .par_chunks(part_rows)
+            .map(|labels| {
+                let mut counts = host_memory::zeroed(lists)?;
+                labels.iter().for_each(|&label| counts[label as usize] += 1);
+                Ok(counts)
+            })
+            .collect()
+            .into_iter()
+            .collect::<Result<_>>()?;
+        let mut ends = Vec::new();
+        let mut end = 0;
+        for list in 0..lists {
+            let start = end;
+            for places in &mut places {
+                (places[list], end) = (end, end + places[list]);
+            }
+            if end > start {
+                ends.push((list as u32, end));
+            }
+        }
+        let order = host_memory::collected_in_parallel(labels.par_iter().map(|_| AtomicU32::new(0)))?;
+        owned(places).zip(labels.par_chunks(part_rows)).enumerate().for_each(|(part, (mut places, labels))| {
+            for (row, &label) in (part * part_rows..).zip(labels) {
+                let place = &mut places[label as usize];
+                order[*place as usize].store(row as u32, Ordering::Relaxed);
+                *place += 1;
+            }
+        });
+        let rows = host_memory::collected_in_parallel(order.par_iter().map(|row| row.load(Ordering::Relaxed)))?;
+        Ok(RowsByList { rows, ends })
+    }
+
+    /// The lists that have rows, each with its rows.
+    fn lists(&self) -> impl Iterator<Item = (usize, &[u32])> {
+        let mut start = 0;
+        self.ends.iter().map(move |&(list, end)| {
+            let rows = &self.rows[start as usize..end as usize];
+            start = end;
+            (list as usize, rows)
+        })
+    }
+
+    /// Does `work` for each list that has rows, in parallel if they are many.
+    fn each(&self, lists: &mut [List], work: &(dyn Fn(&mut List, &[u32]) -> Result<()> + Sync)) -> Result<()> {
+        if self.rows.len() <= FEW {
+            return self.lists().try_for_each(|(list, rows)| work(&mut lists[list], rows));
+        }
+        let mut parts = Vec::with_capacity(self.ends.len());
+        let (mut rest, mut first) = (lists, 0);
+        for (list, rows) in self.lists() {
+            let Some((part, others)) = rest[list - first..].split_first_mut() else { break };
+            parts.push((part, rows));
+            (rest, first) = (others, list + 1);
+        }
+        owned(parts).map(|(list, rows)| work(list, rows)).collect().into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
