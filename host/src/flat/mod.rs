@@ -1,6 +1,6 @@
 //! The exact index: a search compares each query with every vector and returns exactly the k best.
 //!
-//! This file and `changes` check arguments once for all back ends, and `device` those of searches in device memory. [`crate::ids`] keeps the ids. The
+//! This file and `changes` check arguments once for all back ends, and `device` those of searches in device memory. The module `ids` keeps the ids. The
 //! back ends know only rows: `cpu`, `gpu` (GPUs and their emulator) and `grid` (several devices).
 
 mod changes;
