@@ -1,19 +1,17 @@
 //! Exact search whose queries, results and vectors are in device memory, on streams of the test's own. For GPUs, and small cases for the
 //! emulated driver. The emulator runs the same searches in warpann's unit tests, where small cases take the filter as well.
 
-use std::ffi::c_char;
 use std::ptr;
 
 use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
 use warpann::cust::stream::{Stream, StreamFlags};
-use warpann::cust::sys;
 use warpann::flat::device::CUstream;
 use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{Device, Element, Error, FlatIndex, Metric, NONE, Neighbors, SearchOptions};
 
 use crate::data::Random;
-use crate::on_device::{check, driver, enter, text};
+use crate::on_device::{Graph, driver, enter, text, uploaded};
 use crate::runner::Outcome;
 use crate::scenarios::Scenario;
 
@@ -58,12 +56,6 @@ fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
 fn buffer<T: DeviceCopy>(values: &[T]) -> Result<DeviceBuffer<T>, String> {
     let buffer = DeviceBuffer::from_slice(values).map_err(driver)?;
     uploaded().map(|()| buffer)
-}
-
-/// Waits for the default stream, which uploads.
-fn uploaded() -> Outcome {
-    // SAFETY: null is the default stream.
-    check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })
 }
 
 /// A stream that does not wait for the default one, which other tests use meanwhile.
@@ -186,19 +178,11 @@ fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
         let mut workspace = on_gpu.device_workspace(queries, k, &SearchOptions::new()).map_err(text)?;
         let mut results = Results::new(queries, k)?;
         let (view, stream) = (results.view()?, stream.as_inner());
-        let (mut graph, mut program) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: stream, graph and buffers are this test's; the driver writes the handles.
-        unsafe {
-            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-            check("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(stream, mode))?;
+        // SAFETY: stream and buffers are this test's.
+        let graph = unsafe {
             let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
-            let captured = on_gpu.search_device(&mut workspace, stream, &queries, &view).map_err(text);
-            let ended = check("cuStreamEndCapture", sys::cuStreamEndCapture(stream, &mut graph));
-            captured.and(ended)?;
-            let none: *mut c_char = ptr::null_mut();
-            let made = sys::cuGraphInstantiate_v2(&mut program, graph, ptr::null_mut(), none, 0);
-            check("cuGraphInstantiate", made)?;
-        }
+            Graph::captured(stream, || on_gpu.search_device(&mut workspace, stream, &queries, &view).map_err(text))?
+        };
         for round in 0..2 {
             if round > 0 {
                 host.reverse();
@@ -206,18 +190,11 @@ fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
                 uploaded()?;
             }
             // SAFETY: what the graph uses lives and does not change.
-            unsafe {
-                check("cuGraphLaunch", sys::cuGraphLaunch(program, stream))?;
-                check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
-            }
+            unsafe { graph.run(stream)? };
             let expected = on_cpu.search(&host, k).map_err(text)?;
             results.verify(&expected).map_err(|failure| format!("launch {round} of the graph: {failure}"))?;
         }
-        // SAFETY: both are this test's and idle.
-        unsafe {
-            check("cuGraphExecDestroy", sys::cuGraphExecDestroy(program))?;
-            check("cuGraphDestroy", sys::cuGraphDestroy(graph))?;
-        }
+        graph.destroy()?;
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ struct Batch<K: TestKey> {
 
 /// Waits for uploads and fills, which run on the default stream. (Not for the context: that is forbidden while another test
 /// captures.)
-fn uploaded() -> Outcome {
+pub(crate) fn uploaded() -> Outcome {
     // SAFETY: null is the default stream of the current context.
     check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })
 }
@@ -270,6 +270,55 @@ fn threads_share_a_plan(device: Device) -> Outcome {
     })
 }
 
+/// Work that was captured, and can be launched again and again.
+pub(crate) struct Graph {
+    graph: sys::CUgraph,
+    program: sys::CUgraphExec,
+}
+
+impl Graph {
+    /// Captures what `work` enqueues on the stream.
+    ///
+    /// # Safety
+    /// The stream is the caller's alone.
+    pub(crate) unsafe fn captured(stream: CUstream, work: impl FnOnce() -> Outcome) -> Result<Graph, String> {
+        let (mut graph, mut program) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the stream is the caller's alone; the driver writes the handles.
+        unsafe {
+            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            check("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(stream, mode))?;
+            let captured = work();
+            let ended = check("cuStreamEndCapture", sys::cuStreamEndCapture(stream, &mut graph));
+            captured.and(ended)?;
+            let none: *mut c_char = ptr::null_mut();
+            let made = sys::cuGraphInstantiate_v2(&mut program, graph, ptr::null_mut(), none, 0);
+            check("cuGraphInstantiate", made)?;
+        }
+        Ok(Graph { graph, program })
+    }
+
+    /// Launches the work, and waits for the stream.
+    ///
+    /// # Safety
+    /// What the work uses lives, and no other work uses it.
+    pub(crate) unsafe fn run(&self, stream: CUstream) -> Outcome {
+        // SAFETY: as the caller promises.
+        unsafe {
+            check("cuGraphLaunch", sys::cuGraphLaunch(self.program, stream))?;
+            check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))
+        }
+    }
+
+    /// Destroys the graph, no launch of which is under way.
+    pub(crate) fn destroy(self) -> Outcome {
+        // SAFETY: `run` waits for each launch, so both are idle, and nothing else has the handles.
+        unsafe {
+            check("cuGraphExecDestroy", sys::cuGraphExecDestroy(self.program))?;
+            check("cuGraphDestroy", sys::cuGraphDestroy(self.graph))
+        }
+    }
+}
+
 /// While a stream is captured, the driver refuses whatever allocates or waits in the capturing thread: a run that can be captured
 /// only enqueues. The graph then selects from whatever the buffers hold.
 fn captured_into_a_graph(device: Device) -> Outcome {
@@ -285,18 +334,8 @@ fn captured_into_a_graph(device: Device) -> Outcome {
         let select = plan::<f32>(device, shape, Algorithm::Auto)?;
         let workspace = filled(select.workspace_bytes(), 0xff)?;
         let mut batch = Batch::<f32>::new(shape, 400 + number as u64)?;
-        let (mut graph, mut program) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the stream and the graph are this test's; the driver writes the handles.
-        unsafe {
-            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-            check("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(stream, mode))?;
-            let captured = batch.enqueue(&select, stream, &workspace);
-            let ended = check("cuStreamEndCapture", sys::cuStreamEndCapture(stream, &mut graph));
-            captured.and(ended)?;
-            let none: *mut c_char = ptr::null_mut();
-            let made = sys::cuGraphInstantiate_v2(&mut program, graph, ptr::null_mut(), none, 0);
-            check("cuGraphInstantiate", made)?;
-        }
+        // SAFETY: the stream is this test's.
+        let graph = unsafe { Graph::captured(stream, || batch.enqueue(&select, stream, &workspace))? };
         for round in 0..2 {
             if round > 0 {
                 batch.host.reverse();
@@ -304,17 +343,10 @@ fn captured_into_a_graph(device: Device) -> Outcome {
                 uploaded()?;
             }
             // SAFETY: the graph's buffers live; the stream is this test's.
-            unsafe {
-                check("cuGraphLaunch", sys::cuGraphLaunch(program, stream))?;
-                check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
-            }
+            unsafe { graph.run(stream)? };
             batch.verify().map_err(|failure| format!("launch {round} of the graph: {failure}"))?;
         }
-        // SAFETY: both are this test's and idle.
-        unsafe {
-            check("cuGraphExecDestroy", sys::cuGraphExecDestroy(program))?;
-            check("cuGraphDestroy", sys::cuGraphDestroy(graph))?;
-        }
+        graph.destroy()?;
     }
     // SAFETY: the stream is this test's and idle.
     check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(stream) })
