@@ -195,11 +195,10 @@ impl<T: Element> GraphIndex<T> {
             links.grow(rows)?;
         }
         build::insert(&mut links, &distance, &new, after.live())?;
-        if new.iter().any(|row| links.starts().binary_search(row).is_ok()) {
-            links.list_starts(&distance);
-        }
         if 2 * links.starts().len() < start_count(rows) {
             links.connect_without(&distance, &[]);
+        } else if new.iter().any(|row| links.starts().binary_search(row).is_ok()) {
+            links.list_starts(&distance);
         }
         Ok(Some(links))
     }

@@ -1,11 +1,11 @@
 //! The edges of the graph, and the proof that walks can reach every node.
 //!
 //! # Invariant
-//! Each node has a parent: a node with an edge to it. Parents lead to a start node in finitely many steps. A walk begins at the start nodes,
-//! so every node can be reached from them. The edge from a parent to its child is *held*: no change drops it unless the child gets another
-//! parent. [`Links::connect_without`] makes the parents of a new graph by a breadth-first search, and gives the nodes that the search did not find a
-//! parent near them ([`Links::adopt`]). A graph of m nodes has fewer than m held edges, and m · degree places for edges, so a place for one
-//! more is always found.
+//! Each node has a parent: a node with an edge to it. Parents lead to a start node in finitely many steps. A walk begins at start nodes, and at all of
+//! them if its beam is as wide as the graph, so such a walk reaches every node. The edge from a parent to its child is *held*: no change drops it
+//! unless the child gets another parent. [`Links::connect_without`] makes the parents of a new graph by a breadth-first search, and gives the nodes
+//! that the search did not find a parent near them ([`Links::adopt`]). A graph of m nodes has fewer than m held edges, and m · degree places for
+//! edges, so a place for one more is always found.
 
 use super::distance::WalkDistance;
 use super::entrance::Entrance;

@@ -75,16 +75,10 @@ impl Walker {
         }
     }
 
-    /// The `count` nodes of those listed that are nearest to [`query`](Self::query), in no order. O(listed · dim).
+    /// The `count` nodes of those listed that are nearest to [`query`](Self::query), nearest first. O(listed · dim).
     pub(super) fn nearest_of(&mut self, distance: &WalkDistance<'_>, listed: &[u32], count: usize) -> Vec<u32> {
-        self.keys.clear();
-        distance.keys(&self.query, listed, &mut self.keys);
-        let mut places: Vec<u64> = self.keys.iter().zip(listed).map(|(&key, &node)| place(key, node)).collect();
-        if places.len() > count {
-            places.select_nth_unstable(count - 1);
-            places.truncate(count);
-        }
-        places.into_iter().map(node_of).collect()
+        self.take_nearest(distance, listed, count);
+        self.beam.iter().map(|&place| node_of(place)).collect()
     }
 
     /// Fills the beam with the nearest start nodes of the lists of the nearest pivots.
