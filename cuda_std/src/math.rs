@@ -37,6 +37,10 @@ functions! {
     add_f16x2(a: u32, b: u32) -> u32;
     /// Computes a · b + c for the low f16 of the three and for the high f16, each rounded once to nearest, ties to even (`fma.rn.f16x2`).
     fma_f16x2(a: u32, b: u32, c: u32) -> u32;
+    /// `c` plus the sum of the products of the four signed bytes of `a` and `b` (`dp4a.s32.s32`).
+    dot4_i8(a: u32, b: u32, c: i32) -> i32;
+    /// `c` plus the sum of the products of the four unsigned bytes of `a` and `b` (`dp4a.u32.u32`).
+    dot4_u8(a: u32, b: u32, c: u32) -> u32;
     /// The nearest f16 of `x`, ties to even. Overflow gives infinity, NaN gives 0x7fff (`cvt.rn.f16.f32`).
     f32_to_f16(x: f32) -> u16;
     /// The nearest bf16 of `x`, ties to even. Overflow gives infinity, NaN gives 0x7fff (`cvt.rn.bf16.f32`).

@@ -4,14 +4,13 @@
 use std::ptr;
 
 use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
-use warpann::cust::stream::{Stream, StreamFlags};
 use warpann::flat::device::CUstream;
 use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{Device, Element, Error, FlatIndex, Metric, NONE, Neighbors, SearchOptions};
 
 use crate::data::Random;
-use crate::on_device::{Graph, driver, enter, text, uploaded};
+use crate::on_device::{Graph, OwnStream, driver, enter, text, uploaded};
 use crate::runner::Outcome;
 use crate::scenarios::Scenario;
 
@@ -56,11 +55,6 @@ fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
 fn buffer<T: DeviceCopy>(values: &[T]) -> Result<DeviceBuffer<T>, String> {
     let buffer = DeviceBuffer::from_slice(values).map_err(driver)?;
     uploaded().map(|()| buffer)
-}
-
-/// A stream that does not wait for the default one, which other tests use meanwhile.
-fn own_stream() -> Result<Stream, String> {
-    Stream::new(StreamFlags::NON_BLOCKING, None).map_err(driver)
 }
 
 /// Two equal indexes, on the device from device memory, and on the CPU: with ids of the test's own, and with removed vectors.
@@ -139,7 +133,7 @@ impl Results {
 /// Searches without a filter, and with filters that accept most vectors, few, and none.
 fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape) -> Outcome {
     let _context = enter(device)?;
-    let stream = own_stream()?;
+    let stream = OwnStream::new()?;
     let &Shape { queries, dim, k, .. } = shape;
     let [on_gpu, on_cpu] = indexes::<T>(device, metric, shape, stream.as_inner())?;
     if on_gpu.ids() != on_cpu.ids() {
@@ -159,7 +153,7 @@ fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Sha
             let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
             on_gpu.search_device(&mut workspace, stream.as_inner(), &queries, &view).map_err(text)?;
         }
-        stream.synchronize().map_err(driver)?;
+        stream.synchronize()?;
         results.verify(&expected).map_err(|failure| format!("filter 1/{one_of}: {failure}"))?;
     }
     Ok(())
@@ -169,7 +163,7 @@ fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Sha
 /// the buffer of queries holds.
 fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
     let _context = enter(device)?;
-    let stream = own_stream()?;
+    let stream = OwnStream::new()?;
     for &shape in shapes {
         let &Shape { queries, dim, k, .. } = shape;
         let [on_gpu, on_cpu] = indexes::<f32>(device, Metric::L2, shape, stream.as_inner())?;
@@ -211,7 +205,7 @@ macro_rules! refused {
 /// Bad arguments are typed errors, and leave the index as it was. A query that is not finite has no neighbours.
 fn refusals(device: Device) -> Outcome {
     let _context = enter(device)?;
-    let stream = own_stream()?;
+    let stream = OwnStream::new()?;
     let (dim, k, none) = (SMALL.dim, 2, SearchOptions::new());
     let Device::Gpu(gpu) = device else { return Err(format!("{device} is no GPU")) };
     let [mut index, mut on_cpu] = indexes::<f32>(device, Metric::L2, &SMALL, stream.as_inner())?;
@@ -259,7 +253,7 @@ fn refusals(device: Device) -> Outcome {
         refused!(search(&queries, &unknown), Error::UnknownAddress { what: "distances", .. });
         search(&at(0, 0), &DeviceNeighbors::new(0, 0)).map_err(text)?;
         search(&queries, &view).map_err(text)?;
-        stream.synchronize().map_err(driver)?;
+        stream.synchronize()?;
         let mut expected = on_cpu.search(&host[..dim], k).map_err(text)?;
         expected.ids.extend([NONE; 2]);
         expected.distances.extend([f32::NAN; 2]);

@@ -270,6 +270,36 @@ fn threads_share_a_plan(device: Device) -> Outcome {
     })
 }
 
+/// A stream that does not wait for the default one, which other tests use meanwhile: their work there would end a capture. cust makes no such
+/// stream, whatever flags it is given.
+pub(crate) struct OwnStream(CUstream);
+
+impl OwnStream {
+    pub(crate) fn new() -> Result<OwnStream, String> {
+        let (mut stream, flags) = (ptr::null_mut(), sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32);
+        // SAFETY: the driver writes the handle.
+        let made = unsafe { sys::cuStreamCreateWithPriority(&mut stream, flags, 0) };
+        check("cuStreamCreateWithPriority", made).map(|()| OwnStream(stream))
+    }
+
+    pub(crate) fn as_inner(&self) -> CUstream {
+        self.0
+    }
+
+    /// Waits for the work of the stream.
+    pub(crate) fn synchronize(&self) -> Outcome {
+        // SAFETY: the stream is this test's.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
+    }
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        // SAFETY: the stream is this test's. The driver destroys it when its work is done. An error says what failed before, which the test reports.
+        let _ = unsafe { sys::cuStreamDestroy_v2(self.0) };
+    }
+}
+
 /// Work that was captured, and can be launched again and again.
 pub(crate) struct Graph {
     graph: sys::CUgraph,
@@ -323,12 +353,8 @@ impl Graph {
 /// only enqueues. The graph then selects from whatever the buffers hold.
 fn captured_into_a_graph(device: Device) -> Outcome {
     let _context = enter(device)?;
-    let mut stream = ptr::null_mut();
-    // SAFETY: the driver writes the handle. A stream that does not wait for the default one, which cust does not make: other
-    // tests use that one meanwhile.
-    check("cuStreamCreateWithPriority", unsafe {
-        sys::cuStreamCreateWithPriority(&mut stream, sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32, 0)
-    })?;
+    let own = OwnStream::new()?;
+    let stream = own.as_inner();
     for (number, (rows, columns, k)) in SHAPES.into_iter().enumerate() {
         let shape = BatchShape { rows, columns, k, best: Best::Smallest, ragged: number % 2 == 0 };
         let select = plan::<f32>(device, shape, Algorithm::Auto)?;
@@ -348,8 +374,7 @@ fn captured_into_a_graph(device: Device) -> Outcome {
         }
         graph.destroy()?;
     }
-    // SAFETY: the stream is this test's and idle.
-    check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(stream) })
+    Ok(())
 }
 
 /// A thread without a context still has none after each call; one with a context keeps it.

@@ -87,6 +87,34 @@ pub fn fma_f16x2(a: u32, b: u32, c: u32) -> u32 {
     result
 }
 
+/// `dp4a.s32.s32`.
+#[inline(always)]
+pub fn dot4_i8(a: u32, b: u32, c: i32) -> i32 {
+    let result: i32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "dp4a.s32.s32 {0}, {1}, {2}, {3};",
+            out(reg32) result, in(reg32) a, in(reg32) b, in(reg32) c, options(pure, nomem, nostack)
+        )
+    }
+    result
+}
+
+/// `dp4a.u32.u32`.
+#[inline(always)]
+pub fn dot4_u8(a: u32, b: u32, c: u32) -> u32 {
+    let result: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "dp4a.u32.u32 {0}, {1}, {2}, {3};",
+            out(reg32) result, in(reg32) a, in(reg32) b, in(reg32) c, options(pure, nomem, nostack)
+        )
+    }
+    result
+}
+
 conversions! {
     f16_to_f32(bits: u16, reg16) -> f32, reg32 = "cvt.f32.f16";
     f32_to_f16(x: f32, reg32) -> u16, reg16 = "cvt.rn.f16.f32";

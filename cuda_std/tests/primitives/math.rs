@@ -30,6 +30,15 @@ fn fused_is_one_rounding() {
 }
 
 #[test]
+fn four_products_of_bytes_are_added() {
+    // Bytes, from the lowest: −128, 127, −1, 2 and −128, −1, 127, 3.
+    let (a, b) = (0x02ff_7f80, 0x037f_ff80);
+    assert_eq!(math::dot4_i8(a, b, -5), 128 * 128 - 127 - 127 + 6 - 5);
+    assert_eq!(math::dot4_u8(a, b, 7), 128 * 128 + 127 * 255 + 255 * 127 + 6 + 7);
+    assert_eq!((math::dot4_i8(0x0100, 0x0100, i32::MAX), math::dot4_u8(1, 1, u32::MAX)), (i32::MIN, 0));
+}
+
+#[test]
 fn pairs_of_halves_are_added_with_one_rounding_each() {
     let one = half::f16::ONE.to_bits();
     let (least, most) = (1u16, half::f16::MAX.to_bits());

@@ -14,13 +14,14 @@
 //! their order and the settings alone.
 
 use super::distance::WalkDistance;
+use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE};
 use super::prune::Pruner;
 use super::walk::{Walker, node_of};
 use crate::graph::{Graph, KnnGraph};
 use crate::ivf::IvfIndex;
 use crate::parallel::{Loop, ParallelSlice};
-use crate::{Bitset, Element, FlatIndex, Metric, Placement, Result, host_memory};
+use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result, host_memory};
 
 /// Smallest number of rows whose neighbours come from an inverted file.
 const IVF_ROWS: usize = 20_000;
@@ -60,8 +61,26 @@ pub(super) fn neighbours<T: Element>(
     Ok(knn.run(&index, rows)?.0)
 }
 
-/// The graph of rows with these nearest neighbours. O(rows · degree² · dim) at most.
-pub(super) fn build(distance: &WalkDistance<'_>, neighbours: &Graph, degree: usize) -> Result<Links> {
+/// The graph of rows with these nearest neighbours, with edges that `device` chooses if it can. O(rows · degree² · dim) at most.
+pub(super) fn build(
+    distance: &WalkDistance<'_>,
+    neighbours: &Graph,
+    degree: usize,
+    device: Option<DeviceBuild<'_>>,
+) -> Result<Links> {
+    let device = device.filter(|device| neighbours.len() > 0 && device.fits(neighbours));
+    let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[neighbours.len(), degree])?)?;
+    match device.map(|device| device.edges(neighbours, &mut edges)) {
+        Some(Err(Error::OutOfDeviceMemory { .. })) | None => choose_edges(distance, neighbours, degree, &mut edges)?,
+        Some(chosen) => chosen?,
+    }
+    let mut links = Links::with_edges(edges, degree)?;
+    links.connect_without(distance, &[]);
+    Ok(links)
+}
+
+/// Fills `edges`, `degree` places for each node.
+fn choose_edges(distance: &WalkDistance<'_>, neighbours: &Graph, degree: usize, edges: &mut [u32]) -> Result<()> {
     let count = neighbours.len();
     let mut pruned: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[count, degree])?)?;
     pruned.par_chunks_exact_mut(degree).enumerate().for_each_init(Pruner::default, |pruner, (node, places)| {
@@ -85,21 +104,19 @@ pub(super) fn build(distance: &WalkDistance<'_>, neighbours: &Graph, degree: usi
             }
         }
     }
-    let mut links = Links::new(count, degree)?;
-    let mut edges = Vec::with_capacity(degree);
-    for node in 0..count {
+    edges.par_chunks_exact_mut(degree).enumerate().for_each_init(Vec::new, |joined: &mut Vec<u32>, (node, edges)| {
         let places = node * degree..(node + 1) * degree;
         let (near, far) = pruned[places.clone()].split_at(degree / 2);
-        edges.clear();
+        joined.clear();
         for &other in near.iter().chain(&back[places]).chain(far) {
-            if other != NO_NODE && edges.len() < degree && !edges.contains(&other) {
-                edges.push(other);
+            if other != NO_NODE && joined.len() < degree && !joined.contains(&other) {
+                joined.push(other);
             }
         }
-        links.set(node as u32, &edges);
-    }
-    links.connect_without(distance, &[]);
-    Ok(links)
+        edges.fill(NO_NODE);
+        edges[..joined.len()].copy_from_slice(joined);
+    });
+    Ok(())
 }
 
 /// Gives edges to new rows, which ascend, and edges to them to others. A row may be a node whose vector was replaced. `live` are the rows that

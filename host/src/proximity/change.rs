@@ -12,17 +12,21 @@
 //! its searches are exact until the next change makes a graph.
 
 use super::build::{self, build, neighbours};
-use super::distance::WalkDistance;
+use super::codes::Codes;
+use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, start_count};
 use super::{GraphIndex, MAX_NODES};
 use crate::ids::row_ids::RowIds;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
-use crate::{Element, Placement, Result, host_memory};
+use crate::{Element, ElementType, Placement, Result, host_memory};
 
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
 const FEW: usize = 16;
+/// Components that a thread copies at a time.
+const COPIED: usize = 1 << 16;
 
 impl<T: Element> GraphIndex<T> {
     /// Adds the vectors of `rows`, row-major, `dim` components each. Their ids count up from 0, or from one past the greatest id in the index. A
@@ -37,7 +41,7 @@ impl<T: Element> GraphIndex<T> {
         let mut added = host_memory::with_room(rows.len() / self.dim())?;
         self.flat.add(rows)?;
         added.extend(first..first + (rows.len() / self.dim()) as u64);
-        self.follow(&before, &added);
+        self.follow(&before, &added, rows);
         Ok(())
     }
 
@@ -49,7 +53,7 @@ impl<T: Element> GraphIndex<T> {
         self.check_room(rows)?;
         let before = self.flat.row_ids().clone();
         self.flat.add_with_ids(rows, ids)?;
-        self.follow(&before, ids);
+        self.follow(&before, ids, &[]);
         Ok(())
     }
 
@@ -62,7 +66,7 @@ impl<T: Element> GraphIndex<T> {
         self.check_room(rows)?;
         let before = self.flat.row_ids().clone();
         let replaced = self.flat.upsert(rows, ids)?;
-        self.follow(&before, ids);
+        self.follow(&before, ids, &[]);
         Ok(replaced)
     }
 
@@ -74,7 +78,7 @@ impl<T: Element> GraphIndex<T> {
     pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
         let before = self.flat.row_ids().clone();
         self.flat.remove(ids)?;
-        self.follow(&before, &[]);
+        self.follow(&before, &[], &[]);
         Ok(())
     }
 
@@ -86,7 +90,7 @@ impl<T: Element> GraphIndex<T> {
     pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
         let before = self.flat.row_ids().clone();
         let removed = self.flat.remove_if_present(ids)?;
-        self.follow(&before, &[]);
+        self.follow(&before, &[], &[]);
         Ok(removed)
     }
 
@@ -94,6 +98,7 @@ impl<T: Element> GraphIndex<T> {
     pub fn clear(&mut self) {
         self.flat.clear();
         self.copy.clear();
+        self.codes = None;
         self.links = None;
         self.device_links.clear();
     }
@@ -106,7 +111,7 @@ impl<T: Element> GraphIndex<T> {
         check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
         let before = self.flat.row_ids().clone();
         self.flat.merge(&other.flat)?;
-        self.follow(&before, &other.ids());
+        self.follow(&before, &other.ids(), &[]);
         Ok(())
     }
 
@@ -118,7 +123,7 @@ impl<T: Element> GraphIndex<T> {
     pub fn compact(&mut self) -> Result<()> {
         let before = self.flat.row_ids().clone();
         self.flat.compact()?;
-        self.follow(&before, &[]);
+        self.follow(&before, &[], &[]);
         Ok(())
     }
 
@@ -131,7 +136,7 @@ impl<T: Element> GraphIndex<T> {
         self.flat.move_to(placement.clone())?;
         self.builder.placement = placement;
         self.copy = Vec::new();
-        self.follow(&before, &[]);
+        self.follow(&before, &[], &[]);
         Ok(())
     }
 
@@ -139,40 +144,68 @@ impl<T: Element> GraphIndex<T> {
         check_rows((self.flat.row_ids().rows() + rows.len() / self.dim()) as u64, MAX_NODES)
     }
 
-    /// Changes the graph after a change of the rows, whose ids were `before`. `changed` are the ids of new vectors.
-    fn follow(&mut self, before: &RowIds, changed: &[u64]) {
+    /// Changes the graph after a change of the rows, whose ids were `before`. `changed` are the ids of new vectors. `appended` are the vectors of the
+    /// rows after those of before, or none.
+    fn follow(&mut self, before: &RowIds, changed: &[u64], appended: &[T]) {
         let links = self.links.take();
-        let copied = self.copy_rows(before, changed);
+        let copied = self.copy_rows(before, changed, appended);
         if copied.is_err() {
             // A part of the copy may be old. The next change copies all rows.
             self.copy = Vec::new();
         }
-        let followed = copied.and_then(|()| self.followed(links, before, changed));
+        let followed = copied
+            .and_then(|()| self.encode_rows(before, changed))
+            .and_then(|()| self.followed(links, before, changed));
         self.links = followed.unwrap_or_default();
+        if self.links.is_none() {
+            self.codes = None;
+        }
         self.device_links.clear();
     }
 
     /// Copies the rows to host memory, unless the flat index has them there.
-    fn copy_rows(&mut self, before: &RowIds, changed: &[u64]) -> Result<()> {
+    fn copy_rows(&mut self, before: &RowIds, changed: &[u64], appended: &[T]) -> Result<()> {
         if self.flat.host_rows().is_some() {
             return Ok(());
         }
         let (after, dim) = (self.flat.row_ids(), self.flat.dim());
         let count = after.rows() * dim;
         let kept = if moves(before, after) { 0 } else { self.copy.len().min(count) };
-        let more = count.saturating_sub(self.copy.len());
-        host_memory::reserve(&mut self.copy, more)?;
-        self.copy.resize(count, T::default());
-        self.flat.copy_rows(kept / dim, &mut self.copy[kept..])?;
+        if kept == 0 {
+            // Memory that was never touched is cheaper to fill.
+            self.copy = host_memory::zeroed(count)?;
+        } else {
+            let more = count.saturating_sub(self.copy.len());
+            host_memory::reserve(&mut self.copy, more)?;
+            self.copy.resize(count, T::default());
+        }
+        let more = &mut self.copy[kept..];
+        if more.len() == appended.len() {
+            let parts = more.par_chunks_mut(COPIED).zip(appended.par_chunks(COPIED));
+            parts.for_each(|(to, from)| to.copy_from_slice(from));
+        } else {
+            self.flat.copy_rows(kept / dim, more)?;
+        }
         for row in changed.iter().filter_map(|&id| after.find(id)).filter(|row| row * dim < kept) {
             self.flat.copy_rows(row, &mut self.copy[row * dim..][..dim])?;
         }
         Ok(())
     }
 
+    /// Makes the codes those of the rows, if there are codes.
+    fn encode_rows(&mut self, before: &RowIds, changed: &[u64]) -> Result<()> {
+        let Some(mut codes) = self.codes.take() else { return Ok(()) };
+        let after = self.flat.row_ids();
+        let kept = if moves(before, after) { 0 } else { before.rows() };
+        let changed = changed.iter().filter_map(|&id| after.find(id));
+        codes.update(VectorSlice::of(self.rows(), self.dim()), kept, changed)?;
+        self.codes = Some(codes);
+        Ok(())
+    }
+
     /// Copies all rows to host memory, unless the flat index has them there.
     pub(super) fn copy_all_rows(&mut self) -> Result<()> {
-        self.copy_rows(&RowIds::default(), &[])
+        self.copy_rows(&RowIds::default(), &[], &[])
     }
 
     /// The graph of the rows after a change, made of the one before it.
@@ -185,7 +218,7 @@ impl<T: Element> GraphIndex<T> {
         let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
         new.sort_unstable();
         let Some(mut links) = links.filter(|_| 2 * new.len() < rows) else { return self.rebuilt() };
-        let distance = WalkDistance::new(self.metric(), VectorSlice::of(self.rows(), self.dim()));
+        let distance = self.walk_distance();
         if moves(before, after) {
             let moved: Vec<u32> = (0..links.len()).map(|row| moved_to(before, after, row)).collect();
             links = build::moved(&links, &distance, &moved, rows)?;
@@ -207,9 +240,17 @@ impl<T: Element> GraphIndex<T> {
     fn rebuilt(&mut self) -> Result<Option<Links>> {
         let before = self.flat.row_ids().clone();
         self.flat.compact()?;
-        self.copy_rows(&before, &[])?;
+        self.copy_rows(&before, &[], &[])?;
         let neighbours = neighbours(self.rows(), self.dim(), self.builder.settings, &self.builder.placement)?;
-        build(&self.walk_distance(), &neighbours, self.degree()).map(Some)
+        let floats = !matches!(T::TYPE, ElementType::U8 | ElementType::I8);
+        self.codes = None;
+        if floats && self.builder.codes {
+            let rows = VectorSlice::of(self.rows(), self.dim());
+            self.codes = Codes::fit(self.metric(), rows, &neighbours, self.degree())?;
+        }
+        let (distance, degree) = (self.walk_distance(), self.degree());
+        let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
+        build(&distance, &neighbours, degree, device).map(Some)
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! A walk whose beam is as wide as the graph compares all start nodes, because it takes all lists.
 
-use super::distance::{Key, WalkDistance};
+use super::distance::{Key, Query, WalkDistance};
 use crate::parallel::{Loop, ParallelSlice};
 
 /// Smallest number of start nodes that has lists. All of fewer are compared.
@@ -34,7 +34,7 @@ impl Entrance {
         }
         let count = (starts.len() as f64).sqrt() as usize;
         let pivots: Vec<u32> = (0..count).map(|at| starts[at * starts.len() / count]).collect();
-        let nearest = |(query, keys): &mut (Vec<f32>, Vec<Key>), &node: &u32| -> u32 {
+        let nearest = |(query, keys): &mut (Query, Vec<Key>), &node: &u32| -> u32 {
             keys.clear();
             distance.query(distance.rows(), node as usize, query);
             distance.keys(query, &pivots, keys);

@@ -11,12 +11,14 @@
 //! | 40..48 | bytes of the flat index's file: u64 |
 //! | 48..56 | number of start nodes: u64; 0 if there is no graph |
 //! | 56..64 | checksum of the graph, as of a section of an index file |
-//! | 64..120 | zeros |
+//! | 64..68 | f32: the scale of the codes ([`super::codes`]); 0 if walks compare the vectors |
+//! | 68..72 | u32: 1 if walks must not compare codes, otherwise 0 |
+//! | 72..120 | zeros |
 //! | 120..128 | XXH64 of bytes 0..120 |
 //!
 //! The file of the flat index follows, which an [`IvfIndex`](crate::IvfIndex) with one list writes too. It has its own header and checksums. Then,
 //! from the next multiple of 64 with zeros before it, come the start nodes and the edges: u32, `degree` places for each vector in the order of
-//! ids. Parents are not stored, because they follow from the edges. Rows that removed vectors left are not stored either: the file is that of the
+//! ids; and, if there are codes, the shifts of the components: f32. The codes follow from the vectors. Parents are not stored, because they follow from the edges. Rows that removed vectors left are not stored either: the file is that of the
 //! index after [`GraphIndex::compact`]. So one index has one file, and loading and saving it again gives the same bytes.
 
 use std::borrow::Cow;
@@ -24,6 +26,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use super::build;
+use super::codes::{Coder, Codes};
 use super::distance::WalkDistance;
 use super::gpu::DeviceLinks;
 use super::links::{Links, NO_NODE};
@@ -101,14 +104,14 @@ impl GraphInfo {
         let header = Header::decode(first)?;
         let flat = IndexInfo::of_header(&first[HEADER..], header.flat_bytes)?;
         let IndexInfo { element, dim, metric, vectors, .. } = flat;
-        header.check_length(vectors, bytes)?;
+        header.check_length(vectors, dim, bytes)?;
         let Header { degree, beam, starts, .. } = header;
         Ok(Self { element, dim, metric, vectors, degree: degree as usize, beam, starts, bytes })
     }
 }
 
 /// The header of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Header {
     degree: u32,
     beam: u64,
@@ -117,6 +120,8 @@ struct Header {
     flat_bytes: u64,
     starts: u64,
     checksum: u64,
+    scale: f32,
+    no_codes: u32,
 }
 
 impl Header {
@@ -127,6 +132,8 @@ impl Header {
         put(8, bytemuck::cast_slice(&[VERSION, self.degree]));
         let longs = [self.beam, self.exact_ratio, self.seed, self.flat_bytes, self.starts, self.checksum];
         put(16, bytemuck::cast_slice(&longs));
+        put(64, bytemuck::bytes_of(&self.scale));
+        put(68, bytemuck::bytes_of(&self.no_codes));
         let sum = xxh64(&header[..SUM]);
         header[SUM..].copy_from_slice(&sum.to_le_bytes());
         header
@@ -136,16 +143,21 @@ impl Header {
         let header: &[u8; HEADER] = io::checked_header(bytes, &MAGIC, VERSION, "not a file of a graph index")?;
         let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
         let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);
-        if header[64..SUM].iter().any(|&byte| byte != 0) {
+        if header[72..SUM].iter().any(|&byte| byte != 0) {
             return Err(FileDefect::BadHeader("reserved bytes are not zero"));
         }
         let [beam, exact_ratio, seed, flat_bytes, starts, checksum] = [16, 24, 32, 40, 48, 56].map(long);
-        let header = Header { degree: word(12), beam, exact_ratio, seed, flat_bytes, starts, checksum };
+        let (scale, no_codes) = (f32::from_bits(word(64)), word(68));
+        let header =
+            Header { degree: word(12), beam, exact_ratio, seed, flat_bytes, starts, checksum, scale, no_codes };
         if !(DEGREES.0..=DEGREES.1).contains(&(header.degree as usize)) {
             return Err(FileDefect::Inconsistent("a degree that no graph has"));
         }
         if beam == 0 {
             return Err(FileDefect::Inconsistent("a beam of 0"));
+        }
+        if no_codes > 1 || (scale.to_bits() != 0 && (starts == 0 || no_codes == 1)) {
+            return Err(FileDefect::Inconsistent("codes that no graph has"));
         }
         Ok(header)
     }
@@ -156,13 +168,19 @@ impl Header {
         HEADER.checked_add(flat)?.checked_next_multiple_of(ALIGNMENT)
     }
 
+    /// Number of shifts of vectors of this dimension.
+    fn shifts(&self, dim: usize) -> usize {
+        if self.scale.to_bits() == 0 { 0 } else { dim }
+    }
+
     /// Checks the length of a file with so many vectors.
-    fn check_length(&self, vectors: u64, actual: u64) -> Result<(), FileDefect> {
+    fn check_length(&self, vectors: u64, dim: usize, actual: u64) -> Result<(), FileDefect> {
         if self.starts > vectors {
             return Err(FileDefect::Inconsistent("more start nodes than vectors"));
         }
         let numbers = if self.starts == 0 { Some(0) } else { vectors.checked_mul(u64::from(self.degree)) };
-        let bytes = || numbers?.checked_add(self.starts)?.checked_mul(4)?.checked_add(self.graph()? as u64);
+        let numbers = || numbers?.checked_add(self.starts)?.checked_add(self.shifts(dim) as u64);
+        let bytes = || numbers()?.checked_mul(4)?.checked_add(self.graph()? as u64);
         let expected = bytes().ok_or(FileDefect::TooLarge { rows: vectors, dim: u64::from(self.degree) })?;
         io::check_size(expected, actual)
     }
@@ -211,9 +229,11 @@ impl<T: Element> GraphIndex<T> {
         let links = self.links.as_ref().map(|links| self.compacted(links)).transpose()?;
         let graph: Vec<u32> = match &links {
             Some(links) => {
-                let mut graph = host_memory::with_room(links.starts().len() + links.edges().len())?;
+                let shifts: &[f32] = self.codes.as_ref().map_or(&[], |codes| &codes.coder.shifts);
+                let mut graph = host_memory::with_room(links.starts().len() + links.edges().len() + shifts.len())?;
                 graph.extend_from_slice(links.starts());
                 graph.extend_from_slice(links.edges());
+                graph.extend_from_slice(bytemuck::cast_slice(shifts));
                 graph
             }
             None => Vec::new(),
@@ -227,6 +247,8 @@ impl<T: Element> GraphIndex<T> {
             flat_bytes: flat.len() as u64,
             starts: links.as_ref().map_or(0, |links| links.starts().len() as u64),
             checksum: of_bytes(graph),
+            scale: self.codes.as_ref().map_or(0.0, |codes| codes.coder.scale),
+            no_codes: u32::from(!self.builder.codes),
         };
         let padding = (HEADER + flat.len()).next_multiple_of(ALIGNMENT) - HEADER - flat.len();
         use_parts(&[&header.encode(), &flat, &[0; ALIGNMENT][..padding], graph])
@@ -240,7 +262,9 @@ impl<T: Element> GraphIndex<T> {
         let next = |row| if live.get(row) { kept.next().unwrap_or(NO_NODE) } else { NO_NODE };
         let moved: Vec<u32> = (0..ids.rows()).map(next).collect();
         let rows = self.flat.all_rows()?;
-        let distance = WalkDistance::new(self.metric(), VectorSlice::of(&rows, self.dim()));
+        let rows = VectorSlice::of(&rows, self.dim());
+        let codes = self.codes.as_ref().map(|codes| Codes::of(codes.coder.clone(), rows)).transpose()?;
+        let distance = codes.as_ref().map_or_else(|| WalkDistance::new(self.metric(), rows), Codes::distance);
         let mut links = build::moved(links, &distance, &moved, self.len())?;
         links.connect_without(&distance, &[]);
         Ok(Cow::Owned(links))
@@ -294,17 +318,30 @@ impl<T: Element> GraphIndex<T> {
             .degree(info.degree)
             .beam(size(header.beam))
             .exact_ratio(size(header.exact_ratio))
-            .seed(header.seed);
+            .seed(header.seed)
+            .codes(header.no_codes == 0);
         builder.budget = budget;
-        let mut index =
-            GraphIndex { builder, flat, copy: Vec::new(), links: None, device_links: DeviceLinks::default() };
+        let mut index = GraphIndex {
+            builder,
+            flat,
+            copy: Vec::new(),
+            codes: None,
+            links: None,
+            device_links: DeviceLinks::default(),
+        };
         if header.starts > 0 {
             let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
-            let edges = numbers.split_off(header.starts as usize);
+            let mut edges = numbers.split_off(header.starts as usize);
+            let shifts = edges.split_off(edges.len() - header.shifts(info.dim));
             let links = Links::of_edges(edges, info.degree, numbers)?;
             let mut links = links.ok_or_else(|| bad(FileDefect::Inconsistent("edges that no graph has")))?;
             index.copy_all_rows()?;
+            if !shifts.is_empty() {
+                let coder = Coder::new(info.metric, bytemuck::cast_vec(shifts), header.scale);
+                let coder = coder.ok_or_else(|| bad(FileDefect::Inconsistent("codes that no graph has")))?;
+                index.codes = Some(Codes::of(coder, VectorSlice::of(index.rows(), info.dim))?);
+            }
             links.list_starts(&index.walk_distance());
             index.links = Some(links);
         }

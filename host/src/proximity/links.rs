@@ -16,6 +16,9 @@ use crate::{Result, host_memory};
 /// The content of a place without an edge, and the parent of a node that has none.
 pub(super) const NO_NODE: u32 = u32::MAX;
 
+/// Number of nodes whose edges are prefetched ahead of those that are followed.
+const AHEAD: usize = 8;
+
 /// The edges of a graph, at most `degree` of each node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Links {
@@ -36,17 +39,16 @@ pub(super) fn start_count(nodes: usize) -> usize {
 }
 
 impl Links {
-    /// A graph without edges, whose start nodes are spread evenly over the nodes. [`connect_without`](Self::connect_without) makes the parents.
+    /// A graph without edges. [`connect_without`](Self::connect_without) chooses the start nodes and makes the parents.
     pub(super) fn new(nodes: usize, degree: usize) -> Result<Self> {
-        let mut links = Links {
-            degree,
-            edges: host_memory::filled(NO_NODE, host_memory::count::<u32>(&[nodes, degree])?)?,
-            parents: host_memory::filled(NO_NODE, nodes)?,
-            starts: Vec::new(),
-            entrance: Entrance::default(),
-        };
-        links.choose_starts();
-        Ok(links)
+        let edges = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[nodes, degree])?)?;
+        Self::with_edges(edges, degree)
+    }
+
+    /// As [`new`](Self::new), with these edges: `degree` places for each node.
+    pub(super) fn with_edges(edges: Vec<u32>, degree: usize) -> Result<Self> {
+        let parents = host_memory::filled(NO_NODE, edges.len() / degree)?;
+        Ok(Links { degree, edges, parents, starts: Vec::new(), entrance: Entrance::default() })
     }
 
     /// The graph of these edges, `degree` places of each node, whose start nodes are not [listed](Self::list_starts) yet; `None` if an edge or a start leads nowhere, starts do not ascend, an edge leads to
@@ -66,8 +68,7 @@ impl Links {
         if !edges.chunks_exact(degree).enumerate().all(right) {
             return Ok(None);
         }
-        let parents = host_memory::filled(NO_NODE, nodes)?;
-        let mut links = Links { degree, edges, parents, starts, entrance: Entrance::default() };
+        let mut links = Links { starts, ..Self::with_edges(edges, degree)? };
         links.reach_from_starts();
         Ok(links.all_reached().then_some(links))
     }
@@ -188,6 +189,9 @@ impl Links {
     pub(super) fn reach(&mut self, mut nodes: Vec<u32>) {
         let mut at = 0;
         while let Some(&node) = nodes.get(at) {
+            if let Some(&later) = nodes.get(at + AHEAD) {
+                self.prefetch(later);
+            }
             for place in self.places(node) {
                 let other = self.edges[place];
                 if other == NO_NODE {

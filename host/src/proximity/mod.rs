@@ -17,7 +17,8 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `distance` | the distance of walks: f32 in a fixed order of sums, so that every device takes the same path |
+//! | `distance` | the distance of walks, with the same bits on every device, so that every device takes the same path |
+//! | `codes` | floats as bytes, by which walks go |
 //! | `walk` | one walk |
 //! | `links` | the edges, and the proof that every node can be reached |
 //! | `entrance` | the start nodes with which a query is compared |
@@ -38,12 +39,13 @@
 //! exact ([`GraphIndexBuilder::exact_ratio`]).
 //!
 //! # Cost
-//! Memory: 4 · (degree + 1) bytes a vector beside the flat index. Building: the 2 · degree nearest neighbours of every vector, and O(degree²)
+//! Memory: 4 · (degree + 1) bytes a vector beside the flat index, and one byte for each component that is a float. Building: the 2 · degree nearest neighbours of every vector, and O(degree²)
 //! distances for each. A walk of width w computes about w · degree / 3 distances. Adding a vector costs a walk and O(degree²) distances, removing
 //! one a bit until a quarter of the rows is left over.
 
 mod build;
 mod change;
+mod codes;
 mod distance;
 mod entrance;
 mod file;
@@ -56,6 +58,7 @@ mod tests;
 mod walk;
 
 use self::build::Settings;
+use self::codes::Codes;
 use self::distance::WalkDistance;
 pub use self::file::GraphInfo;
 use self::gpu::DeviceLinks;
@@ -92,6 +95,8 @@ pub struct GraphIndex<T: Element = f32> {
     flat: FlatIndex<T>,
     /// All rows of the flat index, if it does not have them in host memory; otherwise empty.
     copy: Vec<T>,
+    /// All rows as codes, if walks go by them; `None` without a graph.
+    codes: Option<Codes>,
     /// The graph of the rows; `None` if there are so few that searches are exact, or if there was no memory for a graph.
     links: Option<Links>,
     /// The graph in device memory.
@@ -128,6 +133,8 @@ pub struct GraphStatistics {
     pub starts: u64,
     /// Number of rows that can be reached from these vectors: all, in a graph that this library made.
     pub reachable: u64,
+    /// Whether walks compare codes of the vectors, one byte for each component: see [`GraphIndexBuilder::codes`].
+    pub codes: bool,
     /// Bytes of host memory: vectors, ids, edges.
     pub host_bytes: u64,
     /// Bytes of memory on devices.
@@ -143,6 +150,7 @@ pub struct GraphIndexBuilder<T: Element = f32> {
     settings: Settings,
     beam: usize,
     exact_ratio: usize,
+    codes: bool,
     element: std::marker::PhantomData<T>,
 }
 
@@ -194,6 +202,14 @@ impl<T: Element> GraphIndexBuilder<T> {
         self
     }
 
+    /// Sets whether walks may compare codes instead of vectors of floats: one signed byte for each component. They are faster, take one byte more for
+    /// each component, and change which vectors are found only a little; distances are always those of the vectors. True by default; an index
+    /// whose vectors have nearer neighbours than codes can tell apart has none. Vectors of bytes need no codes.
+    pub fn codes(mut self, codes: bool) -> Self {
+        self.codes = codes;
+        self
+    }
+
     /// Opens the device and creates an empty index.
     ///
     /// # Errors
@@ -214,6 +230,7 @@ impl<T: Element> GraphIndexBuilder<T> {
             flat: flat.build()?,
             builder: self,
             copy: Vec::new(),
+            codes: None,
             links: None,
             device_links: DeviceLinks::default(),
         })
@@ -230,6 +247,7 @@ impl<T: Element> GraphIndex<T> {
             settings: Settings { metric: Metric::default(), degree: 32, seed: 0 },
             beam: 64,
             exact_ratio: 128,
+            codes: true,
             element: std::marker::PhantomData,
         }
     }
@@ -321,8 +339,10 @@ impl<T: Element> GraphIndex<T> {
             mean_degree: links.map_or(0.0, |links| edges as f64 / links.len().max(1) as f64),
             starts: links.map_or(0, |links| links.starts().len() as u64),
             reachable: links.map_or(0, |links| links.reachable() as u64),
+            codes: self.codes.is_some(),
             host_bytes: flat.host_bytes
                 + (self.copy.capacity() * size_of::<T>()) as u64
+                + self.codes.as_ref().map_or(0, Codes::bytes)
                 + links.map_or(0, Links::bytes),
             device_bytes: flat.device_bytes + self.device_links.bytes(),
         }
@@ -334,6 +354,9 @@ impl<T: Element> GraphIndex<T> {
     }
 
     fn walk_distance(&self) -> WalkDistance<'_> {
-        WalkDistance::new(self.metric(), VectorSlice::of(self.rows(), self.dim()))
+        match &self.codes {
+            Some(codes) => codes.distance(),
+            None => WalkDistance::new(self.metric(), VectorSlice::of(self.rows(), self.dim())),
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! Candidates are taken from near to far. Those that are not occluded are chosen first, then the nearest others, until the node has `degree`
 //! edges. This is the rule by which HNSW and Vamana (with α = 1) choose edges.
 
-use super::distance::{Key, WalkDistance};
+use super::distance::{Key, Query, WalkDistance};
 
 /// Number of chosen nodes with which a candidate is compared at a time. Most candidates are occluded by one of the first.
 const COMPARED: usize = 4;
@@ -12,9 +12,9 @@ const COMPARED: usize = 4;
 /// The memory of choices on one thread.
 #[derive(Debug, Default)]
 pub(super) struct Pruner {
-    /// The node whose edges are chosen, as f32.
-    pub(super) query: Vec<f32>,
-    candidate: Vec<f32>,
+    /// The node whose edges are chosen.
+    query: Query,
+    candidate: Query,
     keys: Vec<Key>,
     candidates: Vec<(Key, u32)>,
     occluded: Vec<u32>,

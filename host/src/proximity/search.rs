@@ -10,7 +10,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
 use crate::validate::check_results;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Bitset, Element, Error, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, events};
+use crate::{Bitset, Element, Error, Metric, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, events};
 
 /// Smallest width of a beam. Narrower ones save little time.
 const LEAST_BEAM: usize = 16;
@@ -18,6 +18,9 @@ const LEAST_BEAM: usize = 16;
 /// What the walks of a batch have in common.
 struct Walk<'a> {
     distance: WalkDistance<'a>,
+    metric: Metric,
+    /// The vectors, by which the results are ranked.
+    rows: VectorSlice<'a>,
     links: &'a Links,
     width: usize,
     /// The rows that may be results; `None` if all may.
@@ -90,7 +93,8 @@ impl<T: Element> GraphIndex<T> {
             events::path("graph search", || self.device(), "exact", count);
             return self.flat.search_checked(queries, k, among, ids, distances);
         };
-        let walk = Walk { distance: self.walk_distance(), links, width, among };
+        let rows = VectorSlice::of(self.rows(), dim);
+        let walk = Walk { distance: self.walk_distance(), metric: self.metric(), rows, links, width, among };
         let vectors = VectorSlice::of(queries, dim);
         self.walk_all(&walk, vectors, k, ids, distances)?;
         // A walk finds too few where the accepted vectors lie far from the query.
@@ -119,16 +123,18 @@ impl<T: Element> GraphIndex<T> {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
+        let codes = self.codes.as_ref().map(|codes| codes.coder.encoded(queries)).transpose()?;
+        let compared = codes.as_ref().map_or(queries, |codes| VectorSlice::of(codes, queries.dim()));
         if let Some(resident) = self.flat.resident_rows() {
-            let &Walk { links, width, among, .. } = walk;
-            let device = DeviceWalk { resident, links, width, among, k, ranked: ranked(k) };
+            let &Walk { distance, links, width, among, .. } = walk;
+            let device = DeviceWalk { resident, distance, links, width, among, k, ranked: ranked(k) };
             if device.fits() {
                 events::path("graph search", || self.device(), "walks on the device", queries.len());
-                return device.run(&self.device_links, queries, ids, distances);
+                return device.run(&self.device_links, (queries, compared), ids, distances);
             }
         }
         events::path("graph search", || self.device(), "walks on the CPU", queries.len());
-        walk.all(queries, k, ids, distances);
+        walk.all((queries, compared), k, ids, distances);
         Ok(())
     }
 
@@ -148,19 +154,32 @@ fn ranked(k: usize) -> usize {
 }
 
 impl Walk<'_> {
-    /// Fills `ids` (row numbers) and `distances`, k for each query.
-    fn all(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) {
+    /// Fills `ids` (row numbers) and `distances`, k for each query. The second queries are those that walks compare.
+    fn all(
+        &self,
+        (queries, compared): (VectorSlice<'_>, VectorSlice<'_>),
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) {
         let slots = ids.par_chunks_exact_mut(k).zip(distances.par_chunks_exact_mut(k)).enumerate();
         slots.for_each_init(Default::default, |state: &mut State, (query, (ids, distances))| {
-            self.one(state, queries.part(query..query + 1), ids, distances);
+            let some = query..query + 1;
+            self.one(state, (queries.part(some.clone()), compared.part(some)), ids, distances);
         });
     }
 
     /// The results of one query.
-    fn one(&self, state: &mut State, query: VectorSlice<'_>, ids: &mut [u64], distances: &mut [f32]) {
+    fn one(
+        &self,
+        state: &mut State,
+        (query, compared): (VectorSlice<'_>, VectorSlice<'_>),
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) {
         let State { walker, found, scratch } = state;
-        let metric = self.distance.metric();
-        self.distance.query(query, 0, &mut walker.query);
+        let metric = self.metric;
+        self.distance.query(compared, 0, &mut walker.query);
         let beam = walker.walk(&self.distance, self.links, self.width);
         let accepted = |&node: &u32| self.among.is_none_or(|among| among.get(node as usize));
         let nodes = beam.iter().map(|&place| node_of(place)).filter(accepted);
@@ -168,7 +187,7 @@ impl Walk<'_> {
         found.clear();
         with_components!(query, components: T => {
             let scorer = Scorer::new(metric, components);
-            let (rows, dim): (&[T], usize) = (self.distance.rows().components(), components.len());
+            let (rows, dim): (&[T], usize) = (self.rows.components(), components.len());
             found.extend(ranked.map(|node| (scorer.distance(&rows[node as usize * dim..][..dim], scratch), node)));
         });
         found.sort_unstable_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));

@@ -96,6 +96,45 @@ fn a_modest_beam_finds_nearly_all_neighbours_in_clustered_vectors() {
     check_recall::<half::bf16>(Metric::Cosine, 0.97);
 }
 
+/// Walks by codes find about what walks by vectors find, and the results have the same distances.
+#[test]
+fn codes_keep_the_recall() {
+    let (base, queries) = (clustered::<f32>(5_000, 1), clustered::<f32>(100, 2));
+    for metric in Metric::ALL {
+        let [coded, plain] = [true, false].map(|codes| {
+            let builder = GraphIndex::<f32>::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0);
+            let mut index = builder.degree(24).codes(codes).build().unwrap();
+            index.add(&base[..4_000 * DIM]).unwrap();
+            index.add(&base[4_000 * DIM..]).unwrap();
+            index.remove(&[5, 7, 4_999]).unwrap();
+            assert_eq!(index.statistics().codes, codes, "{metric}");
+            index
+        });
+        let truth = exact_of(&plain, &queries, &SearchOptions::new());
+        let [of_coded, of_plain] = [&coded, &plain].map(|index| {
+            let found = index.search(&queries, K).unwrap();
+            check_results(index, &queries, &found);
+            let bytes = index.to_bytes().unwrap();
+            let loaded = GraphIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap();
+            assert_eq!(loaded.statistics().codes, index.statistics().codes);
+            assert_eq!(loaded.to_bytes().unwrap(), bytes);
+            recall(&found, &truth)
+        });
+        assert!(of_coded >= of_plain - 0.01 && of_coded >= 0.95, "{metric}: {of_coded}, without codes {of_plain}");
+    }
+    // Damaged numbers of the coder, with right checksums.
+    let mut index = walking::<f32>(Metric::L2);
+    index.add(&base[..400 * DIM]).unwrap();
+    let bytes = index.to_bytes().unwrap();
+    for (at, number) in [(64, f32::NAN), (64, f32::INFINITY), (64, -1.0), (bytes.len() - 4, f32::NAN)] {
+        let mut damaged = bytes.clone();
+        damaged[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        super::file::mend(&mut damaged);
+        let error = GraphIndex::<f32>::from_bytes(&damaged, Device::Cpu, None).unwrap_err();
+        assert!(matches!(error, Error::BadFile { defect: FileDefect::Inconsistent("codes that no graph has"), .. }));
+    }
+}
+
 #[test]
 fn filters_keep_the_recall_at_every_selectivity() {
     let (base, queries) = (clustered::<f32>(6_000, 1), clustered::<f32>(100, 2));
@@ -243,7 +282,14 @@ fn damaged_files_are_refused() {
     }
     assert_eq!(with(12, 3), FileDefect::Inconsistent("a degree that no graph has"));
     assert_eq!(with(16, 0), FileDefect::Inconsistent("a beam of 0"));
-    assert_eq!(with(64, 1), FileDefect::BadHeader("reserved bytes are not zero"));
+    let no_codes = FileDefect::Inconsistent("codes that no graph has");
+    // A scale without shifts changes the length.
+    assert_eq!(
+        with(64, 1),
+        FileDefect::Truncated { expected: bytes.len() as u64 + 4 * DIM as u64, actual: bytes.len() as u64 }
+    );
+    assert_eq!(with(68, 2), no_codes);
+    assert_eq!(with(72, 1), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(with(8, 2), FileDefect::Version { found: 2, known: 1 });
     // A vector to which nothing leads.
     let mut alone = bytes.clone();

@@ -14,7 +14,7 @@
 //! A node is a u64: the [`Key`] of its distance in the upper half, then 31 bits of its number, then one bit that says that it is expanded. So
 //! nodes order by (distance, number), and the walk is defined to the bit.
 
-use super::distance::{Key, WalkDistance};
+use super::distance::{Key, Query, WalkDistance};
 use warpann_kernels::proximity::walk::EXPANSIONS;
 
 use super::entrance::Entrance;
@@ -36,8 +36,7 @@ fn place(key: Key, node: u32) -> u64 {
 /// The memory of walks on one thread.
 #[derive(Debug, Default)]
 pub(super) struct Walker {
-    /// The query of the walk, as f32.
-    pub(super) query: Vec<f32>,
+    pub(super) query: Query,
     /// Keys of the best nodes so far, nearest first.
     beam: Vec<u64>,
     seen: Seen,

@@ -1,32 +1,191 @@
-//! The distance of walks: an f32 sum in a fixed order. The library's `proximity::distance` has the definition, and its path on a CPU.
+//! The distance of walks: for bytes an exact integer, for floats an f32 sum in a fixed order. The library's `proximity::distance` has the definition,
+//! and its path on a CPU.
 //!
-//! [`TEAM`] lanes read a vector. Of each 32 components lane t has components 4t .. 4t + 4, so it has four of the 32 partial sums. It adds these by a
+//! [`TEAM`] lanes read a vector. Of bytes a lane reads 16 at a time, and four are multiplied by one instruction: ‖x − y‖² = x·x + y·y − 2 x·y.
+//!
+//! Of each 32 components lane t has components 4t .. 4t + 4, so it has four of the 32 partial sums. It adds these by a
 //! balanced tree, and three shuffles add those of the lanes. Rows are padded with zeros to a multiple of four components, and queries to a multiple of
 //! 32. A zero term changes no sum.
 
-use cuda_std::math::sqrt_f32;
+use cuda_std::global::{self, F32x4, U32x4};
+use cuda_std::math::{dot4_i8, dot4_u8, sqrt_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK, shuffle_xor};
-use cuda_std::{global::F32x4, unroll};
+use cuda_std::{thread, unroll};
 
-use crate::product::element::Element;
+use crate::product::element::{self, Element};
 use crate::product::metric::Metric;
 
 /// Number of lanes that compute a distance.
 pub const TEAM: u32 = 8;
-/// Number of partial sums: queries are padded to a multiple of this number of components.
+/// Number of partial sums of floats: queries are padded to a multiple of this number of words.
 pub const SUMS: u32 = 32;
 
 /// Number of loads of a row that a lane has in flight.
 const AHEAD: usize = 4;
 
-/// The keys of the distances between a query in shared memory and some rows, on all lanes of the team. All 32 lanes arrive.
-///
-/// # Safety
-/// `query` has `stride` components, rounded up to [`SUMS`], and starts at a multiple of 16 bytes; no thread writes them. Each row has `stride`
-/// components, a multiple of 4.
+/// An element type of vectors that walks compare. `ROWS` vectors are read at a time by each team.
+pub trait Compared: Element {
+    /// Stores a query in shared memory, as [`keys`](Self::keys) takes it, but not divided by its norm: each component as f32, with zeros up to a
+    /// multiple of [`SUMS`], or the bytes. The `threads` of the block share the work. Who reads other threads' words needs a barrier.
+    ///
+    /// # Safety
+    /// `query` has `stride` components and is aligned to four components; `to` has room for `stride` words, up to a multiple of [`SUMS`].
+    unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32);
+
+    /// The keys of the distances between a query in shared memory and some rows, on all lanes of the team. All 32 lanes arrive.
+    ///
+    /// # Safety
+    /// `query` has `stride` components, as [`store`](Self::store) stores them, and starts at a multiple of 16 bytes; no thread writes them. For cosine,
+    /// [`normalise`](Self::normalise) has followed. Each row has `stride` components, a multiple of 4.
+    unsafe fn keys<const ROWS: usize>(
+        metric: Metric,
+        query: SharedPtr<u32>,
+        rows: [*const Self::Stored; ROWS],
+        stride: u32,
+        lane_in_team: u32,
+    ) -> [u32; ROWS];
+
+    /// Divides a query in shared memory by its norm, unless that is 0 or the type needs no division. All threads of the block arrive, after a
+    /// barrier. Who reads other threads' words needs a barrier.
+    ///
+    /// # Safety
+    /// As [`keys`](Self::keys).
+    unsafe fn normalise(query: SharedPtr<u32>, stride: u32, threads: u32);
+}
+
+macro_rules! floats {
+    ($($element:ident)*) => {$(
+        impl Compared for element::$element {
+            #[inline(always)]
+            unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32) {
+                let mut quad = thread::thread_idx_x();
+                while quad < stride.next_multiple_of(SUMS) / 4 {
+                    // SAFETY: quads below stride / 4 are in the query, and there is room for all.
+                    unsafe {
+                        let x = if quad < stride / 4 { Self::load4(query, quad) } else { [0.0; 4] };
+                        to.add(4 * quad).cast::<F32x4>().store(F32x4(x));
+                    }
+                    quad += threads;
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn keys<const ROWS: usize>(
+                metric: Metric,
+                query: SharedPtr<u32>,
+                rows: [*const Self::Stored; ROWS],
+                stride: u32,
+                lane_in_team: u32,
+            ) -> [u32; ROWS] {
+                // SAFETY: as the caller promises.
+                unsafe { float_keys::<Self, ROWS>(metric, query.cast(), rows, stride, lane_in_team) }
+            }
+
+            #[inline(always)]
+            unsafe fn normalise(query: SharedPtr<u32>, stride: u32, threads: u32) {
+                // SAFETY: as the caller promises.
+                unsafe { divide_by_norm(query.cast(), stride, threads) }
+            }
+        }
+    )*};
+}
+floats!(F32 F16 Bf16);
+
+macro_rules! bytes {
+    ($($element:ident: $sum:ty, $dot:path, |$product:ident| $descending:expr;)*) => {$(
+        impl Compared for element::$element {
+            #[inline(always)]
+            unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32) {
+                let mut word = thread::thread_idx_x();
+                while word < stride / 4 {
+                    // SAFETY: the word is in the query, and there is room for it.
+                    unsafe { to.add(word).store(global::load_nc(query.cast::<u32>().wrapping_add(word as usize))) };
+                    word += threads;
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn keys<const ROWS: usize>(
+                metric: Metric,
+                query: SharedPtr<u32>,
+                rows: [*const Self::Stored; ROWS],
+                stride: u32,
+                lane_in_team: u32,
+            ) -> [u32; ROWS] {
+                let (mut xx, mut xy, mut yy): (u32, _, _) = (0, [0u32; ROWS], [0u32; ROWS]);
+                // Sums of integers are exact, so their order does not matter.
+                let (mut first, quads) = (0, stride / 16);
+                while first < quads {
+                    let quad = first + lane_in_team;
+                    let (mut x, mut y) = ([0; 4], [[0; 4]; ROWS]);
+                    if quad < quads {
+                        // SAFETY: the quad is in the query and in the rows.
+                        unsafe {
+                            unroll::<ROWS>(|r| {
+                                y[r] = global::load_nc(rows[r].cast::<U32x4>().wrapping_add(quad as usize)).0;
+                            });
+                            x = query.add(4 * quad).cast::<U32x4>().load().0;
+                        }
+                    }
+                    // Nothing else keeps the compiler from unrolling the loop, whose loads then need more registers than there are.
+                    warp::sync_warp(FULL_MASK);
+                    unroll::<4>(|e| {
+                        xx = $dot(x[e], x[e], xx as $sum) as u32;
+                        unroll::<ROWS>(|r| {
+                            xy[r] = $dot(x[e], y[r][e], xy[r] as $sum) as u32;
+                            yy[r] = $dot(y[r][e], y[r][e], yy[r] as $sum) as u32;
+                        });
+                    });
+                    first += TEAM;
+                }
+                match metric {
+                    Metric::L2 => {
+                        unroll::<ROWS>(|r| xy[r] = of_team(xx.wrapping_add(yy[r]).wrapping_sub(xy[r].wrapping_mul(2))));
+                        xy
+                    }
+                    Metric::InnerProduct => {
+                        unroll::<ROWS>(|r| {
+                            let $product = of_team(xy[r]);
+                            xy[r] = $descending;
+                        });
+                        xy
+                    }
+                    Metric::Cosine => {
+                        let norm = sqrt_f32(of_team(xx) as f32);
+                        unroll::<ROWS>(|r| {
+                            let (product, square) = (of_team(xy[r]) as $sum as f32, of_team(yy[r]) as f32);
+                            let norms = norm * sqrt_f32(square);
+                            xy[r] = ordered(if norms == 0.0 { 0.0 } else { -product / norms });
+                        });
+                        xy
+                    }
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn normalise(_: SharedPtr<u32>, _: u32, _: u32) {}
+        }
+    )*};
+}
+bytes! {
+    U8: u32, dot4_u8, |product| !product;
+    // Signed products order as unsigned numbers with the sign bit inverted.
+    I8: i32, dot4_i8, |product| !(product ^ 1 << 31);
+}
+
+/// The sum of a value of each lane of the team, on all of them. All 32 lanes arrive.
 #[inline(always)]
-pub unsafe fn keys<E: Element, const ROWS: usize>(
+fn of_team(mut sum: u32) -> u32 {
+    sum = sum.wrapping_add(shuffle_xor(FULL_MASK, sum, 1));
+    sum = sum.wrapping_add(shuffle_xor(FULL_MASK, sum, 2));
+    sum.wrapping_add(shuffle_xor(FULL_MASK, sum, 4))
+}
+
+/// # Safety
+/// As [`Compared::keys`].
+#[inline(always)]
+unsafe fn float_keys<E: Element, const ROWS: usize>(
     metric: Metric,
     query: SharedPtr<f32>,
     rows: [*const E::Stored; ROWS],
@@ -64,7 +223,7 @@ impl Lanes {
     /// The sum of the terms of each row, on all lanes of the team. All 32 lanes arrive.
     ///
     /// # Safety
-    /// As [`keys`].
+    /// As [`Compared::keys`].
     #[inline(always)]
     unsafe fn sums<E: Element, const ROWS: usize>(
         self,
@@ -101,12 +260,12 @@ impl Lanes {
     }
 }
 
-/// The sum of the squares of a query in shared memory, in the order of the distance. All 32 lanes arrive, and each gets it.
+/// Divides a query in shared memory by its norm, unless that is 0. All `threads` of the block arrive, after a barrier.
 ///
 /// # Safety
-/// `query` has `stride` components, a multiple of 4, and starts at a multiple of 16 bytes; no thread writes them.
+/// `query` has `stride` components, a multiple of 4, and starts at a multiple of 16 bytes; no other thread writes them.
 #[inline(always)]
-pub unsafe fn square(query: SharedPtr<f32>, stride: u32) -> f32 {
+unsafe fn divide_by_norm(query: SharedPtr<f32>, stride: u32, threads: u32) {
     let mut sums = [0.0f32; 4];
     let mut quad = warp::lane_id() % TEAM;
     while quad < stride / 4 {
@@ -115,7 +274,17 @@ pub unsafe fn square(query: SharedPtr<f32>, stride: u32) -> f32 {
         unroll::<4>(|e| sums[e] += x[e] * x[e]);
         quad += TEAM;
     }
-    tree(sums)
+    let norm = sqrt_f32(tree(sums));
+    thread::sync_threads();
+    let mut at = thread::thread_idx_x();
+    while at < stride && norm != 0.0 {
+        // SAFETY: the component is in the query, and all threads have read it.
+        unsafe {
+            let x = query.add(at);
+            x.store(x.load() / norm);
+        }
+        at += threads;
+    }
 }
 
 /// The sum of the team's 32 partial sums. All 32 lanes arrive.

@@ -1,4 +1,5 @@
 //! The graph index: walks in a graph of near neighbours.
 
 pub mod distance;
+pub mod prune;
 pub mod walk;

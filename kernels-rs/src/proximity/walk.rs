@@ -41,28 +41,38 @@
 //! nodes, and queries whose table was too small done by the host. 200,000 vectors, beams 16, 32, 64, 128, 256: 33, 5.4, 115, 17 and 39 ms, one query
 //! .25 to 1.4 ms.
 
-use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
-use cuda_std::math::sqrt_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
-use crate::product::element::{self, Element, ElementKey};
+use crate::product::element::{self, ElementKey};
 use crate::product::metric::Metric;
-use crate::proximity::distance::{SUMS, TEAM, keys, square};
+use crate::proximity::distance::{Compared, SUMS, TEAM};
 
-/// Number of threads of a block.
-pub const THREADS: u32 = 128;
+/// The threads that walk for a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PerQuery {
+    /// A block of 256 threads, for few queries.
+    Block,
+    /// A block of one warp, for many queries: its barriers are cheap, and a multiprocessor has many.
+    Warp,
+}
+
+impl PerQuery {
+    const fn threads(self) -> u32 {
+        match self {
+            PerQuery::Block => 256,
+            PerQuery::Warp => 32,
+        }
+    }
+}
+
 /// Number of nodes that a walk expands at a time, on every device.
 pub const EXPANSIONS: u32 = 4;
-/// Number of teams of lanes of a block.
-const TEAMS: u32 = THREADS / TEAM;
-/// Number of vectors that a team of lanes reads at a time.
-const ROWS: usize = 2;
-/// Number of warps of a block.
-const WARPS: u32 = THREADS / 32;
+/// Largest number of listed nodes that are absorbed at a time.
+const LISTED: u32 = 128;
 /// The bit of an expanded node.
 const EXPANDED: u64 = 1;
 /// Words of shared memory for counters.
@@ -79,11 +89,11 @@ const AFTER: u32 = 3;
 const CHOSEN: u32 = 4;
 /// Counters: of each warp the lanes whose places are not expanded.
 const OPEN: u32 = CHOSEN + EXPANSIONS;
-const _: () = assert!(OPEN + WARPS <= COUNTERS);
+const _: () = assert!(OPEN + PerQuery::Block.threads() / 32 <= COUNTERS);
 
 /// Largest number of nodes that are absorbed at a time.
 const fn most_nodes(degree: u32) -> u32 {
-    if EXPANSIONS * degree > THREADS { EXPANSIONS * degree } else { THREADS }
+    if EXPANSIONS * degree > LISTED { EXPANSIONS * degree } else { LISTED }
 }
 
 /// Smallest number of slots of a table for walks of this width: the beam and the nodes of a step fill at most half of it.
@@ -106,15 +116,19 @@ const MOST_SLOTS: u32 = 1 << 12;
 /// # Safety
 /// The arrays are as long as the fields say. Edges and start nodes are rows. `slots` is a power of two.
 #[kernel(
-    key = ElementKey,
-    max_threads = 128,
-    // Room for 80 registers, for the loads in flight.
-    min_blocks = 6,
-    ElementKey::F32 => walk_f32(min_blocks = 5) = walk::<element::F32>,
-    ElementKey::F16 => walk_f16 = walk::<element::F16>,
-    ElementKey::Bf16 => walk_bf16 = walk::<element::Bf16>,
-    ElementKey::U8 => walk_u8 = walk::<element::U8>,
-    ElementKey::I8 => walk_i8 = walk::<element::I8>,
+    key = (ElementKey, PerQuery),
+    max_threads = 256,
+    // The first number is that of vectors which a team of lanes reads at a time, the second that of threads.
+    (ElementKey::F32, PerQuery::Block) => walk_f32(min_blocks = 2) = walk::<element::F32, 2, 256>,
+    (ElementKey::F16, PerQuery::Block) => walk_f16(min_blocks = 2) = walk::<element::F16, 2, 256>,
+    (ElementKey::Bf16, PerQuery::Block) => walk_bf16(min_blocks = 2) = walk::<element::Bf16, 2, 256>,
+    (ElementKey::U8, PerQuery::Block) => walk_u8(min_blocks = 2) = walk::<element::U8, 4, 256>,
+    (ElementKey::I8, PerQuery::Block) => walk_i8(min_blocks = 2) = walk::<element::I8, 4, 256>,
+    (ElementKey::F32, PerQuery::Warp) => walk_many_f32(max_threads = 32, min_blocks = 20) = walk::<element::F32, 2, 32>,
+    (ElementKey::F16, PerQuery::Warp) => walk_many_f16(max_threads = 32, min_blocks = 24) = walk::<element::F16, 2, 32>,
+    (ElementKey::Bf16, PerQuery::Warp) => walk_many_bf16(max_threads = 32, min_blocks = 24) = walk::<element::Bf16, 2, 32>,
+    (ElementKey::U8, PerQuery::Warp) => walk_many_u8(max_threads = 32, min_blocks = 25) = walk::<element::U8, 4, 32>,
+    (ElementKey::I8, PerQuery::Warp) => walk_many_i8(max_threads = 32, min_blocks = 25) = walk::<element::I8, 4, 32>,
 )]
 pub struct Walk {
     /// Number of queries.
@@ -123,7 +137,7 @@ pub struct Walk {
     pub queries: Ptr<u8>,
     /// Rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
-    /// Distance from one row to the next in components: a multiple of 4, zero padded.
+    /// Distance from one row to the next in components: a multiple of 4, of 16 for bytes; zero padded.
     pub stride: u32,
     /// The metric of the distances.
     pub metric: Metric,
@@ -157,9 +171,9 @@ pub struct Walk {
 
 impl Walk {
     /// One block for each query.
-    pub fn config(&self) -> LaunchConfig {
+    pub fn config(&self, per_query: PerQuery) -> LaunchConfig {
         let bytes = Self::shared_bytes(self.stride, self.width, self.degree, self.pivot_count, self.slots);
-        LaunchConfig::linear(self.query_count.into(), THREADS).with_shared(bytes)
+        LaunchConfig::linear(self.query_count.into(), per_query.threads()).with_shared(bytes)
     }
 
     /// Shared memory of a block in bytes.
@@ -175,7 +189,7 @@ impl Walk {
 #[derive(Clone, Copy)]
 struct Block {
     counters: SharedPtr<u32>,
-    query: SharedPtr<f32>,
+    query: SharedPtr<u32>,
     nodes: SharedPtr<u32>,
     kept: SharedPtr<u64>,
     sorted: SharedPtr<u64>,
@@ -242,15 +256,20 @@ unsafe fn insert(table: SharedPtr<u32>, slots: u32, node: u32) -> bool {
 /// # Safety
 /// As [`Walk`]; the counter of kept nodes is 0, and no node is in the beam already or twice among these.
 #[inline(always)]
-unsafe fn absorb<E: Element>(launch: &Walk, block: Block, beam: &mut Beam, count: u32) {
+unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
+    launch: &Walk,
+    block: Block,
+    beam: &mut Beam,
+    count: u32,
+) {
     let width = launch.width;
     let thread = thread::thread_idx_x();
     // SAFETY: places are below the lengths of the arrays; barriers stand between writes and reads of other threads.
     unsafe {
         let mut first = 0;
         while first < count {
-            keep::<E>(launch, block, beam, first, count);
-            first += ROWS as u32 * TEAMS;
+            keep::<E, ROWS, THREADS>(launch, block, beam, first, count);
+            first += ROWS as u32 * (THREADS / TEAM);
         }
         thread::sync_threads();
         let kept = block.counters.add(KEPT).load();
@@ -299,12 +318,18 @@ unsafe fn absorb<E: Element>(launch: &Walk, block: Block, beam: &mut Beam, count
     }
 }
 
-/// Keeps those of the nodes from `first` on, [`ROWS`] for each team, that come into the beam. All threads of the block arrive.
+/// Keeps those of the nodes from `first` on, `ROWS` for each team, that come into the beam. All threads of the block arrive.
 ///
 /// # Safety
 /// As [`absorb`].
 #[inline(always)]
-unsafe fn keep<E: Element>(launch: &Walk, block: Block, beam: &Beam, first: u32, count: u32) {
+unsafe fn keep<E: Compared, const ROWS: usize, const THREADS: u32>(
+    launch: &Walk,
+    block: Block,
+    beam: &Beam,
+    first: u32,
+    count: u32,
+) {
     let Walk { rows, stride, metric, width, .. } = *launch;
     let thread = thread::thread_idx_x();
     let (team, lane) = (thread / TEAM, thread % TEAM);
@@ -317,15 +342,15 @@ unsafe fn keep<E: Element>(launch: &Walk, block: Block, beam: &Beam, first: u32,
     // SAFETY: nodes before `count` are rows, and a team without one reads row 0.
     unsafe {
         unroll::<ROWS>(|r| {
-            let at = first + r as u32 * TEAMS + team;
+            let at = first + r as u32 * (THREADS / TEAM) + team;
             nodes[r] = if at < count { block.nodes.add(at).load() } else { 0 };
             vectors[r] = vectors[r].wrapping_add(nodes[r] as usize * stride as usize);
         });
-        let distances = keys::<E, ROWS>(metric, block.query, vectors, stride, lane);
+        let distances = E::keys::<ROWS>(metric, block.query, vectors, stride, lane);
         let last = if beam.len == width { beam.places.add(width - 1).load() } else { u64::MAX };
         unroll::<ROWS>(|r| {
             let place = (distances[r] as u64) << 32 | (nodes[r] as u64) << 1;
-            if lane == 0 && first + r as u32 * TEAMS + team < count && place < last {
+            if lane == 0 && first + r as u32 * (THREADS / TEAM) + team < count && place < last {
                 let to = atomic::shared_add_u32(block.counters.add(KEPT), 1);
                 block.kept.add(to).store(place);
             }
@@ -351,14 +376,14 @@ struct Entry {
 /// # Safety
 /// As [`Walk`].
 #[inline(always)]
-unsafe fn next_listed(launch: &Walk, block: Block, beam: &mut Beam, entry: &mut Entry) -> u32 {
+unsafe fn next_listed<const THREADS: u32>(launch: &Walk, block: Block, beam: &mut Beam, entry: &mut Entry) -> u32 {
     let Walk { starts, pivots, wanted, slots, .. } = *launch;
     let thread = thread::thread_idx_x();
     // SAFETY: lists lie in `starts`; barriers stand between writes and reads of other threads.
     unsafe {
         let lists = block.table.add(slots);
         if entry.first >= entry.end && entry.lists == NO_ROW {
-            store_lists(launch, lists, beam);
+            store_lists::<THREADS>(launch, lists, beam);
             thread::sync_threads();
             let (mut compared, mut at) = (0, 0);
             while at < beam.len && compared < wanted {
@@ -374,10 +399,12 @@ unsafe fn next_listed(launch: &Walk, block: Block, beam: &mut Beam, entry: &mut 
             entry.end = lists.add(2 * entry.begun + 1).load();
             entry.begun += 1;
         }
-        let count = entry.end.saturating_sub(entry.first).min(THREADS);
+        let count = entry.end.saturating_sub(entry.first).min(LISTED);
         let list = if entry.lists == NO_ROW { pivots } else { starts };
-        if thread < count {
-            block.nodes.add(thread).store(global::load_nc(list.wrapping_add((entry.first + thread) as usize)));
+        let mut at = thread;
+        while at < count {
+            block.nodes.add(at).store(global::load_nc(list.wrapping_add((entry.first + at) as usize)));
+            at += THREADS;
         }
         entry.first += count;
         count
@@ -390,7 +417,7 @@ unsafe fn next_listed(launch: &Walk, block: Block, beam: &mut Beam, entry: &mut 
 /// # Safety
 /// As [`Walk`]; the beam has pivots only.
 #[inline(always)]
-unsafe fn store_lists(launch: &Walk, lists: SharedPtr<u32>, beam: &Beam) {
+unsafe fn store_lists<const THREADS: u32>(launch: &Walk, lists: SharedPtr<u32>, beam: &Beam) {
     let Walk { pivots, pivot_count, ends, .. } = *launch;
     let mut at = thread::thread_idx_x();
     // SAFETY: places below the lengths of the arrays.
@@ -412,36 +439,22 @@ unsafe fn store_lists(launch: &Walk, lists: SharedPtr<u32>, beam: &Beam) {
     }
 }
 
-/// Loads the query as f32, for cosine divided by its norm, with zeros up to a multiple of [`SUMS`]. All threads of the block arrive. Who reads other
-/// threads' components needs a barrier.
+/// Loads the query. All threads of the block arrive. Who reads other threads' words needs a barrier.
 ///
 /// # Safety
 /// As [`Walk`].
 #[inline(always)]
-unsafe fn load_query<E: Element>(launch: &Walk, block: Block) {
+unsafe fn load_query<E: Compared, const THREADS: u32>(launch: &Walk, block: Block) {
     let Walk { queries, stride, metric, .. } = *launch;
-    let (thread, quads) = (thread::thread_idx_x(), stride.next_multiple_of(SUMS) / 4);
     let query = (*queries).cast::<E::Stored>().wrapping_add(thread::block_idx_x() as usize * stride as usize);
-    // SAFETY: quads below stride / 4 are in the row; barriers stand between writes and reads of other threads.
+    // SAFETY: the shared memory has room for all words; barriers stand between writes and reads of other threads.
     unsafe {
-        let mut quad = thread;
-        while quad < quads {
-            let x = if quad < stride / 4 { E::load4(query, quad) } else { [0.0; 4] };
-            block.query.add(4 * quad).cast::<F32x4>().store(F32x4(x));
-            quad += THREADS;
-        }
+        E::store(query, stride, block.query, THREADS);
         match metric {
             Metric::L2 | Metric::InnerProduct => {}
             Metric::Cosine => {
                 thread::sync_threads();
-                let norm = sqrt_f32(square(block.query, stride));
-                thread::sync_threads();
-                let mut at = thread;
-                while at < stride && norm != 0.0 {
-                    let x = block.query.add(at);
-                    x.store(x.load() / norm);
-                    at += THREADS;
-                }
+                E::normalise(block.query, stride, THREADS);
             }
         }
     }
@@ -453,7 +466,7 @@ unsafe fn load_query<E: Element>(launch: &Walk, block: Block) {
 /// # Safety
 /// As [`Walk`].
 #[inline(always)]
-unsafe fn choose(block: Block, beam: &mut Beam) -> u32 {
+unsafe fn choose<const THREADS: u32>(block: Block, beam: &mut Beam) -> u32 {
     let thread = thread::thread_idx_x();
     let mut chosen = 0;
     // SAFETY: each thread reads and marks its own places; barriers stand between writes and reads of other threads.
@@ -468,11 +481,13 @@ unsafe fn choose(block: Block, beam: &mut Beam) -> u32 {
             }
             thread::sync_threads();
             let (mut rank, mut all) = (chosen + (votes & ((1 << warp::lane_id()) - 1)).count_ones(), chosen);
-            unroll::<{ WARPS as usize }>(|w| {
-                let count = block.counters.add(OPEN + w as u32).load().count_ones();
-                rank += if (w as u32) < warp::warp_id() { count } else { 0 };
+            let mut w = 0;
+            while w < THREADS / 32 {
+                let count = block.counters.add(OPEN + w).load().count_ones();
+                rank += if w < warp::warp_id() { count } else { 0 };
                 all += count;
-            });
+                w += 1;
+            }
             if open && rank < EXPANSIONS {
                 beam.places.add(at).store(place | EXPANDED);
                 block.counters.add(CHOSEN + rank).store(node_of(place));
@@ -493,7 +508,7 @@ unsafe fn choose(block: Block, beam: &mut Beam) -> u32 {
 /// # Safety
 /// As [`Walk`].
 #[inline(always)]
-unsafe fn fill_table(block: Block, slots: u32, beam: &Beam) {
+unsafe fn fill_table<const THREADS: u32>(block: Block, slots: u32, beam: &Beam) {
     let thread = thread::thread_idx_x();
     // SAFETY: slots and places exist; barriers stand between writes and reads of other threads.
     unsafe {
@@ -515,7 +530,7 @@ unsafe fn fill_table(block: Block, slots: u32, beam: &Beam) {
 /// # Safety
 /// As [`Walk`].
 #[inline(always)]
-unsafe fn walk<E: Element>(launch: Walk) {
+unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk) {
     let Walk { stride, degree, width, slots, .. } = launch;
     let thread = thread::thread_idx_x();
     let (padded, most) = (stride.next_multiple_of(SUMS), most_nodes(degree));
@@ -530,7 +545,7 @@ unsafe fn walk<E: Element>(launch: Walk) {
         let words = longs.add(2 * width_room + 2 * most_room).cast::<u32>();
         let block = Block {
             counters: words,
-            query: words.add(COUNTERS).cast(),
+            query: words.add(COUNTERS),
             nodes: words.add(COUNTERS + padded),
             kept,
             sorted: kept.add(most_room),
@@ -540,36 +555,37 @@ unsafe fn walk<E: Element>(launch: Walk) {
         if thread < COUNTERS {
             block.counters.add(thread).store(0);
         }
-        load_query::<E>(&launch, block);
+        load_query::<E, THREADS>(&launch, block);
         thread::sync_threads();
         let (end, lists) = if launch.pivot_count > 0 { (launch.pivot_count, NO_ROW) } else { (launch.start_count, 0) };
         let mut entry = Entry { first: 0, end, begun: 0, lists };
         // Nodes in the table, once the walk follows edges.
         let mut met = NO_ROW;
         loop {
-            let mut count = if met == NO_ROW { next_listed(&launch, block, &mut beam, &mut entry) } else { 0 };
+            let mut count =
+                if met == NO_ROW { next_listed::<THREADS>(&launch, block, &mut beam, &mut entry) } else { 0 };
             // The same for all threads, as all conditions of this loop.
             if count == 0 {
                 if met == NO_ROW {
                     beam.from = 0;
                 }
-                let chosen = choose(block, &mut beam);
+                let chosen = choose::<THREADS>(block, &mut beam);
                 if chosen == 0 {
                     store_places(&launch, beam);
                     return;
                 }
                 if met == NO_ROW || met + chosen * degree > slots / 4 * 3 {
-                    fill_table(block, slots, &beam);
+                    fill_table::<THREADS>(block, slots, &beam);
                     met = beam.len;
                 }
-                meet(&launch, block, chosen);
+                meet::<THREADS>(&launch, block, chosen);
                 thread::sync_threads();
                 count = block.counters.add(NODES).load();
                 met += count;
             } else {
                 thread::sync_threads();
             }
-            absorb::<E>(&launch, block, &mut beam, count);
+            absorb::<E, ROWS, THREADS>(&launch, block, &mut beam, count);
         }
     }
 }
@@ -580,7 +596,7 @@ unsafe fn walk<E: Element>(launch: Walk) {
 /// # Safety
 /// As [`Walk`]; the table has room for them.
 #[inline(always)]
-unsafe fn meet(launch: &Walk, block: Block, chosen: u32) {
+unsafe fn meet<const THREADS: u32>(launch: &Walk, block: Block, chosen: u32) {
     let Walk { edges, degree, slots, .. } = *launch;
     let mut edge = thread::thread_idx_x();
     // SAFETY: chosen nodes are rows; the counters of nodes go up to the number of edges.

@@ -76,6 +76,18 @@ pub fn fma_f16x2(a: u32, b: u32, c: u32) -> u32 {
     u32::from(fma(a, b, c)) | u32::from(fma(a >> 16, b >> 16, c >> 16)) << 16
 }
 
+#[inline(always)]
+pub fn dot4_i8(a: u32, b: u32, c: i32) -> i32 {
+    let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
+    products.fold(c, |sum, (a, b)| sum.wrapping_add(i32::from(a as i8) * i32::from(b as i8)))
+}
+
+#[inline(always)]
+pub fn dot4_u8(a: u32, b: u32, c: u32) -> u32 {
+    let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
+    products.fold(c, |sum, (a, b)| sum.wrapping_add(u32::from(a) * u32::from(b)))
+}
+
 /// `sum` + `error` where f32 holds it, else the one of its two neighbours whose last bit is set. It rounds to f16 as the exact value does, because
 /// f32 has more than two bits more.
 fn rounded_to_odd(sum: f64, error: f64) -> f32 {

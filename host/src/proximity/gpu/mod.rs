@@ -1,14 +1,20 @@
 //! Walks on a device, one block for each query ([`warpann_kernels::proximity::walk`]).
 //!
-//! The rows are those of the flat index in device memory. Edges and start nodes are uploaded by the first search after a change. The results of a walk
+//! The rows are those of the flat index in device memory. Edges, start nodes and codes are uploaded by the first search after a change. The results of a walk
 //! get their canonical distances from the kernel that re-ranks results of inverted files.
 
+mod build;
+
+use std::ops::Range;
 use std::sync::Arc;
 
+use cuda_std::PtrMut;
 use warpann_kernels::NO_ROW;
-use warpann_kernels::ivf::rerank::{self, PerQuery, Rerank};
-use warpann_kernels::proximity::walk::{self, Walk};
+use warpann_kernels::ivf::rerank::{self, Rerank};
+use warpann_kernels::proximity::walk::{self, PerQuery, Walk};
 
+pub(super) use self::build::DeviceBuild;
+use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::links::Links;
 use crate::device::lanes::Lane;
@@ -18,14 +24,20 @@ use crate::flat::ResidentRows;
 use crate::product::gpu::{VectorShape, upload_vectors};
 use crate::threads::{Exclusive, apart};
 use crate::vectors::VectorSlice;
-use crate::{Bitset, NONE, Result, host_memory};
+use crate::{Bitset, ElementType, NONE, Result, host_memory};
 
+/// Up to this number of queries for each multiprocessor, a block walks for each.
+const BLOCKS_OF_FEW: usize = 2;
+/// The same on the emulator, in all, so that small tests run both kernels.
+const FEW_EMULATED: usize = 2;
 /// Bytes of scratch memory for the queries of one launch.
 const SCRATCH_BYTES: usize = 64 << 20;
 
 /// Edges and start nodes in device memory.
 struct Image {
     memory: Memory,
+    /// The rows that walks compare, [`code_stride`] bytes each, unless these are those of the flat index.
+    codes: Reserved<u8>,
     edges: Reserved<u32>,
     starts: Reserved<u32>,
     pivots: Reserved<u32>,
@@ -34,7 +46,8 @@ struct Image {
 
 impl Image {
     fn bytes(&self) -> u64 {
-        4 * [self.edges, self.starts, self.pivots, self.ends].map(Reserved::len).iter().sum::<usize>() as u64
+        let words: usize = [self.edges, self.starts, self.pivots, self.ends].map(Reserved::len).iter().sum();
+        (4 * words + self.codes.len()) as u64
     }
 }
 
@@ -56,7 +69,13 @@ impl DeviceLinks {
     }
 
     /// The graph in device memory.
-    fn image(&self, runtime: &Runtime, stream: &Stream, links: &Links) -> Result<Arc<Image>> {
+    fn image(
+        &self,
+        runtime: &Runtime,
+        stream: &Stream,
+        links: &Links,
+        codes: Option<VectorSlice<'_>>,
+    ) -> Result<Arc<Image>> {
         self.image.with(|image| {
             if let Some(image) = image {
                 return Ok(Arc::clone(image));
@@ -65,22 +84,60 @@ impl DeviceLinks {
             let arrays = [links.edges(), entrance.listed(), entrance.pivots(), entrance.ends()];
             let mut layout = Layout::default();
             let places = arrays.map(|array| layout.array::<u32>(array.len()));
+            let code_bytes = codes.map_or(0, |codes| codes.len() * code_stride(codes.dim()));
+            let code_place = layout.array::<u8>(code_bytes);
             let memory = runtime.allocate(layout.bytes())?;
             let scratch = runtime.scratch(&memory);
+            if let Some(codes) = codes {
+                // SAFETY: the layout has room for all codes.
+                unsafe { upload_codes(runtime, stream, scratch.at(code_place), codes)? };
+            }
             for (array, place) in arrays.into_iter().zip(places) {
                 // SAFETY: the layout has room for every array.
                 unsafe { runtime.copy_to_device(stream, scratch.at(place), array)? };
             }
             let [edges, starts, pivots, ends] = places;
             runtime.synchronize(stream)?;
-            Ok(Arc::clone(image.insert(Arc::new(Image { memory, edges, starts, pivots, ends }))))
+            let made = Image { memory, codes: code_place, edges, starts, pivots, ends };
+            Ok(Arc::clone(image.insert(Arc::new(made))))
         })
     }
+}
+
+/// Distance in bytes from one row of bytes to the next for walks.
+fn code_stride(dim: usize) -> usize {
+    dim.next_multiple_of(16)
+}
+
+/// The rows that walks compare, if these are not those of the flat index: codes, and rows of bytes that are not aligned to 16.
+fn compared_codes<'a>(resident: &ResidentRows<'_>, distance: &WalkDistance<'a>) -> Option<VectorSlice<'a>> {
+    let (rows, shape) = (distance.rows(), resident.shape);
+    let aligned = rows.element() == shape.element && shape.stride() == code_stride(rows.dim());
+    let bytes = matches!(rows.element(), ElementType::U8 | ElementType::I8);
+    (bytes && !aligned).then_some(rows)
+}
+
+/// Copies rows of bytes to device memory, zero padded.
+///
+/// # Safety
+/// `to` has room for the rows, [`code_stride`] bytes each, and no other work uses it.
+unsafe fn upload_codes(runtime: &Runtime, stream: &Stream, to: PtrMut<u8>, codes: VectorSlice<'_>) -> Result<()> {
+    let (dim, stride) = (codes.dim(), code_stride(codes.dim()));
+    let write = |some: Range<usize>, to: &mut [u8]| {
+        for (to, from) in to.chunks_exact_mut(stride).zip(codes.part(some).bytes().chunks_exact(dim)) {
+            to[..dim].copy_from_slice(from);
+            to[dim..].fill(0);
+        }
+    };
+    // SAFETY: the caller promises the room.
+    unsafe { runtime.copy_rows_to_device(stream, to, codes.len(), stride, &write) }
 }
 
 /// The walks of a batch on a device.
 pub(super) struct DeviceWalk<'a> {
     pub(super) resident: ResidentRows<'a>,
+    /// The vectors or codes that walks compare.
+    pub(super) distance: WalkDistance<'a>,
     pub(super) links: &'a Links,
     pub(super) width: usize,
     pub(super) among: Option<&'a Bitset>,
@@ -92,6 +149,8 @@ pub(super) struct DeviceWalk<'a> {
 /// The arrays of a launch in scratch memory.
 struct Plan {
     queries: Reserved<u8>,
+    /// The queries that walks compare, if these are codes.
+    codes: Reserved<u8>,
     filter: Reserved<u32>,
     places: Reserved<u32>,
     /// First the keys, then the rows, so that one copy brings both.
@@ -112,10 +171,27 @@ impl DeviceWalk<'_> {
         Some(slots(width, self.links.degree() as u32))
     }
 
+    /// The rows that walks compare, if these are not those of the flat index.
+    fn codes(&self) -> Option<VectorSlice<'_>> {
+        compared_codes(&self.resident, &self.distance)
+    }
+
+    /// Distance from one compared row to the next in components.
+    fn stride(&self) -> usize {
+        self.codes().map_or(self.shape().stride(), |codes| code_stride(codes.dim()))
+    }
+
+    /// The threads that walk for one of so many queries.
+    fn per_query(&self, queries: usize) -> PerQuery {
+        let limits = self.resident.runtime.limits();
+        let many = if limits.emulated { FEW_EMULATED } else { BLOCKS_OF_FEW * limits.multiprocessors as usize };
+        if queries > many { PerQuery::Warp } else { PerQuery::Block }
+    }
+
     /// Whether the device has the shared memory for these walks.
     pub(super) fn fits(&self) -> bool {
         let shared = self.resident.runtime.limits().shared_bytes;
-        let stride = u32::try_from(self.shape().stride()).ok().filter(|&stride| stride <= 1 << 16);
+        let stride = u32::try_from(self.stride()).ok().filter(|&stride| stride <= 1 << 16);
         let (Some(slots), Some(stride)) = (self.slots(), stride) else { return false };
         let (width, degree) = (self.width as u32, self.links.degree() as u32);
         let ranked = self.ranked <= 1 << 16 && rerank::shared_bytes(self.ranked as u32) <= shared;
@@ -127,6 +203,7 @@ impl DeviceWalk<'_> {
         let mut layout = Layout::default();
         Plan {
             queries: layout.array(queries.saturating_mul(self.shape().row_bytes())),
+            codes: layout.array(self.codes().map_or(0, |codes| queries.saturating_mul(code_stride(codes.dim())))),
             filter: layout.array(self.among.map_or(0, |among| 2 * among.words().len())),
             places: layout.array(queries.saturating_mul(self.ranked)),
             results: layout.array(queries.saturating_mul(self.k).saturating_mul(2)),
@@ -134,24 +211,25 @@ impl DeviceWalk<'_> {
         }
     }
 
-    /// Fills `ids` (row numbers) and `distances`, k for each query.
+    /// Fills `ids` (row numbers) and `distances`, k for each query. The second queries are those that walks compare.
     pub(super) fn run(
         &self,
         device: &DeviceLinks,
-        queries: VectorSlice<'_>,
+        (queries, compared): (VectorSlice<'_>, VectorSlice<'_>),
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let of_query = 4 * (self.ranked + 2 * self.k) + self.shape().row_bytes();
+        let of_query = 4 * (self.ranked + 2 * self.k) + self.shape().row_bytes() + self.stride();
         let tile = (SCRATCH_BYTES / of_query).clamp(1, 1 << 14);
         // `apart` keeps a pool thread from starting another search while it has a lane.
         apart(|| {
             self.resident.lanes.with(self.resident.runtime, |lane| {
-                let image = device.image(self.resident.runtime, &lane.stream, self.links)?;
+                let image = device.image(self.resident.runtime, &lane.stream, self.links, self.codes())?;
                 for first in (0..queries.len()).step_by(tile) {
                     let some = first..queries.len().min(first + tile);
                     let slots = some.start * self.k..some.end * self.k;
-                    self.tile(lane, &image, queries.part(some), &mut ids[slots.clone()], &mut distances[slots])?;
+                    let queries = (queries.part(some.clone()), compared.part(some));
+                    self.tile(lane, &image, queries, &mut ids[slots.clone()], &mut distances[slots])?;
                 }
                 Ok(())
             })
@@ -163,7 +241,7 @@ impl DeviceWalk<'_> {
         &self,
         lane: &mut Lane,
         image: &Image,
-        queries: VectorSlice<'_>,
+        (queries, compared): (VectorSlice<'_>, VectorSlice<'_>),
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
@@ -173,12 +251,17 @@ impl DeviceWalk<'_> {
         let stream = &lane.stream;
         let image_at = runtime.scratch(&image.memory);
         let filter = self.among.map(|among| (scratch.at(plan.filter), bytemuck::cast_slice::<u64, u32>(among.words())));
+        let per_query = self.per_query(count);
+        let (walk_queries, walk_rows) = match self.codes() {
+            Some(_) => (scratch.at(plan.codes), image_at.at(image.codes)),
+            None => (scratch.at(plan.queries), self.resident.rows),
+        };
         let launch = Walk {
             query_count: count as u32,
-            queries: scratch.at(plan.queries).into(),
-            rows: self.resident.rows.into(),
-            stride: shape.stride() as u32,
-            metric: shape.metric.of_kernel(),
+            queries: walk_queries.into(),
+            rows: walk_rows.into(),
+            stride: self.stride() as u32,
+            metric: self.distance.metric().of_kernel(),
             edges: image_at.at(image.edges).into(),
             degree: self.links.degree() as u32,
             starts: image_at.at(image.starts).into(),
@@ -211,18 +294,22 @@ impl DeviceWalk<'_> {
         };
         let mut results: Vec<u32> = host_memory::zeroed(plan.results.len())?;
         let few = ranked.selected <= rerank::WARP_SELECTED;
-        let per_query = if few { PerQuery::Warp } else { PerQuery::Block };
+        let per_ranked = if few { rerank::PerQuery::Warp } else { rerank::PerQuery::Block };
+        let walk = Walk::kernel((self.distance.rows().element().key(), per_query));
         // SAFETY: the plan has room for these arrays, and the rows and the graph are resident. Edges and start nodes are rows: `Links` says so.
         unsafe {
             upload_vectors(runtime, stream, shape, scratch.at(plan.queries), queries)?;
             if let Some((to, words)) = filter {
                 runtime.copy_to_device(stream, to, words)?;
             }
-            runtime.launch(stream, Walk::kernel(shape.element.key()), launch.config(), launch)?;
+            if self.codes().is_some() {
+                upload_codes(runtime, stream, scratch.at(plan.codes), compared)?;
+            }
+            runtime.launch(stream, walk, launch.config(per_query), launch)?;
             runtime.launch(
                 stream,
-                Rerank::kernel((shape.element.key(), per_query)),
-                ranked.config(per_query),
+                Rerank::kernel((shape.element.key(), per_ranked)),
+                ranked.config(per_ranked),
                 ranked,
             )?;
             runtime.copy_to_host(stream, &mut results, scratch.at::<u32>(plan.results))?;

@@ -1,0 +1,427 @@
+//! The choice of edges in a new graph, as the library's `proximity::prune` and `proximity::build` define it, with the same bits.
+//!
+//! ```text
+//! Prune     for each node, a warp: its edges among its near nodes                       n · degree edges
+//! Count     for each edge, a thread: one more edge to its node
+//! (host)    sums of the counts: the list of each node, which the edges to it will fill
+//! Fill      for each edge, a thread: its number into the list of its node
+//! Join      for each node, a warp: the first half of its edges, the best of the edges back, the other half
+//! ```
+//!
+//! Threads fill a list in any order. `Join` takes the first `degree` of it by (place of the edge, node), so the result depends on no order.
+//!
+//! # Cost
+//! A warp of `Prune` compares each of its c candidates with the chosen ones, until one is nearer: c steps, each of which waits for two vectors,
+//! and up to c · degree / 2 distances, whose vectors mostly come from the cache. The other kernels move 4 to 12 bytes for each edge.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp::{self, FULL_MASK};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
+
+use crate::NO_ROW;
+use crate::product::element::{self, ElementKey};
+use crate::product::metric::Metric;
+use crate::proximity::distance::{Compared, SUMS, TEAM};
+
+/// Number of threads of a block, which is one warp, in `Prune` and `Join`.
+const THREADS: u32 = 32;
+/// Number of teams of lanes of a warp.
+const TEAMS: u32 = THREADS / TEAM;
+/// Number of vectors that a team of lanes reads at a time.
+const ROWS: usize = 2;
+/// Number of threads of a block in `Count` and `Fill`.
+const EDGE_THREADS: u32 = 256;
+
+/// Chooses edges of each node among its candidates: those to which no chosen one is nearer than the node, from near to far, then the nearest others.
+///
+/// # Safety
+/// The arrays are as long as the fields say. Candidates are rows.
+#[kernel(
+    key = ElementKey,
+    max_threads = 32,
+    min_blocks = 24,
+    ElementKey::F32 => prune_f32 = prune::<element::F32>,
+    ElementKey::F16 => prune_f16 = prune::<element::F16>,
+    ElementKey::Bf16 => prune_bf16 = prune::<element::Bf16>,
+    ElementKey::U8 => prune_u8 = prune::<element::U8>,
+    ElementKey::I8 => prune_i8 = prune::<element::I8>,
+)]
+pub struct Prune {
+    /// Rows of `stride` components, of the type of the key.
+    pub rows: Ptr<u8>,
+    /// Distance from one row to the next in components: a multiple of 4, of 16 for bytes; zero padded.
+    pub stride: u32,
+    /// The metric of the distances.
+    pub metric: Metric,
+    /// The first node.
+    pub first: u32,
+    /// Number of nodes.
+    pub count: u32,
+    /// For each node `most` places: different rows other than the node, then `NO_ROW`.
+    pub candidates: Ptr<u32>,
+    /// Number of places of candidates.
+    pub most: u32,
+    /// For each node `degree` places: the nodes to which its edges lead, then `NO_ROW`.
+    pub edges: PtrMut<u32>,
+    /// Number of places of edges.
+    pub degree: u32,
+}
+
+impl Prune {
+    /// One warp for each node.
+    pub fn config(&self) -> LaunchConfig {
+        let bytes = Self::shared_bytes(self.stride, self.most, self.degree);
+        LaunchConfig::linear(self.count.into(), THREADS).with_shared(bytes)
+    }
+
+    /// Shared memory of a block in bytes.
+    pub const fn shared_bytes(stride: u32, most: u32, degree: u32) -> u32 {
+        4 * (stride.next_multiple_of(SUMS) + most.next_multiple_of(2) + degree.next_multiple_of(2)) + 8 * 2 * most
+    }
+}
+
+/// # Safety
+/// As [`Prune`].
+#[inline(always)]
+unsafe fn prune<E: Compared>(launch: Prune) {
+    let Prune { rows, stride, metric, first, candidates, most, edges, degree, .. } = launch;
+    let lane = warp::lane_id();
+    let number = thread::block_idx_x();
+    let rows = (*rows).cast::<E::Stored>();
+    let row = |node: u32| rows.wrapping_add(node as usize * stride as usize);
+    // A team without a node reads row 0.
+    let there = |node: u32| row(if node == NO_ROW { 0 } else { node });
+    let candidates = candidates.wrapping_add(number as usize * most as usize);
+    let query = shared::dynamic::<u32>();
+    // SAFETY: for the whole body, the launch gives room for all arrays, the caller promises the shapes, and a barrier stands between writes and reads of
+    // different lanes.
+    unsafe {
+        let keys: SharedPtr<u64> = query.add(stride.next_multiple_of(SUMS)).cast();
+        let sorted = keys.add(most);
+        let chosen: SharedPtr<u32> = sorted.add(most).cast();
+        let occluded = chosen.add(degree.next_multiple_of(2));
+        load::<E>(row(first + number), stride, metric, query);
+        let mut count = 0;
+        let mut at = 0;
+        while at < most {
+            let nodes = of_teams(|place| {
+                let place = at + place;
+                if place < most { global::load_nc(candidates.wrapping_add(place as usize)) } else { NO_ROW }
+            });
+            let found = E::keys::<ROWS>(metric, query, nodes.map(there), stride, lane % TEAM);
+            unroll::<ROWS>(|r| {
+                let place = at + r as u32 * TEAMS + lane / TEAM;
+                if lane % TEAM == 0 && nodes[r] != NO_ROW {
+                    keys.add(place).store((found[r] as u64) << 32 | nodes[r] as u64);
+                }
+                count += warp::ballot(FULL_MASK, lane % TEAM == 0 && nodes[r] != NO_ROW).count_ones();
+            });
+            at += ROWS as u32 * TEAMS;
+        }
+        thread::sync_threads();
+        let mut at = lane;
+        while at < count {
+            let key = keys.add(at).load();
+            let (mut rank, mut other) = (0, 0);
+            while other < count {
+                rank += (keys.add(other).load() < key) as u32;
+                other += 1;
+            }
+            sorted.add(rank).store(key);
+            at += THREADS;
+        }
+        thread::sync_threads();
+        let (mut chosen_count, mut occluded_count) = (0, 0);
+        let mut at = 0;
+        while at < count && chosen_count < degree {
+            let place = sorted.add(at).load();
+            let node = place as u32;
+            if chosen_count > 0 {
+                load::<E>(row(node), stride, metric, query);
+            }
+            let mut nearer = false;
+            let mut some = 0;
+            while some < chosen_count && !nearer {
+                let nodes = of_teams(|place| {
+                    let place = some + place;
+                    if place < chosen_count { chosen.add(place).load() } else { NO_ROW }
+                });
+                let found = E::keys::<ROWS>(metric, query, nodes.map(there), stride, lane % TEAM);
+                unroll::<ROWS>(|r| nearer |= nodes[r] != NO_ROW && (found[r] as u64) < place >> 32);
+                nearer = warp::ballot(FULL_MASK, nearer) != 0;
+                some += ROWS as u32 * TEAMS;
+            }
+            // All lanes have read the query and the chosen nodes.
+            thread::sync_threads();
+            let to = if nearer { occluded.add(occluded_count) } else { chosen.add(chosen_count) };
+            if lane == 0 {
+                to.store(node);
+            }
+            occluded_count += nearer as u32;
+            chosen_count += !nearer as u32;
+            thread::sync_threads();
+            at += 1;
+        }
+        let edges = edges.wrapping_add(number as usize * degree as usize);
+        let mut at = lane;
+        while at < degree {
+            let node = if at < chosen_count {
+                chosen.add(at).load()
+            } else if at - chosen_count < occluded_count {
+                occluded.add(at - chosen_count).load()
+            } else {
+                NO_ROW
+            };
+            global::store(edges.wrapping_add(at as usize), node);
+            at += THREADS;
+        }
+    }
+}
+
+/// The nodes of each team, of which `node` gives one for each place.
+#[inline(always)]
+fn of_teams(node: impl Fn(u32) -> u32) -> [u32; ROWS] {
+    let team = warp::lane_id() / TEAM;
+    let mut nodes = [NO_ROW; ROWS];
+    unroll::<ROWS>(|r| nodes[r] = node(r as u32 * TEAMS + team));
+    nodes
+}
+
+/// Makes a row the query. All lanes arrive; ends with a barrier.
+///
+/// # Safety
+/// As [`Compared::store`]; no lane reads the query any more.
+#[inline(always)]
+unsafe fn load<E: Compared>(row: *const E::Stored, stride: u32, metric: Metric, query: SharedPtr<u32>) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        E::store(row, stride, query, THREADS);
+        thread::sync_threads();
+        match metric {
+            Metric::L2 | Metric::InnerProduct => {}
+            Metric::Cosine => {
+                E::normalise(query, stride, THREADS);
+                thread::sync_threads();
+            }
+        }
+    }
+}
+
+/// Counts the edges that lead to each node.
+///
+/// # Safety
+/// The arrays are as long as the fields say. Edges are rows.
+#[kernel(max_threads = 256, count_edges = count)]
+pub struct Count {
+    /// The nodes to which edges lead, or `NO_ROW`.
+    pub edges: Ptr<u32>,
+    /// Number of places of edges.
+    pub places: u32,
+    /// For each node a number, 0 at first.
+    pub counts: PtrMut<u32>,
+}
+
+impl Count {
+    /// One thread for each edge.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(u64::from(self.places.div_ceil(EDGE_THREADS)), EDGE_THREADS)
+    }
+}
+
+/// # Safety
+/// As [`Count`].
+#[inline(always)]
+unsafe fn count(launch: Count) {
+    let edge = thread::block_idx_x() * EDGE_THREADS + thread::thread_idx_x();
+    if edge < launch.places {
+        // SAFETY: the edge exists, and leads to a row.
+        unsafe {
+            let node = global::load_nc(launch.edges.wrapping_add(edge as usize));
+            if node != NO_ROW {
+                atomic::add_u32(launch.counts.wrapping_add(node as usize), 1);
+            }
+        }
+    }
+}
+
+/// Puts the number of each edge into the list of the node to which it leads.
+///
+/// # Safety
+/// The arrays are as long as the fields say. Edges are rows, and each list has room for its edges.
+#[kernel(max_threads = 256, fill_edges = fill)]
+pub struct Fill {
+    /// The nodes to which edges lead, or `NO_ROW`.
+    pub edges: Ptr<u32>,
+    /// Number of places of edges.
+    pub places: u32,
+    /// For each node where its list begins; afterwards where it ends.
+    pub ends: PtrMut<u32>,
+    /// The lists, one after the other.
+    pub lists: PtrMut<u32>,
+}
+
+impl Fill {
+    /// One thread for each edge.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(u64::from(self.places.div_ceil(EDGE_THREADS)), EDGE_THREADS)
+    }
+}
+
+/// # Safety
+/// As [`Fill`].
+#[inline(always)]
+unsafe fn fill(launch: Fill) {
+    let edge = thread::block_idx_x() * EDGE_THREADS + thread::thread_idx_x();
+    if edge < launch.places {
+        // SAFETY: the edge exists, leads to a row, and has a place in its list.
+        unsafe {
+            let node = global::load_nc(launch.edges.wrapping_add(edge as usize));
+            if node != NO_ROW {
+                let place = atomic::add_u32(launch.ends.wrapping_add(node as usize), 1);
+                global::store(launch.lists.wrapping_add(place as usize), edge);
+            }
+        }
+    }
+}
+
+/// Joins the edges of each node with those back along the edges that lead to it.
+///
+/// # Safety
+/// The arrays are as long as the fields say.
+#[kernel(max_threads = 32, join_edges = join)]
+pub struct Join {
+    /// For each node `degree` places: different nodes, then `NO_ROW`.
+    pub edges: Ptr<u32>,
+    /// Number of nodes.
+    pub count: u32,
+    /// Number of places of a node.
+    pub degree: u32,
+    /// For each node where its list ends.
+    pub ends: Ptr<u32>,
+    /// The lists: numbers of edges.
+    pub lists: Ptr<u32>,
+    /// For each node `degree` places.
+    pub joined: PtrMut<u32>,
+}
+
+impl Join {
+    /// One warp for each node.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.count.into(), THREADS).with_shared(Self::shared_bytes(self.degree))
+    }
+
+    /// Shared memory of a block in bytes.
+    pub const fn shared_bytes(degree: u32) -> u32 {
+        8 * 2 * degree + 4 * 2 * degree
+    }
+}
+
+/// # Safety
+/// As [`Join`].
+#[inline(always)]
+unsafe fn join(launch: Join) {
+    let Join { edges, degree, ends, lists, joined, .. } = launch;
+    let (lane, node) = (warp::lane_id(), thread::block_idx_x());
+    let mut best = shared::dynamic::<u64>();
+    // SAFETY: for the whole body, the launch gives room for all arrays, the caller promises the shapes, and a barrier stands between writes and reads of
+    // different lanes.
+    unsafe {
+        let mut next = best.add(degree);
+        let all: SharedPtr<u32> = best.add(2 * degree).cast();
+        let mut first = if node == 0 { 0 } else { global::load_nc(ends.wrapping_add(node as usize - 1)) };
+        let end = global::load_nc(ends.wrapping_add(node as usize));
+        // The best edges to this node so far, as (place, node), ascending.
+        let mut len = 0;
+        while first < end {
+            let mut key = u64::MAX;
+            if first + lane < end {
+                let edge = global::load_nc(lists.wrapping_add((first + lane) as usize));
+                key = ((edge % degree) as u64) << 32 | (edge / degree) as u64;
+            }
+            let worst = if len == degree { best.add(degree - 1).load() } else { u64::MAX };
+            if warp::ballot(FULL_MASK, key < worst) != 0 {
+                let (mut rank, mut other) = (0, 0);
+                while other < 32 {
+                    rank += (of_lane(key, other) < key) as u32;
+                    other += 1;
+                }
+                let mut at = 0;
+                while at < len {
+                    rank += (best.add(at).load() < key) as u32;
+                    at += 1;
+                }
+                if key != u64::MAX && rank < degree {
+                    next.add(rank).store(key);
+                }
+                let mut base = 0;
+                while base < len {
+                    let at = base + lane;
+                    let key_there = if at < len { best.add(at).load() } else { u64::MAX };
+                    let (mut rank, mut other) = (at, 0);
+                    while other < 32 {
+                        rank += (of_lane(key, other) < key_there) as u32;
+                        other += 1;
+                    }
+                    if at < len && rank < degree {
+                        next.add(rank).store(key_there);
+                    }
+                    base += 32;
+                }
+                len = (len + (end - first).min(32)).min(degree);
+                (best, next) = (next, best);
+                thread::sync_threads();
+            }
+            first += 32;
+        }
+        let own = edges.wrapping_add(node as usize * degree as usize);
+        let near = degree / 2;
+        // In the order of preference: near edges, edges back, far edges.
+        let mut at = lane;
+        while at < degree {
+            let to = if at < near { at } else { at + len };
+            all.add(to).store(global::load_nc(own.wrapping_add(at as usize)));
+            at += THREADS;
+        }
+        let mut at = lane;
+        while at < len {
+            all.add(near + at).store(best.add(at).load() as u32);
+            at += THREADS;
+        }
+        thread::sync_threads();
+        let joined = joined.wrapping_add(node as usize * degree as usize);
+        let (mut count, mut base) = (0, 0);
+        while base < degree + len {
+            let at = base + lane;
+            let other = if at < degree + len { all.add(at).load() } else { NO_ROW };
+            let mut is_new = other != NO_ROW;
+            let mut before = 0;
+            while before < base + 31 {
+                if before < at && before < degree + len {
+                    is_new &= all.add(before).load() != other;
+                }
+                before += 1;
+            }
+            let votes = warp::ballot(FULL_MASK, is_new);
+            let place = count + (votes & ((1 << lane) - 1)).count_ones();
+            if is_new && place < degree {
+                global::store(joined.wrapping_add(place as usize), other);
+            }
+            count += votes.count_ones();
+            base += 32;
+        }
+        let mut place = count + lane;
+        while place < degree {
+            global::store(joined.wrapping_add(place as usize), NO_ROW);
+            place += THREADS;
+        }
+    }
+}
+
+/// The key of another lane. All lanes arrive.
+#[inline(always)]
+fn of_lane(key: u64, lane: u32) -> u64 {
+    let (low, high) =
+        (warp::shuffle_idx(FULL_MASK, key as u32, lane), warp::shuffle_idx(FULL_MASK, (key >> 32) as u32, lane));
+    (high as u64) << 32 | low as u64
+}
