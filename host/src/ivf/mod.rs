@@ -39,7 +39,7 @@ mod lists;
 mod refine;
 mod search;
 mod statistics;
-mod tune;
+pub(crate) mod tune;
 mod update;
 
 use std::marker::PhantomData;

@@ -58,24 +58,104 @@ impl<T: Element> IvfIndex<T> {
             let found = self.search_with(queries, k, &options)?;
             Ok(recall(&found.ids, k, truth, k, k))
         };
-        if !(target > 0.0 && target <= 1.0) {
-            return Err(Error::RecallOutOfReach { target, best: measure(self.lists())? });
+        smallest(self.lists(), target, measure)
+    }
+
+    /// Finds the smallest number of probes with which searches for the `k` best of `queries` (row-major) find the share `target` of the neighbours
+    /// that a search of all lists finds. Makes it the number of the index ([`probes`](Self::probes)), which searches use unless their options
+    /// set another, and which index files keep. Returns it, and the share that it finds. Encodings of vectors find the true neighbours in all
+    /// lists. For encodings of codes, [`probes_for_recall`](Self::probes_for_recall) takes the true neighbours from the caller. The cost is O(log
+    /// lists) searches of all queries, and one of all lists.
+    ///
+    /// Queries like those of later searches give their recall; a hundred or more are enough to estimate .95.
+    ///
+    /// ```
+    /// use warpann::{Device, IvfIndex};
+    ///
+    /// let base: Vec<f32> = (0..2000).map(|i| (i as f32 * 0.37).sin()).collect();
+    /// let mut index = IvfIndex::<f32>::builder(2, 20).device(Device::Cpu).build()?;
+    /// index.train(&base)?;
+    /// index.add(&base)?;
+    /// let (probes, recall) = index.tune(&base[..200], 10, 0.95)?;
+    /// assert!(recall >= 0.95 && index.probes() == probes);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1; the errors of [`search_with`](Self::search_with). The index is then as it
+    /// was.
+    pub fn tune(&mut self, queries: &[T], k: usize, target: f64) -> Result<(usize, f64)> {
+        let truth = self.search(queries, k, self.lists())?;
+        let (probes, reached) = self.probes_for_recall(queries, k, &truth.ids, target)?;
+        self.set_probes(probes)?;
+        Ok((probes, reached))
+    }
+}
+
+/// The smallest number from 1 to `most` that reaches the recall `target`, and its recall, if a greater number has no smaller recall. O(log most)
+/// measurements.
+///
+/// # Errors
+/// [`Error::RecallOutOfReach`] if `most` misses the target, or the target is not above 0 and at most 1; the errors of `measure`.
+pub(crate) fn smallest(most: usize, target: f64, measure: impl Fn(usize) -> Result<f64>) -> Result<(usize, f64)> {
+    if !(target > 0.0 && target <= 1.0) {
+        return Err(Error::RecallOutOfReach { target, best: measure(most)? });
+    }
+    // `low` misses the target (0 finds nothing), `high` reaches it.
+    let (mut low, mut high) = (0, 1);
+    let mut reached = measure(high)?;
+    while reached < target {
+        if high == most {
+            return Err(Error::RecallOutOfReach { target, best: reached });
         }
-        // `low` misses the target (0 lists find nothing), `high` reaches it.
-        let (mut low, mut high) = (0, 1);
-        let mut reached = measure(high)?;
-        while reached < target {
-            if high == self.lists() {
-                return Err(Error::RecallOutOfReach { target, best: reached });
-            }
-            (low, high) = (high, (2 * high).min(self.lists()));
-            reached = measure(high)?;
+        (low, high) = (high, (2 * high).min(most));
+        reached = measure(high)?;
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        let recall = measure(middle)?;
+        if recall >= target { (high, reached) = (middle, recall) } else { low = middle }
+    }
+    Ok((high, reached))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+    use test_random::Random;
+
+    #[test]
+    fn the_smallest_number_is_found_in_few_measurements() {
+        for (most, needed) in [(1, 1), (7, 1), (7, 5), (7, 7), (1000, 333)] {
+            let count = std::cell::Cell::new(0);
+            let measure = |number: usize| {
+                count.set(count.get() + 1);
+                Ok(if number >= needed { 0.9 } else { 0.5 })
+            };
+            assert_eq!(smallest(most, 0.8, measure).unwrap(), (needed, 0.9), "{needed} of {most}");
+            assert!(count.get() <= 2 * (most.ilog2() as usize + 1), "{needed} of {most}: {}", count.get());
+            let out_of_reach =
+                |target| matches!(smallest(most, target, measure), Err(Error::RecallOutOfReach { best: 0.9, .. }));
+            assert!([0.95, 0.0, -1.0, 1.5, f64::NAN].into_iter().all(out_of_reach));
         }
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            let recall = measure(middle)?;
-            if recall >= target { (high, reached) = (middle, recall) } else { low = middle }
-        }
-        Ok((high, reached))
+    }
+
+    #[test]
+    fn a_tuned_index_keeps_the_smallest_number_of_probes() {
+        let mut random = Random::new(5);
+        let base = random.whole(2_000 * 3, 50);
+        let queries = random.whole(50 * 3, 50);
+        let mut index = IvfIndex::<f32>::builder(3, 40).device(Device::Cpu).build().unwrap();
+        index.train(&base).unwrap();
+        index.add(&base).unwrap();
+        let truth = index.search(&queries, 5, 40).unwrap();
+        let (probes, reached) = index.tune(&queries, 5, 0.95).unwrap();
+        assert_eq!(index.probes(), probes);
+        let at = |probes| recall(&index.search(&queries, 5, probes).unwrap().ids, 5, &truth.ids, 5, 5);
+        assert!(probes > 1 && at(probes) == reached && reached >= 0.95 && at(probes - 1) < 0.95);
+        let loaded = IvfIndex::<f32>::from_bytes(&index.to_bytes().unwrap(), Device::Cpu, None).unwrap();
+        assert_eq!(loaded.probes(), probes);
+        assert!(index.tune(&queries, 5, 2.0).is_err() && index.probes() == probes);
     }
 }

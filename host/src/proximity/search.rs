@@ -5,6 +5,8 @@ use super::distance::WalkDistance;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Walker, node_of};
+use crate::ivf::recall;
+use crate::ivf::tune::smallest;
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
@@ -136,6 +138,40 @@ impl<T: Element> GraphIndex<T> {
         events::path("graph search", || self.device(), "walks on the CPU", queries.len());
         walk.all((queries, compared), k, ids, distances);
         Ok(())
+    }
+
+    /// Finds the narrowest beam with which searches for the `k` best of `queries` (row-major) find the share `target` of the true neighbours, which an
+    /// exact search finds. Makes it the beam of the index ([`beam`](Self::beam)), which searches use unless their options set another, and which
+    /// index files keep. Returns it, and the share that it finds. If searches are exact, because there are few vectors, the beam stays. The cost is one
+    /// exact search of all queries, and O(log len) others.
+    ///
+    /// Queries like those of later searches give their recall; a hundred or more are enough to estimate .95.
+    ///
+    /// ```
+    /// use warpann::{Device, GraphIndex};
+    ///
+    /// let base: Vec<f32> = (0..20_000).map(|i| (i as f32 * 0.37).sin()).collect();
+    /// let mut index = GraphIndex::<f32>::builder(4).device(Device::Cpu).exact_ratio(4).build()?;
+    /// index.add(&base)?;
+    /// let (beam, recall) = index.tune(&base[..400], 10, 0.95)?;
+    /// assert!(recall >= 0.95 && index.beam() == beam);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1; the errors of [`search_with`](Self::search_with). The index is then as it
+    /// was.
+    pub fn tune(&mut self, queries: &[T], k: usize, target: f64) -> Result<(usize, f64)> {
+        let truth = self.flat.search(queries, k)?;
+        let measure = |beam: usize| -> Result<f64> {
+            let found = self.search_with(queries, k, &SearchOptions::new().beam(beam))?;
+            Ok(recall(&found.ids, k, &truth.ids, k, k))
+        };
+        let (beam, reached) = smallest(self.flat.row_ids().rows().max(1), target, measure)?;
+        if self.links.is_some() {
+            self.builder.beam = beam;
+        }
+        Ok((self.beam(), reached))
     }
 
     /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal distances by lower id. The

@@ -96,6 +96,34 @@ fn a_modest_beam_finds_nearly_all_neighbours_in_clustered_vectors() {
     check_recall::<half::bf16>(Metric::Cosine, 0.97);
 }
 
+/// The narrowest beam that reaches the recall is kept, also in the file.
+#[test]
+fn a_tuned_index_finds_what_was_asked_for() {
+    let (base, queries) = (clustered::<f32>(4_000, 1), clustered::<f32>(60, 2));
+    let mut index = walking::<f32>(Metric::L2);
+    index.add(&base).unwrap();
+    let truth = exact_of(&index, &queries, &SearchOptions::new());
+    for target in [0.8, 0.97, 1.0] {
+        let (beam, reached) = index.tune(&queries, K, target).unwrap();
+        assert_eq!(index.beam(), beam);
+        let at = |beam| recall(&index.search_with(&queries, K, &SearchOptions::new().beam(beam)).unwrap(), &truth);
+        assert!(reached >= target && at(beam) == reached);
+        // Beams are at least 16 wide.
+        assert!(beam <= 16 || at(beam - 1) < target, "{beam} for {target}");
+        let loaded = GraphIndex::<f32>::from_bytes(&index.to_bytes().unwrap(), Device::Cpu, None).unwrap();
+        assert_eq!(loaded.beam(), beam);
+    }
+    let before = index.beam();
+    for target in [0.0, 1.1, f64::NAN] {
+        assert!(matches!(index.tune(&queries, K, target), Err(Error::RecallOutOfReach { .. })));
+    }
+    assert!(matches!(index.tune(&queries, 0, 0.9), Err(Error::ZeroK)));
+    assert_eq!(index.beam(), before);
+    let mut few = GraphIndex::<f32>::builder(DIM).device(Device::Cpu).build().unwrap();
+    few.add(&base[..100 * DIM]).unwrap();
+    assert_eq!(few.tune(&queries, K, 1.0).unwrap(), (64, 1.0));
+}
+
 /// Walks by codes find about what walks by vectors find, and the results have the same distances.
 #[test]
 fn codes_keep_the_recall() {
