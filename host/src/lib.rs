@@ -54,6 +54,9 @@ pub mod distributed;
 pub mod element;
 pub mod error;
 mod events;
+mod filter;
+#[cfg(test)]
+mod filter_tests;
 pub mod flat;
 pub mod generate;
 pub mod graph;
@@ -101,6 +104,7 @@ pub use bitset::Bitset;
 pub use cust;
 pub use element::{Element, ElementType};
 pub use error::{Error, FileDefect, Input, NoDeviceReason, Result, TensorDefect};
+pub use filter::Filter;
 pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
 pub use index::Index;
 pub use ivf::{IvfIndex, IvfIndexBuilder};

@@ -1,7 +1,7 @@
 //! The options of a search, which are the same for all indexes.
 
+use crate::Filter;
 use crate::names::named;
-use crate::{Bitset, Result};
 
 /// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -47,6 +47,8 @@ named!(Scan, name, "an order of a scan");
 /// assert_eq!(index.search_with(&[50.9], 3, &options)?.ids, [50, 52, 48]);
 /// let near = index.range_search(&[50.9], 5.0, &options)?;
 /// assert_eq!(near.row(0).0, [50, 52]);
+/// let options = SearchOptions::new().filter_by(&|id| id % 10 == 0);
+/// assert_eq!(index.search_with(&[50.9], 2, &options)?.ids, [50, 60]);
 /// # Ok::<(), warpann::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,15 +58,14 @@ pub struct SearchOptions<'a> {
     /// Number of lists to search for each query; unless set, the number stored in the index
     /// ([`IvfIndex::probes`](crate::IvfIndex::probes)). A number above the number of lists means all lists.
     pub probes: Option<usize>,
-    /// The vectors that the search may return, one bit for each in the order of ids; unless set, all. See [`Bitset`];
-    /// [`FlatIndex::filter`](crate::FlatIndex::filter) and [`IvfIndex::filter`](crate::IvfIndex::filter) make one.
+    /// The vectors that the search may return; unless set, all.
     ///
     /// Options with a filter cannot be serialised, because a filter belongs to an index in memory.
     #[cfg_attr(
         feature = "serde",
         serde(skip_deserializing, skip_serializing_if = "Option::is_none", serialize_with = "no_filter")
     )]
-    pub filter: Option<&'a Bitset>,
+    pub filter: Option<Filter<'a>>,
     /// Whether a search under a filter may read more lists than `probes`; true unless set to false. It then reads about as many lists as hold
     /// as many accepted vectors as `probes` lists hold vectors, and more for each query that has fewer than k results: at the end every
     /// query has k results, or all that the filter accepts. The recall is about that of a search without filter, and the time grows with
@@ -86,7 +87,7 @@ impl Default for SearchOptions<'_> {
 
 /// Refuses to serialise a filter.
 #[cfg(feature = "serde")]
-fn no_filter<S: serde::Serializer>(_: &Option<&Bitset>, _: S) -> Result<S::Ok, S::Error> {
+fn no_filter<S: serde::Serializer>(_: &Option<Filter<'_>>, _: S) -> Result<S::Ok, S::Error> {
     Err(serde::ser::Error::custom("a filter belongs to an index in memory and cannot be serialised"))
 }
 
@@ -103,10 +104,25 @@ impl<'a> SearchOptions<'a> {
         self
     }
 
-    /// Sets the vectors that the search may return; `None` means all.
-    pub fn filter(mut self, filter: impl Into<Option<&'a Bitset>>) -> Self {
+    /// Sets the vectors that the search may return: a [`Filter`], or a reference to a [`Bitset`](crate::Bitset). `None` means all.
+    pub fn filter(mut self, filter: impl Into<Option<Filter<'a>>>) -> Self {
         self.filter = filter.into();
         self
+    }
+
+    /// Lets the search return only vectors with these ids: [`Filter::Ids`].
+    pub fn filter_ids(self, ids: &'a [u64]) -> Self {
+        self.filter(Filter::Ids(ids))
+    }
+
+    /// Lets the search return no vector with one of these ids: [`Filter::Except`].
+    pub fn filter_except(self, ids: &'a [u64]) -> Self {
+        self.filter(Filter::Except(ids))
+    }
+
+    /// Lets the search return only vectors whose ids the function accepts: [`Filter::Function`].
+    pub fn filter_by(self, accepts: &'a (dyn Fn(u64) -> bool + Sync)) -> Self {
+        self.filter(Filter::Function(accepts))
     }
 
     /// Sets whether a search under a filter may read more lists than `probes`.

@@ -47,6 +47,7 @@ const HOST: [Room; 21] = [
         holds: &[
             "serialised",
             "bitset",
+            "filter",
             "ids",
             "search_options",
             "names",

@@ -410,7 +410,7 @@ impl<T: Element> FlatIndex<T> {
         let live = self.rows.live();
         let Some(filter) = options.filter else { return Ok(live.map(Cow::Borrowed)) };
         filter.check(self.len(), || self.rows.stamp())?;
-        Ok(Some(self.rows.accepted(filter)))
+        self.rows.accepted(filter).map(Some)
     }
 
     /// The ids of the rows, for an index that adds to the rows.
@@ -445,7 +445,7 @@ impl<T: Element> FlatIndex<T> {
 
     /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
     /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another
-    /// index with the same ids accepts it too. O(len).
+    /// index with the same ids accepts it too. [`Filter`](crate::Filter) has other forms, which are never stale. O(len).
     pub fn filter(&self, mut keep: impl FnMut(u64) -> bool) -> Bitset {
         let bits: Bitset = self.rows.live_rows().map(|row| keep(self.rows.id(row))).collect();
         bits.for_ids(self.rows.stamp())

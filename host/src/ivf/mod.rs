@@ -402,7 +402,7 @@ impl<T: Element> IvfIndex<T> {
 
     /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
     /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another
-    /// index with the same ids accepts it too. O(len).
+    /// index with the same ids accepts it too. [`Filter`](crate::Filter) has other forms, which are never stale. O(len).
     pub fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
         self.ids().into_iter().map(keep).collect::<Bitset>().for_ids(self.lists.stamp())
     }

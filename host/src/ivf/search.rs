@@ -1,6 +1,8 @@
 //! The searches of an [`IvfIndex`]. This module checks the arguments, once for all devices.
 
-use super::{IvfIndex, RangeNeighbors, SearchOptions, SearchRequest};
+use std::borrow::Cow;
+
+use super::{Bitset, IvfIndex, RangeNeighbors, SearchOptions, SearchRequest};
 use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result};
@@ -24,9 +26,9 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
-        let request = self.check_search(queries, k, options)?;
-        let mut found = Neighbors::none(self.metric(), request.queries.len(), k)?;
-        self.search_checked((&request, queries), k, options.widen, &mut found.ids, &mut found.distances)?;
+        let checked = self.check_search(queries, k, options)?;
+        let mut found = Neighbors::none(self.metric(), checked.request.queries.len(), k)?;
+        self.search_checked(&checked, k, options.widen, &mut found.ids, &mut found.distances)?;
         Ok(found)
     }
 
@@ -42,27 +44,28 @@ impl<T: Element> IvfIndex<T> {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let request = self.check_search(queries, k, options)?;
-        check_results(request.queries.len(), k, ids, distances)?;
-        self.search_checked((&request, queries), k, options.widen, ids, distances)
+        let checked = self.check_search(queries, k, options)?;
+        check_results(checked.request.queries.len(), k, ids, distances)?;
+        self.search_checked(&checked, k, options.widen, ids, distances)
     }
 
-    fn check_search<'a>(&self, queries: &'a [T], k: usize, options: &SearchOptions<'a>) -> Result<SearchRequest<'a>> {
+    fn check_search<'a>(&self, queries: &'a [T], k: usize, options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {
         self.trained_for("search")?;
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        self.request(queries, options)
+        self.check_options(queries, options)
     }
 
     fn search_checked(
         &self,
-        (request, queries): (&SearchRequest<'_>, &[T]),
+        checked: &Checked<'_, T>,
         k: usize,
         widen: bool,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
+        let (request, queries) = (&checked.request(), checked.components);
         if request.queries.len() == 0 {
             return Ok(());
         }
@@ -73,8 +76,6 @@ impl<T: Element> IvfIndex<T> {
             return Ok(());
         }
         let view = self.view(self.trained_for("search")?);
-        let filter = request.filter.map(|filter| self.lists.accepted(filter));
-        let request = &SearchRequest { filter: filter.as_deref(), ..*request };
         let found = match request.filter {
             Some(filter) if widen && request.probes < self.lists() => {
                 self.search_widened(&view, (request, queries), filter, k, ids, distances)
@@ -95,27 +96,43 @@ impl<T: Element> IvfIndex<T> {
         if radius.is_nan() {
             return Err(Error::BadRadius);
         }
-        let request = self.request(queries, options)?;
+        let checked = self.check_options(queries, options)?;
+        let request = checked.request();
         let count = request.queries.len();
         if count == 0 || self.is_empty() {
             request.queries.check_finite(Input::Queries)?;
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
         }
-        let filter = request.filter.map(|filter| self.lists.accepted(filter));
-        let request = SearchRequest { filter: filter.as_deref(), ..request };
         located(self.backend.range_search(&self.view(trained), &request, radius), request.queries)
     }
 
-    /// The checked options. Bit r of the filter still stands for the vector with the r-th id.
-    fn request<'a>(&self, queries: &'a [T], options: &SearchOptions<'a>) -> Result<SearchRequest<'a>> {
+    fn check_options<'a>(&self, queries: &'a [T], options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {
         check_whole(queries, self.dim())?;
         let probes = options.probes.unwrap_or(self.probes).min(self.lists());
         if probes == 0 {
             return Err(Error::ZeroProbes);
         }
-        options.filter.map_or(Ok(()), |filter| filter.check(self.len(), || self.lists.stamp()))?;
-        let queries = VectorSlice::of(queries, self.dim());
-        Ok(SearchRequest { queries, probes, filter: options.filter, scan: options.scan })
+        let filter = options.filter.map(|filter| self.lists.accepted(filter)).transpose()?;
+        let vectors = VectorSlice::of(queries, self.dim());
+        let request = SearchRequest { queries: vectors, probes, filter: None, scan: options.scan };
+        Ok(Checked { request, components: queries, filter })
+    }
+}
+
+/// The arguments of a search that were checked.
+struct Checked<'a, T> {
+    /// The request, without the filter.
+    request: SearchRequest<'a>,
+    /// The components of the queries.
+    components: &'a [T],
+    /// The ranks of the vectors that the search may return.
+    filter: Option<Cow<'a, Bitset>>,
+}
+
+impl<T> Checked<'_, T> {
+    /// The request, with the filter.
+    fn request(&self) -> SearchRequest<'_> {
+        SearchRequest { filter: self.filter.as_deref(), ..self.request }
     }
 }
 

@@ -4,7 +4,7 @@ use test_random::Random;
 
 use super::*;
 use crate::generate::Generator;
-use crate::{FlatIndex, Input, NONE, Neighbors};
+use crate::{Filter, FlatIndex, Input, NONE, Neighbors};
 
 /// Whole numbers from -8 to 7, so that distances tie.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -52,7 +52,8 @@ fn many_queries_with_few_probes_find_what_each_finds_alone() {
             index.add(&base).unwrap();
             let every_third = index.filter(|id| id % 3 == 0);
             for (probes, filter) in [(1, None), (1, Some(&every_third)), (2, None)] {
-                let options = |scan| SearchOptions::new().probes(probes).filter(filter).widen(false).scan(scan);
+                let options =
+                    |scan| SearchOptions::new().probes(probes).filter(filter.map(Filter::Bits)).widen(false).scan(scan);
                 let alone = index.search_with(&queries, k, &options(Scan::QueryMajor)).unwrap();
                 let radius = alone.distances[k - 1];
                 let ball = index.range_search(&queries, radius, &options(Scan::QueryMajor)).unwrap();
