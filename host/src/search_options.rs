@@ -69,7 +69,8 @@ pub struct SearchOptions<'a> {
     /// Whether a search under a filter may read more lists than `probes`; true unless set to false. It then reads about as many lists as hold
     /// as many accepted vectors as `probes` lists hold vectors, and more for each query that has fewer than k results: at the end every
     /// query has k results, or all that the filter accepts. The recall is about that of a search without filter, and the time grows with
-    /// the lists. Of no effect without a filter, and for [`IvfIndex::range_search`](crate::IvfIndex::range_search), whose recall does not
+    /// the lists. If the filter accepts few vectors, the search compares them all instead of reading lists: from 8 vectors of lists for each accepted
+    /// one on, or 32 for encodings that keep codes. Its results are then those of all lists. Of no effect without a filter, and for [`IvfIndex::range_search`](crate::IvfIndex::range_search), whose recall does not
     /// depend on a filter.
     pub widen: bool,
     /// The order in which lists are read; results do not depend on it.

@@ -33,6 +33,7 @@ mod cpu;
 mod encoding;
 mod file;
 mod filtered;
+mod gathered;
 mod gpu;
 pub(crate) mod grid;
 mod lists;
@@ -45,7 +46,7 @@ mod update;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-pub(crate) use self::backend::{IvfBackend, SearchRequest, View};
+pub(crate) use self::backend::{IvfBackend, RowSearch, SearchRequest, View};
 use self::encoding::Codec;
 pub use self::encoding::Encoding;
 pub use self::file::IndexInfo;

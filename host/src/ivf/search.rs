@@ -77,8 +77,8 @@ impl<T: Element> IvfIndex<T> {
         }
         let view = self.view(self.trained_for("search")?);
         let found = match request.filter {
-            Some(filter) if widen && request.probes < self.lists() => {
-                self.search_widened(&view, (request, queries), filter, k, ids, distances)
+            Some(filter) if widen || request.probes == self.lists() => {
+                self.search_filtered(&view, (request, queries), filter, k, ids, distances)
             }
             _ => self.backend.search(&view, request, k, ids, distances),
         };

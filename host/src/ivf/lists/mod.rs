@@ -203,6 +203,12 @@ impl Lists {
         }
     }
 
+    /// The list and the code of the vector of a rank.
+    pub(crate) fn code(&self, rank: u32) -> (usize, &[u8]) {
+        let Address { list, place } = self.directory().address(rank as usize);
+        (list as usize, &self.codes(list as usize)[place as usize * self.code_bytes..][..self.code_bytes])
+    }
+
     /// Where the vector with an id is. O(log len).
     pub(crate) fn find(&self, id: u64) -> Option<(usize, usize)> {
         // Ids above all others are most ids that are looked for before vectors are added. They need no directory.
