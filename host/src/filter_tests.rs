@@ -4,7 +4,7 @@ use test_random::Random;
 
 use crate::{
     Device, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Metric, NONE, Neighbors, Placement, RangeNeighbors,
-    SearchOptions,
+    SearchOptions, SearchStatistics,
 };
 
 const DIM: usize = 3;
@@ -62,7 +62,10 @@ fn check<I: Index<f32>>(mut index: I, dense: bool, options: &SearchOptions<'_>, 
             for (filter, name) in forms.into_iter().zip(["bits", "ids", "except", "function"]) {
                 let what = format!("{place}, round {round}, 1 in {share}, {name}");
                 let options = options.filter(filter);
-                same(&index.search_with(&vectors.queries, K, &options).unwrap(), &ranked, &what);
+                let (found, statistics) = index.search_with_statistics(&vectors.queries, K, &options).unwrap();
+                same(&found, &ranked, &what);
+                assert_eq!(found, index.search_with(&vectors.queries, K, &options).unwrap(), "{what}");
+                assert_eq!((statistics.queries, statistics.accepted), (4, ranked[0].len() as u64), "{what}");
                 let within = index.range_search(&vectors.queries, RADIUS, &options).unwrap();
                 same_within(&within, &ranked, &what);
             }
@@ -146,4 +149,77 @@ fn only_bits_become_stale() {
     assert_eq!(found(Filter::Ids(&[0, 2, 9])).unwrap(), [0, 9]);
     assert_eq!(found(Filter::Except(&[1, 2])).unwrap(), [0, 9]);
     assert_eq!(found(Filter::Function(&|id| id != 1)).unwrap(), [0, 9]);
+}
+
+/// 1,000 numbers in 10 lists of about 100.
+fn line(place: &str) -> IvfIndex<f32> {
+    let base: Vec<f32> = (0..1000).map(|number| number as f32).collect();
+    let mut index = IvfIndex::<f32>::builder(1, 10).device(placement(place)).build().unwrap();
+    index.train(&base).unwrap();
+    index.add(&base).unwrap();
+    index
+}
+
+#[test]
+fn statistics_of_inverted_files_count_lists_and_passes() {
+    for place in ["cpu", "emulator", "cpu+cpu"] {
+        let index = line(place);
+        // Queries, accepted vectors, exact queries, lists, most lists, passes.
+        let counts = |queries: &[f32], k: usize, options: &SearchOptions<'_>| {
+            let statistics = index.search_with_statistics(queries, k, options).unwrap().1;
+            let SearchStatistics { queries, accepted, exact_queries, lists, most_lists, passes, beam } = statistics;
+            assert_eq!((beam, statistics.mean_lists()), (0, lists as f64 / queries.max(1) as f64));
+            [queries, accepted, exact_queries, lists, most_lists, passes]
+        };
+        let options = SearchOptions::new().probes(1);
+        assert_eq!(counts(&[], 3, &options), [0, 1000, 0, 0, 0, 0]);
+        assert_eq!(counts(&[5.0, 600.0], 3, &options), [2, 1000, 0, 2, 1, 1]);
+        assert_eq!(counts(&[5.0, 600.0], 3, &options.probes(99)), [2, 1000, 2, 20, 10, 1]);
+        // A half of the vectors is accepted: twice as many lists, in one pass.
+        let even = |id: u64| id.is_multiple_of(2);
+        assert_eq!(counts(&[5.0, 600.0], 3, &options.filter_by(&even)), [2, 500, 0, 4, 2, 1]);
+        assert_eq!(counts(&[5.0, 600.0], 3, &options.filter_by(&even).widen(false)), [2, 500, 0, 2, 1, 1]);
+        // 2 lists of each query hold too few accepted vectors, 8 of the first query enough, and all of the second.
+        let half = |id: u64| id < 500;
+        let again = options.filter_by(&half);
+        assert_eq!(counts(&[5.0, 990.0], 400, &again), [2, 500, 1, 2 * 2 + 2 * 8 + 10, 10, 3]);
+        // Few accepted vectors are compared one by one, from the first pass on or from a later one.
+        assert_eq!(counts(&[5.0, 600.0], 3, &options.filter_ids(&[1, 7, 990])), [2, 3, 2, 0, 0, 1]);
+        let near = |id: u64| id < 100;
+        assert_eq!(counts(&[5.0, 990.0], 90, &options.probes(2).filter_by(&near)), [2, 100, 2, 0, 0, 1]);
+        let nearer = |id: u64| id < 120;
+        assert_eq!(counts(&[5.0, 990.0], 90, &options.filter_by(&nearer)), [2, 120, 1, 18, 9, 2]);
+    }
+    let mut empty = line("cpu");
+    empty.clear();
+    let (_, statistics) = empty.search_with_statistics(&[1.0], 3, &SearchOptions::new()).unwrap();
+    assert_eq!(statistics, SearchStatistics { queries: 1, ..SearchStatistics::default() });
+}
+
+#[test]
+fn statistics_of_flat_indexes_and_graphs_say_what_was_exact() {
+    let base = Random::new(1).whole(2000 * DIM, 100);
+    let queries = &base[..4 * DIM];
+    let mut flat = FlatIndex::<f32>::new(DIM, Metric::L2, Device::Cpu).unwrap();
+    let mut graph = GraphIndex::<f32>::builder(DIM).device(Device::Cpu).exact_ratio(1).build().unwrap();
+    let counts = |index: &dyn Fn(&SearchOptions<'_>) -> SearchStatistics, options: &SearchOptions<'_>| {
+        let SearchStatistics { queries, accepted, exact_queries, passes, beam, lists, .. } = index(options);
+        assert_eq!((queries, lists), (4, 0));
+        [accepted, exact_queries, passes, beam]
+    };
+    let options = SearchOptions::new();
+    let (_, statistics) = graph.search_with_statistics(queries, K, &options).unwrap();
+    assert_eq!(statistics, SearchStatistics { queries: 4, ..SearchStatistics::default() });
+    flat.add(&base).unwrap();
+    graph.add(&base).unwrap();
+    let flat = |options: &SearchOptions<'_>| flat.search_with_statistics(queries, K, options).unwrap().1;
+    let graph = |options: &SearchOptions<'_>| graph.search_with_statistics(queries, K, options).unwrap().1;
+    let tenth = |id: u64| id.is_multiple_of(10);
+    assert_eq!(counts(&flat, &options), [2000, 4, 1, 0]);
+    assert_eq!(counts(&flat, &options.filter_by(&tenth)), [200, 4, 1, 0]);
+    assert_eq!(counts(&graph, &options), [2000, 0, 1, 64]);
+    // Ten times as wide a beam would keep 640 vectors: more than the 200 that can be results.
+    assert_eq!(counts(&graph, &options.filter_by(&tenth)), [200, 4, 1, 0]);
+    let most = |id: u64| !id.is_multiple_of(2);
+    assert_eq!(counts(&graph, &options.filter_by(&most)), [1000, 0, 1, 128]);
 }

@@ -86,6 +86,7 @@ mod product;
 pub mod proximity;
 mod random;
 mod search_options;
+mod search_statistics;
 pub mod select;
 mod serialised;
 mod shards;
@@ -114,6 +115,7 @@ pub use neighbors::{NONE, Neighbors, RangeNeighbors};
 pub use placement::{Device, Placement};
 pub use proximity::{GraphIndex, GraphIndexBuilder};
 pub use search_options::{Scan, SearchOptions};
+pub use search_statistics::SearchStatistics;
 #[cfg(feature = "shifted")]
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};
 pub use threads::allow_threads;

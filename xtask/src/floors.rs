@@ -50,6 +50,7 @@ const HOST: [Room; 21] = [
             "filter",
             "ids",
             "search_options",
+            "search_statistics",
             "names",
             "events",
             "element",

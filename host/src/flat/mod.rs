@@ -31,7 +31,7 @@ use crate::validate::{check_dim, check_results};
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{
     Bitset, Device, Element, ElementType, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result,
-    SearchOptions, host_memory,
+    SearchOptions, SearchStatistics, host_memory,
 };
 
 /// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`] keeps their ids. The caller has
@@ -333,11 +333,43 @@ impl<T: Element> FlatIndex<T> {
     /// # Errors
     /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+        Ok(self.search_among(queries, k, options)?.0)
+    }
+
+    /// As [`search_with`](Self::search_with), and says what the search did. Counting the accepted vectors takes O(len / 64).
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with).
+    pub fn search_with_statistics(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+    ) -> Result<(Neighbors, SearchStatistics)> {
+        let (found, among) = self.search_among(queries, k, options)?;
+        let mut statistics = SearchStatistics {
+            queries: found.queries() as u64,
+            accepted: among.map_or(self.len(), |among| among.count_ones()) as u64,
+            ..SearchStatistics::default()
+        };
+        if found.queries() > 0 && !self.is_empty() {
+            statistics.compared_all(found.queries());
+        }
+        Ok((found, statistics))
+    }
+
+    /// The results, and the rows among which they are the best.
+    fn search_among<'a>(
+        &'a self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'a>,
+    ) -> Result<(Neighbors, Option<Cow<'a, Bitset>>)> {
         let count = self.check_search(queries, k)?;
         let among = self.among(options)?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
         self.search_checked(queries, k, among.as_deref(), &mut found.ids, &mut found.distances)?;
-        Ok(found)
+        Ok((found, among))
     }
 
     /// As [`search`](Self::search), into the caller's memory: `ids` and `distances` have queries × `k` slots each.

@@ -34,7 +34,7 @@ use super::backend::{SearchRequest, View};
 use super::gathered::piece_rows;
 use super::{Bitset, IvfIndex};
 use crate::vectors::VectorSlice;
-use crate::{Element, NONE, Neighbors, Result, host_memory};
+use crate::{Element, NONE, Neighbors, Result, SearchStatistics, host_memory};
 
 /// The factor by which the lists of a further pass grow.
 const STEP: usize = 4;
@@ -50,7 +50,7 @@ fn probes_under_filter(probes: usize, lists: usize, accepted: usize, vectors: us
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// Searches under `filter` in as many lists as it needs, or among the accepted vectors. `queries` are the queries of `request`. `ids` and
+    /// Searches under `filter` in as many lists as it needs, or among the accepted vectors. `queries` are the queries of `request`. Notes the passes in `statistics`. `ids` and
     /// `distances` have k slots for each. They stay as they are if a query is not finite.
     pub(super) fn search_filtered(
         &self,
@@ -58,8 +58,8 @@ impl<T: Element> IvfIndex<T> {
         (request, queries): (&SearchRequest<'_>, &[T]),
         filter: &Bitset,
         k: usize,
-        ids: &mut [u64],
-        distances: &mut [f32],
+        (ids, distances): (&mut [u64], &mut [f32]),
+        statistics: &mut SearchStatistics,
     ) -> Result<()> {
         let accepted = filter.count_ones();
         let gather = |request: &SearchRequest<'_>, ids: &mut [u64], distances: &mut [f32]| {
@@ -69,10 +69,12 @@ impl<T: Element> IvfIndex<T> {
         let wanted = k.min(accepted);
         let mut probes = probes_under_filter(request.probes, self.lists(), accepted, self.len());
         if view.should_gather(accepted, probes) {
+            statistics.compared_all(request.queries.len());
             return gather(request, ids, distances);
         }
         let mut found = Neighbors::none(self.metric(), request.queries.len(), k)?;
         let first = SearchRequest { probes, ..*request };
+        statistics.read_lists(request.queries.len(), probes, self.lists());
         self.backend.search(view, &first, k, &mut found.ids, &mut found.distances)?;
 
         let is_short = |row: &[u64]| wanted > 0 && row[wanted - 1] == NONE;
@@ -85,8 +87,10 @@ impl<T: Element> IvfIndex<T> {
             let mut more = Neighbors::none(self.metric(), short.len(), k)?;
             let wider = SearchRequest { queries: VectorSlice::of(&again, self.dim()), probes, ..*request };
             if view.should_gather(accepted, probes) {
+                statistics.compared_all(short.len());
                 gather(&wider, &mut more.ids, &mut more.distances)?;
             } else {
+                statistics.read_lists(short.len(), probes, self.lists());
                 self.backend.search(view, &wider, k, &mut more.ids, &mut more.distances)?;
             }
             let mut rows = more.ids.chunks_exact(k).zip(more.distances.chunks_exact(k));

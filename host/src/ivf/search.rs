@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{Bitset, IvfIndex, RangeNeighbors, SearchOptions, SearchRequest};
 use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, Input, NONE, Neighbors, Result};
+use crate::{Element, Error, Input, NONE, Neighbors, Result, SearchStatistics};
 
 impl<T: Element> IvfIndex<T> {
     /// Finds the `k` best vectors among those in the `probes` nearest lists of each query (`queries`: row-major), best first, equal
@@ -26,10 +26,35 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+        Ok(self.search_counted(queries, k, options)?.0)
+    }
+
+    /// As [`search_with`](Self::search_with), and says what the search did. Counting the accepted vectors takes O(len / 64).
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with).
+    pub fn search_with_statistics(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+    ) -> Result<(Neighbors, SearchStatistics)> {
+        let (found, statistics, filter) = self.search_counted(queries, k, options)?;
+        let accepted = filter.map_or(self.len(), |filter| filter.count_ones()) as u64;
+        Ok((found, SearchStatistics { accepted, ..statistics }))
+    }
+
+    /// The results, what the search did, except the number of accepted vectors, and these vectors.
+    fn search_counted<'a>(
+        &self,
+        queries: &'a [T],
+        k: usize,
+        options: &SearchOptions<'a>,
+    ) -> Result<(Neighbors, SearchStatistics, Option<Cow<'a, Bitset>>)> {
         let checked = self.check_search(queries, k, options)?;
         let mut found = Neighbors::none(self.metric(), checked.request.queries.len(), k)?;
-        self.search_checked(&checked, k, options.widen, &mut found.ids, &mut found.distances)?;
-        Ok(found)
+        let statistics = self.search_checked(&checked, k, options.widen, &mut found.ids, &mut found.distances)?;
+        Ok((found, statistics, checked.filter))
     }
 
     /// As [`search_with`](Self::search_with), but writes to memory of the caller: `ids` and `distances` hold queries × `k` slots each.
@@ -46,7 +71,7 @@ impl<T: Element> IvfIndex<T> {
     ) -> Result<()> {
         let checked = self.check_search(queries, k, options)?;
         check_results(checked.request.queries.len(), k, ids, distances)?;
-        self.search_checked(&checked, k, options.widen, ids, distances)
+        self.search_checked(&checked, k, options.widen, ids, distances).map(drop)
     }
 
     fn check_search<'a>(&self, queries: &'a [T], k: usize, options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {
@@ -64,25 +89,31 @@ impl<T: Element> IvfIndex<T> {
         widen: bool,
         ids: &mut [u64],
         distances: &mut [f32],
-    ) -> Result<()> {
+    ) -> Result<SearchStatistics> {
         let (request, queries) = (&checked.request(), checked.components);
-        if request.queries.len() == 0 {
-            return Ok(());
+        let count = request.queries.len();
+        let mut statistics = SearchStatistics { queries: count as u64, ..SearchStatistics::default() };
+        if count == 0 {
+            return Ok(statistics);
         }
         if self.is_empty() {
             request.queries.check_finite(Input::Queries)?;
             ids.fill(NONE);
             distances.fill(self.metric().worst());
-            return Ok(());
+            return Ok(statistics);
         }
         let view = self.view(self.trained_for("search")?);
         let found = match request.filter {
             Some(filter) if widen || request.probes == self.lists() => {
-                self.search_filtered(&view, (request, queries), filter, k, ids, distances)
+                self.search_filtered(&view, (request, queries), filter, k, (ids, distances), &mut statistics)
             }
-            _ => self.backend.search(&view, request, k, ids, distances),
+            _ => {
+                statistics.read_lists(count, request.probes, self.lists());
+                self.backend.search(&view, request, k, ids, distances)
+            }
         };
-        located(found, request.queries)
+        located(found, request.queries)?;
+        Ok(statistics)
     }
 
     /// Finds all vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
