@@ -66,6 +66,8 @@ fn check<I: Index<f32>>(mut index: I, dense: bool, options: &SearchOptions<'_>, 
                 same(&found, &ranked, &what);
                 assert_eq!(found, index.search_with(&vectors.queries, K, &options).unwrap(), "{what}");
                 assert_eq!((statistics.queries, statistics.accepted), (4, ranked[0].len() as u64), "{what}");
+                let near: Vec<Vec<(f32, u64)>> = ranked.iter().map(|row| within(row).to_vec()).collect();
+                same(&index.search_with(&vectors.queries, K, &options.radius(RADIUS)).unwrap(), &near, &what);
                 let within = index.range_search(&vectors.queries, RADIUS, &options).unwrap();
                 same_within(&within, &ranked, &what);
             }
@@ -85,6 +87,11 @@ fn same(found: &Neighbors, ranked: &[Vec<(f32, u64)>], what: &str) {
         let found: Vec<(f32, u64)> = row.1.iter().copied().zip(row.0.iter().copied()).collect();
         assert_eq!(found, expected, "{what}");
     }
+}
+
+/// The ranked vectors within the radius.
+fn within(ranked: &[(f32, u64)]) -> &[(f32, u64)] {
+    &ranked[..ranked.iter().take_while(|(distance, _)| *distance <= RADIUS).count()]
 }
 
 fn same_within(found: &RangeNeighbors, ranked: &[Vec<(f32, u64)>], what: &str) {
@@ -222,4 +229,28 @@ fn statistics_of_flat_indexes_and_graphs_say_what_was_exact() {
     assert_eq!(counts(&graph, &options.filter_by(&tenth)), [200, 4, 1, 0]);
     let most = |id: u64| !id.is_multiple_of(2);
     assert_eq!(counts(&graph, &options.filter_by(&most)), [1000, 0, 1, 128]);
+}
+
+/// The inner product of 1 with each number is the number: a radius is a lower bound.
+#[test]
+fn a_radius_bounds_similarities_from_below() {
+    let base: Vec<f32> = (0..50).map(|number| number as f32).collect();
+    let mut ivf = IvfIndex::<f32>::builder(1, 2).metric(Metric::InnerProduct).device(Device::Cpu).build().unwrap();
+    ivf.train(&base).unwrap();
+    let flat = FlatIndex::<f32>::new(1, Metric::InnerProduct, Device::Cpu).unwrap();
+    let graph = GraphIndex::<f32>::builder(1).metric(Metric::InnerProduct).device(Device::Cpu).build().unwrap();
+    fn check(mut index: impl Index<f32>, base: &[f32]) {
+        index.add(base).unwrap();
+        let options = SearchOptions::new().probes(2);
+        let found = |radius: f32| index.search_with(&[1.0, 2.0], 3, &options.radius(radius)).unwrap();
+        assert_eq!(found(48.0).ids, [49, 48, NONE, 49, 48, 47]);
+        assert_eq!(found(48.5).distances, [49.0, f32::NEG_INFINITY, f32::NEG_INFINITY, 98.0, 96.0, 94.0]);
+        assert_eq!(found(f32::INFINITY).ids, [NONE; 6]);
+        assert_eq!(found(f32::NEG_INFINITY), index.search_with(&[1.0, 2.0], 3, &options).unwrap());
+        let refused = index.search_with(&[1.0], 3, &options.radius(f32::NAN)).unwrap_err();
+        assert_eq!(refused.kind(), "bad_radius");
+    }
+    check(flat, &base);
+    check(ivf, &base);
+    check(graph, &base);
 }

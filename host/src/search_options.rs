@@ -1,7 +1,7 @@
 //! The options of a search, which are the same for all indexes.
 
-use crate::Filter;
 use crate::names::named;
+use crate::{Error, Filter, Result};
 
 /// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -32,8 +32,8 @@ impl Scan {
 
 named!(Scan, name, "an order of a scan");
 
-/// The options of a search: all arguments except the queries and k or the radius. A [`FlatIndex`](crate::FlatIndex) has no lists, so only the
-/// filter has an effect there.
+/// The options of a search: all arguments except the queries and k, or the radius of a range search. A [`FlatIndex`](crate::FlatIndex) has no
+/// lists, so only the filter and the radius have an effect there.
 ///
 /// ```
 /// use warpann::ivf::{IvfIndex, SearchOptions};
@@ -49,9 +49,10 @@ named!(Scan, name, "an order of a scan");
 /// assert_eq!(near.row(0).0, [50, 52]);
 /// let options = SearchOptions::new().filter_by(&|id| id % 10 == 0);
 /// assert_eq!(index.search_with(&[50.9], 2, &options)?.ids, [50, 60]);
+/// assert_eq!(index.search_with(&[50.9], 2, &options.radius(50.0))?.ids, [50, warpann::NONE]);
 /// # Ok::<(), warpann::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct SearchOptions<'a> {
@@ -78,11 +79,29 @@ pub struct SearchOptions<'a> {
     /// Number of vectors that a walk in a graph keeps, at least k; unless set, the number that the index stores
     /// ([`GraphIndex::beam`](crate::GraphIndex::beam)). A wider beam finds more of the true neighbours and takes longer.
     pub beam: Option<usize>,
+    /// The largest distance of a neighbour (similarity: the smallest); unless set, none. The row of a query ends with
+    /// [`NONE`](crate::NONE) where its neighbours are farther. It is the distance that the search returns: squared under
+    /// [`Metric::L2`](crate::Metric::L2). The search reads as much as without it. Of no effect for a range search, whose radius is an argument.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
+    pub radius: Option<f32>,
 }
+
+/// Radii are equal if they have the same bits.
+impl PartialEq for SearchOptions<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |options: &Self| {
+            let &Self { probes, filter: _, widen, scan, beam, radius } = options;
+            (probes, widen, scan, beam, radius.map(f32::to_bits))
+        };
+        parts(self) == parts(other) && self.filter == other.filter
+    }
+}
+
+impl Eq for SearchOptions<'_> {}
 
 impl Default for SearchOptions<'_> {
     fn default() -> Self {
-        Self { probes: None, filter: None, widen: true, scan: Scan::Auto, beam: None }
+        Self { probes: None, filter: None, widen: true, scan: Scan::Auto, beam: None, radius: None }
     }
 }
 
@@ -142,5 +161,19 @@ impl<'a> SearchOptions<'a> {
     pub fn beam(mut self, beam: impl Into<Option<usize>>) -> Self {
         self.beam = beam.into();
         self
+    }
+
+    /// Sets the largest distance of a neighbour (similarity: the smallest); `None` means any distance.
+    pub fn radius(mut self, radius: impl Into<Option<f32>>) -> Self {
+        self.radius = radius.into();
+        self
+    }
+
+    /// Checks the radius.
+    ///
+    /// # Errors
+    /// [`Error::BadRadius`] for NaN.
+    pub(crate) fn check_radius(&self) -> Result<()> {
+        if self.radius.is_some_and(f32::is_nan) { Err(Error::BadRadius) } else { Ok(()) }
     }
 }

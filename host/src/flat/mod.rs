@@ -24,6 +24,7 @@ use crate::device::lanes::Lanes;
 use crate::device::open::open;
 use crate::device::runtime::Runtime;
 use crate::ids::row_ids::RowIds;
+use crate::neighbors::cut_off;
 use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
@@ -313,7 +314,8 @@ impl<T: Element> FlatIndex<T> {
         self.search_with(queries, k, &SearchOptions::new())
     }
 
-    /// As [`search`](Self::search), with options. Of these, only [`SearchOptions::filter`] has an effect: an exact search reads no lists.
+    /// As [`search`](Self::search), with options. Of these, only [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect: an exact
+    /// search reads no lists.
     /// Under a filter, the results are the `k` nearest of the vectors that it accepts, or all of them if they are fewer. The cost falls with
     /// the number of accepted vectors.
     ///
@@ -331,7 +333,7 @@ impl<T: Element> FlatIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
+    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::BadRadius`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
         Ok(self.search_among(queries, k, options)?.0)
     }
@@ -366,9 +368,11 @@ impl<T: Element> FlatIndex<T> {
         options: &SearchOptions<'a>,
     ) -> Result<(Neighbors, Option<Cow<'a, Bitset>>)> {
         let count = self.check_search(queries, k)?;
+        options.check_radius()?;
         let among = self.among(options)?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
         self.search_checked(queries, k, among.as_deref(), &mut found.ids, &mut found.distances)?;
+        cut_off(self.metric(), options.radius, k, &mut found.ids, &mut found.distances);
         Ok((found, among))
     }
 

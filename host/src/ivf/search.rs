@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::{Bitset, IvfIndex, RangeNeighbors, SearchOptions, SearchRequest};
+use crate::neighbors::cut_off;
 use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result, SearchStatistics};
@@ -24,7 +25,7 @@ impl<T: Element> IvfIndex<T> {
     /// As [`search`](Self::search), with all options. Under a filter it reads more lists, unless [`SearchOptions::widen`] is false.
     ///
     /// # Errors
-    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
+    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::BadRadius`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
         Ok(self.search_counted(queries, k, options)?.0)
     }
@@ -53,7 +54,7 @@ impl<T: Element> IvfIndex<T> {
     ) -> Result<(Neighbors, SearchStatistics, Option<Cow<'a, Bitset>>)> {
         let checked = self.check_search(queries, k, options)?;
         let mut found = Neighbors::none(self.metric(), checked.request.queries.len(), k)?;
-        let statistics = self.search_checked(&checked, k, options.widen, &mut found.ids, &mut found.distances)?;
+        let statistics = self.search_checked(&checked, k, options, &mut found.ids, &mut found.distances)?;
         Ok((found, statistics, checked.filter))
     }
 
@@ -71,7 +72,7 @@ impl<T: Element> IvfIndex<T> {
     ) -> Result<()> {
         let checked = self.check_search(queries, k, options)?;
         check_results(checked.request.queries.len(), k, ids, distances)?;
-        self.search_checked(&checked, k, options.widen, ids, distances).map(drop)
+        self.search_checked(&checked, k, options, ids, distances).map(drop)
     }
 
     fn check_search<'a>(&self, queries: &'a [T], k: usize, options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {
@@ -79,6 +80,7 @@ impl<T: Element> IvfIndex<T> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
+        options.check_radius()?;
         self.check_options(queries, options)
     }
 
@@ -86,7 +88,7 @@ impl<T: Element> IvfIndex<T> {
         &self,
         checked: &Checked<'_, T>,
         k: usize,
-        widen: bool,
+        options: &SearchOptions<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<SearchStatistics> {
@@ -104,7 +106,7 @@ impl<T: Element> IvfIndex<T> {
         }
         let view = self.view(self.trained_for("search")?);
         let found = match request.filter {
-            Some(filter) if widen || request.probes == self.lists() => {
+            Some(filter) if options.widen || request.probes == self.lists() => {
                 self.search_filtered(&view, (request, queries), filter, k, (ids, distances), &mut statistics)
             }
             _ => {
@@ -113,6 +115,7 @@ impl<T: Element> IvfIndex<T> {
             }
         };
         located(found, request.queries)?;
+        cut_off(self.metric(), options.radius, k, ids, distances);
         Ok(statistics)
     }
 

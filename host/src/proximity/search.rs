@@ -5,6 +5,7 @@ use super::distance::WalkDistance;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Walker, node_of};
+use crate::neighbors::cut_off;
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
@@ -34,15 +35,16 @@ impl<T: Element> GraphIndex<T> {
     }
 
     /// Finds about the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by lower id.
-    /// Of the options, [`SearchOptions::beam`] and [`SearchOptions::filter`] have an effect. Distances are the canonical ones of the vectors that are
-    /// returned; a true neighbour may be missing. A row ends in [`NONE`] only if the index, or the filter, has fewer than `k` vectors.
+    /// Of the options, [`SearchOptions::beam`], [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect. Distances are the canonical
+    /// ones of the vectors that are returned; a true neighbour may be missing. A row ends in [`NONE`] only if the index, the filter or the radius
+    /// has fewer than `k` vectors.
     ///
     /// If few vectors can be results, the search compares all of them and misses none: see
     /// [`GraphIndexBuilder::exact_ratio`](super::GraphIndexBuilder::exact_ratio).
     ///
     /// # Errors
     /// [`Error::ZeroK`], [`Error::ZeroBeam`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::WrongFilterLength`],
-    /// [`Error::StaleFilter`], [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], and those of [`FlatIndex::search`](crate::FlatIndex::search).
+    /// [`Error::StaleFilter`], [`Error::BadRadius`], [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], and those of [`FlatIndex::search`](crate::FlatIndex::search).
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
         Ok(self.search_with_statistics(queries, k, options)?.0)
     }
@@ -92,6 +94,7 @@ impl<T: Element> GraphIndex<T> {
         if beam == 0 {
             return Err(Error::ZeroBeam);
         }
+        options.check_radius()?;
         let among = self.flat.among(options)?;
         let among = among.as_deref();
         let rows = self.flat.row_ids().rows();
@@ -107,6 +110,7 @@ impl<T: Element> GraphIndex<T> {
                 statistics.compared_all(count);
             }
             self.flat.search_checked(queries, k, among, ids, distances)?;
+            cut_off(self.metric(), options.radius, k, ids, distances);
             return Ok(statistics);
         };
         let walk = Walk { distance: self.walk_distance(), links, width, among };
@@ -132,6 +136,7 @@ impl<T: Element> GraphIndex<T> {
                 self.flat.row_ids().name(ids);
             }
         }
+        cut_off(self.metric(), options.radius, k, ids, distances);
         Ok(statistics)
     }
 

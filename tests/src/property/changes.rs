@@ -305,7 +305,8 @@ impl<I> Pair<I> {
             _ => None,
         };
         let options = self.options.scan(random.pick(&[Scan::Auto, Scan::ListMajor, Scan::QueryMajor]));
-        let options = options.filter(filter);
+        let radius = random.once_in(4).then(|| random.below(120) as f32 - 10.0);
+        let options = options.filter(filter).radius(radius);
         let found = match self.index.search_with(&queries, k, &options) {
             Err(Error::StaleFilter { .. } | Error::WrongFilterLength { .. })
                 if form < 2 && !made_for.iter().eq(self.model.keys()) =>
@@ -316,6 +317,11 @@ impl<I> Pair<I> {
         };
         for (query, (ids, distances)) in queries.chunks(dim).zip(found.rows()) {
             let mut expected = self.ranked(metric, &wide(query), |id| filter.is_none() || accepts(id));
+            if let Some(radius) = options.radius {
+                expected.retain(|&(_, distance)| {
+                    badness(metric, f32::from_bits(distance).into()) <= badness(metric, radius.into())
+                });
+            }
             expected.resize(k, (NO_ID, worst(metric).to_bits()));
             let found: Vec<(u64, u32)> = ids.iter().copied().zip(distances.iter().map(|d| d.to_bits())).collect();
             if found != expected {
