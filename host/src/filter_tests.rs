@@ -174,8 +174,9 @@ fn statistics_of_inverted_files_count_lists_and_passes() {
         // Queries, accepted vectors, exact queries, lists, most lists, passes.
         let counts = |queries: &[f32], k: usize, options: &SearchOptions<'_>| {
             let statistics = index.search_with_statistics(queries, k, options).unwrap().1;
-            let SearchStatistics { queries, accepted, exact_queries, lists, most_lists, passes, beam } = statistics;
-            assert_eq!((beam, statistics.mean_lists()), (0, lists as f64 / queries.max(1) as f64));
+            let SearchStatistics { queries, accepted, exact_queries, lists, most_lists, passes, beam, refined } =
+                statistics;
+            assert_eq!((beam, refined, statistics.mean_lists()), (0, 0, lists as f64 / queries.max(1) as f64));
             [queries, accepted, exact_queries, lists, most_lists, passes]
         };
         let options = SearchOptions::new().probes(1);

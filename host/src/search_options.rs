@@ -79,6 +79,9 @@ pub struct SearchOptions<'a> {
     /// Number of vectors that a walk in a graph keeps, at least k; unless set, the number that the index stores
     /// ([`GraphIndex::beam`](crate::GraphIndex::beam)). A wider beam finds more of the true neighbours and takes longer.
     pub beam: Option<usize>,
+    /// Number of candidates for each of the k results of [`IvfIndex::search_refined`](crate::IvfIndex::search_refined), at least 1; 4 unless set.
+    /// Of no effect for searches without a refiner.
+    pub refine: usize,
     /// The largest distance of a neighbour (similarity: the smallest); unless set, none. The row of a query ends with
     /// [`NONE`](crate::NONE) where its neighbours are farther. It is the distance that the search returns: squared under
     /// [`Metric::L2`](crate::Metric::L2). The search reads as much as without it. Of no effect for a range search, whose radius is an argument.
@@ -90,8 +93,8 @@ pub struct SearchOptions<'a> {
 impl PartialEq for SearchOptions<'_> {
     fn eq(&self, other: &Self) -> bool {
         let parts = |options: &Self| {
-            let &Self { probes, filter: _, widen, scan, beam, radius } = options;
-            (probes, widen, scan, beam, radius.map(f32::to_bits))
+            let &Self { probes, filter: _, widen, scan, beam, refine, radius } = options;
+            (probes, widen, scan, beam, refine, radius.map(f32::to_bits))
         };
         parts(self) == parts(other) && self.filter == other.filter
     }
@@ -101,7 +104,7 @@ impl Eq for SearchOptions<'_> {}
 
 impl Default for SearchOptions<'_> {
     fn default() -> Self {
-        Self { probes: None, filter: None, widen: true, scan: Scan::Auto, beam: None, radius: None }
+        Self { probes: None, filter: None, widen: true, scan: Scan::Auto, beam: None, refine: 4, radius: None }
     }
 }
 
@@ -160,6 +163,12 @@ impl<'a> SearchOptions<'a> {
     /// Sets the number of vectors that a walk in a graph keeps; `None` means the number that the index stores.
     pub fn beam(mut self, beam: impl Into<Option<usize>>) -> Self {
         self.beam = beam.into();
+        self
+    }
+
+    /// Sets the number of candidates for each result of a refined search.
+    pub fn refine(mut self, candidates: usize) -> Self {
+        self.refine = candidates;
         self
     }
 

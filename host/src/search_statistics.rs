@@ -35,6 +35,8 @@ pub struct SearchStatistics {
     pub most_lists: u64,
     /// Number of vectors that the walks of a graph kept; 0 without walks.
     pub beam: u64,
+    /// Number of candidates that a refined search ranked by the original vectors; 0 for other searches.
+    pub refined: u64,
     /// Number of searches that the call made: 0 for an empty index, 1, or more if some queries had fewer than k results, and were searched
     /// again more widely.
     pub passes: u64,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Bitset, IvfIndex, RangeNeighbors, SearchOptions, SearchRequest};
+use super::{Bitset, IvfIndex, RangeNeighbors, Refiner, SearchOptions, SearchRequest};
 use crate::neighbors::cut_off;
 use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
@@ -43,6 +43,53 @@ impl<T: Element> IvfIndex<T> {
         let (found, statistics, filter) = self.search_counted(queries, k, options)?;
         let accepted = filter.map_or(self.len(), |filter| filter.count_ones()) as u64;
         Ok((found, SearchStatistics { accepted, ..statistics }))
+    }
+
+    /// As [`search_with_statistics`](Self::search_with_statistics), but finds [`SearchOptions::refine`] · `k` candidates by what the index keeps of
+    /// vectors, and ranks them by the original vectors of `refiner`: the results are the `k` best candidates by (canonical distance from
+    /// the original vector, lower id). The filter holds for the candidates. The radius holds for the distances from the original vectors. The
+    /// cost is that of a search for the candidates, and O(candidates · (dim + log rows)) on the CPU.
+    ///
+    /// ```
+    /// use warpann::ivf::{Encoding, Refiner};
+    /// use warpann::{Device, IvfIndex, Metric, SearchOptions};
+    ///
+    /// let base: Vec<f32> = (0..600).map(|i| (i as f32 * 0.37).sin()).collect();
+    /// let encoding = Encoding::Pq { sub_quantizers: 1, bits: 4, rotate: false };
+    /// let mut index = IvfIndex::<f32>::builder(2, 4).encoding(encoding).device(Device::Cpu).build()?;
+    /// index.train(&base)?;
+    /// index.add(&base)?;
+    /// // The id of a vector is its row in `base`.
+    /// let refiner = Refiner::new(Metric::L2, 2, &base)?;
+    /// let options = SearchOptions::new().probes(4).refine(20);
+    /// let (found, statistics) = index.search_refined(&base[10..12], 3, &options, &refiner)?;
+    /// assert_eq!((found.ids[0], found.distances[0]), (5, 0.0));
+    /// assert_eq!(statistics.refined, 60);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with); [`Error::ZeroRefine`]; [`Error::WrongDimension`] and [`Error::WrongMetric`] if index and refiner
+    /// differ; [`Error::UnknownId`] if the refiner lacks the vector of a candidate; [`Error::NotFinite`] for a candidate's vector.
+    pub fn search_refined(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        refiner: &Refiner<'_, T>,
+    ) -> Result<(Neighbors, SearchStatistics)> {
+        options.check_radius()?;
+        refiner.check_for(self.dim(), self.metric())?;
+        if options.refine == 0 {
+            return Err(Error::ZeroRefine);
+        }
+        let too_large = || Error::ResultTooLarge { queries: queries.len() / self.dim(), k };
+        let candidates = k.checked_mul(options.refine).ok_or_else(too_large)?;
+        let (rough, mut statistics) = self.search_with_statistics(queries, candidates, &options.radius(None))?;
+        statistics.refined = rough.ids.iter().filter(|&&id| id != NONE).count() as u64;
+        let mut found = refiner.refine(queries, &rough, k)?;
+        cut_off(self.metric(), options.radius, k, &mut found.ids, &mut found.distances);
+        Ok((found, statistics))
     }
 
     /// The results, what the search did, except the number of accepted vectors, and these vectors.
