@@ -11,7 +11,7 @@ use serde::Serialize;
 use warpann::graph::KnnIndex;
 use warpann::io::{GroundTruth, Vectors};
 use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, SearchOptions};
-use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, metric};
+use warpann::{Element, Error, Filter, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, metric};
 
 use crate::index::{describe, open};
 use crate::progress::{Step, spinning, watched};
@@ -244,7 +244,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
         let probes = about.probes.unwrap_or_default();
         let job = Job { args, about, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds };
         if let Some(radius) = args.options.radius {
-            let options = SearchOptions::new().probes(probes).filter(filter.as_ref());
+            let options = SearchOptions::new().probes(probes).filter(filter.as_ref().map(Filter::Bits));
             return job.run_range(&index, radius, &options);
         }
         let index = Index::Ivf { index, probes, filter, widen: !args.options.no_widen };
@@ -323,7 +323,8 @@ impl<T: Element> Index<T> {
         match self {
             Self::Flat(index) => index.search_into(queries, k, ids, distances),
             Self::Ivf { index, probes, filter, widen } => {
-                let options = SearchOptions::new().probes(*probes).filter(filter.as_ref()).widen(*widen);
+                let options =
+                    SearchOptions::new().probes(*probes).filter(filter.as_ref().map(Filter::Bits)).widen(*widen);
                 index.search_into(queries, k, &options, ids, distances)
             }
         }

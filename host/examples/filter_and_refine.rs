@@ -50,9 +50,9 @@ fn main() -> Result<(), warpann::Error> {
     println!("{} of them are in stock", filter.count_ones());
     let options = SearchOptions::new().probes(32).filter(&filter);
     let coded = index.search_with(&queries, K, &options)?;
-    let candidates = index.search_with(&queries, CANDIDATES, &options)?;
     // The refiner reads the vectors of the candidates only, so the items may also be a mapped file.
-    let refined = Refiner::new(Metric::L2, DIM, &items)?.refine(&queries, &candidates, K)?;
+    let refiner = Refiner::new(Metric::L2, DIM, &items)?;
+    let (refined, _) = index.search_refined(&queries, K, &options.refine(CANDIDATES / K), &refiner)?;
     assert!(refined.ids.iter().all(|&id| in_stock(id)), "the filter holds");
 
     // The truth: exact search among the items in stock. Their ids are the rows of the smaller base.

@@ -48,6 +48,21 @@ impl Bitset {
         Bitset { words: vec![0; len.div_ceil(64)], len, made_for: None }
     }
 
+    /// As [`Bitset::new`], with an error if memory is short.
+    pub(crate) fn zeros(len: usize) -> Result<Bitset> {
+        Ok(Bitset::of_words(host_memory::zeroed(len.div_ceil(64))?, len))
+    }
+
+    /// The first `len` bits of `words`, which have no further set bit.
+    pub(crate) fn of_words(words: Vec<u64>, len: usize) -> Bitset {
+        Bitset { words, len, made_for: None }
+    }
+
+    /// A copy, which a program made.
+    pub(crate) fn copied(&self) -> Result<Bitset> {
+        Ok(Bitset::of_words(host_memory::copied(&self.words)?, self.len))
+    }
+
     /// Makes `len` bits, all set.
     pub(crate) fn ones(len: usize) -> Result<Bitset> {
         let mut set = Bitset::default();

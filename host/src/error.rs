@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Device, ElementType};
+use crate::{Device, ElementType, Metric};
 
 /// The error of a call, with the values that caused it. A failed call leaves the index, the output and the device unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -209,6 +209,17 @@ pub enum Error {
     /// The number of probes is 0; it must be at least 1.
     #[error("probes is 0; at least one list must be searched")]
     ZeroProbes,
+    /// The number of candidates for each result of a refined search is 0; it must be at least 1.
+    #[error("refine is 0; each result needs at least one candidate")]
+    ZeroRefine,
+    /// A refiner and an index have different metrics.
+    #[error("wrong metric: the index has {expected}, the refiner has {actual}")]
+    WrongMetric {
+        /// Metric of the index.
+        expected: Metric,
+        /// Metric of the refiner.
+        actual: Metric,
+    },
     /// The width of a graph's beam is 0; it must be at least 1.
     #[error("the beam is 0; at least one vector must be kept")]
     ZeroBeam,
@@ -703,6 +714,8 @@ impl Error {
             Error::DuplicateId { .. } => "duplicate_id",
             Error::ReservedId => "reserved_id",
             Error::ZeroProbes => "zero_probes",
+            Error::ZeroRefine => "zero_refine",
+            Error::WrongMetric { .. } => "wrong_metric",
             Error::ZeroBeam => "zero_beam",
             Error::BadDegree { .. } => "bad_degree",
             Error::WrongFilterLength { .. } => "wrong_filter_length",

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::{
     Bitset, Element, FlatIndex, IvfIndex, Metric, Neighbors, Placement, RangeNeighbors, Result, SearchOptions,
+    SearchStatistics,
 };
 
 /// The methods that every index has, with the same meaning, for code that works with any of them.
@@ -85,6 +86,16 @@ pub trait Index<T: Element>: Send + Sync + Sized {
     /// # Errors
     /// As [`FlatIndex::search_with`], [`IvfIndex::search_with`].
     fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors>;
+    /// As [`search_with`](Self::search_with), and says what the search did.
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with).
+    fn search_with_statistics(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+    ) -> Result<(Neighbors, SearchStatistics)>;
     /// Finds all vectors within a radius of each query.
     ///
     /// # Errors
@@ -173,6 +184,14 @@ macro_rules! index {
                 options: &$crate::SearchOptions<'_>,
             ) -> $crate::Result<$crate::Neighbors> {
                 self.search_with(queries, k, options)
+            }
+            fn search_with_statistics(
+                &self,
+                queries: &[T],
+                k: usize,
+                options: &$crate::SearchOptions<'_>,
+            ) -> $crate::Result<($crate::Neighbors, $crate::SearchStatistics)> {
+                self.search_with_statistics(queries, k, options)
             }
             fn range_search(
                 &self,

@@ -1,7 +1,7 @@
 //! The options of a search, which are the same for all indexes.
 
 use crate::names::named;
-use crate::{Bitset, Result};
+use crate::{Error, Filter, Result};
 
 /// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -32,8 +32,8 @@ impl Scan {
 
 named!(Scan, name, "an order of a scan");
 
-/// The options of a search: all arguments except the queries and k or the radius. A [`FlatIndex`](crate::FlatIndex) has no lists, so only the
-/// filter has an effect there.
+/// The options of a search: all arguments except the queries and k, or the radius of a range search. A [`FlatIndex`](crate::FlatIndex) has no
+/// lists, so only the filter and the radius have an effect there.
 ///
 /// ```
 /// use warpann::ivf::{IvfIndex, SearchOptions};
@@ -47,28 +47,31 @@ named!(Scan, name, "an order of a scan");
 /// assert_eq!(index.search_with(&[50.9], 3, &options)?.ids, [50, 52, 48]);
 /// let near = index.range_search(&[50.9], 5.0, &options)?;
 /// assert_eq!(near.row(0).0, [50, 52]);
+/// let options = SearchOptions::new().filter_by(&|id| id % 10 == 0);
+/// assert_eq!(index.search_with(&[50.9], 2, &options)?.ids, [50, 60]);
+/// assert_eq!(index.search_with(&[50.9], 2, &options.radius(50.0))?.ids, [50, warpann::NONE]);
 /// # Ok::<(), warpann::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct SearchOptions<'a> {
     /// Number of lists to search for each query; unless set, the number stored in the index
     /// ([`IvfIndex::probes`](crate::IvfIndex::probes)). A number above the number of lists means all lists.
     pub probes: Option<usize>,
-    /// The vectors that the search may return, one bit for each in the order of ids; unless set, all. See [`Bitset`];
-    /// [`FlatIndex::filter`](crate::FlatIndex::filter) and [`IvfIndex::filter`](crate::IvfIndex::filter) make one.
+    /// The vectors that the search may return; unless set, all.
     ///
     /// Options with a filter cannot be serialised, because a filter belongs to an index in memory.
     #[cfg_attr(
         feature = "serde",
         serde(skip_deserializing, skip_serializing_if = "Option::is_none", serialize_with = "no_filter")
     )]
-    pub filter: Option<&'a Bitset>,
+    pub filter: Option<Filter<'a>>,
     /// Whether a search under a filter may read more lists than `probes`; true unless set to false. It then reads about as many lists as hold
     /// as many accepted vectors as `probes` lists hold vectors, and more for each query that has fewer than k results: at the end every
     /// query has k results, or all that the filter accepts. The recall is about that of a search without filter, and the time grows with
-    /// the lists. Of no effect without a filter, and for [`IvfIndex::range_search`](crate::IvfIndex::range_search), whose recall does not
+    /// the lists. If the filter accepts few vectors, the search compares them all instead of reading lists: from 8 vectors of lists for each accepted
+    /// one on, or 32 for encodings that keep codes. Its results are then those of all lists. Of no effect without a filter, and for [`IvfIndex::range_search`](crate::IvfIndex::range_search), whose recall does not
     /// depend on a filter.
     pub widen: bool,
     /// The order in which lists are read; results do not depend on it.
@@ -76,17 +79,38 @@ pub struct SearchOptions<'a> {
     /// Number of vectors that a walk in a graph keeps, at least k; unless set, the number that the index stores
     /// ([`GraphIndex::beam`](crate::GraphIndex::beam)). A wider beam finds more of the true neighbours and takes longer.
     pub beam: Option<usize>,
+    /// Number of candidates for each of the k results of [`IvfIndex::search_refined`](crate::IvfIndex::search_refined), at least 1; 4 unless set.
+    /// Of no effect for searches without a refiner.
+    pub refine: usize,
+    /// The largest distance of a neighbour (similarity: the smallest); unless set, none. The row of a query ends with
+    /// [`NONE`](crate::NONE) where its neighbours are farther. It is the distance that the search returns: squared under
+    /// [`Metric::L2`](crate::Metric::L2). The search reads as much as without it. Of no effect for a range search, whose radius is an argument.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
+    pub radius: Option<f32>,
 }
+
+/// Radii are equal if they have the same bits.
+impl PartialEq for SearchOptions<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |options: &Self| {
+            let &Self { probes, filter: _, widen, scan, beam, refine, radius } = options;
+            (probes, widen, scan, beam, refine, radius.map(f32::to_bits))
+        };
+        parts(self) == parts(other) && self.filter == other.filter
+    }
+}
+
+impl Eq for SearchOptions<'_> {}
 
 impl Default for SearchOptions<'_> {
     fn default() -> Self {
-        Self { probes: None, filter: None, widen: true, scan: Scan::Auto, beam: None }
+        Self { probes: None, filter: None, widen: true, scan: Scan::Auto, beam: None, refine: 4, radius: None }
     }
 }
 
 /// Refuses to serialise a filter.
 #[cfg(feature = "serde")]
-fn no_filter<S: serde::Serializer>(_: &Option<&Bitset>, _: S) -> Result<S::Ok, S::Error> {
+fn no_filter<S: serde::Serializer>(_: &Option<Filter<'_>>, _: S) -> Result<S::Ok, S::Error> {
     Err(serde::ser::Error::custom("a filter belongs to an index in memory and cannot be serialised"))
 }
 
@@ -103,10 +127,25 @@ impl<'a> SearchOptions<'a> {
         self
     }
 
-    /// Sets the vectors that the search may return; `None` means all.
-    pub fn filter(mut self, filter: impl Into<Option<&'a Bitset>>) -> Self {
+    /// Sets the vectors that the search may return: a [`Filter`], or a reference to a [`Bitset`](crate::Bitset). `None` means all.
+    pub fn filter(mut self, filter: impl Into<Option<Filter<'a>>>) -> Self {
         self.filter = filter.into();
         self
+    }
+
+    /// Lets the search return only vectors with these ids: [`Filter::Ids`].
+    pub fn filter_ids(self, ids: &'a [u64]) -> Self {
+        self.filter(Filter::Ids(ids))
+    }
+
+    /// Lets the search return no vector with one of these ids: [`Filter::Except`].
+    pub fn filter_except(self, ids: &'a [u64]) -> Self {
+        self.filter(Filter::Except(ids))
+    }
+
+    /// Lets the search return only vectors whose ids the function accepts: [`Filter::Function`].
+    pub fn filter_by(self, accepts: &'a (dyn Fn(u64) -> bool + Sync)) -> Self {
+        self.filter(Filter::Function(accepts))
     }
 
     /// Sets whether a search under a filter may read more lists than `probes`.
@@ -125,5 +164,25 @@ impl<'a> SearchOptions<'a> {
     pub fn beam(mut self, beam: impl Into<Option<usize>>) -> Self {
         self.beam = beam.into();
         self
+    }
+
+    /// Sets the number of candidates for each result of a refined search.
+    pub fn refine(mut self, candidates: usize) -> Self {
+        self.refine = candidates;
+        self
+    }
+
+    /// Sets the largest distance of a neighbour (similarity: the smallest); `None` means any distance.
+    pub fn radius(mut self, radius: impl Into<Option<f32>>) -> Self {
+        self.radius = radius.into();
+        self
+    }
+
+    /// Checks the radius.
+    ///
+    /// # Errors
+    /// [`Error::BadRadius`] for NaN.
+    pub(crate) fn check_radius(&self) -> Result<()> {
+        if self.radius.is_some_and(f32::is_nan) { Err(Error::BadRadius) } else { Ok(()) }
     }
 }

@@ -22,7 +22,7 @@ use warpann::kmeans::{Clustering, KMeans};
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
 use warpann::select::{Best, Rows, select_k};
 use warpann::sort::sort_pairs;
-use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, Neighbors, Placement, ShiftedIndex, io};
+use warpann::{Device, Error, Filter, FlatIndex, IvfIndex, Metric, Neighbors, Placement, ShiftedIndex, io};
 
 use crate::data::Random;
 use crate::runner::Outcome;
@@ -241,9 +241,9 @@ fn ivf_base(device: Device) -> Vec<f32> {
 /// All kinds of search.
 fn ivf_answer(index: &IvfIndex, queries: &[f32]) -> Result<Answer, Error> {
     let filter = index.filter(|id| id % 3 != 0);
-    let options = |filter| SearchOptions::new().probes(3).filter(filter).widen(false);
+    let options = |filter: Option<_>| SearchOptions::new().probes(3).filter(filter).widen(false);
     let mut answer = neighbours(&index.search_with(queries, 5, &options(None))?);
-    answer.extend(neighbours(&index.search_with(queries, 5, &options(Some(&filter)))?));
+    answer.extend(neighbours(&index.search_with(queries, 5, &options(Some(Filter::Bits(&filter))))?));
     answer.extend(ranges(&index.range_search(queries, 0.8, &options(None))?));
     Ok(answer)
 }

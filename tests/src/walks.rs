@@ -1,7 +1,7 @@
 //! Walks of graph indexes: a device returns what the CPU returns, to the bit. What walks find is tested on the CPU, in warpann's unit tests.
 
 use half::{bf16, f16};
-use warpann::{Device, Element, GraphIndex, Metric, SearchOptions};
+use warpann::{Device, Element, Filter, GraphIndex, Metric, SearchOptions};
 
 use crate::data::{Component, Random};
 use crate::runner::Outcome;
@@ -72,7 +72,7 @@ fn walks<T: Component>(device: Device, metric: Metric, dim: usize, degree: usize
         (10, 600, true),
     ];
     for &(k, beam, filtered) in &searches[..by_device(device, 3, searches.len())] {
-        let options = SearchOptions::new().beam(beam).filter(filtered.then_some(&filter));
+        let options = SearchOptions::new().beam(beam).filter(filtered.then_some(Filter::Bits(&filter)));
         let expected = on_cpu.search_with(&queries, k, &options).map_err(text)?;
         let found = on_device.search_with(&queries, k, &options).map_err(text)?;
         same(&format!("k = {k}, beam {beam}, filtered: {filtered}"), &expected, &found)?;

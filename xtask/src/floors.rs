@@ -47,8 +47,10 @@ const HOST: [Room; 21] = [
         holds: &[
             "serialised",
             "bitset",
+            "filter",
             "ids",
             "search_options",
+            "search_statistics",
             "names",
             "events",
             "element",

@@ -24,6 +24,7 @@ use crate::device::lanes::Lanes;
 use crate::device::open::open;
 use crate::device::runtime::Runtime;
 use crate::ids::row_ids::RowIds;
+use crate::neighbors::cut_off;
 use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
@@ -31,7 +32,7 @@ use crate::validate::{check_dim, check_results};
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{
     Bitset, Device, Element, ElementType, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result,
-    SearchOptions, host_memory,
+    SearchOptions, SearchStatistics, host_memory,
 };
 
 /// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`] keeps their ids. The caller has
@@ -313,7 +314,8 @@ impl<T: Element> FlatIndex<T> {
         self.search_with(queries, k, &SearchOptions::new())
     }
 
-    /// As [`search`](Self::search), with options. Of these, only [`SearchOptions::filter`] has an effect: an exact search reads no lists.
+    /// As [`search`](Self::search), with options. Of these, only [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect: an exact
+    /// search reads no lists.
     /// Under a filter, the results are the `k` nearest of the vectors that it accepts, or all of them if they are fewer. The cost falls with
     /// the number of accepted vectors.
     ///
@@ -331,13 +333,47 @@ impl<T: Element> FlatIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
+    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::BadRadius`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+        Ok(self.search_among(queries, k, options)?.0)
+    }
+
+    /// As [`search_with`](Self::search_with), and says what the search did. Counting the accepted vectors takes O(len / 64).
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with).
+    pub fn search_with_statistics(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+    ) -> Result<(Neighbors, SearchStatistics)> {
+        let (found, among) = self.search_among(queries, k, options)?;
+        let mut statistics = SearchStatistics {
+            queries: found.queries() as u64,
+            accepted: among.map_or(self.len(), |among| among.count_ones()) as u64,
+            ..SearchStatistics::default()
+        };
+        if found.queries() > 0 && !self.is_empty() {
+            statistics.compared_all(found.queries());
+        }
+        Ok((found, statistics))
+    }
+
+    /// The results, and the rows among which they are the best.
+    fn search_among<'a>(
+        &'a self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'a>,
+    ) -> Result<(Neighbors, Option<Cow<'a, Bitset>>)> {
         let count = self.check_search(queries, k)?;
+        options.check_radius()?;
         let among = self.among(options)?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
         self.search_checked(queries, k, among.as_deref(), &mut found.ids, &mut found.distances)?;
-        Ok(found)
+        cut_off(self.metric(), options.radius, k, &mut found.ids, &mut found.distances);
+        Ok((found, among))
     }
 
     /// As [`search`](Self::search), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
@@ -410,7 +446,7 @@ impl<T: Element> FlatIndex<T> {
         let live = self.rows.live();
         let Some(filter) = options.filter else { return Ok(live.map(Cow::Borrowed)) };
         filter.check(self.len(), || self.rows.stamp())?;
-        Ok(Some(self.rows.accepted(filter)))
+        self.rows.accepted(filter).map(Some)
     }
 
     /// The ids of the rows, for an index that adds to the rows.
@@ -445,7 +481,7 @@ impl<T: Element> FlatIndex<T> {
 
     /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
     /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another
-    /// index with the same ids accepts it too. O(len).
+    /// index with the same ids accepts it too. [`Filter`](crate::Filter) has other forms, which are never stale. O(len).
     pub fn filter(&self, mut keep: impl FnMut(u64) -> bool) -> Bitset {
         let bits: Bitset = self.rows.live_rows().map(|row| keep(self.rows.id(row))).collect();
         bits.for_ids(self.rows.stamp())

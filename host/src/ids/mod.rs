@@ -1,5 +1,6 @@
 //! Sets of ids that callers choose, and the ids of the rows of an index.
 
+mod accepted;
 pub(crate) mod row_ids;
 
 use crate::parallel::{Loop, ParallelSlice};

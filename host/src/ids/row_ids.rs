@@ -8,7 +8,6 @@
 //!
 //! Without ids of the caller's and without removals the id of a row is its number, and nothing is stored.
 
-use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use super::stamp;
@@ -136,11 +135,6 @@ impl RowIds {
                 sum = sum.wrapping_add(stamp(&ids));
             }
         })
-    }
-
-    /// The rows of the vectors that a filter accepts, whose bit r stands for the vector with the r-th id.
-    pub(crate) fn accepted<'a>(&self, filter: &'a Bitset) -> Cow<'a, Bitset> {
-        self.live.as_ref().map_or(Cow::Borrowed(filter), |live| Cow::Owned(filter.spread(live)))
     }
 
     /// Replaces row numbers in results by ids.

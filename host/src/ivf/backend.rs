@@ -155,6 +155,17 @@ impl SearchRequest<'_> {
     }
 }
 
+/// An exact search of rows that belong to no image.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowSearch<'a> {
+    /// The metric of canonical distances.
+    pub(crate) metric: Metric,
+    /// The rows, of f32. At least one.
+    pub(crate) rows: VectorSlice<'a>,
+    /// The queries, of f32, finite, transformed as the rows are.
+    pub(crate) queries: VectorSlice<'a>,
+}
+
 /// The operations of a device for an inverted file. Arguments were checked: at least one query, all whole; k ≥ 1. If a query is not finite,
 /// the device returns [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results unchanged.
 pub(crate) trait IvfBackend: Send + Sync {
@@ -172,6 +183,10 @@ pub(crate) trait IvfBackend: Send + Sync {
     /// Finds all vectors of the probed lists whose canonical distance is at most `radius` (similarity: at least), which is not NaN. The
     /// results of each query are best first, equal distances by lower id.
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors>;
+
+    /// Fills `ids` and `distances` (queries × k, both) with the numbers of the k best rows by (canonical distance, lower number), and the
+    /// remaining slots with [`NONE`](crate::NONE) and the worst distance.
+    fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
 
     /// A description of the device.
     fn describe(&self) -> String;

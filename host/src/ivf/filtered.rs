@@ -10,11 +10,14 @@
 //! 2. While a query has fewer than k results, and fewer than the filter accepts, and lists are left: search again for these queries, in
 //!    [`STEP`] times as many lists.
 //!
+//! A pass that would read many vectors for each accepted one compares the accepted vectors instead (`gathered.rs`), which is a search of
+//! all lists. Without leave to read more lists than `probes`, none of this happens, unless `probes` are all lists.
+//!
 //! Each pass is an ordinary search, so the results are those of a search with the last number of probes: they have the same bits on every
 //! device. A query that needs no second pass is not searched again.
 //!
 //! # Cost
-//! The lists read grow by 1/s. The filter is tested before a distance is computed, so the number of distances stays about the same. A query
+//! The lists read grow by 1/s, until the accepted vectors are compared instead. The filter is tested before a distance is computed, so the number of distances stays about the same. A query
 //! is searched at most 1 + log₄(lists / probes) times, and the lists of the last pass are more than half of all.
 //!
 //! # Recall
@@ -28,9 +31,10 @@
 //! With 2 probes the first two columns are .879 and .979. So probes / s lists are more than the recall without filter needs.
 
 use super::backend::{SearchRequest, View};
+use super::gathered::piece_rows;
 use super::{Bitset, IvfIndex};
 use crate::vectors::VectorSlice;
-use crate::{Element, NONE, Neighbors, Result, host_memory};
+use crate::{Element, NONE, Neighbors, Result, SearchStatistics, host_memory};
 
 /// The factor by which the lists of a further pass grow.
 const STEP: usize = 4;
@@ -46,22 +50,31 @@ fn probes_under_filter(probes: usize, lists: usize, accepted: usize, vectors: us
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// Searches under `filter` in as many lists as it needs. `queries` are the queries of `request`. `ids` and `distances` have k slots for
-    /// each, and change only if the search succeeds.
-    pub(super) fn search_widened(
+    /// Searches under `filter` in as many lists as it needs, or among the accepted vectors. `queries` are the queries of `request`. Notes the passes in `statistics`. `ids` and
+    /// `distances` have k slots for each. They stay as they are if a query is not finite.
+    pub(super) fn search_filtered(
         &self,
         view: &View<'_>,
         (request, queries): (&SearchRequest<'_>, &[T]),
         filter: &Bitset,
         k: usize,
-        ids: &mut [u64],
-        distances: &mut [f32],
+        (ids, distances): (&mut [u64], &mut [f32]),
+        statistics: &mut SearchStatistics,
     ) -> Result<()> {
         let accepted = filter.count_ones();
+        let gather = |request: &SearchRequest<'_>, ids: &mut [u64], distances: &mut [f32]| {
+            let rows = piece_rows(self.dim(), self.settings.budget);
+            view.search_gathered(&*self.backend, request, (filter, rows), k, ids, distances)
+        };
         let wanted = k.min(accepted);
         let mut probes = probes_under_filter(request.probes, self.lists(), accepted, self.len());
+        if view.should_gather(accepted, probes) {
+            statistics.compared_all(request.queries.len());
+            return gather(request, ids, distances);
+        }
         let mut found = Neighbors::none(self.metric(), request.queries.len(), k)?;
         let first = SearchRequest { probes, ..*request };
+        statistics.read_lists(request.queries.len(), probes, self.lists());
         self.backend.search(view, &first, k, &mut found.ids, &mut found.distances)?;
 
         let is_short = |row: &[u64]| wanted > 0 && row[wanted - 1] == NONE;
@@ -73,7 +86,13 @@ impl<T: Element> IvfIndex<T> {
             short.iter().for_each(|query| again.extend_from_slice(&queries[query * self.dim()..][..self.dim()]));
             let mut more = Neighbors::none(self.metric(), short.len(), k)?;
             let wider = SearchRequest { queries: VectorSlice::of(&again, self.dim()), probes, ..*request };
-            self.backend.search(view, &wider, k, &mut more.ids, &mut more.distances)?;
+            if view.should_gather(accepted, probes) {
+                statistics.compared_all(short.len());
+                gather(&wider, &mut more.ids, &mut more.distances)?;
+            } else {
+                statistics.read_lists(short.len(), probes, self.lists());
+                self.backend.search(view, &wider, k, &mut more.ids, &mut more.distances)?;
+            }
             let mut rows = more.ids.chunks_exact(k).zip(more.distances.chunks_exact(k));
             short.retain(|&query| {
                 let Some((ids, distances)) = rows.next() else { return false };

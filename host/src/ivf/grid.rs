@@ -4,7 +4,7 @@
 //! ([`View::part`](crate::ivf::View)). Ids, ranks and filters are those of the whole index. Every query probes the same lists on every
 //! shard, so all shards have equal work, even if some lists are popular.
 
-use super::{IvfBackend, SearchRequest, View};
+use super::{IvfBackend, RowSearch, SearchRequest, View};
 use crate::flat::grid as flat;
 use crate::neighbors::RangeNeighbors;
 use crate::shards::{Grid, Part, check_queries, merge, merge_ranges};
@@ -77,6 +77,17 @@ impl IvfBackend for IvfGrid {
             Ok((part.queries, self.grid.judge(part.place, found)?))
         });
         merge_ranges(metric, count, &done.into_iter().collect::<Result<Vec<_>>>()?)
+    }
+
+    /// Any device can search the rows. Those of the first shard do.
+    fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let parts = self.grid.parts(0, search.queries.len())?;
+        let done = at_once(flat::jobs_of(0, parts, k, ids, distances), |(_, part, ids, distances)| {
+            let search = RowSearch { queries: search.queries.part(part.queries.clone()), ..search };
+            let found = self.grid.places[part.place].backend.search_rows(search, k, ids, distances);
+            self.grid.judge(part.place, found)
+        });
+        done.into_iter().collect()
     }
 
     fn describe(&self) -> String {

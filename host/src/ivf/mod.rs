@@ -33,6 +33,7 @@ mod cpu;
 mod encoding;
 mod file;
 mod filtered;
+mod gathered;
 mod gpu;
 pub(crate) mod grid;
 mod lists;
@@ -45,7 +46,7 @@ mod update;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-pub(crate) use self::backend::{IvfBackend, SearchRequest, View};
+pub(crate) use self::backend::{IvfBackend, RowSearch, SearchRequest, View};
 use self::encoding::Codec;
 pub use self::encoding::Encoding;
 pub use self::file::IndexInfo;
@@ -402,7 +403,7 @@ impl<T: Element> IvfIndex<T> {
 
     /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
     /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another
-    /// index with the same ids accepts it too. O(len).
+    /// index with the same ids accepts it too. [`Filter`](crate::Filter) has other forms, which are never stale. O(len).
     pub fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
         self.ids().into_iter().map(keep).collect::<Bitset>().for_ids(self.lists.stamp())
     }

@@ -9,7 +9,8 @@ use crate::validate::{check_dim, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
 /// Ranks candidates by the original vectors of an index: of the results of a search in compressed codes, it makes results as exact as those
-/// of an exact search among the same candidates.
+/// of an exact search among the same candidates. [`IvfIndex::search_refined`](crate::IvfIndex::search_refined) finds candidates and ranks them in one
+/// call.
 ///
 /// It works on the CPU, on whichever device the index is. The candidates of a query are few, and copying their vectors to a device takes
 /// longer than computing the distances.
@@ -62,6 +63,17 @@ impl<'a, T: Element> Refiner<'a, T> {
         let mut rows = host_memory::collected_in_parallel(ids.par_iter().map(|&id| id).zip(turns(0..count)))?;
         rows.par_sort_unstable();
         Ok(Self { rows: Some(rows), ..self })
+    }
+
+    /// Checks that these are vectors for an index of this dimension and metric.
+    pub(super) fn check_for(&self, dim: usize, metric: Metric) -> Result<()> {
+        if self.dim != dim {
+            return Err(Error::WrongDimension { expected: dim, actual: self.dim });
+        }
+        if self.metric != metric {
+            return Err(Error::WrongMetric { expected: metric, actual: self.metric });
+        }
+        Ok(())
     }
 
     /// Finds the `k` best of each query's candidates by (canonical distance from the original vector, lower id). `queries` holds one vector

@@ -4,7 +4,7 @@ use test_random::Random;
 
 use super::*;
 use crate::generate::Generator;
-use crate::{FlatIndex, Input, NONE, Neighbors};
+use crate::{Filter, FlatIndex, Input, NONE, Neighbors};
 
 /// Whole numbers from -8 to 7, so that distances tie.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -52,7 +52,8 @@ fn many_queries_with_few_probes_find_what_each_finds_alone() {
             index.add(&base).unwrap();
             let every_third = index.filter(|id| id % 3 == 0);
             for (probes, filter) in [(1, None), (1, Some(&every_third)), (2, None)] {
-                let options = |scan| SearchOptions::new().probes(probes).filter(filter).widen(false).scan(scan);
+                let options =
+                    |scan| SearchOptions::new().probes(probes).filter(filter.map(Filter::Bits)).widen(false).scan(scan);
                 let alone = index.search_with(&queries, k, &options(Scan::QueryMajor)).unwrap();
                 let radius = alone.distances[k - 1];
                 let ball = index.range_search(&queries, radius, &options(Scan::QueryMajor)).unwrap();
@@ -361,6 +362,67 @@ fn refining_refuses_what_it_cannot_do() {
     assert!(matches!(error, Error::NotFinite { input: Input::Base, row: 1, column: 0, .. }), "{error}");
     let error = refiner.refine(&[f32::NAN], &rough(&[0]), 2).unwrap_err();
     assert!(matches!(error, Error::NotFinite { input: Input::Queries, row: 0, .. }), "{error}");
+}
+
+/// A refined search finds, of the candidates of its codes, the nearest by the original vectors: the reference ranks the candidates itself.
+#[test]
+fn a_refined_search_ranks_its_candidates_by_the_original_vectors() {
+    let (dim, n, k) = (6, 900, 5);
+    let (base, queries) = (numbers(n * dim, 5), numbers(20 * dim, 6));
+    let ids: Vec<u64> = (0..n as u64).map(|row| 2 * row + 10).collect();
+    let pq = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
+    for place in ["cpu", "emulator", "cpu+cpu"] {
+        let builder = IvfIndex::<f32>::builder(dim, 6).encoding(pq).iterations(2);
+        let mut index = builder.device(place.parse::<Placement>().unwrap()).build().unwrap();
+        index.train(&base).unwrap();
+        index.add_with_ids(&base, &ids).unwrap();
+        let refiner = Refiner::new(Metric::L2, dim, &base).unwrap().with_ids(&ids).unwrap();
+        let thirds = |id: u64| id.is_multiple_of(3);
+        for (refine, radius) in [(1, None), (8, None), (8, Some(60.0)), (300, Some(200.0))] {
+            let options = SearchOptions::new().probes(3).filter_by(&thirds);
+            let rough = index.search_with(&queries, k * refine, &options).unwrap();
+            let refined = options.refine(refine).radius(radius);
+            let (found, statistics) = index.search_refined(&queries, k, &refined, &refiner).unwrap();
+            let candidates = rough.ids.iter().filter(|&&id| id != NONE).count();
+            assert_eq!(statistics.refined, candidates as u64);
+            for ((ids, distances), (candidates, query)) in
+                found.rows().zip(rough.ids.chunks_exact(k * refine).zip(queries.chunks_exact(dim)))
+            {
+                let of_id = |id: u64| &base[(id as usize - 10) / 2 * dim..][..dim];
+                let distance = |id: u64| of_id(id).iter().zip(query).map(|(x, y)| (x - y).powi(2)).sum::<f32>();
+                let some = candidates.iter().filter(|&&id| id != NONE).map(|&id| (distance(id) as u32, id));
+                let mut expected: Vec<(u32, u64)> = some.collect();
+                expected.retain(|&(distance, id)| thirds(id) && radius.is_none_or(|radius| distance as f32 <= radius));
+                expected.sort_unstable();
+                expected.truncate(k);
+                let pairs = distances.iter().map(|&distance| distance as u32).zip(ids.iter().copied());
+                assert!(pairs.take_while(|&(_, id)| id != NONE).eq(expected), "{place}, {refine}, {radius:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refined_search_refuses_other_vectors() {
+    let base = numbers(60, 1);
+    let mut index = IvfIndex::<f32>::builder(2, 3).device(Device::Cpu).build().unwrap();
+    index.train(&base).unwrap();
+    index.add(&base).unwrap();
+    let refused = |metric, dim, base: &[f32], k, options: &SearchOptions<'_>| {
+        let refiner = Refiner::new(metric, dim, base).unwrap();
+        index.search_refined(&[1.0, 2.0], k, options, &refiner).unwrap_err()
+    };
+    let options = SearchOptions::new().probes(3);
+    let error = refused(Metric::L2, 3, &base, 1, &options);
+    assert!(matches!(error, Error::WrongDimension { expected: 2, actual: 3 }), "{error}");
+    let error = refused(Metric::Cosine, 2, &base, 1, &options);
+    assert!(matches!(error, Error::WrongMetric { expected: Metric::L2, actual: Metric::Cosine }), "{error}");
+    assert!(matches!(refused(Metric::L2, 2, &base, 1, &options.refine(0)), Error::ZeroRefine));
+    assert!(matches!(refused(Metric::L2, 2, &base, 0, &options), Error::ZeroK));
+    assert!(matches!(refused(Metric::L2, 2, &base, usize::MAX, &options), Error::ResultTooLarge { .. }));
+    assert!(matches!(refused(Metric::L2, 2, &base, 1, &options.radius(f32::NAN)), Error::BadRadius));
+    let error = refused(Metric::L2, 2, &base[..20], 30, &options);
+    assert!(matches!(error, Error::UnknownId { len: 10, .. }), "{error}");
 }
 
 /// The place of an encoding in the table of readers never changes, because files contain it.

@@ -85,6 +85,18 @@ impl Neighbors {
     }
 }
 
+/// Empties the slots of neighbours that are farther than `radius`, if there is one. Rows have `k` slots and are sorted. O(rows · log k), and the
+/// slots that are emptied.
+pub(crate) fn cut_off(metric: Metric, radius: Option<f32>, k: usize, ids: &mut [u64], distances: &mut [f32]) {
+    let Some(radius) = radius else { return };
+    let rows = ids.par_chunks_exact_mut(k).zip(distances.par_chunks_exact_mut(k));
+    rows.with_min_len(1 << 10).for_each(|(ids, distances)| {
+        let kept = distances.partition_point(|&distance| metric.within(distance, radius));
+        ids[kept..].fill(NONE);
+        distances[kept..].fill(metric.worst());
+    });
+}
+
 /// The results of a range search: for each query any number of vectors, best first, equal distances by lower id.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

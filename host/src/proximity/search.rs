@@ -7,12 +7,15 @@ use super::links::Links;
 use super::walk::{Walker, node_of};
 use crate::ivf::recall;
 use crate::ivf::tune::smallest;
+use crate::neighbors::cut_off;
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
 use crate::validate::check_results;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Bitset, Element, Error, Metric, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, events};
+use crate::{
+    Bitset, Element, Error, Metric, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, SearchStatistics, events,
+};
 
 /// Smallest width of a beam. Narrower ones save little time.
 const LEAST_BEAM: usize = 16;
@@ -39,20 +42,34 @@ impl<T: Element> GraphIndex<T> {
     }
 
     /// Finds about the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by lower id.
-    /// Of the options, [`SearchOptions::beam`] and [`SearchOptions::filter`] have an effect. Distances are the canonical ones of the vectors that are
-    /// returned; a true neighbour may be missing. A row ends in [`NONE`] only if the index, or the filter, has fewer than `k` vectors.
+    /// Of the options, [`SearchOptions::beam`], [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect. Distances are the canonical
+    /// ones of the vectors that are returned; a true neighbour may be missing. A row ends in [`NONE`] only if the index, the filter or the radius
+    /// has fewer than `k` vectors.
     ///
     /// If few vectors can be results, the search compares all of them and misses none: see
     /// [`GraphIndexBuilder::exact_ratio`](super::GraphIndexBuilder::exact_ratio).
     ///
     /// # Errors
     /// [`Error::ZeroK`], [`Error::ZeroBeam`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::WrongFilterLength`],
-    /// [`Error::StaleFilter`], [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], and those of [`FlatIndex::search`](crate::FlatIndex::search).
+    /// [`Error::StaleFilter`], [`Error::BadRadius`], [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], and those of [`FlatIndex::search`](crate::FlatIndex::search).
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+        Ok(self.search_with_statistics(queries, k, options)?.0)
+    }
+
+    /// As [`search_with`](Self::search_with), and says what the search did.
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with).
+    pub fn search_with_statistics(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+    ) -> Result<(Neighbors, SearchStatistics)> {
         let count = self.flat.check_search(queries, k)?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
-        self.search_checked(queries, k, options, &mut found.ids, &mut found.distances)?;
-        Ok(found)
+        let statistics = self.search_checked(queries, k, options, &mut found.ids, &mut found.distances)?;
+        Ok((found, statistics))
     }
 
     /// As [`search_with`](Self::search_with), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
@@ -69,7 +86,7 @@ impl<T: Element> GraphIndex<T> {
     ) -> Result<()> {
         let count = self.flat.check_search(queries, k)?;
         check_results(count, k, ids, distances)?;
-        self.search_checked(queries, k, options, ids, distances)
+        self.search_checked(queries, k, options, ids, distances).map(drop)
     }
 
     fn search_checked(
@@ -79,11 +96,12 @@ impl<T: Element> GraphIndex<T> {
         options: &SearchOptions<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
-    ) -> Result<()> {
+    ) -> Result<SearchStatistics> {
         let beam = options.beam.unwrap_or_else(|| self.beam().max(k.saturating_mul(2)));
         if beam == 0 {
             return Err(Error::ZeroBeam);
         }
+        options.check_radius()?;
         let among = self.flat.among(options)?;
         let among = among.as_deref();
         let rows = self.flat.row_ids().rows();
@@ -91,17 +109,30 @@ impl<T: Element> GraphIndex<T> {
         // Of the nodes of a beam, about as large a share is accepted as of all rows.
         let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
         let (count, dim) = (queries.len() / self.dim(), self.dim());
+        let mut statistics =
+            SearchStatistics { queries: count as u64, accepted: accepted as u64, ..SearchStatistics::default() };
         let Some(links) = self.links.as_ref().filter(|_| accepted > self.exact_ratio().saturating_mul(width)) else {
             events::path("graph search", || self.device(), "exact", count);
-            return self.flat.search_checked(queries, k, among, ids, distances);
+            if count > 0 && !self.is_empty() {
+                statistics.compared_all(count);
+            }
+            self.flat.search_checked(queries, k, among, ids, distances)?;
+            cut_off(self.metric(), options.radius, k, ids, distances);
+            return Ok(statistics);
         };
         let rows = VectorSlice::of(self.rows(), dim);
         let walk = Walk { distance: self.walk_distance(), metric: self.metric(), rows, links, width, among };
         let vectors = VectorSlice::of(queries, dim);
         self.walk_all(&walk, vectors, k, ids, distances)?;
+        if count > 0 {
+            statistics.walked(width);
+        }
         // A walk finds too few where the accepted vectors lie far from the query.
         let wanted = k.min(accepted);
         let again: Vec<usize> = (0..count).filter(|query| ids[query * k + wanted - 1] == NONE).collect();
+        if !again.is_empty() {
+            statistics.compared_all(again.len());
+        }
         search_again(vectors, &again, k, (ids, distances), |queries, ids, distances| {
             events::path("graph search", || self.device(), "exact, because a walk found too few", queries.len());
             self.flat.search_checked(queries.components(), k, among, ids, distances)
@@ -113,7 +144,8 @@ impl<T: Element> GraphIndex<T> {
                 self.flat.row_ids().name(ids);
             }
         }
-        Ok(())
+        cut_off(self.metric(), options.radius, k, ids, distances);
+        Ok(statistics)
     }
 
     /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the CPU.

@@ -8,7 +8,7 @@ use crate::flat::FlatBackend;
 use crate::flat::cpu::FlatCpu;
 use crate::flat::grid::FlatGrid;
 use crate::ivf::grid::IvfGrid;
-use crate::ivf::{IvfBackend, IvfIndex, SearchOptions, SearchRequest, View};
+use crate::ivf::{IvfBackend, IvfIndex, RowSearch, SearchOptions, SearchRequest, View};
 use crate::neighbors::RangeNeighbors;
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Bitset, FlatIndex, Metric, NONE};
@@ -98,6 +98,11 @@ impl IvfBackend for Failing<dyn IvfBackend> {
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
         self.work()?;
         self.inner.range_search(view, request, radius)
+    }
+
+    fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        self.work()?;
+        self.inner.search_rows(search, k, ids, distances)
     }
 
     fn describe(&self) -> String {

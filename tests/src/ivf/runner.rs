@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
-use warpann::{Device, ElementType, Metric, Neighbors, Placement};
+use warpann::{Device, ElementType, Filter, Metric, Neighbors, Placement};
 
 use super::cases::{Ids, IvfCase};
 use super::reference::{Contents, Kept, Model};
@@ -148,7 +148,8 @@ fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Place
             .is_none_or(|percent| id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 < (u64::from(percent) << 32) / 100)
     };
     let filter: Option<Bitset> = case.allowed.map(|_| index.filter(allowed));
-    let options = SearchOptions::new().probes(probes).filter(filter.as_ref()).widen(false).scan(case.scan);
+    let options =
+        SearchOptions::new().probes(probes).filter(filter.as_ref().map(Filter::Bits)).widen(false).scan(case.scan);
     let ranked: Vec<Vec<(u64, f32)>> =
         vectors.exact_queries.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
     compare(&index, &ranked, &vectors.queries, k, &options)?;

@@ -2,7 +2,7 @@
 
 use half::f16;
 use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Refiner, SearchOptions};
-use warpann::{Device, Error, Metric, NONE, Neighbors};
+use warpann::{Device, Error, Filter, Metric, NONE, Neighbors};
 
 use super::cases::Ids;
 use super::reference::Contents;
@@ -72,7 +72,7 @@ fn verify(index: &IvfIndex, contents: &Contents, vectors: &Vectors<f32>) -> Outc
     }
     let odd = |id: u64| id % 2 == 1;
     let filter = index.filter(odd);
-    for (filter, all) in [(None, true), (Some(&filter), false)] {
+    for (filter, all) in [(None, true), (Some(Filter::Bits(&filter)), false)] {
         let options = SearchOptions::new().probes(3).filter(filter).widen(false);
         let allowed = |id: u64| all || odd(id);
         check(index, contents, &vectors.queries, &vectors.exact_queries, 10, &options, allowed)?;

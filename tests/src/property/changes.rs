@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 
 use warpann::ivf::{Encoding, Scan};
 use warpann::{
-    Bitset, Device, ElementType, Error, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Placement, SearchOptions,
+    Bitset, Device, ElementType, Error, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Placement,
+    SearchOptions,
 };
 
 use crate::data::{Component, Random};
@@ -291,23 +292,40 @@ impl<I> Pair<I> {
             self.filter = Some((self.index.filter(|id| id % 7 <= remainder), ids, remainder));
         }
         let Some((filter, made_for, remainder)) = &self.filter else { return Ok(()) };
-        let filtered = random.once_in(2);
+        // Bits, ids, all except ids, or a function; the last three are never stale.
+        let form = random.below(8);
+        let (some, others): (Vec<u64>, Vec<u64>) =
+            (0..IDS as u64 + 9).chain(self.model.keys().copied()).partition(|id| id % 7 <= *remainder);
+        let accepts = |id: u64| id % 7 <= *remainder;
+        let filter = match form {
+            0 | 1 => Some(Filter::Bits(filter)),
+            2 => Some(Filter::Ids(&some)),
+            3 => Some(Filter::Except(&others)),
+            4 => Some(Filter::Function(&accepts)),
+            _ => None,
+        };
         let options = self.options.scan(random.pick(&[Scan::Auto, Scan::ListMajor, Scan::QueryMajor]));
-        let options = if filtered { options.filter(filter) } else { options };
+        let radius = random.once_in(4).then(|| random.below(120) as f32 - 10.0);
+        let options = options.filter(filter).radius(radius);
         let found = match self.index.search_with(&queries, k, &options) {
             Err(Error::StaleFilter { .. } | Error::WrongFilterLength { .. })
-                if filtered && !made_for.iter().eq(self.model.keys()) =>
+                if form < 2 && !made_for.iter().eq(self.model.keys()) =>
             {
                 return Ok(());
             }
             found => found.map_err(|error| error.to_string())?,
         };
         for (query, (ids, distances)) in queries.chunks(dim).zip(found.rows()) {
-            let mut expected = self.ranked(metric, &wide(query), |id| !filtered || id % 7 <= *remainder);
+            let mut expected = self.ranked(metric, &wide(query), |id| filter.is_none() || accepts(id));
+            if let Some(radius) = options.radius {
+                expected.retain(|&(_, distance)| {
+                    badness(metric, f32::from_bits(distance).into()) <= badness(metric, radius.into())
+                });
+            }
             expected.resize(k, (NO_ID, worst(metric).to_bits()));
             let found: Vec<(u64, u32)> = ids.iter().copied().zip(distances.iter().map(|d| d.to_bits())).collect();
             if found != expected {
-                return Err(format!("k = {k}, filter {filtered}: {found:?}, expected {expected:?}"));
+                return Err(format!("k = {k}, filter {filter:?}: {found:?}, expected {expected:?}"));
             }
         }
         Ok(())

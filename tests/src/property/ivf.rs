@@ -1,7 +1,7 @@
 //! Inverted files: a random program of additions, removals and merges, with searches between them, against the contents by definition.
 
 use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
-use warpann::{Device, ElementType, Error, Metric};
+use warpann::{Device, ElementType, Error, Filter, Metric};
 
 use super::vectors::{self, Form, VectorsShape};
 use super::work;
@@ -228,7 +228,8 @@ impl<T: Component> Program<'_, T> {
         let chosen =
             |id: u64| allowed.is_none_or(|percent| id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57 < percent * 128 / 100);
         let filter: Option<Bitset> = allowed.map(|_| self.index.filter(chosen));
-        let options = SearchOptions::new().probes(probes).filter(filter.as_ref()).widen(false).scan(scan);
+        let options =
+            SearchOptions::new().probes(probes).filter(filter.as_ref().map(Filter::Bits)).widen(false).scan(scan);
         check(&self.index, &self.contents, &self.vectors.queries, &self.vectors.exact_queries, k, &options, chosen)
     }
 

@@ -3,7 +3,7 @@
 
 use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
 use warpann::kmeans::KMeans;
-use warpann::{Device, Error, FlatIndex, Metric, NONE, Placement};
+use warpann::{Device, Error, Filter, FlatIndex, Metric, NONE, Placement};
 use warpann_tests::cases::{Size, VectorData, search_cases};
 use warpann_tests::data;
 use warpann_tests::ivf::cases::ivf_cases;
@@ -68,7 +68,9 @@ fn life(text: &str, n: usize, encoding: Encoding) {
     let loaded = IvfIndex::<f32>::load(&folder, placement(text), None).unwrap();
     std::fs::remove_file(&folder).unwrap();
     let even = one.filter(|id| id % 2 == 0);
-    for (k, probes, filter) in [(1, 1, None), (10, 3, Some(&even)), (n + 3, lists, None), (3, lists, Some(&even))] {
+    for (k, probes, filter) in
+        [(1, 1, None), (10, 3, Some(Filter::Bits(&even))), (n + 3, lists, None), (3, lists, Some(Filter::Bits(&even)))]
+    {
         let options = SearchOptions::new().probes(probes).filter(filter);
         let expected = one.search_with(&vectors.queries, k, &options).unwrap();
         let radius = expected.distances.iter().copied().filter(|d| d.is_finite()).fold(0.0, f32::max) / 2.0;

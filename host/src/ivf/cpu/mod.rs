@@ -64,7 +64,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use self::group::Group;
-use super::backend::{IvfBackend, SearchRequest, View};
+use super::backend::{IvfBackend, RowSearch, SearchRequest, View};
 use super::{Bitset, Scan};
 use crate::device::open::describe_cpu;
 use crate::flat::FlatBackend;
@@ -322,6 +322,13 @@ impl IvfBackend for IvfCpu {
         let (metric, directory) = (view.distance_metric(), view.directory());
         let found = self.run(view, &queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
         RangeNeighbors::of_rows(&found, |key| (directory.id(candidates::id(key)), candidates::distance(metric, key)))
+    }
+
+    fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let RowSearch { metric, rows, queries } = search;
+        let mut flat = FlatCpu::<f32>::with_isa(rows.dim(), metric, Some(self.budget), self.isa);
+        flat.add(rows)?;
+        flat.search(queries, k, None, ids, distances)
     }
 
     fn describe(&self) -> String {

@@ -238,7 +238,7 @@ impl<T: Element> Follower<T> {
         }
         let k = 12;
         let filter = index.filter(|id| id % 2 == 0);
-        let accepted = index.lists.accepted(&filter);
+        let accepted = index.lists.accepted((&filter).into()).unwrap();
         for (scan, filtered) in [(Scan::ListMajor, false), (Scan::QueryMajor, false), (Scan::Auto, true)] {
             let mut found = Neighbors::none(index.metric(), 3, k).unwrap();
             let request = SearchRequest {

@@ -29,10 +29,11 @@ pub(crate) use self::bytes::Bytes;
 pub(crate) use self::directory::{Address, Directory};
 pub(crate) use self::journal::Changes;
 use self::journal::Journal;
+use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
 use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::validate::{MAX_ROWS, check_rows};
-use crate::{Bitset, Error, Result, host_memory};
+use crate::{Bitset, Error, Filter, Result, host_memory};
 
 /// Up to this number of vectors are appended by the calling thread.
 const FEW: usize = 1 << 10;
@@ -202,6 +203,12 @@ impl Lists {
         }
     }
 
+    /// The list and the code of the vector of a rank.
+    pub(crate) fn code(&self, rank: u32) -> (usize, &[u8]) {
+        let Address { list, place } = self.directory().address(rank as usize);
+        (list as usize, &self.codes(list as usize)[place as usize * self.code_bytes..][..self.code_bytes])
+    }
+
     /// Where the vector with an id is. O(log len).
     pub(crate) fn find(&self, id: u64) -> Option<(usize, usize)> {
         // Ids above all others are most ids that are looked for before vectors are added. They need no directory.
@@ -223,9 +230,18 @@ impl Lists {
         ids.live_rows().map(|rank| ids.id(rank)).collect()
     }
 
-    /// The ranks of the vectors that a filter accepts, whose bit r stands for the vector with the r-th id.
-    pub(crate) fn accepted<'a>(&self, filter: &'a Bitset) -> Cow<'a, Bitset> {
-        self.directory.get().map_or(Cow::Borrowed(filter), |directory| directory.ids().accepted(filter))
+    /// The ranks of the vectors that a filter accepts. Makes the directory if the filter names ids that are not 0, 1, 2, ...
+    ///
+    /// # Errors
+    /// Those of [`Filter::check`]; [`Error::OutOfHostMemory`].
+    pub(crate) fn accepted<'a>(&self, filter: Filter<'a>) -> Result<Cow<'a, Bitset>> {
+        filter.check(self.len, || self.stamp)?;
+        match (self.directory.get(), filter) {
+            (Some(directory), _) => directory.ids().accepted(filter),
+            (None, Filter::Bits(bits)) => Ok(Cow::Borrowed(bits)),
+            (None, _) if self.ranks_are_ids() => RowIds::counting(self.len).accepted(filter),
+            (None, _) => self.directory().ids().accepted(filter),
+        }
     }
 
     /// The directory that maps ranks to ids; `None` if ranks and ids are equal.
