@@ -180,6 +180,11 @@ impl Bitset {
         Ok(Bitset { words: host_memory::with_room(bits.div_ceil(64))?, ..Bitset::default() })
     }
 
+    /// A copy of the bits, for the same ids.
+    pub(crate) fn copied(&self) -> Result<Bitset> {
+        Ok(Bitset { words: host_memory::copied(&self.words)?, ..*self })
+    }
+
     /// Appends bits `range` of `other`. O(bits / 64).
     pub(crate) fn extend_from(&mut self, other: &Bitset, range: Range<usize>) {
         for from in range.clone().step_by(64) {

@@ -173,6 +173,9 @@ pub(crate) trait IvfBackend: Send + Sync {
     /// results of each query are best first, equal distances by lower id.
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors>;
 
+    /// A back end for a snapshot of the index. It has the images of this one, and shares their memory until one of the two updates them.
+    fn snapshot(&self) -> Box<dyn IvfBackend>;
+
     /// A description of the device.
     fn describe(&self) -> String;
 }

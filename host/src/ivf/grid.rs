@@ -79,6 +79,11 @@ impl IvfBackend for IvfGrid {
         merge_ranges(metric, count, &done.into_iter().collect::<Result<Vec<_>>>()?)
     }
 
+    fn snapshot(&self) -> Box<dyn IvfBackend> {
+        let backends = self.grid.places.iter().map(|place| place.backend.snapshot()).collect();
+        Box::new(IvfGrid { grid: self.grid.with(backends) })
+    }
+
     fn describe(&self) -> String {
         self.grid.describe_with(|backend| backend.describe())
     }

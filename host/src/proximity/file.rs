@@ -22,10 +22,10 @@
 use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::build;
 use super::distance::WalkDistance;
-use super::gpu::DeviceLinks;
 use super::links::{Links, NO_NODE};
 use super::{DEGREES, GraphIndex};
 use crate::error::{Error, FileDefect, Result};
@@ -296,8 +296,7 @@ impl<T: Element> GraphIndex<T> {
             .exact_ratio(size(header.exact_ratio))
             .seed(header.seed);
         builder.budget = budget;
-        let mut index =
-            GraphIndex { builder, flat, copy: Vec::new(), links: None, device_links: DeviceLinks::default() };
+        let mut index = GraphIndex { builder, flat, copy: Arc::default(), links: None, device_links: Arc::default() };
         if header.starts > 0 {
             let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
@@ -306,7 +305,7 @@ impl<T: Element> GraphIndex<T> {
             let mut links = links.ok_or_else(|| bad(FileDefect::Inconsistent("edges that no graph has")))?;
             index.copy_all_rows()?;
             links.list_starts(&index.walk_distance());
-            index.links = Some(links);
+            index.links = Some(Arc::new(links));
         }
         Ok(index)
     }

@@ -324,6 +324,11 @@ impl IvfBackend for IvfCpu {
         RangeNeighbors::of_rows(&found, |key| (directory.id(candidates::id(key)), candidates::distance(metric, key)))
     }
 
+    fn snapshot(&self) -> Box<dyn IvfBackend> {
+        let image = self.image.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::new(IvfCpu { image: Mutex::new(image), ..*self })
+    }
+
     fn describe(&self) -> String {
         describe_cpu(Some(self.isa))
     }
