@@ -305,7 +305,6 @@ fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
 }
 
 /// The index in which the command searches.
-#[expect(clippy::large_enum_variant, reason = "there is one of it in the program")]
 enum Index<T: Element> {
     Flat(FlatIndex<T>),
     Ivf { index: IvfIndex<T>, probes: usize, filter: Option<Bitset>, widen: bool },

@@ -58,11 +58,6 @@ impl Bitset {
         Bitset { words, len, made_for: None }
     }
 
-    /// A copy, which a program made.
-    pub(crate) fn copied(&self) -> Result<Bitset> {
-        Ok(Bitset::of_words(host_memory::copied(&self.words)?, self.len))
-    }
-
     /// Makes `len` bits, all set.
     pub(crate) fn ones(len: usize) -> Result<Bitset> {
         let mut set = Bitset::default();
@@ -193,6 +188,11 @@ impl Bitset {
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
     pub(crate) fn with_room(bits: usize) -> Result<Bitset> {
         Ok(Bitset { words: host_memory::with_room(bits.div_ceil(64))?, ..Bitset::default() })
+    }
+
+    /// A copy of the bits, for the same ids.
+    pub(crate) fn copied(&self) -> Result<Bitset> {
+        Ok(Bitset { words: host_memory::copied(&self.words)?, ..*self })
     }
 
     /// Appends bits `range` of `other`. O(bits / 64).

@@ -81,6 +81,10 @@ pub trait Index<T: Element>: Send + Sync + Sized {
     /// As [`FlatIndex::merge`], [`IvfIndex::merge`].
     fn merge(&mut self, other: &Self) -> Result<()>;
 
+    /// An index of its own with the vectors of now, which later changes of this one do not show in. It shares memory with this index until one
+    /// of the two changes.
+    fn snapshot(&self) -> Self;
+
     /// Finds the `k` best vectors for each query.
     ///
     /// # Errors
@@ -176,6 +180,9 @@ macro_rules! index {
             }
             fn merge(&mut self, other: &Self) -> $crate::Result<()> {
                 self.merge(other)
+            }
+            fn snapshot(&self) -> Self {
+                self.snapshot()
             }
             fn search_with(
                 &self,

@@ -6,6 +6,7 @@
 //! | [`FlatIndex`] | exact search |
 //! | [`IvfIndex`], [`ivf`] | search in inverted files: vectors as they are, halves, bytes or product codes; filters, refinement, changes, files |
 //! | [`GraphIndex`], [`proximity`] | search by walks in a graph of near neighbours |
+//! | [`Index`], [`IndexWriter`] | what all indexes have in common; searches of an index while it changes |
 //! | [`graph`] | k-NN graphs, their components and paths |
 //! | `shifted` | near neighbours in up to twelve dimensions (feature `shifted`) |
 //! | [`select`], [`sort`] | k-selection, also on a CUDA stream of the caller; stable sort of keys with payloads |
@@ -90,6 +91,7 @@ mod search_statistics;
 pub mod select;
 mod serialised;
 mod shards;
+mod shared;
 #[cfg(feature = "shifted")]
 pub mod shifted;
 mod simd;
@@ -97,6 +99,7 @@ pub mod sort;
 mod threads;
 mod validate;
 mod vectors;
+mod versions;
 pub mod views;
 
 pub use bitset::Bitset;
@@ -119,3 +122,4 @@ pub use search_statistics::SearchStatistics;
 #[cfg(feature = "shifted")]
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};
 pub use threads::allow_threads;
+pub use versions::{IndexReader, IndexWriter};

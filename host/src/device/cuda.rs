@@ -113,6 +113,11 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// An allocation of no bytes, for which the driver is not called.
+    pub fn none(device: &CudaDevice) -> Memory {
+        Memory { address: 0, bytes: 0, device: device.clone() }
+    }
+
     /// Size of the memory in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes

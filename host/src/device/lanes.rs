@@ -21,7 +21,7 @@ impl Lane {
     pub fn scratch(&mut self, runtime: &Runtime, bytes: usize) -> Result<Scratch> {
         if bytes > self.bytes {
             // The old scratch is freed first, because the device may not have room for both.
-            self.memory = runtime.allocate(0)?;
+            self.memory = runtime.no_memory();
             self.bytes = 0;
             self.memory = runtime.allocate(bytes)?;
             self.bytes = bytes;
@@ -31,6 +31,7 @@ impl Lane {
 }
 
 /// The lanes that no search uses at the moment.
+#[derive(Default)]
 pub(crate) struct Lanes {
     idle: Mutex<Vec<Lane>>,
 }
@@ -68,12 +69,9 @@ impl Lanes {
     fn take(&self, runtime: &Runtime, count: usize) -> Result<Vec<Lane>> {
         let idle_or_new = |_| match self.idle().pop() {
             Some(lane) => Ok(lane),
-            None => Ok(Lane {
-                stream: runtime.stream()?,
-                copies: runtime.stream()?,
-                memory: runtime.allocate(0)?,
-                bytes: 0,
-            }),
+            None => {
+                Ok(Lane { stream: runtime.stream()?, copies: runtime.stream()?, memory: runtime.no_memory(), bytes: 0 })
+            }
         };
         (0..count).map(idle_or_new).collect()
     }

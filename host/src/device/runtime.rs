@@ -151,6 +151,15 @@ impl Runtime {
         })
     }
 
+    /// An allocation of no bytes, which takes no call of the driver.
+    pub fn no_memory(&self) -> Memory {
+        match self {
+            #[cfg(feature = "cuda")]
+            Runtime::Cuda(device) => Memory::Cuda(cuda::Memory::none(device)),
+            Runtime::Emulator(_) => Memory::Emulator(Buffer::new_poisoned(0)),
+        }
+    }
+
     /// All memory of an allocation as scratch.
     pub fn scratch(&self, memory: &Memory) -> Scratch {
         let (address, bytes) = match (self, memory) {

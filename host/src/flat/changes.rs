@@ -1,11 +1,13 @@
 //! Changes of a [`FlatIndex`]. A failed call leaves the index as it was.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use super::{FlatIndex, MOVED_BYTES, Version};
+use super::{FlatBackend, FlatIndex, MOVED_BYTES, Version};
 use crate::ids::ascending;
 use crate::ids::row_ids::{Room, RowIds};
 use crate::random::gather;
+use crate::shared::own;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Element, Error, Input, NONE, Placement, Result, host_memory};
@@ -113,8 +115,32 @@ impl<T: Element> FlatIndex<T> {
     /// Removes all vectors. The settings stay.
     pub fn clear(&mut self) {
         self.version = Version::new();
-        self.backend.truncate(0);
-        self.rows = RowIds::default();
+        match Arc::get_mut(&mut self.backend) {
+            Some(backend) => backend.truncate(0),
+            None => self.backend = self.backend.emptied().into(),
+        }
+        self.rows = Arc::default();
+    }
+
+    /// The back end, which nobody else has: if a snapshot has it as well, a copy, with room for `more` rows. On error nothing changes.
+    pub(super) fn own_backend(&mut self, more: usize) -> Result<&mut dyn FlatBackend> {
+        if Arc::strong_count(&self.backend) > 1 {
+            self.backend = self.backend.copied(more)?.into();
+        }
+        Ok(Arc::get_mut(&mut self.backend)
+            .unwrap_or_else(|| unreachable!("there are no weak references, and no other Arc")))
+    }
+
+    /// The ids of the rows, which nobody else has, as [`own_backend`](Self::own_backend).
+    pub(super) fn own_rows(&mut self) -> Result<&mut RowIds> {
+        own(&mut self.rows, RowIds::shared)
+    }
+
+    /// Keeps the first `rows` rows of a back end that nobody else has.
+    fn truncate(&mut self, rows: usize) {
+        if let Some(backend) = Arc::get_mut(&mut self.backend) {
+            backend.truncate(rows);
+        }
     }
 
     /// Adds the vectors of `other`, with their ids, to this index. O(len of both · dim) at most.
@@ -137,11 +163,16 @@ impl<T: Element> FlatIndex<T> {
     /// # Errors
     /// [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn compact(&mut self) -> Result<()> {
-        let Some(live) = self.rows.live() else { return Ok(()) };
+        if self.rows.live().is_none() {
+            return Ok(());
+        }
         let compacted = self.rows.compacted()?;
+        let rows = Arc::clone(&self.rows);
         self.version = Version::new();
-        self.backend.retain(live)?;
-        self.rows = compacted;
+        if let Some(live) = rows.live() {
+            self.own_backend(0)?.retain(live)?;
+        }
+        self.rows = Arc::new(compacted);
         Ok(())
     }
 
@@ -156,7 +187,7 @@ impl<T: Element> FlatIndex<T> {
         let sources: Vec<Source> = self.rows.live_rows().map(Source::Row).collect();
         let mut moved = self.builder.clone().device(device).build()?;
         moved.take(self, &sources, &[])?;
-        moved.rows = rows;
+        moved.rows = Arc::new(rows);
         *self = moved;
         Ok(())
     }
@@ -198,15 +229,15 @@ impl<T: Element> FlatIndex<T> {
             Room::InRows => {
                 let next = self.rows.next();
                 let (old, new) = ids.split_at(ids.partition_point(|&id| id < next));
-                let before = self.rows.clone();
+                let before = Arc::clone(&self.rows);
                 self.append(&rows[old.len() * self.dim()..], new)?;
                 let places: Vec<(usize, usize)> = self.rows.old_rows(old).into_iter().zip(0..).collect();
-                if let Err(error) = self.replace(rows, &places) {
-                    self.backend.truncate(before.rows());
+                if let Err(error) = self.own_rows().map(|_| ()).and_then(|()| self.replace(rows, &places)) {
+                    self.truncate(before.rows());
                     self.rows = before;
                     return Err(error);
                 }
-                self.rows.revive(&places.iter().map(|&(row, _)| row).collect::<Vec<_>>());
+                self.own_rows()?.revive(&places.iter().map(|&(row, _)| row).collect::<Vec<_>>());
                 Ok(())
             }
             Room::Between => {
@@ -218,7 +249,7 @@ impl<T: Element> FlatIndex<T> {
                     Source::Row(row) => self.rows.id(row),
                     Source::New(at) => ids[at],
                 };
-                arranged.rows = RowIds::of(sources.iter().map(id).collect());
+                arranged.rows = Arc::new(RowIds::of(&sources.iter().map(id).collect::<Vec<u64>>())?);
                 *self = arranged;
                 Ok(())
             }
@@ -244,7 +275,8 @@ impl<T: Element> FlatIndex<T> {
     fn take(&mut self, from: &FlatIndex<T>, sources: &[Source], new: &[T]) -> Result<()> {
         let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
         for sources in sources.chunks(piece) {
-            self.backend.add(VectorSlice::of(&from.fetch(sources, new)?, self.dim()))?;
+            let (rows, dim) = (from.fetch(sources, new)?, self.dim());
+            self.own_backend(0)?.add(VectorSlice::of(&rows, dim))?;
         }
         Ok(())
     }
@@ -292,10 +324,11 @@ impl<T: Element> FlatIndex<T> {
             self.compact()?;
             self.check_room(self.rows.rows() + ids.len())?;
         }
-        self.rows.reserve(ids)?;
+        self.own_rows()?.reserve(ids)?;
         self.version = Version::new();
-        self.backend.add(VectorSlice::of(rows, self.dim()))?;
-        self.rows.append(ids);
+        let rows = VectorSlice::of(rows, self.dim());
+        self.own_backend(ids.len())?.add(rows)?;
+        self.own_rows()?.append(ids);
         Ok(())
     }
 
@@ -307,8 +340,12 @@ impl<T: Element> FlatIndex<T> {
     fn replace(&mut self, rows: &[T], places: &[(usize, usize)]) -> Result<()> {
         let numbers: Vec<u64> = places.iter().map(|&(row, _)| row as u64).collect();
         let new = gather(rows, self.dim(), &places.iter().map(|&(_, at)| at).collect::<Vec<_>>())?;
+        if numbers.is_empty() {
+            return Ok(());
+        }
         self.version = Version::new();
-        self.backend.replace(&numbers, VectorSlice::of(&new, self.dim()))
+        let new = VectorSlice::of(&new, self.dim());
+        self.own_backend(0)?.replace(&numbers, new)
     }
 
     /// Removes the vectors with these ids, which the index has.
@@ -319,9 +356,13 @@ impl<T: Element> FlatIndex<T> {
         let rows: Vec<usize> = ids.iter().filter_map(|&id| self.rows.find(id)).collect();
         let before = self.rows.rows();
         self.version = Version::new();
-        self.rows.remove(&rows)?;
+        if rows.iter().any(|row| row + 1 == before) {
+            // The last rows go, so the back end changes as well.
+            self.own_backend(0)?;
+        }
+        self.own_rows()?.remove(&rows)?;
         if self.rows.rows() < before {
-            self.backend.truncate(self.rows.rows());
+            self.truncate(self.rows.rows());
         }
         let removed = self.rows.removed();
         if removed * ROWS_A_REMOVED_ONE > self.rows.rows() {

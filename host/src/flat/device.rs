@@ -103,7 +103,7 @@ impl<T: Element> FlatIndex<T> {
             return Err(Error::ResultTooLarge { queries, k });
         }
         let among = self.among(options)?;
-        let search = device.plan_search(queries, k, among.as_deref(), self.rows.names())?;
+        let search = device.plan_search(queries, k, among.as_deref(), self.rows.names()?)?;
         Ok(DeviceWorkspace { search, version: self.version, queries, k })
     }
 
@@ -215,13 +215,13 @@ impl<T: Element> FlatIndex<T> {
         if ids[0] < self.rows.next() || !ids.is_sorted() || self.check_room(self.rows.rows() + ids.len()).is_err() {
             return Ok(false);
         }
-        self.rows.reserve(ids)?;
+        self.own_rows()?.reserve(ids)?;
         self.version = Version::new();
-        let Some(device) = self.backend.as_device_mut() else { return Ok(false) };
+        let Some(device) = self.own_backend(ids.len())?.as_device_mut() else { return Ok(false) };
         // SAFETY: as the caller promises.
         let added = unsafe { device.add_from_device(stream, from, ids.len())? };
         if added {
-            self.rows.append(ids);
+            self.own_rows()?.append(ids);
         }
         Ok(added)
     }

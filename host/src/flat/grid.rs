@@ -289,6 +289,25 @@ pub(crate) fn jobs_of<'a>(
 }
 
 impl FlatBackend for FlatGrid {
+    fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {
+        let parts = self.runs.cut(more as u64);
+        let places: Vec<usize> = (0..self.grid.places.len()).collect();
+        let copied = at_once(places, |at| {
+            let place = &self.grid.places[at];
+            // Nothing reads the rows of a device that has failed.
+            let more = parts[at % self.grid.shards].len();
+            let copy = if place.alive() { place.backend.copied(more) } else { Ok(place.backend.emptied()) };
+            self.grid.judge(at, copy)
+        });
+        let grid = self.grid.with(copied.into_iter().collect::<Result<Vec<_>>>()?);
+        Ok(Box::new(FlatGrid { grid, dim: self.dim, metric: self.metric, runs: self.runs.clone() }))
+    }
+
+    fn emptied(&self) -> Box<dyn FlatBackend> {
+        let grid = self.grid.with(self.grid.places.iter().map(|place| place.backend.emptied()).collect());
+        Box::new(FlatGrid { grid, dim: self.dim, metric: self.metric, runs: Runs::new(self.grid.shards) })
+    }
+
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
         let parts = self.runs.cut(rows.len() as u64);
         let takes_rows = |shard: usize| !parts[shard].is_empty();

@@ -12,6 +12,7 @@ pub(crate) mod grid;
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_std::PtrMut;
@@ -39,6 +40,10 @@ use crate::{
 /// checked the arguments: whole rows of the index's dimension, finite components, k ≥ 1, row count within [`MAX_ROWS`], at least one query
 /// and one row. `among` has one bit for each row; a search returns only rows whose bits are set, and `None` means all rows.
 pub(crate) trait FlatBackend: Send + Sync {
+    /// A back end of its own with the same rows, on the same device, and with room for `more` rows if that costs nothing.
+    fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>>;
+    /// A back end without rows on the same device.
+    fn emptied(&self) -> Box<dyn FlatBackend>;
     /// Appends rows. On error the back end is unchanged.
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()>;
     /// Replaces the rows with these numbers, which exist and ascend, by `rows`. On error the back end is unchanged.
@@ -125,8 +130,10 @@ pub(crate) struct ResidentRows<'a> {
 /// ```
 pub struct FlatIndex<T: Element = f32> {
     builder: FlatIndexBuilder<T>,
-    backend: Box<dyn FlatBackend>,
-    rows: RowIds,
+    /// Shared with snapshots until one of the indexes changes: [`FlatIndex::own_backend`].
+    backend: Arc<dyn FlatBackend>,
+    /// Shared likewise: [`FlatIndex::own_rows`].
+    rows: Arc<RowIds>,
     version: Version,
 }
 
@@ -232,8 +239,8 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
         check_dim(self.settings.dim)?;
-        let backend = self.settings.open(open_cpu_of::<T>())?;
-        Ok(FlatIndex { builder: self, backend, rows: RowIds::default(), version: Version::new() })
+        let backend = self.settings.open(open_cpu_of::<T>())?.into();
+        Ok(FlatIndex { builder: self, backend, rows: Arc::default(), version: Version::new() })
     }
 }
 
@@ -429,6 +436,30 @@ impl<T: Element> FlatIndex<T> {
         Ok(found)
     }
 
+    /// An index of its own with the vectors and the settings of now, on the same devices. Later changes of one of the two do not show in the
+    /// other, so searches of the snapshot go on while this index changes. [`IndexWriter`](crate::IndexWriter) does so for many threads.
+    ///
+    /// O(1). The two share all memory, also that of the devices, until one of them changes. The first change of either copies what it
+    /// changes: a removal O(len / 64), until the removed vectors are a quarter of all; any other change all vectors, O(len · dim), within
+    /// host memory or within the memory of a device. So a snapshot before each of many small changes costs a copy for each; several changes
+    /// after one snapshot cost one.
+    ///
+    /// ```
+    /// use warpann::{Device, FlatIndex, Metric};
+    ///
+    /// let mut index = FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu)?;
+    /// index.add(&[0.0, 1.0, 2.0])?;
+    /// let before = index.snapshot();
+    /// index.remove(&[1])?;
+    /// assert_eq!(before.search(&[1.1], 2)?.ids, [1, 2]);
+    /// assert_eq!(index.search(&[1.1], 2)?.ids, [2, 0]);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    pub fn snapshot(&self) -> FlatIndex<T> {
+        let (backend, rows) = (Arc::clone(&self.backend), Arc::clone(&self.rows));
+        FlatIndex { builder: self.builder.clone(), backend, rows, version: Version::new() }
+    }
+
     /// Checks k and queries. Returns the number of queries.
     pub(crate) fn check_search(&self, queries: &[T], k: usize) -> Result<usize> {
         if k == 0 {
@@ -450,7 +481,7 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// The ids of the rows, for an index that adds to the rows.
-    pub(crate) fn row_ids(&self) -> &RowIds {
+    pub(crate) fn row_ids(&self) -> &Arc<RowIds> {
         &self.rows
     }
 

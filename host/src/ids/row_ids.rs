@@ -12,16 +12,17 @@ use std::sync::OnceLock;
 
 use super::stamp;
 use crate::parallel::{Loop, ParallelSlice};
+use crate::shared::Blocks;
 use crate::{Bitset, NONE, Result, host_memory};
 
 /// Number of ids whose stamps are computed at a time.
 const STAMPED: usize = 1 << 16;
 
 /// Ids of rows, ascending, and the rows that hold a vector.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct RowIds {
     /// The id of each row; empty if the ids are the row numbers.
-    ids: Vec<u64>,
+    ids: Blocks<u64>,
     /// Number of rows.
     rows: usize,
     /// The rows that hold a vector; `None` if all do.
@@ -66,13 +67,33 @@ impl RowIds {
 
     /// The id of a row.
     pub(crate) fn id(&self, row: usize) -> u64 {
-        if self.ids.is_empty() { row as u64 } else { self.ids[row] }
+        if self.ids.is_empty() { row as u64 } else { self.ids.get(row) }
     }
 
     /// The id of each row; `None` if the ids are the row numbers.
     #[cfg(feature = "cuda")]
-    pub(crate) fn names(&self) -> Option<&[u64]> {
-        (!self.ids.is_empty()).then_some(&self.ids)
+    pub(crate) fn names(&self) -> Result<Option<Vec<u64>>> {
+        if self.ids.is_empty() {
+            return Ok(None);
+        }
+        let mut names = host_memory::with_room(self.ids.len())?;
+        names.extend(self.ids.iter());
+        Ok(Some(names))
+    }
+
+    /// The same ids and rows, in the same memory as far as neither changes. O(rows / 64) at most.
+    pub(crate) fn shared(&self) -> Result<RowIds> {
+        let live = self.live.as_ref().map(Bitset::copied).transpose()?;
+        Ok(RowIds { ids: self.ids.shared()?, live, stamp: self.stamp.clone(), ..*self })
+    }
+
+    /// Whether the rows of `before` still have their ids. O(rows / 4096) if few have changed.
+    pub(crate) fn start_with(&self, before: &RowIds) -> bool {
+        match (self.ids.is_empty(), before.ids.is_empty()) {
+            (true, true) => before.rows <= self.rows,
+            (false, false) => self.ids.start_with(&before.ids),
+            _ => before.rows <= self.rows && (0..before.rows).all(|row| self.id(row) == before.id(row)),
+        }
     }
 
     /// Whether a row holds a vector.
@@ -85,7 +106,7 @@ impl RowIds {
         if self.ids.is_empty() {
             return usize::try_from(id).ok().filter(|&row| row < self.rows);
         }
-        self.ids.binary_search(&id).ok()
+        self.ids.binary_search(id)
     }
 
     /// The greatest id. The last row always holds a vector.
@@ -140,7 +161,7 @@ impl RowIds {
     /// Replaces row numbers in results by ids.
     pub(crate) fn name(&self, rows: &mut [u64]) {
         if !self.ids.is_empty() {
-            let named = |row: &mut u64| *row = if *row == NONE { NONE } else { self.ids[*row as usize] };
+            let named = |row: &mut u64| *row = if *row == NONE { NONE } else { self.ids.get(*row as usize) };
             rows.par_iter_mut().with_min_len(1 << 14).for_each(named);
         }
     }
@@ -159,12 +180,13 @@ impl RowIds {
     /// Reserves memory for `more` rows with ids of the caller's, so that [`RowIds::append`] does not fail.
     pub(crate) fn reserve(&mut self, ids: &[u64]) -> Result<()> {
         if self.ids.is_empty() && !self.continues(ids) {
-            let mut own = host_memory::with_room(self.rows + ids.len())?;
+            let mut own = Blocks::default();
+            own.reserve(self.rows + ids.len())?;
             own.extend(0..self.rows as u64);
             self.ids = own;
         }
         if !self.ids.is_empty() || !self.continues(ids) {
-            host_memory::reserve(&mut self.ids, ids.len())?;
+            self.ids.reserve(ids.len())?;
         }
         if let Some(live) = &mut self.live {
             live.reserve(ids.len())?;
@@ -180,7 +202,7 @@ impl RowIds {
     /// Appends rows with these ids, which are ascending and above all others. Call [`RowIds::reserve`] first.
     pub(crate) fn append(&mut self, ids: &[u64]) {
         if !self.ids.is_empty() || !self.continues(ids) {
-            self.ids.extend_from_slice(ids);
+            self.ids.extend(ids.iter().copied());
         }
         if let Some(live) = &mut self.live {
             live.extend_ones(ids.len());
@@ -252,14 +274,19 @@ impl RowIds {
 
     /// The ids after the rows that removed vectors left are gone.
     pub(crate) fn compacted(&self) -> Result<RowIds> {
-        Ok(RowIds { stamp: self.stamp.clone(), ..RowIds::of(self.all()?) })
+        Ok(RowIds { stamp: self.stamp.clone(), ..RowIds::of(&self.all()?)? })
     }
 
     /// Rows with these ids, which are ascending.
-    pub(crate) fn of(ids: Vec<u64>) -> RowIds {
+    pub(crate) fn of(ids: &[u64]) -> Result<RowIds> {
+        Blocks::of(ids).map(RowIds::of_blocks)
+    }
+
+    /// As [`RowIds::of`], for ids that are in blocks.
+    pub(crate) fn of_blocks(ids: Blocks<u64>) -> RowIds {
         let rows = ids.len();
-        let are_rows = ids.last().is_none_or(|&last| last == rows as u64 - 1);
-        let ids = if are_rows { Vec::new() } else { ids };
+        let are_rows = rows == 0 || ids.get(rows - 1) == rows as u64 - 1;
+        let ids = if are_rows { Blocks::default() } else { ids };
         RowIds { ids, rows, live: None, len: rows, stamp: OnceLock::new() }
     }
 
@@ -270,6 +297,6 @@ impl RowIds {
 
     /// Bytes that the ids and the bits of removed rows take.
     pub(crate) fn bytes(&self) -> u64 {
-        size_of_val(self.ids.as_slice()) as u64 + self.live.as_ref().map_or(0, |live| size_of_val(live.words()) as u64)
+        self.ids.bytes() + self.live.as_ref().map_or(0, |live| size_of_val(live.words()) as u64)
     }
 }

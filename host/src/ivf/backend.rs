@@ -187,6 +187,8 @@ pub(crate) trait IvfBackend: Send + Sync {
     /// Fills `ids` and `distances` (queries × k, both) with the numbers of the k best rows by (canonical distance, lower number), and the
     /// remaining slots with [`NONE`](crate::NONE) and the worst distance.
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
+    /// A back end for a snapshot of the index. It has the images of this one, and shares their memory until one of the two updates them.
+    fn snapshot(&self) -> Box<dyn IvfBackend>;
 
     /// A description of the device.
     fn describe(&self) -> String;

@@ -90,6 +90,11 @@ impl IvfBackend for IvfGrid {
         done.into_iter().collect()
     }
 
+    fn snapshot(&self) -> Box<dyn IvfBackend> {
+        let backends = self.grid.places.iter().map(|place| place.backend.snapshot()).collect();
+        Box::new(IvfGrid { grid: self.grid.with(backends) })
+    }
+
     fn describe(&self) -> String {
         self.grid.describe_with(|backend| backend.describe())
     }

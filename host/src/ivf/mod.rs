@@ -155,8 +155,9 @@ pub(crate) struct Trained {
 /// ```
 pub struct IvfIndex<T: Element = f32> {
     settings: Settings,
-    trained: Option<Trained>,
-    lists: Lists,
+    trained: Option<Arc<Trained>>,
+    /// Shared with snapshots until one of the indexes changes: [`Lists::own`].
+    lists: Arc<Lists>,
     probes: usize,
     backend: Box<dyn IvfBackend>,
     element: PhantomData<T>,
@@ -252,7 +253,8 @@ impl<T: Element> IvfIndexBuilder<T> {
     pub fn build(mut self) -> Result<IvfIndex<T>> {
         self.settings.check(T::TYPE)?;
         let backend = open_ivf(&mut self.settings)?;
-        let lists = Lists::new(0, self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE));
+        let code_bytes = self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE);
+        let lists = Arc::new(Lists::new(0, code_bytes));
         let probes = self.settings.lists.isqrt().div_ceil(2);
         Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, backend, element: PhantomData })
     }
@@ -260,8 +262,8 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// Builds an index of these settings with the contents of a file.
     pub(crate) fn restore(self, trained: Trained, lists: Lists, probes: usize) -> Result<IvfIndex<T>> {
         let mut index = self.build()?;
-        index.trained = Some(trained);
-        index.lists = lists;
+        index.trained = Some(Arc::new(trained));
+        index.lists = Arc::new(lists);
         index.probes = probes;
         Ok(index)
     }
@@ -352,6 +354,38 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
+    /// An index of its own with the vectors, the training and the settings of now, on the same devices. Later changes of one of the two do not
+    /// show in the other, so searches of the snapshot go on while this index changes. [`IndexWriter`](crate::IndexWriter) does so for many
+    /// threads.
+    ///
+    /// O(1) on one device, O(devices) on several. The two share all memory, also that of the devices, until one of them changes. The first
+    /// change of either copies the lists that it changes, on the CPU: O(lists + bytes of these lists + len / 64). The first search on a GPU
+    /// after that copies the image of the index within the memory of the device, as long as both indexes exist.
+    ///
+    /// ```
+    /// use warpann::{Device, IvfIndex};
+    ///
+    /// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
+    /// let mut index = IvfIndex::<f32>::builder(1, 4).device(Device::Cpu).build()?;
+    /// index.train(&base)?;
+    /// index.add(&base)?;
+    /// let before = index.snapshot();
+    /// index.remove(&[50])?;
+    /// assert_eq!(before.search(&[50.2], 1, 2)?.ids, [50]);
+    /// assert_eq!(index.search(&[50.2], 1, 2)?.ids, [51]);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    pub fn snapshot(&self) -> IvfIndex<T> {
+        IvfIndex {
+            settings: self.settings.clone(),
+            trained: self.trained.clone(),
+            lists: Arc::clone(&self.lists),
+            probes: self.probes,
+            backend: self.backend.snapshot(),
+            element: PhantomData,
+        }
+    }
+
     /// The centroids of the lists, row-major: lists × dim components, in rotated space if the encoding rotates. Empty until trained.
     pub fn centroids(&self) -> &[f32] {
         self.trained.as_ref().map_or(&[], |trained| &trained.centroids)
@@ -415,7 +449,7 @@ impl<T: Element> IvfIndex<T> {
 
     /// The result of training.
     pub(crate) fn trained(&self) -> Option<&Trained> {
-        self.trained.as_ref()
+        self.trained.as_deref()
     }
 
     /// Codes and ids of all lists.
@@ -449,7 +483,7 @@ impl<T: Element> IvfIndex<T> {
     }
 
     fn trained_for(&self, call: &'static str) -> Result<&Trained> {
-        self.trained.as_ref().ok_or(Error::NotTrained { call })
+        self.trained().ok_or(Error::NotTrained { call })
     }
 }
 

@@ -155,7 +155,7 @@ fn trained_on_cpu(generator: &Generator, encoding: Encoding, metric: Metric, dev
     let mut index = builder().device(Device::Cpu).build().unwrap();
     index.train(&generator.rows(0, 300)).unwrap();
     let lists = Lists::new(7, index.master().code_bytes());
-    builder().device(device).restore(index.trained.unwrap(), lists, 2).unwrap()
+    builder().device(device).restore(index.trained().unwrap().clone(), lists, 2).unwrap()
 }
 
 fn same_lists(one: &IvfIndex<f32>, other: &IvfIndex<f32>) {

@@ -2,6 +2,7 @@
 //! otherwise.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::coder::{Coded, Coder};
 use super::encoding::Training;
@@ -62,8 +63,8 @@ impl<T: Element> IvfIndex<T> {
         }
         let rows = VectorSlice::of(rows, dim);
         let trained = scheme.train(Training { kmeans, rows, metric, seed, device }).map_err(named)?;
-        self.lists = Lists::new(lists, self.lists.code_bytes());
-        self.trained = Some(trained);
+        self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));
+        self.trained = Some(Arc::new(trained));
         Ok(())
     }
 
@@ -113,7 +114,7 @@ impl<T: Element> IvfIndex<T> {
             return Ok(());
         }
         let Coded { labels, codes } = Coder::new(&self.settings, trained)?.code(rows)?;
-        self.lists.append(&labels, &codes, ids)
+        Lists::own(&mut self.lists)?.append(&labels, &codes, ids)
     }
 
     /// Appends the vectors of several batches, each row-major, with ids that count up as those of [`add`](Self::add). The index is the same
@@ -153,6 +154,7 @@ impl<T: Element> IvfIndex<T> {
         let IvfIndex { settings, trained, lists, .. } = self;
         let Some(trained) = trained else { return Ok(()) };
         let coder = Coder::new(settings, trained)?;
+        let lists = Lists::own(lists)?;
         let mut first = lists.greatest_id().map_or(0, |id| id + 1);
         let mut room = MAX_ROWS - lists.len() as u64;
         let mut numbered = || -> Result<Option<(Coded<'static>, Range<u64>)>> {
@@ -190,7 +192,7 @@ impl<T: Element> IvfIndex<T> {
         if ids.is_empty() {
             return Ok(());
         }
-        self.lists.remove(&ascending(ids)?)
+        Lists::own(&mut self.lists)?.remove(&ascending(ids)?)
     }
 
     /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of
@@ -227,13 +229,13 @@ impl<T: Element> IvfIndex<T> {
         let trained = self.trained_for("upsert")?;
         self.check_room(count - known.len())?;
         let Coded { labels, codes } = Coder::new(&self.settings, trained)?.code(rows)?;
-        self.lists.put(&labels, &codes, ids)?;
+        Lists::own(&mut self.lists)?.put(&labels, &codes, ids)?;
         Ok(known.len())
     }
 
     /// Removes all vectors. The training and the settings stay.
     pub fn clear(&mut self) {
-        self.lists = Lists::new(self.lists.count(), self.lists.code_bytes());
+        self.lists = Arc::new(Lists::new(self.lists.count(), self.lists.code_bytes()));
     }
 
     /// Adds the vectors of `other`, with their ids, to this index. Both must have the same training. For example, build several indexes
@@ -266,7 +268,7 @@ impl<T: Element> IvfIndex<T> {
         if let Some(id) = self.lists.find_any(&other.ids()) {
             return Err(Error::DuplicateId { id });
         }
-        self.lists.append_lists(&other.lists)
+        Lists::own(&mut self.lists)?.append_lists(&other.lists)
     }
 
     /// The components of vector `id` as f32, which holds the values of every element type: for [`Encoding::Flat`](super::Encoding::Flat)

@@ -11,6 +11,8 @@
 //! A change of the rows either fails, and then nothing has changed, or it is done. If there is then no memory for the graph, the index has none:
 //! its searches are exact until the next change makes a graph.
 
+use std::sync::Arc;
+
 use super::build::{self, build, neighbours};
 use super::codes::Codes;
 use super::gpu::DeviceBuild;
@@ -18,6 +20,7 @@ use super::links::{Links, NO_NODE, start_count};
 use super::{GraphIndex, MAX_NODES};
 use crate::ids::row_ids::RowIds;
 use crate::parallel::{Loop, ParallelSlice};
+use crate::shared::own_with_room;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
 use crate::{Element, ElementType, Placement, Result, host_memory};
@@ -36,7 +39,7 @@ impl<T: Element> GraphIndex<T> {
     /// As [`FlatIndex::add`](crate::FlatIndex::add); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
         self.check_room(rows)?;
-        let before = self.flat.row_ids().clone();
+        let before = Arc::clone(self.flat.row_ids());
         let first = before.next();
         let mut added = host_memory::with_room(rows.len() / self.dim())?;
         self.flat.add(rows)?;
@@ -51,7 +54,7 @@ impl<T: Element> GraphIndex<T> {
     /// As [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         self.check_room(rows)?;
-        let before = self.flat.row_ids().clone();
+        let before = Arc::clone(self.flat.row_ids());
         self.flat.add_with_ids(rows, ids)?;
         self.follow(&before, ids, &[]);
         Ok(())
@@ -64,7 +67,7 @@ impl<T: Element> GraphIndex<T> {
     /// As [`FlatIndex::upsert`](crate::FlatIndex::upsert); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
     pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
         self.check_room(rows)?;
-        let before = self.flat.row_ids().clone();
+        let before = Arc::clone(self.flat.row_ids());
         let replaced = self.flat.upsert(rows, ids)?;
         self.follow(&before, ids, &[]);
         Ok(replaced)
@@ -76,7 +79,7 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::remove`](crate::FlatIndex::remove).
     pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        let before = self.flat.row_ids().clone();
+        let before = Arc::clone(self.flat.row_ids());
         self.flat.remove(ids)?;
         self.follow(&before, &[], &[]);
         Ok(())
@@ -88,7 +91,7 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::remove_if_present`](crate::FlatIndex::remove_if_present).
     pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
-        let before = self.flat.row_ids().clone();
+        let before = Arc::clone(self.flat.row_ids());
         let removed = self.flat.remove_if_present(ids)?;
         self.follow(&before, &[], &[]);
         Ok(removed)
@@ -97,10 +100,10 @@ impl<T: Element> GraphIndex<T> {
     /// Removes all vectors. The settings stay.
     pub fn clear(&mut self) {
         self.flat.clear();
-        self.copy.clear();
+        self.copy = Arc::default();
         self.codes = None;
         self.links = None;
-        self.device_links.clear();
+        self.device_links = Arc::default();
     }
 
     /// Adds the vectors of `other`, with their ids, to this index: as [`add_with_ids`](Self::add_with_ids).
@@ -109,7 +112,7 @@ impl<T: Element> GraphIndex<T> {
     /// As [`FlatIndex::merge`](crate::FlatIndex::merge); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
     pub fn merge(&mut self, other: &GraphIndex<T>) -> Result<()> {
         check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
-        let before = self.flat.row_ids().clone();
+        let before = Arc::clone(self.flat.row_ids());
         self.flat.merge(&other.flat)?;
         self.follow(&before, &other.ids(), &[]);
         Ok(())
@@ -121,7 +124,7 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::compact`](crate::FlatIndex::compact).
     pub fn compact(&mut self) -> Result<()> {
-        let before = self.flat.row_ids().clone();
+        let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.follow(&before, &[], &[]);
         Ok(())
@@ -132,10 +135,11 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::move_to`](crate::FlatIndex::move_to).
     pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
-        let (before, placement) = (self.flat.row_ids().clone(), device.into());
+        let (before, placement) = (Arc::clone(self.flat.row_ids()), device.into());
         self.flat.move_to(placement.clone())?;
         self.builder.placement = placement;
-        self.copy = Vec::new();
+        self.copy = Arc::default();
+        self.device_links = Arc::default();
         self.follow(&before, &[], &[]);
         Ok(())
     }
@@ -151,16 +155,19 @@ impl<T: Element> GraphIndex<T> {
         let copied = self.copy_rows(before, changed, appended);
         if copied.is_err() {
             // A part of the copy may be old. The next change copies all rows.
-            self.copy = Vec::new();
+            self.copy = Arc::default();
         }
-        let followed = copied
+        let (followed, same) = copied
             .and_then(|()| self.encode_rows(before, changed))
-            .and_then(|()| self.followed(links, before, changed));
-        self.links = followed.unwrap_or_default();
+            .and_then(|()| self.followed(links, before, changed))
+            .unwrap_or_default();
+        self.links = followed;
         if self.links.is_none() {
             self.codes = None;
         }
-        self.device_links.clear();
+        if !same {
+            self.device_links = Arc::default();
+        }
     }
 
     /// Copies the rows to host memory, unless the flat index has them there.
@@ -171,15 +178,17 @@ impl<T: Element> GraphIndex<T> {
         let (after, dim) = (self.flat.row_ids(), self.flat.dim());
         let count = after.rows() * dim;
         let kept = if moves(before, after) { 0 } else { self.copy.len().min(count) };
-        if kept == 0 {
-            // Memory that was never touched is cheaper to fill.
-            self.copy = host_memory::zeroed(count)?;
-        } else {
-            let more = count.saturating_sub(self.copy.len());
-            host_memory::reserve(&mut self.copy, more)?;
-            self.copy.resize(count, T::default());
+        if kept == count && changed.is_empty() {
+            return Ok(());
         }
-        let more = &mut self.copy[kept..];
+        if kept == 0 {
+            // Memory that was never touched is cheaper to fill, and a snapshot may have the old one.
+            self.copy = Arc::new(host_memory::zeroed(count)?);
+        }
+        let room = count.saturating_sub(self.copy.len());
+        let copy = own_with_room(&mut self.copy, room)?;
+        copy.resize(count, T::default());
+        let more = &mut copy[kept..];
         if more.len() == appended.len() {
             let parts = more.par_chunks_mut(COPIED).zip(appended.par_chunks(COPIED));
             parts.for_each(|(to, from)| to.copy_from_slice(from));
@@ -187,7 +196,7 @@ impl<T: Element> GraphIndex<T> {
             self.flat.copy_rows(kept / dim, more)?;
         }
         for row in changed.iter().filter_map(|&id| after.find(id)).filter(|row| row * dim < kept) {
-            self.flat.copy_rows(row, &mut self.copy[row * dim..][..dim])?;
+            self.flat.copy_rows(row, &mut copy[row * dim..][..dim])?;
         }
         Ok(())
     }
@@ -208,37 +217,49 @@ impl<T: Element> GraphIndex<T> {
         self.copy_rows(&RowIds::default(), &[], &[])
     }
 
-    /// The graph of the rows after a change, made of the one before it.
-    fn followed(&mut self, links: Option<Links>, before: &RowIds, changed: &[u64]) -> Result<Option<Links>> {
+    /// The graph of the rows after a change, made of the one before it, and whether it is the one before it.
+    fn followed(
+        &mut self,
+        links: Option<Arc<Links>>,
+        before: &RowIds,
+        changed: &[u64],
+    ) -> Result<(Option<Arc<Links>>, bool)> {
         let after = self.flat.row_ids();
         let rows = after.rows();
         if rows <= self.exact_ratio().saturating_mul(FEW) || rows == 0 {
-            return Ok(None);
+            return Ok((None, false));
         }
         let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
         new.sort_unstable();
-        let Some(mut links) = links.filter(|_| 2 * new.len() < rows) else { return self.rebuilt() };
+        let Some(links) = links.filter(|_| 2 * new.len() < rows) else { return Ok((self.rebuilt()?, false)) };
         let distance = self.walk_distance();
-        if moves(before, after) {
+        let moves = moves(before, after);
+        if !moves && new.is_empty() && links.len() == rows {
+            return Ok((Some(links), true));
+        }
+        let mut links = if moves {
             let moved: Vec<u32> = (0..links.len()).map(|row| moved_to(before, after, row)).collect();
-            links = build::moved(&links, &distance, &moved, rows)?;
+            let mut links = build::moved(&links, &distance, &moved, rows)?;
             // The new rows have no edges yet, and get their parents when they are inserted.
             links.connect_without(&distance, &new);
+            links
         } else {
+            let mut links = Arc::try_unwrap(links).or_else(|shared| shared.copied())?;
             links.grow(rows)?;
-        }
+            links
+        };
         build::insert(&mut links, &distance, &new, after.live())?;
         if 2 * links.starts().len() < start_count(rows) {
             links.connect_without(&distance, &[]);
         } else if new.iter().any(|row| links.starts().binary_search(row).is_ok()) {
             links.list_starts(&distance);
         }
-        Ok(Some(links))
+        Ok((Some(Arc::new(links)), false))
     }
 
     /// A new graph of all rows, after those that removed vectors left are gone.
-    fn rebuilt(&mut self) -> Result<Option<Links>> {
-        let before = self.flat.row_ids().clone();
+    fn rebuilt(&mut self) -> Result<Option<Arc<Links>>> {
+        let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
         let neighbours = neighbours(self.rows(), self.dim(), self.builder.settings, &self.builder.placement)?;
@@ -250,13 +271,13 @@ impl<T: Element> GraphIndex<T> {
         }
         let (distance, degree) = (self.walk_distance(), self.degree());
         let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
-        build(&distance, &neighbours, degree, device).map(Some)
+        Ok(Some(Arc::new(build(&distance, &neighbours, degree, device)?)))
     }
 }
 
 /// Whether a row before a change has another id, or none, after it.
 fn moves(before: &RowIds, after: &RowIds) -> bool {
-    after.rows() < before.rows() || (0..before.rows()).any(|row| before.id(row) != after.id(row))
+    !after.start_with(before)
 }
 
 /// The row to which a row moved; [`NO_NODE`] if its vector is gone.

@@ -18,11 +18,14 @@
 //!
 //! 1,000,000 clustered vectors of 128 components, degree 32, have d ≈ 8 and √(2m) = 0.02.
 
+use std::sync::Arc;
+
 use super::distance::{WalkDistance, square};
 use super::links::NO_NODE;
 use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::convert;
+use crate::shared::own_with_room;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Metric, Result, host_memory};
 
@@ -51,8 +54,9 @@ pub(super) struct Coder {
 /// The vectors of an index as codes.
 #[derive(Debug, Clone)]
 pub(super) struct Codes {
-    pub(super) coder: Coder,
-    rows: Vec<i8>,
+    pub(super) coder: Arc<Coder>,
+    /// Shared with the codes of snapshots until one of them changes.
+    rows: Arc<Vec<i8>>,
 }
 
 impl Coder {
@@ -171,15 +175,15 @@ impl Codes {
         if coarse as f64 > COARSE_SHARE * distances.len() as f64 {
             return Ok(None);
         }
-        Self::of(coder, vectors).map(Some)
+        Self::of(Arc::new(coder), vectors).map(Some)
     }
 
     /// The codes of all vectors of an index.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
-    pub(super) fn of(coder: Coder, vectors: VectorSlice<'_>) -> Result<Self> {
-        let rows = coder.encoded(vectors)?;
+    pub(super) fn of(coder: Arc<Coder>, vectors: VectorSlice<'_>) -> Result<Self> {
+        let rows = Arc::new(coder.encoded(vectors)?);
         Ok(Self { coder, rows })
     }
 
@@ -194,8 +198,8 @@ impl Codes {
         changed: impl Iterator<Item = usize>,
     ) -> Result<()> {
         let (count, dim) = (vectors.len(), vectors.dim());
-        let (rows, kept) = (&mut self.rows, kept.min(count));
-        host_memory::reserve(rows, (count * dim).saturating_sub(rows.len()))?;
+        let (room, kept) = ((count * dim).saturating_sub(self.rows.len()), kept.min(count));
+        let rows = own_with_room(&mut self.rows, room)?;
         rows.resize(count * dim, 0);
         self.coder.encode(vectors.part(kept..count), &mut rows[kept * dim..]);
         for row in changed.filter(|&row| row < kept) {

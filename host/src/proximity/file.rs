@@ -24,11 +24,11 @@
 use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::build;
 use super::codes::{Coder, Codes};
 use super::distance::WalkDistance;
-use super::gpu::DeviceLinks;
 use super::links::{Links, NO_NODE};
 use super::{DEGREES, GraphIndex};
 use crate::error::{Error, FileDefect, Result};
@@ -263,7 +263,7 @@ impl<T: Element> GraphIndex<T> {
         let moved: Vec<u32> = (0..ids.rows()).map(next).collect();
         let rows = self.flat.all_rows()?;
         let rows = VectorSlice::of(&rows, self.dim());
-        let codes = self.codes.as_ref().map(|codes| Codes::of(codes.coder.clone(), rows)).transpose()?;
+        let codes = self.codes.as_ref().map(|codes| Codes::of(Arc::clone(&codes.coder), rows)).transpose()?;
         let distance = codes.as_ref().map_or_else(|| WalkDistance::new(self.metric(), rows), Codes::distance);
         let mut links = build::moved(links, &distance, &moved, self.len())?;
         links.connect_without(&distance, &[]);
@@ -321,14 +321,8 @@ impl<T: Element> GraphIndex<T> {
             .seed(header.seed)
             .codes(header.no_codes == 0);
         builder.budget = budget;
-        let mut index = GraphIndex {
-            builder,
-            flat,
-            copy: Vec::new(),
-            codes: None,
-            links: None,
-            device_links: DeviceLinks::default(),
-        };
+        let mut index =
+            GraphIndex { builder, flat, copy: Arc::default(), codes: None, links: None, device_links: Arc::default() };
         if header.starts > 0 {
             let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
@@ -340,10 +334,10 @@ impl<T: Element> GraphIndex<T> {
             if !shifts.is_empty() {
                 let coder = Coder::new(info.metric, bytemuck::cast_vec(shifts), header.scale);
                 let coder = coder.ok_or_else(|| bad(FileDefect::Inconsistent("codes that no graph has")))?;
-                index.codes = Some(Codes::of(coder, VectorSlice::of(index.rows(), info.dim))?);
+                index.codes = Some(Codes::of(Arc::new(coder), VectorSlice::of(index.rows(), info.dim))?);
             }
             links.list_starts(&index.walk_distance());
-            index.links = Some(links);
+            index.links = Some(Arc::new(links));
         }
         Ok(index)
     }

@@ -73,6 +73,13 @@ impl Links {
         Ok(links.all_reached().then_some(links))
     }
 
+    /// A copy of the graph.
+    pub(super) fn copied(&self) -> Result<Self> {
+        let copied = |nodes| host_memory::copied::<u32>(nodes);
+        let (edges, parents, starts) = (copied(&self.edges)?, copied(&self.parents)?, copied(&self.starts)?);
+        Ok(Links { degree: self.degree, edges, parents, starts, entrance: self.entrance.clone() })
+    }
+
     /// Makes every so-manieth node a start node. Parents become unknown.
     fn choose_starts(&mut self) {
         let (nodes, count) = (self.len(), start_count(self.len()));

@@ -57,6 +57,8 @@ mod search;
 mod tests;
 mod walk;
 
+use std::sync::Arc;
+
 use self::build::Settings;
 use self::codes::Codes;
 use self::distance::WalkDistance;
@@ -94,13 +96,13 @@ pub struct GraphIndex<T: Element = f32> {
     builder: GraphIndexBuilder<T>,
     flat: FlatIndex<T>,
     /// All rows of the flat index, if it does not have them in host memory; otherwise empty.
-    copy: Vec<T>,
+    copy: Arc<Vec<T>>,
     /// All rows as codes, if walks go by them; `None` without a graph.
     codes: Option<Codes>,
     /// The graph of the rows; `None` if there are so few that searches are exact, or if there was no memory for a graph.
-    links: Option<Links>,
+    links: Option<Arc<Links>>,
     /// The graph in device memory.
-    device_links: DeviceLinks,
+    device_links: Arc<DeviceLinks>,
 }
 
 impl<T: Element> std::fmt::Debug for GraphIndex<T> {
@@ -229,10 +231,10 @@ impl<T: Element> GraphIndexBuilder<T> {
         Ok(GraphIndex {
             flat: flat.build()?,
             builder: self,
-            copy: Vec::new(),
+            copy: Arc::default(),
             codes: None,
             links: None,
-            device_links: DeviceLinks::default(),
+            device_links: Arc::default(),
         })
     }
 }
@@ -327,10 +329,40 @@ impl<T: Element> GraphIndex<T> {
         self.flat.reconstruct(id)
     }
 
+    /// An index of its own with the vectors, the edges and the settings of now, on the same devices. Later changes of one of the two do not show
+    /// in the other, so searches of the snapshot go on while this index changes. [`IndexWriter`](crate::IndexWriter) does so for many threads.
+    ///
+    /// O(1). The two share all memory, also that of the devices, until one of them changes. The first change of either copies what it changes:
+    /// a removal O(len / 64), until rows move; any other change all vectors and edges, O(len · (dim + degree)). So a snapshot before each of
+    /// many small changes costs a copy for each; several changes after one snapshot cost one.
+    ///
+    /// ```
+    /// use warpann::{Device, GraphIndex};
+    ///
+    /// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
+    /// let mut index = GraphIndex::<f32>::builder(1).device(Device::Cpu).build()?;
+    /// index.add(&base)?;
+    /// let before = index.snapshot();
+    /// index.remove(&[50])?;
+    /// assert_eq!(before.search(&[50.2], 1)?.ids, [50]);
+    /// assert_eq!(index.search(&[50.2], 1)?.ids, [51]);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    pub fn snapshot(&self) -> GraphIndex<T> {
+        GraphIndex {
+            builder: self.builder.clone(),
+            flat: self.flat.snapshot(),
+            copy: Arc::clone(&self.copy),
+            codes: self.codes.clone(),
+            links: self.links.clone(),
+            device_links: Arc::clone(&self.device_links),
+        }
+    }
+
     /// Counts vectors, edges and bytes. O(edges).
     pub fn statistics(&self) -> GraphStatistics {
         let flat = self.flat.statistics();
-        let links = self.links.as_ref();
+        let links = self.links.as_deref();
         let edges = links.map_or(0, Links::count);
         GraphStatistics {
             vectors: flat.vectors,

@@ -78,6 +78,16 @@ pub(crate) struct Part {
 }
 
 impl<B: ?Sized + Send + Sync> Grid<B> {
+    /// A grid of the same devices, those that have failed among them, with other back ends; one for each place.
+    pub(crate) fn with(&self, backends: Vec<Box<B>>) -> Self {
+        let place = |(before, backend): (&Place<B>, _)| {
+            let failed = AtomicBool::new(!before.alive());
+            Place { device: before.device, failed, backend }
+        };
+        let places = self.places.iter().zip(backends).map(place).collect();
+        Grid { places, shards: self.shards, turn: AtomicUsize::new(0) }
+    }
+
     /// A grid for `placement`; `backends` has one back end for each place.
     pub(crate) fn new(placement: &Placement, backends: Vec<Box<B>>) -> Self {
         let place = |(&device, backend)| Place { device, failed: AtomicBool::new(false), backend };

@@ -27,7 +27,22 @@ impl<B: ?Sized> Failing<B> {
     }
 }
 
+impl<B: ?Sized> Failing<B> {
+    fn with(&self, inner: Box<B>) -> Self {
+        Failing { works: Arc::clone(&self.works), number: self.number, inner }
+    }
+}
+
 impl FlatBackend for Failing<dyn FlatBackend> {
+    fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {
+        self.work()?;
+        Ok(Box::new(self.with(self.inner.copied(more)?)))
+    }
+
+    fn emptied(&self) -> Box<dyn FlatBackend> {
+        Box::new(self.with(self.inner.emptied()))
+    }
+
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
         self.work()?;
         self.inner.add(rows)
@@ -103,6 +118,10 @@ impl IvfBackend for Failing<dyn IvfBackend> {
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         self.work()?;
         self.inner.search_rows(search, k, ids, distances)
+    }
+
+    fn snapshot(&self) -> Box<dyn IvfBackend> {
+        Box::new(self.with(self.inner.snapshot()))
     }
 
     fn describe(&self) -> String {
@@ -233,6 +252,30 @@ fn a_replacement_that_fails_somewhere_is_undone_everywhere() {
     assert_eq!(failed(grid.replace(&numbers, slice(&new))), (Device::Gpu(1), 1, 0));
     assert_eq!(rows_of(&grid, 100).unwrap(), base[..100 * DIM], "these are rows of shard 0");
     assert!(matches!(grid.replace(&numbers, slice(&new)), Err(Error::ShardLost { shard: 1, replicas: 2 })));
+}
+
+#[test]
+fn a_copy_of_a_grid_is_independent_and_needs_no_device_that_has_failed() {
+    let (base, more) = (vectors(301, 1), vectors(50, 2));
+    let works = works(4);
+    let mut grid = flat_grid(2, &works);
+    grid.add(slice(&base)).unwrap();
+    let count = |grid: &dyn FlatBackend| {
+        let mut rows = vec![0.0; grid.len() * DIM];
+        grid.rows(0, VectorSliceMut::of(&mut rows)).map(|()| rows)
+    };
+    break_after(&works, 3, 0);
+    assert_eq!(failed(grid.copied(0).map(|_| ())), (Device::Gpu(3), 1, 1));
+    let mut copy = grid.copied(50).unwrap();
+    copy.add(slice(&more)).unwrap();
+    grid.replace(&[0, 150, 300], slice(&more[..3 * DIM])).unwrap();
+    assert_eq!(count(&*copy).unwrap(), [base.clone(), more.clone()].concat());
+    assert_eq!(count(&grid).unwrap()[DIM..150 * DIM], base[DIM..150 * DIM]);
+    assert!(copy.describe().ends_with(" + gpu:3 (failed)"), "{}", copy.describe());
+    let mut emptied = copy.emptied();
+    assert_eq!(emptied.len(), 0);
+    emptied.add(slice(&more)).unwrap();
+    assert_eq!((count(&*emptied).unwrap(), copy.len()), (more, 351));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Random sequences of changes and searches of one index, against an ordered map of vectors. Of inverted files with codes, the map has the
-//! vectors for which the codes stand.
+//! Random sequences of changes and searches of an index and its snapshots, each against an ordered map of vectors. Of inverted files with
+//! codes, the map has the vectors for which the codes stand.
 //!
 //! Every operation is one that a user may call, also with ids that are wrong. After a refused one, the index must be as before. A case is
 //! [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000 operations of each:
@@ -25,6 +25,9 @@ pub const OPERATIONS: usize = 100;
 /// Ids are mostly below this number, so that they come back.
 const IDS: usize = 60;
 
+/// Largest number of snapshots beside the index.
+const OTHERS: usize = 3;
+
 /// What the index must hold: the components of each id.
 type Vectors = BTreeMap<u64, Vec<f64>>;
 
@@ -39,6 +42,8 @@ struct Pair<I> {
     coder: Option<I>,
     /// A filter, the ids for which it was made, and the remainder of the ids that it accepts.
     filter: Option<(Bitset, Vec<u64>, u64)>,
+    /// Snapshots of the index, and of snapshots, beside what they must hold.
+    others: Vec<(I, Vectors)>,
 }
 
 /// The case of a seed: in turn of a flat index, of inverted files, and of a graph whose beam is as wide as the index, so that its walks meet
@@ -67,14 +72,14 @@ fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device) -> O
         let builder = GraphIndex::<T>::builder(dim).metric(metric).device(placement.clone());
         let index = builder.degree(4 + random.below(5)).exact_ratio(0).beam(10 * IDS).build().map_err(text)?;
         let (model, options) = (Vectors::new(), SearchOptions::new());
-        let pair = Pair { index, model, placement, options, coder: None, filter: None };
+        let pair = Pair { index, model, placement, options, coder: None, filter: None, others: Vec::new() };
         return run(pair, random, |index| index.compact())
             .map_err(|failure| format!("{failure}\ngraph, {dim}, {metric:?}"));
     }
     if kind == 0 {
         let index = FlatIndex::<T>::builder(dim).metric(metric).device(placement.clone()).build().map_err(text)?;
         let (model, options) = (Vectors::new(), SearchOptions::new());
-        let pair = Pair { index, model, placement, options, coder: None, filter: None };
+        let pair = Pair { index, model, placement, options, coder: None, filter: None, others: Vec::new() };
         return run(pair, random, |index| index.compact())
             .map_err(|failure| format!("{failure}\nflat, {dim}, {metric:?}"));
     }
@@ -98,7 +103,7 @@ fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device) -> O
     };
     index.move_to(placement.clone()).map_err(text)?;
     let options = SearchOptions::new().probes(lists);
-    let pair = Pair { index, model: Vectors::new(), placement, options, coder, filter: None };
+    let pair = Pair { index, model: Vectors::new(), placement, options, coder, filter: None, others: Vec::new() };
     run(pair, random, |_| Ok(()))
         .map_err(|failure| format!("{failure}\nivf, {dim}, {lists} lists, {encoding}, {metric:?}"))
 }
@@ -126,7 +131,7 @@ fn run<T: Component, I: Index<T>>(
     compact: fn(&mut I) -> Result<(), Error>,
 ) -> Outcome {
     for number in 0..OPERATIONS {
-        let operation = random.below(14);
+        let operation = random.below(16);
         let done = match operation {
             0 => pair.add(random),
             1 | 2 => pair.add_with_ids(random),
@@ -137,6 +142,8 @@ fn run<T: Component, I: Index<T>>(
             10 => pair.range_search(random),
             11 => pair.through_bytes(random),
             12 => pair.merge(random),
+            13 => pair.snapshot(random),
+            14 => pair.go_on_with_another(random),
             _ if random.once_in(12) => {
                 pair.index.clear();
                 pair.model.clear();
@@ -358,7 +365,13 @@ impl<I> Pair<I> {
             return self.index.move_to(self.placement.clone()).map_err(text);
         }
         let bytes = self.index.to_bytes().map_err(text)?;
-        self.index = I::from_bytes(&bytes, self.placement.clone(), None).map_err(text)?;
+        if random.once_in(8) {
+            let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+            self.index.save(file.path()).map_err(text)?;
+            self.index = I::load(file.path(), self.placement.clone(), None).map_err(text)?;
+        } else {
+            self.index = I::from_bytes(&bytes, self.placement.clone(), None).map_err(text)?;
+        }
         if self.index.to_bytes().map_err(text)? == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
     }
 
@@ -379,6 +392,34 @@ impl<I> Pair<I> {
         let known = ids.iter().any(|id| self.model.contains_key(id));
         as_expected(self.index.merge(&other), if known { Err("duplicate_id") } else { Ok(()) })?;
         if known { Ok(()) } else { self.note(&ids, &rows) }
+    }
+
+    /// Makes a snapshot. It stays as it is, or it changes from now on and the index stays as it is.
+    fn snapshot<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        let snapshot = self.index.snapshot();
+        let stays = if random.once_in(2) { std::mem::replace(&mut self.index, snapshot) } else { snapshot };
+        if self.others.len() == OTHERS {
+            self.others.swap_remove(random.below(OTHERS));
+        }
+        self.others.push((stays, self.model.clone()));
+        Ok(())
+    }
+
+    /// Goes on with another snapshot, which must be as it was.
+    fn go_on_with_another<T: Component>(&mut self, random: &mut Random) -> Outcome
+    where
+        I: Index<T>,
+    {
+        if !self.others.is_empty() {
+            let at = random.below(self.others.len());
+            let (index, model) = &mut self.others[at];
+            std::mem::swap(index, &mut self.index);
+            std::mem::swap(model, &mut self.model);
+        }
+        self.search(random)
     }
 
     /// Compares ids, and one vector.

@@ -41,6 +41,7 @@ pub mod select;
 pub mod shifted;
 pub mod sort;
 pub mod vectors;
+pub mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -67,6 +68,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "flat", case: flat::case, share: (1500, 150), kept: &[225, 238, 677] },
     Kind { name: "ivf", case: ivf::case, share: (1000, 100), kept: &[434, 520] },
     Kind { name: "changes", case: changes::case, share: (90, 6), kept: &[] },
+    Kind { name: "versions", case: versions::case, share: (6, 3), kept: &[] },
     Kind { name: "select", case: select::case, share: (2000, 200), kept: &[] },
     Kind { name: "sort", case: sort::case, share: (2000, 100), kept: &[] },
     Kind { name: "kmeans", case: kmeans::case, share: (1000, 100), kept: &[] },

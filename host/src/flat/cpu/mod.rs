@@ -157,6 +157,26 @@ impl<T: Element> FlatCpu<T> {
 }
 
 impl<T: Element> FlatBackend for FlatCpu<T> {
+    fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {
+        fn copied<V: Copy>(values: &[V], more: usize) -> Result<Vec<V>> {
+            let mut copy = host_memory::with_room(values.len() + if values.is_empty() { 0 } else { more })?;
+            copy.extend_from_slice(values);
+            Ok(copy)
+        }
+        Ok(Box::new(FlatCpu {
+            rows: copied(&self.rows, more * self.dim)?,
+            scale: copied(&self.scale, more)?,
+            squares: copied(&self.squares, more)?,
+            offset: copied(&self.offset, more)?,
+            largest: copied(&self.largest, more.div_ceil(BLOCK))?,
+            ..*self
+        }))
+    }
+
+    fn emptied(&self) -> Box<dyn FlatBackend> {
+        Box::new(FlatCpu::<T>::with_isa(self.dim, self.metric, Some(self.budget), self.isa))
+    }
+
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
         let rows: &[T] = rows.components();
         let (before, count) = (self.len(), rows.len() / self.dim);

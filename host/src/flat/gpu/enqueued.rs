@@ -106,7 +106,7 @@ impl FlatDevice {
         queries: usize,
         k: usize,
         among: Option<&Bitset>,
-        ids: Option<&[u64]>,
+        ids: Option<Vec<u64>>,
     ) -> Result<EnqueuedSearch> {
         let BaseRows::Device(resident) = &self.rows else {
             return Err(Error::NotInDeviceMemory { index: super::FlatBackend::describe(self) });
@@ -124,7 +124,7 @@ impl FlatDevice {
         queries: usize,
         k: u32,
         among: Option<&Bitset>,
-        ids: Option<&[u64]>,
+        ids: Option<Vec<u64>>,
     ) -> Result<EnqueuedSearch> {
         let among = among.filter(|among| among.count_ones() < among.len());
         let few = among.filter(|among| among.count_ones().saturating_mul(MOST_LEFT_OUT) < among.len());
@@ -132,13 +132,13 @@ impl FlatDevice {
             None => {
                 let block =
                     if self.count > 0 { self.prepared_block(resident)? } else { self.block(self.set(resident), 0) };
-                (block, None, ids.map(<[u64]>::to_vec), among)
+                (block, None, ids, among)
             }
             Some(some) => {
                 let numbers = numbers_of(some)?;
                 let (block, copies) = self.copied_block(resident, &numbers)?;
                 let mut names = host_memory::with_room(numbers.len())?;
-                names.extend(numbers.iter().map(|&row| ids.map_or(u64::from(row), |ids| ids[row as usize])));
+                names.extend(numbers.iter().map(|&row| ids.as_ref().map_or(u64::from(row), |ids| ids[row as usize])));
                 (block, Some(copies), Some(names), None)
             }
         };

@@ -28,6 +28,7 @@ mod range;
 mod tests;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use self::among::{MOST_LEFT_OUT, accepted, numbers_of};
 use self::copies::scatter_rows;
@@ -69,7 +70,7 @@ pub(crate) struct FlatDevice {
     count: usize,
     rows: BaseRows,
     centre: Centre,
-    lanes: Lanes,
+    lanes: Arc<Lanes>,
 }
 
 /// The memory of the rows: the device, or the host with slots on the device.
@@ -89,14 +90,10 @@ struct Resident {
 
 impl Resident {
     /// No rows, and no room for any.
-    fn empty(runtime: &Runtime, shape: VectorShape) -> Result<Resident> {
+    fn empty(runtime: &Runtime, shape: VectorShape) -> Resident {
         let (layout, _) = set_layout(shape, 0);
-        Ok(Resident {
-            memory: runtime.allocate(0)?,
-            layout,
-            capacity: 0,
-            prepared: Exclusive::new(Preparation::none()),
-        })
+        let prepared = Exclusive::new(Preparation::none());
+        Resident { memory: runtime.no_memory(), layout, capacity: 0, prepared }
     }
 }
 
@@ -109,7 +106,7 @@ struct Slots {
 
 /// A point near the middle of the base. Subtracting it from every vector changes no squared L2 distance, and lowers the norms and thus the
 /// filter's error bound.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Centre {
     sum: Vec<f64>,
     rows: usize,
@@ -163,18 +160,13 @@ impl FlatDevice {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, shape: VectorShape, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
-        let rows = BaseRows::Device(Resident::empty(&runtime, shape)?);
         let tuning = Tuning::of(&runtime.limits());
-        Ok(FlatDevice {
-            runtime,
-            shape,
-            tuning,
-            budget,
-            count: 0,
-            rows,
-            centre: Centre::default(),
-            lanes: Lanes::new(),
-        })
+        Ok(FlatDevice::without_rows(runtime, shape, tuning, budget, Arc::default()))
+    }
+
+    fn without_rows(runtime: Runtime, shape: VectorShape, tuning: Tuning, budget: u64, lanes: Arc<Lanes>) -> Self {
+        let rows = BaseRows::Device(Resident::empty(&runtime, shape));
+        FlatDevice { runtime, shape, tuning, budget, count: 0, rows, centre: Centre::default(), lanes }
     }
 
     /// All rows, if they are in the memory of the device.
@@ -206,6 +198,27 @@ impl FlatDevice {
             self.runtime.synchronize(&lane.stream)
         })?;
         Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(Preparation::none()) })
+    }
+
+    /// A copy of the rows in other memory of the device, with room for `more` rows.
+    fn copy_of(&self, old: &Resident, more: usize) -> Result<Resident> {
+        if self.count + more > old.capacity {
+            return self.grown(old, self.count + more);
+        }
+        let bytes = set_layout(self.shape, old.capacity).1.bytes();
+        let memory = self.runtime.allocate(bytes)?;
+        let all = Layout::default().array::<u8>(bytes);
+        let (to, from) = (self.runtime.scratch(&memory).at(all), self.runtime.scratch(&old.memory).at(all));
+        // The lock keeps searches from preparing rows meanwhile.
+        let prepared = old.prepared.with(|prepared| {
+            self.lanes.with(&self.runtime, |lane| {
+                // SAFETY: both memories have the bytes of the layout, and differ.
+                unsafe { self.runtime.copy(&lane.stream, to, from)? };
+                self.runtime.synchronize(&lane.stream)
+            })?;
+            Result::Ok(prepared.clone())
+        })?;
+        Ok(Resident { memory, layout: old.layout, capacity: old.capacity, prepared: Exclusive::new(prepared) })
     }
 
     /// Allocates memory for the listed rows and copies them to it; `None` if old and new memory do not fit the device together.
@@ -434,6 +447,25 @@ impl FlatDevice {
 }
 
 impl FlatBackend for FlatDevice {
+    fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {
+        let rows = match &self.rows {
+            BaseRows::Device(resident) => BaseRows::Device(self.copy_of(resident, more)?),
+            BaseRows::Host { rows, .. } => {
+                let mut copy = VectorBuffer::new(self.shape.element);
+                copy.reserve((self.count + more) * self.shape.dim)?;
+                copy.extend(rows.as_slice(self.shape.dim).bytes());
+                BaseRows::Host { rows: copy, slots: Exclusive::new(None) }
+            }
+        };
+        let (runtime, centre, lanes) = (self.runtime.clone(), self.centre.clone(), Arc::clone(&self.lanes));
+        Ok(Box::new(FlatDevice { runtime, rows, centre, lanes, ..*self }))
+    }
+
+    fn emptied(&self) -> Box<dyn FlatBackend> {
+        let (runtime, lanes) = (self.runtime.clone(), Arc::clone(&self.lanes));
+        Box::new(FlatDevice::without_rows(runtime, self.shape, self.tuning, self.budget, lanes))
+    }
+
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
         if !self.add_resident(rows)? {
             if let BaseRows::Device(resident) = &self.rows {
@@ -499,7 +531,7 @@ impl FlatBackend for FlatDevice {
             } else {
                 let mut host = self.fetched(resident, 0..self.count, 0)?;
                 host.keep(dim, &numbers);
-                self.rows = BaseRows::Device(Resident::empty(&self.runtime, self.shape)?);
+                self.rows = BaseRows::Device(Resident::empty(&self.runtime, self.shape));
                 self.count = 0;
                 if !matches!(self.add_resident(host.as_slice(dim)), Ok(true)) {
                     events::base_streamed(|| self.runtime.describe(), self.budget);

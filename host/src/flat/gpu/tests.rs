@@ -100,7 +100,7 @@ impl<T: Element> Case<T> {
         }
         let asked = count + usize::from(bad);
         let names: Vec<u64> = (0..self.index.len() as u64).map(|row| 3 * row + 1).collect();
-        let search = self.index.plan_search(asked + 1, k, among, Some(&names)).unwrap();
+        let search = self.index.plan_search(asked + 1, k, among, Some(names)).unwrap();
         assert!(search.bytes() >= (queries.len() * size_of::<T>()) as u64);
         let runtime = &self.index.runtime;
         let mut layout = Layout::default();

@@ -331,6 +331,11 @@ impl IvfBackend for IvfCpu {
         flat.search(queries, k, None, ids, distances)
     }
 
+    fn snapshot(&self) -> Box<dyn IvfBackend> {
+        let image = self.image.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::new(IvfCpu { image: Mutex::new(image), ..*self })
+    }
+
     fn describe(&self) -> String {
         describe_cpu(Some(self.isa))
     }

@@ -399,7 +399,7 @@ pub(super) struct Resident {
     pub(super) parts: ImageParts,
     /// The bits of the greatest component, from which the scale follows.
     pub(super) greatest: u32,
-    _memory: Memory,
+    memory: Memory,
 }
 
 /// The parts of an image that change with the vectors.
@@ -658,10 +658,42 @@ impl Resident {
             storage,
             parts,
             greatest: greatest[0],
-            _memory: memory,
+            memory,
         };
         made.note_lengths();
         Ok(made)
+    }
+
+    /// A copy within the memory of the device, which can then be brought to the version of `view`; `None` if it could not.
+    pub fn copied(&self, runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Option<Resident>> {
+        if !view.is_whole() || view.changes_since(self.version).is_none() {
+            return Ok(None);
+        }
+        // The places in an image follow from the training, the number of rows and the budget, which are the same.
+        let plan = ImagePlan::new(view, &self.storage, budget);
+        if plan.bytes as u64 != self.bytes {
+            return Ok(None);
+        }
+        let storage = self.storage.copied()?;
+        let memory = runtime.allocate(plan.bytes)?;
+        let (to, from) = (runtime.scratch(&memory), runtime.scratch(&self.memory));
+        let all = Layout::default().array::<u8>(plan.bytes);
+        // SAFETY: both memories have the plan's bytes, and differ. Nothing changes an image that others have.
+        unsafe { runtime.copy(stream, to.at(all), from.at(all))? };
+        runtime.synchronize(stream)?;
+        let mut copy = Resident {
+            version: self.version,
+            image: plan.image(to),
+            bytes: self.bytes,
+            longest: Vec::new(),
+            longest_list: 0,
+            storage,
+            parts: plan.parts(to),
+            greatest: self.greatest,
+            memory,
+        };
+        copy.note_lengths();
+        Ok(Some(copy))
     }
 
     /// Computes what follows from the lengths of the lists.

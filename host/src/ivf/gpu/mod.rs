@@ -80,7 +80,7 @@ pub(crate) struct IvfDevice {
     device: Device,
     budget: u64,
     resident: Exclusive<Option<Arc<Resident>>>,
-    lanes: Lanes,
+    lanes: Arc<Lanes>,
 }
 
 /// A request, its index, and the slots for its results.
@@ -98,7 +98,13 @@ impl IvfDevice {
     pub fn new(runtime: Runtime, device: Device, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
         let resident = Exclusive::new(None);
-        Ok(IvfDevice { runtime, device, budget, resident, lanes: Lanes::new() })
+        Ok(IvfDevice { runtime, device, budget, resident, lanes: Arc::default() })
+    }
+
+    /// Another back end of the device, with the same image until one of the two brings it up to date, and with the same lanes.
+    fn shared(&self) -> IvfDevice {
+        let resident = Exclusive::new(self.resident.with(|resident| resident.clone()));
+        IvfDevice { runtime: self.runtime.clone(), resident, lanes: Arc::clone(&self.lanes), ..*self }
     }
 
     /// The image of the index's current version. The first search makes it, within the budget, and the first search after a change brings it
@@ -112,15 +118,26 @@ impl IvfDevice {
             }
             let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
             let mut growth = Growth::None;
-            // Searches borrow the index, so none of them reads a stale image any more. If one did, it would keep its image.
-            if let Some(mut image) = resident.take().and_then(Arc::into_inner) {
-                let room = self.scratch(&image);
-                growth = match self.lanes.with(&self.runtime, |lane| image.update(room, lane, view))? {
-                    Update::Done => return Ok(resident.insert(Arc::new(image)).clone()),
-                    Update::Outgrown => Growth::Eighth,
-                    Update::Impossible => image.storage.growth,
-                };
-                // The stale image is dropped before the next one is made, because the device may not have room for two.
+            // Searches borrow the index, so none of them reads a stale image any more. A snapshot of the index may have it.
+            if let Some(stale) = resident.take() {
+                growth = stale.storage.growth;
+                let own = Arc::try_unwrap(stale).map(Some).or_else(|shared| {
+                    let copy = |lane: &mut Lane| shared.copied(&self.runtime, &lane.stream, view, budget);
+                    let copied = self.lanes.with(&self.runtime, copy);
+                    if copied.is_err() {
+                        *resident = Some(shared);
+                    }
+                    copied
+                });
+                if let Some(mut image) = own? {
+                    let room = self.scratch(&image);
+                    match self.lanes.with(&self.runtime, |lane| image.update(room, lane, view))? {
+                        Update::Done => return Ok(resident.insert(Arc::new(image)).clone()),
+                        Update::Outgrown => growth = Growth::Eighth,
+                        Update::Impossible => {}
+                    }
+                    // The stale image is dropped before the next one is made, because the device may not have room for two.
+                }
             }
             let made = |lane: &mut Lane| Resident::new(&self.runtime, &lane.stream, view, budget, growth);
             let made = self.lanes.with(&self.runtime, made)?;
@@ -572,6 +589,10 @@ impl IvfBackend for IvfDevice {
         let mut flat = FlatDevice::new(self.runtime.clone(), shape, Some(budget))?;
         flat.add(rows)?;
         flat.search(queries, k, None, ids, distances)
+    }
+
+    fn snapshot(&self) -> Box<dyn IvfBackend> {
+        Box::new(self.shared())
     }
 
     fn describe(&self) -> String {

@@ -81,6 +81,13 @@ impl Storage {
         Ok(Storage { starts, lengths, rows, growth, rooms, reserve: first..end })
     }
 
+    /// The same places, for a copy of the image.
+    pub(super) fn copied(&self) -> Result<Storage> {
+        let copied = |numbers| host_memory::copied(numbers);
+        let (starts, lengths, rooms) = (copied(&self.starts)?, copied(&self.lengths)?, copied(&self.rooms)?);
+        Ok(Storage { starts, lengths, rooms, reserve: self.reserve.clone(), ..*self })
+    }
+
     /// Changes the length of a list. Returns whether the list has moved, and then has no row in its new room yet; `None` if there is no room.
     pub(super) fn resize(&mut self, list: usize, length: u32) -> Option<bool> {
         let moves = length > self.rooms[list];

@@ -186,6 +186,7 @@ struct Follower<T: Element> {
 
 /// What a device gets after a change.
 enum Sent {
+    Nothing,
     /// This number of rows at most.
     Rows(usize),
     /// The same, and the ranks of all rows.
@@ -207,6 +208,11 @@ impl<T: Element> Follower<T> {
         let (device, runtime) = open(Device::Emulator).unwrap();
         let device = IvfDevice::new(runtime.unwrap(), device, None).unwrap();
         Follower { index, device, base, queries }
+    }
+
+    fn snapshot(&self) -> Follower<T> {
+        let (base, queries) = (self.base.clone(), self.queries.clone());
+        Follower { index: self.index.snapshot(), device: self.device.shared(), base, queries }
     }
 
     /// The vectors with which these ids, multiples of three, began.
@@ -232,6 +238,7 @@ impl<T: Element> Follower<T> {
         // tables take 8 bytes for each list.
         let some = |rows: usize| rows * (row_bytes + 36) + 8 * Self::LISTS;
         match expected {
+            Sent::Nothing => assert_eq!(sent, 0, "{what}"),
             Sent::Rows(changed) => assert!(sent <= some(changed), "{what}: {sent} bytes"),
             Sent::Ranks(changed) => assert!(sent <= some(changed) + 4 * rows, "{what}: {sent} bytes"),
             Sent::All => assert!(sent >= rows * (row_bytes + 4), "{what}: {sent} bytes"),
@@ -264,9 +271,16 @@ fn follow<T: Element>(metric: Metric, encoding: Encoding) {
     let few: Vec<u64> = (0..10).map(|at| at * 57).collect();
     pair.index.remove(&few).unwrap();
     pair.follows(Sent::Rows(20), &what("removed"));
+    let snapshot = pair.snapshot();
     pair.index.add_with_ids(&pair.rows(&few[3..]), &few[3..]).unwrap();
     pair.index.remove(&[3, 6]).unwrap();
     pair.follows(Sent::Rows(11), &what("some of them back"));
+    // The image was copied on the device.
+    snapshot.follows(Sent::Nothing, &what("a snapshot"));
+    let mut fork = snapshot.snapshot();
+    drop(snapshot);
+    fork.index.remove(&[3, 6, 9]).unwrap();
+    fork.follows(Sent::Rows(6), &what("a snapshot of a snapshot"));
     // One list outgrows its room. The next image has room to grow.
     pair.add_like(90, 10_000..10_020);
     pair.follows(Sent::All, &what("a list outgrows an image without room"));

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::io::FileBytes;
-use crate::{Error, Result};
+use crate::{Error, Result, host_memory};
 
 /// Bytes that start at a multiple of 8, so that they can be read as components or ids.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Bytes {
     /// The first `len` bytes of the words.
     Owned { words: Vec<u64>, len: usize },
@@ -38,22 +38,25 @@ impl Bytes {
 
     /// Makes the bytes owned, with room for `more` further bytes.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
-        let asked = self.get().len() as u64 + more as u64;
-        let refused = |_| Error::OutOfHostMemory { asked };
-        if let Bytes::File { .. } = self {
-            let mut words = Vec::new();
-            let (bytes, len) = (self.get(), self.get().len());
-            words.try_reserve_exact((len + more).div_ceil(8)).map_err(refused)?;
-            words.resize(len.div_ceil(8), 0);
-            bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(bytes);
-            *self = Bytes::Owned { words, len };
-        }
         match self {
             Bytes::Owned { words, len } => {
+                let refused = |_| Error::OutOfHostMemory { asked: *len as u64 + more as u64 };
                 words.try_reserve((*len + more).div_ceil(8).saturating_sub(words.len())).map_err(refused)
             }
-            Bytes::File { .. } => Ok(()),
+            Bytes::File { .. } => {
+                *self = self.copied(more)?;
+                Ok(())
+            }
         }
+    }
+
+    /// An owned copy, with room for `more` further bytes.
+    pub(super) fn copied(&self, more: usize) -> Result<Bytes> {
+        let (bytes, len) = (self.get(), self.get().len());
+        let mut words = host_memory::with_room((len + more).div_ceil(8))?;
+        words.resize(len.div_ceil(8), 0);
+        bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(bytes);
+        Ok(Bytes::Owned { words, len })
     }
 
     /// Appends `count` rows of `bytes` bytes: `row(i)` is row i. Call [`Bytes::reserve`] for all of them first.

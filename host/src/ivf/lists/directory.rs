@@ -5,11 +5,13 @@
 //! to all vectors after it: O(n).
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::List;
 use crate::ids::row_ids::{Room, RowIds};
-use crate::parallel::{Loop, ParallelSlice, owned};
+use crate::parallel::{Loop, ParallelSlice};
+use crate::shared::{Blocks, own_with_room, shared};
 use crate::validate::MAX_ROWS;
 use crate::{Result, host_memory};
 
@@ -29,16 +31,16 @@ pub(crate) struct Directory {
     /// The id of each rank.
     ids: RowIds,
     /// The ranks of the vectors of each list, in their order.
-    ranks: Vec<Vec<u32>>,
+    ranks: Vec<Arc<Vec<u32>>>,
     /// The address of each rank. That of a removed vector means nothing.
-    addresses: Vec<Address>,
+    addresses: Blocks<Address>,
 }
 
 impl Directory {
     /// The directory of lists with `len` vectors. O(len) if the ids are 0, 1, 2, .. (`dense`), otherwise O(len · log len).
-    pub(super) fn new(lists: &[List], len: usize, dense: bool) -> Directory {
-        let (ids, ranks) = if dense {
-            let ranks = |list: &List| list.ids().iter().map(|&id| id as u32).collect();
+    pub(super) fn new(lists: &[Arc<List>], len: usize, dense: bool) -> Directory {
+        let (ids, ranks): (_, Vec<Vec<u32>>) = if dense {
+            let ranks = |list: &Arc<List>| list.ids().iter().map(|&id| id as u32).collect();
             (RowIds::counting(len), lists.par_iter().map(ranks).collect())
         } else {
             let mut pairs: Vec<(u64, u32)> = Vec::with_capacity(len);
@@ -61,10 +63,15 @@ impl Directory {
             let ranks_of = |part: &Range<usize>| {
                 ranks[part.clone()].iter().map(|rank| rank.load(Ordering::Relaxed)).collect::<Vec<u32>>()
             };
-            (RowIds::of(pairs.par_iter().map(|&(id, _)| id).collect()), parts.par_iter().map(ranks_of).collect())
+            (RowIds::of_blocks(Blocks::mapped(&pairs, |&(id, _)| id)), parts.par_iter().map(ranks_of).collect())
         };
         let addresses = addresses_of(&ranks, len);
-        Directory { ids, ranks, addresses }
+        Directory { ids, ranks: ranks.into_iter().map(Arc::new).collect(), addresses }
+    }
+
+    /// The same directory, in the same memory as far as neither changes. O(lists + len / 64) at most.
+    pub(super) fn shared(&self) -> Result<Directory> {
+        Ok(Directory { ids: self.ids.shared()?, ranks: shared(&self.ranks)?, addresses: self.addresses.shared()? })
     }
 
     /// Whether every rank is the id of its vector.
@@ -101,12 +108,12 @@ impl Directory {
 
     /// The address of the vector of a rank.
     pub(super) fn address(&self, rank: usize) -> Address {
-        self.addresses[rank]
+        self.addresses.get(rank)
     }
 
-    /// Reserves memory for `more` vectors of a list.
+    /// Makes the memory of a list our own, with room for `more` vectors.
     pub(super) fn reserve(&mut self, list: usize, more: usize) -> Result<()> {
-        host_memory::reserve(&mut self.ranks[list], more)
+        own_with_room(&mut self.ranks[list], more).map(|_| ())
     }
 
     /// Gives ranks to ids, which are ascending and new. Returns whether other vectors have new ranks. On error nothing changes. The caller
@@ -120,10 +127,10 @@ impl Directory {
         let next = self.ids.next();
         let (old, new) = ids.split_at(ids.partition_point(|&id| id < next));
         self.ids.reserve(new)?;
-        host_memory::reserve(&mut self.addresses, new.len())?;
+        self.addresses.reserve(new.len())?;
         self.ids.append(new);
         self.ids.revive(&self.ids.old_rows(old));
-        self.addresses.resize(self.ids.rows(), Address::default());
+        self.addresses.extend(new.iter().map(|_| Address::default()));
         Ok(false)
     }
 
@@ -141,28 +148,34 @@ impl Directory {
             }
             ranks[row] = merged.len() as u32;
             merged.push(id);
-            addresses.push(self.addresses[row]);
+            addresses.push(self.addresses.get(row));
         }
         merged.extend(new);
         addresses.resize(merged.len(), Address::default());
-        self.ranks.par_iter_mut().for_each(|list| list.iter_mut().for_each(|rank| *rank = ranks[*rank as usize]));
-        (self.ids, self.addresses) = (RowIds::of(merged), addresses);
+        let renumbered = (RowIds::of(&merged)?, Blocks::of(&addresses)?);
+        // All lists become our own first: from there on nothing fails.
+        (0..self.ranks.len()).try_for_each(|list| self.reserve(list, 0))?;
+        self.ranks.par_iter_mut().for_each(|list| {
+            Arc::make_mut(list).iter_mut().for_each(|rank| *rank = ranks[*rank as usize]);
+        });
+        (self.ids, self.addresses) = renumbered;
         Ok(())
     }
 
-    /// Notes that a vector is now the last of a list, for which memory was reserved.
+    /// Notes that a vector is now the last of a list. Call [`Directory::reserve`] first.
     pub(super) fn push(&mut self, rank: usize, list: usize) {
-        let place = self.ranks[list].len() as u32;
-        self.ranks[list].push(rank as u32);
-        self.addresses[rank] = Address { list: list as u32, place };
+        let ranks = Arc::make_mut(&mut self.ranks[list]);
+        let place = ranks.len() as u32;
+        ranks.push(rank as u32);
+        self.addresses.set(rank, Address { list: list as u32, place });
     }
 
-    /// Notes that the last vector of a list has taken the place of another one, which is no longer there.
+    /// Notes that the last vector of a list has taken the place of another one, which is no longer there. Call [`Directory::reserve`] first.
     pub(super) fn swap_remove(&mut self, at: Address) {
-        let ranks = &mut self.ranks[at.list as usize];
+        let ranks = Arc::make_mut(&mut self.ranks[at.list as usize]);
         ranks.swap_remove(at.place as usize);
         if let Some(&moved) = ranks.get(at.place as usize) {
-            self.addresses[moved as usize] = at;
+            self.addresses.set(moved as usize, at);
         }
     }
 
@@ -180,7 +193,7 @@ impl Directory {
 }
 
 /// The address of each of `count` ranks.
-fn addresses_of(ranks: &[Vec<u32>], count: usize) -> Vec<Address> {
+fn addresses_of(ranks: &[Vec<u32>], count: usize) -> Blocks<Address> {
     let pack = |list: usize, place: usize| (list as u64) << 32 | place as u64;
     let mut packed = Vec::new();
     packed.resize_with(count, AtomicU64::default);
@@ -190,5 +203,5 @@ fn addresses_of(ranks: &[Vec<u32>], count: usize) -> Vec<Address> {
         }
     });
     let unpacked = |at: u64| Address { list: (at >> 32) as u32, place: at as u32 };
-    owned(packed).map(|at| unpacked(at.into_inner())).collect()
+    Blocks::mapped(&packed, |at| unpacked(at.load(Ordering::Relaxed)))
 }

@@ -42,6 +42,13 @@ impl Journal {
         Journal { version, since: version, places: VecDeque::new(), renumbered: version }
     }
 
+    /// The same version, with the last [`KEPT`] places at most.
+    pub(super) fn copied(&self) -> Journal {
+        let left_out = self.places.len().saturating_sub(KEPT);
+        let since = left_out.checked_sub(1).map_or(self.since, |last| self.places[last].0);
+        Journal { since, places: self.places.range(left_out..).copied().collect(), ..*self }
+    }
+
     /// The version of the lists.
     pub(super) fn version(&self) -> u64 {
         self.version
@@ -121,6 +128,15 @@ mod tests {
         journal.changed((0..KEPT as u32).map(at), 0);
         assert_eq!(journal.since(third), None);
         assert!(journal.since(journal.version()).is_some());
+        // A copy has the last places only.
+        let (before, fourth) = (journal.version(), journal.copied());
+        assert_eq!((fourth.version(), fourth.since(before)), (before, journal.since(before)));
+        journal.begin();
+        journal.changed((0..KEPT as u32 + 3).map(at), 100 * KEPT);
+        let copy = journal.copied();
+        assert!(journal.since(before).is_some());
+        assert_eq!((copy.places.len(), copy.since(before)), (KEPT, None));
+        assert_eq!(copy.since(journal.version()), journal.since(journal.version()));
         journal.begin();
         journal.everything_changed();
         assert_eq!(journal.since(journal.version() - 1), None);

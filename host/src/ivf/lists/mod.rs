@@ -1,7 +1,8 @@
 //! The lists of an inverted file: the master copy in host memory, from which devices make their images.
 //!
 //! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both are either owned
-//! memory or a range of a file, mapped or read; the first change of a list copies it to owned memory.
+//! memory or a range of a file, mapped or read; the first change of a list copies it to owned memory. Snapshots of an index share all of this
+//! until one of them changes, which then copies the lists that change ([`Lists::own`]).
 //!
 //! The order of the vectors in a list has no meaning. New ones come to the end. If one is removed, the last one takes its place, so no list
 //! has holes. Searches know a vector by its *rank*, a u32 that compares as the id does ([`Directory`]), so they keep four bytes for each
@@ -22,8 +23,8 @@ mod journal;
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 pub(crate) use self::bytes::Bytes;
 pub(crate) use self::directory::{Address, Directory};
@@ -32,6 +33,7 @@ use self::journal::Journal;
 use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
 use crate::parallel::{Loop, ParallelSlice, owned};
+use crate::shared::{own, shared};
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Bitset, Error, Filter, Result, host_memory};
 
@@ -42,7 +44,7 @@ const MANY: usize = 1 << 12;
 const SHARE_OF_MANY: usize = 8;
 
 /// Codes and ids of one list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct List {
     codes: Bytes,
     ids: Bytes,
@@ -53,9 +55,17 @@ impl List {
         bytemuck::cast_slice(self.ids.get())
     }
 
-    fn reserve(&mut self, code_bytes: usize, more: usize) -> Result<()> {
-        self.codes.reserve(more * code_bytes)?;
-        self.ids.reserve(more * size_of::<u64>())
+    /// Makes the memory of a list our own, with room for `more` vectors.
+    fn reserve(list: &mut Arc<List>, code_bytes: usize, more: usize) -> Result<()> {
+        let (codes, ids) = (more * code_bytes, more * size_of::<u64>());
+        let list = own(list, |list| Ok(List { codes: list.codes.copied(codes)?, ids: list.ids.copied(ids)? }))?;
+        list.codes.reserve(codes)?;
+        list.ids.reserve(ids)
+    }
+
+    /// The list, for a change that does not fail. Call [`List::reserve`] first.
+    fn own(list: &mut Arc<List>) -> &mut List {
+        Arc::get_mut(list).unwrap_or_else(|| unreachable!("the list is our own since its memory was reserved"))
     }
 }
 
@@ -63,7 +73,7 @@ impl List {
 #[derive(Debug)]
 pub(crate) struct Lists {
     code_bytes: usize,
-    lists: Vec<List>,
+    lists: Vec<Arc<List>>,
     len: usize,
     /// The greatest id of all lists.
     greatest: Option<u64>,
@@ -83,7 +93,7 @@ impl Lists {
     pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
         Lists {
             code_bytes,
-            lists: vec![List::default(); count],
+            lists: vec![Arc::default(); count],
             len: 0,
             greatest: None,
             stamp: 0,
@@ -106,7 +116,7 @@ impl Lists {
                 return Err(Error::WrongIds { ids: count, rows });
             }
             lists.len += rows;
-            lists.lists.push(List { codes, ids });
+            lists.lists.push(Arc::new(List { codes, ids }));
         }
         check_rows(lists.len as u64, MAX_ROWS)?;
         lists.greatest = lists.greatest_of_all();
@@ -120,6 +130,18 @@ impl Lists {
         }
     }
 
+    /// The lists, which nobody else has. If others have them, a copy that shares the memory of each list until it changes: O(lists + len / 64)
+    /// at most. On error nothing changes.
+    pub(crate) fn own(lists: &mut Arc<Lists>) -> Result<&mut Lists> {
+        own(lists, |lists| {
+            let directory = OnceLock::new();
+            if let Some(made) = lists.directory.get() {
+                let _ = directory.set(made.shared()?);
+            }
+            Ok(Lists { lists: shared(&lists.lists)?, directory, journal: lists.journal.copied(), ..*lists })
+        })
+    }
+
     /// The greatest id, found by reading all ids.
     fn greatest_of_all(&self) -> Option<u64> {
         self.lists.par_iter().map(|list| list.ids().iter().copied().max()).reduce(|| None, Option::max)
@@ -131,7 +153,7 @@ impl Lists {
         if greatest / 64 < self.len as u64 {
             // One bit for each possible id: not more memory than a sorted copy of all ids, and no sorting.
             let mut seen: Vec<u64> = host_memory::zeroed(greatest as usize / 64 + 1)?;
-            return Ok(self.lists.iter().flat_map(List::ids).copied().find(|&id| {
+            return Ok(self.lists.iter().flat_map(|list| list.ids()).copied().find(|&id| {
                 let (word, bit) = (&mut seen[id as usize / 64], 1 << (id % 64));
                 let known = *word & bit != 0;
                 *word |= bit;
@@ -291,6 +313,7 @@ impl Lists {
         let bytes = self.code_bytes;
         let lengths: Vec<u32> = rows.lists().map(|(list, _)| self.length(list) as u32).collect();
         rows.each(&mut self.lists, &|list, rows| {
+            let list = List::own(list);
             list.codes.append(bytes, rows.len(), |at| &codes[rows[at] as usize * bytes..][..bytes]);
             list.ids.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
             Ok(())
@@ -320,7 +343,7 @@ impl Lists {
     /// Reserves memory for rows, in the lists and in the directory.
     fn reserve(&mut self, rows: &RowsByList) -> Result<()> {
         let bytes = self.code_bytes;
-        rows.each(&mut self.lists, &|list, rows| list.reserve(bytes, rows.len()))?;
+        rows.each(&mut self.lists, &|list, rows| List::reserve(list, bytes, rows.len()))?;
         if let Some(directory) = self.directory.get_mut() {
             rows.lists().try_for_each(|(list, rows)| directory.reserve(list, rows.len()))?;
         }
@@ -345,14 +368,17 @@ impl Lists {
             let ids: Vec<&[u64]> = (0..other.count()).map(|list| other.ids(list)).collect();
             return self.append(&labels, &codes.concat(), &ids.concat());
         }
-        let pairs = |lists: &mut Vec<List>, work: &(dyn Fn(&mut List, &List) -> Result<()> + Sync)| {
-            let each = |(to, from): (&mut List, &List)| if from.ids().is_empty() { Ok(()) } else { work(to, from) };
+        type Append<'a> = &'a (dyn Fn(&mut Arc<List>, &List) -> Result<()> + Sync);
+        let pairs = |lists: &mut Vec<Arc<List>>, work: Append<'_>| {
+            let each =
+                |(to, from): (&mut Arc<List>, &Arc<List>)| if from.ids().is_empty() { Ok(()) } else { work(to, from) };
             lists.par_iter_mut().zip(other.lists.par_iter()).map(each).collect().into_iter().collect::<Result<()>>()
         };
-        pairs(&mut self.lists, &|to, from| to.reserve(bytes, from.ids().len()))?;
+        pairs(&mut self.lists, &|to, from| List::reserve(to, bytes, from.ids().len()))?;
         self.begin_change(false);
         self.directory.take();
         pairs(&mut self.lists, &|to, from| {
+            let to = List::own(to);
             to.codes.append(from.codes.get().len(), 1, |_| from.codes.get());
             to.ids.append(from.ids.get().len(), 1, |_| from.ids.get());
             Ok(())
@@ -376,7 +402,7 @@ impl Lists {
         let of_new = (pick(labels, &new), pick(ids, &new));
         // All memory is reserved first, so that after the append nothing fails.
         self.reserve(&RowsByList::new(labels, self.lists.len())?)?;
-        self.own(&pick(ids, &known))?;
+        self.own_lists_of(&pick(ids, &known))?;
         self.append(&of_new.0, &new_codes, &of_new.1)?;
         // Many new vectors drop the directory.
         self.directory();
@@ -387,13 +413,13 @@ impl Lists {
             let Some(rank) = directory.rank(ids[row]) else { continue };
             let (at, list) = (directory.address(rank), labels[row]);
             if at.list == list {
-                self.lists[list as usize].codes.replace(at.place as usize, code(row));
+                List::own(&mut self.lists[list as usize]).codes.replace(at.place as usize, code(row));
                 changed.push(at);
                 continue;
             }
             self.swap_remove(at, &mut changed);
             let Lists { lists, directory, .. } = self;
-            let to = &mut lists[list as usize];
+            let to = List::own(&mut lists[list as usize]);
             changed.push(Address { list, place: to.ids().len() as u32 });
             to.codes.append(bytes, 1, |_| code(row));
             to.ids.append(size_of::<u64>(), 1, |_| bytemuck::bytes_of(&ids[row]));
@@ -404,15 +430,17 @@ impl Lists {
     }
 
     /// Makes the memory of lists that have some of these ids our own.
-    fn own(&mut self, ids: &[u64]) -> Result<()> {
+    fn own_lists_of(&mut self, ids: &[u64]) -> Result<()> {
         let labels: Vec<u32> = ids.iter().filter_map(|&id| self.find(id)).map(|(list, _)| list as u32).collect();
-        let bytes = self.code_bytes;
-        RowsByList::new(&labels, self.lists.len())?.each(&mut self.lists, &|list, _| list.reserve(bytes, 0))
+        let (bytes, rows) = (self.code_bytes, RowsByList::new(&labels, self.lists.len())?);
+        rows.each(&mut self.lists, &|list, _| List::reserve(list, bytes, 0))?;
+        let Some(directory) = self.directory.get_mut() else { return Ok(()) };
+        rows.lists().try_for_each(|(list, _)| directory.reserve(list, 0))
     }
 
     /// Removes a vector from its list, and notes the places that change.
     fn swap_remove(&mut self, at: Address, changed: &mut Vec<Address>) {
-        let list = &mut self.lists[at.list as usize];
+        let list = List::own(&mut self.lists[at.list as usize]);
         list.codes.swap_remove(self.code_bytes, at.place as usize);
         list.ids.swap_remove(size_of::<u64>(), at.place as usize);
         changed.extend([at, Address { place: list.ids().len() as u32, ..at }]);
@@ -429,7 +457,7 @@ impl Lists {
         if let Some(&id) = ids.iter().find(unknown) {
             return Err(Error::UnknownId { id, len: self.len as u64 });
         }
-        self.own(ids)?;
+        self.own_lists_of(ids)?;
         // The look for the ids has made the directory, unless there is none of them.
         let Some(directory) = self.directory.get_mut() else { return Ok(()) };
         let ranks: Vec<usize> = ids.iter().filter_map(|&id| directory.rank(id)).collect();
@@ -459,6 +487,9 @@ impl Lists {
 fn pick<V: Copy>(from: &[V], places: &[usize]) -> Vec<V> {
     places.iter().map(|&place| from[place]).collect()
 }
+
+/// What is done for a list and its rows.
+type ListWork<'a> = &'a (dyn Fn(&mut Arc<List>, &[u32]) -> Result<()> + Sync);
 
 /// Rows by the list to which each belongs.
 struct RowsByList {
@@ -536,7 +567,7 @@ impl RowsByList {
     }
 
     /// Does `work` for each list that has rows, in parallel if they are many.
-    fn each(&self, lists: &mut [List], work: &(dyn Fn(&mut List, &[u32]) -> Result<()> + Sync)) -> Result<()> {
+    fn each(&self, lists: &mut [Arc<List>], work: ListWork<'_>) -> Result<()> {
         if self.rows.len() <= FEW {
             return self.lists().try_for_each(|(list, rows)| work(&mut lists[list], rows));
         }

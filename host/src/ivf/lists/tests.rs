@@ -97,14 +97,28 @@ fn lists_hold_what_was_appended_and_not_removed() {
     plain.append(&mut lists, &[3], &[0]);
 }
 
-/// Random changes, few and many at a time. Between two versions, a place that the journal does not name holds the same vector.
+/// Random changes of lists and of copies that share memory with them, few and many at a time. Between two versions, a place that the journal does not name holds the same vector.
 #[test]
 fn the_journal_names_every_place_that_changed() {
     let mut random = Random::new(11);
     let (mut renumberings, mut forgotten) = (0, 0);
-    let (mut plain, mut lists) = some_lists();
-    let (mut version, mut before) = (lists.version(), snapshot(&lists));
+    let (mut plain, lists) = some_lists();
+    let mut shared = Arc::new(lists);
+    let mut others: Vec<(Plain, Arc<Lists>)> = Vec::new();
+    let (mut version, mut before) = (shared.version(), snapshot(&shared));
     for step in 0..300 {
+        match random.below(8) {
+            // The lists as they are now stay, while these change.
+            0 if others.len() < 3 => others.push((plain.clone(), Arc::clone(&shared))),
+            1 if !others.is_empty() => {
+                let at = random.below(others.len());
+                std::mem::swap(&mut others[at].0, &mut plain);
+                std::mem::swap(&mut others[at].1, &mut shared);
+                (version, before) = (shared.version(), snapshot(&shared));
+            }
+            _ => others.iter().for_each(|(plain, lists)| plain.same(lists)),
+        }
+        let lists = Lists::own(&mut shared).unwrap();
         // Rarely more rows than the calling thread appends, and than the journal keeps.
         let count = if step % 60 == 59 { random.pick(&[FEW + 10, MANY + 2]) } else { 1 + random.below(5) };
         let range = if count > FEW { 50_000 } else { 400 };
@@ -116,7 +130,7 @@ fn the_journal_names_every_place_that_changed() {
                 let mut gone: Vec<u64> = (0..2 * count).map(|_| random.pick(&known)).collect();
                 gone.sort_unstable();
                 gone.dedup();
-                plain.remove(&mut lists, &gone[..gone.len().min(known.len() - 1)]);
+                plain.remove(lists, &gone[..gone.len().min(known.len() - 1)]);
             }
             kind => {
                 if kind < 4 {
@@ -127,13 +141,13 @@ fn the_journal_names_every_place_that_changed() {
                     ids.reverse();
                 }
                 if kind < 4 {
-                    plain.append(&mut lists, &labels, &ids);
+                    plain.append(lists, &labels, &ids);
                 } else {
-                    plain.put(&mut lists, &labels, &ids);
+                    plain.put(lists, &labels, &ids);
                 }
             }
         }
-        let now = snapshot(&lists);
+        let now = snapshot(lists);
         if let Some(changes) = lists.changes_since(version) {
             renumberings += usize::from(changes.renumbered);
             let named: BTreeSet<Address> = changes.places.iter().copied().collect();

@@ -58,11 +58,6 @@ pub(super) struct DeviceLinks {
 }
 
 impl DeviceLinks {
-    /// Forgets the graph, which has changed.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// Bytes of device memory.
     pub(super) fn bytes(&self) -> u64 {
         self.image.with(|image| image.as_ref().map_or(0, |image| image.bytes()))

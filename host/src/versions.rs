@@ -1,0 +1,163 @@
+//! An index that one thread changes while others search it.
+
+use std::fmt;
+use std::mem::replace;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::{Element, Index, Result};
+
+/// Changes an index of any kind, version after version, while any number of threads search it through [`IndexReader`]s.
+///
+/// A version never changes once it is published. [`change`](Self::change) changes a snapshot of the last version
+/// ([`snapshot`](Index::snapshot)) and then publishes the snapshot. So a search never waits for a change, and its result is right for one
+/// version: a search sees all of a change or nothing of it. The memory that two versions share exists once; that of a version is free when
+/// its last reader drops it.
+///
+/// A change costs what the first change after a snapshot costs: for inverted files a copy of the lists that change, for a flat index or a
+/// graph in most cases a copy of all vectors. So give `change` many vectors at a time. On a GPU the first search of a version also brings
+/// the vectors there that have changed. A change may search its own version before that is published, so that no reader waits for it.
+///
+/// ```
+/// use warpann::{Device, FlatIndex, IndexWriter, Metric};
+///
+/// let mut index = FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu)?;
+/// index.add(&[0.0, 1.0, 2.0])?;
+/// let mut writer = IndexWriter::new(index);
+///
+/// let reader = writer.reader();
+/// let searching = std::thread::spawn(move || reader.current().search(&[1.2], 1));
+/// writer.change(|index| {
+///     index.remove(&[1])?;
+///     index.add_with_ids(&[1.1], &[7])
+/// })?;
+/// // The search came before the change, or after it.
+/// let found = searching.join().unwrap()?;
+/// assert!(found.ids == [1] || found.ids == [7]);
+/// assert_eq!(writer.current().search(&[1.2], 1)?.ids, [7]);
+///
+/// // A failed change publishes nothing.
+/// assert!(writer.change(|index| { index.clear(); index.remove(&[1]) }).is_err());
+/// assert_eq!(writer.current().len(), 3);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+pub struct IndexWriter<I> {
+    reader: IndexReader<I>,
+}
+
+/// Gives threads the last version of an index that an [`IndexWriter`] changes. Readers can be cloned, and live longer than the writer.
+pub struct IndexReader<I> {
+    published: Arc<RwLock<Arc<I>>>,
+}
+
+impl<I> IndexWriter<I> {
+    /// Publishes the first version.
+    pub fn new(index: I) -> Self {
+        IndexWriter { reader: IndexReader { published: Arc::new(RwLock::new(Arc::new(index))) } }
+    }
+
+    /// A reader for another thread.
+    pub fn reader(&self) -> IndexReader<I> {
+        self.reader.clone()
+    }
+
+    /// The last version, as [`IndexReader::current`].
+    pub fn current(&self) -> Arc<I> {
+        self.reader.current()
+    }
+
+    /// Changes a snapshot of the last version, and publishes it if `change` succeeds. Returns the result of `change`.
+    ///
+    /// There is one writer, and this call borrows it: changes come one after the other. To change an index from several threads, put the
+    /// writer into a lock.
+    ///
+    /// # Errors
+    /// Those of `change`. Then nothing is published, and the last version is as it was; so it is after a panic of `change`.
+    pub fn change<T: Element, V>(&mut self, change: impl FnOnce(&mut I) -> Result<V>) -> Result<V>
+    where
+        I: Index<T>,
+    {
+        let mut next = self.current().snapshot();
+        let result = change(&mut next)?;
+        let next = Arc::new(next);
+        let before = replace(&mut *self.reader.published.write().unwrap_or_else(PoisonError::into_inner), next);
+        // The memory is freed without the lock.
+        drop(before);
+        Ok(result)
+    }
+}
+
+impl<I> IndexReader<I> {
+    /// The last version that was published. It stays as it is for as long as the caller keeps it. O(1): no search and no change makes this
+    /// call wait.
+    pub fn current(&self) -> Arc<I> {
+        Arc::clone(&self.published.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<I> Clone for IndexReader<I> {
+    fn clone(&self) -> Self {
+        IndexReader { published: Arc::clone(&self.published) }
+    }
+}
+
+impl<I: fmt::Debug> fmt::Debug for IndexWriter<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IndexWriter").field("current", &self.current()).finish()
+    }
+}
+
+impl<I: fmt::Debug> fmt::Debug for IndexReader<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IndexReader").field("current", &self.current()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::{Device, Error, GraphIndex, IvfIndex};
+
+    fn ids<I: Index<f32>>(index: &I) -> Vec<u64> {
+        index.search_with(&[0.0], 4, &crate::SearchOptions::new().probes(2)).unwrap().ids
+    }
+
+    /// Every kind of index: old versions stay, and failures and panics publish nothing.
+    fn check<I: Index<f32>>(index: I) {
+        let mut writer = IndexWriter::new(index);
+        let (reader, first) = (writer.reader(), writer.current());
+        assert_eq!(writer.change(|index| index.upsert(&[5.0, 0.5], &[0, 9])).unwrap(), 1);
+        let second = reader.clone().current();
+        assert_eq!((ids(&*first), ids(&*second)), (vec![0, 1, 2, 3], vec![9, 1, 2, 3]));
+        let failed = writer.change(|index| {
+            index.add(&[8.0])?;
+            index.remove(&[77])
+        });
+        assert!(matches!(failed, Err(Error::UnknownId { id: 77, .. })));
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            writer.change(|index| -> Result<()> {
+                index.clear();
+                panic!("a panic of the caller")
+            })
+        }));
+        assert!(panicked.is_err() && Arc::ptr_eq(&reader.current(), &second));
+        drop(writer);
+        assert_eq!((second.len(), first.len()), (5, 4));
+    }
+
+    #[test]
+    fn every_kind_of_index_has_versions() {
+        let rows = [1.0, 2.0, 3.0, 4.0];
+        let mut flat = crate::FlatIndex::<f32>::new(1, crate::Metric::L2, Device::Cpu).unwrap();
+        flat.add(&rows).unwrap();
+        check(flat);
+        let mut ivf = IvfIndex::<f32>::builder(1, 2).device(Device::Cpu).build().unwrap();
+        ivf.train(&rows).unwrap();
+        ivf.add(&rows).unwrap();
+        check(ivf);
+        let mut graph = GraphIndex::<f32>::builder(1).device(Device::Cpu).exact_ratio(0).build().unwrap();
+        graph.add(&rows).unwrap();
+        check(graph);
+    }
+}
