@@ -20,6 +20,8 @@
 
 use std::sync::Arc;
 
+use warpann_kernels::proximity::encode::{MOST, ROUNDER};
+
 use super::distance::{WalkDistance, square};
 use super::links::NO_NODE;
 use crate::graph::Graph;
@@ -29,8 +31,6 @@ use crate::shared::own_with_room;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Metric, Result, host_memory};
 
-/// The greatest code.
-const MOST: f32 = 127.0;
 /// Number of vectors on which shifts and scale depend.
 const SAMPLE: usize = 1024;
 /// Scales that are tried, and the ratio of one to the next.
@@ -109,8 +109,6 @@ impl Coder {
 /// The code of a component in units of codes.
 #[inline(always)]
 fn code_of(x: f32) -> i8 {
-    // In this sum the last bit is worth 1, so it is rounded to an integer, which its lowest bits hold.
-    const ROUNDER: f32 = (3 << 22) as f32;
     (x.clamp(-MOST, MOST) + ROUNDER).to_bits() as i8
 }
 

@@ -157,16 +157,17 @@ impl<T: Element> GraphIndex<T> {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let codes = self.codes.as_ref().map(|codes| codes.coder.encoded(queries)).transpose()?;
-        let compared = codes.as_ref().map_or(queries, |codes| VectorSlice::of(codes, queries.dim()));
+        let coder = self.codes.as_ref().map(|codes| &*codes.coder);
         if let Some(resident) = self.flat.resident_rows() {
             let &Walk { distance, links, width, among, .. } = walk;
-            let device = DeviceWalk { resident, distance, links, width, among, k, ranked: ranked(k) };
+            let device = DeviceWalk { resident, distance, coder, links, width, among, k, ranked: ranked(k) };
             if device.fits() {
                 events::path("graph search", || self.device(), "walks on the device", queries.len());
-                return device.run(&self.device_links, (queries, compared), ids, distances);
+                return device.run(&self.device_links, queries, ids, distances);
             }
         }
+        let codes = coder.map(|coder| coder.encoded(queries)).transpose()?;
+        let compared = codes.as_ref().map_or(queries, |codes| VectorSlice::of(codes, queries.dim()));
         events::path("graph search", || self.device(), "walks on the CPU", queries.len());
         walk.all((queries, compared), k, ids, distances);
         Ok(())

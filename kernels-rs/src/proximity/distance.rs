@@ -10,7 +10,7 @@
 use cuda_std::global::{self, F32x4, U32x4};
 use cuda_std::math::{dot4_i8, dot4_u8, sqrt_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::warp::{self, FULL_MASK, shuffle_xor};
+use cuda_std::warp::{self, FULL_MASK, Shuffle, shuffle_xor};
 use cuda_std::{thread, unroll};
 
 use crate::product::element::{self, Element};
@@ -26,31 +26,31 @@ const AHEAD: usize = 4;
 
 /// An element type of vectors that walks compare. `ROWS` vectors are read at a time by each team.
 pub trait Compared: Element {
-    /// Stores a query in shared memory, as [`keys`](Self::keys) takes it, but not divided by its norm: each component as f32, with zeros up to a
+    /// Stores a query in shared memory, as [`key`](Self::key) takes it, but not divided by its norm: each component as f32, with zeros up to a
     /// multiple of [`SUMS`], or the bytes. The `threads` of the block share the work. Who reads other threads' words needs a barrier.
     ///
     /// # Safety
     /// `query` has `stride` components and is aligned to four components; `to` has room for `stride` words, up to a multiple of [`SUMS`].
     unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32);
 
-    /// The keys of the distances between a query in shared memory and some rows, on all lanes of the team. All 32 lanes arrive.
+    /// The key of the distance between a query in shared memory and one of some rows: the row of [`row_of`] for the lane. All 32 lanes arrive.
     ///
     /// # Safety
     /// `query` has `stride` components, as [`store`](Self::store) stores them, and starts at a multiple of 16 bytes; no thread writes them. For cosine,
-    /// [`normalise`](Self::normalise) has followed. Each row has `stride` components, a multiple of 4.
-    unsafe fn keys<const ROWS: usize>(
+    /// [`normalise`](Self::normalise) has followed. Each row has `stride` components, a multiple of 4, or of 16 if they are bytes.
+    unsafe fn key<const ROWS: usize>(
         metric: Metric,
         query: SharedPtr<u32>,
         rows: [*const Self::Stored; ROWS],
         stride: u32,
         lane_in_team: u32,
-    ) -> [u32; ROWS];
+    ) -> u32;
 
     /// Divides a query in shared memory by its norm, unless that is 0 or the type needs no division. All threads of the block arrive, after a
     /// barrier. Who reads other threads' words needs a barrier.
     ///
     /// # Safety
-    /// As [`keys`](Self::keys).
+    /// As [`key`](Self::key).
     unsafe fn normalise(query: SharedPtr<u32>, stride: u32, threads: u32);
 }
 
@@ -71,15 +71,15 @@ macro_rules! floats {
             }
 
             #[inline(always)]
-            unsafe fn keys<const ROWS: usize>(
+            unsafe fn key<const ROWS: usize>(
                 metric: Metric,
                 query: SharedPtr<u32>,
                 rows: [*const Self::Stored; ROWS],
                 stride: u32,
                 lane_in_team: u32,
-            ) -> [u32; ROWS] {
+            ) -> u32 {
                 // SAFETY: as the caller promises.
-                unsafe { float_keys::<Self, ROWS>(metric, query.cast(), rows, stride, lane_in_team) }
+                unsafe { float_key::<Self, ROWS>(metric, query.cast(), rows, stride, lane_in_team) }
             }
 
             #[inline(always)]
@@ -106,13 +106,13 @@ macro_rules! bytes {
             }
 
             #[inline(always)]
-            unsafe fn keys<const ROWS: usize>(
+            unsafe fn key<const ROWS: usize>(
                 metric: Metric,
                 query: SharedPtr<u32>,
                 rows: [*const Self::Stored; ROWS],
                 stride: u32,
                 lane_in_team: u32,
-            ) -> [u32; ROWS] {
+            ) -> u32 {
                 let (mut xx, mut xy, mut yy): (u32, _, _) = (0, [0u32; ROWS], [0u32; ROWS]);
                 // Sums of integers are exact, so their order does not matter.
                 let (mut first, quads) = (0, stride / 16);
@@ -139,26 +139,21 @@ macro_rules! bytes {
                     });
                     first += TEAM;
                 }
+                let team_sum = |sums| of_row::<u32, ROWS>(sums, lane_in_team, u32::wrapping_add);
                 match metric {
                     Metric::L2 => {
-                        unroll::<ROWS>(|r| xy[r] = of_team(xx.wrapping_add(yy[r]).wrapping_sub(xy[r].wrapping_mul(2))));
-                        xy
+                        unroll::<ROWS>(|r| xy[r] = xx.wrapping_add(yy[r]).wrapping_sub(xy[r].wrapping_mul(2)));
+                        team_sum(xy)
                     }
                     Metric::InnerProduct => {
-                        unroll::<ROWS>(|r| {
-                            let $product = of_team(xy[r]);
-                            xy[r] = $descending;
-                        });
-                        xy
+                        let $product = team_sum(xy);
+                        $descending
                     }
                     Metric::Cosine => {
-                        let norm = sqrt_f32(of_team(xx) as f32);
-                        unroll::<ROWS>(|r| {
-                            let (product, square) = (of_team(xy[r]) as $sum as f32, of_team(yy[r]) as f32);
-                            let norms = norm * sqrt_f32(square);
-                            xy[r] = ordered(if norms == 0.0 { 0.0 } else { -product / norms });
-                        });
-                        xy
+                        let norm = sqrt_f32(team_sum([xx; ROWS]) as f32);
+                        let (product, square) = (team_sum(xy) as $sum as f32, team_sum(yy) as f32);
+                        let norms = norm * sqrt_f32(square);
+                        ordered(if norms == 0.0 { 0.0 } else { -product / norms })
                     }
                 }
             }
@@ -174,38 +169,71 @@ bytes! {
     I8: i32, dot4_i8, |product| !(product ^ 1 << 31);
 }
 
-/// The sum of a value of each lane of the team, on all of them. All 32 lanes arrive.
+/// The row of which a lane of a team gets the sum or the key: of two rows by the lowest bit of the lane, of four by its two lowest bits.
 #[inline(always)]
-fn of_team(mut sum: u32) -> u32 {
-    sum = sum.wrapping_add(shuffle_xor(FULL_MASK, sum, 1));
-    sum = sum.wrapping_add(shuffle_xor(FULL_MASK, sum, 2));
-    sum.wrapping_add(shuffle_xor(FULL_MASK, sum, 4))
+pub fn row_of<const ROWS: usize>(lane_in_team: u32) -> u32 {
+    match ROWS {
+        1 => 0,
+        2 => lane_in_team & 1,
+        _ => (lane_in_team & 1) << 1 | (lane_in_team >> 1 & 1),
+    }
+}
+
+/// Whether no lane below this one in its team gets the same row.
+#[inline(always)]
+pub fn is_first_of_row<const ROWS: usize>(lane_in_team: u32) -> bool {
+    lane_in_team < ROWS as u32
+}
+
+/// The sum of a row over the lanes of the team: on each lane that of its row ([`row_of`]). The sum is a balanced tree of neighbours: lanes 0 and 1,
+/// then pairs, then fours. All 32 lanes arrive.
+///
+/// While a lane has two rows or more, it gives half of them to its neighbour and takes the neighbour's part of the others, so four rows take four
+/// shuffles instead of twelve.
+#[inline(always)]
+fn of_row<V: Shuffle + Copy, const ROWS: usize>(sums: [V; ROWS], lane_in_team: u32, add: impl Fn(V, V) -> V) -> V {
+    const { assert!(ROWS == 1 || ROWS == 2 || ROWS == 4, "rows are halved") };
+    let exchange = |mine: V, other: V, mask: u32| add(mine, shuffle_xor(FULL_MASK, other, mask));
+    let of_bit = |bit: u32, low: V, high: V| if lane_in_team & bit == 0 { (low, high) } else { (high, low) };
+    if ROWS == 1 {
+        let sum = exchange(sums[0], sums[0], 1);
+        let sum = exchange(sum, sum, 2);
+        return exchange(sum, sum, 4);
+    }
+    let (mine, other) = of_bit(1, sums[0], sums[ROWS / 2]);
+    let first = exchange(mine, other, 1);
+    if ROWS == 2 {
+        let sum = exchange(first, first, 2);
+        return exchange(sum, sum, 4);
+    }
+    let (mine, other) = of_bit(1, sums[ROWS / 4], sums[ROWS / 2 + ROWS / 4]);
+    let second = exchange(mine, other, 1);
+    let (mine, other) = of_bit(2, first, second);
+    let sum = exchange(mine, other, 2);
+    exchange(sum, sum, 4)
 }
 
 /// # Safety
-/// As [`Compared::keys`].
+/// As [`Compared::key`].
 #[inline(always)]
-unsafe fn float_keys<E: Element, const ROWS: usize>(
+unsafe fn float_key<E: Element, const ROWS: usize>(
     metric: Metric,
     query: SharedPtr<f32>,
     rows: [*const E::Stored; ROWS],
     stride: u32,
     lane_in_team: u32,
-) -> [u32; ROWS] {
+) -> u32 {
     let of = Lanes { query, stride, lane_in_team };
     // SAFETY: as the caller promises.
     unsafe {
         match metric {
-            Metric::L2 => of.sums::<E, ROWS>(rows, |x, y| (x - y) * (x - y)).map(ordered),
-            Metric::InnerProduct => of.sums::<E, ROWS>(rows, |x, y| x * y).map(|sum| ordered(-sum)),
+            Metric::L2 => ordered(of.sum::<E, ROWS>(rows, |x, y| (x - y) * (x - y))),
+            Metric::InnerProduct => ordered(-of.sum::<E, ROWS>(rows, |x, y| x * y)),
             Metric::Cosine => {
                 // The second pass reads the rows from the cache.
-                let mut values = of.sums::<E, ROWS>(rows, |x, y| x * y);
-                let squares = of.sums::<E, ROWS>(rows, |_, y| y * y);
-                unroll::<ROWS>(|r| {
-                    values[r] = if squares[r] == 0.0 { 0.0 } else { -values[r] / sqrt_f32(squares[r]) };
-                });
-                values.map(ordered)
+                let value = of.sum::<E, ROWS>(rows, |x, y| x * y);
+                let square = of.sum::<E, ROWS>(rows, |_, y| y * y);
+                ordered(if square == 0.0 { 0.0 } else { -value / sqrt_f32(square) })
             }
         }
     }
@@ -220,16 +248,16 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// The sum of the terms of each row, on all lanes of the team. All 32 lanes arrive.
+    /// The sum of the terms of the lane's row ([`row_of`]). All 32 lanes arrive.
     ///
     /// # Safety
-    /// As [`Compared::keys`].
+    /// As [`Compared::key`].
     #[inline(always)]
-    unsafe fn sums<E: Element, const ROWS: usize>(
+    unsafe fn sum<E: Element, const ROWS: usize>(
         self,
         rows: [*const E::Stored; ROWS],
         term: impl Fn(f32, f32) -> f32,
-    ) -> [f32; ROWS] {
+    ) -> f32 {
         let mut sums = [[0.0f32; 4]; ROWS];
         let (mut quad, quads) = (self.lane_in_team, self.stride / 4);
         while quad + (AHEAD as u32 - 1) * TEAM < quads {
@@ -254,9 +282,9 @@ impl Lanes {
             });
             quad += TEAM;
         }
-        let mut trees = [0.0; ROWS];
-        unroll::<ROWS>(|r| trees[r] = tree(sums[r]));
-        trees
+        let mut of_lane = [0.0; ROWS];
+        unroll::<ROWS>(|r| of_lane[r] = of_four(sums[r]));
+        of_row(of_lane, self.lane_in_team, |a, b| a + b)
     }
 }
 
@@ -274,7 +302,7 @@ unsafe fn divide_by_norm(query: SharedPtr<f32>, stride: u32, threads: u32) {
         unroll::<4>(|e| sums[e] += x[e] * x[e]);
         quad += TEAM;
     }
-    let norm = sqrt_f32(tree(sums));
+    let norm = sqrt_f32(of_row([of_four(sums)], warp::lane_id() % TEAM, |a, b| a + b));
     thread::sync_threads();
     let mut at = thread::thread_idx_x();
     while at < stride && norm != 0.0 {
@@ -287,13 +315,10 @@ unsafe fn divide_by_norm(query: SharedPtr<f32>, stride: u32, threads: u32) {
     }
 }
 
-/// The sum of the team's 32 partial sums. All 32 lanes arrive.
+/// The sum of a lane's four partial sums.
 #[inline(always)]
-fn tree(sums: [f32; 4]) -> f32 {
-    let mut sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    sum += shuffle_xor(FULL_MASK, sum, 1);
-    sum += shuffle_xor(FULL_MASK, sum, 2);
-    sum + shuffle_xor(FULL_MASK, sum, 4)
+fn of_four(sums: [f32; 4]) -> f32 {
+    (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
 /// The key of a value: u32 in the order of the values, NaN last.

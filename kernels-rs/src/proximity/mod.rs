@@ -1,5 +1,6 @@
 //! The graph index: walks in a graph of near neighbours.
 
 pub mod distance;
+pub mod encode;
 pub mod prune;
 pub mod walk;

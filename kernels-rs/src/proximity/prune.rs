@@ -22,7 +22,7 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 use crate::NO_ROW;
 use crate::product::element::{self, ElementKey};
 use crate::product::metric::Metric;
-use crate::proximity::distance::{Compared, SUMS, TEAM};
+use crate::proximity::distance::{Compared, SUMS, TEAM, is_first_of_row, row_of};
 
 /// Number of threads of a block, which is one warp, in `Prune` and `Join`.
 const THREADS: u32 = 32;
@@ -109,14 +109,14 @@ unsafe fn prune<E: Compared>(launch: Prune) {
                 let place = at + place;
                 if place < most { global::load_nc(candidates.wrapping_add(place as usize)) } else { NO_ROW }
             });
-            let found = E::keys::<ROWS>(metric, query, nodes.map(there), stride, lane % TEAM);
-            unroll::<ROWS>(|r| {
-                let place = at + r as u32 * TEAMS + lane / TEAM;
-                if lane % TEAM == 0 && nodes[r] != NO_ROW {
-                    keys.add(place).store((found[r] as u64) << 32 | nodes[r] as u64);
-                }
-                count += warp::ballot(FULL_MASK, lane % TEAM == 0 && nodes[r] != NO_ROW).count_ones();
-            });
+            let found = E::key::<ROWS>(metric, query, nodes.map(there), stride, lane % TEAM);
+            let place = at + row_of::<ROWS>(lane % TEAM) * TEAMS + lane / TEAM;
+            let node = if row_of::<ROWS>(lane % TEAM) == 0 { nodes[0] } else { nodes[1] };
+            let is_there = is_first_of_row::<ROWS>(lane % TEAM) && node != NO_ROW;
+            if is_there {
+                keys.add(place).store((found as u64) << 32 | node as u64);
+            }
+            count += warp::ballot(FULL_MASK, is_there).count_ones();
             at += ROWS as u32 * TEAMS;
         }
         thread::sync_threads();
@@ -147,8 +147,9 @@ unsafe fn prune<E: Compared>(launch: Prune) {
                     let place = some + place;
                     if place < chosen_count { chosen.add(place).load() } else { NO_ROW }
                 });
-                let found = E::keys::<ROWS>(metric, query, nodes.map(there), stride, lane % TEAM);
-                unroll::<ROWS>(|r| nearer |= nodes[r] != NO_ROW && (found[r] as u64) < place >> 32);
+                let found = E::key::<ROWS>(metric, query, nodes.map(there), stride, lane % TEAM);
+                let node = if row_of::<ROWS>(lane % TEAM) == 0 { nodes[0] } else { nodes[1] };
+                nearer = node != NO_ROW && (found as u64) < place >> 32;
                 nearer = warp::ballot(FULL_MASK, nearer) != 0;
                 some += ROWS as u32 * TEAMS;
             }

@@ -41,15 +41,16 @@
 //! nodes, and queries whose table was too small done by the host. 200,000 vectors, beams 16, 32, 64, 128, 256: 33, 5.4, 115, 17 and 39 ms, one query
 //! .25 to 1.4 ms.
 
+use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
-use cuda_std::warp::{self, FULL_MASK};
+use cuda_std::warp::{self, FULL_MASK, shuffle_idx};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
 use crate::product::element::{self, ElementKey};
 use crate::product::metric::Metric;
-use crate::proximity::distance::{Compared, SUMS, TEAM};
+use crate::proximity::distance::{Compared, SUMS, TEAM, is_first_of_row, row_of};
 
 /// The threads that walk for a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,10 +102,10 @@ pub const fn least_slots(width: u32, degree: u32) -> u32 {
     (2 * (width + EXPANSIONS * degree)).next_power_of_two()
 }
 
-/// Number of slots of a table for walks of this width. A walk that meets 24 nodes for each place of its beam clears it about once.
+/// Number of slots of a table for walks of this width. A walk that meets 14 nodes for each place of its beam clears it about once.
 pub const fn slots(width: u32, degree: u32) -> u32 {
     let least = least_slots(width, degree);
-    let seldom = (if 24 * width < MOST_SLOTS { 24 * width } else { MOST_SLOTS }).next_power_of_two();
+    let seldom = (if 16 * width < MOST_SLOTS { 16 * width } else { MOST_SLOTS }).next_power_of_two();
     if least > seldom { least } else { seldom }
 }
 
@@ -337,24 +338,29 @@ unsafe fn keep<E: Compared, const ROWS: usize, const THREADS: u32>(
     if first + thread / 32 * (32 / TEAM) >= count {
         return;
     }
-    let mut nodes = [0; ROWS];
     let mut vectors = [*rows; ROWS].map(|rows| rows.cast::<E::Stored>());
     // SAFETY: nodes before `count` are rows, and a team without one reads row 0.
     unsafe {
         unroll::<ROWS>(|r| {
             let at = first + r as u32 * (THREADS / TEAM) + team;
-            nodes[r] = if at < count { block.nodes.add(at).load() } else { 0 };
-            vectors[r] = vectors[r].wrapping_add(nodes[r] as usize * stride as usize);
+            let node = if at < count { block.nodes.add(at).load() } else { 0 };
+            vectors[r] = vectors[r].wrapping_add(node as usize * stride as usize);
         });
-        let distances = E::keys::<ROWS>(metric, block.query, vectors, stride, lane);
+        let key = E::key::<ROWS>(metric, block.query, vectors, stride, lane);
         let last = if beam.len == width { beam.places.add(width - 1).load() } else { u64::MAX };
-        unroll::<ROWS>(|r| {
-            let place = (distances[r] as u64) << 32 | (nodes[r] as u64) << 1;
-            if lane == 0 && first + r as u32 * (THREADS / TEAM) + team < count && place < last {
-                let to = atomic::shared_add_u32(block.counters.add(KEPT), 1);
-                block.kept.add(to).store(place);
-            }
-        });
+        let at = first + row_of::<ROWS>(lane) * (THREADS / TEAM) + team;
+        let node = if at < count { block.nodes.add(at).load() } else { 0 };
+        let place = (key as u64) << 32 | (node as u64) << 1;
+        let comes_in = is_first_of_row::<ROWS>(lane) && at < count && place < last;
+        let votes = warp::ballot(FULL_MASK, comes_in);
+        let mut to = 0;
+        if warp::lane_id() == 0 && votes != 0 {
+            to = atomic::shared_add_u32(block.counters.add(KEPT), votes.count_ones());
+        }
+        to = shuffle_idx(FULL_MASK, to, 0) + (votes & ((1 << warp::lane_id()) - 1)).count_ones();
+        if comes_in {
+            block.kept.add(to).store(place);
+        }
     }
 }
 
@@ -512,10 +518,10 @@ unsafe fn fill_table<const THREADS: u32>(block: Block, slots: u32, beam: &Beam) 
     let thread = thread::thread_idx_x();
     // SAFETY: slots and places exist; barriers stand between writes and reads of other threads.
     unsafe {
-        let mut at = thread;
-        while at < slots {
-            block.table.add(at).store(NO_ROW);
-            at += THREADS;
+        let mut quad = thread;
+        while quad < slots / 4 {
+            block.table.add(4 * quad).cast().store(U32x4([NO_ROW; 4]));
+            quad += THREADS;
         }
         thread::sync_threads();
         let mut at = thread;

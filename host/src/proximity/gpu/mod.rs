@@ -9,27 +9,37 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_std::PtrMut;
-use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::rerank::{self, Rerank};
+use warpann_kernels::proximity::encode::{Encode, FloatKey};
 use warpann_kernels::proximity::walk::{self, PerQuery, Walk};
 
 pub(super) use self::build::DeviceBuild;
+use super::codes::Coder;
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::links::Links;
+use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
+use crate::device::tiling::{Budget, Tiling};
 use crate::flat::ResidentRows;
+use crate::neighbors::slots::{FoundRows, Slots};
 use crate::product::gpu::{VectorShape, upload_vectors};
 use crate::threads::{Exclusive, apart};
 use crate::vectors::VectorSlice;
-use crate::{Bitset, ElementType, NONE, Result, host_memory};
+use crate::{Bitset, ElementType, Result};
 
 /// Up to this number of queries for each multiprocessor, a block walks for each.
 const BLOCKS_OF_FEW: usize = 2;
 /// The same on the emulator, in all, so that small tests run both kernels.
 const FEW_EMULATED: usize = 2;
+/// From this number of queries on, copies of some overlap walks of others.
+const OVERLAPPED: usize = 4096;
+/// Number of tiles of a batch whose copies overlap walks.
+const TILES: usize = 4;
+/// Largest number of queries of a tile.
+const MOST_OF_TILE: usize = 1 << 14;
 /// Bytes of scratch memory for the queries of one launch.
 const SCRATCH_BYTES: usize = 64 << 20;
 
@@ -38,6 +48,8 @@ struct Image {
     memory: Memory,
     /// The rows that walks compare, [`code_stride`] bytes each, unless these are those of the flat index.
     codes: Reserved<u8>,
+    /// The shifts of the coder of the codes.
+    shifts: Reserved<f32>,
     edges: Reserved<u32>,
     starts: Reserved<u32>,
     pivots: Reserved<u32>,
@@ -47,7 +59,7 @@ struct Image {
 impl Image {
     fn bytes(&self) -> u64 {
         let words: usize = [self.edges, self.starts, self.pivots, self.ends].map(Reserved::len).iter().sum();
-        (4 * words + self.codes.len()) as u64
+        (4 * (words + self.shifts.len()) + self.codes.len()) as u64
     }
 }
 
@@ -69,7 +81,7 @@ impl DeviceLinks {
         runtime: &Runtime,
         stream: &Stream,
         links: &Links,
-        codes: Option<VectorSlice<'_>>,
+        (codes, shifts): (Option<VectorSlice<'_>>, &[f32]),
     ) -> Result<Arc<Image>> {
         self.image.with(|image| {
             if let Some(image) = image {
@@ -81,8 +93,11 @@ impl DeviceLinks {
             let places = arrays.map(|array| layout.array::<u32>(array.len()));
             let code_bytes = codes.map_or(0, |codes| codes.len() * code_stride(codes.dim()));
             let code_place = layout.array::<u8>(code_bytes);
+            let shift_place = layout.array::<f32>(shifts.len());
             let memory = runtime.allocate(layout.bytes())?;
             let scratch = runtime.scratch(&memory);
+            // SAFETY: the layout has room for the shifts.
+            unsafe { runtime.copy_to_device(stream, scratch.at(shift_place), shifts)? };
             if let Some(codes) = codes {
                 // SAFETY: the layout has room for all codes.
                 unsafe { upload_codes(runtime, stream, scratch.at(code_place), codes)? };
@@ -93,7 +108,7 @@ impl DeviceLinks {
             }
             let [edges, starts, pivots, ends] = places;
             runtime.synchronize(stream)?;
-            let made = Image { memory, codes: code_place, edges, starts, pivots, ends };
+            let made = Image { memory, codes: code_place, shifts: shift_place, edges, starts, pivots, ends };
             Ok(Arc::clone(image.insert(Arc::new(made))))
         })
     }
@@ -102,6 +117,16 @@ impl DeviceLinks {
 /// Distance in bytes from one row of bytes to the next for walks.
 fn code_stride(dim: usize) -> usize {
     dim.next_multiple_of(16)
+}
+
+/// The key of the kernels for an element type of floats.
+fn float_key(element: ElementType) -> Option<FloatKey> {
+    match element {
+        ElementType::F32 => Some(FloatKey::F32),
+        ElementType::F16 => Some(FloatKey::F16),
+        ElementType::Bf16 => Some(FloatKey::Bf16),
+        ElementType::U8 | ElementType::I8 => None,
+    }
 }
 
 /// The rows that walks compare, if these are not those of the flat index: codes, and rows of bytes that are not aligned to 16.
@@ -133,6 +158,8 @@ pub(super) struct DeviceWalk<'a> {
     pub(super) resident: ResidentRows<'a>,
     /// The vectors or codes that walks compare.
     pub(super) distance: WalkDistance<'a>,
+    /// The coder of the codes; `None` if walks compare vectors.
+    pub(super) coder: Option<&'a Coder>,
     pub(super) links: &'a Links,
     pub(super) width: usize,
     pub(super) among: Option<&'a Bitset>,
@@ -148,7 +175,7 @@ struct Plan {
     codes: Reserved<u8>,
     filter: Reserved<u32>,
     places: Reserved<u32>,
-    /// First the keys, then the rows, so that one copy brings both.
+    /// First the keys, then the rows.
     results: Reserved<u32>,
     bytes: usize,
 }
@@ -191,7 +218,8 @@ impl DeviceWalk<'_> {
         let (width, degree) = (self.width as u32, self.links.degree() as u32);
         let ranked = self.ranked <= 1 << 16 && rerank::shared_bytes(self.ranked as u32) <= shared;
         let pivots = self.links.entrance().pivots().len() as u32;
-        ranked && Walk::shared_bytes(stride, width, degree, pivots, slots) <= shared
+        let encoded = self.coder.is_none() || Encode::shared_bytes(self.shape().stride() as u32) <= shared;
+        ranked && encoded && Walk::shared_bytes(stride, width, degree, pivots, slots) <= shared
     }
 
     fn plan(&self, queries: usize) -> Plan {
@@ -206,27 +234,32 @@ impl DeviceWalk<'_> {
         }
     }
 
-    /// Fills `ids` (row numbers) and `distances`, k for each query. The second queries are those that walks compare.
+    /// Fills `ids` (row numbers) and `distances`, k for each query.
     pub(super) fn run(
         &self,
         device: &DeviceLinks,
-        (queries, compared): (VectorSlice<'_>, VectorSlice<'_>),
+        queries: VectorSlice<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
+        let runtime = self.resident.runtime;
         let of_query = 4 * (self.ranked + 2 * self.k) + self.shape().row_bytes() + self.stride();
-        let tile = (SCRATCH_BYTES / of_query).clamp(1, 1 << 14);
+        let most = (SCRATCH_BYTES / of_query).clamp(1, MOST_OF_TILE);
+        let overlapped = queries.len() >= OVERLAPPED;
+        let (most, lanes) = if overlapped { (most.min(queries.len().div_ceil(TILES)), 2) } else { (most, 1) };
+        // A tile's memory is less than SCRATCH_BYTES.
+        let tiling = Tiling::new(Budget::new(runtime, u64::MAX), (queries.len(), most), lanes, |_| Ok(0))?;
+        let outs = ids.chunks_mut(tiling.rows * self.k).zip(distances.chunks_mut(tiling.rows * self.k));
+        let image = apart(|| {
+            let shifts = self.coder.map_or(&[][..], |coder| &coder.shifts);
+            self.resident
+                .lanes
+                .with(runtime, |lane| device.image(runtime, &lane.stream, self.links, (self.codes(), shifts)))
+        })?;
         // `apart` keeps a pool thread from starting another search while it has a lane.
         apart(|| {
-            self.resident.lanes.with(self.resident.runtime, |lane| {
-                let image = device.image(self.resident.runtime, &lane.stream, self.links, self.codes())?;
-                for first in (0..queries.len()).step_by(tile) {
-                    let some = first..queries.len().min(first + tile);
-                    let slots = some.start * self.k..some.end * self.k;
-                    let queries = (queries.part(some.clone()), compared.part(some));
-                    self.tile(lane, &image, queries, &mut ids[slots.clone()], &mut distances[slots])?;
-                }
-                Ok(())
+            tiling.run(runtime, self.resident.lanes, outs, |lane, some, (ids, distances)| {
+                self.tile(lane, &image, queries.part(some), ids, distances)
             })
         })
     }
@@ -236,7 +269,7 @@ impl DeviceWalk<'_> {
         &self,
         lane: &mut Lane,
         image: &Image,
-        (queries, compared): (VectorSlice<'_>, VectorSlice<'_>),
+        queries: VectorSlice<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
@@ -287,7 +320,23 @@ impl DeviceWalk<'_> {
             out_ranks: scratch.at(ranks),
             ..Rerank::default()
         };
-        let mut results: Vec<u32> = host_memory::zeroed(plan.results.len())?;
+        let encode = self.coder.zip(float_key(shape.element)).map(|(coder, key)| {
+            let launch = Encode {
+                count: count as u32,
+                rows: scratch.at(plan.queries).into(),
+                stride: shape.stride() as u32,
+                dim: shape.dim as u32,
+                metric: shape.metric.of_kernel(),
+                shifts: image_at.at(image.shifts).into(),
+                scale: coder.scale,
+                codes: scratch.at(plan.codes),
+                code_stride: self.stride() as u32,
+            };
+            (Encode::kernel(key), launch)
+        });
+        let arrays =
+            [ResultArray::new(scratch.at(keys.cast::<f32>()), self.k), ResultArray::new(scratch.at(ranks), self.k)];
+        let mut slots = Slots { k: self.k, worst: shape.metric.worst(), ids, distances };
         let few = ranked.selected <= rerank::WARP_SELECTED;
         let per_ranked = if few { rerank::PerQuery::Warp } else { rerank::PerQuery::Block };
         let walk = Walk::kernel((self.distance.rows().element().key(), per_query));
@@ -297,8 +346,10 @@ impl DeviceWalk<'_> {
             if let Some((to, words)) = filter {
                 runtime.copy_to_device(stream, to, words)?;
             }
-            if self.codes().is_some() {
-                upload_codes(runtime, stream, scratch.at(plan.codes), compared)?;
+            match encode {
+                Some((kernel, launch)) => runtime.launch(stream, kernel, launch.config(), launch)?,
+                None if self.codes().is_some() => upload_codes(runtime, stream, scratch.at(plan.codes), queries)?,
+                None => {}
             }
             runtime.launch(stream, walk, launch.config(per_query), launch)?;
             runtime.launch(
@@ -307,12 +358,9 @@ impl DeviceWalk<'_> {
                 ranked.config(per_ranked),
                 ranked,
             )?;
-            runtime.copy_to_host(stream, &mut results, scratch.at::<u32>(plan.results))?;
-        }
-        let (keys, ranks) = results.split_at(count * self.k);
-        distances.copy_from_slice(bytemuck::cast_slice(keys));
-        for (id, &rank) in ids.iter_mut().zip(ranks) {
-            *id = if rank == NO_ROW { NONE } else { rank.into() };
+            runtime.copy_results_to_host(stream, count, &arrays, &mut |some, parts| {
+                slots.fill(some.start, FoundRows::new(self.k, parts[0], parts[1]), u64::from);
+            })?;
         }
         Ok(())
     }

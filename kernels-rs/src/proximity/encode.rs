@@ -1,0 +1,110 @@
+//! Codes of vectors, as the library's `proximity::codes` defines them: one signed byte for each component.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::math::{max_f32, min_f32};
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp;
+use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll};
+
+use crate::product::element;
+use crate::product::metric::Metric;
+use crate::proximity::distance::{Compared, SUMS};
+
+/// Number of threads of a block, which is one warp.
+const THREADS: u32 = 32;
+/// The greatest code.
+pub const MOST: f32 = 127.0;
+/// In a sum with this number the last bit is worth 1, so it is rounded to an integer, ties to even, which its lowest bits hold.
+pub const ROUNDER: f32 = (3 << 22) as f32;
+
+/// An element type of floats: the key of kernels for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloatKey {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+/// Encodes vectors.
+///
+/// # Safety
+/// The arrays are as long as the fields say.
+#[kernel(
+    key = FloatKey,
+    max_threads = 32,
+    FloatKey::F32 => encode_f32 = encode::<element::F32>,
+    FloatKey::F16 => encode_f16 = encode::<element::F16>,
+    FloatKey::Bf16 => encode_bf16 = encode::<element::Bf16>,
+)]
+pub struct Encode {
+    /// Number of vectors.
+    pub count: u32,
+    /// `count` rows of `stride` components, of the type of the key, which are finite.
+    pub rows: Ptr<u8>,
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Number of components of a vector.
+    pub dim: u32,
+    /// The metric: for cosine, vectors are divided by their norms first.
+    pub metric: Metric,
+    /// What is subtracted from each component: `dim` numbers.
+    pub shifts: Ptr<f32>,
+    /// Codes in a unit of a component.
+    pub scale: f32,
+    /// Rows of `code_stride` codes, zero padded.
+    pub codes: PtrMut<u8>,
+    /// Distance from one row of codes to the next: a multiple of 4, at least `dim`.
+    pub code_stride: u32,
+}
+
+impl Encode {
+    /// One warp for each vector.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.count.into(), THREADS).with_shared(Self::shared_bytes(self.stride))
+    }
+
+    /// Shared memory of a block in bytes.
+    pub const fn shared_bytes(stride: u32) -> u32 {
+        4 * stride.next_multiple_of(SUMS)
+    }
+}
+
+/// # Safety
+/// As [`Encode`].
+#[inline(always)]
+unsafe fn encode<E: Compared>(launch: Encode) {
+    let Encode { rows, stride, dim, metric, shifts, scale, codes, code_stride, .. } = launch;
+    let number = thread::block_idx_x() as usize;
+    let vector: SharedPtr<f32> = shared::dynamic();
+    // SAFETY: for the whole body, the arrays have the vector, its codes and the shifts; barriers stand between writes and reads of different lanes.
+    unsafe {
+        let row = (*rows).cast::<E::Stored>().wrapping_add(number * stride as usize);
+        E::store(row, stride, vector.cast(), THREADS);
+        thread::sync_threads();
+        match metric {
+            Metric::L2 | Metric::InnerProduct => {}
+            Metric::Cosine => {
+                E::normalise(vector.cast(), stride, THREADS);
+                thread::sync_threads();
+            }
+        }
+        let codes = codes.cast::<u32>().wrapping_add(number * code_stride as usize / 4);
+        let mut word = warp::lane_id();
+        while word < code_stride / 4 {
+            let mut four = 0u32;
+            unroll::<4>(|e| {
+                let at = 4 * word + e as u32;
+                if at < dim {
+                    let x = (vector.add(at).load() - global::load_nc(shifts.wrapping_add(at as usize))) * scale;
+                    let code = (max_f32(min_f32(x, MOST), -MOST) + ROUNDER).to_bits() & 0xff;
+                    four |= code << (8 * e as u32);
+                }
+            });
+            global::store(codes.wrapping_add(word as usize), four);
+            word += THREADS;
+        }
+    }
+}
