@@ -10,8 +10,8 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::graph::KnnIndex;
 use warpann::io::{GroundTruth, Vectors};
-use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, SearchOptions};
-use warpann::{Element, Error, Filter, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, metric};
+use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, Refiner, SearchOptions};
+use warpann::{Element, Error, Filter, FlatIndex, FlatIndexBuilder, Input, Metric, NONE, Placement, metric};
 
 use crate::index::{describe, open};
 use crate::progress::{Step, spinning, watched};
@@ -19,7 +19,7 @@ use crate::recall::{Recall, mean, read_truth, recall_of};
 use crate::report::{Failure, Out, Outcome, complain, parse_bytes, positive};
 use crate::streams::{Stdout, check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
-use options::{IndexOptions, Originals, refine};
+use options::{IndexOptions, Originals};
 
 /// Arguments of `search`.
 #[derive(Debug, clap::Args)]
@@ -77,7 +77,7 @@ pub struct Args {
     /// Search on every rank that mpirun starts: each rank takes a part of the base, or its part of an index that `build --mpi` wrote. The
     /// results are those of one process; rank 0 prints and writes them. auto distributes the ranks of a machine among its GPUs.
     #[cfg(feature = "mpi")]
-    #[arg(long, conflicts_with_all = ["filter", "exclude", "refine", "radius"])]
+    #[arg(long, conflicts_with_all = ["filter", "exclude", "refine", "within", "radius"])]
     mpi: bool,
 }
 
@@ -124,6 +124,15 @@ pub struct Report {
     /// Number of candidates of each query that were refined.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidates: Option<usize>,
+    /// The largest distance of a neighbour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within: Option<f32>,
+    /// Number of lists that were read, over all queries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lists: Option<u64>,
+    /// Number of queries that were compared with every vector that they may find.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exact_queries: Option<u64>,
     load_seconds: f64,
     build_seconds: f64,
     search_seconds: f64,
@@ -226,7 +235,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
         let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
         let room = match args.options.radius {
             Some(_) => (Vec::new(), Vec::new()),
-            None => results(count, candidates.unwrap_or(args.k), info.metric)?,
+            None => results(count, args.k, info.metric)?,
         };
         let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
         let load_seconds = start.elapsed().as_secs_f64();
@@ -247,10 +256,14 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
             let options = SearchOptions::new().probes(probes).filter(filter.as_ref().map(Filter::Bits));
             return job.run_range(&index, radius, &options);
         }
-        let index = Index::Ivf { index, probes, filter, widen: !args.options.no_widen };
-        let Some((refiner, originals)) = refiner else { return job.run(&index, room) };
-        job.run_refined(&index, candidates.unwrap_or(args.k), room, |queries, found| {
-            refine(&refiner, originals, queries, found, args.k)
+        let options = SearchOptions::new().probes(probes).filter(filter.as_ref().map(Filter::Bits));
+        let options = options.widen(!args.options.no_widen).radius(args.options.within);
+        let refiner = refiner.as_ref();
+        let options = refiner.map_or(options, |(_, originals)| options.refine(originals.factor()));
+        let index = Index::Ivf { index: &index, options, refiner: refiner.map(|(refiner, _)| refiner) };
+        job.run(&index, room, |error| match refiner {
+            Some((_, originals)) => originals.failure(error),
+            None => error.into(),
         })
     })
 }
@@ -272,7 +285,8 @@ fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
         let queries = exactly::<T>(&queries, &args.query)?;
         let about = About::flat(&index);
         let (index, base) = (Index::Flat(index), Some(&*vectors));
-        Job { args, about, queries, base, truth: truth.as_ref(), load_seconds, build_seconds }.run(&index, results)
+        let job = Job { args, about, queries, base, truth: truth.as_ref(), load_seconds, build_seconds };
+        job.run(&index, results, Failure::from)
     })
 }
 
@@ -305,12 +319,12 @@ fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
 }
 
 /// The index in which the command searches.
-enum Index<T: Element> {
+enum Index<'a, T: Element> {
     Flat(FlatIndex<T>),
-    Ivf { index: IvfIndex<T>, probes: usize, filter: Option<Bitset>, widen: bool },
+    Ivf { index: &'a IvfIndex<T>, options: SearchOptions<'a>, refiner: Option<&'a Refiner<'a, T>> },
 }
 
-impl<T: Element> Index<T> {
+impl<T: Element> Index<'_, T> {
     fn dim(&self) -> usize {
         match self {
             Self::Flat(index) => index.dim(),
@@ -318,16 +332,29 @@ impl<T: Element> Index<T> {
         }
     }
 
-    fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
-        match self {
-            Self::Flat(index) => index.search_into(queries, k, ids, distances),
-            Self::Ivf { index, probes, filter, widen } => {
-                let options =
-                    SearchOptions::new().probes(*probes).filter(filter.as_ref().map(Filter::Bits)).widen(*widen);
-                index.search_into(queries, k, &options, ids, distances)
+    /// Searches, and returns the number of lists that were read and the number of queries with exact results.
+    fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<Done> {
+        let (found, statistics) = match self {
+            Self::Flat(index) => {
+                index.search_into(queries, k, ids, distances)?;
+                return Ok(Done::default());
             }
-        }
+            Self::Ivf { index, options, refiner: None } => index.search_with_statistics(queries, k, options)?,
+            Self::Ivf { index, options, refiner: Some(refiner) } => {
+                index.search_refined(queries, k, options, refiner)?
+            }
+        };
+        ids.copy_from_slice(&found.ids);
+        distances.copy_from_slice(&found.distances);
+        Ok(Done { lists: statistics.lists, exact_queries: statistics.exact_queries })
     }
+}
+
+/// What the searches of an inverted file did.
+#[derive(Debug, Clone, Copy, Default)]
+struct Done {
+    lists: u64,
+    exact_queries: u64,
 }
 
 /// The properties of the searched index that a report shows.
@@ -385,26 +412,22 @@ pub struct Job<'a, T: Element> {
 }
 
 impl<T: Element> Job<'_, T> {
-    fn run(self, index: &Index<T>, (mut ids, mut distances): (Vec<u64>, Vec<f32>)) -> Outcome<Report> {
-        let start = Instant::now();
-        search_all(index, &self.queries, self.args.k, &mut ids, &mut distances)?;
-        let search_seconds = start.elapsed().as_secs_f64();
-        self.report(&ids, &distances, search_seconds)
-    }
-
-    /// Finds `candidates` neighbours of each query, of which `refine` takes k.
-    fn run_refined(
+    /// Finds k neighbours. `failure` makes a failure of a search's error.
+    fn run(
         self,
-        index: &Index<T>,
-        candidates: usize,
+        index: &Index<'_, T>,
         (mut ids, mut distances): (Vec<u64>, Vec<f32>),
-        refine: impl FnOnce(&[T], &Neighbors) -> Outcome<Neighbors>,
+        failure: impl FnOnce(Error) -> Failure,
     ) -> Outcome<Report> {
         let start = Instant::now();
-        search_all(index, &self.queries, candidates, &mut ids, &mut distances)?;
-        let found = spinning("refining", || refine(&self.queries, &Neighbors { k: candidates, ids, distances }))?;
+        let done = search_all(index, &self.queries, self.args.k, &mut ids, &mut distances).map_err(failure)?;
         let search_seconds = start.elapsed().as_secs_f64();
-        self.report(&found.ids, &found.distances, search_seconds)
+        let mut report = self.report(&ids, &distances, search_seconds)?;
+        if let Index::Ivf { options, .. } = index {
+            (report.lists, report.exact_queries) = (Some(done.lists), Some(done.exact_queries));
+            report.within = options.radius;
+        }
+        Ok(report)
     }
 
     /// Finds all vectors within a radius.
@@ -464,6 +487,9 @@ impl<T: Element> Job<'_, T> {
             results: None,
             filtered,
             candidates,
+            within: None,
+            lists: None,
+            exact_queries: None,
             load_seconds,
             build_seconds,
             search_seconds,
@@ -476,33 +502,39 @@ impl<T: Element> Job<'_, T> {
 
 /// Searches in one call or, if progress is shown, in batches that grow until each takes a quarter of a second.
 fn search_all<T: Element>(
-    index: &Index<T>,
+    index: &Index<'_, T>,
     probes: &[T],
     k: usize,
     ids: &mut [u64],
     distances: &mut [f32],
-) -> warpann::Result<()> {
+) -> warpann::Result<Done> {
     let dim = index.dim();
     let queries = probes.len() / dim;
     if !watched() {
         return index.search_into(probes, k, ids, distances);
     }
     let step = Step::of("searching", queries, "queries");
-    let (mut done, mut batch) = (0, 64);
+    let (mut done, mut batch, mut sum) = (0, 64, Done::default());
     while done < queries {
         let end = queries.min(done + batch);
         let start = Instant::now();
         let slots = done * k..end * k;
-        index
+        let part = index
             .search_into(&probes[done * dim..end * dim], k, &mut ids[slots.clone()], &mut distances[slots])
-            .map_err(|error| error.after_rows(done))?;
+            .map_err(|error| match error {
+                // A refined search also names rows of the original vectors.
+                Error::NotFinite { input: Input::Base, .. } => error,
+                error => error.after_rows(done),
+            })?;
+        sum.lists += part.lists;
+        sum.exact_queries += part.exact_queries;
         if start.elapsed().as_secs_f64() < 0.25 {
             batch = batch.saturating_mul(2);
         }
         done = end;
         step.at(done);
     }
-    Ok(())
+    Ok(sum)
 }
 
 fn print(report: &Report, out: &Out) -> Outcome {
@@ -523,6 +555,9 @@ fn print(report: &Report, out: &Out) -> Outcome {
     }
     if let Some(candidates) = report.candidates {
         out.field("refined", format_args!("{candidates} candidates of each query"))?;
+    }
+    if let Some(within) = report.within {
+        out.field("within", within)?;
     }
     out.field("load", format_args!("{:.3} s", report.load_seconds))?;
     let build = if report.index.is_some() { "open" } else { "build" };

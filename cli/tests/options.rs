@@ -114,12 +114,29 @@ fn filters_include_or_exclude_ids() {
             check_ids(&kept, query, &ranked(query, |id| id % 7 == 2)[..5]);
             check_ids(&left, query, &ranked(query, |id| id % 7 != 2)[..5]);
         }
+        assert_eq!((&kept["exact_queries"], &kept["lists"]), (&QUERIES.into(), &(6 * QUERIES).into()));
         let args = files.args(&format!("{line} --filter @{name}"));
         let (code, stdout, stderr) = warpann(&args.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(code, 0, "{stderr}");
         assert!(stdout.contains(&format!("filter       {count} of {ROWS} vectors")), "{stdout}");
         let note = format!("note: 1 of the {} ids in", count + 1);
         assert!(stderr.contains(&note) && stderr.contains("are not in the index"), "{stderr}");
+    }
+    // Ids and ranges, which overlap, as text.
+    std::fs::write(files.path("ids.txt"), "100-150\n7\n\n 120 - 160 \n161-170\n7\n5000-18446744073709551615\n")
+        .unwrap();
+    let keep = |id: u64| id == 7 || (100..=170).contains(&id);
+    let kept = files.json(&format!("{SEARCH} --k 5 --show 30 --filter @ids.txt"));
+    let left = files.json(&format!("{SEARCH} --k 5 --show 30 --exclude @ids.txt"));
+    assert_eq!((&kept["filtered"], &left["filtered"]), (&72.into(), &(ROWS - 72).into()));
+    for query in 0..QUERIES {
+        check_ids(&kept, query, &ranked(query, keep)[..5]);
+        check_ids(&left, query, &ranked(query, |id| !keep(id))[..5]);
+    }
+    for text in ["7\nx\n", "7\n9-8\n", "7\n1-2-3\n", "7\n-3\n", "7\n18446744073709551616\n"] {
+        std::fs::write(files.path("bad.txt"), text).unwrap();
+        let message = files.failure(1, &format!("{SEARCH} --filter @bad.txt"));
+        assert!(message.contains("bad.txt: line 2 is neither an id nor a range"), "{message}");
     }
     // No id at all: every slot is empty.
     io::write_ids(files.path("none.npy"), &[], 1).unwrap();
@@ -161,6 +178,22 @@ fn range_searches_find_all_within_the_radius() {
             (0..ROWS).map(|i| (product(i), i as u64)).filter(|&(product, _)| product >= 900).collect();
         near.sort_unstable_by_key(|&(product, id)| (-product, id));
         check_ids(&found, query, &near);
+    }
+}
+
+#[test]
+fn neighbours_beyond_a_distance_are_left_out() {
+    let files = Files::new();
+    files.build("");
+    let near = |query: usize, most: i64| -> Vec<(i64, u64)> {
+        ranked(query, |_| true)[..4].iter().copied().filter(|&(distance, _)| distance <= most).collect()
+    };
+    for (within, further) in [(40, ""), (0, ""), (-1, ""), (40, "--refine @base.fbin")] {
+        let found = files.json(&format!("{SEARCH} --k 4 --show 30 --within {within} {further}"));
+        assert_eq!((&found["within"], &found["k"]), (&f64::from(within).into(), &4.into()));
+        for query in 0..QUERIES {
+            check_ids(&found, query, &near(query, within.into()));
+        }
     }
 }
 
@@ -312,6 +345,7 @@ fn options_that_do_not_fit_are_refused_by_name() {
         ("--filter", "--filter @ids.npy"),
         ("--exclude", "--exclude @ids.npy"),
         ("--refine", "--refine @base.fbin"),
+        ("--within", "--within 3"),
         ("--radius", "--radius 3"),
     ] {
         let message = files.failure(1, &format!("{exact} {line}"));
@@ -357,6 +391,8 @@ fn options_that_do_not_fit_are_refused_by_name() {
         format!("{SEARCH} --radius 3 --gt @ids.npy"),
         format!("{SEARCH} --radius 3 --refine @base.fbin"),
         format!("{SEARCH} --radius 3 --distances @d.npy"),
+        format!("{SEARCH} --radius 3 --within 4"),
+        format!("{SEARCH} --within NaN"),
         format!("{SEARCH} --radius NaN"),
         format!("{SEARCH} --radius far"),
         format!("{SEARCH} --refine-factor 3"),

@@ -25,7 +25,7 @@ const LINES: &[&str] = &[
     "search --device cpu --base @base.fbin --query @query.npy --k 2 --gt @gt.npy --show 2",
     "search --device cpu --index @x.ivf --query @query.npy --k 2 --gt @gt.npy --show 2",
     "search --device cpu --base @base.fbin --query @query.npy",
-    "search --device cpu --index @x.ivf --query @query.npy --k 2 --filter @gt.npy --refine @base.fbin",
+    "search --device cpu --index @x.ivf --query @query.npy --k 2 --filter @gt.npy --refine @base.fbin --within 900",
     "search --device cpu --index @x.ivf --query @query.npy --radius 9 --exclude @gt.npy --show 2 --out @r.csv",
     "search --device cpu --index @x.ivf --query @query.npy --radius inf",
     "add --device cpu --index @x.ivf --base @query.npy --out @more.ivf",
@@ -255,7 +255,8 @@ fn a_field_that_the_schema_lacks_is_refused() {
     let mut all = Vec::new();
     properties(&schema["$defs"]["search"], "/$defs/search", &mut all);
     // All fields but those of an index and of its options.
-    let printed = |name: &str| !["index", "probes", "filtered", "candidates"].contains(&name);
+    let printed =
+        |name: &str| !["index", "probes", "filtered", "candidates", "within", "lists", "exact_queries"].contains(&name);
     all.retain(|(_, name)| printed(name));
     assert_eq!(all.len(), 21, "{all:?}");
     for (at, name) in all {

@@ -159,7 +159,7 @@ fn long_commands_show_step_and_time_on_a_terminal_only() {
         (format!("search --index {index} --query {query}"), &["opening the index", "searching"]),
         (
             format!("search --index {index} --query {query} --k 2 --filter {ids} --refine {base}"),
-            &["reading the filter", "reading the original vectors", "refining"],
+            &["reading the filter", "reading the original vectors", "searching"],
         ),
         (format!("search --index {index} --query {query} --radius 100"), &["searching"]),
         (format!("add --index {index} --base {query} --out {more}"), &["reading", "opening", "adding", "saving"]),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use warpann::graph::KnnIndex;
 use warpann::io::Vectors;
 use warpann::ivf::{Bitset, IvfIndex, Refiner};
-use warpann::{Element, Error, NONE, Neighbors};
+use warpann::{Element, Error, NONE};
 
 use crate::progress::spinning;
 use crate::report::{Failure, Outcome, complain, positive};
@@ -15,10 +15,11 @@ use crate::vectors::{Access, exactly};
 /// Options of `search --index`.
 #[derive(Debug, clap::Args)]
 pub struct IndexOptions {
-    /// With --index: find only vectors whose ids are in this file: ivecs, ibin, npy or bin. Ids that the index does not hold are ignored.
+    /// With --index: find only vectors whose ids are in this file: ivecs, ibin, npy or bin; or txt, with an id or a range such as 100-199 in
+    /// each line. Ids that the index does not hold are ignored.
     #[arg(long, value_name = "FILE", group = "accepted")]
     filter: Option<PathBuf>,
-    /// With --index: find only vectors whose ids are not in this file: ivecs, ibin, npy or bin.
+    /// With --index: find only vectors whose ids are not in this file, in any of the same formats.
     #[arg(long, value_name = "FILE", group = "accepted")]
     exclude: Option<PathBuf>,
     /// With --filter or --exclude: read exactly --probes lists for each query. Otherwise a search reads as many more as it needs for the
@@ -35,6 +36,10 @@ pub struct IndexOptions {
     /// With --refine: the ids of its vectors, one for each: ibin, ivecs or npy. Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE", requires = "refine")]
     refine_ids: Option<PathBuf>,
+    /// With --index: leave out neighbours beyond this distance (l2: squared), or of less than this similarity (ip, cosine). With --refine, the
+    /// distance from the original vectors.
+    #[arg(long, value_name = "R", value_parser = radius, allow_negative_numbers = true)]
+    pub within: Option<f32>,
     /// With --index: find all vectors up to this distance (l2: squared), or of at least this similarity (ip, cosine), instead of k
     /// neighbours.
     #[arg(
@@ -42,7 +47,7 @@ pub struct IndexOptions {
         value_name = "R",
         value_parser = radius,
         allow_negative_numbers = true,
-        conflicts_with_all = ["k", "gt", "refine", "distances"]
+        conflicts_with_all = ["k", "gt", "refine", "distances", "within"]
     )]
     pub radius: Option<f32>,
 }
@@ -61,6 +66,7 @@ impl IndexOptions {
             (self.filter.is_some(), "--filter"),
             (self.exclude.is_some(), "--exclude"),
             (self.refine.is_some(), "--refine"),
+            (self.within.is_some(), "--within"),
             (self.radius.is_some(), "--radius"),
         ];
         match given.into_iter().find(|(given, _)| *given) {
@@ -82,12 +88,8 @@ impl IndexOptions {
             (None, Some(path)) => (path, false),
             (None, None) => return Ok(None),
         };
-        let mut ids = spinning("reading the filter", || access.ids(path))?.ids;
-        // Empty slots name no vector.
-        ids.retain(|&id| id != NONE);
-        ids.sort_unstable();
-        ids.dedup();
-        Ok(Some(Filter { path, ids, keep }))
+        let named = spinning("reading the filter", || Named::read(path, access))?;
+        Ok(Some(Filter { path, named, keep }))
     }
 
     /// The original vectors, if the options name them. `dim` is the dimension of the index.
@@ -105,27 +107,86 @@ impl IndexOptions {
 /// The ids that a search may find, or may not.
 pub struct Filter<'a> {
     path: &'a Path,
-    /// In ascending order, without duplicates, for binary search.
-    ids: Vec<u64>,
+    named: Named,
     /// Whether the search may find these ids, or all others.
     keep: bool,
 }
 
 impl Filter<'_> {
-    /// The filter for the ids of an index. Prints a note if the index does not hold some of the ids.
+    /// The filter for the ids of an index. Prints a note if the index does not hold some ids of a list.
     pub fn bits<T: Element>(&self, index: &IvfIndex<T>) -> Bitset {
         let mut found = 0;
         let bits = index.filter(|id| {
-            let named = self.ids.binary_search(&id).is_ok();
+            let named = self.named.contains(id);
             found += usize::from(named);
             named == self.keep
         });
-        let (ids, path) = (self.ids.len(), self.path.display());
-        if found < ids {
+        if let Named::Ids(ids) = &self.named
+            && found < ids.len()
+        {
+            let (ids, path) = (ids.len(), self.path.display());
             complain(format_args!("note: {} of the {ids} ids in {path} are not in the index", ids - found));
         }
         bits
     }
+}
+
+/// The ids that a file names.
+enum Named {
+    /// In ascending order, without duplicates, for binary search.
+    Ids(Vec<u64>),
+    /// First and last id of ranges, in ascending order. No two of them meet.
+    Ranges(Vec<(u64, u64)>),
+}
+
+impl Named {
+    fn read(path: &Path, access: Access) -> Outcome<Named> {
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+            return Ok(Named::Ranges(ranges(path, &text)?));
+        }
+        let mut ids = access.ids(path)?.ids;
+        // Empty slots name no vector.
+        ids.retain(|&id| id != NONE);
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(Named::Ids(ids))
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        match self {
+            Named::Ids(ids) => ids.binary_search(&id).is_ok(),
+            Named::Ranges(ranges) => {
+                ranges.get(ranges.partition_point(|&(_, last)| last < id)).is_some_and(|&(first, _)| first <= id)
+            }
+        }
+    }
+}
+
+/// The ids and ranges of a text, in ascending order, joined where they meet.
+fn ranges(path: &Path, text: &str) -> Outcome<Vec<(u64, u64)>> {
+    let mut all = Vec::new();
+    for (line, number) in text.lines().map(str::trim).zip(1..) {
+        if line.is_empty() {
+            continue;
+        }
+        let (first, last) = line.split_once('-').unwrap_or((line, line));
+        let range = first.trim().parse::<u64>().ok().zip(last.trim().parse::<u64>().ok());
+        let Some(range) = range.filter(|(first, last)| first <= last) else {
+            let message = format!("{}: line {number} is neither an id nor a range such as 100-199", path.display());
+            return Err(Failure::Message(message));
+        };
+        all.push(range);
+    }
+    all.sort_unstable();
+    all.dedup_by(|next, before| {
+        let meet = next.0 <= before.1.saturating_add(1);
+        if meet {
+            before.1 = before.1.max(next.1);
+        }
+        meet
+    });
+    Ok(all)
 }
 
 /// The original vectors of an index.
@@ -148,6 +209,22 @@ impl Originals<'_> {
         exactly::<T>(&self.vectors, self.path)
     }
 
+    /// Candidates for each neighbour.
+    pub fn factor(&self) -> usize {
+        self.factor
+    }
+
+    /// A refiner's error. An id that the original vectors lack is an error that names their file.
+    pub fn failure(&self, error: Error) -> Failure {
+        match error {
+            Error::UnknownId { id, .. } => Failure::Message(format!(
+                "{}: none of its vectors has id {id}, which the index holds",
+                self.path.display()
+            )),
+            error => error.into(),
+        }
+    }
+
     /// Checks that `rows`, which [`exactly`](Self::exactly) returned, can have the vectors of `index`, and makes a refiner of them.
     pub fn refiner<'r, T: Element>(&self, index: &IvfIndex<T>, rows: &'r [T]) -> Outcome<Refiner<'r, T>> {
         let refiner = Refiner::new(index.metric(), index.dim(), rows)?;
@@ -163,21 +240,4 @@ impl Originals<'_> {
         }
         Ok(refiner)
     }
-}
-
-/// The `k` best of each query's candidates. An id that the original vectors lack is an error that names their file.
-pub fn refine<T: Element>(
-    refiner: &Refiner<'_, T>,
-    originals: &Originals<'_>,
-    queries: &[T],
-    candidates: &Neighbors,
-    k: usize,
-) -> Outcome<Neighbors> {
-    refiner.refine(queries, candidates, k).map_err(|error| match error {
-        Error::UnknownId { id, .. } => Failure::Message(format!(
-            "{}: none of its vectors has id {id}, which the index holds",
-            originals.path.display()
-        )),
-        error => error.into(),
-    })
 }
