@@ -132,12 +132,13 @@ fn inverted_files_accept_every_form() {
     }
 }
 
-/// Walks whose beam is as wide as the index meet every vector.
+/// Walks whose beam is as wide as the index meet every vector. Codes are rounded, so walks by them need not find the lowest ids of vectors at the
+/// same distance.
 #[test]
 fn graphs_accept_every_form() {
     for (place, exact_ratio) in [("cpu", 0), ("cpu", 128), ("emulator", 128), ("cpu+cpu", 0)] {
         for dense in [true, false] {
-            let builder = GraphIndex::<f32>::builder(DIM).degree(8).exact_ratio(exact_ratio).beam(400);
+            let builder = GraphIndex::<f32>::builder(DIM).degree(8).exact_ratio(exact_ratio).beam(400).codes(false);
             let index = builder.device(placement(place)).build().unwrap();
             check(index, dense, &SearchOptions::new(), &format!("graph on {place}, exact ratio {exact_ratio}"));
         }

@@ -5,7 +5,8 @@
 //! nodes on, expand the nearest nodes of the beam that are not expanded, until all are. Results have the same bits as those on a CPU.
 //!
 //! # Algorithm
-//! One block of [`THREADS`] threads for each query. Everything but the vectors and the edges is in shared memory:
+//! One block for each query: of 256 threads where queries are few, of one warp where they are many ([`PerQuery`]). Everything but the vectors and the
+//! edges is in shared memory:
 //!
 //! ```text
 //! absorb the pivots; for the lists of the nearest ones, until enough start nodes were compared: absorb the list
@@ -24,6 +25,9 @@
 //! The table has open addresses and linear probing. When it could fill up, it is cleared, and the beam's nodes are put into it again. A node that
 //! is not in the table and was met before is farther than all of a full beam, so it does not come in again: no result depends on the
 //! size of the table. Within one step the table forgets nothing, so no node is kept twice.
+//!
+//! A block of one warp has barriers that cost nothing, and a multiprocessor has 25 of them at a time, so steps of different queries overlap. One query
+//! alone waits least if its vectors are all read at a time, which takes 256 threads.
 //!
 //! # What limits it
 //! The vectors that are read: about 14 · width for 32 edges a node (24 without a table: two of three neighbours were met before). For f32 of 128
