@@ -48,7 +48,7 @@
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
-use cuda_std::warp::{self, FULL_MASK, shuffle_idx};
+use cuda_std::warp::{self, FULL_MASK, shuffle_idx, shuffle_xor};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
@@ -76,6 +76,8 @@ impl PerQuery {
 
 /// Number of nodes that a walk expands at a time, on every device.
 pub const EXPANSIONS: u32 = 4;
+/// Number of places that a block ranks at a time.
+const RANKED: u32 = 64;
 /// Largest number of listed nodes that are absorbed at a time.
 const LISTED: u32 = 128;
 /// The bit of an expanded node.
@@ -94,7 +96,7 @@ const AFTER: u32 = 3;
 const CHOSEN: u32 = 4;
 /// Counters: of each warp the lanes whose places are not expanded.
 const OPEN: u32 = CHOSEN + EXPANSIONS;
-const _: () = assert!(OPEN + PerQuery::Block.threads() / 32 <= COUNTERS);
+const _: () = assert!(OPEN + PerQuery::Block.threads() / 32 <= COUNTERS && PerQuery::Block.threads() == 4 * RANKED);
 
 /// Largest number of nodes that are absorbed at a time.
 const fn most_nodes(degree: u32) -> u32 {
@@ -278,17 +280,25 @@ unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
         }
         thread::sync_threads();
         let kept = block.counters.add(KEPT).load();
-        let mut at = thread;
-        while at < kept {
-            let place = block.kept.add(at).load();
-            let mut rank = 0;
-            let mut other = 0;
+        // Where there are threads for it, several count for each place.
+        let parts = if THREADS > RANKED { THREADS / RANKED } else { 1 };
+        let mut base = 0;
+        while base < kept {
+            let at = base + thread / parts;
+            let place = if at < kept { block.kept.add(at).load() } else { 0 };
+            let (mut rank, mut other) = (0, thread % parts);
             while other < kept {
                 rank += (block.kept.add(other).load() < place) as u32;
-                other += 1;
+                other += parts;
             }
-            block.sorted.add(rank).store(place);
-            at += THREADS;
+            if parts == 4 {
+                rank += shuffle_xor(FULL_MASK, rank, 1);
+                rank += shuffle_xor(FULL_MASK, rank, 2);
+            }
+            if at < kept && thread % parts == 0 {
+                block.sorted.add(rank).store(place);
+            }
+            base += THREADS / parts;
         }
         thread::sync_threads();
         let mut at = thread;
