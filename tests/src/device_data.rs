@@ -7,7 +7,7 @@ use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
 use warpann::flat::device::CUstream;
 use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
-use warpann::{Device, Element, Error, FlatIndex, Metric, NONE, Neighbors, SearchOptions};
+use warpann::{Device, Element, Error, Filter, FlatIndex, GraphIndex, Metric, NONE, Neighbors, SearchOptions};
 
 use crate::data::Random;
 use crate::on_device::{Graph, OwnStream, driver, enter, text, uploaded};
@@ -21,6 +21,10 @@ pub const ALL: &[Scenario] = &[
     ("device_data::all_distances", |device| searches::<f32>(device, Metric::InnerProduct, &SMALL)),
     ("device_data::one_query", |device| searches::<i8>(device, Metric::L2, &ONE)),
     ("device_data::captured_into_a_graph", |device| captured_into_a_graph(device, &[&FILTERED, &ONE])),
+    ("device_data::walks_by_codes", |device| walks::<f32>(device, Metric::Cosine, &WALKS, true)),
+    ("device_data::walks_by_vectors", |device| walks::<f32>(device, Metric::L2, &WALKS, false)),
+    // Rows of 17 bytes are staged twice.
+    ("device_data::walks_by_bytes", |device| walks::<u8>(device, Metric::InnerProduct, &WALKS, false)),
     ("device_data::refusals", refusals),
 ];
 
@@ -29,6 +33,8 @@ pub const SMALL_ONES: &[Scenario] = &[
     ("device_data::all_distances", |device| searches::<f32>(device, Metric::InnerProduct, &SMALL)),
     ("device_data::refusals", refusals),
     ("device_data::captured_into_a_graph", |device| captured_into_a_graph(device, &[&SMALL])),
+    ("device_data::walks_by_codes", |device| walks::<f32>(device, Metric::Cosine, &SMALL_WALKS, true)),
+    ("device_data::walks_by_bytes", |device| walks::<u8>(device, Metric::InnerProduct, &SMALL_WALKS, false)),
 ];
 
 /// Sizes of a case.
@@ -43,6 +49,8 @@ struct Shape {
 const FILTERED: Shape = Shape { rows: 60_000, queries: 300, dim: 17, k: 12 };
 /// So little that all distances are computed.
 const SMALL: Shape = Shape { rows: 300, queries: 3, dim: 6, k: 5 };
+const WALKS: Shape = Shape { rows: 20_000, queries: 700, dim: 17, k: 10 };
+const SMALL_WALKS: Shape = Shape { rows: 150, queries: 3, dim: 17, k: 3 };
 const ONE: Shape = Shape { rows: 20_000, queries: 1, dim: 64, k: 10 };
 
 /// Small integers, so that distances occur several times.
@@ -157,6 +165,73 @@ fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Sha
         results.verify(&expected).map_err(|failure| format!("filter 1/{one_of}: {failure}"))?;
     }
     Ok(())
+}
+
+/// Walks from device memory to device memory find what walks from host memory find, also when they were captured and are launched again.
+fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape, codes: bool) -> Outcome {
+    let _context = enter(device)?;
+    let stream = OwnStream::new()?;
+    let &Shape { rows, queries, dim, k } = shape;
+    let base = vectors::<T>(rows, dim, 1);
+    let ids: Vec<u64> = (0..rows as u64).map(|at| 5 * at + 3).collect();
+    let mut index = GraphIndex::<T>::builder(dim)
+        .metric(metric)
+        .device(device)
+        .exact_ratio(0)
+        .degree(8)
+        .codes(codes)
+        .build()
+        .map_err(text)?;
+    index.add_with_ids(&base, &ids).map_err(text)?;
+    index.remove(&ids[10..20]).map_err(text)?;
+    if index.statistics().codes != codes {
+        return Err(format!("codes: {}", index.statistics().codes));
+    }
+    let mut host = vectors::<T>(queries, dim, 2);
+    let mut there = buffer(&host)?;
+    let half = index.filter(|id| id % 2 == 0);
+    for filter in [None, Some(&half)] {
+        let options = SearchOptions::new().beam(40).filter(filter.map(Filter::Bits));
+        let mut workspace = index.device_workspace(queries + 1, k, &options).map_err(text)?;
+        let mut results = Results::new(queries, k)?;
+        let (view, stream) = (results.view()?, stream.as_inner());
+        // SAFETY: stream and buffers are this test's.
+        let graph = unsafe {
+            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
+            Graph::captured(stream, || index.search_device(&mut workspace, stream, &queries, &view).map_err(text))?
+        };
+        for round in 0..2 {
+            if round > 0 {
+                host.reverse();
+                there.copy_from(&host).map_err(driver)?;
+                uploaded()?;
+            }
+            // SAFETY: what the graph uses lives and does not change.
+            unsafe { graph.run(stream)? };
+            let expected = index.search_with(&host, k, &options).map_err(text)?;
+            let filtered = filter.is_some();
+            results.verify(&expected).map_err(|failure| format!("launch {round}, filtered: {filtered}: {failure}"))?;
+        }
+        graph.destroy()?;
+    }
+    let refused = index.device_workspace(1, k, &SearchOptions::new().beam(0)).err();
+    if !matches!(refused, Some(Error::ZeroBeam)) {
+        return Err(format!("a beam of 0: {refused:?}"));
+    }
+    // Few accepted vectors need a beam as wide as the index. A device that has no room for it compares all accepted vectors.
+    let few = index.filter(|id| id < 53);
+    let options = SearchOptions::new().filter(&few);
+    let mut workspace = index.device_workspace(queries, k, &options).map_err(text)?;
+    let mut results = Results::new(queries, k)?;
+    let view = results.view()?;
+    // SAFETY: as above, and nothing changes before the wait.
+    unsafe {
+        let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
+        index.search_device(&mut workspace, stream.as_inner(), &queries, &view).map_err(text)?;
+    }
+    stream.synchronize()?;
+    let found = index.search_with(&host, k, &options).map_err(text)?;
+    results.verify(&found).map_err(|failure| format!("few accepted: {failure}"))
 }
 
 /// While a stream is captured, the driver refuses whatever allocates or waits in the capturing thread. The graph then searches for whatever

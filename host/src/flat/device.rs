@@ -51,11 +51,49 @@ use crate::validate::{MAX_ROWS, check_rows};
 use crate::views::{DeviceNeighbors, DeviceVectors};
 use crate::{Element, Error, Result, SearchOptions, host_memory};
 
-/// A planned search of a [`FlatIndex`], with all device memory that it needs beside queries and results. It belongs to one version of the index.
+/// A planned search, with its device memory.
+pub(crate) trait Enqueue: Send + Sync {
+    /// Bytes of device memory that the search has for itself.
+    fn bytes(&self) -> u64;
+
+    /// Enqueues the search of `count` queries, at most as many as were planned.
+    ///
+    /// # Safety
+    /// Until the stream has done the work: the index does not change, `queries` has `count` vectors, `ids` and `distances` have room for count · k
+    /// values, no other work uses these or this search, and they do not overlap.
+    unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: usize,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+    ) -> Result<()>;
+}
+
+impl Enqueue for EnqueuedSearch {
+    fn bytes(&self) -> u64 {
+        EnqueuedSearch::bytes(self)
+    }
+
+    unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: usize,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+    ) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { EnqueuedSearch::enqueue(self, stream, queries, count, ids, distances) }
+    }
+}
+
+/// A planned search of an index, with all device memory that it needs beside queries and results. It belongs to one version of the index.
 ///
 /// One search at a time may use it: another may follow on the same stream, or after a wait.
 pub struct DeviceWorkspace {
-    search: EnqueuedSearch,
+    search: Box<dyn Enqueue>,
     version: Version,
     queries: usize,
     k: usize,
@@ -95,6 +133,14 @@ impl<T: Element> FlatIndex<T> {
     /// [`Error::ZeroK`], [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::WrongFilterLength`], [`Error::StaleFilter`],
     /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
     pub fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace> {
+        let device = self.check_device_search(queries, k)?;
+        let among = self.among(options)?;
+        let search = device.plan_search(queries, k, among.as_deref(), self.rows.names()?)?;
+        Ok(self.workspace_of(Box::new(search), queries, k))
+    }
+
+    /// Checks the place of the index and the size of results. Returns the device.
+    pub(crate) fn check_device_search(&self, queries: usize, k: usize) -> Result<&FlatDevice> {
         let (device, _) = self.on_gpu()?;
         if k == 0 {
             return Err(Error::ZeroK);
@@ -102,9 +148,12 @@ impl<T: Element> FlatIndex<T> {
         if queries.checked_mul(k).is_none_or(|slots| slots > isize::MAX as usize / size_of::<u64>()) {
             return Err(Error::ResultTooLarge { queries, k });
         }
-        let among = self.among(options)?;
-        let search = device.plan_search(queries, k, among.as_deref(), self.rows.names()?)?;
-        Ok(DeviceWorkspace { search, version: self.version, queries, k })
+        Ok(device)
+    }
+
+    /// The workspace of a search that was planned for the vectors of now.
+    pub(crate) fn workspace_of(&self, search: Box<dyn Enqueue>, queries: usize, k: usize) -> DeviceWorkspace {
+        DeviceWorkspace { search, version: self.version, queries, k }
     }
 
     /// Enqueues a search and returns at once: finds the nearest vectors of each of `queries`, in device memory, and writes them to `results`, k

@@ -68,7 +68,7 @@ pub(super) fn build(
     degree: usize,
     device: Option<DeviceBuild<'_>>,
 ) -> Result<Links> {
-    let device = device.filter(|device| neighbours.len() > 0 && device.fits(neighbours));
+    let device = device.filter(|device| !neighbours.is_empty() && device.fits(neighbours));
     let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[neighbours.len(), degree])?)?;
     match device.map(|device| device.edges(neighbours, &mut edges)) {
         Some(Err(Error::OutOfDeviceMemory { .. })) | None => choose_edges(distance, neighbours, degree, &mut edges)?,

@@ -25,6 +25,7 @@
 //! | `prune` | the choice of a node's edges |
 //! | `build` | a new graph; insertion and removal |
 //! | `search` | walk or exact search; the results |
+//! | `device` | searches from device memory to device memory |
 //! | `change` | what each change of the vectors does to the graph |
 //! | `file` | index files |
 //!
@@ -46,6 +47,8 @@
 mod build;
 mod change;
 mod codes;
+#[cfg(feature = "cuda")]
+mod device;
 mod distance;
 mod entrance;
 mod file;

@@ -97,21 +97,15 @@ impl<T: Element> GraphIndex<T> {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<SearchStatistics> {
-        let beam = options.beam.unwrap_or_else(|| self.beam().max(k.saturating_mul(2)));
-        if beam == 0 {
-            return Err(Error::ZeroBeam);
-        }
         options.check_radius()?;
         let among = self.flat.among(options)?;
         let among = among.as_deref();
-        let rows = self.flat.row_ids().rows();
-        let accepted = among.map_or(rows, Bitset::count_ones);
-        // Of the nodes of a beam, about as large a share is accepted as of all rows.
-        let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
+        let accepted = among.map_or(self.flat.row_ids().rows(), Bitset::count_ones);
+        let walk = self.walk(k, options, among)?;
         let (count, dim) = (queries.len() / self.dim(), self.dim());
         let mut statistics =
             SearchStatistics { queries: count as u64, accepted: accepted as u64, ..SearchStatistics::default() };
-        let Some(links) = self.links.as_ref().filter(|_| accepted > self.exact_ratio().saturating_mul(width)) else {
+        let Some(walk) = walk else {
             events::path("graph search", || self.device(), "exact", count);
             if count > 0 && !self.is_empty() {
                 statistics.compared_all(count);
@@ -120,12 +114,10 @@ impl<T: Element> GraphIndex<T> {
             cut_off(self.metric(), options.radius, k, ids, distances);
             return Ok(statistics);
         };
-        let rows = VectorSlice::of(self.rows(), dim);
-        let walk = Walk { distance: self.walk_distance(), metric: self.metric(), rows, links, width, among };
         let vectors = VectorSlice::of(queries, dim);
         self.walk_all(&walk, vectors, k, ids, distances)?;
         if count > 0 {
-            statistics.walked(width);
+            statistics.walked(walk.width);
         }
         // A walk finds too few where the accepted vectors lie far from the query.
         let wanted = k.min(accepted);
@@ -148,6 +140,37 @@ impl<T: Element> GraphIndex<T> {
         Ok(statistics)
     }
 
+    /// The walks of a search for `k` vectors among these rows; `None` if it is exact.
+    fn walk<'a>(
+        &'a self,
+        k: usize,
+        options: &SearchOptions<'_>,
+        among: Option<&'a Bitset>,
+    ) -> Result<Option<Walk<'a>>> {
+        let beam = options.beam.unwrap_or_else(|| self.beam().max(k.saturating_mul(2)));
+        if beam == 0 {
+            return Err(Error::ZeroBeam);
+        }
+        let rows = self.flat.row_ids().rows();
+        let accepted = among.map_or(rows, Bitset::count_ones);
+        // Of the nodes of a beam, about as large a share is accepted as of all rows.
+        let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
+        let links = self.links.as_deref().filter(|_| accepted > self.exact_ratio().saturating_mul(width));
+        let rows = VectorSlice::of(self.rows(), self.dim());
+        Ok(links.map(|links| Walk { distance: self.walk_distance(), metric: self.metric(), rows, links, width, among }))
+    }
+
+    /// The walks of a search on the device that has the rows; `None` if the search is exact, or the device cannot make them.
+    #[cfg(feature = "cuda")]
+    pub(super) fn device_walk<'a>(
+        &'a self,
+        k: usize,
+        options: &SearchOptions<'_>,
+        among: Option<&'a Bitset>,
+    ) -> Result<Option<DeviceWalk<'a>>> {
+        Ok(self.walk(k, options, among)?.and_then(|walk| self.walk_on_device(&walk, k)))
+    }
+
     /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the CPU.
     fn walk_all(
         &self,
@@ -158,19 +181,24 @@ impl<T: Element> GraphIndex<T> {
         distances: &mut [f32],
     ) -> Result<()> {
         let coder = self.codes.as_ref().map(|codes| &*codes.coder);
-        if let Some(resident) = self.flat.resident_rows() {
-            let &Walk { distance, links, width, among, .. } = walk;
-            let device = DeviceWalk { resident, distance, coder, links, width, among, k, ranked: ranked(k) };
-            if device.fits() {
-                events::path("graph search", || self.device(), "walks on the device", queries.len());
-                return device.run(&self.device_links, queries, ids, distances);
-            }
+        if let Some(device) = self.walk_on_device(walk, k) {
+            events::path("graph search", || self.device(), "walks on the device", queries.len());
+            return device.run(&self.device_links, queries, ids, distances);
         }
         let codes = coder.map(|coder| coder.encoded(queries)).transpose()?;
         let compared = codes.as_ref().map_or(queries, |codes| VectorSlice::of(codes, queries.dim()));
         events::path("graph search", || self.device(), "walks on the CPU", queries.len());
         walk.all((queries, compared), k, ids, distances);
         Ok(())
+    }
+
+    /// The walks on the device that has the rows, if there is one that can make them.
+    fn walk_on_device<'a>(&'a self, walk: &Walk<'a>, k: usize) -> Option<DeviceWalk<'a>> {
+        let resident = self.flat.resident_rows()?;
+        let coder = self.codes.as_ref().map(|codes| &*codes.coder);
+        let &Walk { distance, links, width, among, .. } = walk;
+        Some(DeviceWalk { resident, distance, coder, links, width, among, k, ranked: ranked(k) })
+            .filter(DeviceWalk::fits)
     }
 
     /// Finds the narrowest beam with which searches for the `k` best of `queries` (row-major) find the share `target` of the true neighbours, which an

@@ -78,7 +78,7 @@ pub(crate) unsafe fn scatter_rows(
 
 /// Where [`stage_rows`] notes the rows that are not finite.
 #[cfg(any(feature = "cuda", test))]
-pub(super) struct StagedRows {
+pub(crate) struct StagedRows {
     /// A word of each row, which becomes 1 or 0.
     pub refused: Option<PtrMut<u32>>,
     /// A word that is lowered to the first such row.
@@ -90,7 +90,7 @@ pub(super) struct StagedRows {
 /// # Safety
 /// `from` has the rows, aligned to one component; `to` has room for them.
 #[cfg(any(feature = "cuda", test))]
-pub(super) unsafe fn stage_rows(
+pub(crate) unsafe fn stage_rows(
     on: OnStream<'_>,
     shape: VectorShape,
     from: Ptr<u8>,
@@ -98,11 +98,29 @@ pub(super) unsafe fn stage_rows(
     to: PtrMut<u8>,
     notes: StagedRows,
 ) -> Result<()> {
+    // SAFETY: the same contract.
+    unsafe { stage_rows_to(on, shape, from, count, to, shape.stride() as u32, notes) }
+}
+
+/// As [`stage_rows`], to rows of another stride, a multiple of 4.
+///
+/// # Safety
+/// As [`stage_rows`].
+#[cfg(any(feature = "cuda", test))]
+pub(crate) unsafe fn stage_rows_to(
+    on: OnStream<'_>,
+    shape: VectorShape,
+    from: Ptr<u8>,
+    count: u32,
+    to: PtrMut<u8>,
+    stride: u32,
+    notes: StagedRows,
+) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
     let StagedRows { refused, first_refused } = notes;
-    let (dim, stride) = (shape.dim as u32, shape.stride() as u32);
+    let dim = shape.dim as u32;
     macro_rules! launch {
         ($word:ty, $exponent:expr) => {{
             let (from, to, exponent) = (from.cast(), to.cast(), $exponent);

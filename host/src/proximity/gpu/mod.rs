@@ -4,11 +4,13 @@
 //! get their canonical distances from the kernel that re-ranks results of inverted files.
 
 mod build;
+#[cfg(feature = "cuda")]
+pub(super) mod enqueued;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use cuda_std::PtrMut;
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::rerank::{self, Rerank};
 use warpann_kernels::proximity::encode::{Encode, FloatKey};
 use warpann_kernels::proximity::walk::{self, PerQuery, Walk};
@@ -20,15 +22,16 @@ use super::entrance::Entrance;
 use super::links::Links;
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
+use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
-use crate::device::scratch::{Layout, Reserved};
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Tiling};
 use crate::flat::ResidentRows;
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::product::gpu::{VectorShape, upload_vectors};
 use crate::threads::{Exclusive, apart};
 use crate::vectors::VectorSlice;
-use crate::{Bitset, ElementType, Result};
+use crate::{Bitset, ElementType, Metric, Result};
 
 /// Up to this number of queries for each multiprocessor, a block walks for each.
 const BLOCKS_OF_FEW: usize = 2;
@@ -168,6 +171,124 @@ pub(super) struct DeviceWalk<'a> {
     pub(super) ranked: usize,
 }
 
+/// What all walks of a search have in common.
+#[derive(Clone, Copy)]
+struct WalkShape {
+    /// The vectors of the index.
+    vectors: VectorShape,
+    /// Number of vectors.
+    rows: u32,
+    /// Type, metric and stride of the rows that walks compare, and whether these are those of the index.
+    compared: ElementType,
+    metric: Metric,
+    stride: u32,
+    own_rows: bool,
+    /// The scale of the coder of the codes.
+    scale: Option<f32>,
+    degree: u32,
+    wanted: u32,
+    width: u32,
+    slots: u32,
+    k: u32,
+    ranked: u32,
+}
+
+/// The arrays of a launch.
+struct Places {
+    queries: PtrMut<u8>,
+    codes: PtrMut<u8>,
+    filter: Option<Ptr<u32>>,
+    places: PtrMut<u32>,
+    keys: PtrMut<f32>,
+    ranks: PtrMut<u32>,
+}
+
+impl WalkShape {
+    /// The threads that walk for one of so many queries.
+    fn per_query(&self, runtime: &Runtime, queries: usize) -> PerQuery {
+        let limits = runtime.limits();
+        let many = if limits.emulated { FEW_EMULATED } else { BLOCKS_OF_FEW * limits.multiprocessors as usize };
+        if queries > many { PerQuery::Warp } else { PerQuery::Block }
+    }
+
+    /// Enqueues the walks for `count` queries, and the ranking of what they find. Codes that no coder makes are in place.
+    ///
+    /// # Safety
+    /// The arrays have room for `count` queries. `rows` are those of the index, and `image` is its graph, whose edges and start nodes are rows. All
+    /// live until the stream has done the work.
+    unsafe fn launch(
+        &self,
+        on: OnStream<'_>,
+        image: &Image,
+        rows: PtrMut<u8>,
+        places: &Places,
+        count: usize,
+    ) -> Result<()> {
+        let OnStream { runtime, stream } = on;
+        let (shape, image_at) = (self.vectors, runtime.scratch(&image.memory));
+        let per_query = self.per_query(runtime, count);
+        let (walk_queries, walk_rows) =
+            if self.own_rows { (places.queries, rows) } else { (places.codes, image_at.at(image.codes)) };
+        let walk = Walk {
+            query_count: count as u32,
+            queries: walk_queries.into(),
+            rows: walk_rows.into(),
+            stride: self.stride,
+            metric: self.metric.of_kernel(),
+            edges: image_at.at(image.edges).into(),
+            degree: self.degree,
+            starts: image_at.at(image.starts).into(),
+            start_count: image.starts.len() as u32,
+            pivots: image_at.at(image.pivots).into(),
+            pivot_count: image.pivots.len() as u32,
+            ends: image_at.at(image.ends).into(),
+            wanted: self.wanted,
+            width: self.width,
+            slots: self.slots,
+            filter: places.filter,
+            selected: self.ranked,
+            places: places.places,
+        };
+        let rerank = Rerank {
+            query_count: count as u32,
+            queries: places.queries.into(),
+            rows: rows.into(),
+            stride: shape.stride() as u32,
+            places: places.places.into(),
+            selected: self.ranked,
+            row_count: self.rows,
+            metric: shape.metric.of_kernel(),
+            sort: 1,
+            k: self.k,
+            out_keys: places.keys,
+            out_ranks: places.ranks,
+            ..Rerank::default()
+        };
+        let few = rerank.selected <= rerank::WARP_SELECTED;
+        let per_ranked = if few { rerank::PerQuery::Warp } else { rerank::PerQuery::Block };
+        // SAFETY: as the caller promises.
+        unsafe {
+            if let Some((scale, key)) = self.scale.zip(float_key(shape.element)) {
+                let encode = Encode {
+                    count: count as u32,
+                    rows: places.queries.into(),
+                    stride: shape.stride() as u32,
+                    dim: shape.dim as u32,
+                    metric: shape.metric.of_kernel(),
+                    shifts: image_at.at(image.shifts).into(),
+                    scale,
+                    codes: places.codes,
+                    code_stride: self.stride,
+                };
+                runtime.launch(stream, Encode::kernel(key), encode.config(), encode)?;
+            }
+            runtime.launch(stream, Walk::kernel((self.compared.key(), per_query)), walk.config(per_query), walk)?;
+            let kernel = Rerank::kernel((shape.element.key(), per_ranked));
+            runtime.launch(stream, kernel, rerank.config(per_ranked), rerank)
+        }
+    }
+}
+
 /// The arrays of a launch in scratch memory.
 struct Plan {
     queries: Reserved<u8>,
@@ -175,9 +296,22 @@ struct Plan {
     codes: Reserved<u8>,
     filter: Reserved<u32>,
     places: Reserved<u32>,
-    /// First the keys, then the rows.
-    results: Reserved<u32>,
+    keys: Reserved<f32>,
+    ranks: Reserved<u32>,
     bytes: usize,
+}
+
+impl Plan {
+    fn places(&self, scratch: Scratch, filter: Option<Ptr<u32>>) -> Places {
+        Places {
+            queries: scratch.at(self.queries),
+            codes: scratch.at(self.codes),
+            filter,
+            places: scratch.at(self.places),
+            keys: scratch.at(self.keys),
+            ranks: scratch.at(self.ranks),
+        }
+    }
 }
 
 impl DeviceWalk<'_> {
@@ -203,11 +337,33 @@ impl DeviceWalk<'_> {
         self.codes().map_or(self.shape().stride(), |codes| code_stride(codes.dim()))
     }
 
-    /// The threads that walk for one of so many queries.
-    fn per_query(&self, queries: usize) -> PerQuery {
-        let limits = self.resident.runtime.limits();
-        let many = if limits.emulated { FEW_EMULATED } else { BLOCKS_OF_FEW * limits.multiprocessors as usize };
-        if queries > many { PerQuery::Warp } else { PerQuery::Block }
+    fn shape_of_walks(&self) -> WalkShape {
+        WalkShape {
+            vectors: self.shape(),
+            rows: self.links.len() as u32,
+            compared: self.distance.rows().element(),
+            metric: self.distance.metric(),
+            stride: self.stride() as u32,
+            own_rows: self.codes().is_none(),
+            scale: self.coder.map(|coder| coder.scale),
+            degree: self.links.degree() as u32,
+            wanted: u32::try_from(Entrance::wanted(self.width)).unwrap_or(u32::MAX),
+            width: self.width as u32,
+            slots: self.slots().unwrap_or(1),
+            k: self.k as u32,
+            ranked: self.ranked as u32,
+        }
+    }
+
+    /// The graph in device memory.
+    fn image(&self, device: &DeviceLinks) -> Result<Arc<Image>> {
+        let (runtime, shifts) = (self.resident.runtime, self.coder.map_or(&[][..], |coder| &coder.shifts));
+        // `apart` keeps a pool thread from starting another search while it has a lane.
+        apart(|| {
+            self.resident
+                .lanes
+                .with(runtime, |lane| device.image(runtime, &lane.stream, self.links, (self.codes(), shifts)))
+        })
     }
 
     /// Whether the device has the shared memory for these walks.
@@ -229,7 +385,8 @@ impl DeviceWalk<'_> {
             codes: layout.array(self.codes().map_or(0, |codes| queries.saturating_mul(code_stride(codes.dim())))),
             filter: layout.array(self.among.map_or(0, |among| 2 * among.words().len())),
             places: layout.array(queries.saturating_mul(self.ranked)),
-            results: layout.array(queries.saturating_mul(self.k).saturating_mul(2)),
+            keys: layout.array(queries.saturating_mul(self.k)),
+            ranks: layout.array(queries.saturating_mul(self.k)),
             bytes: layout.bytes(),
         }
     }
@@ -250,12 +407,7 @@ impl DeviceWalk<'_> {
         // A tile's memory is less than SCRATCH_BYTES.
         let tiling = Tiling::new(Budget::new(runtime, u64::MAX), (queries.len(), most), lanes, |_| Ok(0))?;
         let outs = ids.chunks_mut(tiling.rows * self.k).zip(distances.chunks_mut(tiling.rows * self.k));
-        let image = apart(|| {
-            let shifts = self.coder.map_or(&[][..], |coder| &coder.shifts);
-            self.resident
-                .lanes
-                .with(runtime, |lane| device.image(runtime, &lane.stream, self.links, (self.codes(), shifts)))
-        })?;
+        let image = self.image(device)?;
         // `apart` keeps a pool thread from starting another search while it has a lane.
         apart(|| {
             tiling.run(runtime, self.resident.lanes, outs, |lane, some, (ids, distances)| {
@@ -277,87 +429,20 @@ impl DeviceWalk<'_> {
         let plan = self.plan(count);
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
-        let image_at = runtime.scratch(&image.memory);
         let filter = self.among.map(|among| (scratch.at(plan.filter), bytemuck::cast_slice::<u64, u32>(among.words())));
-        let per_query = self.per_query(count);
-        let (walk_queries, walk_rows) = match self.codes() {
-            Some(_) => (scratch.at(plan.codes), image_at.at(image.codes)),
-            None => (scratch.at(plan.queries), self.resident.rows),
-        };
-        let launch = Walk {
-            query_count: count as u32,
-            queries: walk_queries.into(),
-            rows: walk_rows.into(),
-            stride: self.stride() as u32,
-            metric: self.distance.metric().of_kernel(),
-            edges: image_at.at(image.edges).into(),
-            degree: self.links.degree() as u32,
-            starts: image_at.at(image.starts).into(),
-            start_count: image.starts.len() as u32,
-            pivots: image_at.at(image.pivots).into(),
-            pivot_count: image.pivots.len() as u32,
-            ends: image_at.at(image.ends).into(),
-            wanted: u32::try_from(Entrance::wanted(self.width)).unwrap_or(u32::MAX),
-            width: self.width as u32,
-            slots: self.slots().unwrap_or(1),
-            filter: filter.map(|(to, _)| to.into()),
-            selected: self.ranked as u32,
-            places: scratch.at(plan.places),
-        };
-        let (keys, ranks) = plan.results.split_at(count * self.k);
-        let ranked = Rerank {
-            query_count: count as u32,
-            queries: scratch.at(plan.queries).into(),
-            rows: self.resident.rows.into(),
-            stride: shape.stride() as u32,
-            places: scratch.at(plan.places).into(),
-            selected: self.ranked as u32,
-            row_count: self.links.len() as u32,
-            metric: shape.metric.of_kernel(),
-            sort: 1,
-            k: self.k as u32,
-            out_keys: scratch.at(keys.cast()),
-            out_ranks: scratch.at(ranks),
-            ..Rerank::default()
-        };
-        let encode = self.coder.zip(float_key(shape.element)).map(|(coder, key)| {
-            let launch = Encode {
-                count: count as u32,
-                rows: scratch.at(plan.queries).into(),
-                stride: shape.stride() as u32,
-                dim: shape.dim as u32,
-                metric: shape.metric.of_kernel(),
-                shifts: image_at.at(image.shifts).into(),
-                scale: coder.scale,
-                codes: scratch.at(plan.codes),
-                code_stride: self.stride() as u32,
-            };
-            (Encode::kernel(key), launch)
-        });
-        let arrays =
-            [ResultArray::new(scratch.at(keys.cast::<f32>()), self.k), ResultArray::new(scratch.at(ranks), self.k)];
+        let places = plan.places(scratch, filter.map(|(to, _)| to.into()));
+        let arrays = [ResultArray::new(places.keys, self.k), ResultArray::new(places.ranks, self.k)];
         let mut slots = Slots { k: self.k, worst: shape.metric.worst(), ids, distances };
-        let few = ranked.selected <= rerank::WARP_SELECTED;
-        let per_ranked = if few { rerank::PerQuery::Warp } else { rerank::PerQuery::Block };
-        let walk = Walk::kernel((self.distance.rows().element().key(), per_query));
         // SAFETY: the plan has room for these arrays, and the rows and the graph are resident. Edges and start nodes are rows: `Links` says so.
         unsafe {
             upload_vectors(runtime, stream, shape, scratch.at(plan.queries), queries)?;
             if let Some((to, words)) = filter {
                 runtime.copy_to_device(stream, to, words)?;
             }
-            match encode {
-                Some((kernel, launch)) => runtime.launch(stream, kernel, launch.config(), launch)?,
-                None if self.codes().is_some() => upload_codes(runtime, stream, scratch.at(plan.codes), queries)?,
-                None => {}
+            if self.codes().is_some() && self.coder.is_none() {
+                upload_codes(runtime, stream, scratch.at(plan.codes), queries)?;
             }
-            runtime.launch(stream, walk, launch.config(per_query), launch)?;
-            runtime.launch(
-                stream,
-                Rerank::kernel((shape.element.key(), per_ranked)),
-                ranked.config(per_ranked),
-                ranked,
-            )?;
+            self.shape_of_walks().launch(OnStream { runtime, stream }, image, self.resident.rows, &places, count)?;
             runtime.copy_results_to_host(stream, count, &arrays, &mut |some, parts| {
                 slots.fill(some.start, FoundRows::new(self.k, parts[0], parts[1]), u64::from);
             })?;
