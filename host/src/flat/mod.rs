@@ -318,7 +318,11 @@ impl<T: Element> FlatIndex<T> {
     /// devices also [`Error::DeviceFailed`], after which the index continues without the device, and
     /// [`Error::ShardLost`] when it cannot continue.
     pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
-        self.search_with(queries, k, &SearchOptions::new())
+        // Not by `search_with`, so that a program without filters has no code of filters.
+        let count = self.check_search(queries, k)?;
+        let mut found = Neighbors::none(self.metric(), count, k)?;
+        self.search_checked(queries, k, self.rows.live(), &mut found.ids, &mut found.distances)?;
+        Ok(found)
     }
 
     /// As [`search`](Self::search), with options. Of these, only [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect: an exact
