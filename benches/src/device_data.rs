@@ -1,4 +1,4 @@
-//! Exact search from device memory to device memory, compared with the same search from host memory and back.
+//! Exact search and walks in a graph from device memory to device memory, compared with the same search from host memory and back.
 //!
 //! A large batch, and one query at a time: by the ordinary call, by a call that enqueues the work on a stream, and by a launch of a captured
 //! graph. Each time includes the wait for the result. The rows `in a row` are the time of a search when a hundred follow each other without
@@ -11,8 +11,10 @@ use warpann::cust::context::Context;
 use warpann::cust::memory::{CopyDestination, DeviceBuffer};
 use warpann::cust::stream::{Stream, StreamFlags};
 use warpann::cust::{self, CudaFlags, sys};
+use warpann::flat::device::DeviceWorkspace;
+use warpann::ivf::recall;
 use warpann::views::{DeviceNeighbors, DeviceVectors};
-use warpann::{Error, FlatIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
+use warpann::{Error, FlatIndex, GraphIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
 
 use crate::ivf::milliseconds;
 use crate::machine::Machine;
@@ -34,6 +36,9 @@ pub struct Args {
     /// Queries of the large batch.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     queries: u32,
+    /// Widths of the beam in a graph of all vectors.
+    #[arg(long, value_delimiter = ',', default_value = "32,64,128")]
+    beams: Vec<usize>,
 }
 
 /// Number of neighbours of a query.
@@ -60,38 +65,116 @@ pub fn run(args: &Args) -> Outcome<bool> {
         index.add(&base[..rows * dim])?;
         let batches: &[usize] = if rows == n { &[queries.len() / dim, 1] } else { &[1] };
         for &batch in batches {
-            Job { args, machine: &machine, record: &mut record, index: &index, queries: &queries[..batch * dim] }
-                .measure()?;
+            let (index, queries, truth) = (Searched::Flat(&index), &queries[..batch * dim], None);
+            Job { args, machine: &machine, record: &mut record, index, queries, truth }.measure()?;
+        }
+        if rows == n {
+            let truth = index.search(&queries, K)?;
+            let mut graph = GraphIndex::<f32>::builder(dim).device(machine.device()).seed(1).build()?;
+            graph.add(&base[..rows * dim])?;
+            for (&beam, &batch) in args.beams.iter().flat_map(|beam| batches.iter().map(move |batch| (beam, batch))) {
+                let (index, queries, truth) = (Searched::Graph(&graph, beam), &queries[..batch * dim], Some(&truth));
+                Job { args, machine: &machine, record: &mut record, index, queries, truth }.measure()?;
+            }
         }
     }
     Ok(record.all_verified())
+}
+
+/// An index that is searched, and how.
+#[derive(Clone, Copy)]
+enum Searched<'a> {
+    Flat(&'a FlatIndex<f32>),
+    Graph(&'a GraphIndex<f32>, usize),
+}
+
+impl Searched<'_> {
+    fn shape(self) -> (usize, usize) {
+        match self {
+            Searched::Flat(index) => (index.len(), index.dim()),
+            Searched::Graph(index, _) => (index.len(), index.dim()),
+        }
+    }
+
+    fn options(self) -> SearchOptions<'static> {
+        match self {
+            Searched::Flat(_) => SearchOptions::new(),
+            Searched::Graph(_, beam) => SearchOptions::new().beam(beam),
+        }
+    }
+
+    fn search_into(self, queries: &[f32], ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
+        match self {
+            Searched::Flat(index) => index.search_into(queries, K, ids, distances),
+            Searched::Graph(index, _) => index.search_into(queries, K, &self.options(), ids, distances),
+        }
+    }
+
+    fn workspace(self, queries: usize) -> warpann::Result<DeviceWorkspace> {
+        match self {
+            Searched::Flat(index) => index.device_workspace(queries, K, &self.options()),
+            Searched::Graph(index, _) => index.device_workspace(queries, K, &self.options()),
+        }
+    }
+
+    /// # Safety
+    /// As [`FlatIndex::search_device`].
+    unsafe fn search_device(
+        self,
+        workspace: &mut DeviceWorkspace,
+        stream: &Stream,
+        queries: &DeviceVectors<f32>,
+        results: &DeviceNeighbors,
+    ) -> warpann::Result<()> {
+        // SAFETY: the same contract.
+        unsafe {
+            match self {
+                Searched::Flat(index) => index.search_device(workspace, stream.as_inner(), queries, results),
+                Searched::Graph(index, _) => index.search_device(workspace, stream.as_inner(), queries, results),
+            }
+        }
+    }
 }
 
 struct Job<'a> {
     args: &'a Args,
     machine: &'a Machine,
     record: &'a mut Record,
-    index: &'a FlatIndex<f32>,
+    index: Searched<'a>,
     queries: &'a [f32],
+    /// The true neighbours, if the search may miss some.
+    truth: Option<&'a Neighbors>,
 }
 
 impl Job<'_> {
     fn add(&mut self, what: &str, milliseconds: Vec<f64>, verified: bool) -> Outcome {
-        let (dim, n) = (self.index.dim(), self.index.len());
-        let bytes = (size_of::<f32>() * dim * (n + self.queries.len() / dim)) as f64;
-        let case = format!("device data {n}x{dim} f32 nq={} {what}", self.queries.len() / dim);
-        let memory_floor_ms = self.machine.floor_ms(bytes);
-        self.record.add(Measured { case, k: K, milliseconds, memory_floor_ms, verified, ..Measured::default() })
+        let ((n, dim), count) = (self.index.shape(), self.queries.len() / self.index.shape().1);
+        let (kind, read) = match self.index {
+            Searched::Flat(_) => (String::new(), n + count),
+            Searched::Graph(_, beam) => (format!("graph beam={beam} "), count),
+        };
+        let case = format!("device data {kind}{n}x{dim} f32 nq={count} {what}");
+        let memory_floor_ms = self.machine.floor_ms((size_of::<f32>() * dim * read) as f64);
+        let recall = match self.truth {
+            None => None,
+            Some(truth) => {
+                let (mut ids, mut distances) = (vec![0; count * K], vec![0.0; count * K]);
+                self.index.search_into(self.queries, &mut ids, &mut distances)?;
+                Some(recall(&ids, K, &truth.ids[..count * K], K, K))
+            }
+        };
+        self.record.add(Measured { case, k: K, milliseconds, memory_floor_ms, verified, recall, ..Measured::default() })
     }
 
     fn measure(&mut self) -> Outcome {
-        let (index, dim) = (self.index, self.index.dim());
+        let (index, (_, dim)) = (self.index, self.index.shape());
         let count = self.queries.len() / dim;
         let repeat = self.args.common.repeat.unwrap_or(if count == 1 { 200 } else { 20 });
-        let expected = index.search(self.queries, K)?;
+        let mut expected = Neighbors { k: K, ids: vec![0; count * K], distances: vec![0.0; count * K] };
+        index.search_into(self.queries, &mut expected.ids, &mut expected.distances)?;
         let mut found = expected.clone();
         let times =
-            milliseconds(repeat, || Ok(index.search_into(self.queries, K, &mut found.ids, &mut found.distances)?))?;
+            milliseconds(repeat, || Ok(index.search_into(self.queries, &mut found.ids, &mut found.distances)?))?;
         self.add("host to host", times, found == expected)?;
 
         // A stream that waits for the default one, on which the buffers are filled.
@@ -101,11 +184,11 @@ impl Job<'_> {
         let distances = DeviceBuffer::from_slice(&vec![0f32; count * K])?;
         let mut to = Destination { stream: &stream, ids, distances, expected, repeat };
         let results = DeviceNeighbors::of_slices(&mut to.ids, &mut to.distances)?;
-        let mut workspace = index.device_workspace(count, K, &SearchOptions::new())?;
+        let mut workspace = index.workspace(count)?;
         let queries = DeviceVectors::of_slice(&there, dim)?;
         let mut enqueue = || -> Outcome {
             // SAFETY: the buffers have these sizes, and outlive the wait for the stream.
-            unsafe { index.search_device(&mut workspace, stream.as_inner(), &queries, &results) }.map_err(Failure::from)
+            unsafe { index.search_device(&mut workspace, &stream, &queries, &results) }.map_err(Failure::from)
         };
         self.enqueued("device to device", &mut to, &mut enqueue)?;
         let graph = Graph::capture(&stream, &mut enqueue)?;
