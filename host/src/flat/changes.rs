@@ -106,7 +106,7 @@ impl<T: Element> FlatIndex<T> {
     /// # Errors
     /// [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
     pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
-        let mut present = ascending(ids)?;
+        let mut present = ascending(ids)?.into_owned();
         present.retain(|&id| self.contains(id));
         self.forget(&present)?;
         Ok(present.len())
@@ -203,9 +203,6 @@ impl<T: Element> FlatIndex<T> {
         if ids.len() != count {
             return Err(Error::WrongIds { ids: ids.len(), rows: count });
         }
-        if ids.is_sorted_by(|a, b| a < b) && ids.last() != Some(&NONE) {
-            return Ok(());
-        }
         if ascending(ids)?.last() == Some(&NONE) { Err(Error::ReservedId) } else { Ok(()) }
     }
 
@@ -229,12 +226,15 @@ impl<T: Element> FlatIndex<T> {
             Room::InRows => {
                 let next = self.rows.next();
                 let (old, new) = ids.split_at(ids.partition_point(|&id| id < next));
-                let before = Arc::clone(&self.rows);
+                // What an error must bring back, if there are vectors to append.
+                let before = (!new.is_empty()).then(|| Arc::clone(&self.rows));
                 self.append(&rows[old.len() * self.dim()..], new)?;
                 let places: Vec<(usize, usize)> = self.rows.old_rows(old).into_iter().zip(0..).collect();
                 if let Err(error) = self.own_rows().map(|_| ()).and_then(|()| self.replace(rows, &places)) {
-                    self.truncate(before.rows());
-                    self.rows = before;
+                    if let Some(before) = before {
+                        self.truncate(before.rows());
+                        self.rows = before;
+                    }
                     return Err(error);
                 }
                 self.own_rows()?.revive(&places.iter().map(|&(row, _)| row).collect::<Vec<_>>());

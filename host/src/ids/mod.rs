@@ -3,6 +3,8 @@
 mod accepted;
 pub(crate) mod row_ids;
 
+use std::borrow::Cow;
+
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Error, Result, host_memory};
 
@@ -26,12 +28,15 @@ pub(crate) fn twice(ids: &[u64]) -> Option<u64> {
     pairs.position_first(|(id, next)| id == next).map(|at| ids[at])
 }
 
-/// Returns `ids` in ascending order, or the error that one occurs twice.
-pub(crate) fn ascending(ids: &[u64]) -> Result<Vec<u64>> {
+/// Returns `ids` in ascending order, or the error that one occurs twice. Copies them only if they are not in this order.
+pub(crate) fn ascending(ids: &[u64]) -> Result<Cow<'_, [u64]>> {
+    if ids.is_sorted_by(|a, b| a < b) {
+        return Ok(Cow::Borrowed(ids));
+    }
     let mut sorted = host_memory::copied(ids)?;
     sorted.par_sort_unstable();
     match twice(&sorted) {
         Some(id) => Err(Error::DuplicateId { id }),
-        None => Ok(sorted),
+        None => Ok(Cow::Owned(sorted)),
     }
 }

@@ -201,7 +201,7 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
     pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
-        let mut present = ascending(ids)?;
+        let mut present = ascending(ids)?.into_owned();
         present.retain(|&id| self.contains(id));
         self.remove(&present)?;
         Ok(present.len())
@@ -217,7 +217,7 @@ impl<T: Element> IvfIndex<T> {
         if ids.len() != count {
             return Err(Error::WrongIds { ids: ids.len(), rows: count });
         }
-        let mut known = ascending(ids)?;
+        let mut known = ascending(ids)?.into_owned();
         if known.last() == Some(&NONE) {
             return Err(Error::ReservedId);
         }

@@ -1,8 +1,8 @@
 //! Eight threads search an index while one changes it ([`IndexWriter`]). Each result must be that of a version that existed, to the bit.
 //!
-//! The reference is an ordered map of vectors for each version, searched by brute force. A version has its number in itself: one vector,
-//! whose id is a great number plus the number of the version. A thread reads the number, and compares what it found with the map of that number, at once
-//! and again when later versions exist.
+//! The reference is an ordered map of vectors for each version, searched by brute force. A version has its number in itself: the first component
+//! of vector 0. A thread reads the number, and compares what it found with the map of that number, at once and again when
+//! later versions exist.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,8 @@ use crate::runner::Outcome;
 
 /// Number of threads that search at the same time.
 const THREADS: usize = 8;
-/// The id of the vector that has the number of the first version. All other ids are lower.
-const FIRST_VERSION: u64 = 1 << 40;
+/// The id of the vector that has the number of the version.
+const NUMBERED: u64 = 0;
 /// Old versions that a thread keeps to look at them again.
 const KEPT: usize = 3;
 
@@ -99,8 +99,9 @@ fn vectors(random: &mut Random, components: usize) -> Vec<f32> {
 /// Changes the index in this thread, while others search it.
 fn run<I: Index<f32>>(case: &Case, mut index: I, count: usize, changes: usize, random: &mut Random) -> Outcome {
     let text = |error: Error| error.to_string();
-    let ids: Vec<u64> = (0..count as u64).map(|id| 3 * id).chain([FIRST_VERSION]).collect();
-    let rows = vectors(random, ids.len() * case.dim);
+    let ids: Vec<u64> = (0..count as u64).map(|id| 3 * id).collect();
+    let mut rows = vectors(random, ids.len() * case.dim);
+    rows[0] = 0.0;
     index.add_with_ids(&rows, &ids).map_err(text)?;
     let mut model: Vectors = ids.iter().copied().zip(rows.chunks(case.dim).map(<[f32]>::to_vec)).collect();
     case.versions.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(model.clone()));
@@ -140,7 +141,7 @@ fn change<I: Index<f32>>(
     let count = model.len();
     let result = writer.change(|index| {
         for _ in 0..1 + random.below(3) {
-            let ids: Vec<u64> = next.range(..FIRST_VERSION).map(|(&id, _)| id).collect();
+            let ids: Vec<u64> = next.keys().copied().filter(|&id| id != NUMBERED).collect();
             match random.below(4) {
                 0 => {
                     let first = random.below(3 * count) as u64;
@@ -150,7 +151,7 @@ fn change<I: Index<f32>>(
                     next.extend(new.into_iter().zip(rows.chunks(case.dim).map(<[f32]>::to_vec)));
                 }
                 1 => {
-                    let known = [random.pick(&ids), random.below(4 * count) as u64];
+                    let known = [random.pick(&ids), 1 + random.below(4 * count) as u64];
                     let known = &known[..1 + usize::from(known[0] != known[1])];
                     let rows = vectors(random, known.len() * case.dim);
                     index.upsert(&rows, known)?;
@@ -167,11 +168,10 @@ fn change<I: Index<f32>>(
                 _ => {}
             }
         }
-        let row = vectors(random, case.dim);
-        index.remove(&[FIRST_VERSION + version - 1])?;
-        index.add_with_ids(&row, &[FIRST_VERSION + version])?;
-        next.remove(&(FIRST_VERSION + version - 1));
-        next.insert(FIRST_VERSION + version, row);
+        let mut row = vectors(random, case.dim);
+        row[0] = version as f32;
+        index.upsert(&row, &[NUMBERED])?;
+        next.insert(NUMBERED, row);
         // The version is noted before any thread can see it.
         case.versions.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(next.clone()));
         Ok(())
@@ -191,12 +191,15 @@ fn search_on<I: Index<f32>>(case: &Case, reader: &IndexReader<I>, mut random: Ra
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
-        check(case, &*index, &mut random)?;
+        // Some threads search an old version while others are the first to search the new one.
+        let old = (!kept.is_empty()).then(|| Arc::clone(&kept[random.below(kept.len())]));
+        for index in old.iter().chain([&index]) {
+            check(case, &**index, &mut random)?;
+        }
         if kept.len() == KEPT {
-            kept.swap_remove(random.below(KEPT));
+            kept.remove(0);
         }
         kept.push(index);
-        check(case, &**random.pick(&kept.iter().collect::<Vec<_>>()), &mut random)?;
         if over {
             return Ok(());
         }
@@ -206,11 +209,10 @@ fn search_on<I: Index<f32>>(case: &Case, reader: &IndexReader<I>, mut random: Ra
 /// Compares one search of a version with brute force.
 fn check<I: Index<f32>>(case: &Case, index: &I, random: &mut Random) -> Outcome {
     let text = |error: Error| error.to_string();
-    let ids = index.ids();
-    let version = ids.last().map_or(0, |last| last.wrapping_sub(FIRST_VERSION));
+    let (ids, version) = (index.ids(), index.reconstruct_f32(NUMBERED).map_err(text)?[0]);
     let (model, last) = {
         let versions = case.versions.read().unwrap_or_else(PoisonError::into_inner);
-        (versions.get(version as usize).cloned(), versions.len() as u64 - 1)
+        (versions.get(version as usize).cloned(), versions.len() - 1)
     };
     let model = model.ok_or_else(|| format!("no version {version}, of {last}"))?;
     if !ids.iter().eq(model.keys()) {

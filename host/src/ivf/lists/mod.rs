@@ -306,7 +306,7 @@ impl Lists {
         if self.are_many(ids.len()) {
             self.directory.take();
         } else if let Some(directory) = self.directory.get_mut() {
-            renumbered = if ids.is_sorted() { directory.admit(ids)? } else { directory.admit(&ascending(ids)?)? };
+            renumbered = directory.admit(&ascending(ids)?)?;
         }
         // From here on nothing fails.
         self.begin_change(renumbered);
@@ -431,6 +431,13 @@ impl Lists {
 
     /// Makes the memory of lists that have some of these ids our own.
     fn own_lists_of(&mut self, ids: &[u64]) -> Result<()> {
+        if ids.len() <= FEW {
+            return ids.iter().try_for_each(|&id| {
+                let Some((list, _)) = self.find(id) else { return Ok(()) };
+                List::reserve(&mut self.lists[list], self.code_bytes, 0)?;
+                self.directory.get_mut().map_or(Ok(()), |directory| directory.reserve(list, 0))
+            });
+        }
         let labels: Vec<u32> = ids.iter().filter_map(|&id| self.find(id)).map(|(list, _)| list as u32).collect();
         let (bytes, rows) = (self.code_bytes, RowsByList::new(&labels, self.lists.len())?);
         rows.each(&mut self.lists, &|list, _| List::reserve(list, bytes, 0))?;
