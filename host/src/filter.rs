@@ -44,6 +44,7 @@ impl Filter<'_> {
     ///
     /// # Errors
     /// [`Error::WrongFilterLength`](crate::Error::WrongFilterLength), [`Error::StaleFilter`](crate::Error::StaleFilter).
+    #[inline]
     pub(crate) fn check(self, vectors: usize, stamp: impl FnOnce() -> u64) -> Result<()> {
         match self {
             Filter::Bits(bits) => bits.check(vectors, stamp),

@@ -178,7 +178,7 @@ impl<'a> SearchOptions<'a> {
         self
     }
 
-    /// Checks the radius.
+    /// Refuses a radius that is not a number.
     ///
     /// # Errors
     /// [`Error::BadRadius`] for NaN.

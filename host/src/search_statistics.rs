@@ -44,11 +44,13 @@ pub struct SearchStatistics {
 
 impl SearchStatistics {
     /// Mean number of lists that were read for a query; 0 without queries.
+    #[inline]
     pub fn mean_lists(&self) -> f64 {
         self.lists as f64 / self.queries.max(1) as f64
     }
 
     /// Notes a pass in which each of some queries read `probes` of `all` lists.
+    #[inline]
     pub(crate) fn read_lists(&mut self, queries: usize, probes: usize, all: usize) {
         self.lists += queries as u64 * probes as u64;
         self.most_lists = self.most_lists.max(probes as u64);
@@ -57,12 +59,14 @@ impl SearchStatistics {
     }
 
     /// Notes a pass in which some queries were compared with every accepted vector.
+    #[inline]
     pub(crate) fn compared_all(&mut self, queries: usize) {
         self.passes += 1;
         self.exact_queries += queries as u64;
     }
 
     /// Notes a pass of walks that keep `beam` vectors.
+    #[inline]
     pub(crate) fn walked(&mut self, beam: usize) {
         self.passes += 1;
         self.beam = beam as u64;
