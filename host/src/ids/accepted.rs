@@ -59,7 +59,7 @@ mod tests {
         let mut ids: Vec<u64> = (0..count as u64).map(|id| if dense { id } else { random.bits() >> 1 }).collect();
         ids.sort_unstable();
         ids.dedup();
-        let mut rows = RowIds::of(ids);
+        let mut rows = RowIds::of(&ids).unwrap();
         for _ in 0..removed.min(count) {
             let live: Vec<usize> = rows.live_rows().collect();
             rows.remove(&[random.pick(&live)]).unwrap();
