@@ -113,7 +113,7 @@ fn code_of(x: f32) -> i8 {
 }
 
 fn normalise(metric: Metric, vector: &mut [f32]) {
-    if metric == Metric::Cosine {
+    if metric.divides_by_norms() {
         let square = square(vector);
         if square != 0.0 {
             let norm = square.sqrt();

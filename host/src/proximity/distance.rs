@@ -204,7 +204,7 @@ fn of_all_bytes<T: Byte>(metric: Metric, query: &[T], rows: &[T], listed: &[u32]
     let dim = query.len();
     let row = |number: u32| &rows[number as usize * dim..][..dim];
     let norm = |x: &[T]| (integer(x, x, |x, _| x * x) as f32).sqrt();
-    let query_norm = if metric == Metric::Cosine { norm(query) } else { 0.0 };
+    let query_norm = if metric.divides_by_norms() { norm(query) } else { 0.0 };
     for (at, &number) in listed.iter().enumerate() {
         if let Some(&later) = listed.get(at + AHEAD) {
             prefetch(row(later));

@@ -12,7 +12,7 @@ use crate::proximity::distance::{Compared, SUMS};
 
 /// Number of threads of a block, which is one warp.
 const THREADS: u32 = 32;
-/// The greatest code.
+/// The greatest code; the least is its negative, so that codes are symmetric about 0.
 pub const MOST: f32 = 127.0;
 /// In a sum with this number the last bit is worth 1, so it is rounded to an integer, ties to even, which its lowest bits hold.
 pub const ROUNDER: f32 = (3 << 22) as f32;
@@ -28,7 +28,7 @@ pub enum FloatKey {
     Bf16,
 }
 
-/// Encodes vectors.
+/// Writes the codes of vectors, each of which a warp keeps in shared memory.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.

@@ -54,7 +54,7 @@ pub struct Prune {
     pub stride: u32,
     /// The metric of the distances.
     pub metric: Metric,
-    /// The first node.
+    /// Number of the node that block 0 prunes; those of the next blocks follow.
     pub first: u32,
     /// Number of nodes.
     pub count: u32,

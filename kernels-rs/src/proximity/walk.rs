@@ -295,7 +295,7 @@ unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
                 rank += shuffle_xor(FULL_MASK, rank, 1);
                 rank += shuffle_xor(FULL_MASK, rank, 2);
             }
-            if at < kept && thread % parts == 0 {
+            if at < kept && thread & (parts - 1) == 0 {
                 block.sorted.add(rank).store(place);
             }
             base += THREADS / parts;
