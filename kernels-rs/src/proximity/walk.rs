@@ -30,20 +30,27 @@
 //! alone waits least if its vectors are all read at a time, which takes 256 threads.
 //!
 //! # What limits it
-//! The vectors that are read: about 14 · width for 32 edges a node (24 without a table: two of three neighbours were met before). For f32 of 128
-//! components that is 7 KB for each place of the beam, 0.46 MB for a query with a beam of 64, so 10,000 queries read 4.6 GB: 1.1 ms at the 4.2 TB/s
-//! of an H200. The edges add a fortieth. A step is a chain of six barriers and of at least two latencies of memory, whatever its number of nodes: so it
-//! expands several, every team of lanes has eight loads of 16 bytes in flight, and a multiprocessor has several blocks.
+//! The vectors that are read: about 14 · width for 32 edges a node (24 without a table: two of three neighbours were met before), and 380 pivots and
+//! start nodes. Codes of 128 components take 128 bytes each, so 10,000 queries with a beam of 64 read 1.6 GB: 0.5 ms at the 3.0 TB/s of an H100. What
+//! is left is instructions: by Nsight Compute (200,000 vectors, beam 32, revision 9008867 and later, before the exchange of sums in four shuffles) a
+//! scheduler issues in 61 % of the cycles, with a third of the warps that it could have, and DRAM is used to 4 %. A third of the instructions were those
+//! of the start nodes.
 //!
-//! Measured on an H100 80GB HBM3 (driver 580.159.04, 2026-11-25, revision dbdd00b; 10,000 queries from host memory and back, k = 10, clustered f32
-//! vectors of 128 components). 1,000,000 vectors: beam 16, recall .840, 2.5 ms; 32, .919, 3.0; 64, .974, 3.9; 128, .995, 5.1; 256, .999, 9.5. One
-//! query after the other: .10, .12, .15, .22 and .45 ms. FlashLib 0.4.0 in the same run, from device memory to device memory: .858, 1.8 ms; .939,
-//! 2.2; .976, 3.8; .993, 11.9; .997, 36. By Nsight Compute the kernel takes 2.0 ms of a batch (200,000 vectors, beam 32): 43 % of the
-//! rate of DRAM, 57 % of that of L2, 47 % of the issue slots, 30 % of the warps, because it has 94 registers. So latency limits it.
+//! Measured on an H100 80GB HBM3 (driver 580.159.04, 2026-11-25, revision bd33008; 10,000 queries, k = 10, 1,000,000 clustered f32 vectors of 128
+//! components, walks by codes), from device memory to device memory: beam 32, recall .921, 1.24 ms; 48, .951, 1.55; 64, .968, 1.76; 128, .990, 3.46.
+//! FlashLib 0.4.0 in the same run: .939, 2.24 ms; .976, 3.93; .993, 12.0. cuVS 26.10: .871, 2.23; .979, 3.95; .996, 7.85. One query from host memory and
+//! back: .10, .11, .13 and .19 ms.
 //!
-//! What it was before (revision 9008867): one node expanded at a time, its loads one after the other, every query compared with all of 4 √n start
-//! nodes, and queries whose table was too small done by the host. 200,000 vectors, beams 16, 32, 64, 128, 256: 33, 5.4, 115, 17 and 39 ms, one query
-//! .25 to 1.4 ms.
+//! # What it was before
+//! | revision | what | beam 32 | 64 | 128 |
+//! |---|---|---|---|---|
+//! | 9008867, 200,000 vectors | one node expanded at a time, its loads one after the other, all start nodes compared, full tables left to the host | 5.4 | 115 | 17 |
+//! | dbdd00b | a block of 128 threads for each query, f32 vectors; latency limited it: 47 % of the issue slots, 30 % of the warps | 3.0 | 3.9 | 5.1 |
+//! | dbdd00b, vectors of i8 | the same kernel with a quarter of the bytes: so bytes did not limit it | 2.7 | 3.1 | 4.3 |
+//! | bd33008 | one warp for each query, codes, integer products | 1.9 | 2.5 | 4.2 |
+//!
+//! Milliseconds for 10,000 queries from host memory and back. Fewer start nodes (128, 64) take the same time and lose .007 and .011 of the recall at a
+//! beam of 48.
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
