@@ -32,9 +32,8 @@
 //! # What limits it
 //! The vectors that are read: about 14 · width for 32 edges a node (24 without a table: two of three neighbours were met before), and 380 pivots and
 //! start nodes. Codes of 128 components take 128 bytes each, so 10,000 queries with a beam of 64 read 1.6 GB: 0.5 ms at the 3.0 TB/s of an H100. What
-//! is left is instructions: by Nsight Compute (200,000 vectors, beam 32, revision 9008867 and later, before the exchange of sums in four shuffles) a
-//! scheduler issues in 61 % of the cycles, with a third of the warps that it could have, and DRAM is used to 4 %. A third of the instructions were those
-//! of the start nodes.
+//! is left is instructions: by Nsight Compute (200,000 vectors, beam 32, revision 3362649, before sums were exchanged by four shuffles) a
+//! scheduler issues in 61 % of the cycles, with a third of the warps that it could have, and DRAM is used to 4 %.
 //!
 //! Measured on an H100 80GB HBM3 (driver 580.159.04, 2026-11-25, revision bd33008; 10,000 queries, k = 10, 1,000,000 clustered f32 vectors of 128
 //! components, walks by codes), from device memory to device memory: beam 32, recall .921, 1.24 ms; 48, .951, 1.55; 64, .968, 1.76; 128, .990, 3.46.
@@ -46,7 +45,7 @@
 //! |---|---|---|---|---|
 //! | 9008867, 200,000 vectors | one node expanded at a time, its loads one after the other, all start nodes compared, full tables left to the host | 5.4 | 115 | 17 |
 //! | dbdd00b | a block of 128 threads for each query, f32 vectors; latency limited it: 47 % of the issue slots, 30 % of the warps | 3.0 | 3.9 | 5.1 |
-//! | dbdd00b, vectors of i8 | the same kernel with a quarter of the bytes: so bytes did not limit it | 2.7 | 3.1 | 4.3 |
+//! | 1212491, vectors of i8 | the same kernel with a quarter of the bytes: so bytes did not limit it | 2.7 | 3.1 | 4.3 |
 //! | bd33008 | one warp for each query, codes, integer products | 1.9 | 2.5 | 4.2 |
 //!
 //! Milliseconds for 10,000 queries from host memory and back. Fewer start nodes (128, 64) take the same time and lose .007 and .011 of the recall at a
