@@ -125,6 +125,11 @@ impl<'a> VectorSliceMut<'a> {
         VectorSliceMut { element: T::TYPE, bytes: cast_slice_mut(rows) }
     }
 
+    /// Memory for vectors of this element type, as bytes that are aligned for it.
+    pub fn of_bytes(element: ElementType, bytes: &'a mut [u8]) -> Self {
+        VectorSliceMut { element, bytes }
+    }
+
     /// Size of a vector of `dim` components, in bytes.
     pub fn row_bytes(&self, dim: usize) -> usize {
         dim * self.element.size()

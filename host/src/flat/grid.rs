@@ -14,7 +14,7 @@ use super::{FlatBackend, runs_of};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shards::{Grid, Part, merge, merge_ranges};
 use crate::threads::at_once;
-use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
+use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut};
 use crate::{Bitset, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result, host_memory};
 
 /// Rows with consecutive ids that are consecutive rows of one shard.
@@ -291,15 +291,17 @@ pub(crate) fn jobs_of<'a>(
 impl FlatBackend for FlatGrid {
     fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {
         let parts = self.runs.cut(more as u64);
-        let places: Vec<usize> = (0..self.grid.places.len()).collect();
-        let copied = at_once(places, |at| {
-            let place = &self.grid.places[at];
-            // Nothing reads the rows of a device that has failed.
-            let more = parts[at % self.grid.shards].len();
-            let copy = if place.alive() { place.backend.copied(more) } else { Ok(place.backend.emptied()) };
-            self.grid.judge(at, copy)
-        });
-        let grid = self.grid.with(copied.into_iter().collect::<Result<Vec<_>>>()?);
+        let mut backends = Vec::with_capacity(self.grid.places.len());
+        // One after the other: a thread for each place made the program of the library's page 8 KB larger.
+        for (at, place) in self.grid.places.iter().enumerate() {
+            backends.push(if place.alive() {
+                self.grid.judge(at, place.backend.copied(parts[at % self.grid.shards].len()))?
+            } else {
+                // Nothing reads the rows of a device that has failed.
+                place.backend.emptied()
+            });
+        }
+        let grid = self.grid.with(backends);
         Ok(Box::new(FlatGrid { grid, dim: self.dim, metric: self.metric, runs: self.runs.clone() }))
     }
 
@@ -322,22 +324,25 @@ impl FlatBackend for FlatGrid {
     }
 
     fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
-        with_components!(rows, typed: T => {
-            let mut old: Vec<T> = host_memory::zeroed(typed.len())?;
-            for (first, run) in runs_of(numbers) {
-                self.rows(first as u64, VectorSliceMut::of(&mut old[run.start * self.dim..run.end * self.dim]))?;
-            }
-            let all = self.replace_at_places(numbers, rows)?.into_iter().try_for_each(|(_, result)| result);
-            if all.is_err() {
-                for (at, restored) in self.replace_at_places(numbers, VectorSlice::of(&old, self.dim))? {
-                    // Some rows of this place are the old ones and some the new ones.
-                    if let Err(error) = restored {
-                        self.grid.leave_out(at, error);
-                    }
+        let row_bytes = rows.row_bytes();
+        // Words of 64 bits, so that the rows are aligned for any element.
+        let mut words: Vec<u64> = host_memory::zeroed(rows.bytes().len().div_ceil(size_of::<u64>()))?;
+        let old = &mut bytemuck::cast_slice_mut(&mut words)[..rows.bytes().len()];
+        for (first, run) in runs_of(numbers) {
+            let old = &mut old[run.start * row_bytes..run.end * row_bytes];
+            self.rows(first as u64, VectorSliceMut::of_bytes(rows.element(), old))?;
+        }
+        let all = self.replace_at_places(numbers, rows)?.into_iter().try_for_each(|(_, result)| result);
+        if all.is_err() {
+            let old = VectorSlice::of_bytes(rows.element(), self.dim, old);
+            for (at, restored) in self.replace_at_places(numbers, old)? {
+                // Some rows of this place are the old ones and some the new ones.
+                if let Err(error) = restored {
+                    self.grid.leave_out(at, error);
                 }
             }
-            all
-        })
+        }
+        all
     }
 
     /// If some places fail and others do not, the removal goes on: removed rows cannot be brought back. The places that failed are left out

@@ -158,19 +158,10 @@ impl<T: Element> FlatCpu<T> {
 
 impl<T: Element> FlatBackend for FlatCpu<T> {
     fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {
-        fn copied<V: Copy>(values: &[V], more: usize) -> Result<Vec<V>> {
-            let mut copy = host_memory::with_room(values.len() + if values.is_empty() { 0 } else { more })?;
-            copy.extend_from_slice(values);
-            Ok(copy)
-        }
-        Ok(Box::new(FlatCpu {
-            rows: copied(&self.rows, more * self.dim)?,
-            scale: copied(&self.scale, more)?,
-            squares: copied(&self.squares, more)?,
-            offset: copied(&self.offset, more)?,
-            largest: copied(&self.largest, more.div_ceil(BLOCK))?,
-            ..*self
-        }))
+        let mut copy = FlatCpu::<T>::with_isa(self.dim, self.metric, Some(self.budget), self.isa);
+        host_memory::reserve(&mut copy.rows, self.rows.len() + more * self.dim)?;
+        copy.add(VectorSlice::of(&self.rows, self.dim))?;
+        Ok(Box::new(copy))
     }
 
     fn emptied(&self) -> Box<dyn FlatBackend> {

@@ -116,24 +116,21 @@ pub(crate) struct Centre {
 impl Centre {
     /// Adds a sample of the rows to the estimate.
     pub fn add(&mut self, rows: VectorSlice<'_>) {
-        with_components!(rows, components: T => self.add_components::<T>(components, rows.dim()));
-    }
-
-    fn add_components<T: Element>(&mut self, rows: &[T], dim: usize) {
-        let count = rows.len() / dim;
         if self.rows == 0 {
-            *self = Centre { sum: vec![0.0; dim], rows: 0, integers: true };
+            *self = Centre { sum: vec![0.0; rows.dim()], rows: 0, integers: true };
         }
         if self.rows >= CENTRE_SAMPLE {
             return;
         }
-        let step = count.div_ceil(CENTRE_SAMPLE).max(1);
-        for row in rows.chunks_exact(dim).step_by(step) {
-            for (sum, value) in self.sum.iter_mut().zip(row) {
-                let value = value.to_f32();
-                *sum += f64::from(value);
-                self.integers &= value.trunc() == value;
-            }
+        let step = rows.len().div_ceil(CENTRE_SAMPLE).max(1);
+        for row in (0..rows.len()).step_by(step) {
+            with_components!(rows.part(row..row + 1), components: T => {
+                for (sum, value) in self.sum.iter_mut().zip(components) {
+                    let value = T::to_f32(*value);
+                    *sum += f64::from(value);
+                    self.integers &= value.trunc() == value;
+                }
+            });
             self.rows += 1;
         }
     }

@@ -150,10 +150,11 @@ impl RangeSearch<'_> {
         }
         let (mut found, counts) = self.search_lists(lane, queries, self.block.tuning.range_list)?;
         let longest = self.block.base.count / LONGEST_SHARE;
-        let mut again: Vec<usize> =
-            (0..counts.len()).filter(|&query| counts[query] > self.block.tuning.range_list).collect();
-        // Queries with lists of similar length are searched together.
-        again.sort_by_key(|&query| counts[query]);
+        // Queries with lists of similar length are searched together: those of shorter lists first, as numbers of length and query.
+        let too_long = (0..counts.len()).filter(|&query| counts[query] > self.block.tuning.range_list);
+        let mut by_length: Vec<u64> = too_long.map(|query| u64::from(counts[query]) << 32 | query as u64).collect();
+        by_length.sort_unstable();
+        let again: Vec<usize> = by_length.into_iter().map(|place| place as u32 as usize).collect();
         let (short, long) = again.split_at(again.partition_point(|&query| counts[query] <= longest));
         let first = self.bytes(queries.len());
         let mut replace = |numbers: &[usize], some: Ranges| {
