@@ -53,6 +53,17 @@ pub unsafe fn load_nc<T: Copy>(p: *const T) -> T {
     unsafe { imp::global::load_nc(p, Location::caller()) }
 }
 
+/// Starts to copy the cache line at `p` to the L2 cache (`prefetch.global.L2`), so that a later load waits less. Values do not change.
+///
+/// # Safety
+/// `p` points into global memory that no other thread writes at the same time.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn prefetch<T>(p: *const T) {
+    // SAFETY: same contract.
+    unsafe { imp::global::prefetch(p, Location::caller()) }
+}
+
 /// Writes `value` to `p` (`st.global`).
 ///
 /// # Safety

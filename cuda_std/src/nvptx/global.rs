@@ -12,6 +12,13 @@ pub unsafe fn load<T: Copy>(p: *const T, _: Site) -> T {
     unsafe { p.read() }
 }
 
+/// As `global::prefetch`.
+#[inline(always)]
+pub unsafe fn prefetch<T>(p: *const T, _: Site) {
+    // SAFETY: the address exists by contract, and a prefetch changes no value.
+    unsafe { asm!("prefetch.global.L2 [{0}];", in(reg64) p, options(nostack, readonly)) };
+}
+
 /// # Safety
 /// As `global::load_nc`.
 #[inline(always)]

@@ -51,6 +51,8 @@
 //! Milliseconds for 10,000 queries from host memory and back. Fewer start nodes (128, 64) take the same time and lose .007 and .011 of the recall at a
 //! beam of 48.
 
+use core::ops::Range;
+
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
@@ -81,15 +83,17 @@ impl PerQuery {
 }
 
 /// Number of nodes that a walk expands at a time, on every device.
-pub const EXPANSIONS: u32 = 4;
+pub const EXPANSIONS: u32 = 8;
 /// Number of places that a block ranks at a time.
 const RANKED: u32 = 64;
-/// Largest number of listed nodes that are absorbed at a time.
-const LISTED: u32 = 128;
+/// Largest number of nodes that are absorbed at a time.
+const PIECE: u32 = 128;
+/// Number of edges in a line of the cache.
+const LINE: u32 = 32;
 /// The bit of an expanded node.
 const EXPANDED: u64 = 1;
 /// Words of shared memory for counters.
-const COUNTERS: u32 = 16;
+const COUNTERS: u32 = 32;
 /// Counter: nodes to absorb.
 const NODES: u32 = 0;
 /// Counter: kept (distance, node).
@@ -98,15 +102,15 @@ const KEPT: u32 = 1;
 const FIRST: u32 = 2;
 /// Counter: the place after the last expanded one.
 const AFTER: u32 = 3;
-/// Counters: the nodes to expand.
+/// Counters: the nodes to expand, then those that are likely next.
 const CHOSEN: u32 = 4;
 /// Counters: of each warp the lanes whose places are not expanded.
-const OPEN: u32 = CHOSEN + EXPANSIONS;
+const OPEN: u32 = CHOSEN + 2 * EXPANSIONS;
 const _: () = assert!(OPEN + PerQuery::Block.threads() / 32 <= COUNTERS && PerQuery::Block.threads() == 4 * RANKED);
 
-/// Largest number of nodes that are absorbed at a time.
+/// Largest number of nodes that are met at a time.
 const fn most_nodes(degree: u32) -> u32 {
-    if EXPANSIONS * degree > LISTED { EXPANSIONS * degree } else { LISTED }
+    if EXPANSIONS * degree > PIECE { EXPANSIONS * degree } else { PIECE }
 }
 
 /// Smallest number of slots of a table for walks of this width: the beam and the nodes of a step fill at most half of it.
@@ -193,7 +197,7 @@ impl Walk {
     pub const fn shared_bytes(stride: u32, width: u32, degree: u32, pivot_count: u32, slots: u32) -> u32 {
         let most = most_nodes(degree);
         let lists = 2 * if width < pivot_count { width } else { pivot_count };
-        let longs = 2 * width.next_multiple_of(2) + 2 * most.next_multiple_of(2);
+        let longs = 2 * width.next_multiple_of(2) + 2 * PIECE;
         4 * (COUNTERS + stride.next_multiple_of(SUMS) + most.next_multiple_of(4) + slots + lists) + 8 * longs
     }
 }
@@ -263,25 +267,24 @@ unsafe fn insert(table: SharedPtr<u32>, slots: u32, node: u32) -> bool {
     }
 }
 
-/// Computes the distances of the first `count` of the block's nodes, and puts the nodes into the beam. All threads of the block arrive, after a
+/// Computes the distances of the block's nodes from `first` to `end`, and puts the nodes into the beam. All threads of the block arrive, after a
 /// barrier; ends with a barrier.
 ///
 /// # Safety
-/// As [`Walk`]; the counter of kept nodes is 0, and no node is in the beam already or twice among these.
+/// As [`Walk`]; these are at most [`PIECE`] nodes, the counter of kept nodes is 0, and no node is in the beam already or twice among these.
 #[inline(always)]
 unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
     launch: &Walk,
     block: Block,
     beam: &mut Beam,
-    count: u32,
+    Range { start: mut first, end }: Range<u32>,
 ) {
     let width = launch.width;
     let thread = thread::thread_idx_x();
     // SAFETY: places are below the lengths of the arrays; barriers stand between writes and reads of other threads.
     unsafe {
-        let mut first = 0;
-        while first < count {
-            keep::<E, ROWS, THREADS>(launch, block, beam, first, count);
+        while first < end {
+            keep::<E, ROWS, THREADS>(launch, block, beam, first, end);
             first += ROWS as u32 * (THREADS / TEAM);
         }
         thread::sync_threads();
@@ -380,6 +383,14 @@ unsafe fn keep<E: Compared, const ROWS: usize, const THREADS: u32>(
         to = shuffle_idx(FULL_MASK, to, 0) + (votes & ((1 << warp::lane_id()) - 1)).count_ones();
         if comes_in {
             block.kept.add(to).store(place);
+            // Few queries leave memory idle, and a node that comes in may be expanded next.
+            if THREADS > 32 {
+                let mut edge = 0;
+                while edge < launch.degree {
+                    global::prefetch(launch.edges.wrapping_add(node as usize * launch.degree as usize + edge as usize));
+                    edge += LINE;
+                }
+            }
         }
     }
 }
@@ -419,20 +430,28 @@ unsafe fn next_listed<const THREADS: u32>(launch: &Walk, block: Block, beam: &mu
             entry.lists = at;
             beam.len = 0;
         }
-        // Lists can be empty.
-        while entry.first >= entry.end && entry.begun < entry.lists && entry.lists != NO_ROW {
-            entry.first = lists.add(2 * entry.begun).load();
-            entry.end = lists.add(2 * entry.begun + 1).load();
-            entry.begun += 1;
+        let (list, most) = (if entry.lists == NO_ROW { pivots } else { starts }, most_nodes(launch.degree));
+        let mut count = 0;
+        while count < most {
+            // Lists can be empty.
+            while entry.first >= entry.end && entry.begun < entry.lists && entry.lists != NO_ROW {
+                entry.first = lists.add(2 * entry.begun).load();
+                entry.end = lists.add(2 * entry.begun + 1).load();
+                entry.begun += 1;
+            }
+            let some = entry.end.saturating_sub(entry.first).min(most - count);
+            if some == 0 {
+                break;
+            }
+            let mut at = thread;
+            while at < some {
+                let node = global::load_nc(list.wrapping_add((entry.first + at) as usize));
+                block.nodes.add(count + at).store(node);
+                at += THREADS;
+            }
+            entry.first += some;
+            count += some;
         }
-        let count = entry.end.saturating_sub(entry.first).min(LISTED);
-        let list = if entry.lists == NO_ROW { pivots } else { starts };
-        let mut at = thread;
-        while at < count {
-            block.nodes.add(at).store(global::load_nc(list.wrapping_add((entry.first + at) as usize)));
-            at += THREADS;
-        }
-        entry.first += count;
         count
     }
 }
@@ -486,15 +505,16 @@ unsafe fn load_query<E: Compared, const THREADS: u32>(launch: &Walk, block: Bloc
     }
 }
 
-/// Chooses the first [`EXPANSIONS`] nodes of the beam that are not expanded, marks them, and stores them in the block's counters. Returns how many
-/// there are. All threads of the block arrive, after a barrier; ends with a barrier.
+/// Chooses the first [`EXPANSIONS`] nodes of the beam that are not expanded, marks them, and stores them in the block's counters, and after them those
+/// that are likely next. Returns how many there are to expand, and how many with those. All threads of the block arrive, after a barrier; ends with a
+/// barrier.
 ///
 /// # Safety
 /// As [`Walk`].
 #[inline(always)]
-unsafe fn choose<const THREADS: u32>(block: Block, beam: &mut Beam) -> u32 {
+unsafe fn choose<const THREADS: u32>(block: Block, beam: &mut Beam) -> (u32, u32) {
     let thread = thread::thread_idx_x();
-    let mut chosen = 0;
+    let (mut chosen, mut named) = (0, 0);
     // SAFETY: each thread reads and marks its own places; barriers stand between writes and reads of other threads.
     unsafe {
         while chosen < EXPANSIONS && beam.from < beam.len {
@@ -514,19 +534,21 @@ unsafe fn choose<const THREADS: u32>(block: Block, beam: &mut Beam) -> u32 {
                 all += count;
                 w += 1;
             }
+            if open && rank < 2 * EXPANSIONS {
+                block.counters.add(CHOSEN + rank).store(node_of(place));
+            }
             if open && rank < EXPANSIONS {
                 beam.places.add(at).store(place | EXPANDED);
-                block.counters.add(CHOSEN + rank).store(node_of(place));
                 if rank == EXPANSIONS - 1 {
                     block.counters.add(AFTER).store(at + 1);
                 }
             }
             thread::sync_threads();
             beam.from = if all >= EXPANSIONS { block.counters.add(AFTER).load() } else { beam.from + THREADS };
-            chosen = all.min(EXPANSIONS);
+            (chosen, named) = (all.min(EXPANSIONS), all.min(2 * EXPANSIONS));
         }
     }
-    chosen
+    (chosen, named)
 }
 
 /// Empties the table, and puts the nodes of the beam into it. All threads of the block arrive, after a barrier; ends with a barrier.
@@ -561,20 +583,20 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
     let thread = thread::thread_idx_x();
     let (padded, most) = (stride.next_multiple_of(SUMS), most_nodes(degree));
     let words = shared::dynamic::<u32>();
-    let (width_room, most_room) = (width.next_multiple_of(2), most.next_multiple_of(2));
+    let width_room = width.next_multiple_of(2);
     // 64-bit places first, so that all are aligned.
     let longs = words.cast::<u64>();
     // SAFETY: for the whole body, the launch gives room for all arrays, and the caller promises the shapes; barriers stand between writes and reads
     // of other threads.
     unsafe {
         let kept = longs.add(2 * width_room);
-        let words = longs.add(2 * width_room + 2 * most_room).cast::<u32>();
+        let words = longs.add(2 * width_room + 2 * PIECE).cast::<u32>();
         let block = Block {
             counters: words,
             query: words.add(COUNTERS),
             nodes: words.add(COUNTERS + padded),
             kept,
-            sorted: kept.add(most_room),
+            sorted: kept.add(PIECE),
             table: words.add(COUNTERS + padded + most.next_multiple_of(4)),
         };
         let mut beam = Beam { places: longs, next: longs.add(width_room), len: 0, from: 0 };
@@ -595,7 +617,7 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
                 if met == NO_ROW {
                     beam.from = 0;
                 }
-                let chosen = choose::<THREADS>(block, &mut beam);
+                let (chosen, named) = choose::<THREADS>(block, &mut beam);
                 if chosen == 0 {
                     store_places(&launch, beam);
                     return;
@@ -604,14 +626,19 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
                     fill_table::<THREADS>(block, slots, &beam);
                     met = beam.len;
                 }
-                meet::<THREADS>(&launch, block, chosen);
+                meet::<E, THREADS>(&launch, block, chosen, named);
                 thread::sync_threads();
                 count = block.counters.add(NODES).load();
                 met += count;
             } else {
                 thread::sync_threads();
             }
-            absorb::<E, ROWS, THREADS>(&launch, block, &mut beam, count);
+            let mut first = 0;
+            while first < count {
+                let piece = first..count.min(first + PIECE);
+                absorb::<E, ROWS, THREADS>(&launch, block, &mut beam, piece);
+                first += PIECE;
+            }
         }
     }
 }
@@ -622,8 +649,8 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
 /// # Safety
 /// As [`Walk`]; the table has room for them.
 #[inline(always)]
-unsafe fn meet<const THREADS: u32>(launch: &Walk, block: Block, chosen: u32) {
-    let Walk { edges, degree, slots, .. } = *launch;
+unsafe fn meet<E: Compared, const THREADS: u32>(launch: &Walk, block: Block, chosen: u32, named: u32) {
+    let Walk { edges, degree, slots, rows, stride, .. } = *launch;
     let mut edge = thread::thread_idx_x();
     // SAFETY: chosen nodes are rows; the counters of nodes go up to the number of edges.
     unsafe {
@@ -633,6 +660,17 @@ unsafe fn meet<const THREADS: u32>(launch: &Walk, block: Block, chosen: u32) {
             let other = global::load_nc(edges.wrapping_add(place));
             if other != NO_ROW && insert(block.table, slots, other) {
                 block.nodes.add(atomic::shared_add_u32(block.counters.add(NODES), 1)).store(other);
+            }
+            edge += THREADS;
+        }
+        // Few queries leave memory idle.
+        while THREADS > 32 && edge < named * degree {
+            let node = block.counters.add(CHOSEN + edge / degree).load();
+            let place = node as usize * degree as usize + (edge % degree) as usize;
+            let other = global::load_nc(edges.wrapping_add(place));
+            if other != NO_ROW {
+                let row = (*rows).cast::<E::Stored>().wrapping_add(other as usize * stride as usize);
+                global::prefetch(row);
             }
             edge += THREADS;
         }

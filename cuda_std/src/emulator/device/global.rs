@@ -124,6 +124,14 @@ unsafe fn check_read_only(lane: *mut Lane, address: usize, bytes: usize, site: S
 }
 
 /// # Safety
+/// As `global::prefetch`.
+#[inline(always)]
+pub unsafe fn prefetch<T>(p: *const T, site: Site) {
+    // SAFETY: a kernel's lane calls this, so there is a current one.
+    unsafe { check(current(), p.addr(), 1, 1, Access::Read, site) };
+}
+
+/// # Safety
 /// As `global::load_nc`.
 #[inline(always)]
 pub unsafe fn load_nc<T: Copy>(p: *const T, site: Site) -> T {
