@@ -39,6 +39,9 @@ pub struct Args {
     /// Widths of the beam in a graph of all vectors.
     #[arg(long, value_delimiter = ',', default_value = "32,64,128")]
     beams: Vec<usize>,
+    /// Number of edges of a node of the graph.
+    #[arg(long, default_value_t = 32)]
+    degree: usize,
 }
 
 /// Number of neighbours of a query.
@@ -70,9 +73,11 @@ pub fn run(args: &Args) -> Outcome<bool> {
         }
         if rows == n {
             let truth = index.search(&queries, K)?;
-            let mut graph = GraphIndex::<f32>::builder(dim).device(machine.device()).seed(1).build()?;
+            let mut graph =
+                GraphIndex::<f32>::builder(dim).device(machine.device()).seed(1).degree(args.degree).build()?;
             graph.add(&base[..rows * dim])?;
-            for (&beam, &batch) in args.beams.iter().flat_map(|beam| batches.iter().map(move |batch| (beam, batch))) {
+            let few = [queries.len() / dim, 100.min(queries.len() / dim), 1];
+            for (&beam, &batch) in args.beams.iter().flat_map(|beam| few.iter().map(move |batch| (beam, batch))) {
                 let (index, queries, truth) = (Searched::Graph(&graph, beam), &queries[..batch * dim], Some(&truth));
                 Job { args, machine: &machine, record: &mut record, index, queries, truth }.measure()?;
             }

@@ -63,7 +63,7 @@ fn walks<T: Component>(device: Device, metric: Metric, dim: usize, degree: usize
     let searches = [
         (3, 20, false),
         (10, 50, true),
-        (40, 64, false),
+        (40, 96, false),
         (10, 16, false),
         (10, 16, true),
         (10, 33, false),

@@ -13,7 +13,12 @@ use crate::parallel::{Loop, ParallelSlice};
 /// Smallest number of start nodes that has lists. All of fewer are compared.
 const LEAST_LISTED: usize = 512;
 /// Smallest number of start nodes that are compared, if there are so many.
-const LEAST_WANTED: usize = 256;
+const LEAST_WANTED: usize = 128;
+
+/// Number of the nearest pivots into whose lists a start node can come. There are more pivots.
+const TRIED: usize = 8;
+/// How many times the mean number of start nodes a list has at most, unless all lists that a start node can come into are full.
+const MOST_OF_MEAN: u32 = 2;
 
 /// The lists of start nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,16 +39,32 @@ impl Entrance {
         }
         let count = (starts.len() as f64).sqrt() as usize;
         let pivots: Vec<u32> = (0..count).map(|at| starts[at * starts.len() / count]).collect();
-        let nearest = |(query, keys): &mut (Query, Vec<Key>), &node: &u32| -> u32 {
+        let nearest = |(query, keys): &mut (Query, Vec<Key>), &node: &u32| -> [u32; TRIED] {
             keys.clear();
             distance.query(distance.rows(), node as usize, query);
             distance.keys(query, &pivots, keys);
-            keys.iter().zip(0..).min().map_or(0, |(_, pivot)| pivot)
+            let mut tried = [(Key::MAX, u32::MAX); TRIED];
+            for pivot in keys.iter().copied().zip(0..) {
+                if pivot < tried[TRIED - 1] {
+                    let at = tried.partition_point(|other| *other < pivot);
+                    tried[at..].rotate_right(1);
+                    tried[at] = pivot;
+                }
+            }
+            tried.map(|(_, pivot)| pivot)
         };
-        let mut lists: Vec<u32> = Vec::new();
-        starts.par_iter().map_init(Default::default, nearest, &mut lists);
-        let mut ends = vec![0; count];
-        lists.iter().for_each(|&list| ends[list as usize] += 1);
+        let mut near: Vec<[u32; TRIED]> = Vec::new();
+        starts.par_iter().map_init(Default::default, nearest, &mut near);
+        let most = MOST_OF_MEAN * starts.len().div_ceil(count) as u32;
+        let mut ends: Vec<u32> = vec![0; count];
+        let mut place = |tried: &[u32; TRIED]| {
+            let len = |list: u32| ends[list as usize];
+            let with_room = tried.iter().copied().find(|&list| len(list) < most);
+            let list = with_room.or(tried.iter().copied().min_by_key(|&list| len(list))).unwrap_or(0);
+            ends[list as usize] += 1;
+            list
+        };
+        let lists: Vec<u32> = near.iter().map(&mut place).collect();
         let mut next: Vec<u32> =
             ends.iter().scan(0, |sum, &count| Some(std::mem::replace(sum, *sum + count))).collect();
         let mut listed = vec![0; starts.len()];

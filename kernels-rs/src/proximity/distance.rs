@@ -13,13 +13,21 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK, Shuffle, shuffle_xor};
 use cuda_std::{thread, unroll};
 
-use crate::product::element::{self, Element};
+use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::Metric;
 
 /// Number of lanes that compute a distance.
 pub const TEAM: u32 = 8;
 /// Number of partial sums of floats: queries are padded to a multiple of this number of words.
 pub const SUMS: u32 = 32;
+
+/// Number of words that a query takes in shared memory.
+pub const fn words(element: ElementKey, stride: u32) -> u32 {
+    match element {
+        ElementKey::F32 | ElementKey::F16 | ElementKey::Bf16 => stride.next_multiple_of(SUMS),
+        ElementKey::U8 | ElementKey::I8 => stride.next_multiple_of(16) / 4,
+    }
+}
 
 /// Number of loads of a row that a lane has in flight.
 const AHEAD: usize = 4;
@@ -33,14 +41,24 @@ pub trait Compared: Element {
     /// `query` has `stride` components and is aligned to four components; `to` has room for `stride` words, up to a multiple of [`SUMS`].
     unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32);
 
-    /// The key of the distance between a query in shared memory and one of some rows: the row of [`row_of`] for the lane. All 32 lanes arrive.
+    /// The name of the type.
+    const KEY: ElementKey;
+
+    /// The part of the keys of a query that does not depend on rows. All 32 lanes arrive.
+    ///
+    /// # Safety
+    /// As [`key`](Self::key).
+    unsafe fn own(query: SharedPtr<u32>, stride: u32, lane_in_team: u32) -> u32;
+
+    /// The key of the distance between a query in shared memory and one of some rows: the row of [`row_of`] for the lane. All 32 lanes arrive. `own`
+    /// is the query's [`own`](Self::own).
     ///
     /// # Safety
     /// `query` has `stride` components, as [`store`](Self::store) stores them, and starts at a multiple of 16 bytes; no thread writes them. For cosine,
     /// [`normalise`](Self::normalise) has followed. Each row has `stride` components, a multiple of 4, or of 16 if they are bytes.
     unsafe fn key<const ROWS: usize>(
         metric: Metric,
-        query: SharedPtr<u32>,
+        query_and_own: (SharedPtr<u32>, u32),
         rows: [*const Self::Stored; ROWS],
         stride: u32,
         lane_in_team: u32,
@@ -57,6 +75,8 @@ pub trait Compared: Element {
 macro_rules! floats {
     ($($element:ident)*) => {$(
         impl Compared for element::$element {
+            const KEY: ElementKey = ElementKey::$element;
+
             #[inline(always)]
             unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32) {
                 let mut quad = thread::thread_idx_x();
@@ -71,9 +91,14 @@ macro_rules! floats {
             }
 
             #[inline(always)]
+            unsafe fn own(_: SharedPtr<u32>, _: u32, _: u32) -> u32 {
+                0
+            }
+
+            #[inline(always)]
             unsafe fn key<const ROWS: usize>(
                 metric: Metric,
-                query: SharedPtr<u32>,
+                (query, _): (SharedPtr<u32>, u32),
                 rows: [*const Self::Stored; ROWS],
                 stride: u32,
                 lane_in_team: u32,
@@ -95,6 +120,8 @@ floats!(F32 F16 Bf16);
 macro_rules! bytes {
     ($($element:ident: $sum:ty, $dot:path, |$product:ident| $descending:expr;)*) => {$(
         impl Compared for element::$element {
+            const KEY: ElementKey = ElementKey::$element;
+
             #[inline(always)]
             unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32) {
                 let mut word = thread::thread_idx_x();
@@ -106,18 +133,30 @@ macro_rules! bytes {
             }
 
             #[inline(always)]
+            unsafe fn own(query: SharedPtr<u32>, stride: u32, lane_in_team: u32) -> u32 {
+                let mut sum = 0;
+                let mut quad = lane_in_team;
+                while quad < stride / 16 {
+                    // SAFETY: the quad is in the query.
+                    let x = unsafe { query.add(4 * quad).cast::<U32x4>().load() }.0;
+                    unroll::<4>(|e| sum = $dot(x[e], x[e], sum as $sum) as u32);
+                    quad += TEAM;
+                }
+                of_row([sum], lane_in_team, u32::wrapping_add)
+            }
+
+            #[inline(always)]
             unsafe fn key<const ROWS: usize>(
                 metric: Metric,
-                query: SharedPtr<u32>,
+                (query, own): (SharedPtr<u32>, u32),
                 rows: [*const Self::Stored; ROWS],
                 stride: u32,
                 lane_in_team: u32,
             ) -> u32 {
-                let (mut xx, mut xy, mut yy): (u32, _, _) = (0, [0u32; ROWS], [0u32; ROWS]);
+                let (mut xy, mut yy) = ([0u32; ROWS], [0u32; ROWS]);
+                let quads = stride / 16;
                 // Sums of integers are exact, so their order does not matter.
-                let (mut first, quads) = (0, stride / 16);
-                while first < quads {
-                    let quad = first + lane_in_team;
+                let mut add = |quad: u32| {
                     let (mut x, mut y) = ([0; 4], [[0; 4]; ROWS]);
                     if quad < quads {
                         // SAFETY: the quad is in the query and in the rows.
@@ -131,28 +170,32 @@ macro_rules! bytes {
                     // Nothing else keeps the compiler from unrolling the loop, whose loads then need more registers than there are.
                     warp::sync_warp(FULL_MASK);
                     unroll::<4>(|e| {
-                        xx = $dot(x[e], x[e], xx as $sum) as u32;
                         unroll::<ROWS>(|r| {
                             xy[r] = $dot(x[e], y[r][e], xy[r] as $sum) as u32;
                             yy[r] = $dot(y[r][e], y[r][e], yy[r] as $sum) as u32;
                         });
                     });
-                    first += TEAM;
+                };
+                // Vectors of up to 128 bytes need no loop.
+                add(lane_in_team);
+                let mut quad = TEAM;
+                while quad < quads {
+                    add(quad + lane_in_team);
+                    quad += TEAM;
                 }
                 let team_sum = |sums| of_row::<u32, ROWS>(sums, lane_in_team, u32::wrapping_add);
                 match metric {
                     Metric::L2 => {
-                        unroll::<ROWS>(|r| xy[r] = xx.wrapping_add(yy[r]).wrapping_sub(xy[r].wrapping_mul(2)));
-                        team_sum(xy)
+                        unroll::<ROWS>(|r| xy[r] = yy[r].wrapping_sub(xy[r].wrapping_mul(2)));
+                        team_sum(xy).wrapping_add(own)
                     }
                     Metric::InnerProduct => {
                         let $product = team_sum(xy);
                         $descending
                     }
                     Metric::Cosine => {
-                        let norm = sqrt_f32(team_sum([xx; ROWS]) as f32);
                         let (product, square) = (team_sum(xy) as $sum as f32, team_sum(yy) as f32);
-                        let norms = norm * sqrt_f32(square);
+                        let norms = sqrt_f32(own as f32) * sqrt_f32(square);
                         ordered(if norms == 0.0 { 0.0 } else { -product / norms })
                     }
                 }

@@ -102,6 +102,7 @@ unsafe fn prune<E: Compared>(launch: Prune) {
         let chosen: SharedPtr<u32> = sorted.add(most).cast();
         let occluded = chosen.add(degree.next_multiple_of(2));
         load::<E>(row(first + number), stride, metric, query);
+        let own = E::own(query, stride, lane % TEAM);
         let mut count = 0;
         let mut at = 0;
         while at < most {
@@ -109,7 +110,7 @@ unsafe fn prune<E: Compared>(launch: Prune) {
                 let place = at + place;
                 if place < most { global::load_nc(candidates.wrapping_add(place as usize)) } else { NO_ROW }
             });
-            let found = E::key::<ROWS>(metric, query, nodes.map(there), stride, lane % TEAM);
+            let found = E::key::<ROWS>(metric, (query, own), nodes.map(there), stride, lane % TEAM);
             let place = at + row_of::<ROWS>(lane % TEAM) * TEAMS + lane / TEAM;
             let node = if row_of::<ROWS>(lane % TEAM) == 0 { nodes[0] } else { nodes[1] };
             let is_there = is_first_of_row::<ROWS>(lane % TEAM) && node != NO_ROW;
@@ -137,8 +138,10 @@ unsafe fn prune<E: Compared>(launch: Prune) {
         while at < count && chosen_count < degree {
             let place = sorted.add(at).load();
             let node = place as u32;
+            let mut own = 0;
             if chosen_count > 0 {
                 load::<E>(row(node), stride, metric, query);
+                own = E::own(query, stride, lane % TEAM);
             }
             let mut nearer = false;
             let mut some = 0;
@@ -147,7 +150,7 @@ unsafe fn prune<E: Compared>(launch: Prune) {
                     let place = some + place;
                     if place < chosen_count { chosen.add(place).load() } else { NO_ROW }
                 });
-                let found = E::key::<ROWS>(metric, query, nodes.map(there), stride, lane % TEAM);
+                let found = E::key::<ROWS>(metric, (query, own), nodes.map(there), stride, lane % TEAM);
                 let node = if row_of::<ROWS>(lane % TEAM) == 0 { nodes[0] } else { nodes[1] };
                 nearer = node != NO_ROW && (found as u64) < place >> 32;
                 nearer = warp::ballot(FULL_MASK, nearer) != 0;

@@ -62,13 +62,15 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 use crate::NO_ROW;
 use crate::product::element::{self, ElementKey};
 use crate::product::metric::Metric;
-use crate::proximity::distance::{Compared, SUMS, TEAM, is_first_of_row, row_of};
+use crate::proximity::distance::{self, Compared, TEAM, is_first_of_row, row_of};
 
 /// The threads that walk for a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerQuery {
     /// A block of 256 threads, for few queries.
     Block,
+    /// A block of two warps, for wide beams.
+    Pair,
     /// A block of one warp, for many queries: its barriers are cheap, and a multiprocessor has many.
     Warp,
 }
@@ -77,6 +79,7 @@ impl PerQuery {
     const fn threads(self) -> u32 {
         match self {
             PerQuery::Block => 256,
+            PerQuery::Pair => 64,
             PerQuery::Warp => 32,
         }
     }
@@ -108,9 +111,9 @@ const CHOSEN: u32 = 4;
 const OPEN: u32 = CHOSEN + 2 * EXPANSIONS;
 const _: () = assert!(OPEN + PerQuery::Block.threads() / 32 <= COUNTERS && PerQuery::Block.threads() == 4 * RANKED);
 
-/// Largest number of nodes that are met at a time.
+/// Number of nodes for which a block has room.
 const fn most_nodes(degree: u32) -> u32 {
-    if EXPANSIONS * degree > PIECE { EXPANSIONS * degree } else { PIECE }
+    (EXPANSIONS * degree).next_multiple_of(PIECE)
 }
 
 /// Smallest number of slots of a table for walks of this width: the beam and the nodes of a step fill at most half of it.
@@ -141,11 +144,16 @@ const MOST_SLOTS: u32 = 1 << 12;
     (ElementKey::Bf16, PerQuery::Block) => walk_bf16(min_blocks = 2) = walk::<element::Bf16, 2, 256>,
     (ElementKey::U8, PerQuery::Block) => walk_u8(min_blocks = 2) = walk::<element::U8, 4, 256>,
     (ElementKey::I8, PerQuery::Block) => walk_i8(min_blocks = 2) = walk::<element::I8, 4, 256>,
+    (ElementKey::F32, PerQuery::Pair) => walk_wide_f32(max_threads = 64, min_blocks = 10) = walk::<element::F32, 2, 64>,
+    (ElementKey::F16, PerQuery::Pair) => walk_wide_f16(max_threads = 64, min_blocks = 12) = walk::<element::F16, 2, 64>,
+    (ElementKey::Bf16, PerQuery::Pair) => walk_wide_bf16(max_threads = 64, min_blocks = 12) = walk::<element::Bf16, 2, 64>,
+    (ElementKey::U8, PerQuery::Pair) => walk_wide_u8(max_threads = 64, min_blocks = 12) = walk::<element::U8, 4, 64>,
+    (ElementKey::I8, PerQuery::Pair) => walk_wide_i8(max_threads = 64, min_blocks = 12) = walk::<element::I8, 4, 64>,
     (ElementKey::F32, PerQuery::Warp) => walk_many_f32(max_threads = 32, min_blocks = 20) = walk::<element::F32, 2, 32>,
     (ElementKey::F16, PerQuery::Warp) => walk_many_f16(max_threads = 32, min_blocks = 24) = walk::<element::F16, 2, 32>,
     (ElementKey::Bf16, PerQuery::Warp) => walk_many_bf16(max_threads = 32, min_blocks = 24) = walk::<element::Bf16, 2, 32>,
-    (ElementKey::U8, PerQuery::Warp) => walk_many_u8(max_threads = 32, min_blocks = 25) = walk::<element::U8, 4, 32>,
-    (ElementKey::I8, PerQuery::Warp) => walk_many_i8(max_threads = 32, min_blocks = 25) = walk::<element::I8, 4, 32>,
+    (ElementKey::U8, PerQuery::Warp) => walk_many_u8(max_threads = 32, min_blocks = 21) = walk::<element::U8, 4, 32>,
+    (ElementKey::I8, PerQuery::Warp) => walk_many_i8(max_threads = 32, min_blocks = 21) = walk::<element::I8, 4, 32>,
 )]
 pub struct Walk {
     /// Number of queries.
@@ -188,17 +196,23 @@ pub struct Walk {
 
 impl Walk {
     /// One block for each query.
-    pub fn config(&self, per_query: PerQuery) -> LaunchConfig {
-        let bytes = Self::shared_bytes(self.stride, self.width, self.degree, self.pivot_count, self.slots);
+    pub fn config(&self, element: ElementKey, per_query: PerQuery) -> LaunchConfig {
+        let bytes = Self::shared_bytes(element, self.stride, self.width, self.degree, self.pivot_count, self.slots);
         LaunchConfig::linear(self.query_count.into(), per_query.threads()).with_shared(bytes)
     }
 
     /// Shared memory of a block in bytes.
-    pub const fn shared_bytes(stride: u32, width: u32, degree: u32, pivot_count: u32, slots: u32) -> u32 {
-        let most = most_nodes(degree);
+    pub const fn shared_bytes(
+        element: ElementKey,
+        stride: u32,
+        width: u32,
+        degree: u32,
+        pivot_count: u32,
+        slots: u32,
+    ) -> u32 {
         let lists = 2 * if width < pivot_count { width } else { pivot_count };
         let longs = 2 * width.next_multiple_of(2) + 2 * PIECE;
-        4 * (COUNTERS + stride.next_multiple_of(SUMS) + most.next_multiple_of(4) + slots + lists) + 8 * longs
+        4 * (COUNTERS + distance::words(element, stride) + most_nodes(degree) + slots + lists) + 8 * longs
     }
 }
 
@@ -207,6 +221,8 @@ impl Walk {
 struct Block {
     counters: SharedPtr<u32>,
     query: SharedPtr<u32>,
+    /// The part of the query's keys that does not depend on rows.
+    own: u32,
     nodes: SharedPtr<u32>,
     kept: SharedPtr<u64>,
     sorted: SharedPtr<u64>,
@@ -283,12 +299,16 @@ unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
     let thread = thread::thread_idx_x();
     // SAFETY: places are below the lengths of the arrays; barriers stand between writes and reads of other threads.
     unsafe {
+        let last = if beam.len == width { beam.places.add(width - 1).load() } else { u64::MAX };
+        let mut kept = 0;
         while first < end {
-            keep::<E, ROWS, THREADS>(launch, block, beam, first, end);
+            kept = keep::<E, ROWS, THREADS>(launch, block, (first, end), last, kept);
             first += ROWS as u32 * (THREADS / TEAM);
         }
         thread::sync_threads();
-        let kept = block.counters.add(KEPT).load();
+        if THREADS > 32 {
+            kept = block.counters.add(KEPT).load();
+        }
         // Where there are threads for it, several count for each place.
         let parts = if THREADS > RANKED { THREADS / RANKED } else { 1 };
         let mut base = 0;
@@ -342,7 +362,8 @@ unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
     }
 }
 
-/// Keeps those of the nodes from `first` on, `ROWS` for each team, that come into the beam. All threads of the block arrive.
+/// Keeps those of the nodes from `first` on, `ROWS` for each team, that come into the beam: are less than `last`. `kept` nodes are kept already, if
+/// the block has one warp; other blocks count in their counter. Returns how many are then. All threads of the block arrive.
 ///
 /// # Safety
 /// As [`absorb`].
@@ -350,49 +371,68 @@ unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
 unsafe fn keep<E: Compared, const ROWS: usize, const THREADS: u32>(
     launch: &Walk,
     block: Block,
-    beam: &Beam,
-    first: u32,
-    count: u32,
-) {
-    let Walk { rows, stride, metric, width, .. } = *launch;
+    (first, end): (u32, u32),
+    last: u64,
+    kept: u32,
+) -> u32 {
+    let Walk { rows, stride, metric, edges, degree, .. } = *launch;
     let thread = thread::thread_idx_x();
     let (team, lane) = (thread / TEAM, thread % TEAM);
     // A warp without a node has nothing to do.
-    if first + thread / 32 * (32 / TEAM) >= count {
-        return;
+    if first + thread / 32 * (32 / TEAM) >= end {
+        return kept;
     }
     let mut vectors = [*rows; ROWS].map(|rows| rows.cast::<E::Stored>());
-    // SAFETY: nodes before `count` are rows, and a team without one reads row 0.
+    // SAFETY: there is room for nodes up to the next multiple of [`PIECE`], and those after the last are older ones, which are rows.
     unsafe {
         unroll::<ROWS>(|r| {
-            let at = first + r as u32 * (THREADS / TEAM) + team;
-            let node = if at < count { block.nodes.add(at).load() } else { 0 };
+            let node = block.nodes.add(first + r as u32 * (THREADS / TEAM) + team).load();
             vectors[r] = vectors[r].wrapping_add(node as usize * stride as usize);
         });
-        let key = E::key::<ROWS>(metric, block.query, vectors, stride, lane);
-        let last = if beam.len == width { beam.places.add(width - 1).load() } else { u64::MAX };
+        let key = E::key::<ROWS>(metric, (block.query, block.own), vectors, stride, lane);
         let at = first + row_of::<ROWS>(lane) * (THREADS / TEAM) + team;
-        let node = if at < count { block.nodes.add(at).load() } else { 0 };
+        let node = block.nodes.add(at).load();
         let place = (key as u64) << 32 | (node as u64) << 1;
-        let comes_in = is_first_of_row::<ROWS>(lane) && at < count && place < last;
+        let comes_in = is_first_of_row::<ROWS>(lane) && at < end && place < last;
         let votes = warp::ballot(FULL_MASK, comes_in);
-        let mut to = 0;
-        if warp::lane_id() == 0 && votes != 0 {
-            to = atomic::shared_add_u32(block.counters.add(KEPT), votes.count_ones());
-        }
-        to = shuffle_idx(FULL_MASK, to, 0) + (votes & ((1 << warp::lane_id()) - 1)).count_ones();
+        let first_place = append::<THREADS>(block.counters.add(KEPT), votes, kept);
         if comes_in {
-            block.kept.add(to).store(place);
+            block.kept.add(first_place + lanes_before(votes)).store(place);
             // Few queries leave memory idle, and a node that comes in may be expanded next.
             if THREADS > 32 {
                 let mut edge = 0;
-                while edge < launch.degree {
-                    global::prefetch(launch.edges.wrapping_add(node as usize * launch.degree as usize + edge as usize));
+                while edge < degree {
+                    global::prefetch(edges.wrapping_add(node as usize * degree as usize + edge as usize));
                     edge += LINE;
                 }
             }
         }
+        kept + votes.count_ones()
     }
+}
+
+/// The number of these lanes before this one.
+#[inline(always)]
+fn lanes_before(lanes: u32) -> u32 {
+    (lanes & ((1 << warp::lane_id()) - 1)).count_ones()
+}
+
+/// The first of the places that these lanes get in a list: after `len` places if the block has one warp, otherwise those after the counter, which
+/// goes up. All 32 lanes arrive.
+///
+/// # Safety
+/// Between barriers other threads use the counter by this function only.
+#[inline(always)]
+unsafe fn append<const THREADS: u32>(counter: SharedPtr<u32>, lanes: u32, len: u32) -> u32 {
+    if THREADS == 32 {
+        return len;
+    }
+    let mut first = 0;
+    if warp::lane_id() == 0 && lanes != 0 {
+        // SAFETY: as the caller promises.
+        first = unsafe { atomic::shared_add_u32(counter, lanes.count_ones()) };
+    }
+    shuffle_idx(FULL_MASK, first, 0)
 }
 
 /// What a walk compares its query with before it follows edges.
@@ -526,7 +566,7 @@ unsafe fn choose<const THREADS: u32>(block: Block, beam: &mut Beam) -> (u32, u32
                 block.counters.add(OPEN + warp::warp_id()).store(votes);
             }
             thread::sync_threads();
-            let (mut rank, mut all) = (chosen + (votes & ((1 << warp::lane_id()) - 1)).count_ones(), chosen);
+            let (mut rank, mut all) = (chosen + lanes_before(votes), chosen);
             let mut w = 0;
             while w < THREADS / 32 {
                 let count = block.counters.add(OPEN + w).load().count_ones();
@@ -581,7 +621,7 @@ unsafe fn fill_table<const THREADS: u32>(block: Block, slots: u32, beam: &Beam) 
 unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk) {
     let Walk { stride, degree, width, slots, .. } = launch;
     let thread = thread::thread_idx_x();
-    let (padded, most) = (stride.next_multiple_of(SUMS), most_nodes(degree));
+    let (padded, most) = (distance::words(E::KEY, stride), most_nodes(degree));
     let words = shared::dynamic::<u32>();
     let width_room = width.next_multiple_of(2);
     // 64-bit places first, so that all are aligned.
@@ -591,20 +631,28 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
     unsafe {
         let kept = longs.add(2 * width_room);
         let words = longs.add(2 * width_room + 2 * PIECE).cast::<u32>();
-        let block = Block {
+        let mut block = Block {
             counters: words,
             query: words.add(COUNTERS),
+            own: 0,
             nodes: words.add(COUNTERS + padded),
             kept,
             sorted: kept.add(PIECE),
-            table: words.add(COUNTERS + padded + most.next_multiple_of(4)),
+            table: words.add(COUNTERS + padded + most),
         };
         let mut beam = Beam { places: longs, next: longs.add(width_room), len: 0, from: 0 };
         if thread < COUNTERS {
             block.counters.add(thread).store(0);
         }
+        // Vectors of a node that is not there are read too, and not used.
+        let mut at = thread;
+        while at < most {
+            block.nodes.add(at).store(0);
+            at += THREADS;
+        }
         load_query::<E, THREADS>(&launch, block);
         thread::sync_threads();
+        block.own = E::own(block.query, stride, thread % TEAM);
         let (end, lists) = if launch.pivot_count > 0 { (launch.pivot_count, NO_ROW) } else { (launch.start_count, 0) };
         let mut entry = Entry { first: 0, end, begun: 0, lists };
         // Nodes in the table, once the walk follows edges.
@@ -626,9 +674,15 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
                     fill_table::<THREADS>(block, slots, &beam);
                     met = beam.len;
                 }
-                meet::<E, THREADS>(&launch, block, chosen, named);
+                count = if THREADS == 32 {
+                    meet::<E, THREADS, 4>(&launch, block, chosen, named)
+                } else {
+                    meet::<E, THREADS, 1>(&launch, block, chosen, named)
+                };
                 thread::sync_threads();
-                count = block.counters.add(NODES).load();
+                if THREADS > 32 {
+                    count = block.counters.add(NODES).load();
+                }
                 met += count;
             } else {
                 thread::sync_threads();
@@ -643,38 +697,63 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
     }
 }
 
-/// Puts the nodes to which edges lead from the first `chosen` nodes into the table, and stores those that were not there. All threads of the block
-/// arrive, after a barrier.
+/// Puts the nodes to which edges lead from the first `chosen` nodes into the table, and stores those that were not there. Where queries are few, it
+/// prefetches the vectors to which edges lead from the first `named` nodes. Returns how many were stored, if the block has one warp; other blocks count
+/// in their counter. All threads of the block arrive, after a barrier.
 ///
 /// # Safety
 /// As [`Walk`]; the table has room for them.
 #[inline(always)]
-unsafe fn meet<E: Compared, const THREADS: u32>(launch: &Walk, block: Block, chosen: u32, named: u32) {
+unsafe fn meet<E: Compared, const THREADS: u32, const AHEAD: usize>(
+    launch: &Walk,
+    block: Block,
+    chosen: u32,
+    named: u32,
+) -> u32 {
     let Walk { edges, degree, slots, rows, stride, .. } = *launch;
-    let mut edge = thread::thread_idx_x();
-    // SAFETY: chosen nodes are rows; the counters of nodes go up to the number of edges.
-    unsafe {
-        while edge < chosen * degree {
-            let node = block.counters.add(CHOSEN + edge / degree).load();
-            let place = node as usize * degree as usize + (edge % degree) as usize;
-            let other = global::load_nc(edges.wrapping_add(place));
-            if other != NO_ROW && insert(block.table, slots, other) {
-                block.nodes.add(atomic::shared_add_u32(block.counters.add(NODES), 1)).store(other);
+    let thread = thread::thread_idx_x();
+    // A product and a shift divide numbers of edges exactly, because 8 · degree² < 2²⁰.
+    let inverse = (1u32 << 20).div_ceil(degree);
+    // SAFETY: for the whole body, named nodes are rows, and the nodes that are met have room.
+    let other = |edge: u32| unsafe {
+        let number = edge * inverse >> 20;
+        let node = block.counters.add(CHOSEN + number).load();
+        global::load_nc(edges.wrapping_add(node as usize * degree as usize + (edge - number * degree) as usize))
+    };
+    let (mut first, mut count) = (0, 0);
+    while first < chosen * degree {
+        // All loads come before the first use, so that they wait together.
+        let mut others = [NO_ROW; AHEAD];
+        unroll::<AHEAD>(|e| {
+            let edge = first + e as u32 * THREADS + thread;
+            if edge < chosen * degree {
+                others[e] = other(edge);
             }
-            edge += THREADS;
-        }
-        // Few queries leave memory idle.
-        while THREADS > 32 && edge < named * degree {
-            let node = block.counters.add(CHOSEN + edge / degree).load();
-            let place = node as usize * degree as usize + (edge % degree) as usize;
-            let other = global::load_nc(edges.wrapping_add(place));
-            if other != NO_ROW {
-                let row = (*rows).cast::<E::Stored>().wrapping_add(other as usize * stride as usize);
-                global::prefetch(row);
+        });
+        // SAFETY: as above; between barriers the table is only inserted into.
+        unroll::<AHEAD>(|e| unsafe {
+            let is_new = others[e] != NO_ROW && insert(block.table, slots, others[e]);
+            let votes = warp::ballot(FULL_MASK, is_new);
+            let first_place = append::<THREADS>(block.counters.add(NODES), votes, count);
+            if is_new {
+                block.nodes.add(first_place + lanes_before(votes)).store(others[e]);
             }
-            edge += THREADS;
-        }
+            count += votes.count_ones();
+        });
+        first += AHEAD as u32 * THREADS;
     }
+    let mut edge = chosen * degree + thread;
+    while THREADS > 32 && edge < named * degree {
+        let other = other(edge);
+        if other != NO_ROW {
+            // SAFETY: other nodes are rows.
+            unsafe {
+                global::prefetch((*rows).cast::<E::Stored>().wrapping_add(other as usize * stride as usize));
+            }
+        }
+        edge += THREADS;
+    }
+    count
 }
 
 /// Writes the first accepted nodes of the beam. All threads of the block arrive, after a barrier.
@@ -702,7 +781,7 @@ unsafe fn store_places(launch: &Walk, beam: Beam) {
                     None => true,
                 };
             let votes = warp::ballot(FULL_MASK, accepted);
-            let place = count + (votes & ((1 << lane) - 1)).count_ones();
+            let place = count + lanes_before(votes);
             if accepted && place < selected {
                 global::store(to.wrapping_add(place as usize), node);
             }

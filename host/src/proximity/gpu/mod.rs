@@ -37,6 +37,8 @@ use crate::{Bitset, ElementType, Metric, Result};
 const BLOCKS_OF_FEW: usize = 2;
 /// The same on the emulator, in all, so that small tests run both kernels.
 const FEW_EMULATED: usize = 2;
+/// From this width of the beam on, two warps walk for each of many queries: shared memory lets fewer queries walk at a time.
+const WIDE: u32 = 80;
 /// From this number of queries on, copies of some overlap walks of others.
 const OVERLAPPED: usize = 4096;
 /// Number of tiles of a batch whose copies overlap walks.
@@ -208,7 +210,11 @@ impl WalkShape {
     fn per_query(&self, runtime: &Runtime, queries: usize) -> PerQuery {
         let limits = runtime.limits();
         let many = if limits.emulated { FEW_EMULATED } else { BLOCKS_OF_FEW * limits.multiprocessors as usize };
-        if queries > many { PerQuery::Warp } else { PerQuery::Block }
+        match self.width {
+            _ if queries <= many => PerQuery::Block,
+            0..WIDE => PerQuery::Warp,
+            WIDE.. => PerQuery::Pair,
+        }
     }
 
     /// Enqueues the walks for `count` queries, and the ranking of what they find. Codes that no coder makes are in place.
@@ -282,7 +288,8 @@ impl WalkShape {
                 };
                 runtime.launch(stream, Encode::kernel(key), encode.config(), encode)?;
             }
-            runtime.launch(stream, Walk::kernel((self.compared.key(), per_query)), walk.config(per_query), walk)?;
+            let key = self.compared.key();
+            runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk)?;
             let kernel = Rerank::kernel((shape.element.key(), per_ranked));
             runtime.launch(stream, kernel, rerank.config(per_ranked), rerank)
         }
@@ -375,7 +382,9 @@ impl DeviceWalk<'_> {
         let ranked = self.ranked <= 1 << 16 && rerank::shared_bytes(self.ranked as u32) <= shared;
         let pivots = self.links.entrance().pivots().len() as u32;
         let encoded = self.coder.is_none() || Encode::shared_bytes(self.shape().stride() as u32) <= shared;
-        ranked && encoded && Walk::shared_bytes(stride, width, degree, pivots, slots) <= shared
+        ranked
+            && encoded
+            && Walk::shared_bytes(self.distance.rows().element().key(), stride, width, degree, pivots, slots) <= shared
     }
 
     fn plan(&self, queries: usize) -> Plan {
