@@ -226,7 +226,7 @@ pub enum Error {
     /// The number of edges of a vector in a graph is not supported.
     #[error("degree {degree}; a graph has {least} to {most} edges for each vector")]
     BadDegree {
-        /// Number of edges that the call set.
+        /// Number of edges that the call or the graph has for each node.
         degree: usize,
         /// Smallest number of edges that a graph index may have for each node.
         least: usize,

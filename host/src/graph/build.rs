@@ -18,7 +18,7 @@ const BATCH_TIME: Duration = Duration::from_secs(1);
 /// Memory for the results of one batch.
 const BATCH_BYTES: usize = 256 << 20;
 
-/// An index with which a k-NN graph can be made: [`FlatIndex`], which makes an exact graph, or [`IvfIndex`].
+/// An index with which a k-NN graph can be made: [`FlatIndex`], which makes an exact graph, [`IvfIndex`] or [`GraphIndex`](crate::GraphIndex).
 pub trait KnnIndex<T: Element>: Sync {
     /// Number of vectors in the index.
     fn len(&self) -> usize;
@@ -65,7 +65,7 @@ impl<T: Element> KnnIndex<T> for FlatIndex<T> {
     }
 
     fn greatest_id(&self) -> Option<u64> {
-        (FlatIndex::len(self) as u64).checked_sub(1)
+        self.row_ids().last()
     }
 
     fn nearest(&self, queries: &[T], k: usize) -> Result<Neighbors> {

@@ -263,15 +263,26 @@ impl<T: Element> GraphIndex<T> {
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
         let neighbours = neighbours(self.rows(), self.dim(), self.builder.settings, &self.builder.placement)?;
-        let floats = !matches!(T::TYPE, ElementType::U8 | ElementType::I8);
-        self.codes = None;
-        if floats && self.builder.codes {
-            let rows = VectorSlice::of(self.rows(), self.dim());
-            self.codes = Codes::fit(self.metric(), rows, &neighbours, self.degree())?;
-        }
+        let some = neighbours.k().min(self.degree());
+        self.fit_codes(|row| neighbours.row(row)[..some].iter().rev().copied().find(|&other| other != NO_NODE))?;
         let (distance, degree) = (self.walk_distance(), self.degree());
         let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
         Ok(Some(Arc::new(build(&distance, &neighbours, degree, device)?)))
+    }
+
+    /// Whether walks may go by codes.
+    pub(super) fn may_have_codes(&self) -> bool {
+        self.builder.codes && !matches!(T::TYPE, ElementType::U8 | ElementType::I8)
+    }
+
+    /// Makes codes of all rows, if walks may go by codes and these are fine enough: see [`Codes::fit`].
+    pub(super) fn fit_codes(&mut self, last: impl Fn(usize) -> Option<u32>) -> Result<()> {
+        self.codes = None;
+        if self.may_have_codes() {
+            let rows = VectorSlice::of(self.rows(), self.dim());
+            self.codes = Codes::fit(self.metric(), rows, last)?;
+        }
+        Ok(())
     }
 }
 
