@@ -10,7 +10,7 @@ use warpann::graph::Graph;
 use warpann::io::{IdMatrix, Vectors};
 
 use crate::index::{GRAPH, GraphRecipe, INVERTED_FILES, Kind, Place, Recipe, Stored, Summary, parse_kind};
-use crate::progress::spinning;
+use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
@@ -131,7 +131,7 @@ fn saved<T: Element>(
     (train_seconds, add_seconds): (f64, f64),
 ) -> Outcome<Report> {
     let start = Instant::now();
-    spinning("saving the index", || index.save(&args.out))?;
+    staged("saving the index", |watch| index.save_watched(&args.out, watch))?;
     Ok(Report {
         summary: Summary::of(index),
         load_seconds,

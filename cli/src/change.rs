@@ -9,7 +9,7 @@ use serde::Serialize;
 use warpann::{Device, Element, Error, NONE};
 
 use crate::index::{IndexFile, Place, Stored, Summary, open, with_index};
-use crate::progress::{Step, spinning};
+use crate::progress::{Step, spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, parse_index};
 use crate::vectors::{Access, exactly};
@@ -188,7 +188,7 @@ fn save<T: Element>(
     out: &Out,
 ) -> Outcome {
     let start = Instant::now();
-    spinning("saving the index", || index.save(target))?;
+    staged("saving the index", |watch| index.save_watched(target, watch))?;
     let save_seconds = start.elapsed().as_secs_f64();
     let (name, text) = match change {
         Change::Added(count) => ("add", format!("{count} vectors")),

@@ -128,7 +128,7 @@ pub(crate) use with_index;
 
 /// An index that a file can hold.
 pub trait Stored<T: Element>: Index<T> {
-    /// Loads the index.
+    /// Loads the index from a file, which is read or mapped as `how` says.
     fn open(path: &Path, device: Placement, budget: Option<u64>, how: Open) -> warpann::Result<Self>;
     /// Adds the vectors of `base`, with one id for each or with ids that count up, `batch` vectors at a time.
     fn add_all(&mut self, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome;
@@ -136,11 +136,11 @@ pub trait Stored<T: Element>: Index<T> {
     fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)>;
     /// The greatest id; none if the index is empty.
     fn greatest_id(&self) -> Option<u64>;
-    /// A short description.
+    /// The kind and its parameters in a few words, such as `ivf-flat, 64 lists`.
     fn description(&self) -> String;
     /// What reports show of this kind only.
     fn details(&self) -> Details;
-    /// Describes the devices.
+    /// The devices in words, such as `cpu, 2 threads, avx512`.
     fn devices(&self) -> String;
 }
 

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::graph::{Graph, KnnGraph, KnnIndex, Progress};
+use warpann::graph::{Graph, KnnGraph, KnnIndex};
 use warpann::io::Vectors;
-use warpann::{Device, Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric};
+use warpann::{Device, Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Watch};
 
 use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};
-use crate::progress::{Step, spinning};
+use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, parse_bytes, positive};
 use crate::streams::{check_files, is_stream, parse_index};
 use crate::vectors::{Access, exactly, with_element};
@@ -206,12 +206,10 @@ fn make<T: Element>(
         graph = graph.batch(batch);
     }
     let rows = index.len();
-    let step = Step::of("searching for the neighbours", rows, "vectors");
-    let mut watch = |Progress { done, .. }: Progress| step.at(done);
     let start = Instant::now();
-    let resumed = graph.write(index, base, &args.out, args.distances.as_deref(), &mut watch)?;
+    let write = |watch: &Watch<'_>| graph.write(index, base, &args.out, args.distances.as_deref(), watch);
+    let resumed = staged("searching for the neighbours", write)?;
     let graph_seconds = start.elapsed().as_secs_f64();
-    drop(step);
     Ok(Report {
         device,
         index: None,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use warpann::{Element, Error};
 
 use crate::index::{Details, IndexFile, Place, Stored, open, with_index};
-use crate::progress::spinning;
+use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::{check_files, parse_index};
 use crate::vectors::{Access, exactly};
@@ -37,7 +37,7 @@ pub struct Args {
     access: Access,
 }
 
-/// Parses a recall.
+/// The recall of a text: a number above 0 and at most 1.
 pub fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
@@ -103,7 +103,7 @@ fn tune<T: Element>(args: &Args, index: &mut impl Stored<T>, queries: &[T], star
     let tune_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
     let file = args.out.as_ref().unwrap_or(&args.index);
-    spinning("saving the index", || index.save(file))?;
+    staged("saving the index", |watch| index.save_watched(file, watch))?;
     let (probes, beam) = match index.details() {
         Details::Ivf(_) => (Some(setting), None),
         Details::Graph(_) => (None, Some(setting)),

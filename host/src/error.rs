@@ -119,6 +119,9 @@ pub enum Error {
         /// Name of the method that was called.
         call: &'static str,
     },
+    /// The [`Watch`](crate::Watch) of the call cancelled it. Nothing has changed.
+    #[error("the call was cancelled")]
+    Cancelled,
     /// A call of `train` on an index that holds vectors. Training would change the list of each vector.
     #[error("the index holds {len} vectors; it can only be trained while empty")]
     NotEmpty {
@@ -702,6 +705,7 @@ impl Error {
             Error::ZeroClusters { .. } => "zero_clusters",
             Error::NotTrained { .. } => "not_trained",
             Error::NotEmpty { .. } => "not_empty",
+            Error::Cancelled => "cancelled",
             Error::TooFewTrainingVectors { .. } => "too_few_training_vectors",
             Error::NotDivisible { .. } => "not_divisible",
             Error::BadCodeBits { .. } => "bad_code_bits",

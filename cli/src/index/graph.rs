@@ -8,7 +8,7 @@ use warpann::io::Open;
 use warpann::{Element, GraphIndex, GraphIndexBuilder, Placement};
 
 use super::{Details, GRAPH, INVERTED_FILES, Place, Recipe, Stored};
-use crate::progress::spinning;
+use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
 /// How a graph index is made, in addition to metric and seed.
@@ -100,11 +100,7 @@ impl<T: Element> Stored<T> for GraphIndex<T> {
             return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: GRAPH.into() });
         }
         let name = format!("adding {} vectors", base.len() / self.dim());
-        let add = || match ids {
-            None => self.add(base),
-            Some(ids) => self.add_with_ids(base, ids),
-        };
-        Ok(spinning(name, add)?)
+        Ok(staged(name, |watch| self.add_watched(base, ids, watch))?)
     }
 
     fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)> {

@@ -10,7 +10,7 @@ use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Metric, Placement};
 
 use super::{BATCH, Details, Place, Stored};
-use crate::progress::{Step, spinning};
+use crate::progress::{Step, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
 /// The name of the encoding whose parameters are arguments of their own.
@@ -107,7 +107,7 @@ impl Recipe {
         let count = base.len() / dim.max(1);
         let mut index = self.builder(kind, place, dim, count)?.build()?;
         let start = Instant::now();
-        spinning(format!("training {} lists", index.lists()), || index.train(train.unwrap_or(base)))?;
+        staged(format!("training {} lists", index.lists()), |watch| index.train_watched(train.unwrap_or(base), watch))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         index.add_all(base, ids, batch)?;

@@ -36,7 +36,7 @@ use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
 use crate::ivf::IndexInfo;
 use crate::vectors::VectorSlice;
-use crate::{Element, ElementType, FlatIndex, Metric, Placement, host_memory};
+use crate::{Element, ElementType, FlatIndex, Metric, Placement, Watch, host_memory};
 
 /// Number of bytes of the header.
 const HEADER: usize = 128;
@@ -206,8 +206,20 @@ impl<T: Element> GraphIndex<T> {
     /// # Ok::<(), warpann::Error>(())
     /// ```
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.save_watched(path, &Watch::none())
+    }
+
+    /// As [`save`](Self::save), with a [`Watch`]. If it cancels, the old file stays as it was.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); [`Error::Cancelled`].
+    pub fn save_watched(&self, path: impl AsRef<Path>, watch: &Watch<'_>) -> Result<()> {
         self.with_parts(|parts| {
-            io::replace(path.as_ref(), |file| parts.iter().try_for_each(|part| file.write_all(part)))
+            let bytes = parts.iter().map(|part| part.len()).sum();
+            io::replace(path.as_ref(), |file| {
+                let mut out = io::Watched::new(file, watch, bytes);
+                parts.iter().try_for_each(|part| out.write_all(part))
+            })
         })
     }
 
