@@ -7,6 +7,7 @@
 //!
 //! `kmeans-iterations` is the time from the first iteration's end to the last's; `kmeans-call` that of the whole call.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use warpann::kmeans::KMeans;
@@ -234,7 +235,10 @@ impl Grid<'_> {
             for run in 0..=args.common.repeat.unwrap_or(3).max(1) {
                 let mut ends = Vec::new();
                 let start = Instant::now();
-                let found = settings.train_watched(base, dim, None, &mut |_| ends.push(Instant::now()))?;
+                let found = settings.train_watched(base, dim, None, &mut |_| {
+                    ends.push(Instant::now());
+                    ControlFlow::Continue(())
+                })?;
                 let call = start.elapsed();
                 verified &= *expected.get_or_insert_with(|| found.centroids.clone()) == found.centroids;
                 if run > 0 {

@@ -6,6 +6,8 @@ mod ivf;
 mod kmeans;
 mod select;
 mod start_up;
+#[cfg(feature = "cuda")]
+mod tune;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::ivf::{IndexInfo, IvfIndex};
 use warpann::{Device, Element, Error, NONE};
 
-use crate::index::{BATCH, Place, Summary, add, open};
-use crate::progress::{Step, spinning};
+use crate::index::{IndexFile, Place, Stored, Summary, open, with_index};
+use crate::progress::{Step, spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, parse_index};
-use crate::vectors::{Access, exactly, with_element};
+use crate::vectors::{Access, exactly};
 
 /// Arguments of `add`.
 #[derive(Debug, clap::Args)]
@@ -30,9 +29,9 @@ pub struct AddArgs {
     /// Ids of the vectors, one for each: ibin, ivecs or npy. Default: the numbers after the greatest id of the index.
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
-    /// Number of vectors that are read and added at a time; the index does not depend on it.
-    #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = positive)]
-    batch: usize,
+    /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it. Default: 1048576.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    batch: Option<usize>,
     /// Write the changed index here and leave the old one. Default: replace the old one.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     out: Option<PathBuf>,
@@ -62,13 +61,14 @@ pub struct RemoveArgs {
 /// Arguments of `merge`.
 #[derive(Debug, clap::Args)]
 pub struct MergeArgs {
-    /// Indexes to merge, at least two. They must have the same training and different ids.
+    /// Indexes to merge, at least two of the same kind, with different ids. Inverted files must have the same training; a graph gets the vectors of the
+    /// others.
     ///
-    /// Indexes have the same training if `warpann build` made them with the same --train, --lists, --kind, --metric, --seed and other
+    /// Inverted files have the same training if `warpann build` made them with the same --train, --lists, --kind, --metric, --seed and other
     /// settings of the training, or if `warpann add` and `warpann remove` made them from one index.
     #[arg(long, value_name = "INDEX", required = true, num_args = 1.., value_parser = parse_index)]
     index: Vec<PathBuf>,
-    /// The index to write. Its number of probes is that of the first index.
+    /// The index to write. Its number of probes or its beam is that of the first index.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     out: PathBuf,
     #[command(flatten)]
@@ -102,19 +102,19 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     let target = args.out.as_ref().unwrap_or(&args.index);
     let inputs = [Some(&*args.base), args.ids.as_deref()];
     check_files(args.access.stdin, inputs.into_iter().flatten(), [&**target])?;
-    let info = IndexInfo::read(&args.index)?;
+    let file = IndexFile::read(&args.index)?;
     let start = Instant::now();
     let base = spinning("reading", || args.access.first_vectors(&args.base, args.rows))?;
-    if base.rows() > 0 && base.dim() != info.dim {
-        return Err(Error::WrongDimension { expected: info.dim, actual: base.dim() }.into());
+    if base.rows() > 0 && base.dim() != file.dim() {
+        return Err(Error::WrongDimension { expected: file.dim(), actual: base.dim() }.into());
     }
     let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
-    with_element!(info.element, T => {
+    with_index!(file, T, I => {
         let rows = exactly::<T>(&base, &args.base)?;
-        let mut index = open::<T>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+        let mut index = open::<T, I>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        add(&mut index, &rows, ids.as_ref().map(|ids| &ids.ids[..]), args.batch)?;
+        index.add_all(&rows, ids.as_ref().map(|ids| &ids.ids[..]), args.batch)?;
         let change = Change::Added(base.rows());
         save(&index, target, change, load_seconds, start.elapsed().as_secs_f64(), out)
     })
@@ -124,12 +124,12 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
 pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     let target = args.out.as_ref().unwrap_or(&args.index);
     check_files(args.access.stdin, [&*args.ids], [&**target])?;
-    let info = IndexInfo::read(&args.index)?;
+    let file = IndexFile::read(&args.index)?;
     let start = Instant::now();
     let mut ids = spinning("reading", || args.access.ids(&args.ids))?.ids;
     ids.retain(|&id| id != NONE);
-    with_element!(info.element, T => {
-        let mut index = open::<T>(&args.index, Device::Cpu, None, args.access)?;
+    with_index!(file, T, I => {
+        let mut index = open::<T, I>(&args.index, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         spinning(format!("removing {} vectors", ids.len()), || index.remove(&ids))?;
@@ -146,20 +146,24 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
     }
     check_files(args.access.stdin, args.index.iter().map(PathBuf::as_path), [&*args.out])?;
     // The headers of all files are read before the content of any.
-    let element = IndexInfo::read(first)?.element;
+    let file = IndexFile::read(first)?;
     for path in others {
-        if IndexInfo::read(path)?.element != element {
+        let other = IndexFile::read(path)?;
+        if std::mem::discriminant(&other) != std::mem::discriminant(&file) {
+            return Err(named(path, Error::Incompatible { what: "kind" }));
+        }
+        if other.element() != file.element() {
             return Err(named(path, Error::Incompatible { what: "element type" }));
         }
     }
-    with_element!(element, T => {
+    with_index!(file, T, I => {
         let start = Instant::now();
-        let mut index = open::<T>(first, Device::Cpu, None, args.access)?;
+        let mut index = open::<T, I>(first, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let step = Step::of("merging", others.len(), "indexes");
         for (number, path) in others.iter().enumerate() {
-            let other = IvfIndex::load_with(path, Device::Cpu, None, args.access.how)?;
+            let other = <I as Stored<T>>::open(path, Device::Cpu.into(), None, args.access.how)?;
             index.merge(&other).map_err(|error| named(path, error))?;
             step.at(number + 1);
         }
@@ -176,7 +180,7 @@ fn named(path: &Path, error: Error) -> Failure {
 
 /// Saves a changed index and prints the report.
 fn save<T: Element>(
-    index: &IvfIndex<T>,
+    index: &impl Stored<T>,
     target: &Path,
     change: Change,
     load_seconds: f64,
@@ -184,7 +188,7 @@ fn save<T: Element>(
     out: &Out,
 ) -> Outcome {
     let start = Instant::now();
-    spinning("saving the index", || index.save(target))?;
+    staged("saving the index", |watch| index.save_watched(target, watch))?;
     let save_seconds = start.elapsed().as_secs_f64();
     let (name, text) = match change {
         Change::Added(count) => ("add", format!("{count} vectors")),

@@ -1,70 +1,44 @@
-//! Making an inverted-file index: the arguments that `build` and `bench ivf` share, and the description of the result.
+//! Index files of every kind: opening, and the description in reports.
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+mod graph;
+mod ivf;
+
+use std::path::Path;
 
 use serde::Serialize;
-use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
-use warpann::{Element, Error, Metric, Placement};
+use warpann::io::Open;
+use warpann::ivf::IndexInfo;
+use warpann::proximity::GraphInfo;
+use warpann::{Element, ElementType, Index, Metric, Placement};
 
-use crate::progress::{Step, spinning};
-use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
+pub use self::graph::{GraphRecipe, describe as describe_graph};
+pub use self::ivf::{Kind as IvfKind, Recipe, describe as describe_ivf, kind_of, parse_kind as parse_ivf_kind};
+use crate::progress::spinning;
+use crate::report::{Failure, Out, Outcome, parse_bytes};
 use crate::vectors::Access;
 
-/// The name of the encoding whose parameters are arguments of their own.
-const PQ: &str = "pq";
-
-/// The kind of an index by the name of the command line.
-pub fn kind_of(encoding: Encoding) -> String {
-    format!("ivf-{}", encoding.name())
-}
-
-/// The name of the encoding of a kind of index.
-fn parse_kind(text: &str) -> Result<&'static str, String> {
-    let names: Vec<&'static str> = Encoding::plain().map(Encoding::name).chain([PQ]).collect();
-    let known = names.iter().find(|name| text.strip_prefix("ivf-") == Some(**name));
-    known.copied().ok_or_else(|| format!("expected one of ivf-{}", names.join(", ivf-")))
-}
-
-/// How an index is made.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Recipe {
-    /// Encoding of the vectors: their components (ivf-flat), their components as half-precision numbers (ivf-f16), a byte for each component
-    /// (ivf-sq8), or the code of a product quantizer (ivf-pq).
-    #[arg(long, value_parser = parse_kind, default_value = "ivf-flat")]
-    kind: &'static str,
-    /// Number of lists. Default: four times the square root of the number of vectors.
-    #[arg(long, value_parser = positive)]
-    lists: Option<usize>,
-    /// With ivf-pq: number of parts of a vector, a divisor of its dimension. Default: parts of four components, or the next larger possible
-    /// size.
-    #[arg(long, value_name = "M", value_parser = positive)]
-    sub_quantizers: Option<usize>,
-    /// With ivf-pq: bits of the code of each part, 4 to 8. Default: 8.
-    #[arg(long, value_name = "BITS")]
-    bits: Option<u32>,
-    /// With ivf-pq: learn a rotation under which parts are quantized better (optimized product quantization).
-    #[arg(long)]
-    opq: bool,
-    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2")]
-    metric: Metric,
-    /// Vectors to train with. Default: the base.
-    #[arg(long, value_name = "FILE")]
-    pub train: Option<PathBuf>,
-    /// Seed of the training: the same seed and vectors give the same index.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Iterations of k-means that find the centroids of the lists.
-    #[arg(long, default_value_t = 20, value_parser = positive)]
-    iterations: usize,
-    /// Largest number of training vectors for each list.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
-    points_per_centroid: usize,
-}
+/// The name of the kind of graph indexes.
+pub const GRAPH: &str = "graph";
+/// The kinds other than [`GRAPH`], in messages.
+pub const INVERTED_FILES: &str = "inverted files";
 
 /// Default number of vectors that are added at a time.
 pub const BATCH: usize = 1 << 20;
+
+/// A kind of index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Ivf(IvfKind),
+    Graph,
+}
+
+/// The kind of a name on the command line.
+pub fn parse_kind(text: &str) -> Result<Kind, String> {
+    if text == GRAPH {
+        return Ok(Kind::Graph);
+    }
+    IvfKind::named(text).map(Kind::Ivf).ok_or_else(|| format!("expected one of {}, {GRAPH}", IvfKind::names()))
+}
 
 /// The device of an index and its memory budget.
 #[derive(Debug, Clone, clap::Args)]
@@ -78,106 +52,114 @@ pub struct Place {
     pub memory_budget: Option<u64>,
 }
 
-/// A new index, and the times of making it.
-pub struct Built<T: Element> {
-    pub index: IvfIndex<T>,
-    pub train_seconds: f64,
-    pub add_seconds: f64,
+/// The header of an index file.
+#[derive(Debug, Clone, Copy)]
+pub enum IndexFile {
+    Ivf(IndexInfo),
+    Graph(GraphInfo),
 }
 
-impl Recipe {
-    /// Trains with `train`, or with `base` if `train` is `None`, and adds `base`, both of dimension `dim`. It adds `batch` vectors at a
-    /// time, so that a mapped base is never completely in memory.
-    pub fn build<T: Element>(
-        &self,
-        place: &Place,
-        dim: usize,
-        base: &[T],
-        ids: Option<&[u64]>,
-        train: Option<&[T]>,
-        batch: usize,
-    ) -> Outcome<Built<T>> {
-        let count = base.len() / dim.max(1);
-        let mut index = self.builder(place, dim, count)?.build()?;
-        let start = Instant::now();
-        spinning(format!("training {} lists", index.lists()), || index.train(train.unwrap_or(base)))?;
-        let train_seconds = start.elapsed().as_secs_f64();
-        let start = Instant::now();
-        add(&mut index, base, ids, batch)?;
-        Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
-    }
-
-    /// The settings of an index of `count` vectors of dimension `dim`.
-    pub fn builder<T: Element>(&self, place: &Place, dim: usize, count: usize) -> Outcome<IvfIndexBuilder<T>> {
-        let lists = self.lists.unwrap_or_else(|| (4 * count.isqrt()).clamp(1, count.max(1)));
-        let builder = IvfIndex::<T>::builder(dim, lists)
-            .metric(self.metric)
-            .encoding(self.encoding(dim)?)
-            .device(place.device.clone())
-            .seed(self.seed)
-            .iterations(self.iterations)
-            .points_per_centroid(self.points_per_centroid);
-        Ok(match place.memory_budget {
-            Some(budget) => builder.memory_budget(budget),
-            None => builder,
+impl IndexFile {
+    /// Reads the header of a file of any kind.
+    pub fn read(path: &Path) -> Outcome<Self> {
+        Ok(match GraphInfo::is_graph(path)? {
+            true => Self::Graph(GraphInfo::read(path)?),
+            false => Self::Ivf(IndexInfo::read(path)?),
         })
     }
 
-    fn encoding(&self, dim: usize) -> Outcome<Encoding> {
-        if self.kind == PQ {
-            // If no size divides the dimension, every component is a part.
-            let fitting = || (4..=dim).find(|&width| dim.is_multiple_of(width)).map_or(dim.max(1), |width| dim / width);
-            let sub_quantizers = self.sub_quantizers.unwrap_or_else(fitting);
-            return Ok(Encoding::Pq { sub_quantizers, bits: self.bits.unwrap_or(8), rotate: self.opq });
+    /// The header of a file, for `user`, an option or a command that only inverted files have.
+    pub fn read_ivf(path: &Path, user: &'static str) -> Outcome<IndexInfo> {
+        match Self::read(path)? {
+            Self::Ivf(info) => Ok(info),
+            Self::Graph(_) => Err(Failure::OtherKind { option: user, known: INVERTED_FILES, kind: GRAPH.into() }),
         }
-        if self.sub_quantizers.is_some() || self.bits.is_some() || self.opq {
-            return Err(Failure::Message("--sub-quantizers, --bits and --opq are for --kind ivf-pq".into()));
+    }
+
+    /// The name of its kind on the command line.
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Ivf(info) => kind_of(info.encoding),
+            Self::Graph(_) => GRAPH.into(),
         }
-        let named = Encoding::plain().find(|encoding| encoding.name() == self.kind);
-        named.ok_or_else(|| Failure::Message(format!("no kind of index is called ivf-{}", self.kind)))
+    }
+
+    /// The metric of the index.
+    pub fn metric(&self) -> Metric {
+        match self {
+            Self::Ivf(info) => info.metric,
+            Self::Graph(info) => info.metric,
+        }
+    }
+
+    /// The type of the components.
+    pub fn element(&self) -> ElementType {
+        match self {
+            Self::Ivf(info) => info.element,
+            Self::Graph(info) => info.element,
+        }
+    }
+
+    /// Number of components of a vector.
+    pub fn dim(&self) -> usize {
+        match self {
+            Self::Ivf(info) => info.dim,
+            Self::Graph(info) => info.dim,
+        }
     }
 }
 
-/// Adds the vectors of `base`, with one id for each or with ids that count up, `batch` vectors at a time.
-pub fn add<T: Element>(index: &mut IvfIndex<T>, base: &[T], ids: Option<&[u64]>, batch: usize) -> Outcome {
-    let dim = index.dim();
-    let count = base.len() / dim;
-    let step = Step::of("adding", count, "vectors");
-    // The call of a batch starts when the calls of the batches before it have ended.
-    let mut begun = 0;
-    let batches = base.chunks(batch.saturating_mul(dim)).inspect(|rows| {
-        step.at(begun);
-        begun += rows.len() / dim.max(1);
-    });
-    let added = match ids {
-        None => index.add_batches(batches),
-        Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
-        Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
-            index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
-        }),
+/// Runs `$body` with `$T` as the element type and `$I` as the type of the index in a file, whose header is an [`IndexFile`].
+macro_rules! with_index {
+    ($file:expr, $T:ident, $I:ident => $body:expr) => {
+        $crate::vectors::with_element!($file.element(), $T => match $file {
+            $crate::index::IndexFile::Ivf(_) => {
+                type $I = warpann::IvfIndex<$T>;
+                $body
+            }
+            $crate::index::IndexFile::Graph(_) => {
+                type $I = warpann::GraphIndex<$T>;
+                $body
+            }
+        })
     };
-    Ok(added?)
+}
+pub(crate) use with_index;
+
+/// An index that a file can hold.
+pub trait Stored<T: Element>: Index<T> {
+    /// Loads the index from a file, which is read or mapped as `how` says.
+    fn open(path: &Path, device: Placement, budget: Option<u64>, how: Open) -> warpann::Result<Self>;
+    /// Adds the vectors of `base`, with one id for each or with ids that count up, `batch` vectors at a time.
+    fn add_all(&mut self, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome;
+    /// Makes the smallest number of probes or the narrowest beam with this recall that of the index, and returns it and its recall.
+    fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)>;
+    /// The greatest id; none if the index is empty.
+    fn greatest_id(&self) -> Option<u64>;
+    /// The kind and its parameters in a few words, such as `ivf-flat, 64 lists`.
+    fn description(&self) -> String;
+    /// What reports show of this kind only.
+    fn details(&self) -> Details;
+    /// The devices in words, such as `cpu, 2 threads, avx512`.
+    fn devices(&self) -> String;
 }
 
 /// Opens an index file.
-pub fn open<T: Element>(
+pub fn open<T: Element, I: Stored<T>>(
     path: &Path,
     device: impl Into<Placement>,
     memory_budget: Option<u64>,
     access: Access,
-) -> Outcome<IvfIndex<T>> {
-    Ok(spinning("opening the index", || IvfIndex::load_with(path, device, memory_budget, access.how))?)
+) -> Outcome<I> {
+    Ok(spinning("opening the index", || I::open(path, device.into(), memory_budget, access.how))?)
 }
 
-/// A short description of an index.
-pub fn describe(encoding: Encoding, lists: usize) -> String {
-    match encoding {
-        Encoding::Pq { sub_quantizers, bits, rotate } => {
-            let rotated = if rotate { ", rotated" } else { "" };
-            format!("ivf-{PQ}, {lists} lists, {sub_quantizers} sub-quantizers of {bits} bits{rotated}")
-        }
-        plain => format!("{}, {lists} lists", kind_of(plain)),
-    }
+/// What reports show of one kind of index only.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum Details {
+    Ivf(ivf::Lists),
+    Graph(graph::Edges),
 }
 
 /// The properties of an index that reports show.
@@ -191,38 +173,27 @@ pub struct Summary {
     metric: &'static str,
     dim: usize,
     vectors: u64,
-    lists: usize,
-    empty_lists: usize,
-    shortest_list: usize,
-    mean_list: f64,
-    longest_list: usize,
-    imbalance: f64,
-    code_bytes: usize,
-    bytes: u64,
-    probes: usize,
+    #[serde(flatten)]
+    details: Details,
 }
 
 impl Summary {
     /// Reads the properties of an index.
-    pub fn of<T: Element>(index: &IvfIndex<T>) -> Self {
-        let statistics = index.statistics();
+    pub fn of<T: Element>(index: &impl Stored<T>) -> Self {
+        let details = index.details();
+        let kind = match &details {
+            Details::Ivf(lists) => lists.kind.clone(),
+            Details::Graph(_) => GRAPH.into(),
+        };
         Self {
-            device: index.device(),
-            kind: kind_of(index.encoding()),
-            index: describe(index.encoding(), index.lists()),
+            device: index.devices(),
+            kind,
+            index: index.description(),
             element: T::TYPE.name(),
             metric: index.metric().name(),
             dim: index.dim(),
-            vectors: statistics.vectors,
-            lists: statistics.lists,
-            empty_lists: statistics.empty_lists,
-            shortest_list: statistics.shortest,
-            mean_list: statistics.mean,
-            longest_list: statistics.longest,
-            imbalance: statistics.imbalance,
-            code_bytes: statistics.code_bytes,
-            bytes: statistics.bytes,
-            probes: index.probes(),
+            vectors: index.len() as u64,
+            details,
         }
     }
 
@@ -237,17 +208,9 @@ impl Summary {
         out.field("device", device)?;
         out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
         out.field("index", index)?;
-        let Self { empty_lists, shortest_list, mean_list, longest_list, imbalance, .. } = self;
-        out.field(
-            "lists",
-            format_args!(
-                "{shortest_list} to {longest_list} vectors, {mean_list:.1} on average, {empty_lists} empty, imbalance \
-                 {imbalance:.3}"
-            ),
-        )?;
-        out.field(
-            "memory",
-            format_args!("{} bytes per vector and 8 for its id, {}", self.code_bytes, bytes(self.bytes)),
-        )
+        match &self.details {
+            Details::Ivf(lists) => lists.print(out),
+            Details::Graph(edges) => edges.print(out),
+        }
     }
 }

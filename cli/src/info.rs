@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use warpann::device::info::{self, CpuInfo, DeviceInfo, ModuleInfo};
-use warpann::ivf::IndexInfo;
 
-use crate::index::{describe, kind_of};
+use crate::index::{IndexFile, describe_graph, describe_ivf};
 use crate::report::{Out, Outcome, bytes};
 use crate::streams::parse_index;
 
@@ -52,38 +51,60 @@ fn features() -> Vec<&'static str> {
 }
 
 #[derive(Serialize)]
-struct IndexFile {
+struct Header {
     kind: String,
     index: String,
     element: &'static str,
     metric: &'static str,
     dim: usize,
     vectors: u64,
-    lists: usize,
-    probes: usize,
+    #[serde(flatten)]
+    details: Details,
     bytes: u64,
+}
+
+/// The properties of one kind of index.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Details {
+    Ivf { lists: usize, probes: usize },
+    Graph { degree: usize, beam: u64, starts: u64 },
 }
 
 /// Prints the properties of an index file.
 fn index(path: &Path, out: &Out) -> Outcome {
-    let info = IndexInfo::read(path)?;
-    let file = IndexFile {
-        kind: kind_of(info.encoding),
-        index: describe(info.encoding, info.lists),
-        element: info.element.name(),
-        metric: info.metric.name(),
-        dim: info.dim,
-        vectors: info.vectors,
-        lists: info.lists,
-        probes: info.probes,
-        bytes: info.bytes,
+    let file = IndexFile::read(path)?;
+    let header = match &file {
+        IndexFile::Ivf(info) => Header {
+            kind: file.kind(),
+            index: describe_ivf(info.encoding, info.lists),
+            element: info.element.name(),
+            metric: info.metric.name(),
+            dim: info.dim,
+            vectors: info.vectors,
+            details: Details::Ivf { lists: info.lists, probes: info.probes },
+            bytes: info.bytes,
+        },
+        IndexFile::Graph(info) => Header {
+            kind: file.kind(),
+            index: describe_graph(info.degree),
+            element: info.element.name(),
+            metric: info.metric.name(),
+            dim: info.dim,
+            vectors: info.vectors,
+            details: Details::Graph { degree: info.degree, beam: info.beam, starts: info.starts },
+            bytes: info.bytes,
+        },
     };
-    let IndexFile { element, metric, dim, vectors, .. } = file;
-    out.field("index", &file.index)?;
+    let Header { element, metric, dim, vectors, .. } = header;
+    out.field("index", &header.index)?;
     out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
-    out.field("probes", format_args!("{} by default", file.probes))?;
-    out.field("file", bytes(file.bytes))?;
-    out.object(&file)
+    match header.details {
+        Details::Ivf { probes, .. } => out.field("probes", format_args!("{probes} by default"))?,
+        Details::Graph { beam, .. } => out.field("beam", format_args!("{beam} by default"))?,
+    }
+    out.field("file", bytes(header.bytes))?;
+    out.object(&header)
 }
 
 /// Prints the properties of the machine. A machine without a GPU is not an error.

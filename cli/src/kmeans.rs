@@ -1,10 +1,11 @@
 //! `warpann kmeans`.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::kmeans::{KMeans, Progress, Start};
+use warpann::kmeans::{self, KMeans, Start};
 use warpann::{Element, Placement, io};
 
 use crate::progress::{Step, spinning};
@@ -153,8 +154,8 @@ fn train<T: Element>(args: &Args, base: &io::Vectors, load_seconds: f64, out: &O
     // After the first failure to print, nothing more is printed, and the failure is reported at the end.
     let mut printed = Ok(());
     let step = Step::of("clustering", args.recipe.iterations, "iterations");
-    let found = settings.train_watched(vectors, base.dim(), None, &mut |progress| {
-        let Progress { iteration, objective, split, largest, mean, .. } = *progress;
+    let found = settings.train_watched(vectors, base.dim(), None, &mut |iteration| {
+        let kmeans::Iteration { iteration, objective, split, largest, mean, .. } = *iteration;
         let seconds = start.elapsed().as_secs_f64();
         if printed.is_ok() {
             let line = format!(
@@ -166,6 +167,7 @@ fn train<T: Element>(args: &Args, base: &io::Vectors, load_seconds: f64, out: &O
         }
         iterations.push(Iteration { objective, split, largest, mean, seconds });
         step.at(iteration + 1);
+        ControlFlow::Continue(())
     })?;
     drop(step);
     let train_seconds = start.elapsed().as_secs_f64();

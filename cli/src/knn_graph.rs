@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::graph::{Graph, KnnGraph, KnnIndex, Progress};
+use warpann::graph::{Graph, KnnGraph, KnnIndex};
 use warpann::io::Vectors;
-use warpann::ivf::IndexInfo;
-use warpann::{Device, Element, Error, FlatIndex, Metric};
+use warpann::{Device, Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Watch};
 
-use crate::index::{describe, open};
-use crate::progress::{Step, spinning};
+use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};
+use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, parse_bytes, positive};
 use crate::streams::{check_files, is_stream, parse_index};
 use crate::vectors::{Access, exactly, with_element};
@@ -28,9 +27,12 @@ pub struct Args {
     /// the graph is exact.
     #[arg(long, value_name = "INDEX", conflicts_with = "metric", value_parser = parse_index)]
     index: Option<PathBuf>,
-    /// With --index: lists to search for each vector; unless given, the number that the index holds.
+    /// With --index and an inverted file: lists to search for each vector; unless given, the number that the index holds.
     #[arg(long, requires = "index", value_parser = positive)]
     probes: Option<usize>,
+    /// With --index and a graph: number of vectors that a walk keeps; unless given, the number that the index holds, or 2 k if that is more.
+    #[arg(long, requires = "index", value_parser = positive)]
+    beam: Option<usize>,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
     #[arg(long, default_value = "l2")]
     metric: Metric,
@@ -110,30 +112,52 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let base = spinning("reading the base", || args.access.vectors(&args.base))?;
     let report = match &args.index {
         Some(path) => {
-            let info = IndexInfo::read(path)?;
-            if base.rows() > 0 && base.dim() != info.dim {
-                return Err(Error::WrongDimension { expected: info.dim, actual: base.dim() }.into());
+            let file = IndexFile::read(path)?;
+            if base.rows() > 0 && base.dim() != file.dim() {
+                return Err(Error::WrongDimension { expected: file.dim(), actual: base.dim() }.into());
             }
-            with_element!(info.element, T => by_index::<T>(args, path, &base, start)?)
+            let other = |option, known| Err(Failure::OtherKind { option, known, kind: file.kind() });
+            with_element!(file.element(), T => match file {
+                IndexFile::Ivf(_) if args.beam.is_some() => return other("--beam", GRAPH),
+                IndexFile::Graph(_) if args.probes.is_some() => return other("--probes", INVERTED_FILES),
+                IndexFile::Ivf(_) => {
+                    let set = |index: &mut IvfIndex<T>| {
+                        args.probes.map_or(Ok(()), |probes| index.set_probes(probes))?;
+                        Ok(Some(index.probes()))
+                    };
+                    by_index(args, path, &base, start, set)?
+                }
+                IndexFile::Graph(_) => {
+                    let set = |index: &mut GraphIndex<T>| {
+                        args.beam.map_or(Ok(()), |beam| index.set_beam(beam))?;
+                        Ok(None)
+                    };
+                    by_index(args, path, &base, start, set)?
+                }
+            })
         }
         None => with_element!(base.element(), T => exact::<T>(args, &base, start)?),
     };
     print(&report, args, out)
 }
 
-fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant) -> Outcome<Report> {
+/// `set` sets the options of searches in the index, and returns its number of probes if it has one.
+fn by_index<T: Element, I: Stored<T> + KnnIndex<T>>(
+    args: &Args,
+    path: &Path,
+    base: &Vectors,
+    start: Instant,
+    set: impl FnOnce(&mut I) -> warpann::Result<Option<usize>>,
+) -> Outcome<Report> {
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let mut index = open::<T>(path, args.device, args.memory_budget, args.access)?;
-    if let Some(probes) = args.probes {
-        index.set_probes(probes)?;
-    }
+    let mut index = open::<T, I>(path, args.device, args.memory_budget, args.access)?;
+    let probes = set(&mut index)?;
     let build_seconds = start.elapsed().as_secs_f64();
-    let mut report = make(args, &index, &rows, index.device(), load_seconds, build_seconds)?;
-    report.index = Some(describe(index.encoding(), index.lists()));
-    report.probes = Some(index.probes());
-    let (dim, metric) = (index.dim(), index.metric());
+    let mut report = make(args, &index, &rows, index.devices(), load_seconds, build_seconds)?;
+    (report.index, report.probes) = (Some(index.description()), probes);
+    let (dim, metric) = (KnnIndex::dim(&index), KnnIndex::metric(&index));
     // Frees the device's memory for the exact index.
     drop(index);
     if args.sample > 0 {
@@ -182,12 +206,10 @@ fn make<T: Element>(
         graph = graph.batch(batch);
     }
     let rows = index.len();
-    let step = Step::of("searching for the neighbours", rows, "vectors");
-    let mut watch = |Progress { done, .. }: Progress| step.at(done);
     let start = Instant::now();
-    let resumed = graph.write(index, base, &args.out, args.distances.as_deref(), &mut watch)?;
+    let write = |watch: &Watch<'_>| graph.write(index, base, &args.out, args.distances.as_deref(), watch);
+    let resumed = staged("searching for the neighbours", write)?;
     let graph_seconds = start.elapsed().as_secs_f64();
-    drop(step);
     Ok(Report {
         device,
         index: None,
@@ -210,8 +232,9 @@ fn print(report: &Report, args: &Args, out: &Out) -> Outcome {
     let Report { dim, element, metric, base, k, resumed, .. } = report;
     out.field("device", &report.device)?;
     out.field("base", format_args!("{base} vectors, dimension {dim}, {element}"))?;
-    if let (Some(index), Some(probes)) = (&report.index, report.probes) {
-        out.field("index", format_args!("{index}, {probes} probes"))?;
+    if let Some(index) = &report.index {
+        let probes = report.probes.map_or(String::new(), |probes| format!(", {probes} probes"));
+        out.field("index", format_args!("{index}{probes}"))?;
     }
     out.field("load", format_args!("{:.3} s", report.load_seconds))?;
     let build = if report.index.is_some() { "open" } else { "build" };

@@ -27,7 +27,6 @@ mod schema;
 mod search;
 mod shifted;
 mod streams;
-#[cfg(feature = "cuda")]
 mod tune;
 mod vectors;
 mod verify;
@@ -40,7 +39,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use report::{Failure, Out};
 use streams::is_stream;
 
-/// Nearest-neighbour search on GPU and CPU, exact or by an inverted-file index.
+/// Nearest-neighbour search on GPU and CPU, exact, by an inverted file or by a graph.
 #[derive(Debug, Parser)]
 #[command(name = "warpann", version, arg_required_else_help = true, max_term_width = 120)]
 struct Args {
@@ -58,14 +57,16 @@ struct Args {
 enum Command {
     /// Show devices, driver, memory, CPU and features of this build; or the properties of an index file.
     Info(info::Args),
-    /// Make an inverted-file index of a file of vectors.
+    /// Make an index of a file of vectors: an inverted file or a graph.
     Build(build::Args),
     /// Add vectors to an index file.
     Add(change::AddArgs),
     /// Remove vectors from an index file by their ids.
     Remove(change::RemoveArgs),
-    /// Merge index files with the same training into one.
+    /// Merge index files into one.
     Merge(change::MergeArgs),
+    /// Find the smallest number of probes, or the narrowest beam, for a recall, and keep it in the index file.
+    Tune(tune::Args),
     /// Convert a file of vectors or ids to another format or element type; or a dataset of an HDF5 file.
     Convert(convert::Args),
     /// Find the k nearest vectors of every query, in a file of vectors or in an index.
@@ -151,6 +152,7 @@ fn main() -> ExitCode {
         Command::Add(args) => change::run_add(&args, &out),
         Command::Remove(args) => change::run_remove(&args, &out),
         Command::Merge(args) => change::run_merge(&args, &out),
+        Command::Tune(args) => tune::run(&args, &out),
         Command::Convert(args) => convert::run(&args, &out),
         Command::Search(args) => search::run(&args, &out),
         Command::Shifted(args) => shifted::run(&args, &out),

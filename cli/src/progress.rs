@@ -5,10 +5,12 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use warpann::{Progress, Stage, Watch};
 
 /// Whether the command line forbids progress.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
@@ -94,6 +96,29 @@ impl Drop for Step {
 pub fn spinning<R>(name: impl Into<Cow<'static, str>>, work: impl FnOnce() -> R) -> R {
     let _step = Step::new(name);
     work()
+}
+
+/// Shows the stages of a long call of the library, `work`, while it runs: under `name`, and from the second stage on with the name of the stage.
+pub fn staged<R>(name: impl Into<Cow<'static, str>>, work: impl FnOnce(&Watch<'_>) -> R) -> R {
+    let name = name.into();
+    if !watched() {
+        // Without a watch some calls need less memory.
+        return work(&Watch::none());
+    }
+    let mut first = None;
+    let mut shown: (Option<Stage>, Step) = (None, Step::new(name.clone()));
+    let watch = Watch::new(|Progress { stage, done, total, .. }| {
+        if shown.0 != Some(stage) {
+            let own = *first.get_or_insert(stage) == stage;
+            let title = if own { name.clone() } else { format!("{name}, {stage}").into() };
+            // The old step leaves the terminal before the new one is drawn.
+            shown = (None, Step { bar: None });
+            shown = (Some(stage), Step::of(title, total as usize, stage.unit()));
+        }
+        shown.1.at(done as usize);
+        ControlFlow::Continue(())
+    });
+    work(&watch)
 }
 
 fn bar(target: ProgressDrawTarget, name: Cow<'static, str>, total: Option<(usize, &str)>) -> ProgressBar {

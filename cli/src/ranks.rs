@@ -13,7 +13,7 @@ use warpann::graph::KnnIndex;
 use warpann::ivf::{IvfIndex, SearchOptions};
 use warpann::{Device, Element, FlatIndex, Placement};
 
-use crate::index::{Place, describe};
+use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Kind, Place, describe_ivf};
 use crate::report::{Failure, Out, Outcome};
 use crate::search::{About, BaseFiles, IndexFiles, Job, Report, flat_builder};
 use crate::vectors::{exactly, with_element};
@@ -47,6 +47,11 @@ fn placement(asked: &Placement, ranks: &Mpi) -> Placement {
     }
 }
 
+/// The failure for an index of another kind than inverted files.
+fn of_inverted_files(kind: String) -> Failure {
+    Failure::OtherKind { option: "--mpi", known: INVERTED_FILES, kind }
+}
+
 /// The description of an index that is divided among ranks.
 fn about_all(shard: About, vectors: u64, ranks: &Mpi) -> About {
     let mut about = shard;
@@ -74,8 +79,11 @@ pub fn search(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
 
 fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option<Report>> {
     let start = Instant::now();
-    let IndexFiles { info, queries, truth } = agree(ranks, IndexFiles::read(args, &part(path, ranks)))?;
-    with_element!(info.element, T => {
+    let IndexFiles { file, queries, truth } = agree(ranks, IndexFiles::read(args, &part(path, ranks)))?;
+    if let IndexFile::Graph(_) = file {
+        return Err(of_inverted_files(file.kind()));
+    }
+    with_element!(file.element(), T => {
         let queries = agree(ranks, exactly::<T>(&queries, &args.query))?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
@@ -132,6 +140,7 @@ struct Built {
 
 /// `build --mpi`.
 pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
+    let Kind::Ivf(kind) = args.kind else { return Err(of_inverted_files(GRAPH.into())) };
     let start = Instant::now();
     let files = agree(ranks, build::Files::read(args, &part(&args.out, ranks)))?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
@@ -140,7 +149,7 @@ pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
         let (rows, train) = agree(ranks, files.exactly::<T>(args))?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let builder = agree(ranks, args.recipe.builder::<T>(&place, dim, files.base.rows()))?;
+        let builder = agree(ranks, args.recipe.builder::<T>(kind, &place, dim, files.base.rows()))?;
         let index = Sharded::<_, IvfIndex<T>>::build(ranks, builder, &rows, ids, train.as_deref())?;
         let build_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
@@ -149,7 +158,7 @@ pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
         Built {
             device: of_all(shard.device(), ranks),
             ranks: ranks.count(),
-            index: describe(shard.encoding(), shard.lists()),
+            index: describe_ivf(shard.encoding(), shard.lists()),
             element: T::TYPE.name(),
             metric: shard.metric().name(),
             dim,

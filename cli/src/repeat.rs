@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::ivf::Encoding;
-use warpann::{Device, FlatIndex, IvfIndex, Metric, Neighbors};
+use warpann::{Device, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors};
 
 use crate::progress::Step;
 use crate::random::Random;
@@ -92,14 +92,23 @@ pub fn run(plan: Plan, out: &Out) -> Outcome {
         index.move_to(plan.device)?;
         Ok((index, expected))
     };
+    let walks = || -> warpann::Result<_> {
+        let mut index = GraphIndex::<f32>::builder(dim).degree(8).exact_ratio(0).device(Device::Cpu).build()?;
+        index.add(&base)?;
+        let expected: Vec<_> = sets.iter().map(|set| index.search(set, K)).collect::<Result<_, _>>()?;
+        index.move_to(plan.device)?;
+        Ok((index, expected))
+    };
     let (exact, on_cpu) = (flat(plan.device)?, flat(Device::Cpu)?);
     let (ivf_flat, of_flat) = inverted(Encoding::Flat)?;
     let (ivf_pq, of_pq) = inverted(Encoding::Pq { sub_quantizers: dim / 4, bits: 4, rotate: false })?;
+    let (graph, of_graph) = walks()?;
     let of_exact = sets.iter().map(|set| on_cpu.search(set, K)).collect::<Result<_, _>>()?;
     let kinds = [
         Kind { name: "exact", search: Box::new(|set| exact.search(set, K)), expected: of_exact },
         Kind { name: "IVF-Flat", search: Box::new(|set| ivf_flat.search(set, K, lists / 2)), expected: of_flat },
         Kind { name: "IVF-PQ", search: Box::new(|set| ivf_pq.search(set, K, lists / 2)), expected: of_pq },
+        Kind { name: "graph", search: Box::new(|set| graph.search(set, K)), expected: of_graph },
     ];
     let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
     out.field("seed", plan.seed)?;

@@ -36,13 +36,21 @@ pub enum Failure {
         /// The formats that the output can have.
         known: &'static str,
     },
-    /// An option that only a search in an inverted file has.
-    #[error(
-        "{option} needs --index: inverted files support it (warpann build makes them), exact search over --base does not"
-    )]
+    /// An option that only a search in an index has.
+    #[error("{option} needs --index: indexes support it (warpann build makes them), exact search over --base does not")]
     NeedsIndex {
         /// The option that was passed.
         option: &'static str,
+    },
+    /// An option or a command that the kind of the index does not have.
+    #[error("{option} is for {known}, not for an index of kind {kind}")]
+    OtherKind {
+        /// The option or the command.
+        option: &'static str,
+        /// The kinds that have it.
+        known: &'static str,
+        /// The kind of the index.
+        kind: String,
     },
     /// The command line is wrong. The exit code is 2.
     #[error("{0}")]
@@ -83,6 +91,7 @@ impl Failure {
             Self::NoFormat { .. } => "no_format",
             Self::WrongFormat { .. } => "wrong_format",
             Self::NeedsIndex { .. } => "needs_index",
+            Self::OtherKind { .. } => "other_kind",
             Self::Usage(_) => "usage",
             Self::Difference { .. } => "difference",
             Self::Output(_) | Self::Report(_) => "output",
@@ -253,6 +262,7 @@ mod tests {
             Failure::NoFormat { stream: "standard input", option: "--format" },
             Failure::WrongFormat { option: "--out-format", format: "bin", known: "npy" },
             Failure::NeedsIndex { option: "--filter" },
+            Failure::OtherKind { option: "--probes", known: "inverted files", kind: "graph".into() },
             Failure::Usage(String::new()),
             Failure::difference(String::new(), &()),
             Failure::Output(failed()),

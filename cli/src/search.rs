@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::graph::KnnIndex;
 use warpann::io::{GroundTruth, Vectors};
-use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, Refiner, SearchOptions};
-use warpann::{Element, Error, Filter, FlatIndex, FlatIndexBuilder, Input, Metric, NONE, Placement, metric};
+use warpann::ivf::{Bitset, IvfIndex, RangeNeighbors, Refiner, SearchOptions};
+use warpann::{
+    Element, Error, Filter, FlatIndex, FlatIndexBuilder, GraphIndex, Input, Metric, NONE, Placement, SearchStatistics,
+    metric,
+};
 
-use crate::index::{describe, open};
+use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};
 use crate::progress::{Step, spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
 use crate::report::{Failure, Out, Outcome, complain, parse_bytes, positive};
@@ -30,9 +32,13 @@ pub struct Args {
     /// An index to search, which `warpann build` made.
     #[arg(long, value_name = "INDEX", conflicts_with_all = ["base", "metric"], value_parser = parse_index)]
     pub index: Option<PathBuf>,
-    /// With --index: number of lists to search for each query. Default: the number in the index.
+    /// With --index and an inverted file: number of lists to search for each query. Default: the number in the index.
     #[arg(long, conflicts_with = "base", value_parser = positive)]
     pub probes: Option<usize>,
+    /// With --index and a graph: number of vectors that a walk keeps, at least k. More find more of the true neighbours and take longer. Default: the
+    /// number in the index, or 2 k if that is more.
+    #[arg(long, conflicts_with = "base", value_parser = positive)]
+    beam: Option<usize>,
     /// Vectors to search for, in any of the same formats. If the element types differ, both are converted to f32, which is exact; an index
     /// keeps its type.
     #[arg(long, value_name = "FILE")]
@@ -94,6 +100,20 @@ impl Args {
         let inputs = [index, self.base.as_deref(), Some(&*self.query), self.gt.as_deref()];
         check_files(self.access.stdin, inputs.into_iter().flatten().chain(self.options.inputs()), self.outputs())
     }
+
+    /// Refuses options that the kind of the index does not have.
+    fn check_kind(&self, file: &IndexFile) -> Outcome {
+        let other = |option, known| Err(Failure::OtherKind { option, known, kind: file.kind() });
+        match file {
+            IndexFile::Ivf(_) if self.beam.is_some() => other("--beam", GRAPH),
+            IndexFile::Graph(_) if self.probes.is_some() => other("--probes", INVERTED_FILES),
+            IndexFile::Graph(_) => match self.options.of_ivf() {
+                Some(option) => other(option, INVERTED_FILES),
+                None => Ok(()),
+            },
+            IndexFile::Ivf(_) => Ok(()),
+        }
+    }
 }
 
 /// The report of the command, as JSON.
@@ -130,6 +150,9 @@ pub struct Report {
     /// Number of lists that were read, over all queries.
     #[serde(skip_serializing_if = "Option::is_none")]
     lists: Option<u64>,
+    /// Number of vectors that walks kept; 0 if no query walked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beam: Option<u64>,
     /// Number of queries that were compared with every vector that they may find.
     #[serde(skip_serializing_if = "Option::is_none")]
     exact_queries: Option<u64>,
@@ -172,7 +195,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 
 /// The files of a search in an index, which agree with each other.
 pub struct IndexFiles {
-    pub info: IndexInfo,
+    pub file: IndexFile,
     pub queries: Vectors,
     pub truth: Option<GroundTruth>,
 }
@@ -180,12 +203,13 @@ pub struct IndexFiles {
 impl IndexFiles {
     /// Reads the files, including the header of the index at `path`.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
-        let info = IndexInfo::read(path)?;
+        let file = IndexFile::read(path)?;
+        args.check_kind(&file)?;
         let queries = args.access.vectors(&args.query)?;
-        check_dim(info.dim, &queries)?;
+        check_dim(file.dim(), &queries)?;
         let read = |path: &Path| read_truth(args.access, path, queries.rows(), args.k, None);
         let truth = args.gt.as_deref().map(read).transpose()?;
-        Ok(Self { info, queries, truth })
+        Ok(Self { file, queries, truth })
     }
 }
 
@@ -226,46 +250,77 @@ impl BaseFiles {
 /// Opens an index and searches it.
 fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let IndexFiles { info, queries, truth } = spinning("reading", || IndexFiles::read(args, path))?;
-    with_element!(info.element, T => {
-        let queries = exactly::<T>(&queries, &args.query)?;
-        let count = queries.len() / info.dim;
-        let filter = args.options.filter(args.access)?;
-        let originals = spinning("reading the original vectors", || args.options.originals(args.access, info.dim))?;
-        let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
-        let room = match args.options.radius {
-            Some(_) => (Vec::new(), Vec::new()),
-            None => results(count, args.k, info.metric)?,
-        };
-        let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
-        let load_seconds = start.elapsed().as_secs_f64();
-        let start = Instant::now();
-        let index = open::<T>(path, args.device.clone(), args.memory_budget, args.access)?;
-        args.check_ids(index.greatest_id())?;
-        let refiner = match (&originals, &rows) {
-            (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),
-            _ => None,
-        };
-        let filter = filter.map(|filter| filter.bits(&index));
-        let build_seconds = start.elapsed().as_secs_f64();
-        let mut about = About::ivf(&index, args);
-        (about.filtered, about.candidates) = (filter.as_ref().map(Bitset::count_ones), candidates);
-        let probes = about.probes.unwrap_or_default();
-        let job = Job { args, about, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds };
-        if let Some(radius) = args.options.radius {
-            let options = SearchOptions::new().probes(probes).filter(filter.as_ref().map(Filter::Bits));
-            return job.run_range(&index, radius, &options);
-        }
-        let options = SearchOptions::new().probes(probes).filter(filter.as_ref().map(Filter::Bits));
-        let options = options.widen(!args.options.no_widen).radius(args.options.within);
-        let refiner = refiner.as_ref();
-        let options = refiner.map_or(options, |(_, originals)| options.refine(originals.factor()));
-        let index = Index::Ivf { index: &index, options, refiner: refiner.map(|(refiner, _)| refiner) };
-        job.run(&index, room, |error| match refiner {
-            Some((_, originals)) => originals.failure(error),
-            None => error.into(),
-        })
+    let files = spinning("reading", || IndexFiles::read(args, path))?;
+    with_element!(files.file.element(), T => match files.file {
+        IndexFile::Ivf(_) => search_ivf::<T>(args, path, &files, start),
+        IndexFile::Graph(_) => search_graph::<T>(args, path, &files, start),
     })
+}
+
+/// Memory for the results of queries for k neighbours; none for a range search.
+fn room(args: &Args, queries: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f32>)> {
+    match args.options.radius {
+        Some(_) => Ok((Vec::new(), Vec::new())),
+        None => results(queries, args.k, metric),
+    }
+}
+
+fn search_ivf<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: Instant) -> Outcome<Report> {
+    let IndexFiles { file, queries, truth } = files;
+    let queries = exactly::<T>(queries, &args.query)?;
+    let count = queries.len() / file.dim();
+    let filter = args.options.filter(args.access)?;
+    let originals = spinning("reading the original vectors", || args.options.originals(args.access, file.dim()))?;
+    let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
+    let room = room(args, count, file.metric())?;
+    let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let index = open::<T, IvfIndex<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
+    args.check_ids(index.greatest_id())?;
+    let refiner = match (&originals, &rows) {
+        (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),
+        _ => None,
+    };
+    let filter = filter.map(|filter| filter.bits(&index));
+    let build_seconds = start.elapsed().as_secs_f64();
+    let mut about = About::ivf(&index, args);
+    (about.filtered, about.candidates) = (filter.as_ref().map(Bitset::count_ones), candidates);
+    let options = SearchOptions::new().probes(about.probes).filter(filter.as_ref().map(Filter::Bits));
+    let job = Job { args, about, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds };
+    if let Some(radius) = args.options.radius {
+        return job.run_range(&index, radius, &options);
+    }
+    let options = options.widen(!args.options.no_widen).radius(args.options.within);
+    let refiner = refiner.as_ref();
+    let options = refiner.map_or(options, |(_, originals)| options.refine(originals.factor()));
+    let index = Index::Ivf { index: &index, options, refiner: refiner.map(|(refiner, _)| refiner) };
+    job.run(&index, room, |error| match refiner {
+        Some((_, originals)) => originals.failure(error),
+        None => error.into(),
+    })
+}
+
+fn search_graph<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: Instant) -> Outcome<Report> {
+    let IndexFiles { file, queries, truth } = files;
+    let queries = exactly::<T>(queries, &args.query)?;
+    let filter = args.options.filter(args.access)?;
+    let room = room(args, queries.len() / file.dim(), file.metric())?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let index = open::<T, GraphIndex<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
+    args.check_ids(index.greatest_id())?;
+    let filter = filter.map(|filter| filter.bits(&index));
+    let build_seconds = start.elapsed().as_secs_f64();
+    let mut about = About::stored(&index);
+    about.filtered = filter.as_ref().map(Bitset::count_ones);
+    let options = SearchOptions::new().filter(filter.as_ref().map(Filter::Bits));
+    let job = Job { args, about, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds };
+    if let Some(radius) = args.options.radius {
+        return job.run_range(&index, radius, &options);
+    }
+    let options = options.beam(args.beam).radius(args.options.within);
+    job.run(&Index::Graph { index: &index, options }, room, Failure::from)
 }
 
 /// Adds vectors to an exact index and searches it.
@@ -322,6 +377,7 @@ fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
 enum Index<'a, T: Element> {
     Flat(FlatIndex<T>),
     Ivf { index: &'a IvfIndex<T>, options: SearchOptions<'a>, refiner: Option<&'a Refiner<'a, T>> },
+    Graph { index: &'a GraphIndex<T>, options: SearchOptions<'a> },
 }
 
 impl<T: Element> Index<'_, T> {
@@ -329,10 +385,11 @@ impl<T: Element> Index<'_, T> {
         match self {
             Self::Flat(index) => index.dim(),
             Self::Ivf { index, .. } => index.dim(),
+            Self::Graph { index, .. } => index.dim(),
         }
     }
 
-    /// Searches, and returns the number of lists that were read and the number of queries with exact results.
+    /// Searches, and returns what the search did.
     fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<Done> {
         let (found, statistics) = match self {
             Self::Flat(index) => {
@@ -343,18 +400,22 @@ impl<T: Element> Index<'_, T> {
             Self::Ivf { index, options, refiner: Some(refiner) } => {
                 index.search_refined(queries, k, options, refiner)?
             }
+            Self::Graph { index, options } => index.search_with_statistics(queries, k, options)?,
         };
         ids.copy_from_slice(&found.ids);
         distances.copy_from_slice(&found.distances);
-        Ok(Done { lists: statistics.lists, exact_queries: statistics.exact_queries })
+        let SearchStatistics { lists, exact_queries, beam, .. } = statistics;
+        Ok(Done { lists, exact_queries, beam })
     }
 }
 
-/// What the searches of an inverted file did.
+/// What the searches of an inverted file or a graph did.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     lists: u64,
     exact_queries: u64,
+    /// Number of vectors that walks kept; 0 without walks.
+    beam: u64,
 }
 
 /// The properties of the searched index that a report shows.
@@ -363,7 +424,7 @@ pub struct About {
     pub vectors: u64,
     dim: usize,
     metric: Metric,
-    /// Number of probed lists; none for an exact index.
+    /// Number of probed lists; none unless the index is an inverted file.
     pub probes: Option<usize>,
     index: Option<String>,
     /// Number of vectors that the filter lets the search return.
@@ -391,11 +452,21 @@ impl About {
 
     /// Settings of a search in an inverted file.
     pub fn ivf<T: Element>(index: &IvfIndex<T>, args: &Args) -> Self {
-        let (device, vectors) = (index.device(), index.len() as u64);
-        let probes = Some(args.probes.unwrap_or(index.probes()));
-        let named = Some(describe(index.encoding(), index.lists()));
-        let (filtered, candidates) = (None, None);
-        Self { device, vectors, dim: index.dim(), metric: index.metric(), probes, index: named, filtered, candidates }
+        Self { probes: Some(args.probes.unwrap_or(index.probes())), ..Self::stored(index) }
+    }
+
+    /// Settings of a search in an index of any kind.
+    fn stored<T: Element>(index: &impl Stored<T>) -> Self {
+        Self {
+            device: index.devices(),
+            vectors: index.len() as u64,
+            dim: index.dim(),
+            metric: index.metric(),
+            probes: None,
+            index: Some(index.description()),
+            filtered: None,
+            candidates: None,
+        }
     }
 }
 
@@ -422,16 +493,19 @@ impl<T: Element> Job<'_, T> {
         let start = Instant::now();
         let done = search_all(index, &self.queries, self.args.k, &mut ids, &mut distances).map_err(failure)?;
         let search_seconds = start.elapsed().as_secs_f64();
+        let within = self.args.options.within;
         let mut report = self.report(&ids, &distances, search_seconds)?;
-        if let Index::Ivf { options, .. } = index {
-            (report.lists, report.exact_queries) = (Some(done.lists), Some(done.exact_queries));
-            report.within = options.radius;
+        report.within = within;
+        match index {
+            Index::Flat(_) => {}
+            Index::Ivf { .. } => (report.lists, report.exact_queries) = (Some(done.lists), Some(done.exact_queries)),
+            Index::Graph { .. } => (report.beam, report.exact_queries) = (Some(done.beam), Some(done.exact_queries)),
         }
         Ok(report)
     }
 
     /// Finds all vectors within a radius.
-    fn run_range(self, index: &IvfIndex<T>, radius: f32, options: &SearchOptions<'_>) -> Outcome<Report> {
+    fn run_range(self, index: &impl Stored<T>, radius: f32, options: &SearchOptions<'_>) -> Outcome<Report> {
         let start = Instant::now();
         let found = spinning("searching", || index.range_search(&self.queries, radius, options))?;
         let search_seconds = start.elapsed().as_secs_f64();
@@ -489,6 +563,7 @@ impl<T: Element> Job<'_, T> {
             candidates,
             within: None,
             lists: None,
+            beam: None,
             exact_queries: None,
             load_seconds,
             build_seconds,
@@ -528,6 +603,7 @@ fn search_all<T: Element>(
             })?;
         sum.lists += part.lists;
         sum.exact_queries += part.exact_queries;
+        sum.beam = sum.beam.max(part.beam);
         if start.elapsed().as_secs_f64() < 0.25 {
             batch = batch.saturating_mul(2);
         }
@@ -541,8 +617,12 @@ fn print(report: &Report, out: &Out) -> Outcome {
     let Report { dim, element, .. } = report;
     out.field("device", &report.device)?;
     out.field("base", format_args!("{} vectors, dimension {dim}, {element}", report.base))?;
-    if let (Some(index), Some(probes)) = (&report.index, report.probes) {
-        out.field("index", format_args!("{index}, {probes} probes"))?;
+    match (&report.index, report.probes, report.beam) {
+        (Some(index), Some(probes), _) => out.field("index", format_args!("{index}, {probes} probes"))?,
+        (Some(index), None, Some(0)) => out.field("index", format_args!("{index}, all vectors compared"))?,
+        (Some(index), None, Some(beam)) => out.field("index", format_args!("{index}, beam {beam}"))?,
+        (Some(index), None, None) => out.field("index", index)?,
+        (None, ..) => {}
     }
     if let Some(filtered) = report.filtered {
         out.field("filter", format_args!("{filtered} of {} vectors", report.base))?;

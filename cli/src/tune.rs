@@ -1,138 +1,125 @@
-//! `warpann bench select --tune`: times every method of k-selection for a grid of shapes and stores the fastest for each shape, in the
-//! table by which the library chooses (`host/src/select/gpu/dispatch.csv`).
+//! `warpann tune`: the smallest number of probes or the narrowest beam for a recall, kept in the index file.
 
-use std::path::Path;
+use std::path::PathBuf;
+use std::time::Instant;
 
 use serde::Serialize;
-use warpann::measure::{DISPATCH_HEADER, Method, SelectionBench};
+use warpann::{Element, Error};
 
-use crate::bench::random;
-use crate::progress::Step;
-use crate::report::{Failure, Out, Outcome};
+use crate::index::{Details, IndexFile, Place, Stored, open, with_index};
+use crate::progress::{spinning, staged};
+use crate::report::{Failure, Out, Outcome, positive};
+use crate::streams::{check_files, parse_index};
+use crate::vectors::{Access, exactly};
 
-const ROWS: [usize; 5] = [1, 16, 128, 1_000, 10_000];
-const COLUMNS: [usize; 10] = [256, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 128_000, 1_000_000, 16_000_000];
-const K: [usize; 7] = [1, 10, 32, 100, 256, 1_000, 2_048];
-/// Number of keys of the largest batch; larger shapes are not measured.
-const MOST_KEYS: usize = 1_280_000_000;
-/// Number of different rows; later rows repeat them.
-const BLOCK: usize = 100;
-/// Smallest number of keys to measure. Smaller batches do not fill any device, so they take the choice of the next larger shape.
-const LEAST_KEYS: usize = 16_000;
+/// Arguments of `tune`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The index to tune, which `warpann build` made. Its number of probes or its beam is replaced.
+    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
+    index: PathBuf,
+    /// Vectors like those of later searches: fvecs, bvecs, fbin, u8bin, i8bin or npy. A hundred or more are enough to estimate a recall of 0.95.
+    #[arg(long, value_name = "FILE")]
+    query: PathBuf,
+    /// Neighbours of each query.
+    #[arg(long, default_value_t = 10, value_parser = positive)]
+    k: usize,
+    /// The fraction of the true neighbours that searches shall find: above 0, at most 1. An exact search of the index finds the true neighbours; in
+    /// an inverted file that keeps codes, a search of all lists.
+    #[arg(long, value_name = "RECALL", value_parser = share)]
+    target_recall: f64,
+    /// Write the tuned index here and leave the old one. Default: replace the old one.
+    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// The recall of a text: a number above 0 and at most 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("must be above 0 and at most 1".into()),
+    }
+}
 
 #[derive(Serialize)]
 struct Report {
     device: String,
-    shapes: Vec<Tuned>,
-}
-
-/// The times of one shape.
-#[derive(Serialize)]
-struct Tuned {
-    rows: usize,
-    columns: usize,
+    index: String,
+    queries: usize,
     k: usize,
-    method: String,
-    method_without_warp: String,
-    /// Time of a kernel that reads the keys once and does nothing else.
-    read_milliseconds: f32,
-    /// Median time of each method.
-    milliseconds: Vec<(String, f32)>,
+    recall: f64,
+    reached: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beam: Option<usize>,
+    load_seconds: f64,
+    tune_seconds: f64,
+    save_seconds: f64,
+    file: String,
 }
 
-/// Times all shapes on GPU `index` and prints the table. If `table` is given, replaces the lines of the device there.
-pub fn tune(index: usize, repeat: usize, table: Option<&Path>, out: &Out) -> Outcome {
-    // The measurements take long, so the table is read first.
-    let known = table.map(known).transpose()?;
-    let (mut lines, mut tuned) = (Vec::new(), Vec::new());
-    let mut product = String::new();
-    out.line(format_args!("{DISPATCH_HEADER},ms,ms_without_warp,ms_read"))?;
-    let shapes = || {
-        let columns = |rows| move |columns: &usize| (LEAST_KEYS..=MOST_KEYS).contains(&(rows * columns));
-        ROWS.into_iter()
-            .flat_map(move |rows| COLUMNS.into_iter().filter(columns(rows)).map(move |columns| (rows, columns)))
+/// Tunes, saves, prints the report.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let target = args.out.as_ref().unwrap_or(&args.index);
+    check_files(args.access.stdin, [&*args.query], [&**target])?;
+    let start = Instant::now();
+    let file = IndexFile::read(&args.index)?;
+    let queries = spinning("reading", || args.access.vectors(&args.query))?;
+    if queries.rows() == 0 {
+        return Err(Failure::Message(format!("{}: no queries", args.query.display())));
+    }
+    if queries.dim() != file.dim() {
+        return Err(Error::WrongDimension { expected: file.dim(), actual: queries.dim() }.into());
+    }
+    let report = with_index!(file, T, I => {
+        let queries = exactly::<T>(&queries, &args.query)?;
+        let mut index = open::<T, I>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+        tune(args, &mut index, &queries, start)?
+    });
+    let Report { device, index, k, recall, reached, load_seconds, tune_seconds, save_seconds, file, .. } = &report;
+    out.field("device", device)?;
+    out.field("index", index)?;
+    let setting = match (report.probes, report.beam) {
+        (Some(probes), _) => format!("{probes} probes"),
+        (None, beam) => format!("a beam of {}", beam.unwrap_or_default()),
     };
-    let step = Step::measured("measuring", shapes().count(), "shapes of keys");
-    for (rows, columns) in shapes() {
-        let bench = SelectionBench::new(index, random(rows.min(BLOCK), columns, 1)?, rows, columns)?;
-        product = bench.product();
-        let read = bench.read(repeat)?.median();
-        for k in K.into_iter().filter(|&k| k <= columns) {
-            let mut times = Vec::new();
-            for method in Method::ALL.into_iter().filter(|method| method.serves(k as u32)) {
-                times.push((method, bench.select_by(k, method, repeat)?.median()));
-            }
-            let fastest = |warp: bool| {
-                let allowed = times.iter().filter(|(method, _)| warp || *method != Method::Warp);
-                allowed.min_by(|a, b| a.1.total_cmp(&b.1)).copied().unwrap_or(times[0])
-            };
-            let (best, without) = (fastest(true), fastest(false));
-            let line = format!("{product},{rows},{columns},{k},{},{}", best.0, without.0);
-            step.aside(|| out.line(format_args!("{line},{:.4},{:.4},{read:.4}", best.1, without.1)))?;
-            tuned.push(Tuned {
-                rows,
-                columns,
-                k,
-                method: best.0.to_string(),
-                method_without_warp: without.0.to_string(),
-                read_milliseconds: read,
-                milliseconds: times.iter().map(|(method, time)| (method.to_string(), *time)).collect(),
-            });
-            lines.push(line);
-        }
-        step.advance(1);
-    }
-    drop(step);
-    if let (Some(path), Some(known)) = (table, known) {
-        write(path, &known, &product, &lines)?;
-    }
-    out.object(&Report { device: product, shapes: tuned })
+    out.field("target", format_args!("recall@{k} of {recall}: {setting} reaches {reached:.6}"))?;
+    out.field("load", format_args!("{load_seconds:.3} s"))?;
+    out.field("tune", format_args!("{tune_seconds:.3} s, {} queries", report.queries))?;
+    out.field("save", format_args!("{save_seconds:.3} s, in {file}"))?;
+    out.object(&report)
 }
 
-/// Reads a table, or an empty text if the file does not exist.
-fn known(path: &Path) -> Outcome<String> {
-    let failed = |error: std::io::Error| Failure::Message(format!("{}: {error}", path.display()));
-    let known = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(failed(error)),
+fn tune<T: Element>(args: &Args, index: &mut impl Stored<T>, queries: &[T], start: Instant) -> Outcome<Report> {
+    let load_seconds = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let tuned = spinning("searching for the setting", || index.tuned(queries, args.k, args.target_recall));
+    let (setting, reached) = tuned?;
+    let tune_seconds = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let file = args.out.as_ref().unwrap_or(&args.index);
+    staged("saving the index", |watch| index.save_watched(file, watch))?;
+    let (probes, beam) = match index.details() {
+        Details::Ivf(_) => (Some(setting), None),
+        Details::Graph(_) => (None, Some(setting)),
     };
-    if !known.is_empty() && known.lines().next() != Some(DISPATCH_HEADER) {
-        return Err(Failure::Message(format!("{}: not a dispatch table: expected {DISPATCH_HEADER}", path.display())));
-    }
-    Ok(known)
-}
-
-/// Writes a table with `lines` for the device `product`, and the lines of `known` for other devices.
-fn write(path: &Path, known: &str, product: &str, lines: &[String]) -> Outcome {
-    let others = known.lines().skip(1).filter(|line| line.split(',').next() != Some(product));
-    let mut text = String::from(DISPATCH_HEADER);
-    for line in others.chain(lines.iter().map(String::as_str)) {
-        text.push('\n');
-        text.push_str(line);
-    }
-    text.push('\n');
-    Ok(warpann::io::write_file(path, text.as_bytes())?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The object of a machine with a GPU.
-    #[test]
-    fn the_report_follows_the_schema() {
-        let shape = Tuned {
-            rows: 1,
-            columns: 16_000,
-            k: 10,
-            method: "warp".into(),
-            method_without_warp: "threshold".into(),
-            read_milliseconds: 0.5,
-            milliseconds: vec![("warp".into(), 0.75), ("threshold".into(), 1.0)],
-        };
-        let report = Report { device: "a GPU".into(), shapes: vec![shape] };
-        let text = Out::new(true, Some("bench select".into())).pretty(&report).unwrap();
-        crate::schema::check(&serde_json::from_str(&text).unwrap());
-    }
+    Ok(Report {
+        device: index.devices(),
+        index: index.description(),
+        queries: queries.len() / index.dim(),
+        k: args.k,
+        recall: args.target_recall,
+        reached,
+        probes,
+        beam,
+        load_seconds,
+        tune_seconds,
+        save_seconds: start.elapsed().as_secs_f64(),
+        file: file.display().to_string(),
+    })
 }

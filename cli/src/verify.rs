@@ -28,7 +28,7 @@ pub struct Args {
     /// All results must equal, to the bit, the definition of the results: all distances, sorted.
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Instead of random cases: this number of searches of three small indexes (exact, IVF-Flat, IVF-PQ) on the device, in turn and from
+    /// Instead of random cases: this number of searches of four small indexes (exact, IVF-Flat, IVF-PQ, graph) on the device, in turn and from
     /// several threads. Each result must equal, to the bit, that of the CPU.
     #[arg(long, conflicts_with = "cases")]
     repeat: Option<u64>,

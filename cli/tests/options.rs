@@ -349,7 +349,7 @@ fn options_that_do_not_fit_are_refused_by_name() {
         ("--radius", "--radius 3"),
     ] {
         let message = files.failure(1, &format!("{exact} {line}"));
-        assert!(message.contains(&format!("{option} needs --index: inverted files support it")), "{message}");
+        assert!(message.contains(&format!("{option} needs --index: indexes support it")), "{message}");
     }
     for (line, expected) in [
         (format!("{SEARCH} --filter @cut.npy"), "cut.npy: truncated"),

@@ -331,7 +331,7 @@ fn verify_repeats_searches() {
         let report = json(&args);
         assert_eq!(report["passed"], true, "{report}");
         assert_eq!((report["searches"].to_string(), report["threads"].as_u64()), (searches.clone(), Some(3)));
-        assert_eq!(report["kinds"].as_array().unwrap().len(), 3);
+        assert_eq!(report["kinds"].as_array().unwrap().len(), 4);
     }
     let (code, stdout, _) = warpann(&["verify", "--repeat", "10", "--device", "cpu"]);
     assert!(code == 0 && stdout.lines().last().unwrap().contains("10 in"), "{stdout}");

@@ -27,8 +27,10 @@ const OTHERS: [(&str, &str); 9] = [
 ];
 
 /// Lines that depend on the machine: only their first word is compared.
-const OF_THE_MACHINE: [&str; 13] =
-    ["device", "load", "build", "train", "add", "save", "open", "search", "cpu", "simd", "gpu", "features", "convert"];
+const OF_THE_MACHINE: [&str; 14] = [
+    "device", "load", "build", "train", "add", "tune", "save", "open", "search", "cpu", "simd", "gpu", "features",
+    "convert",
+];
 
 /// The part of a line that is the same on every machine.
 fn stable(line: &str) -> String {

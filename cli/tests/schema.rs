@@ -32,6 +32,18 @@ const LINES: &[&str] = &[
     "remove --index @more.ivf --ids @added.npy",
     "build --device cpu --base @query.npy --train @base.fbin --ids @added.npy --lists 4 --iterations 2 --out @other.ivf",
     "merge --index @more.ivf @other.ivf --out @both.ivf",
+    "build --device cpu --kind graph --degree 8 --exact-ratio 0 --base @base.fbin --out @x.graph",
+    "build --device cpu --kind graph --base @query.npy --ids @added.npy --out @other.graph",
+    "build --device cpu --kind graph --edges @edges.npy --base @query.npy --out @given.graph",
+    "info --index @x.graph",
+    "search --device cpu --index @x.graph --query @query.npy --k 2 --gt @gt.npy --show 2 --beam 20 --filter @gt.npy --within 900",
+    "search --device cpu --index @x.graph --query @query.npy --radius 9 --exclude @gt.npy --show 2 --out @r.csv",
+    "add --device cpu --index @x.graph --base @query.npy --out @more.graph",
+    "remove --index @more.graph --ids @added.npy",
+    "merge --index @more.graph @other.graph --out @both.graph",
+    "tune --device cpu --index @x.graph --query @query.npy --k 2 --target-recall 0.5",
+    "tune --device cpu --index @x.ivf --query @query.npy --k 2 --target-recall 0.5 --out @tuned.ivf",
+    "knn-graph --device cpu --base @base.fbin --k 3 --index @x.graph --beam 30 --out @i.ibin",
     "convert --in @base.fbin --element f16 --out @half.npy",
     "convert --in @gt.npy --out @gt.ivecs",
     "shifted --device cpu --base @base.fbin --query @query.npy --k 2 --exact-sample 4 --show 2",
@@ -66,6 +78,7 @@ fn files() -> tempfile::TempDir {
     io::write_vectors(folder.path().join("query.npy"), &values[..16], 4).unwrap();
     io::write_ids(folder.path().join("gt.npy"), &[0, 1, 1, 2, 2, 3, 3, 4], 2).unwrap();
     io::write_ids(folder.path().join("added.npy"), &[60, 61, 62, 63], 1).unwrap();
+    io::write_ids(folder.path().join("edges.npy"), &[1, 2, 3, 0, 0, 2, 3, 1, 0, 1, 3, 2, 0, 1, 2, 3], 4).unwrap();
     folder
 }
 
@@ -126,6 +139,9 @@ fn a_failure_is_one_object_with_its_kind() {
         ("info --index @none.ivf", "io"),
         ("build --device cpu --base @base.fbin --lists 4 --out @no/x.ivf", "io"),
         ("build --device cpu --base @base.fbin --lists 4 --bits 4 --out @x.ivf", "invalid_input"),
+        ("build --device cpu --base @base.fbin --degree 9 --out @x.ivf", "other_kind"),
+        ("build --device cpu --kind graph --base @base.fbin --degree 3 --out @x.graph", "bad_degree"),
+        ("tune --device cpu --index @none.ivf --query @query.npy --target-recall 0.5", "io"),
         ("build --device cpu --base @base.fbin --lists 400 --out @x.ivf", "too_few_training_vectors"),
         ("search --device cpu --base @base.fbin --query @query.npy --k 0", "zero_k"),
         ("search --device cpu --base @base.txt --query @query.npy", "unknown_extension"),
@@ -255,8 +271,9 @@ fn a_field_that_the_schema_lacks_is_refused() {
     let mut all = Vec::new();
     properties(&schema["$defs"]["search"], "/$defs/search", &mut all);
     // All fields but those of an index and of its options.
-    let printed =
-        |name: &str| !["index", "probes", "filtered", "candidates", "within", "lists", "exact_queries"].contains(&name);
+    let printed = |name: &str| {
+        !["index", "probes", "filtered", "candidates", "within", "lists", "beam", "exact_queries"].contains(&name)
+    };
     all.retain(|(_, name)| printed(name));
     assert_eq!(all.len(), 21, "{all:?}");
     for (at, name) in all {

@@ -129,7 +129,7 @@ fn long_commands_show_step_and_time_on_a_terminal_only() {
     let (base, query) = (format!("{SAMPLE}/sample_base.bvecs"), format!("{SAMPLE}/sample_query.bvecs"));
     let points = path("points.fbin");
     warpann::io::write_vectors(&points, &(0..60).map(|i| i as f32).collect::<Vec<_>>(), 3).unwrap();
-    let (index, graph, out) = (path("x.ivf"), path("g.ibin"), path("c.npy"));
+    let (index, graph, out, walks) = (path("x.ivf"), path("g.ibin"), path("c.npy"), path("x.graph"));
     let (more, less, all, part, ids) =
         (path("more.ivf"), path("less.ivf"), path("all.ivf"), path("part.ivf"), path("ids.npy"));
     warpann::io::write_ids(&ids, &(0..200).collect::<Vec<u64>>(), 1).unwrap();
@@ -165,6 +165,11 @@ fn long_commands_show_step_and_time_on_a_terminal_only() {
         (format!("add --index {index} --base {query} --out {more}"), &["reading", "opening", "adding", "saving"]),
         (format!("remove --index {more} --ids {ids} --out {less}"), &["reading", "opening", "removing", "saving"]),
         (format!("merge --index {less} {part} --out {all}"), &["opening", "merging", "of 1 indexes", "saving"]),
+        (
+            format!("build --base {query} --kind graph --exact-ratio 0 --out {walks}"),
+            &["adding 200 vectors", ", searching", ", linking", "saving"],
+        ),
+        (format!("tune --index {walks} --query {query} --target-recall 0.5"), &["opening", "searching", "saving"]),
         (format!("convert --in {base} --out {less}.npy"), &["reading", "converting"]),
         (format!("convert --in {ids} --out {less}.ibin"), &["reading", "writing"]),
         (

@@ -119,6 +119,9 @@ pub enum Error {
         /// Name of the method that was called.
         call: &'static str,
     },
+    /// The [`Watch`](crate::Watch) of the call cancelled it. Nothing has changed.
+    #[error("the call was cancelled")]
+    Cancelled,
     /// A call of `train` on an index that holds vectors. Training would change the list of each vector.
     #[error("the index holds {len} vectors; it can only be trained while empty")]
     NotEmpty {
@@ -226,7 +229,7 @@ pub enum Error {
     /// The number of edges of a vector in a graph is not supported.
     #[error("degree {degree}; a graph has {least} to {most} edges for each vector")]
     BadDegree {
-        /// Number of edges that the call set.
+        /// Number of edges that the call or the graph has for each node.
         degree: usize,
         /// Smallest number of edges that a graph index may have for each node.
         least: usize,
@@ -702,6 +705,7 @@ impl Error {
             Error::ZeroClusters { .. } => "zero_clusters",
             Error::NotTrained { .. } => "not_trained",
             Error::NotEmpty { .. } => "not_empty",
+            Error::Cancelled => "cancelled",
             Error::TooFewTrainingVectors { .. } => "too_few_training_vectors",
             Error::NotDivisible { .. } => "not_divisible",
             Error::BadCodeBits { .. } => "bad_code_bits",

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{
     Bitset, Element, FlatIndex, IvfIndex, Metric, Neighbors, Placement, RangeNeighbors, Result, SearchOptions,
-    SearchStatistics,
+    SearchStatistics, Watch,
 };
 
 /// The methods that every index has, with the same meaning, for code that works with any of them.
@@ -58,6 +58,11 @@ pub trait Index<T: Element>: Send + Sync + Sized {
     /// # Errors
     /// As [`FlatIndex::add_with_ids`], [`IvfIndex::add_with_ids`].
     fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()>;
+    /// Adds vectors, with ids of the caller's or with ids that count up, and reports its progress to a watch, which can cancel it.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add) and [`add_with_ids`](Self::add_with_ids); [`Error::Cancelled`](crate::Error::Cancelled).
+    fn add_watched(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()>;
     /// Adds vectors, and replaces those whose ids the index has. Returns the number of replaced vectors.
     ///
     /// # Errors
@@ -121,6 +126,11 @@ pub trait Index<T: Element>: Send + Sync + Sized {
     /// # Errors
     /// As [`FlatIndex::save`], [`IvfIndex::save`].
     fn save(&self, path: impl AsRef<Path>) -> Result<()>;
+    /// Writes the index to a file, and reports its progress to a watch, which can cancel it. Then the old file stays.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); [`Error::Cancelled`](crate::Error::Cancelled).
+    fn save_watched(&self, path: impl AsRef<Path>, watch: &Watch<'_>) -> Result<()>;
     /// Loads an index from a file.
     ///
     /// # Errors
@@ -165,6 +175,14 @@ macro_rules! index {
             }
             fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> $crate::Result<()> {
                 self.add_with_ids(rows, ids)
+            }
+            fn add_watched(
+                &mut self,
+                rows: &[T],
+                ids: Option<&[u64]>,
+                watch: &$crate::Watch<'_>,
+            ) -> $crate::Result<()> {
+                self.add_watched(rows, ids, watch)
             }
             fn upsert(&mut self, rows: &[T], ids: &[u64]) -> $crate::Result<usize> {
                 self.upsert(rows, ids)
@@ -216,6 +234,9 @@ macro_rules! index {
             }
             fn save(&self, path: impl AsRef<std::path::Path>) -> $crate::Result<()> {
                 self.save(path)
+            }
+            fn save_watched(&self, path: impl AsRef<std::path::Path>, watch: &$crate::Watch<'_>) -> $crate::Result<()> {
+                self.save_watched(path, watch)
             }
             fn load(
                 path: impl AsRef<std::path::Path>,

@@ -101,6 +101,9 @@ mod validate;
 mod vectors;
 mod versions;
 pub mod views;
+mod watch;
+#[cfg(test)]
+mod watch_tests;
 
 pub use bitset::Bitset;
 /// The driver interface whose streams and addresses [`select::device`] takes, in the version that this library uses.
@@ -123,3 +126,4 @@ pub use search_statistics::SearchStatistics;
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};
 pub use threads::allow_threads;
 pub use versions::{IndexReader, IndexWriter};
+pub use watch::{Progress, Stage, Watch};

@@ -22,7 +22,7 @@ use warpann::kmeans::{Clustering, KMeans};
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
 use warpann::select::{Best, Rows, select_k};
 use warpann::sort::sort_pairs;
-use warpann::{Device, Error, Filter, FlatIndex, IvfIndex, Metric, Neighbors, Placement, ShiftedIndex, io};
+use warpann::{Device, Error, Filter, FlatIndex, IvfIndex, Metric, Neighbors, Placement, ShiftedIndex, Watch, io};
 
 use crate::data::Random;
 use crate::runner::Outcome;
@@ -416,7 +416,7 @@ fn knn_graph_files(device: Device) -> Result<Make, Error> {
         Ok(Box::new(move || {
             let (out, distances) = (folder.path("ibin"), folder.path("fbin"));
             let graph = KnnGraph::new(6).batch(size(device, 200, 20));
-            graph.write(&index, &base, &out, Some(Path::new(&distances)), &mut |_| ())?;
+            graph.write(&index, &base, &out, Some(Path::new(&distances)), &Watch::none())?;
             let found = io::read_vectors(&distances)?;
             let nodes = Graph::read(&out)?;
             let nodes = nodes.neighbours().iter().map(|&node| u64::from(node));

@@ -1,5 +1,7 @@
 //! Clustering: against the definition, by its properties, and with the bits that the CPU gives.
 
+use std::ops::ControlFlow;
+
 use half::{bf16, f16};
 use warpann::kmeans::{Clustering, KMeans, Start};
 use warpann::{Device, ElementType, Error, Metric};
@@ -93,7 +95,10 @@ fn by_the_definition<T: Component>(device: Device) -> Outcome {
                     .device(device);
                 let mut split = 0;
                 let found = settings
-                    .train_watched(&rows, dim, weighted.then_some(weights.as_slice()), &mut |p| split += p.split)
+                    .train_watched(&rows, dim, weighted.then_some(weights.as_slice()), &mut |p| {
+                        split += p.split;
+                        ControlFlow::Continue(())
+                    })
                     .map_err(text)?;
                 if split > 0 {
                     // Splitting is beyond the plain algorithm. Of the shapes above only those with many equal points meet it.
@@ -151,7 +156,13 @@ fn compare<T: Component>(
     dim: usize,
     weights: Option<&[f32]>,
 ) -> Result<Clustering, String> {
-    let train = |device| settings.clone().device(device).train_watched(rows, dim, weights, &mut |_| {}).map_err(text);
+    let train = |device| {
+        settings
+            .clone()
+            .device(device)
+            .train_watched(rows, dim, weights, &mut |_| ControlFlow::Continue(()))
+            .map_err(text)
+    };
     let found = train(device)?;
     same(case, &train(Device::Cpu)?, &found)?;
     Ok(found)
@@ -278,7 +289,12 @@ fn objective_falls(device: Device) -> Outcome {
             .points_per_centroid(None)
             .labels(true)
             .device(device);
-        let found = settings.train_watched(&rows, dim, None, &mut |p| split.push(p.split)).map_err(text)?;
+        let found = settings
+            .train_watched(&rows, dim, None, &mut |p| {
+                split.push(p.split);
+                ControlFlow::Continue(())
+            })
+            .map_err(text)?;
         for (at, pair) in found.objectives.windows(2).enumerate() {
             // A split moves centroids by a thousandth; f32 centroids are means within 2^-24 of their size.
             require(split[at] > 0 || pair[1] <= pair[0] + energy * 1e-12, || {
@@ -323,7 +339,10 @@ fn balance_holds(device: Device) -> Outcome {
         let settings = plain.clone().balanced(Some(bound)).points_per_centroid(sampled);
         let mut worst: f64 = 0.0;
         let found = settings
-            .train_watched(&rows, dim, None, &mut |p| worst = worst.max(f64::from(p.largest) / p.mean))
+            .train_watched(&rows, dim, None, &mut |p| {
+                worst = worst.max(f64::from(p.largest) / p.mean);
+                ControlFlow::Continue(())
+            })
             .map_err(text)?;
         let most = (bound * points as f64 / clusters as f64).ceil() as usize;
         require(largest(&unbound) > most, || format!("bound {bound} bounds nothing: {:?}", unbound.sizes))?;
@@ -397,7 +416,14 @@ fn empty_clusters_are_split(device: Device) -> Outcome {
         .labels(true)
         .points_per_centroid(None);
     let mut split = Vec::new();
-    settings.clone().device(device).train_watched(&rows, dim, None, &mut |p| split.push(p.split)).map_err(text)?;
+    settings
+        .clone()
+        .device(device)
+        .train_watched(&rows, dim, None, &mut |p| {
+            split.push(p.split);
+            ControlFlow::Continue(())
+        })
+        .map_err(text)?;
     require(split[0] == clusters - 1, || format!("splits {split:?}"))?;
     let found = compare("splits", &settings, device, &rows, dim, None)?;
     require(found.sizes.iter().all(|&size| size > 0), || format!("sizes {:?}", found.sizes))

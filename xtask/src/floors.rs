@@ -66,6 +66,7 @@ const HOST: [Room; 21] = [
             "random",
             "simd",
             "vectors",
+            "watch",
         ],
     },
     room(&["views"]),

@@ -6,16 +6,17 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::io::Vectors;
-use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions, recall};
+use warpann::ivf::{IvfIndex, SearchOptions, recall};
 use warpann::{Element, Error, FlatIndex, Metric, NONE};
 
 use super::chart::{Axis, Measured, Picture, Point};
 use super::{check_outputs, named, write_json};
-use crate::index::{BATCH, Place, Recipe, Summary, open};
+use crate::index::{IndexFile, IvfKind, Place, Recipe, Summary, open, parse_ivf_kind};
 use crate::progress::{Step, spinning};
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::{Stdout, parse_index};
+use crate::tune::share;
 use crate::vectors::{Access, exactly, with_element};
 
 /// The ranks for which recall is reported, in addition to k.
@@ -43,6 +44,10 @@ pub struct Args {
     /// True neighbours: ivecs, ibin, npy or big-ann ground truth. Unless given, an exact search among --base finds them.
     #[arg(long, value_name = "FILE", required_unless_present = "base")]
     gt: Option<PathBuf>,
+    /// Kind of inverted file, which says what it keeps of each vector: its components (ivf-flat), its components as half-precision numbers
+    /// (ivf-f16), a byte for each component (ivf-sq8), or the code of a product quantizer (ivf-pq).
+    #[arg(long, value_parser = parse_ivf_kind, default_value = "ivf-flat")]
+    kind: IvfKind,
     #[command(flatten)]
     recipe: Recipe,
     #[command(flatten)]
@@ -87,13 +92,6 @@ impl Args {
 
 fn batch(text: &str) -> Result<usize, String> {
     if text == "all" { Ok(usize::MAX) } else { positive(text) }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err("must be above 0 and at most 1".into()),
-    }
 }
 
 /// One line of the table.
@@ -174,7 +172,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let base = args.base.as_ref().map(read).transpose()?;
     let queries = read(&args.query)?;
     let (element, dim) = match (&args.index, &base) {
-        (Some(index), _) => IndexInfo::read(index).map(|info| (info.element, info.dim))?,
+        (Some(index), _) => IndexFile::read_ivf(index, "bench ivf").map(|info| (info.element, info.dim))?,
         (None, Some(base)) => (base.element(), base.dim()),
         // The command line requires one of them.
         (None, None) => return Ok(()),
@@ -199,7 +197,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
     let probes = exactly::<T>(queries, &args.query)?;
     let (mut index, train_seconds, add_seconds) = match (&args.index, &rows) {
         (Some(path), _) => {
-            let index = open::<T>(path, args.place.device.clone(), args.place.memory_budget, args.access)?;
+            let index = open::<T, IvfIndex<T>>(path, args.place.device.clone(), args.place.memory_budget, args.access)?;
             (index, None, None)
         }
         (None, Some(rows)) => {
@@ -216,7 +214,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
                 Some((train, path)) => Some(exactly::<T>(train, path)?),
                 None => None,
             };
-            let built = args.recipe.build::<T>(&args.place, dim, rows, None, train.as_deref(), BATCH)?;
+            let built = args.recipe.build::<T>(args.kind, &args.place, (dim, rows), None, train.as_deref(), None)?;
             (built.index, Some(built.train_seconds), Some(built.add_seconds))
         }
         (None, None) => return Ok(()),

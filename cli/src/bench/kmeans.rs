@@ -1,5 +1,6 @@
 //! `warpann bench kmeans`: seconds and objective, iteration by iteration.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -86,6 +87,7 @@ fn measure<T: Element>(args: &Args, base: &io::Vectors, out: &Out) -> Outcome {
                 imbalance: f64::from(progress.largest) / progress.mean,
                 seconds: start.elapsed().as_secs_f64(),
             });
+            ControlFlow::Continue(())
         })?;
         (device, centroids) = (found.device.to_string(), found.clusters());
         Ok(())

@@ -109,7 +109,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "cuda")]
     if let Some(index) = resident_gpu(device)? {
         if tune {
-            return crate::tune::tune(index, repeat, args.out.as_deref(), out);
+            return super::tune::tune(index, repeat, args.out.as_deref(), out);
         }
         return select_resident(args, index, out);
     }

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use warpann::graph::KnnIndex;
 use warpann::io::Vectors;
 use warpann::ivf::{Bitset, IvfIndex, Refiner};
-use warpann::{Element, Error, NONE};
+use warpann::{Element, Error, Index, NONE};
 
+use crate::index::Stored;
 use crate::progress::spinning;
 use crate::report::{Failure, Outcome, complain, positive};
 use crate::vectors::{Access, exactly};
@@ -22,11 +22,11 @@ pub struct IndexOptions {
     /// With --index: find only vectors whose ids are not in this file, in any of the same formats.
     #[arg(long, value_name = "FILE", group = "accepted")]
     exclude: Option<PathBuf>,
-    /// With --filter or --exclude: read exactly --probes lists for each query. Otherwise a search reads as many more as it needs for the
+    /// With --filter or --exclude, and an inverted file: read exactly --probes lists for each query. Otherwise a search reads as many more as it needs for the
     /// recall of a search without filter and for k results.
     #[arg(long, requires = "accepted")]
     pub no_widen: bool,
-    /// With --index: find more candidates in the index, and order them by their distances from the original vectors in this file: fvecs,
+    /// With --index and an inverted file: find more candidates in the index, and order them by their distances from the original vectors in this file: fvecs,
     /// bvecs, fbin, u8bin, i8bin or npy. The k best are the results.
     #[arg(long, value_name = "FILE")]
     refine: Option<PathBuf>,
@@ -75,6 +75,12 @@ impl IndexOptions {
         }
     }
 
+    /// The first of the given options that only inverted files have.
+    pub fn of_ivf(&self) -> Option<&'static str> {
+        let given = [(self.no_widen, "--no-widen"), (self.refine.is_some(), "--refine")];
+        given.into_iter().find_map(|(given, option)| given.then_some(option))
+    }
+
     /// The files that the options name.
     pub fn inputs(&self) -> impl Iterator<Item = &Path> {
         let files = [&self.filter, &self.exclude, &self.refine, &self.refine_ids];
@@ -114,7 +120,7 @@ pub struct Filter<'a> {
 
 impl Filter<'_> {
     /// The filter for the ids of an index. Prints a note if the index does not hold some ids of a list.
-    pub fn bits<T: Element>(&self, index: &IvfIndex<T>) -> Bitset {
+    pub fn bits<T: Element>(&self, index: &impl Index<T>) -> Bitset {
         let mut found = 0;
         let bits = index.filter(|id| {
             let named = self.named.contains(id);

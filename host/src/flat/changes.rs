@@ -10,10 +10,13 @@ use crate::random::gather;
 use crate::shared::own;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, VectorSliceMut};
-use crate::{Element, Error, Input, NONE, Placement, Result, host_memory};
+use crate::{Element, Error, Input, NONE, Placement, Result, Stage, Watch, host_memory};
 
 /// Removed vectors leave their rows behind until there is one such row for this many others.
 const ROWS_A_REMOVED_ONE: usize = 4;
+
+/// Number of vectors that are appended between two calls of a watch.
+const WATCHED_ROWS: usize = 1 << 15;
 
 /// A row of an index that is arranged anew.
 #[derive(Clone, Copy)]
@@ -31,12 +34,25 @@ impl<T: Element> FlatIndex<T> {
     /// # Errors
     /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] if there are not enough ids above the greatest one.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
+        self.add_watched(rows, None, &Watch::none())
+    }
+
+    /// As [`add`](Self::add), or as [`add_with_ids`](Self::add_with_ids) if there are ids, with a [`Watch`].
+    ///
+    /// # Errors
+    /// As the call without a watch; [`Error::Cancelled`]. The index is then as it was.
+    pub fn add_watched(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+        if let Some(ids) = ids {
+            self.check_new(rows, ids)?;
+            self.check_unknown(ids)?;
+            return self.insert(rows, ids, watch);
+        }
         let count = check_vectors(rows, self.dim(), Input::Base)?;
         let first = self.rows.next();
         let Some(end) = first.checked_add(count as u64) else { return Err(Error::ReservedId) };
         let mut ids = host_memory::with_room(count)?;
         ids.extend(first..end);
-        self.append(rows, &ids)
+        self.append(rows, &ids, watch)
     }
 
     /// Adds the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. O(rows · dim) if the ids lie
@@ -48,9 +64,7 @@ impl<T: Element> FlatIndex<T> {
     /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first bad component (row within `rows`), [`Error::TooManyRows`],
     /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.check_new(rows, ids)?;
-        self.check_unknown(ids)?;
-        self.insert(rows, ids)
+        self.add_watched(rows, Some(ids), &Watch::none())
     }
 
     /// Fails with [`Error::DuplicateId`] if the index has one of these ids.
@@ -72,11 +86,11 @@ impl<T: Element> FlatIndex<T> {
         let ids_of = |places: &[usize]| places.iter().map(|&at| ids[at]).collect::<Vec<u64>>();
         let new_ids = ids_of(&new);
         if known.is_empty() {
-            self.insert(rows, &new_ids)?;
+            self.insert(rows, &new_ids, &Watch::none())?;
             return Ok(0);
         }
         // The insertion comes first: it can be undone without memory.
-        self.insert(&gather(rows, self.dim(), &new)?, &new_ids)?;
+        self.insert(&gather(rows, self.dim(), &new)?, &new_ids, &Watch::none())?;
         let mut places: Vec<(usize, usize)> =
             known.iter().filter_map(|&at| Some((self.rows.find(ids[at])?, at))).collect();
         places.sort_unstable();
@@ -154,7 +168,7 @@ impl<T: Element> FlatIndex<T> {
         }
         let ids = other.rows.all()?;
         self.check_unknown(&ids)?;
-        self.append_or_arrange(&other.all_rows()?, &ids)
+        self.append_or_arrange(&other.all_rows()?, &ids, &Watch::none())
     }
 
     /// Moves the vectors together that are left after removals, so that their memory is free. [`remove`](Self::remove) does so by itself
@@ -186,7 +200,7 @@ impl<T: Element> FlatIndex<T> {
         let rows = self.rows.compacted()?;
         let sources: Vec<Source> = self.rows.live_rows().map(Source::Row).collect();
         let mut moved = self.builder.clone().device(device).build()?;
-        moved.take(self, &sources, &[])?;
+        moved.take(self, &sources, &[], &Watch::none())?;
         moved.rows = Arc::new(rows);
         *self = moved;
         Ok(())
@@ -207,7 +221,7 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// Adds checked vectors whose ids are new, in any order.
-    fn insert(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+    fn insert(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
         let (rows, ids) = if ids.is_sorted() {
             (Cow::Borrowed(rows), Cow::Borrowed(ids))
         } else {
@@ -216,19 +230,19 @@ impl<T: Element> FlatIndex<T> {
             let sorted: Vec<u64> = order.iter().map(|&at| ids[at]).collect();
             (Cow::Owned(gather(rows, self.dim(), &order)?), Cow::Owned(sorted))
         };
-        self.append_or_arrange(&rows, &ids)
+        self.append_or_arrange(&rows, &ids, watch)
     }
 
     /// Adds checked vectors whose ids are new and ascending.
-    fn append_or_arrange(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+    fn append_or_arrange(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
         match self.rows.room(ids) {
-            Room::AtTheEnd => self.append(rows, ids),
+            Room::AtTheEnd => self.append(rows, ids, watch),
             Room::InRows => {
                 let next = self.rows.next();
                 let (old, new) = ids.split_at(ids.partition_point(|&id| id < next));
                 // What an error must bring back, if there are vectors to append.
                 let before = (!new.is_empty()).then(|| Arc::clone(&self.rows));
-                self.append(&rows[old.len() * self.dim()..], new)?;
+                self.append(&rows[old.len() * self.dim()..], new, watch)?;
                 let places: Vec<(usize, usize)> = self.rows.old_rows(old).into_iter().zip(0..).collect();
                 if let Err(error) = self.own_rows().map(|_| ()).and_then(|()| self.replace(rows, &places)) {
                     if let Some(before) = before {
@@ -244,7 +258,7 @@ impl<T: Element> FlatIndex<T> {
                 let sources = self.merged(ids);
                 let mut arranged = self.builder.clone().build()?;
                 arranged.check_room(sources.len())?;
-                arranged.take(self, &sources, rows)?;
+                arranged.take(self, &sources, rows, watch)?;
                 let id = |source: &Source| match *source {
                     Source::Row(row) => self.rows.id(row),
                     Source::New(at) => ids[at],
@@ -272,11 +286,14 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// Appends rows of `from` and new vectors to this index's back end, in pieces.
-    fn take(&mut self, from: &FlatIndex<T>, sources: &[Source], new: &[T]) -> Result<()> {
+    fn take(&mut self, from: &FlatIndex<T>, sources: &[Source], new: &[T], watch: &Watch<'_>) -> Result<()> {
         let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
-        for sources in sources.chunks(piece) {
-            let (rows, dim) = (from.fetch(sources, new)?, self.dim());
+        let mut taken = 0;
+        for piece in sources.chunks(piece) {
+            let (rows, dim) = (from.fetch(piece, new)?, self.dim());
             self.own_backend(0)?.add(VectorSlice::of(&rows, dim))?;
+            taken += piece.len();
+            watch.report(Stage::Adding, taken, sources.len())?;
         }
         Ok(())
     }
@@ -316,7 +333,7 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// Appends checked vectors whose ids are new, ascending and above all others.
-    fn append(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+    fn append(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
@@ -326,8 +343,20 @@ impl<T: Element> FlatIndex<T> {
         }
         self.own_rows()?.reserve(ids)?;
         self.version = Version::new();
-        let rows = VectorSlice::of(rows, self.dim());
-        self.own_backend(ids.len())?.add(rows)?;
+        let (dim, before) = (self.dim(), self.rows.rows());
+        let backend = self.own_backend(ids.len())?;
+        let mut pieces = if watch.is_some() { rows.chunks(WATCHED_ROWS * dim) } else { rows.chunks(rows.len()) };
+        let mut added = 0;
+        watch.report(Stage::Adding, added, ids.len())?;
+        let appended = pieces.try_for_each(|piece| {
+            backend.add(VectorSlice::of(piece, dim))?;
+            added += piece.len() / dim;
+            watch.report(Stage::Adding, added, ids.len())
+        });
+        if let Err(error) = appended {
+            backend.truncate(before);
+            return Err(error);
+        }
         self.own_rows()?.append(ids);
         Ok(())
     }

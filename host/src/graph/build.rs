@@ -9,7 +9,7 @@ use super::{Graph, check_rows};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::meanwhile;
 use crate::validate::MAX_ROWS;
-use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result};
+use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result, Stage, Watch};
 
 /// Number of rows of the first batch. Each next batch is twice as large as long as batches take less than [`BATCH_TIME`].
 const FIRST_BATCH: usize = 4096;
@@ -18,7 +18,7 @@ const BATCH_TIME: Duration = Duration::from_secs(1);
 /// Memory for the results of one batch.
 const BATCH_BYTES: usize = 256 << 20;
 
-/// An index with which a k-NN graph can be made: [`FlatIndex`], which makes an exact graph, or [`IvfIndex`].
+/// An index with which a k-NN graph can be made: [`FlatIndex`], which makes an exact graph, [`IvfIndex`] or [`GraphIndex`](crate::GraphIndex).
 pub trait KnnIndex<T: Element>: Sync {
     /// Number of vectors in the index.
     fn len(&self) -> usize;
@@ -65,7 +65,7 @@ impl<T: Element> KnnIndex<T> for FlatIndex<T> {
     }
 
     fn greatest_id(&self) -> Option<u64> {
-        (FlatIndex::len(self) as u64).checked_sub(1)
+        self.row_ids().last()
     }
 
     fn nearest(&self, queries: &[T], k: usize) -> Result<Neighbors> {
@@ -104,17 +104,6 @@ impl<T: Element> KnnIndex<T> for IvfIndex<T> {
     }
 }
 
-/// The progress of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub struct Progress {
-    /// Number of rows whose neighbours are written, including those of an interrupted run.
-    pub done: usize,
-    /// Number of rows of the graph.
-    pub rows: usize,
-}
-
 /// The settings for making a k-NN graph. See the [module](super).
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -151,23 +140,37 @@ impl KnnGraph {
     /// [`Error::ZeroK`], [`Error::RaggedVectors`]; [`Error::WrongBase`] if the index holds another number of vectors;
     /// [`Error::IdsAreNotRows`]; [`Error::ResultTooLarge`]; and the errors of the index's search.
     pub fn run<T: Element>(&self, index: &impl KnnIndex<T>, base: &[T]) -> Result<(Graph, Vec<f32>)> {
+        self.run_watched(index, base, &Watch::none())
+    }
+
+    /// As [`run`](Self::run), with a [`Watch`], which is called before the first batch and after each.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); [`Error::Cancelled`].
+    pub fn run_watched<T: Element>(
+        &self,
+        index: &impl KnnIndex<T>,
+        base: &[T],
+        watch: &Watch<'_>,
+    ) -> Result<(Graph, Vec<f32>)> {
         let rows = self.check(index, base)?;
         let (mut neighbours, mut distances): (Vec<u32>, Vec<f32>) = (Vec::new(), Vec::new());
         let slots = rows
             .checked_mul(self.k)
             .filter(|&slots| neighbours.try_reserve_exact(slots).is_ok() && distances.try_reserve_exact(slots).is_ok());
         slots.ok_or(Error::ResultTooLarge { queries: rows, k: self.k })?;
-        self.batches(index, base, 0, |_, ids, found| {
+        watch.report(Stage::Searching, 0, rows)?;
+        self.batches(index, base, 0, |batch, ids, found| {
             neighbours.extend_from_slice(ids);
             distances.extend_from_slice(found);
-            Ok(())
+            watch.report(Stage::Searching, batch.end, rows)
         })?;
         Ok((Graph::of_rows(neighbours, self.k), distances))
     }
 
     /// Makes the graph as [`run`](Self::run) does and writes it to files: ids to `out` (`ibin` or `npy`, u32) and, if it is given,
-    /// distances to `distances` (`fbin` or `npy`). Both files get their names when they are complete. `watch` is called with the progress
-    /// before the first batch and after each. Returns the number of rows that were taken over from an interrupted run.
+    /// distances to `distances` (`fbin` or `npy`). Both files get their names when they are complete. `watch` is called before the first
+    /// batch and after each, and counts the rows of an interrupted run as done. Returns the number of rows that were taken over from an interrupted run.
     ///
     /// # Interrupted runs
     /// Finished rows stand in a file named `out` with `.part` appended (the same for `distances`). A journal, `out` with `.journal`
@@ -180,7 +183,7 @@ impl KnnGraph {
     /// run finishes without a search.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::OtherRun`] if the journal belongs to another run;
+    /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::Cancelled`], after which the same call resumes the run; [`Error::OtherRun`] if the journal belongs to another run;
     /// [`Error::BadFile`] if the file is not a journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the files, of the
     /// kind `NotFound` if they were removed or replaced during the run.
     pub fn write<T: Element>(
@@ -189,18 +192,17 @@ impl KnnGraph {
         base: &[T],
         out: impl AsRef<Path>,
         distances: Option<&Path>,
-        watch: &mut (dyn FnMut(Progress) + Send),
+        watch: &Watch<'_>,
     ) -> Result<usize> {
         Self::check_paths(&out, distances)?;
         let rows = self.check(index, base)?;
         let recipe = Recipe::new(index, base, rows, self.k)?;
         let mut files = Files::open(&recipe, out.as_ref(), distances, self.restart)?;
         let resumed = files.rows();
-        watch(Progress { done: resumed, rows });
+        watch.report(Stage::Searching, resumed, rows)?;
         self.batches(index, base, resumed, |batch, ids, found| {
             files.keep(batch.end, ids, found)?;
-            watch(Progress { done: batch.end, rows });
-            Ok(())
+            watch.report(Stage::Searching, batch.end, rows)
         })?;
         files.finish()?;
         Ok(resumed)

@@ -50,7 +50,7 @@ use std::path::Path as FilePath;
 
 use rayon::prelude::*;
 
-pub use self::build::{KnnGraph, KnnIndex, Progress};
+pub use self::build::{KnnGraph, KnnIndex};
 pub use self::components::Components;
 pub use self::path::Path;
 use crate::error::{Error, FileDefect, Result};

@@ -1,4 +1,5 @@
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::io::IdMatrix;
 use crate::ivf::Encoding;
-use crate::{Device, FlatIndex, Input, IvfIndex, Metric, Neighbors};
+use crate::{Device, FlatIndex, Input, IvfIndex, Metric, Neighbors, Progress, Stage, Watch};
 
 const DIM: usize = 3;
 
@@ -107,7 +108,7 @@ impl Folder {
     }
 
     fn write(&self, graph: &KnnGraph, index: &impl KnnIndex<f32>, base: &[f32]) -> crate::Result<usize> {
-        graph.write(index, base, self.path(self.names.0), Some(&self.path(self.names.1)), &mut |_| ())
+        graph.write(index, base, self.path(self.names.0), Some(&self.path(self.names.1)), &Watch::none())
     }
 
     /// The finished files; there are no others.
@@ -125,11 +126,13 @@ impl Folder {
     /// What stands in the unfinished files of a run when all batches of six rows are done: journal, ids, distances.
     fn all_but_names(&self, graph: &KnnGraph, index: &FlatIndex<f32>, base: &[f32]) -> [Vec<u8>; 3] {
         let mut last = None;
-        let mut watch = |now: Progress| {
-            last = (now.done == now.rows).then(|| self.unfinished().map(|path| fs::read(path).unwrap()));
-        };
+        let watch = Watch::new(|now: Progress| {
+            last = (now.done == now.total).then(|| self.unfinished().map(|path| fs::read(path).unwrap()));
+            ControlFlow::Continue(())
+        });
         let (out, values) = (self.path(self.names.0), self.path(self.names.1));
-        graph.clone().batch(6).write(index, base, out, Some(&values), &mut watch).unwrap();
+        graph.clone().batch(6).write(index, base, out, Some(&values), &watch).unwrap();
+        drop(watch);
         last.unwrap()
     }
 
@@ -250,9 +253,14 @@ fn files_hold_what_a_run_returns() {
             let mut told = Vec::new();
             let (out, values) = (folder.path(names.0), folder.path(names.1));
             let graph = KnnGraph::new(k).batch(12);
-            let resumed = graph.write(&index, &base, &out, Some(&values), &mut |now| told.push(now)).unwrap();
+            let watch = Watch::new(|now| {
+                told.push((now.stage, now.done, now.total));
+                ControlFlow::Continue(())
+            });
+            let resumed = graph.write(&index, &base, &out, Some(&values), &watch).unwrap();
+            drop(watch);
             assert_eq!(resumed, 0);
-            let steps = (0..=rows.div_ceil(12)).map(|step| Progress { done: rows.min(12 * step), rows });
+            let steps = (0..=rows.div_ceil(12)).map(|step| (Stage::Searching, rows.min(12 * step) as u64, rows as u64));
             assert_eq!(told, steps.collect::<Vec<_>>());
             folder.finished();
             assert_eq!(Graph::read(&out).unwrap().neighbours(), ids);
@@ -260,7 +268,7 @@ fn files_hold_what_a_run_returns() {
             assert_eq!((read.rows(), read.as_slice::<f32>()), (rows, Some(&distances[..])));
             // Ids alone are the same file.
             let alone = folder.path("alone").with_extension(out.extension().unwrap());
-            graph.write(&index, &base, &alone, None, &mut |_| ()).unwrap();
+            graph.write(&index, &base, &alone, None, &Watch::none()).unwrap();
             assert_eq!(fs::read(&alone).unwrap(), fs::read(&out).unwrap());
         }
     }
@@ -282,11 +290,13 @@ fn a_run_goes_on_where_another_stopped() {
         }
         // Between the last line and the names: nothing is left to do, not even a search.
         let mut last = None;
-        let mut watch = |now: Progress| {
+        let watch = Watch::new(|now: Progress| {
             last = (now.done == 23).then(|| folder.unfinished().map(|path| (fs::read(&path).unwrap(), path)));
-        };
+            ControlFlow::Continue(())
+        });
         let (out, values) = (folder.path(names.0), folder.path(names.1));
-        graph.write(&index, &base, &out, Some(&values), &mut watch).unwrap();
+        graph.write(&index, &base, &out, Some(&values), &watch).unwrap();
+        drop(watch);
         last.unwrap().into_iter().for_each(|(bytes, path)| fs::write(path, bytes).unwrap());
         assert_eq!(folder.write(&graph, &Failing::after(&index, 0), &base).unwrap(), 23);
         assert_eq!(folder.finished(), whole);
@@ -373,7 +383,7 @@ fn a_run_whose_journal_was_removed_or_replaced_still_has_its_files() {
         let (out, values) = (folder.path("g.npy"), folder.path("d.fbin"));
         let journal = &folder.unfinished()[0];
         let mut second = None;
-        let mut watch = |now: Progress| {
+        let watch = Watch::new(|now: Progress| {
             if now.done == 12 {
                 fs::remove_file(journal).unwrap();
                 if replace {
@@ -381,8 +391,10 @@ fn a_run_whose_journal_was_removed_or_replaced_still_has_its_files() {
                 }
                 second = Some(folder.write(&graph, &index, &base));
             }
-        };
-        let first = graph.write(&index, &base, &out, Some(&values), &mut watch);
+            ControlFlow::Continue(())
+        });
+        let first = graph.write(&index, &base, &out, Some(&values), &watch);
+        drop(watch);
         let busy = |source: &std::io::Error| source.kind() == std::io::ErrorKind::WouldBlock;
         assert!(matches!(&second, Some(Err(Error::Io { source, .. })) if busy(source)), "{second:?}");
         assert_eq!(first.unwrap(), 0);
@@ -401,13 +413,14 @@ fn a_part_that_was_replaced_does_not_get_the_name() {
     let folder = Folder::new("g.npy", "d.fbin");
     let (out, values) = (folder.path("g.npy"), folder.path("d.fbin"));
     let part = &folder.unfinished()[1];
-    let mut watch = |now: Progress| {
+    let watch = Watch::new(|now: Progress| {
         if now.done == 12 {
             fs::remove_file(part).unwrap();
             fs::write(part, "another run's").unwrap();
         }
-    };
-    let result = graph.write(&index, &base, &out, Some(&values), &mut watch);
+        ControlFlow::Continue(())
+    });
+    let result = graph.write(&index, &base, &out, Some(&values), &watch);
     assert!(matches!(result, Err(Error::Io { .. })), "{result:?}");
     assert!(!out.exists());
     assert_eq!(fs::read(part).unwrap(), b"another run's");
@@ -514,13 +527,19 @@ fn another_run_does_not_go_on() {
     refused(folder.write(&graph, &flat(&base, Metric::Cosine), &base), "metric");
     refused(folder.write(&KnnGraph::new(4), &index, &base), "k");
     refused(folder.write(&graph, &index_of_lists, &base), "index");
-    refused(graph.write(&index, &base, folder.path("g.ibin"), None, &mut |_| ()), "distances");
-    refused(graph.write(&index, &base, folder.path("g.ibin"), Some(&folder.path("d.fbin")), &mut |_| ()), "distances");
+    refused(graph.write(&index, &base, folder.path("g.ibin"), None, &Watch::none()), "distances");
+    refused(
+        graph.write(&index, &base, folder.path("g.ibin"), Some(&folder.path("d.fbin")), &Watch::none()),
+        "distances",
+    );
     // Bytes that are the same numbers.
     let bytes: Vec<u8> = base.iter().map(|&x| x as u8).collect();
     let mut narrow = FlatIndex::<u8>::new(DIM, Metric::L2, Device::Cpu).unwrap();
     narrow.add(&bytes).unwrap();
-    refused(graph.write(&narrow, &bytes, folder.path("g.ibin"), Some(&folder.path("d.npy")), &mut |_| ()), "element");
+    refused(
+        graph.write(&narrow, &bytes, folder.path("g.ibin"), Some(&folder.path("d.npy")), &Watch::none()),
+        "element",
+    );
 
     // At work elsewhere.
     let journal = fs::File::open(&folder.unfinished()[0]).unwrap();

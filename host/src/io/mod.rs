@@ -70,7 +70,7 @@ pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
 pub use open::Open;
 pub(crate) use open::{FileBytes, open, open_regular};
-pub(crate) use output::{Destination, folder_of, is_at, open_locked, replace, sync_folder};
+pub(crate) use output::{Destination, Watched, folder_of, is_at, open_locked, replace, sync_folder};
 pub use output::{check_files, write_file, write_file_with};
 pub use vectors::{Elements, VectorData, Vectors};
 pub(crate) use write::layout;

@@ -12,11 +12,12 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Seek};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use super::checksum::xxh64;
 use crate::error::{Error, Result};
+use crate::{Stage, Watch};
 
 /// Largest number of links to follow from one path, equal to the limit of Linux.
 const MOST_LINKS: usize = 40;
@@ -171,6 +172,49 @@ fn is_device(_: &std::fs::Metadata) -> bool {
 #[cfg(not(unix))]
 fn is_stream(_: &std::fs::Metadata) -> bool {
     false
+}
+
+/// Number of bytes that are written between two calls of a watch.
+const WATCHED_BYTES: usize = 8 << 20;
+
+/// A file whose writing is watched.
+pub(crate) struct Watched<'f, 'w> {
+    file: &'f mut File,
+    watch: &'f Watch<'w>,
+    done: usize,
+    total: usize,
+    /// Whether the watch has cancelled. A buffer in front of the file writes its rest when it is dropped.
+    cancelled: bool,
+}
+
+impl<'f, 'w> Watched<'f, 'w> {
+    /// Writes to `file`, to which `total` bytes will be written.
+    pub(crate) fn new(file: &'f mut File, watch: &'f Watch<'w>, total: usize) -> Self {
+        Self { file, watch, done: 0, total, cancelled: false }
+    }
+}
+
+/// A write fails if the watch cancels; [`failed`] makes [`Error::Cancelled`] of this failure.
+impl Write for Watched<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.cancelled {
+            return Err(io::Error::other(Error::Cancelled));
+        }
+        let written = self.file.write(&bytes[..bytes.len().min(WATCHED_BYTES)])?;
+        let before = self.done;
+        self.done += written;
+        // Small writes are not worth a call each.
+        if self.done / WATCHED_BYTES > before / WATCHED_BYTES || self.done == self.total {
+            let reported = self.watch.report(Stage::Saving, self.done, self.total);
+            self.cancelled = reported.is_err();
+            reported.map_err(io::Error::other)?;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Replaces `path` by a file with the bytes that `write` writes. The file gets the name when it is complete and on the disk. After a
@@ -377,7 +421,10 @@ fn invalid(reason: &'static str) -> io::Error {
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {
-    Error::Io { path: path.to_owned(), source }
+    match source.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(Error::Cancelled) => Error::Cancelled,
+        _ => Error::Io { path: path.to_owned(), source },
+    }
 }
 
 #[cfg(all(test, unix))]

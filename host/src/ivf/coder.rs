@@ -43,6 +43,11 @@ impl<'a, T: Element> Coder<'a, T> {
         Ok(Coder { settings, trained, places, element: std::marker::PhantomData })
     }
 
+    /// Number of components of a vector.
+    pub(crate) fn dim(&self) -> usize {
+        self.settings.dim
+    }
+
     /// Finds lists and codes of checked rows, row-major.
     pub(crate) fn code<'r>(&self, rows: &'r [T]) -> Result<Coded<'r>> {
         let (settings, trained) = (self.settings, self.trained);

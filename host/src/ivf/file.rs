@@ -51,7 +51,7 @@ use super::{Encoding, IvfIndex, Lists, Trained};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::{self, FileBytes, Open, checksum};
 use crate::parallel::{Loop, ParallelSlice, turns};
-use crate::{Element, ElementType, Metric, Placement};
+use crate::{Element, ElementType, Metric, Placement, Watch};
 
 /// The content of an index file according to its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,8 +119,16 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// [`Error::NotTrained`]; [`Error::Io`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.save_watched(path, &Watch::none())
+    }
+
+    /// As [`save`](Self::save), with a [`Watch`]. If it cancels, the old file stays as it was.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); [`Error::Cancelled`].
+    pub fn save_watched(&self, path: impl AsRef<Path>, watch: &Watch<'_>) -> Result<()> {
         let trained = self.trained().ok_or(Error::NotTrained { call: "save" })?;
-        self.content(trained).write(path.as_ref())
+        self.content(trained).write(path.as_ref(), watch)
     }
 
     /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget`

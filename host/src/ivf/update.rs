@@ -1,6 +1,7 @@
 //! Changes of an [`IvfIndex`], and reconstruction of single vectors. A failed call leaves the index as it was, except where it says
 //! otherwise.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,7 +16,10 @@ use crate::random::{Random, gather};
 use crate::threads::meanwhile;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, Input, NONE, Result, host_memory};
+use crate::{Element, Error, Input, NONE, Result, Stage, Watch, host_memory};
+
+/// Number of vectors that are coded between two calls of a watch.
+const WATCHED_ROWS: usize = 1 << 15;
 
 impl<T: Element> IvfIndex<T> {
     /// Finds centroids, and the tables of the encoding such as the codebooks of [`Encoding::Pq`](super::Encoding::Pq), from a sample of
@@ -28,6 +32,14 @@ impl<T: Element> IvfIndex<T> {
     /// [`Error::Overflow`] if the values from which an encoding learns exceed f32 (components of 10³⁷ or more), [`Error::DoesNotFit`] if
     /// the encoding cannot hold a component, [`Error::OutOfDeviceMemory`], [`Error::OutOfHostMemory`], and errors of the device's driver.
     pub fn train(&mut self, rows: &[T]) -> Result<()> {
+        self.train_watched(rows, &Watch::none())
+    }
+
+    /// As [`train`](Self::train), with a [`Watch`].
+    ///
+    /// # Errors
+    /// As [`train`](Self::train); [`Error::Cancelled`]. The index is then as it was.
+    pub fn train_watched(&mut self, rows: &[T], watch: &Watch<'_>) -> Result<()> {
         if !self.is_empty() {
             return Err(Error::NotEmpty { len: self.len() as u64 });
         }
@@ -62,7 +74,7 @@ impl<T: Element> IvfIndex<T> {
             kmeans = kmeans.memory_budget(bytes);
         }
         let rows = VectorSlice::of(rows, dim);
-        let trained = scheme.train(Training { kmeans, rows, metric, seed, device }).map_err(named)?;
+        let trained = scheme.train(Training { kmeans, rows, metric, seed, device, watch }).map_err(named)?;
         self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));
         self.trained = Some(Arc::new(trained));
         Ok(())
@@ -74,13 +86,26 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] if there are not enough ids above the greatest one.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
+        self.add_watched(rows, None, &Watch::none())
+    }
+
+    /// As [`add`](Self::add), or as [`add_with_ids`](Self::add_with_ids) if there are ids, with a [`Watch`]. With a callback, vectors are coded in
+    /// batches, and an encoding that keeps whole vectors copies those of the call once more.
+    ///
+    /// # Errors
+    /// As the call without a watch; [`Error::Cancelled`]. The index is then as it was.
+    pub fn add_watched(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+        if let Some(ids) = ids {
+            self.check_new(rows, ids)?;
+            return self.append(rows, ids, watch);
+        }
         let count = check_vectors(rows, self.dim(), Input::Base)? as u64;
         let first = self.lists.greatest_id().map_or(0, |id| id + 1);
         if first.checked_add(count).is_none() {
             return Err(Error::ReservedId);
         }
         let ids = host_memory::collected_in_parallel(turns(0..count as usize).map(|at| first + at as u64))?;
-        self.append(rows, &ids)
+        self.append(rows, &ids, watch)
     }
 
     /// Appends the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. O(rows · lists · dim) if
@@ -92,6 +117,11 @@ impl<T: Element> IvfIndex<T> {
     /// [`Error::NotFinite`] and [`Error::DoesNotFit`] with the first offending place (row within `rows`), [`Error::TooManyRows`],
     /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        self.add_watched(rows, Some(ids), &Watch::none())
+    }
+
+    /// Checks vectors and their ids: one for each, different, new, not reserved.
+    fn check_new(&self, rows: &[T], ids: &[u64]) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)?;
         if ids.len() != count {
             return Err(Error::WrongIds { ids: ids.len(), rows: count });
@@ -103,17 +133,17 @@ impl<T: Element> IvfIndex<T> {
         if let Some(id) = self.lists.find_any(&sorted) {
             return Err(Error::DuplicateId { id });
         }
-        self.append(rows, ids)
+        Ok(())
     }
 
     /// Appends checked rows with ids that are new, different and not reserved.
-    fn append(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+    fn append(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
         let trained = self.trained_for("add")?;
         self.check_room(ids.len())?;
         if ids.is_empty() {
             return Ok(());
         }
-        let Coded { labels, codes } = Coder::new(&self.settings, trained)?.code(rows)?;
+        let Coded { labels, codes } = coded(&Coder::new(&self.settings, trained)?, rows, watch)?;
         Lists::own(&mut self.lists)?.append(&labels, &codes, ids)
     }
 
@@ -223,7 +253,7 @@ impl<T: Element> IvfIndex<T> {
         }
         known.retain(|&id| self.contains(id));
         if known.is_empty() {
-            self.append(rows, ids)?;
+            self.append(rows, ids, &Watch::none())?;
             return Ok(0);
         }
         let trained = self.trained_for("upsert")?;
@@ -315,4 +345,24 @@ impl IvfIndex<f32> {
             Ok(Some(coded))
         })
     }
+}
+
+/// Lists and codes of checked rows, which are coded in batches if somebody watches.
+fn coded<'r, T: Element>(coder: &Coder<'_, T>, rows: &'r [T], watch: &Watch<'_>) -> Result<Coded<'r>> {
+    if !watch.is_some() {
+        return coder.code(rows);
+    }
+    let (dim, count) = (coder.dim(), rows.len() / coder.dim());
+    let (mut labels, mut codes) = (host_memory::with_room(count)?, Vec::new());
+    watch.report(Stage::Adding, 0, count)?;
+    for batch in rows.chunks(WATCHED_ROWS * dim) {
+        let coded = coder.code(batch).map_err(|error| error.after_rows(labels.len()))?;
+        if codes.is_empty() {
+            codes = host_memory::with_room(coded.codes.len() / coded.labels.len() * count)?;
+        }
+        labels.extend_from_slice(&coded.labels);
+        codes.extend_from_slice(&coded.codes);
+        watch.report(Stage::Adding, labels.len(), count)?;
+    }
+    Ok(Coded { labels, codes: Cow::Owned(codes) })
 }

@@ -59,6 +59,8 @@ mod sums;
 mod tests;
 pub(crate) mod worker;
 
+use std::ops::ControlFlow;
+
 use self::cpu::Points;
 use self::nearest::{Nearest, canonical_squares};
 use self::parts::{Part, Parts};
@@ -116,7 +118,7 @@ pub struct KMeans {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
-pub struct Progress {
+pub struct Iteration {
     /// Number of the iteration, from 0.
     pub iteration: usize,
     /// The objective of this iteration, as in [`Clustering::objectives`].
@@ -260,7 +262,7 @@ impl KMeans {
     /// [`Error::BadBalance`], [`Error::WrongCentroids`]; the errors of opening the device (see
     /// [`crate::FlatIndexBuilder::build`]) and of its driver.
     pub fn train<T: Element>(&self, rows: &[T], dim: usize) -> Result<Clustering> {
-        self.train_watched(rows, dim, None, &mut |_| {})
+        self.train_watched(rows, dim, None, &mut |_| ControlFlow::Continue(()))
     }
 
     /// As [`train`](Self::train), where each row counts `weights[row]` times.
@@ -268,19 +270,20 @@ impl KMeans {
     /// # Errors
     /// As [`train`](Self::train); [`Error::WrongWeights`], [`Error::BadWeight`].
     pub fn train_weighted<T: Element>(&self, rows: &[T], dim: usize, weights: &[f32]) -> Result<Clustering> {
-        self.train_watched(rows, dim, Some(weights), &mut |_| {})
+        self.train_watched(rows, dim, Some(weights), &mut |_| ControlFlow::Continue(()))
     }
 
-    /// As [`train`](Self::train) or [`train_weighted`](Self::train_weighted), and calls `watch` after every iteration.
+    /// As [`train`](Self::train) or [`train_weighted`](Self::train_weighted), and calls `watch` after every iteration. If it returns
+    /// [`ControlFlow::Break`], the call ends.
     ///
     /// # Errors
-    /// As [`train_weighted`](Self::train_weighted).
+    /// As [`train_weighted`](Self::train_weighted); [`Error::Cancelled`] if `watch` says so.
     pub fn train_watched<T: Element>(
         &self,
         rows: &[T],
         dim: usize,
         weights: Option<&[f32]>,
-        watch: &mut dyn FnMut(&Progress),
+        watch: &mut dyn FnMut(&Iteration) -> ControlFlow<()>,
     ) -> Result<Clustering> {
         self.check(rows, dim, weights)?;
         self.cluster_vectors(VectorSlice::of(rows, dim), weights, watch)
@@ -291,7 +294,7 @@ impl KMeans {
         &self,
         vectors: VectorSlice<'_>,
         weights: Option<&[f32]>,
-        watch: &mut dyn FnMut(&Progress),
+        watch: &mut dyn FnMut(&Iteration) -> ControlFlow<()>,
     ) -> Result<Clustering> {
         with_components!(vectors, rows: T => self.cluster::<T>(rows, vectors.dim(), weights, watch))
     }
@@ -302,7 +305,7 @@ impl KMeans {
         rows: &[T],
         dim: usize,
         weights: Option<&[f32]>,
-        watch: &mut dyn FnMut(&Progress),
+        watch: &mut dyn FnMut(&Iteration) -> ControlFlow<()>,
     ) -> Result<Clustering> {
         let count = rows.len() / dim;
         let mut random = Random::new(self.seed);
@@ -410,6 +413,11 @@ impl KMeans {
             centroids.par_chunks_mut(dim).for_each(|centroid| sums::normalise(isa, centroid));
         }
         Ok(centroids)
+    }
+
+    /// Number of iterations that training makes.
+    pub(crate) fn wanted_iterations(&self) -> usize {
+        self.iterations
     }
 
     fn assign_by(&self) -> Assign {

@@ -1,14 +1,16 @@
 //! The iterations of one run, on top of a [`Worker`].
 
+use std::ops::ControlFlow;
+
 use super::balance::balance;
 use super::cpu::Points;
 use super::scale::{Scale, spread};
 use super::split::{Distinct, Nudge, split_empty};
 use super::sums::Sums;
 use super::worker::{Totals, Worker};
-use super::{KMeans, Progress};
+use super::{Iteration, KMeans};
 use crate::metric::Assign;
-use crate::{Element, Result};
+use crate::{Element, Error, Result};
 
 /// The state of a run between two iterations.
 pub(super) struct Run<'a, T: Element> {
@@ -68,7 +70,11 @@ impl<'a, T: Element> Run<'a, T> {
     }
 
     /// Does one iteration and returns its objective.
-    pub(super) fn iterate(&mut self, iteration: usize, watch: &mut dyn FnMut(&Progress)) -> Result<f64> {
+    pub(super) fn iterate(
+        &mut self,
+        iteration: usize,
+        watch: &mut dyn FnMut(&Iteration) -> ControlFlow<()>,
+    ) -> Result<f64> {
         self.assign()?;
         let objective = self.objective();
         let spherical = self.metric.is_spherical();
@@ -91,8 +97,10 @@ impl<'a, T: Element> Run<'a, T> {
         }
         let largest = self.totals.counts.iter().copied().max().unwrap_or(0);
         let mean = self.points.len() as f64 / self.totals.counts.len() as f64;
-        watch(&Progress { iteration, objective, split, largest, mean });
-        Ok(objective)
+        match watch(&Iteration { iteration, objective, split, largest, mean }) {
+            ControlFlow::Continue(()) => Ok(objective),
+            ControlFlow::Break(()) => Err(Error::Cancelled),
+        }
     }
 
     /// Splits a large cluster for each cluster without weight. Returns the number of clusters filled.

@@ -1,5 +1,7 @@
 //! Tests that need private parts: threads and devices. The repository's `tests` has the others, for every device.
 
+use std::ops::ControlFlow;
+
 use super::*;
 
 fn rows(count: usize) -> Vec<f32> {
@@ -21,7 +23,9 @@ fn the_number_of_threads_changes_no_bit() {
     for settings in settings {
         let with = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| settings.train_watched(&rows, dim, Some(&weights), &mut |_| {}).unwrap())
+            pool.install(|| {
+                settings.train_watched(&rows, dim, Some(&weights), &mut |_| ControlFlow::Continue(())).unwrap()
+            })
         };
         let one = with(1);
         for threads in [2, 3, 8] {
@@ -31,11 +35,28 @@ fn the_number_of_threads_changes_no_bit() {
 }
 
 #[test]
+fn watchers_end_the_training() {
+    let mut seen = 0;
+    let watch = &mut |iteration: &Iteration| {
+        seen = iteration.iteration;
+        if seen == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let ended = KMeans::new(6).device(Device::Cpu).train_watched(&rows(600), 2, None, watch);
+    assert!(matches!(ended, Err(Error::Cancelled)));
+    assert_eq!(seen, 2);
+}
+
+#[test]
 fn watchers_see_every_iteration() {
     let rows = rows(600);
     let mut seen = Vec::new();
     let settings = KMeans::new(6).iterations(3).points_per_centroid(Some(20)).device(Device::Cpu);
-    let found = settings.train_watched(&rows, 2, None, &mut |progress| seen.push(*progress)).unwrap();
+    let found = settings
+        .train_watched(&rows, 2, None, &mut |progress| {
+            seen.push(*progress);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     assert_eq!(seen.iter().map(|p| p.iteration).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(seen.iter().map(|p| p.objective).collect::<Vec<_>>(), found.objectives);
     // Training uses 120 of 300 points.
@@ -65,7 +86,8 @@ fn plain_objective(rows: &[f32], centroids: &[f32], without: &[usize]) -> f64 {
 /// The result of training on `devices`.
 fn trained(settings: &KMeans, rows: &[f32], weights: Option<&[f32]>, devices: &[Device]) -> Clustering {
     let placement = Placement::new(devices.to_vec(), 1).unwrap();
-    let found = settings.clone().device(placement).train_watched(rows, 8, weights, &mut |_| {}).unwrap();
+    let found =
+        settings.clone().device(placement).train_watched(rows, 8, weights, &mut |_| ControlFlow::Continue(())).unwrap();
     Clustering { device: Device::Cpu.into(), ..found }
 }
 

@@ -60,7 +60,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::serialised::deserialised;
 use crate::simd::Isa;
 use crate::validate::{check_dim, check_vectors};
-use crate::{Device, Error, Input, Result, host_memory};
+use crate::{Device, Error, Input, Result, Watch, host_memory};
 
 /// Smallest number of rows that one thread decodes.
 const DECODE_RUN: usize = 1024;
@@ -143,13 +143,26 @@ impl ProductQuantizer {
     /// [`Error::ZeroDimension`], [`Error::NotDivisible`], [`Error::BadCodeBits`], [`Error::RaggedVectors`],
     /// [`Error::NotFinite`], [`Error::TooFewTrainingVectors`] for fewer rows than 2^bits; and the errors of the device.
     pub fn train(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<ProductQuantizer> {
+        Self::train_watched(settings, rows, dim, &Watch::none())
+    }
+
+    /// As [`train`](Self::train), with a [`Watch`].
+    ///
+    /// # Errors
+    /// As [`train`](Self::train); [`Error::Cancelled`].
+    pub fn train_watched(
+        settings: &PqTraining,
+        rows: &[f32],
+        dim: usize,
+        watch: &Watch<'_>,
+    ) -> Result<ProductQuantizer> {
         check_shape(dim, settings.sub_quantizers, settings.bits)?;
         let have = check_vectors(rows, dim, Input::Training)?;
         let need = 1 << settings.bits;
         if have < need {
             return Err(Error::TooFewTrainingVectors { have, need });
         }
-        let codebooks = train::codebooks(settings, rows, dim)?;
+        let codebooks = train::codebooks(settings, rows, dim, watch)?;
         Self::from_codebooks(dim, settings.sub_quantizers, settings.bits, codebooks)
     }
 

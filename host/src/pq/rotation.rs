@@ -40,7 +40,7 @@ use crate::random::Random;
 use crate::serialised::deserialised;
 use crate::simd::Isa;
 use crate::validate::{check_derived, check_dim, check_vectors};
-use crate::{Device, Error, Input, Result, host_memory};
+use crate::{Device, Error, Input, Result, Stage, Watch, host_memory};
 
 /// Largest number of training vectors of a rotation for each codeword, or for each component if there are more components.
 const POINTS: usize = 64;
@@ -102,6 +102,14 @@ impl Rotation {
     /// # Errors
     /// As [`ProductQuantizer::train`]; [`Error::Overflow`] if f32 cannot hold a rotated vector.
     pub fn train(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<Rotation> {
+        Self::train_watched(settings, rows, dim, &Watch::none())
+    }
+
+    /// As [`train`](Self::train), with a [`Watch`].
+    ///
+    /// # Errors
+    /// As [`train`](Self::train); [`Error::Cancelled`].
+    pub fn train_watched(settings: &PqTraining, rows: &[f32], dim: usize, watch: &Watch<'_>) -> Result<Rotation> {
         check_shape(dim, settings.sub_quantizers, settings.bits)?;
         let have = check_vectors(rows, dim, Input::Training)?;
         let codewords = 1usize << settings.bits;
@@ -130,7 +138,8 @@ impl Rotation {
             }
         }
         let Some((_, State { mut rotation, mut quantizer, mut codes })) = best else { return Ok(Self::identity(dim)) };
-        for _ in 0..settings.rounds {
+        for round in 0..settings.rounds {
+            watch.report(Stage::Rotating, round, settings.rounds)?;
             let (codebooks, products) = rotation.round(&quantizer, &sample, &codes);
             let Some(matrix) = rotation.procrustes(products) else { break };
             rotation = Self::rounded(dim, &matrix);

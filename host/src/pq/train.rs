@@ -1,11 +1,13 @@
 //! Settings and training of the codebooks.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::kmeans::{Clustering, KMeans, Start};
 use crate::parallel::{Loop, turns};
 use crate::random::Random;
 use crate::shards::share;
 use crate::threads::at_once;
-use crate::{Device, Result};
+use crate::{Device, Result, Stage, Watch};
 
 /// Settings to train a [`ProductQuantizer`](super::ProductQuantizer) and a [`Rotation`](super::Rotation) for it.
 ///
@@ -107,7 +109,7 @@ const MOST_LENGTHENED: f64 = 1.25;
 const RUNS: usize = 4;
 
 /// The codebooks of all sub-quantizers, M × 2^bits × width: the centroids of one k-means run each. The shapes are checked.
-pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<Vec<f32>> {
+pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize, watch: &Watch<'_>) -> Result<Vec<f32>> {
     let (parts, codewords) = (settings.sub_quantizers, 1usize << settings.bits);
     let width = dim / parts;
     // One sample for all sub-quantizers, so that sub-vectors of other rows are never copied.
@@ -129,13 +131,17 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Resu
     } else {
         vec![Start::Random; parts]
     };
+    // Runs end in any order, so they are counted.
+    let ended = AtomicUsize::new(0);
     let train = |part: usize, device: Device| -> Result<(Vec<f32>, Device)> {
+        watch.report(Stage::Quantizing, ended.load(Ordering::Relaxed), parts)?;
         let points = sub_vectors(part);
         let run = kmeans(part).start(starts[part].clone()).iterations(settings.iterations).device(device);
         let mut clustering = run.train(&points, width)?;
         if settings.lengthen {
             lengthen(&mut clustering, &points);
         }
+        watch.report(Stage::Quantizing, ended.fetch_add(1, Ordering::Relaxed) + 1, parts)?;
         Ok((clustering.centroids, clustering.device.first()))
     };
     // The first run resolves `Auto`. Small runs use the threads of a CPU best in parallel with each other.

@@ -25,7 +25,7 @@ use super::walk::{Walker, node_of};
 use crate::graph::{Graph, KnnGraph};
 use crate::ivf::IvfIndex;
 use crate::parallel::{Loop, ParallelSlice};
-use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result, host_memory};
+use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result, Stage, Watch, host_memory};
 
 /// Smallest number of rows whose neighbours come from an inverted file.
 const IVF_ROWS: usize = 20_000;
@@ -33,6 +33,8 @@ const IVF_ROWS: usize = 20_000;
 const IVF_PROBES: usize = 24;
 /// Largest number of rows that are inserted at a time. Each is compared with all others.
 const BATCH: usize = 1024;
+/// Number of rows whose edges are chosen between two calls of a watch.
+const WATCHED_ROWS: usize = 1 << 15;
 
 /// The settings of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,7 @@ pub(super) fn neighbours<T: Element>(
     dim: usize,
     settings: Settings,
     placement: &Placement,
+    watch: &Watch<'_>,
 ) -> Result<Graph> {
     let Settings { metric, degree, seed } = settings;
     let knn = KnnGraph::new(2 * degree);
@@ -55,14 +58,14 @@ pub(super) fn neighbours<T: Element>(
     if count < IVF_ROWS {
         let mut index = FlatIndex::<T>::new(dim, metric, placement.clone())?;
         index.add(rows)?;
-        return Ok(knn.run(&index, rows)?.0);
+        return Ok(knn.run_watched(&index, rows, watch)?.0);
     }
     let lists = 4 * (count as f64).sqrt() as usize;
     let mut index = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).device(placement.clone()).build()?;
-    index.train(rows)?;
+    index.train_watched(rows, watch)?;
     index.add(rows)?;
     index.set_probes(IVF_PROBES)?;
-    Ok(knn.run(&index, rows)?.0)
+    Ok(knn.run_watched(&index, rows, watch)?.0)
 }
 
 /// The graph of rows with these nearest neighbours, with edges that `device` chooses if it can. O(rows · degree² · dim) at most.
@@ -71,11 +74,14 @@ pub(super) fn build(
     neighbours: &Graph,
     degree: usize,
     device: Option<DeviceBuild<'_>>,
+    watch: &Watch<'_>,
 ) -> Result<Links> {
     let device = device.filter(|device| !neighbours.is_empty() && device.fits(neighbours));
     let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[neighbours.len(), degree])?)?;
     match device.map(|device| device.edges(neighbours, &mut edges)) {
-        Some(Err(Error::OutOfDeviceMemory { .. })) | None => choose_edges(distance, neighbours, degree, &mut edges)?,
+        Some(Err(Error::OutOfDeviceMemory { .. })) | None => {
+            choose_edges(distance, neighbours, degree, &mut edges, watch)?
+        }
         Some(chosen) => chosen?,
     }
     let mut links = Links::with_edges(edges, degree)?;
@@ -84,15 +90,28 @@ pub(super) fn build(
 }
 
 /// Fills `edges`, `degree` places for each node.
-fn choose_edges(distance: &WalkDistance<'_>, neighbours: &Graph, degree: usize, edges: &mut [u32]) -> Result<()> {
+fn choose_edges(
+    distance: &WalkDistance<'_>,
+    neighbours: &Graph,
+    degree: usize,
+    edges: &mut [u32],
+    watch: &Watch<'_>,
+) -> Result<()> {
     let count = neighbours.len();
     let mut pruned: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[count, degree])?)?;
-    pruned.par_chunks_exact_mut(degree).enumerate().for_each_init(Pruner::default, |pruner, (node, places)| {
-        let row = neighbours.row(node);
-        let some = &row[..row.iter().position(|&other| other == NO_NODE).unwrap_or(row.len())];
-        let chosen = pruner.choose(distance, node as u32, (&[], some), degree);
-        places[..chosen.len()].copy_from_slice(chosen);
-    });
+    let mut first = 0;
+    for part in pruned.chunks_mut(if watch.is_some() { WATCHED_ROWS * degree } else { (count * degree).max(1) }) {
+        watch.report(Stage::Linking, first, count)?;
+        part.par_chunks_exact_mut(degree).enumerate().for_each_init(Pruner::default, |pruner, (at, places)| {
+            let node = first + at;
+            let row = neighbours.row(node);
+            let some = &row[..row.iter().position(|&other| other == NO_NODE).unwrap_or(row.len())];
+            let chosen = pruner.choose(distance, node as u32, (&[], some), degree);
+            places[..chosen.len()].copy_from_slice(chosen);
+        });
+        first += part.len() / degree;
+    }
+    watch.report(Stage::Linking, count, count)?;
     // The edges back, those along the best edges first.
     let mut back: Vec<u32> = host_memory::filled(NO_NODE, pruned.len())?;
     let mut lengths: Vec<u32> = host_memory::zeroed(count)?;
@@ -130,10 +149,12 @@ pub(super) fn insert(
     distance: &WalkDistance<'_>,
     rows: &[u32],
     live: Option<&Bitset>,
+    watch: &Watch<'_>,
 ) -> Result<()> {
     let mut rest = rows;
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
+        watch.report(Stage::Linking, rows.len() - rest.len(), rows.len())?;
         insert_batch(links, distance, batch, live)?;
         rest = later;
     }

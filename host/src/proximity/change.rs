@@ -23,7 +23,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::shared::own_with_room;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
-use crate::{Element, ElementType, Placement, Result, host_memory};
+use crate::{Element, ElementType, Error, Placement, Result, Watch, host_memory};
 
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
@@ -38,14 +38,36 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::add`](crate::FlatIndex::add); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
+        self.add_watched(rows, None, &Watch::none())
+    }
+
+    /// As [`add`](Self::add), or as [`add_with_ids`](Self::add_with_ids) if there are ids, with a [`Watch`]. If the index has vectors, the call
+    /// copies them and their edges, because it may have to bring them back: as after a [`snapshot`](Self::snapshot).
+    ///
+    /// # Errors
+    /// As the call without a watch; [`Error::Cancelled`]. The index is then as it was.
+    pub fn add_watched(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+        let before = watch.is_some().then(|| self.snapshot());
+        let added = self.add_or_stop(rows, ids, watch);
+        if let (Err(_), Some(before)) = (&added, before) {
+            *self = before;
+        }
+        added
+    }
+
+    /// Adds vectors. If the call is cancelled, the index holds them without a graph, or none of them.
+    fn add_or_stop(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
         self.check_room(rows)?;
         let before = Arc::clone(self.flat.row_ids());
+        if let Some(ids) = ids {
+            self.flat.add_watched(rows, Some(ids), watch)?;
+            return self.follow_watched(&before, ids, &[], watch);
+        }
         let first = before.next();
         let mut added = host_memory::with_room(rows.len() / self.dim())?;
-        self.flat.add(rows)?;
+        self.flat.add_watched(rows, None, watch)?;
         added.extend(first..first + (rows.len() / self.dim()) as u64);
-        self.follow(&before, &added, rows);
-        Ok(())
+        self.follow_watched(&before, &added, rows, watch)
     }
 
     /// Adds the vectors of `rows`, row-major, with one id for each, as [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids).
@@ -53,11 +75,7 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids); [`Error::TooManyRows`](crate::Error::TooManyRows) above [`MAX_NODES`].
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.check_room(rows)?;
-        let before = Arc::clone(self.flat.row_ids());
-        self.flat.add_with_ids(rows, ids)?;
-        self.follow(&before, ids, &[]);
-        Ok(())
+        self.add_watched(rows, Some(ids), &Watch::none())
     }
 
     /// Adds the vectors of `rows`, and replaces those whose ids the index has. Returns the number of replaced vectors. A replaced vector costs as
@@ -151,6 +169,12 @@ impl<T: Element> GraphIndex<T> {
     /// Changes the graph after a change of the rows, whose ids were `before`. `changed` are the ids of new vectors. `appended` are the vectors of the
     /// rows after those of before, or none.
     fn follow(&mut self, before: &RowIds, changed: &[u64], appended: &[T]) {
+        // Without a watch nothing can cancel it, and there is no other error.
+        let _ = self.follow_watched(before, changed, appended, &Watch::none());
+    }
+
+    /// As [`follow`](Self::follow). The only error is [`Error::Cancelled`]; the index then has no graph.
+    fn follow_watched(&mut self, before: &RowIds, changed: &[u64], appended: &[T], watch: &Watch<'_>) -> Result<()> {
         let links = self.links.take();
         let copied = self.copy_rows(before, changed, appended);
         if copied.is_err() {
@@ -159,8 +183,8 @@ impl<T: Element> GraphIndex<T> {
         }
         let (followed, same) = copied
             .and_then(|()| self.encode_rows(before, changed))
-            .and_then(|()| self.followed(links, before, changed))
-            .unwrap_or_default();
+            .and_then(|()| self.followed(links, before, changed, watch))
+            .or_else(|error| if matches!(error, Error::Cancelled) { Err(error) } else { Ok((None, false)) })?;
         self.links = followed;
         if self.links.is_none() {
             self.codes = None;
@@ -168,6 +192,7 @@ impl<T: Element> GraphIndex<T> {
         if !same {
             self.device_links = Arc::default();
         }
+        Ok(())
     }
 
     /// Copies the rows to host memory, unless the flat index has them there.
@@ -223,6 +248,7 @@ impl<T: Element> GraphIndex<T> {
         links: Option<Arc<Links>>,
         before: &RowIds,
         changed: &[u64],
+        watch: &Watch<'_>,
     ) -> Result<(Option<Arc<Links>>, bool)> {
         let after = self.flat.row_ids();
         let rows = after.rows();
@@ -231,7 +257,7 @@ impl<T: Element> GraphIndex<T> {
         }
         let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
         new.sort_unstable();
-        let Some(links) = links.filter(|_| 2 * new.len() < rows) else { return Ok((self.rebuilt()?, false)) };
+        let Some(links) = links.filter(|_| 2 * new.len() < rows) else { return Ok((self.rebuilt(watch)?, false)) };
         let distance = self.walk_distance();
         let moves = moves(before, after);
         if !moves && new.is_empty() && links.len() == rows {
@@ -248,7 +274,7 @@ impl<T: Element> GraphIndex<T> {
             links.grow(rows)?;
             links
         };
-        build::insert(&mut links, &distance, &new, after.live())?;
+        build::insert(&mut links, &distance, &new, after.live(), watch)?;
         if 2 * links.starts().len() < start_count(rows) {
             links.connect_without(&distance, &[]);
         } else if new.iter().any(|row| links.starts().binary_search(row).is_ok()) {
@@ -258,20 +284,31 @@ impl<T: Element> GraphIndex<T> {
     }
 
     /// A new graph of all rows, after those that removed vectors left are gone.
-    fn rebuilt(&mut self) -> Result<Option<Arc<Links>>> {
+    fn rebuilt(&mut self, watch: &Watch<'_>) -> Result<Option<Arc<Links>>> {
         let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
-        let neighbours = neighbours(self.rows(), self.dim(), self.builder.settings, &self.builder.placement)?;
-        let floats = !matches!(T::TYPE, ElementType::U8 | ElementType::I8);
-        self.codes = None;
-        if floats && self.builder.codes {
-            let rows = VectorSlice::of(self.rows(), self.dim());
-            self.codes = Codes::fit(self.metric(), rows, &neighbours, self.degree())?;
-        }
+        let neighbours = neighbours(self.rows(), self.dim(), self.builder.settings, &self.builder.placement, watch)?;
+        let some = neighbours.k().min(self.degree());
+        self.fit_codes(|row| neighbours.row(row)[..some].iter().rev().copied().find(|&other| other != NO_NODE))?;
         let (distance, degree) = (self.walk_distance(), self.degree());
         let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
-        Ok(Some(Arc::new(build(&distance, &neighbours, degree, device)?)))
+        Ok(Some(Arc::new(build(&distance, &neighbours, degree, device, watch)?)))
+    }
+
+    /// Whether walks may go by codes.
+    pub(super) fn may_have_codes(&self) -> bool {
+        self.builder.codes && !matches!(T::TYPE, ElementType::U8 | ElementType::I8)
+    }
+
+    /// Makes codes of all rows, if walks may go by codes and these are fine enough: see [`Codes::fit`].
+    pub(super) fn fit_codes(&mut self, last: impl Fn(usize) -> Option<u32>) -> Result<()> {
+        self.codes = None;
+        if self.may_have_codes() {
+            let rows = VectorSlice::of(self.rows(), self.dim());
+            self.codes = Codes::fit(self.metric(), rows, last)?;
+        }
+        Ok(())
     }
 }
 

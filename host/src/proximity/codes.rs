@@ -23,8 +23,6 @@ use std::sync::Arc;
 use warpann_kernels::proximity::encode::{MOST, ROUNDER};
 
 use super::distance::{WalkDistance, square};
-use super::links::NO_NODE;
-use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::convert;
 use crate::shared::own_with_room;
@@ -40,6 +38,12 @@ const RATIO: f64 = 1.1;
 const FINE: f64 = 40.0;
 /// Share of the neighbours that may be nearer.
 const COARSE_SHARE: f64 = 0.05;
+
+/// The numbers of the vectors, of `count`, on which the codes depend.
+pub(super) fn sample(count: usize) -> impl Iterator<Item = usize> {
+    let sample = SAMPLE.min(count);
+    (0..sample).map(move |at| (at as u128 * count as u128 / sample as u128) as usize)
+}
 
 /// How vectors become codes.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,26 +127,24 @@ fn normalise(metric: Metric, vector: &mut [f32]) {
 }
 
 impl Codes {
-    /// Codes of vectors that have these neighbours, `degree` or more for each; `None` if codes are too coarse for them.
+    /// Codes of vectors; `None` if they are too coarse for them. `last` is the neighbour that the last edge of a vector of the [`sample`] could lead
+    /// to: the `degree`-th nearest.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
     pub(super) fn fit(
         metric: Metric,
         vectors: VectorSlice<'_>,
-        neighbours: &Graph,
-        degree: usize,
+        last: impl Fn(usize) -> Option<u32>,
     ) -> Result<Option<Self>> {
-        let (count, dim) = (vectors.len(), vectors.dim());
-        let numbers =
-            (0..SAMPLE.min(count)).map(|at| (at as u128 * count as u128 / SAMPLE.min(count) as u128) as usize);
+        let dim = vectors.dim();
         let vector = |number: usize| {
             let mut floats = vec![0.0; dim];
             with_components!(vectors.part(number..number + 1), row: T => convert::<T>(row, &mut floats));
             normalise(metric, &mut floats);
             floats
         };
-        let sample: Vec<(usize, Vec<f32>)> = numbers.map(|number| (number, vector(number))).collect();
+        let sample: Vec<(usize, Vec<f32>)> = sample(vectors.len()).map(|number| (number, vector(number))).collect();
         let shifts = match metric {
             Metric::InnerProduct => vec![0.0; dim],
             Metric::L2 | Metric::Cosine => {
@@ -161,9 +163,8 @@ impl Codes {
         let Some((error, scale)) = errors.min_by(|a, b| a.0.total_cmp(&b.0)) else { return Ok(None) };
         let Some(coder) = Coder::new(metric, shifts, scale) else { return Ok(None) };
 
-        let last_edge = |row: &[u32]| row[..degree.min(row.len())].iter().rev().copied().find(|&node| node != NO_NODE);
         let distances = sample.iter().filter_map(|(number, row)| {
-            let other = vector(last_edge(neighbours.row(*number))? as usize);
+            let other = vector(last(*number)? as usize);
             let square = |(x, y): (&f32, &f32)| (f64::from(*x) - f64::from(*y)).powi(2);
             Some(row.iter().zip(&other).map(square).sum::<f64>().sqrt())
         });
@@ -235,12 +236,11 @@ mod tests {
         }
     }
 
-    /// Neighbours of 400 vectors on a line, `step` apart, and one vector far away.
+    /// Codes of 400 vectors on a line, `step` apart, each with the next as neighbour, and one vector far away.
     fn fitted(step: f32, far: f32) -> Option<Codes> {
         let mut rows: Vec<f32> = (0..400).map(|at| at as f32 * step).collect();
         rows.push(far);
-        let neighbours = (0..401u32).flat_map(|at| [at.saturating_sub(1).min(399), (at + 1).min(400)]).collect();
-        Codes::fit(Metric::L2, VectorSlice::of(&rows, 1), &Graph::of_rows(neighbours, 2), 2).unwrap()
+        Codes::fit(Metric::L2, VectorSlice::of(&rows, 1), |at| Some((at as u32 + 1).min(400))).unwrap()
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         assert!(fitted(1.0, 0.0).is_none());
         // All are equal but one.
         assert!(fitted(0.0, 5.0).is_some());
-        let empty = Codes::fit(Metric::L2, VectorSlice::of::<f32>(&[], 3), &Graph::of_rows(Vec::new(), 2), 2);
+        let empty = Codes::fit(Metric::L2, VectorSlice::of::<f32>(&[], 3), |_| None);
         assert!(empty.unwrap().is_none());
     }
 }

@@ -36,7 +36,7 @@ use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
 use crate::ivf::IndexInfo;
 use crate::vectors::VectorSlice;
-use crate::{Element, ElementType, FlatIndex, Metric, Placement, host_memory};
+use crate::{Element, ElementType, FlatIndex, Metric, Placement, Watch, host_memory};
 
 /// Number of bytes of the header.
 const HEADER: usize = 128;
@@ -206,8 +206,20 @@ impl<T: Element> GraphIndex<T> {
     /// # Ok::<(), warpann::Error>(())
     /// ```
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.save_watched(path, &Watch::none())
+    }
+
+    /// As [`save`](Self::save), with a [`Watch`]. If it cancels, the old file stays as it was.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); [`Error::Cancelled`].
+    pub fn save_watched(&self, path: impl AsRef<Path>, watch: &Watch<'_>) -> Result<()> {
         self.with_parts(|parts| {
-            io::replace(path.as_ref(), |file| parts.iter().try_for_each(|part| file.write_all(part)))
+            let bytes = parts.iter().map(|part| part.len()).sum();
+            io::replace(path.as_ref(), |file| {
+                let mut out = io::Watched::new(file, watch, bytes);
+                parts.iter().try_for_each(|part| out.write_all(part))
+            })
         })
     }
 
@@ -226,6 +238,19 @@ impl<T: Element> GraphIndex<T> {
     /// Calls `use_parts` with the parts of the file.
     fn with_parts<V>(&self, use_parts: impl FnOnce(&[&[u8]]) -> Result<V>) -> Result<V> {
         let flat = self.flat.to_bytes()?;
+        let (header, graph) = self.header_and_graph(flat.len())?;
+        let padding = (HEADER + flat.len()).next_multiple_of(ALIGNMENT) - HEADER - flat.len();
+        use_parts(&[&header.encode(), &flat, &[0; ALIGNMENT][..padding], bytemuck::cast_slice(&graph)])
+    }
+
+    /// A hash of everything on which searches depend, except the vectors. O(len · degree).
+    pub(super) fn fingerprint(&self) -> Result<u64> {
+        let (header, _) = self.header_and_graph(0)?;
+        Ok(xxh64(&header.encode()))
+    }
+
+    /// The header of a file with `flat_bytes` bytes of the flat index, and the numbers of its graph.
+    fn header_and_graph(&self, flat_bytes: usize) -> Result<(Header, Vec<u32>)> {
         let links = self.links.as_ref().map(|links| self.compacted(links)).transpose()?;
         let graph: Vec<u32> = match &links {
             Some(links) => {
@@ -238,24 +263,22 @@ impl<T: Element> GraphIndex<T> {
             }
             None => Vec::new(),
         };
-        let graph: &[u8] = bytemuck::cast_slice(&graph);
         let header = Header {
             degree: self.degree() as u32,
             beam: self.beam() as u64,
             exact_ratio: self.exact_ratio() as u64,
             seed: self.builder.settings.seed,
-            flat_bytes: flat.len() as u64,
+            flat_bytes: flat_bytes as u64,
             starts: links.as_ref().map_or(0, |links| links.starts().len() as u64),
-            checksum: of_bytes(graph),
+            checksum: of_bytes(bytemuck::cast_slice(&graph)),
             scale: self.codes.as_ref().map_or(0.0, |codes| codes.coder.scale),
             no_codes: u32::from(!self.builder.codes),
         };
-        let padding = (HEADER + flat.len()).next_multiple_of(ALIGNMENT) - HEADER - flat.len();
-        use_parts(&[&header.encode(), &flat, &[0; ALIGNMENT][..padding], graph])
+        Ok((header, graph))
     }
 
     /// The graph without the rows that removed vectors left.
-    fn compacted<'a>(&self, links: &'a Links) -> Result<Cow<'a, Links>> {
+    pub(super) fn compacted<'a>(&self, links: &'a Links) -> Result<Cow<'a, Links>> {
         let ids = self.flat.row_ids();
         let Some(live) = ids.live() else { return Ok(Cow::Borrowed(links)) };
         let mut kept = 0..self.len() as u32;
@@ -279,10 +302,22 @@ impl<T: Element> GraphIndex<T> {
     /// [`Error::OutOfHostMemory`]; and the errors of opening the device, as in
     /// [`GraphIndexBuilder::build`](super::GraphIndexBuilder::build).
     pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+        Self::load_with(path, device, budget, Open::Auto)
+    }
+
+    /// As [`load`](Self::load); `how` selects whether the file is read or mapped. The index does not depend on the file after the call.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(
+        path: impl AsRef<Path>,
+        device: impl Into<Placement>,
+        budget: Option<u64>,
+        how: Open,
+    ) -> Result<Self> {
         let path = path.as_ref();
         let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
-        let bytes =
-            io::open(path, Open::Auto)?.ok_or_else(|| bad(FileDefect::BadHeader("not a file of a graph index")))?;
+        let bytes = io::open(path, how)?.ok_or_else(|| bad(FileDefect::BadHeader("not a file of a graph index")))?;
         Self::restored(&bytes, device.into(), budget).map_err(|error| match error {
             Error::BadFile { defect, .. } => bad(defect),
             other => other,

@@ -27,6 +27,7 @@
 //! | `search` | walk or exact search; the results |
 //! | `device` | searches from device memory to device memory |
 //! | `change` | what each change of the vectors does to the graph |
+//! | `given` | an index of edges that the caller has, and the edges of an index |
 //! | `file` | index files |
 //!
 //! The vectors, their ids and removed vectors are those of a [`FlatIndex`] inside. The graph has only edges between its rows, and every exact
@@ -52,6 +53,9 @@ mod device;
 mod distance;
 mod entrance;
 mod file;
+mod given;
+#[cfg(test)]
+mod given_tests;
 mod gpu;
 mod links;
 mod prune;

@@ -5,6 +5,7 @@ use super::distance::WalkDistance;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Walker, node_of};
+use crate::graph::KnnIndex;
 use crate::ivf::recall;
 use crate::ivf::tune::smallest;
 use crate::neighbors::cut_off;
@@ -242,6 +243,33 @@ impl<T: Element> GraphIndex<T> {
     /// As [`FlatIndex::range_search`](crate::FlatIndex::range_search).
     pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
         self.flat.range_search(queries, radius, options)
+    }
+}
+
+/// Searches keep the number of vectors that [`GraphIndex::set_beam`] has set, or 2 k.
+impl<T: Element> KnnIndex<T> for GraphIndex<T> {
+    fn len(&self) -> usize {
+        GraphIndex::len(self)
+    }
+
+    fn dim(&self) -> usize {
+        GraphIndex::dim(self)
+    }
+
+    fn metric(&self) -> Metric {
+        GraphIndex::metric(self)
+    }
+
+    fn greatest_id(&self) -> Option<u64> {
+        self.flat.row_ids().last()
+    }
+
+    fn nearest(&self, queries: &[T], k: usize) -> Result<Neighbors> {
+        self.search(queries, k)
+    }
+
+    fn identity(&self) -> Result<String> {
+        Ok(format!("graph-{:016x}", self.fingerprint()?))
     }
 }
 

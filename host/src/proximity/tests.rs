@@ -7,11 +7,11 @@ use crate::metric::canonical;
 use crate::random::Random;
 use crate::{Device, FileDefect, NONE, Neighbors, SearchOptions};
 
-const DIM: usize = 24;
-const K: usize = 10;
+pub(super) const DIM: usize = 24;
+pub(super) const K: usize = 10;
 
 /// Vectors around random centres: most neighbours of a vector have its centre, and nothing leads from one centre to another.
-fn clustered<T: Element>(count: usize, seed: u64) -> Vec<T> {
+pub(super) fn clustered<T: Element>(count: usize, seed: u64) -> Vec<T> {
     let (mut of_centres, mut random) = (Random::new(99), Random::new(seed));
     let centres: Vec<f32> = (0..60 * DIM).map(|_| of_centres.unit() as f32 * 80.0).collect();
     let row = |_| {
@@ -22,7 +22,7 @@ fn clustered<T: Element>(count: usize, seed: u64) -> Vec<T> {
 }
 
 /// An index that walks also where it is small.
-fn walking<T: Element>(metric: Metric) -> GraphIndex<T> {
+pub(super) fn walking<T: Element>(metric: Metric) -> GraphIndex<T> {
     GraphIndex::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0).degree(24).build().unwrap()
 }
 
@@ -34,7 +34,7 @@ fn recall(found: &Neighbors, truth: &Neighbors) -> f64 {
 }
 
 /// Fails unless every result is a vector of the index at its canonical distance, once, in the right order.
-fn check_results<T: Element>(index: &GraphIndex<T>, queries: &[T], found: &Neighbors) {
+pub(super) fn check_results<T: Element>(index: &GraphIndex<T>, queries: &[T], found: &Neighbors) {
     for (query, (ids, distances)) in queries.chunks_exact(DIM).zip(found.rows()) {
         for (&id, &distance) in ids.iter().zip(distances) {
             let expected = canonical(index.metric(), query, &index.reconstruct(id).unwrap());
@@ -46,7 +46,7 @@ fn check_results<T: Element>(index: &GraphIndex<T>, queries: &[T], found: &Neigh
 }
 
 /// Fails unless every row has a place in the graph that can be reached, no edge twice, and a parent with an edge to it.
-fn check_graph<T: Element>(index: &GraphIndex<T>) {
+pub(super) fn check_graph<T: Element>(index: &GraphIndex<T>) {
     let (links, degree) = (index.links.as_ref().unwrap(), index.degree());
     let rows: Vec<&[u32]> = links.edges().chunks(degree).collect();
     assert_eq!(rows.len(), index.flat.row_ids().rows());

@@ -1,7 +1,7 @@
 //! Random sequences of changes and searches of an index and its snapshots, each against an ordered map of vectors. Of inverted files with
 //! codes, the map has the vectors for which the codes stand.
 //!
-//! Every operation is one that a user may call, also with ids that are wrong. After a refused one, the index must be as before. A case is
+//! Every operation is one that a user may call, also with ids that are wrong. After a refused or cancelled one, the index must be as before. A case is
 //! [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000 operations of each:
 //!
 //! ```text
@@ -10,11 +10,12 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use warpann::ivf::{Encoding, Scan};
 use warpann::{
     Bitset, Device, ElementType, Error, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Placement,
-    SearchOptions,
+    SearchOptions, Watch,
 };
 
 use crate::data::{Component, Random};
@@ -223,8 +224,22 @@ impl<I> Pair<I> {
     {
         let dim = self.index.dim();
         let (ids, rows) = self.given::<T>(random, dim);
-        let refused = refusal(&ids).or(ids.iter().any(|id| self.model.contains_key(id)).then_some("duplicate_id"));
-        as_expected(self.index.add_with_ids(&rows, &ids), refused.map_or(Ok(()), Err))?;
+        let mut refused = refusal(&ids).or(ids.iter().any(|id| self.model.contains_key(id)).then_some("duplicate_id"));
+        let found = if random.once_in(3) {
+            // The watch cancels at one of its first calls, if it has so many.
+            let (stop, mut calls) = (random.below(5), 0);
+            let watch = Watch::new(|_| {
+                calls += 1;
+                if calls > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            let found = self.index.add_watched(&rows, Some(&ids), &watch);
+            drop(watch);
+            refused = refused.or((calls > stop).then_some("cancelled"));
+            found
+        } else {
+            self.index.add_with_ids(&rows, &ids)
+        };
+        as_expected(found, refused.map_or(Ok(()), Err))?;
         if refused.is_none() { self.note(&ids, &rows) } else { Ok(()) }
     }
 

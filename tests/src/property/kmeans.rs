@@ -4,6 +4,8 @@
 //! 2^24 of itself, and in 2^40 of the greatest number of its component. Where another component has far greater numbers it must be right
 //! to a part in 2^40 of those or in 2^16 of what is usual in its own component, whichever is less.
 
+use std::ops::ControlFlow;
+
 use warpann::kmeans::{Clustering, KMeans, Start};
 use warpann::{Device, ElementType, Metric};
 
@@ -110,7 +112,10 @@ fn check<T: Component>(case: &KMeansCase, random: &mut Random, device: Device) -
     let mut splits = Vec::new();
     let mut train = |settings: &KMeans, device: Device| {
         splits.clear();
-        let watch = &mut |progress: &warpann::kmeans::Progress| splits.push(progress.split);
+        let watch = &mut |iteration: &warpann::kmeans::Iteration| {
+            splits.push(iteration.split);
+            ControlFlow::Continue(())
+        };
         let found = settings.clone().device(device).train_watched(&vectors.base, dim, weights.as_deref(), watch);
         found.map(|found| (found, splits.clone())).map_err(text)
     };

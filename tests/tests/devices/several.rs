@@ -1,6 +1,8 @@
 //! Several devices give the results of one: the case tables on CPU replicas and shards, what the tables do not have, a few on the emulator,
 //! and on two GPUs where there are two (`cargo test -p warpann-tests --test devices several -- --ignored`).
 
+use std::ops::ControlFlow;
+
 use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
 use warpann::kmeans::KMeans;
 use warpann::{Device, Error, Filter, FlatIndex, Metric, NONE, Placement};
@@ -141,7 +143,11 @@ fn clusters(text: &str, points: usize) {
     let all = [plain.clone(), plain.clone().spherical(true), plain.clone().balanced(Some(1.2))];
     for (settings, weights) in all.iter().flat_map(|settings| [(settings, None), (settings, Some(&weights[..]))]) {
         let train = |placement: Placement| {
-            settings.clone().device(placement).train_watched(&vectors.base, dim, weights, &mut |_| {}).unwrap()
+            settings
+                .clone()
+                .device(placement)
+                .train_watched(&vectors.base, dim, weights, &mut |_| ControlFlow::Continue(()))
+                .unwrap()
         };
         let (one, several) = (train(Device::Cpu.into()), train(placement(text)));
         assert_eq!(several.centroids, one.centroids, "{text} {settings:?}");

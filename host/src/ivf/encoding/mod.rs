@@ -39,7 +39,7 @@ use super::Trained;
 use super::gpu::image::{ImageShape, StoredPlan};
 use crate::device::scratch::Layout;
 use crate::generate::Rows;
-use crate::kmeans::KMeans;
+use crate::kmeans::{Clustering, KMeans};
 use crate::metric::Assign;
 use crate::pq::encode::Residuals;
 use crate::pq::{ProductQuantizer, Rotation};
@@ -47,7 +47,7 @@ use crate::product::cpu::{canonical_square, convert};
 use crate::serialised::serialised_as_text;
 use crate::simd::Isa;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Device, Element, ElementType, Metric, Result, UnknownName, host_memory};
+use crate::{Device, Element, ElementType, Metric, Result, Stage, UnknownName, Watch, host_memory};
 
 /// The representation of each vector in an inverted file.
 ///
@@ -195,7 +195,7 @@ pub(crate) trait Scheme {
     }
 
     /// Finds the centroids and the codec. Errors name rows of the training vectors.
-    fn train(&self, training: Training<'_>) -> Result<Trained>;
+    fn train(&self, training: Training<'_, '_>) -> Result<Trained>;
 
     /// The words of the parameters in a file.
     fn words(&self) -> [u32; 3] {
@@ -244,7 +244,7 @@ pub(crate) struct FileParts<'a> {
 }
 
 /// The inputs of an encoding's training.
-pub(crate) struct Training<'a> {
+pub(crate) struct Training<'a, 'w> {
     /// The k-means that finds the centroids.
     pub kmeans: KMeans,
     /// The training vectors, which are finite.
@@ -255,9 +255,19 @@ pub(crate) struct Training<'a> {
     pub seed: u64,
     /// The device that computes matrix products.
     pub device: Device,
+    /// Is called after each iteration.
+    pub watch: &'a Watch<'w>,
 }
 
-impl Training<'_> {
+impl Training<'_, '_> {
+    /// The clusters of some vectors.
+    pub fn cluster<T: Element>(&self, kmeans: &KMeans, rows: &[T], dim: usize) -> Result<Clustering> {
+        let iterations = kmeans.wanted_iterations();
+        kmeans.train_watched(rows, dim, None, &mut |done| {
+            self.watch.flow(Stage::Training, done.iteration + 1, iterations)
+        })
+    }
+
     /// The training vectors as f32, normalised if the metric requires it, but not rotated.
     pub fn normalised(&self) -> Result<Cow<'_, [f32]>> {
         to_f32(self.rows, self.metric.divides_by_norms())

@@ -10,7 +10,7 @@ use super::{IN_MEMORY, bytes_defect, parts};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::{FileBytes, Open};
 use crate::ivf::Encoding;
-use crate::{Element, FlatIndex, Placement, host_memory};
+use crate::{Element, FlatIndex, Placement, Watch, host_memory};
 
 /// Bytes of vectors that are added to a loaded index at a time.
 const PIECE_BYTES: usize = 256 << 20;
@@ -35,7 +35,15 @@ impl<T: Element> FlatIndex<T> {
     /// # Ok::<(), warpann::Error>(())
     /// ```
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.with_content(|content| content.write(path.as_ref()))
+        self.save_watched(path, &Watch::none())
+    }
+
+    /// As [`save`](Self::save), with a [`Watch`]. If it cancels, the old file stays as it was.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); [`Error::Cancelled`].
+    pub fn save_watched(&self, path: impl AsRef<Path>, watch: &Watch<'_>) -> Result<()> {
+        self.with_content(|content| content.write(path.as_ref(), watch))
     }
 
     /// The bytes that [`save`](Self::save) writes. O(bytes).

@@ -8,9 +8,10 @@ use memmap2::Mmap;
 
 use super::format::{self, HEADER, Places, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
-use crate::host_memory;
+use crate::io::Watched;
 use crate::io::checksum;
 use crate::io::checksum::CHUNK;
+use crate::{Watch, host_memory};
 
 /// The content of a file. The lengths of all parts follow from the shape.
 #[derive(Debug, Clone)]
@@ -27,11 +28,11 @@ impl Content<'_> {
     /// Writes the file, which gets its name when it is complete. O(bytes).
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] if the index is too large for a mapped file.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    /// [`Error::Io`]; [`Error::BadFile`] if the index is too large for a mapped file; [`Error::Cancelled`].
+    pub fn write(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
         let places = self.places().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
         crate::io::replace(path, |file| {
-            let mut out = BufWriter::with_capacity(CHUNK, &mut *file);
+            let mut out = BufWriter::with_capacity(CHUNK, Watched::new(&mut *file, watch, length(&places) as usize));
             self.sections(&places, &mut out)?;
             out.flush()?;
             drop(out);
@@ -51,8 +52,7 @@ impl Content<'_> {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let path = || super::IN_MEMORY.into();
         let places = self.places().map_err(|defect| Error::BadFile { path: path(), defect })?;
-        let length = places.iter().map(|place| place.end).max().unwrap_or(HEADER as u64);
-        let mut bytes = host_memory::with_room(length as usize)?;
+        let mut bytes = host_memory::with_room(length(&places) as usize)?;
         self.sections(&places, &mut bytes).map_err(|source| Error::Io { path: path(), source })?;
         let header = format::encode(&self.shape, &places, &checksums(&bytes, &places));
         bytes[..HEADER].copy_from_slice(&header);
@@ -88,6 +88,11 @@ impl Content<'_> {
         }
         Ok(())
     }
+}
+
+/// Number of bytes of a file with these sections.
+fn length(places: &Places) -> u64 {
+    places.iter().map(|place| place.end).max().unwrap_or(HEADER as u64)
 }
 
 fn put_header(file: &mut File, header: &[u8; HEADER]) -> io::Result<()> {

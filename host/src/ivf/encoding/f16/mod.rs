@@ -45,10 +45,10 @@ impl Scheme for F16Scheme {
         dim.saturating_mul(2)
     }
 
-    fn train(&self, training: Training<'_>) -> Result<Trained> {
+    fn train(&self, training: Training<'_, '_>) -> Result<Trained> {
         let (rows, dim) = (training.normalised()?, training.rows.dim());
         check_fit(&rows, dim)?;
-        let centroids = training.kmeans.train(&rows, dim)?.centroids;
+        let centroids = training.cluster(&training.kmeans, &rows, dim)?.centroids;
         Ok(Trained { centroids, codec: Arc::new(F16Codec) })
     }
 

@@ -40,13 +40,13 @@ impl Scheme for Flat {
         dim.saturating_mul(element.size())
     }
 
-    fn train(&self, training: Training<'_>) -> Result<Trained> {
+    fn train(&self, training: Training<'_, '_>) -> Result<Trained> {
         let dim = training.rows.dim();
         // Spherical k-means weights vectors by their lengths, so all get length 1.
         let clustering = if training.metric.assigned_by().is_spherical() {
-            training.kmeans.train(&training.normalised()?, dim)?
+            training.cluster(&training.kmeans, &training.normalised()?, dim)?
         } else {
-            with_components!(training.rows, rows: T => training.kmeans.train::<T>(rows, dim)?)
+            with_components!(training.rows, rows: T => training.cluster::<T>(&training.kmeans, rows, dim)?)
         };
         let codec = FlatCodec { element: training.rows.element() };
         Ok(Trained { centroids: clustering.centroids, codec: Arc::new(codec) })

@@ -76,15 +76,15 @@ impl Scheme for PqScheme {
         self.least_training() * POINTS_PER_CODEWORD
     }
 
-    fn train(&self, training: Training<'_>) -> Result<Trained> {
-        let Training { ref kmeans, metric, seed, device, .. } = training;
+    fn train(&self, training: Training<'_, '_>) -> Result<Trained> {
+        let Training { ref kmeans, metric, seed, device, watch, .. } = training;
         let dim = training.rows.dim();
         let settings = PqTraining::new(self.sub_quantizers).bits(self.bits).seed(seed).device(device);
         let settings = settings.lengthen(metric.lengthens_codewords());
         let rows = training.normalised()?;
-        let rotation = self.rotate.then(|| Rotation::train(&settings, &rows, dim)).transpose()?;
+        let rotation = self.rotate.then(|| Rotation::train_watched(&settings, &rows, dim, watch)).transpose()?;
         let rows = rotated(rotation.as_ref(), rows, dim, device)?;
-        let clustering = kmeans.clone().labels(true).train(&rows, dim)?;
+        let clustering = training.cluster(&kmeans.clone().labels(true), &rows, dim)?;
         let (centroids, labels) = (clustering.centroids, clustering.labels.unwrap_or_default());
         // Only the residuals from which the quantizer learns are computed.
         let learned = settings.sample(labels.len());
@@ -94,7 +94,7 @@ impl Scheme for PqScheme {
             row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
         });
         check_derived(&residuals, dim, "residual").map_err(|error| error.with_row(|row| learned[row]))?;
-        let quantizer = ProductQuantizer::train(&settings, &residuals, dim)?;
+        let quantizer = ProductQuantizer::train_watched(&settings, &residuals, dim, watch)?;
         Ok(Trained { centroids, codec: Arc::new(PqCodec { quantizer, rotation }) })
     }
 

@@ -56,10 +56,10 @@ impl Scheme for Scalar8Scheme {
         dim
     }
 
-    fn train(&self, training: Training<'_>) -> Result<Trained> {
+    fn train(&self, training: Training<'_, '_>) -> Result<Trained> {
         let dim = training.rows.dim();
         let rows = training.normalised()?;
-        let clustering = training.kmeans.clone().labels(true).train(&rows, dim)?;
+        let clustering = training.cluster(&training.kmeans.clone().labels(true), &rows, dim)?;
         let (centroids, labels) = (clustering.centroids, clustering.labels.unwrap_or_default());
         let mut residuals = host_memory::copied(&rows)?;
         residuals.par_chunks_exact_mut(dim).zip(&labels).for_each(|(row, &label)| {

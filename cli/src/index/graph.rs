@@ -1,0 +1,167 @@
+//! Making a graph index: its arguments, and what reports show of it.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use warpann::graph::{Graph, KnnIndex};
+use warpann::io::Open;
+use warpann::{Element, GraphIndex, GraphIndexBuilder, Placement};
+
+use super::{Details, GRAPH, INVERTED_FILES, Place, Recipe, Stored};
+use crate::progress::{spinning, staged};
+use crate::report::{Failure, Out, Outcome, bytes, positive};
+
+/// How a graph index is made, in addition to metric and seed.
+#[derive(Debug, Clone, clap::Args)]
+pub struct GraphRecipe {
+    /// With --kind graph: largest number of edges of a vector, 4 to 256. Default: 32.
+    #[arg(long, value_name = "N", conflicts_with = "edges")]
+    degree: Option<usize>,
+    /// With --kind graph: number of vectors that a walk keeps unless a search sets another. Default: 64.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    beam: Option<usize>,
+    /// With --kind graph: a search compares all vectors if there are at most N for each place of its beam, and walks otherwise; 0: it always
+    /// walks. Default: 128.
+    #[arg(long, value_name = "N")]
+    exact_ratio: Option<usize>,
+    /// With --kind graph: walks compare the vectors themselves, not codes of one byte for each component.
+    #[arg(long)]
+    no_codes: bool,
+    /// With --kind graph: take the edges from this file instead of making a graph: ibin, npy, ivecs or bin, a row of numbers of other vectors (from 0,
+    /// in the order of the base) for each vector, and all ones in empty slots.
+    ///
+    /// The edges stay as they are, except that a vector that no search could reach gets one edge from another.
+    #[arg(long, value_name = "FILE")]
+    pub edges: Option<PathBuf>,
+}
+
+impl GraphRecipe {
+    /// An index of the vectors of `base`, of dimension `dim`, with the edges of `graph` if it is given.
+    pub fn build<T: Element>(
+        &self,
+        recipe: &Recipe,
+        place: &Place,
+        (dim, base): (usize, &[T]),
+        ids: Option<&[u64]>,
+        graph: Option<&Graph>,
+    ) -> Outcome<GraphIndex<T>> {
+        let builder = self.builder(recipe, place, dim);
+        if let Some(graph) = graph {
+            let build = || builder.build_with_graph(base, ids, graph);
+            return Ok(spinning(format!("adding {} vectors and their edges", graph.len()), build)?);
+        }
+        let mut index = builder.build()?;
+        index.add_all(base, ids, None)?;
+        Ok(index)
+    }
+
+    fn builder<T: Element>(&self, recipe: &Recipe, place: &Place, dim: usize) -> GraphIndexBuilder<T> {
+        let mut builder = GraphIndex::<T>::builder(dim)
+            .metric(recipe.metric)
+            .device(place.device.clone())
+            .seed(recipe.seed)
+            .codes(!self.no_codes);
+        if let Some(degree) = self.degree {
+            builder = builder.degree(degree);
+        }
+        if let Some(beam) = self.beam {
+            builder = builder.beam(beam);
+        }
+        if let Some(vectors) = self.exact_ratio {
+            builder = builder.exact_ratio(vectors);
+        }
+        if let Some(budget) = place.memory_budget {
+            builder = builder.memory_budget(budget);
+        }
+        builder
+    }
+
+    /// The first of the given options, all of which only graphs have.
+    pub fn given(&self) -> Option<&'static str> {
+        let options = [
+            (self.degree.is_some(), "--degree"),
+            (self.beam.is_some(), "--beam"),
+            (self.exact_ratio.is_some(), "--exact-ratio"),
+            (self.no_codes, "--no-codes"),
+            (self.edges.is_some(), "--edges"),
+        ];
+        options.into_iter().find_map(|(given, option)| given.then_some(option))
+    }
+}
+
+impl<T: Element> Stored<T> for GraphIndex<T> {
+    fn open(path: &Path, device: Placement, budget: Option<u64>, how: Open) -> warpann::Result<Self> {
+        Self::load_with(path, device, budget, how)
+    }
+
+    /// Adds all vectors at once: a graph of all is better than one that grows.
+    fn add_all(&mut self, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
+        if batch.is_some() {
+            return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: GRAPH.into() });
+        }
+        let name = format!("adding {} vectors", base.len() / self.dim());
+        Ok(staged(name, |watch| self.add_watched(base, ids, watch))?)
+    }
+
+    fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)> {
+        self.tune(queries, k, recall)
+    }
+
+    fn greatest_id(&self) -> Option<u64> {
+        KnnIndex::greatest_id(self)
+    }
+
+    fn devices(&self) -> String {
+        self.device()
+    }
+
+    fn description(&self) -> String {
+        describe(self.degree())
+    }
+
+    fn details(&self) -> Details {
+        Details::Graph(Edges::of(self))
+    }
+}
+
+/// A short description of a graph index.
+pub fn describe(degree: usize) -> String {
+    format!("{GRAPH}, degree {degree}")
+}
+
+/// What reports show of a graph index only.
+#[derive(Debug, Clone, Serialize)]
+pub struct Edges {
+    degree: usize,
+    edges: u64,
+    mean_degree: f64,
+    starts: u64,
+    codes: bool,
+    bytes: u64,
+    pub beam: usize,
+}
+
+impl Edges {
+    fn of<T: Element>(index: &GraphIndex<T>) -> Self {
+        let statistics = index.statistics();
+        Self {
+            degree: index.degree(),
+            edges: statistics.edges,
+            mean_degree: statistics.mean_degree,
+            starts: statistics.starts,
+            codes: statistics.codes,
+            bytes: statistics.host_bytes,
+            beam: index.beam(),
+        }
+    }
+
+    pub fn print(&self, out: &Out) -> Outcome {
+        let Self { edges, mean_degree, starts, .. } = self;
+        match edges {
+            0 => out.field("edges", "none: all vectors are compared")?,
+            _ => out.field("edges", format_args!("{edges}, {mean_degree:.1} of a vector, {starts} start nodes"))?,
+        }
+        let codes = if self.codes { ", with codes of the components" } else { "" };
+        out.field("memory", format_args!("{}{codes}", bytes(self.bytes)))
+    }
+}

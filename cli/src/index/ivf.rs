@@ -1,0 +1,272 @@
+//! Making an inverted file: the arguments that `build` and `bench ivf` share, and what reports show of it.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+use warpann::graph::KnnIndex;
+use warpann::io::Open;
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
+use warpann::{Element, Error, Metric, Placement};
+
+use super::{BATCH, Details, Place, Stored};
+use crate::progress::{Step, staged};
+use crate::report::{Failure, Out, Outcome, bytes, positive};
+
+/// The name of the encoding whose parameters are arguments of their own.
+const PQ: &str = "pq";
+
+/// The kind of an inverted file by the name of the command line.
+pub fn kind_of(encoding: Encoding) -> String {
+    format!("ivf-{}", encoding.name())
+}
+
+/// The encoding of a kind of inverted file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind(&'static str);
+
+impl Kind {
+    /// The names of all kinds, with commas between them.
+    pub fn names() -> String {
+        let kinds: Vec<String> = Self::all().map(|Kind(name)| format!("ivf-{name}")).collect();
+        kinds.join(", ")
+    }
+
+    fn all() -> impl Iterator<Item = Kind> {
+        Encoding::plain().map(Encoding::name).chain([PQ]).map(Kind)
+    }
+
+    /// The kind of this name; none if there is no such inverted file.
+    pub fn named(text: &str) -> Option<Self> {
+        Self::all().find(|Kind(name)| text.strip_prefix("ivf-") == Some(*name))
+    }
+
+    /// The name on the command line.
+    pub fn name(self) -> String {
+        format!("ivf-{}", self.0)
+    }
+}
+
+/// The kind of inverted file of a name on the command line.
+pub fn parse_kind(text: &str) -> Result<Kind, String> {
+    Kind::named(text).ok_or_else(|| format!("expected one of {}", Kind::names()))
+}
+
+/// How an index is made. Metric and seed are for every kind, the others for inverted files.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Recipe {
+    /// Number of lists. Default: four times the square root of the number of vectors.
+    #[arg(long, value_parser = positive)]
+    lists: Option<usize>,
+    /// With ivf-pq: number of parts of a vector, a divisor of its dimension. Default: parts of four components, or the next larger possible
+    /// size.
+    #[arg(long, value_name = "M", value_parser = positive)]
+    sub_quantizers: Option<usize>,
+    /// With ivf-pq: bits of the code of each part, 4 to 8. Default: 8.
+    #[arg(long, value_name = "BITS")]
+    bits: Option<u32>,
+    /// With ivf-pq: learn a rotation under which parts are quantized better (optimized product quantization).
+    #[arg(long)]
+    opq: bool,
+    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
+    #[arg(long, default_value = "l2")]
+    pub metric: Metric,
+    /// Vectors to train with. Default: the base.
+    #[arg(long, value_name = "FILE")]
+    pub train: Option<PathBuf>,
+    /// Seed of the training: the same seed and vectors give the same index.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Iterations of k-means that find the centroids of the lists. Default: 20.
+    #[arg(long, value_parser = positive)]
+    iterations: Option<usize>,
+    /// Largest number of training vectors for each list. Default: 256.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    points_per_centroid: Option<usize>,
+}
+
+/// A new index, and the times of making it.
+pub struct Built<T: Element> {
+    pub index: IvfIndex<T>,
+    pub train_seconds: f64,
+    pub add_seconds: f64,
+}
+
+impl Recipe {
+    /// Trains with `train`, or with `base` if `train` is `None`, and adds `base`, both of dimension `dim`. It adds `batch` vectors at a
+    /// time, so that a mapped base is never completely in memory.
+    pub fn build<T: Element>(
+        &self,
+        kind: Kind,
+        place: &Place,
+        (dim, base): (usize, &[T]),
+        ids: Option<&[u64]>,
+        train: Option<&[T]>,
+        batch: Option<usize>,
+    ) -> Outcome<Built<T>> {
+        let count = base.len() / dim.max(1);
+        let mut index = self.builder(kind, place, dim, count)?.build()?;
+        let start = Instant::now();
+        staged(format!("training {} lists", index.lists()), |watch| index.train_watched(train.unwrap_or(base), watch))?;
+        let train_seconds = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        index.add_all(base, ids, batch)?;
+        Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// The settings of an index of `count` vectors of dimension `dim`.
+    pub fn builder<T: Element>(
+        &self,
+        kind: Kind,
+        place: &Place,
+        dim: usize,
+        count: usize,
+    ) -> Outcome<IvfIndexBuilder<T>> {
+        let lists = self.lists.unwrap_or_else(|| (4 * count.isqrt()).clamp(1, count.max(1)));
+        let builder = IvfIndex::<T>::builder(dim, lists)
+            .metric(self.metric)
+            .encoding(self.encoding(kind, dim)?)
+            .device(place.device.clone())
+            .seed(self.seed)
+            .iterations(self.iterations.unwrap_or(20))
+            .points_per_centroid(self.points_per_centroid.unwrap_or(256));
+        Ok(match place.memory_budget {
+            Some(budget) => builder.memory_budget(budget),
+            None => builder,
+        })
+    }
+
+    fn encoding(&self, Kind(name): Kind, dim: usize) -> Outcome<Encoding> {
+        if name == PQ {
+            // If no size divides the dimension, every component is a part.
+            let fitting = || (4..=dim).find(|&width| dim.is_multiple_of(width)).map_or(dim.max(1), |width| dim / width);
+            let sub_quantizers = self.sub_quantizers.unwrap_or_else(fitting);
+            return Ok(Encoding::Pq { sub_quantizers, bits: self.bits.unwrap_or(8), rotate: self.opq });
+        }
+        if self.sub_quantizers.is_some() || self.bits.is_some() || self.opq {
+            return Err(Failure::Message("--sub-quantizers, --bits and --opq are for --kind ivf-pq".into()));
+        }
+        let named = Encoding::plain().find(|encoding| encoding.name() == name);
+        named.ok_or_else(|| Failure::Message(format!("no kind of index is called ivf-{name}")))
+    }
+
+    /// The first of the given options that only inverted files have.
+    pub fn given(&self) -> Option<&'static str> {
+        let options = [
+            (self.lists.is_some(), "--lists"),
+            (self.sub_quantizers.is_some(), "--sub-quantizers"),
+            (self.bits.is_some(), "--bits"),
+            (self.opq, "--opq"),
+            (self.train.is_some(), "--train"),
+            (self.iterations.is_some(), "--iterations"),
+            (self.points_per_centroid.is_some(), "--points-per-centroid"),
+        ];
+        options.into_iter().find_map(|(given, option)| given.then_some(option))
+    }
+}
+
+impl<T: Element> Stored<T> for IvfIndex<T> {
+    fn open(path: &Path, device: Placement, budget: Option<u64>, how: Open) -> warpann::Result<Self> {
+        Self::load_with(path, device, budget, how)
+    }
+
+    fn add_all(&mut self, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
+        let (dim, batch) = (self.dim(), batch.unwrap_or(BATCH));
+        let count = base.len() / dim;
+        let step = Step::of("adding", count, "vectors");
+        // The call of a batch starts when the calls of the batches before it have ended.
+        let mut begun = 0;
+        let batches = base.chunks(batch.saturating_mul(dim)).inspect(|rows| {
+            step.at(begun);
+            begun += rows.len() / dim.max(1);
+        });
+        let added = match ids {
+            None => self.add_batches(batches),
+            Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
+            Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
+                self.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
+            }),
+        };
+        Ok(added?)
+    }
+
+    fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)> {
+        self.tune(queries, k, recall)
+    }
+
+    fn greatest_id(&self) -> Option<u64> {
+        KnnIndex::greatest_id(self)
+    }
+
+    fn devices(&self) -> String {
+        self.device()
+    }
+
+    fn description(&self) -> String {
+        describe(self.encoding(), self.lists())
+    }
+
+    fn details(&self) -> Details {
+        Details::Ivf(Lists::of(self))
+    }
+}
+
+/// A short description of an inverted file.
+pub fn describe(encoding: Encoding, lists: usize) -> String {
+    match encoding {
+        Encoding::Pq { sub_quantizers, bits, rotate } => {
+            let rotated = if rotate { ", rotated" } else { "" };
+            format!("ivf-{PQ}, {lists} lists, {sub_quantizers} sub-quantizers of {bits} bits{rotated}")
+        }
+        plain => format!("{}, {lists} lists", kind_of(plain)),
+    }
+}
+
+/// What reports show of an inverted file only.
+#[derive(Debug, Clone, Serialize)]
+pub struct Lists {
+    #[serde(skip)]
+    pub kind: String,
+    lists: usize,
+    empty_lists: usize,
+    shortest_list: usize,
+    mean_list: f64,
+    longest_list: usize,
+    imbalance: f64,
+    code_bytes: usize,
+    bytes: u64,
+    pub probes: usize,
+}
+
+impl Lists {
+    fn of<T: Element>(index: &IvfIndex<T>) -> Self {
+        let statistics = index.statistics();
+        Self {
+            kind: kind_of(index.encoding()),
+            lists: statistics.lists,
+            empty_lists: statistics.empty_lists,
+            shortest_list: statistics.shortest,
+            mean_list: statistics.mean,
+            longest_list: statistics.longest,
+            imbalance: statistics.imbalance,
+            code_bytes: statistics.code_bytes,
+            bytes: statistics.bytes,
+            probes: index.probes(),
+        }
+    }
+
+    pub fn print(&self, out: &Out) -> Outcome {
+        let Self { empty_lists, shortest_list, mean_list, longest_list, imbalance, .. } = self;
+        out.field(
+            "lists",
+            format_args!(
+                "{shortest_list} to {longest_list} vectors, {mean_list:.1} on average, {empty_lists} empty, imbalance \
+                 {imbalance:.3}"
+            ),
+        )?;
+        out.field(
+            "memory",
+            format_args!("{} bytes per vector and 8 for its id, {}", self.code_bytes, bytes(self.bytes)),
+        )
+    }
+}

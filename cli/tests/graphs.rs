@@ -1,0 +1,388 @@
+//! Graph indexes by the program `warpann`, run as a user runs it. The expected neighbours come from a loop over all vectors.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{failure, json, piped, warpann, words};
+use serde_json::Value;
+use tempfile::TempDir;
+use warpann::graph::NO_NODE;
+use warpann::{Device, GraphIndex, NONE, io};
+
+const ROWS: usize = 600;
+const DIM: usize = 6;
+const QUERIES: usize = 20;
+/// Options of an index whose searches are walks, though it is small.
+const WALKS: &str = "--kind graph --degree 12 --exact-ratio 0";
+
+/// Component `j` of vector `i`, of the base for `i` below [`ROWS`] and of the queries behind it: small integers in clusters, with ties.
+fn component(i: usize, j: usize) -> i64 {
+    (i % 9 * 20 + (i * 31 + j * 17 + i * i * (j + 3)) % 23) as i64
+}
+
+/// Squared distances and ids of the vectors for which `keep` is true, best first.
+fn ranked(query: usize, keep: impl Fn(u64) -> bool) -> Vec<(i64, u64)> {
+    let distance = |i| (0..DIM).map(|j| (component(i, j) - component(ROWS + query, j)).pow(2)).sum();
+    let mut all: Vec<(i64, u64)> = (0..ROWS).map(|i| (distance(i), i as u64)).filter(|&(_, id)| keep(id)).collect();
+    all.sort_unstable();
+    all
+}
+
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let files = Self(tempfile::tempdir().expect("a temporary folder"));
+        let rows = |range: std::ops::Range<usize>| -> Vec<f32> {
+            range.flat_map(|i| (0..DIM).map(move |j| component(i, j) as f32)).collect()
+        };
+        io::write_vectors(files.path("base.fbin"), &rows(0..ROWS), DIM).unwrap();
+        io::write_vectors(files.path("head.fbin"), &rows(0..400), DIM).unwrap();
+        io::write_vectors(files.path("tail.fbin"), &rows(400..ROWS), DIM).unwrap();
+        io::write_vectors(files.path("query.fvecs"), &rows(ROWS..ROWS + QUERIES), DIM).unwrap();
+        io::write_ids(files.path("tail.npy"), &(400..ROWS as u64).collect::<Vec<_>>(), 1).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    fn args(&self, line: &str) -> Vec<String> {
+        words(self.0.path(), line)
+    }
+
+    fn json(&self, line: &str) -> Value {
+        json(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn text(&self, line: &str) -> String {
+        let (code, stdout, stderr) = warpann(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((code, stderr.as_str()), (0, ""), "{line}");
+        stdout
+    }
+
+    /// The message of a command that must fail with this code and leave all files as they were, and no others.
+    fn refused(&self, code: i32, line: &str) -> String {
+        let contents = || {
+            let entries = std::fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
+            let mut all: Vec<_> = entries.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+            all.sort();
+            all
+        };
+        let before = contents();
+        let message = failure(code, &self.args(line).iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(contents() == before, "{line}: files changed");
+        message
+    }
+
+    fn build(&self, further: &str) -> Value {
+        self.json(&format!("build --device cpu --base @base.fbin --out @x.graph {WALKS} {further}"))
+    }
+
+    fn load(&self, name: &str) -> GraphIndex<f32> {
+        GraphIndex::load(self.path(name), Device::Cpu, None).unwrap()
+    }
+}
+
+/// A search whose beam is wide enough to meet all vectors.
+const SEARCH: &str = "search --device cpu --index @x.graph --beam 600 --query @query.fvecs --show 20";
+
+fn check_ids(found: &Value, keep: impl Fn(u64) -> bool + Copy, k: usize) {
+    for query in 0..QUERIES {
+        let (distances, ids): (Vec<i64>, Vec<u64>) = ranked(query, keep).into_iter().take(k).unzip();
+        let distances: Vec<f64> = distances.into_iter().map(|distance| distance as f64).collect();
+        assert_eq!(found["neighbours"][query]["ids"], serde_json::json!(ids), "query {query}");
+        assert_eq!(found["neighbours"][query]["distances"], serde_json::json!(distances), "query {query}");
+    }
+}
+
+#[test]
+fn a_graph_is_built_described_and_searched() {
+    let files = Files::new();
+    let built = files.build("--beam 40 --seed 7");
+    assert_eq!((&built["kind"], &built["index"]), (&"graph".into(), &"graph, degree 12".into()));
+    assert_eq!((&built["vectors"], &built["degree"], &built["beam"]), (&ROWS.into(), &12.into(), &40.into()));
+    assert_eq!((&built["codes"], &built["train_seconds"]), (&true.into(), &0.0.into()));
+    assert!(built.get("lists").is_none() && built["edges"].as_u64().unwrap() > 4 * ROWS as u64, "{built}");
+    assert_eq!(built["file_bytes"], std::fs::metadata(files.path("x.graph")).unwrap().len());
+    let info = files.json("info --index @x.graph");
+    for field in ["kind", "index", "element", "metric", "dim", "vectors", "degree", "beam", "starts"] {
+        assert_eq!(info[field], built[field], "{field}");
+    }
+    let text = files.text("info --index @x.graph");
+    assert!(text.contains("index        graph, degree 12\n") && text.contains("beam         40 by default"), "{text}");
+    // The same command makes the same file, without codes another.
+    let bytes = files.bytes("x.graph");
+    files.build("--beam 40 --seed 7");
+    assert!(files.bytes("x.graph") == bytes);
+    assert_eq!(files.build("--no-codes")["codes"], false);
+    assert!(files.bytes("x.graph") != bytes);
+    files.build("");
+
+    let found = files.json(&format!("{SEARCH} --k 5"));
+    check_ids(&found, |_| true, 5);
+    assert_eq!(
+        (&found["beam"], &found["exact_queries"], &found["index"]),
+        (&600.into(), &0.into(), &"graph, degree 12".into())
+    );
+    assert!(found.get("probes").is_none() && found.get("lists").is_none(), "{found}");
+    for map in ["auto", "read", "map"] {
+        let same = files.json(&format!("{SEARCH} --k 5 --map {map}"));
+        assert_eq!(same["neighbours"], found["neighbours"]);
+    }
+    let truth: Vec<u64> =
+        (0..QUERIES).flat_map(|query| ranked(query, |_| true).into_iter().take(5)).map(|(_, id)| id).collect();
+    io::write_ids(files.path("gt.ibin"), &truth, 5).unwrap();
+    let narrow = files.json("search --device cpu --index @x.graph --beam 16 --query @query.fvecs --k 5 --gt @gt.ibin");
+    let recall = narrow["recall"]["by_id"].as_f64().unwrap();
+    assert!(recall > 0.8 && narrow["beam"] == 16, "{narrow}");
+    let text = files.text("search --device cpu --index @x.graph --query @query.fvecs");
+    assert!(text.contains("index        graph, degree 12, beam 64"), "{text}");
+
+    // Few vectors: no graph, and exact searches.
+    let small = files.json("build --device cpu --base @head.fbin --kind graph --out @small.graph");
+    assert_eq!((&small["edges"], &small["starts"]), (&0.into(), &0.into()));
+    let line = "search --device cpu --index @small.graph --query @query.fvecs --k 5 --show 20";
+    let found = files.json(line);
+    check_ids(&found, |id| id < 400, 5);
+    assert_eq!((&found["beam"], &found["exact_queries"]), (&0.into(), &QUERIES.into()));
+    assert!(files.text(line).contains("graph, degree 32, all vectors compared"));
+}
+
+#[test]
+fn filters_radii_and_outputs_are_those_of_every_index() {
+    let files = Files::new();
+    files.build("");
+    let ids: Vec<u64> = (0..ROWS as u64).filter(|id| id % 7 == 2).collect();
+    io::write_ids(files.path("ids.npy"), &ids, 1).unwrap();
+    let kept = files.json(&format!("{SEARCH} --k 5 --filter @ids.npy"));
+    check_ids(&kept, |id| id % 7 == 2, 5);
+    assert_eq!(kept["filtered"], ids.len());
+    check_ids(&files.json(&format!("{SEARCH} --k 5 --exclude @ids.npy")), |id| id % 7 != 2, 5);
+
+    let within = files.json(&format!("{SEARCH} --k 5 --within 300"));
+    for query in 0..QUERIES {
+        let expected = ranked(query, |_| true).into_iter().take(5).filter(|&(distance, _)| distance <= 300).count();
+        assert_eq!(within["neighbours"][query]["ids"].as_array().unwrap().len(), expected);
+    }
+    let line = "search --device cpu --index @x.graph --query @query.fvecs --radius 300 --show 20 --exclude @ids.npy --out @r.csv";
+    let range = files.json(line);
+    let expected = |query| ranked(query, |id| id % 7 != 2).into_iter().filter(|&(distance, _)| distance <= 300).count();
+    assert_eq!(range["results"], (0..QUERIES).map(expected).sum::<usize>());
+    assert!(range.get("probes").is_none(), "{range}");
+    let csv = std::fs::read_to_string(files.path("r.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + range["results"].as_u64().unwrap() as usize);
+}
+
+#[test]
+fn graphs_grow_shrink_and_merge() {
+    let files = Files::new();
+    files.json(&format!("build --device cpu --base @head.fbin --out @x.graph {WALKS}"));
+    let head = files.bytes("x.graph");
+    let report = files.json("add --device cpu --index @x.graph --base @tail.fbin --out @more.graph");
+    assert_eq!((&report["added"], &report["vectors"]), (&200.into(), &ROWS.into()));
+    assert!(files.bytes("x.graph") == head);
+    let search = |name: &str| files.json(&format!("{} --k 5", SEARCH.replace("x.graph", name)));
+    check_ids(&search("more.graph"), |_| true, 5);
+
+    let gone: Vec<u64> = (0..ROWS as u64).step_by(3).collect();
+    io::write_ids(files.path("gone.ibin"), &gone, 1).unwrap();
+    let report = files.json("remove --index @more.graph --ids @gone.ibin --out @less.graph");
+    assert_eq!((&report["removed"], &report["vectors"]), (&gone.len().into(), &(ROWS - gone.len()).into()));
+    check_ids(&search("less.graph"), |id| id % 3 != 0, 5);
+
+    files.json(&format!("build --device cpu --base @tail.fbin --ids @tail.npy --out @tail.graph {WALKS}"));
+    let report = files.json("merge --index @x.graph @tail.graph --out @both.graph");
+    assert_eq!((&report["merged"], &report["vectors"]), (&2.into(), &ROWS.into()));
+    check_ids(&search("both.graph"), |_| true, 5);
+
+    assert!(files.refused(1, "merge --index @x.graph @x.graph --out @y.graph").contains("id 0"));
+    assert!(files.refused(1, "remove --index @x.graph --ids @tail.npy").contains("id 400"));
+    files.json("build --device cpu --base @tail.fbin --lists 4 --out @tail.ivf");
+    let message = files.refused(1, "merge --index @x.graph @tail.ivf --out @y.graph");
+    assert!(message.contains("tail.ivf: ") && message.contains("kind"), "{message}");
+}
+
+/// The narrowest beam with a recall is measured and kept. Inverted files keep their number of probes.
+#[test]
+fn tuned_indexes_keep_what_was_found() {
+    let files = Files::new();
+    files.build("");
+    let tune = "tune --device cpu --query @query.fvecs --k 5 --target-recall";
+    let before = files.bytes("x.graph");
+    let report = files.json(&format!("{tune} 0.97 --index @x.graph --out @y.graph"));
+    assert!(report["reached"].as_f64().unwrap() >= 0.97 && files.bytes("x.graph") == before, "{report}");
+    assert_eq!(files.json("info --index @y.graph")["beam"], report["beam"]);
+    let text = files.text(&format!("{tune} 0.5 --index @x.graph"));
+    assert!(text.contains("target       recall@5 of 0.5: a beam of "), "{text}");
+    assert!(files.json("info --index @x.graph")["beam"].as_u64() <= report["beam"].as_u64());
+
+    files.json("build --device cpu --base @base.fbin --lists 9 --out @x.ivf");
+    let report = files.json(&format!("{tune} 1 --index @x.ivf"));
+    assert_eq!((&report["reached"], &report["beam"]), (&1.0.into(), &Value::Null));
+    assert_eq!(files.json("info --index @x.ivf")["probes"], report["probes"]);
+    for target in ["0", "1.01", "NaN"] {
+        files.refused(2, &format!("{tune} {target} --index @x.graph"));
+    }
+    assert!(files.refused(1, "tune --index @x.graph --query @gone.npy --target-recall 1").contains("No such file"));
+}
+
+/// The edges of an index, written to a file, make an index with the same bytes. Other edges are searched as they are.
+#[test]
+fn edges_come_from_files() {
+    let files = Files::new();
+    files.build("");
+    let bytes = files.bytes("x.graph");
+    let graph = files.load("x.graph").graph().unwrap().unwrap();
+    let wide: Vec<u64> =
+        graph.neighbours().iter().map(|&node| if node == NO_NODE { NONE } else { u64::from(node) }).collect();
+    for name in ["edges.ibin", "edges.npy"] {
+        io::write_ids(files.path(name), &wide, 12).unwrap();
+        let line =
+            format!("build --device cpu --base @base.fbin --kind graph --exact-ratio 0 --edges @{name} --out @y.graph");
+        assert_eq!(files.json(&line)["degree"], 12);
+        assert!(files.bytes("y.graph") == bytes, "{name}");
+    }
+    let line =
+        "build --device cpu --base @base.fbin --kind graph --exact-ratio 0 --edges - --format ibin --out @z.graph";
+    let args = files.args(line);
+    let (code, _, stderr) = piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), &files.bytes("edges.ibin"));
+    assert_eq!((code, files.bytes("z.graph") == bytes), (0, true), "{stderr}");
+
+    // A ring, and ids that are no row numbers.
+    let ring: Vec<u64> = (0..ROWS as u64).flat_map(|i| [(i + 1) % 600, (i + 599) % 600, NONE, NONE]).collect();
+    io::write_ids(files.path("ring.npy"), &ring, 4).unwrap();
+    io::write_ids(files.path("names.npy"), &(0..ROWS as u64).map(|i| 5000 - i).collect::<Vec<_>>(), 1).unwrap();
+    let line = "build --device cpu --base @base.fbin --kind graph --exact-ratio 0 --edges @ring.npy --ids @names.npy --out @ring.graph";
+    assert_eq!(files.json(line)["edges"], 2 * ROWS);
+    let exported = files.load("ring.graph").graph().unwrap().unwrap();
+    // Rows are in the order of ids, which is that of the base backwards.
+    assert_eq!(exported.row(0), [599, 1, NO_NODE, NO_NODE]);
+
+    let few: Vec<u64> = (0..599).flat_map(|i| [(i + 1) % 599, NONE, NONE, NONE]).collect();
+    io::write_ids(files.path("few.npy"), &few, 4).unwrap();
+    io::write_ids(files.path("thin.npy"), &[0; 1800], 3).unwrap();
+    let mut beyond = ring.clone();
+    beyond[4 * 17 + 1] = 600;
+    io::write_ids(files.path("beyond.npy"), &beyond, 4).unwrap();
+    std::fs::write(files.path("cut.ibin"), &files.bytes("edges.ibin")[..5000]).unwrap();
+    for (edges, expected) in [
+        ("few.npy", "the base has 600 vectors; 599 are needed"),
+        ("thin.npy", "degree 3; a graph has 4 to 256 edges"),
+        ("beyond.npy", "beyond.npy: "),
+        ("cut.ibin", "cut.ibin: "),
+        ("none.npy", "No such file"),
+        ("base.fbin", "unknown extension"),
+    ] {
+        let line = format!("build --device cpu --base @base.fbin --kind graph --edges @{edges} --out @new.graph");
+        let message = files.refused(1, &line);
+        assert!(message.contains(expected), "{edges}: {message}");
+    }
+    files.refused(2, "build --base @base.fbin --kind graph --edges @ring.npy --degree 8 --out @new.graph");
+}
+
+#[test]
+fn options_of_other_kinds_are_refused_by_name() {
+    let files = Files::new();
+    files.build("");
+    files.json("build --device cpu --base @base.fbin --lists 9 --out @x.ivf");
+    let build = "build --device cpu --base @base.fbin --out @new --kind";
+    let search = "search --device cpu --query @query.fvecs --index";
+    for (line, option, kind) in [
+        (format!("{build} graph --lists 5"), "--lists", "graph"),
+        (format!("{build} graph --train @base.fbin"), "--train", "graph"),
+        (format!("{build} graph --iterations 5"), "--iterations", "graph"),
+        (format!("{build} graph --bits 5"), "--bits", "graph"),
+        (format!("{build} graph --batch 5"), "--batch", "graph"),
+        (format!("{build} ivf-flat --degree 8"), "--degree", "ivf-flat"),
+        (format!("{build} ivf-sq8 --edges @none.npy"), "--edges", "ivf-sq8"),
+        (format!("{build} ivf-flat --no-codes"), "--no-codes", "ivf-flat"),
+        (format!("{search} @x.graph --probes 3"), "--probes", "graph"),
+        (format!("{search} @x.graph --refine @base.fbin"), "--refine", "graph"),
+        (format!("{search} @x.graph --filter @tail.npy --no-widen"), "--no-widen", "graph"),
+        (format!("{search} @x.ivf --beam 30"), "--beam", "ivf-flat"),
+        ("add --device cpu --index @x.graph --base @tail.fbin --batch 7".into(), "--batch", "graph"),
+        ("bench ivf --device cpu --index @x.graph --base @base.fbin --query @query.fvecs".into(), "bench ivf", "graph"),
+        (
+            "knn-graph --device cpu --base @base.fbin --index @x.graph --probes 3 --out @g.ibin".into(),
+            "--probes",
+            "graph",
+        ),
+        ("knn-graph --device cpu --base @base.fbin --index @x.ivf --beam 3 --out @g.ibin".into(), "--beam", "ivf-flat"),
+    ] {
+        let message = files.refused(1, &line);
+        assert!(message.starts_with(&format!("error: {option} is for ")), "{message}");
+        assert!(message.contains(&format!("not for an index of kind {kind}")), "{message}");
+    }
+    files.refused(2, "search --base @base.fbin --query @query.fvecs --beam 3");
+    files.refused(2, "search --index @x.graph --query @query.fvecs --beam 0");
+    assert!(files.refused(2, "build --base @base.fbin --out @new --kind hnsw").contains("ivf-pq, graph"));
+}
+
+/// Every damage of a file is an error of every command, which changes nothing.
+#[test]
+fn damaged_graphs_are_refused() {
+    let files = Files::new();
+    files.build("");
+    let bytes = files.bytes("x.graph");
+    let commands = [
+        "search --device cpu --index @bad.graph --query @query.fvecs",
+        "add --device cpu --index @bad.graph --base @tail.fbin",
+        "remove --index @bad.graph --ids @tail.npy",
+        "merge --index @x.graph @bad.graph --out @new.graph",
+        "tune --device cpu --index @bad.graph --query @query.fvecs --target-recall 0.5",
+        "knn-graph --device cpu --base @base.fbin --index @bad.graph --out @g.ibin",
+    ];
+    let damage = |at: usize| {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 4;
+        damaged
+    };
+    for (damaged, expected) in [
+        (damage(bytes.len() - 5), "checksum of section 'graph' does not match"),
+        (damage(20), "checksum of section 'header' does not match"),
+        (damage(2000), "does not match: the file is damaged"),
+        (bytes[..bytes.len() - 4].to_vec(), "truncated"),
+        (bytes[..60].to_vec(), "truncated"),
+    ] {
+        std::fs::write(files.path("bad.graph"), &damaged).unwrap();
+        for line in commands {
+            let message = files.refused(1, line);
+            assert!(message.contains("bad.graph: ") && message.contains(expected), "{line}: {message}");
+        }
+    }
+    std::fs::write(files.path("bad.graph"), &bytes[..60]).unwrap();
+    assert!(files.refused(1, "info --index @bad.graph").contains("truncated"));
+    // Vectors of another type, where they are not values of the index's type.
+    let halves: Vec<f32> = vec![0.5; DIM];
+    io::write_vectors(files.path("half.fbin"), &halves, DIM).unwrap();
+    io::write_vectors(files.path("bytes.u8bin"), &vec![7u8; 40 * DIM], DIM).unwrap();
+    files.json("build --device cpu --base @bytes.u8bin --kind graph --out @u8.graph");
+    let message = files.refused(1, "add --device cpu --index @u8.graph --base @half.fbin");
+    assert!(message.contains("component 0.5 at row 0, column 0 is not a value of u8"), "{message}");
+    io::write_vectors(files.path("wide.fbin"), &[0.5f32; 8], 8).unwrap();
+    assert!(
+        files.refused(1, "search --index @x.graph --query @wide.fbin").contains("wrong dimension: the index has 6")
+    );
+}
+
+/// A graph index makes the k-NN graph of its vectors.
+#[test]
+fn a_graph_finds_the_neighbours_of_its_vectors() {
+    let files = Files::new();
+    files.build("");
+    let report = files.json("knn-graph --device cpu --base @base.fbin --k 5 --index @x.graph --beam 600 --out @g.ibin");
+    assert_eq!((&report["index"], &report["accuracy"]["estimate"]), (&"graph, degree 12".into(), &1.0.into()));
+    files.json("knn-graph --device cpu --base @base.fbin --k 5 --out @exact.ibin");
+    assert!(files.bytes("g.ibin") == files.bytes("exact.ibin"));
+    // Another beam is another run.
+    files.json("build --device cpu --base @tail.fbin --kind graph --exact-ratio 0 --ids @tail.npy --out @tail.graph");
+    let message = files.refused(1, "knn-graph --device cpu --base @tail.fbin --k 5 --index @tail.graph --out @t.ibin");
+    assert!(message.contains("id 599") && message.contains("row numbers below 200"), "{message}");
+}
