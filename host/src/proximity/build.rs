@@ -1,7 +1,7 @@
 //! Making a graph, and changing one.
 //!
 //! ```text
-//! build:   candidates = the 2 · degree nearest neighbours of each row: exact, or through an inverted file from IVF_ROWS rows on
+//! build:   candidates of each row                                    candidates.rs
 //!          edges = prune(candidates)                                   prune.rs
 //!          of each row, the first half of its edges; then edges back along those that lead to it, the best first; then the other half
 //!          connect                                                     links.rs
@@ -22,15 +22,10 @@ use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE};
 use super::prune::Pruner;
 use super::walk::{Walker, node_of};
-use crate::graph::{Graph, KnnGraph};
-use crate::ivf::IvfIndex;
+use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
-use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result, Stage, Watch, host_memory};
+use crate::{Bitset, Error, Metric, Result, Stage, Watch, host_memory};
 
-/// Smallest number of rows whose neighbours come from an inverted file.
-const IVF_ROWS: usize = 20_000;
-/// Lists that a search for neighbours probes.
-const IVF_PROBES: usize = 24;
 /// Largest number of rows that are inserted at a time. Each is compared with all others.
 const BATCH: usize = 1024;
 /// Number of rows whose edges are chosen between two calls of a watch.
@@ -44,43 +39,19 @@ pub(super) struct Settings {
     pub(super) seed: u64,
 }
 
-/// The 2 · degree nearest neighbours of each row.
-pub(super) fn neighbours<T: Element>(
-    rows: &[T],
-    dim: usize,
-    settings: Settings,
-    placement: &Placement,
-    watch: &Watch<'_>,
-) -> Result<Graph> {
-    let Settings { metric, degree, seed } = settings;
-    let knn = KnnGraph::new(2 * degree);
-    let count = rows.len() / dim;
-    if count < IVF_ROWS {
-        let mut index = FlatIndex::<T>::new(dim, metric, placement.clone())?;
-        index.add(rows)?;
-        return Ok(knn.run_watched(&index, rows, watch)?.0);
-    }
-    let lists = 4 * (count as f64).sqrt() as usize;
-    let mut index = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).device(placement.clone()).build()?;
-    index.train_watched(rows, watch)?;
-    index.add(rows)?;
-    index.set_probes(IVF_PROBES)?;
-    Ok(knn.run_watched(&index, rows, watch)?.0)
-}
-
-/// The graph of rows with these nearest neighbours, with edges that `device` chooses if it can. O(rows · degree² · dim) at most.
+/// The graph of rows with these candidates, with edges that `device` chooses if it can. O(rows · degree² · dim) at most.
 pub(super) fn build(
     distance: &WalkDistance<'_>,
-    neighbours: &Graph,
+    candidates: &Graph,
     degree: usize,
     device: Option<DeviceBuild<'_>>,
     watch: &Watch<'_>,
 ) -> Result<Links> {
-    let device = device.filter(|device| !neighbours.is_empty() && device.fits(neighbours));
-    let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[neighbours.len(), degree])?)?;
-    match device.map(|device| device.edges(neighbours, &mut edges)) {
+    let device = device.filter(|device| !candidates.is_empty() && device.fits(candidates));
+    let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[candidates.len(), degree])?)?;
+    match device.map(|device| device.edges(candidates, &mut edges)) {
         Some(Err(Error::OutOfDeviceMemory { .. })) | None => {
-            choose_edges(distance, neighbours, degree, &mut edges, watch)?
+            choose_edges(distance, candidates, degree, &mut edges, watch)?
         }
         Some(chosen) => chosen?,
     }
@@ -92,19 +63,19 @@ pub(super) fn build(
 /// Fills `edges`, `degree` places for each node.
 fn choose_edges(
     distance: &WalkDistance<'_>,
-    neighbours: &Graph,
+    candidates: &Graph,
     degree: usize,
     edges: &mut [u32],
     watch: &Watch<'_>,
 ) -> Result<()> {
-    let count = neighbours.len();
+    let count = candidates.len();
     let mut pruned: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[count, degree])?)?;
     let mut first = 0;
     for part in pruned.chunks_mut(if watch.is_some() { WATCHED_ROWS * degree } else { (count * degree).max(1) }) {
         watch.report(Stage::Linking, first, count)?;
         part.par_chunks_exact_mut(degree).enumerate().for_each_init(Pruner::default, |pruner, (at, places)| {
             let node = first + at;
-            let row = neighbours.row(node);
+            let row = candidates.row(node);
             let some = &row[..row.iter().position(|&other| other == NO_NODE).unwrap_or(row.len())];
             let chosen = pruner.choose(distance, node as u32, (&[], some), degree);
             places[..chosen.len()].copy_from_slice(chosen);

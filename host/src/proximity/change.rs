@@ -13,7 +13,8 @@
 
 use std::sync::Arc;
 
-use super::build::{self, build, neighbours};
+use super::build::{self, build};
+use super::candidates::candidates;
 use super::codes::Codes;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, start_count};
@@ -288,12 +289,13 @@ impl<T: Element> GraphIndex<T> {
         let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
-        let neighbours = neighbours(self.rows(), self.dim(), self.builder.settings, &self.builder.placement, watch)?;
-        let some = neighbours.k().min(self.degree());
-        self.fit_codes(|row| neighbours.row(row)[..some].iter().rev().copied().find(|&other| other != NO_NODE))?;
+        let candidates = candidates(self.rows(), self.dim(), self.builder.settings, &self.builder.placement, watch)?;
+        // The nearest candidates come first, as many as edges.
+        let some = self.degree().min(candidates.k());
+        self.fit_codes(|row| candidates.row(row)[..some].iter().rev().copied().find(|&other| other != NO_NODE))?;
         let (distance, degree) = (self.walk_distance(), self.degree());
         let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
-        Ok(Some(Arc::new(build(&distance, &neighbours, degree, device, watch)?)))
+        Ok(Some(Arc::new(build(&distance, &candidates, degree, device, watch)?)))
     }
 
     /// Whether walks may go by codes.

@@ -7,6 +7,10 @@
 //! that the search did not find a parent near them ([`Links::adopt`]). A graph of m nodes has fewer than m held edges, and m · degree places for
 //! edges, so a place for one more is always found.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rayon::prelude::*;
+
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::walk::{Walker, node_of};
@@ -18,6 +22,10 @@ pub(super) const NO_NODE: u32 = u32::MAX;
 
 /// Number of nodes whose edges are prefetched ahead of those that are followed.
 const AHEAD: usize = 8;
+/// From this number on, the edges of nodes are followed by all threads.
+const MANY: usize = if cfg!(test) { 16 } else { 4096 };
+/// Number of nodes whose edges one thread follows at a time.
+const PART: usize = if cfg!(test) { 7 } else { 512 };
 
 /// The edges of a graph, at most `degree` of each node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,10 +200,26 @@ impl Links {
         self.reach(self.starts.clone());
     }
 
-    /// Gives a parent to each node that can be reached from `nodes`, which have parents.
+    /// Gives a parent to each node that can be reached from `nodes`, which have parents: the first node to have an edge to it, in the order of a
+    /// breadth-first search.
     pub(super) fn reach(&mut self, mut nodes: Vec<u32>) {
-        let mut at = 0;
-        while let Some(&node) = nodes.get(at) {
+        let mut claims: Vec<AtomicU32> = Vec::new();
+        while !nodes.is_empty() {
+            let many =
+                nodes.len() >= MANY && (claims.len() == self.len() || claims.try_reserve_exact(self.len()).is_ok());
+            nodes = if many {
+                claims.resize_with(self.len(), || AtomicU32::new(NO_NODE));
+                self.next_level_at_once(&nodes, &claims)
+            } else {
+                self.next_level(&nodes)
+            };
+        }
+    }
+
+    /// Gives parents among `nodes` to the nodes to which these have edges. Returns those that got one, in the order of a breadth-first search.
+    fn next_level(&mut self, nodes: &[u32]) -> Vec<u32> {
+        let mut next = Vec::new();
+        for (at, &node) in nodes.iter().enumerate() {
             if let Some(&later) = nodes.get(at + AHEAD) {
                 self.prefetch(later);
             }
@@ -206,11 +230,49 @@ impl Links {
                 }
                 if self.parents[other as usize] == NO_NODE {
                     self.parents[other as usize] = node;
-                    nodes.push(other);
+                    next.push(other);
                 }
             }
-            at += 1;
         }
+        next
+    }
+
+    /// As [`next_level`](Self::next_level), on all threads. `claims` has a number for each node.
+    fn next_level_at_once(&mut self, nodes: &[u32], claims: &[AtomicU32]) -> Vec<u32> {
+        let open = |&other: &u32| self.parents[other as usize] == NO_NODE;
+        let each = |part: usize, with: &mut dyn FnMut(u32, u32)| {
+            let first = part * PART;
+            let part = &nodes[first..nodes.len().min(first + PART)];
+            for (at, &node) in part.iter().enumerate() {
+                if let Some(&later) = part.get(at + AHEAD) {
+                    self.prefetch(later);
+                }
+                self.of(node).iter().copied().filter(open).for_each(|other| with((first + at) as u32, other));
+            }
+        };
+        let parts: Vec<usize> = (0..nodes.len().div_ceil(PART)).collect();
+        // The first node that has an edge to another one gets it. Rayon's joins order these writes before the reads below.
+        parts.par_iter().for_each(|&part| {
+            each(part, &mut |at, other| {
+                claims[other as usize].fetch_min(at, Ordering::Relaxed);
+            });
+        });
+        let won = |&part: &usize| {
+            let mut won: Vec<(u32, u32)> = Vec::new();
+            each(part, &mut |at, other| {
+                if claims[other as usize].load(Ordering::Relaxed) == at {
+                    won.push((other, nodes[at as usize]));
+                }
+            });
+            won
+        };
+        let won: Vec<Vec<(u32, u32)>> = parts.par_iter().map(won).collect();
+        let mut next = Vec::with_capacity(won.iter().map(Vec::len).sum());
+        for (node, parent) in won.into_iter().flatten() {
+            self.parents[node as usize] = parent;
+            next.push(node);
+        }
+        next
     }
 
     /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more held edge. The edges from the
@@ -284,5 +346,45 @@ impl Links {
     /// Number of edges. O(nodes · degree).
     pub(super) fn count(&self) -> u64 {
         self.edges.iter().filter(|&&node| node != NO_NODE).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn parents_are_those_of_a_breadth_first_search() {
+        let (nodes, degree) = (900u32, 5);
+        let mut random = Random::new(7);
+        let mut edges = Vec::new();
+        for node in 0..nodes {
+            let mut places = vec![NO_NODE; degree];
+            for at in 0..node as usize % (degree + 1) {
+                let other = random.below(nodes as usize) as u32;
+                places[at] = if places.contains(&other) { (other + 1 + at as u32) % nodes } else { other };
+            }
+            edges.extend(places);
+        }
+        let mut parents = vec![NO_NODE; nodes as usize];
+        let mut queue = VecDeque::from([3, 4]);
+        (parents[3], parents[4]) = (3, 4);
+        while let Some(node) = queue.pop_front() {
+            for &other in edges[node as usize * degree..][..degree].iter().filter(|&&other| other != NO_NODE) {
+                if parents[other as usize] == NO_NODE {
+                    parents[other as usize] = node;
+                    queue.push_back(other);
+                }
+            }
+        }
+
+        let mut links = Links::with_edges(edges, degree).unwrap();
+        (links.parents[3], links.parents[4]) = (3, 4);
+        links.reach(vec![3, 4]);
+        let reached = parents.iter().filter(|&&parent| parent != NO_NODE).count();
+        assert!(reached > 500 && links.parents == parents, "{reached}");
     }
 }

@@ -46,6 +46,7 @@
 //! one a bit until a quarter of the rows is left over.
 
 mod build;
+mod candidates;
 mod change;
 mod codes;
 #[cfg(feature = "cuda")]

@@ -25,17 +25,17 @@ pub(in super::super) struct DeviceBuild<'a> {
 
 impl DeviceBuild<'_> {
     /// Whether the device has the shared memory, and the numbers of all edges are u32.
-    pub(in super::super) fn fits(&self, neighbours: &Graph) -> bool {
+    pub(in super::super) fn fits(&self, candidates: &Graph) -> bool {
         let shared = self.resident.runtime.limits().shared_bytes;
         let Some(stride) = u32::try_from(self.stride()).ok().filter(|&stride| stride <= 1 << 16) else { return false };
-        let most = self.most(neighbours) as u32;
-        neighbours.len().saturating_mul(self.degree) <= 1 << 31
+        let most = self.most(candidates) as u32;
+        candidates.len().saturating_mul(self.degree) <= 1 << 31
             && Prune::shared_bytes(stride, most, self.degree as u32) <= shared
     }
 
-    /// Number of candidates of a node: neighbours have twice the number of edges.
-    fn most(&self, neighbours: &Graph) -> usize {
-        neighbours.neighbours().len() / neighbours.len().max(1)
+    /// Number of candidates of a node.
+    fn most(&self, candidates: &Graph) -> usize {
+        candidates.neighbours().len() / candidates.len().max(1)
     }
 
     fn stride(&self) -> usize {
@@ -47,19 +47,19 @@ impl DeviceBuild<'_> {
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
-    pub(in super::super) fn edges(&self, neighbours: &Graph, edges: &mut [u32]) -> Result<()> {
+    pub(in super::super) fn edges(&self, candidates: &Graph, edges: &mut [u32]) -> Result<()> {
         // `apart` keeps a pool thread from starting another search while it has a lane.
-        apart(|| self.resident.lanes.with(self.resident.runtime, |lane| self.edges_on(lane, neighbours, edges)))
+        apart(|| self.resident.lanes.with(self.resident.runtime, |lane| self.edges_on(lane, candidates, edges)))
     }
 
-    fn edges_on(&self, lane: &Lane, neighbours: &Graph, edges: &mut [u32]) -> Result<()> {
+    fn edges_on(&self, lane: &Lane, candidates: &Graph, edges: &mut [u32]) -> Result<()> {
         let runtime = self.resident.runtime;
-        let (stream, nodes, most) = (&lane.stream, neighbours.len(), self.most(neighbours));
+        let (stream, nodes, most) = (&lane.stream, candidates.len(), self.most(candidates));
         let tile = (TILE_BYTES / (4 * most)).clamp(1, nodes);
         let codes = compared_codes(&self.resident, &self.distance);
         let mut layout = Layout::default();
         let code_place = layout.array::<u8>(codes.map_or(0, |codes| codes.len() * code_stride(codes.dim())));
-        let candidates = layout.array::<u32>(tile * most);
+        let candidate_place = layout.array::<u32>(tile * most);
         let chosen = layout.array::<u32>(edges.len());
         let ends = layout.array::<u32>(nodes);
         let lists = layout.array::<u32>(edges.len());
@@ -78,7 +78,7 @@ impl DeviceBuild<'_> {
                 metric: self.distance.metric().of_kernel(),
                 first: some.start as u32,
                 count: some.len() as u32,
-                candidates: at.at(candidates).into(),
+                candidates: at.at(candidate_place).into(),
                 most: most as u32,
                 edges: at.at(chosen.part(some.start * self.degree, some.len() * self.degree)),
                 degree: self.degree as u32,
@@ -86,8 +86,8 @@ impl DeviceBuild<'_> {
             let kernel = Prune::kernel(self.distance.rows().element().key());
             for first in (0..nodes).step_by(tile) {
                 let some = first..nodes.min(first + tile);
-                let rows = &neighbours.neighbours()[some.start * most..some.end * most];
-                runtime.copy_to_device(stream, at.at(candidates), rows)?;
+                let rows = &candidates.neighbours()[some.start * most..some.end * most];
+                runtime.copy_to_device(stream, at.at(candidate_place), rows)?;
                 let launch = launch(some);
                 runtime.launch(stream, kernel, launch.config(), launch)?;
             }
