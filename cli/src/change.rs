@@ -61,8 +61,8 @@ pub struct RemoveArgs {
 /// Arguments of `merge`.
 #[derive(Debug, clap::Args)]
 pub struct MergeArgs {
-    /// Indexes to merge, at least two of the same kind, with different ids. Inverted files must have the same training; a graph gets the vectors of the
-    /// others.
+    /// Indexes to merge, at least two of the same kind, with different ids. Inverted files must have the same training; a graph gets the
+    /// vectors of the others.
     ///
     /// Inverted files have the same training if `warpann build` made them with the same --train, --lists, --kind, --metric, --seed and other
     /// settings of the training, or if `warpann add` and `warpann remove` made them from one index.

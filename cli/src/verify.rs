@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use serde::Serialize;
 use warpann::select::{Best, Key, KeyType, NO_POSITION, Rows, select_k};
-use warpann::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors, metric};
+use warpann::{Device, Element, ElementType, Error, FlatIndex, GraphIndex, Metric, NONE, Neighbors, metric};
 
 use crate::progress::Step;
 use crate::random::Random;
@@ -25,7 +25,8 @@ pub struct Args {
     /// Devices to compare in addition to the CPU: auto (the emulator, and the GPU if there is one), gpu or gpu:N (GPU and emulator),
     /// emulator, or cpu (none). A GPU that is named must exist.
     ///
-    /// All results must equal, to the bit, the definition of the results: all distances, sorted.
+    /// All results must equal, to the bit, the definition of the results: all distances, sorted. Small cases are also searched in a graph that each
+    /// device makes, whose results must be those of the CPU.
     #[arg(long, default_value = "auto")]
     device: Device,
     /// Instead of random cases: this number of searches of four small indexes (exact, IVF-Flat, IVF-PQ, graph) on the device, in turn and from
@@ -131,6 +132,10 @@ struct Backend {
     device: Device,
     work: usize,
 }
+
+/// The largest graph of a case, in products of components of its vectors with each other (n · n · dim), and the part of that which the
+/// emulator does.
+const WALK_WORK: (usize, usize) = (1 << 22, 1 << 15);
 
 /// The largest case that runs on the emulator, in products of components: emulated threads are thousands of times slower than real ones.
 const EMULATOR_WORK: usize = 1 << 18;
@@ -482,6 +487,13 @@ fn compare<T: Element>(case: &Case, metric: Metric, random: &mut Random, backend
         }
     }
     let expected = definition(&base, &probes, dim, k, metric);
+    let by_cpu =
+        if n * n * dim <= WALK_WORK.0 { Some(walks::<T>(case, metric, &base, &probes, Device::Cpu)?) } else { None };
+    if let Some(found) = &by_cpu
+        && let Some(i) = first_impossible(&base, &probes, metric, k.min(n), found)
+    {
+        return Ok(Err(Difference::at(i, seed, "cpu", &expected, found)));
+    }
     let mut agreed = Vec::new();
     for backend in backends {
         if n * queries * dim > backend.work {
@@ -496,9 +508,56 @@ fn compare<T: Element>(case: &Case, metric: Metric, random: &mut Random, backend
         if let Some(i) = first_difference(&expected, &found) {
             return Ok(Err(Difference::at(i, seed, backend.name, &expected, &found)));
         }
+        let walked = backend.device != Device::Cpu && (backend.work == usize::MAX || n * n * dim <= WALK_WORK.1);
+        if let Some(expected) = by_cpu.as_ref().filter(|_| walked) {
+            let found = walks::<T>(case, metric, &base, &probes, backend.device)?;
+            if let Some(i) = first_difference(expected, &found) {
+                return Ok(Err(Difference::at(i, seed, backend.name, expected, &found)));
+            }
+        }
         agreed.push(backend.name);
     }
     Ok(Ok(agreed))
+}
+
+/// The results of walks in a graph that a device makes. Its settings depend on the seed alone, so that a case needs no other random numbers.
+fn walks<T: Element>(case: &Case, metric: Metric, base: &[T], probes: &[T], device: Device) -> Outcome<Neighbors> {
+    let Case { seed, dim, n, k, .. } = *case;
+    let degree = 4 + (seed % 13) as usize;
+    let builder = GraphIndex::<T>::builder(dim).metric(metric).degree(degree).beam(16).exact_ratio(0).device(device);
+    let mut index = builder.build()?;
+    // The first part makes a graph, into which the rest is inserted.
+    let part = n * 2 / 3 * dim;
+    index.add(&base[..part])?;
+    index.add(&base[part..])?;
+    Ok(index.search(probes, k)?)
+}
+
+/// The first slot that no walk may return: another distance than the canonical one of its id, a slot out of order, an id for the second time, or a
+/// slot that is empty before `count` are filled.
+fn first_impossible<T: Element>(
+    base: &[T],
+    probes: &[T],
+    metric: Metric,
+    count: usize,
+    found: &Neighbors,
+) -> Option<usize> {
+    let (k, queries) = (found.k, found.queries().max(1));
+    let dim = probes.len() / queries;
+    (0..found.ids.len()).find(|&slot| {
+        let (query, place) = (slot / k, slot % k);
+        let (id, distance) = (found.ids[slot], found.distances[slot]);
+        if place >= count {
+            return id != NONE;
+        }
+        let Some(row) = base.get(id.min(base.len() as u64) as usize * dim..).and_then(|rows| rows.get(..dim)) else {
+            return true;
+        };
+        let right = metric::canonical(metric, &probes[query * dim..(query + 1) * dim], row);
+        let follows =
+            |other: usize| metric.order(found.distances[other], distance).then(found.ids[other].cmp(&id)).is_lt();
+        right.to_bits() != distance.to_bits() || (place > 0 && !follows(slot - 1))
+    })
 }
 
 #[cfg(test)]
@@ -520,6 +579,30 @@ mod tests {
         assert_eq!(changed(|found| found.distances[1] = 1.0f32.next_up()), Some(1));
         assert_eq!(changed(|found| found.ids.truncate(3)), Some(3));
         assert_eq!(changed(|found| found.distances.push(0.0)), Some(4));
+    }
+
+    #[test]
+    fn impossible_results_of_walks_are_seen() {
+        let (base, probes) = ([1.0f32, 3.0, 1.0, 2.0], [2.0f32, 9.0]);
+        let right = Neighbors {
+            k: 3,
+            ids: vec![3, 0, 2, 1, 3, NONE],
+            distances: vec![0.0, 1.0, 1.0, 36.0, 49.0, f32::INFINITY],
+        };
+        let seen = |count: usize, change: fn(&mut Neighbors)| {
+            let mut found = right.clone();
+            change(&mut found);
+            first_impossible(&base, &probes, Metric::L2, count, &found)
+        };
+        assert_eq!(seen(3, |_| {}), Some(5));
+        let complete = |found: &mut Neighbors| (found.ids[5], found.distances[5]) = (0, 64.0);
+        assert_eq!(seen(3, complete), None);
+        assert_eq!(seen(2, |_| {}), Some(2));
+        assert_eq!(seen(3, |found| found.ids.swap(1, 2)), Some(2));
+        assert_eq!(seen(3, |found| found.ids[2] = 0), Some(2));
+        assert_eq!(seen(3, |found| found.ids[1] = 4), Some(1));
+        assert_eq!(seen(3, |found| found.ids[0] = NONE), Some(0));
+        assert_eq!(seen(3, |found| found.distances[3] = 36.0f32.next_up()), Some(3));
     }
 
     /// The JSON of a difference, which no test of the program can produce.

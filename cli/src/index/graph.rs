@@ -27,8 +27,8 @@ pub struct GraphRecipe {
     /// With --kind graph: walks compare the vectors themselves, not codes of one byte for each component.
     #[arg(long)]
     no_codes: bool,
-    /// With --kind graph: take the edges from this file instead of making a graph: ibin, npy, ivecs or bin, a row of numbers of other vectors (from 0,
-    /// in the order of the base) for each vector, and all ones in empty slots.
+    /// With --kind graph: take the edges from this file instead of making a graph: ibin, npy, ivecs or bin, a row of numbers of other vectors
+    /// (from 0, in the order of the base) for each vector, and all ones in empty slots.
     ///
     /// The edges stay as they are, except that a vector that no search could reach gets one edge from another.
     #[arg(long, value_name = "FILE")]

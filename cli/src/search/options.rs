@@ -22,12 +22,12 @@ pub struct IndexOptions {
     /// With --index: find only vectors whose ids are not in this file, in any of the same formats.
     #[arg(long, value_name = "FILE", group = "accepted")]
     exclude: Option<PathBuf>,
-    /// With --filter or --exclude, and an inverted file: read exactly --probes lists for each query. Otherwise a search reads as many more as it needs for the
-    /// recall of a search without filter and for k results.
+    /// With --filter or --exclude, and an inverted file: read exactly --probes lists for each query. Otherwise a search reads as many more as
+    /// it needs for the recall of a search without filter and for k results.
     #[arg(long, requires = "accepted")]
     pub no_widen: bool,
-    /// With --index and an inverted file: find more candidates in the index, and order them by their distances from the original vectors in this file: fvecs,
-    /// bvecs, fbin, u8bin, i8bin or npy. The k best are the results.
+    /// With --index and an inverted file: find more candidates in the index, and order them by their distances from the original vectors in
+    /// this file: fvecs, bvecs, fbin, u8bin, i8bin or npy. The k best are the results.
     #[arg(long, value_name = "FILE")]
     refine: Option<PathBuf>,
     /// With --refine: N times k candidates.

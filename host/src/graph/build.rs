@@ -170,7 +170,8 @@ impl KnnGraph {
 
     /// Makes the graph as [`run`](Self::run) does and writes it to files: ids to `out` (`ibin` or `npy`, u32) and, if it is given,
     /// distances to `distances` (`fbin` or `npy`). Both files get their names when they are complete. `watch` is called before the first
-    /// batch and after each, and counts the rows of an interrupted run as done. Returns the number of rows that were taken over from an interrupted run.
+    /// batch and after each, and counts the rows of an interrupted run as done. Returns the number of rows that were taken over from an
+    /// interrupted run.
     ///
     /// # Interrupted runs
     /// Finished rows stand in a file named `out` with `.part` appended (the same for `distances`). A journal, `out` with `.journal`
@@ -183,7 +184,8 @@ impl KnnGraph {
     /// run finishes without a search.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::Cancelled`], after which the same call resumes the run; [`Error::OtherRun`] if the journal belongs to another run;
+    /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::Cancelled`], after which the same call resumes the run;
+    /// [`Error::OtherRun`] if the journal belongs to another run;
     /// [`Error::BadFile`] if the file is not a journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the files, of the
     /// kind `NotFound` if they were removed or replaced during the run.
     pub fn write<T: Element>(

@@ -230,6 +230,9 @@ fn what_does_not_belong_together_is_refused() {
     let mut named = ivf(&points(5), Encoding::Flat);
     named.add_with_ids(&base[..DIM], &[9]).unwrap();
     assert!(matches!(KnnGraph::new(1).run(&named, &base), Err(Error::IdsAreNotRows { id: 9, rows: 6 })));
+    let mut named = flat(&points(5), Metric::L2);
+    named.add_with_ids(&base[..DIM], &[9]).unwrap();
+    assert!(matches!(KnnGraph::new(1).run(&named, &base), Err(Error::IdsAreNotRows { id: 9, rows: 6 })));
 
     let path = |name: &str| PathBuf::from(name);
     let check = |out: &str, distances: Option<&str>| KnnGraph::check_paths(path(out), distances.map(path).as_deref());

@@ -5,8 +5,8 @@
 //!                    connect                                             links.rs
 //! graph:             edges of the rows that hold vectors, in the order of their ids
 //! ```
-//! Nothing is pruned, and no edges back are added: the walks go along the caller's edges. Only nodes that no walk could reach get one edge each, by the
-//! repair of new graphs.
+//! Nothing is pruned, and no edges back are added: the walks go along the caller's edges. Only nodes that no walk could reach get one edge each,
+//! by the repair of new graphs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// graph of HNSW, Vamana or CAGRA that another library made. Node r of the graph is the r-th vector. Its id is the r-th of `ids`, or r.
     ///
     /// The degree of the index is [`Graph::k`]; a number that [`degree`](Self::degree) set has no effect. The edges stay as they are, except:
-    /// an edge of a node to itself and a repeated edge are left out; and a node that no walk can reach gets an edge from a node near it, which takes a
-    /// free place if there is one, otherwise that of the last edge that no other node depends on. So every vector can be found, as in a graph that
-    /// this library made. Walks begin at nodes that the library chooses, so an entry point is not needed. Later changes of the index treat the
+    /// an edge of a node to itself and a repeated edge are left out; and a node that no walk can reach gets an edge from a node near it, which
+    /// takes a free place if there is one, otherwise that of the last edge that no other node depends on. So every vector can be found, as in a
+    /// graph that this library made. Walks begin at nodes that the library chooses, so an entry point is not needed. Later changes of the index treat the
     /// edges as those of any graph: they prune them where a node has no place, and make the graph anew if at least half of the vectors are new.
     ///
     /// O(nodes · degree), a walk for each node that cannot be reached, and 1,024 exact searches that decide whether walks may compare codes
@@ -119,8 +119,8 @@ impl<T: Element> GraphIndex<T> {
         Ok(edges)
     }
 
-    /// The edges of the graph: node r is the vector with the r-th of [`ids`](Self::ids), and has [`degree`](Self::degree) slots, of which the last ones
-    /// may be [`NO_NODE`](crate::graph::NO_NODE). `None` if the index has no graph, because it has so few vectors that searches are exact.
+    /// The edges of the graph: node r is the vector with the r-th of [`ids`](Self::ids), and has [`degree`](Self::degree) slots, of which the last
+    /// ones may be [`NO_NODE`](crate::graph::NO_NODE). `None` if the index has no graph, because it has so few vectors that searches are exact.
     /// [`GraphIndexBuilder::build_with_graph`] makes an index of it; [`io::write_ids`](crate::io::write_ids) writes it to a file.
     ///
     /// O(len · degree). If there are rows that removed vectors left, also the time of [`compact`](Self::compact): edges to them are replaced.

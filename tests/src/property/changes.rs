@@ -1,8 +1,8 @@
 //! Random sequences of changes and searches of an index and its snapshots, each against an ordered map of vectors. Of inverted files with
 //! codes, the map has the vectors for which the codes stand.
 //!
-//! Every operation is one that a user may call, also with ids that are wrong. After a refused or cancelled one, the index must be as before. A case is
-//! [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000 operations of each:
+//! Every operation is one that a user may call, also with ids that are wrong. After a refused or cancelled one, the index must be as before. A case
+//! is [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000 operations of each:
 //!
 //! ```text
 //! WARPANN_PROPERTY_CASES=3000 cargo test -p warpann-tests --test property changes::cpu
