@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use test_random::Random;
 
+use super::enqueued::Enqueue;
 use super::*;
 use crate::device::open::open;
 use crate::metric::canonical;
