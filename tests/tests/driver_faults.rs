@@ -413,7 +413,19 @@ fn inverted_files(counts: &mut Counts) {
         },
         len,
     );
+    // With what the first addition has prepared.
+    let more = |index: &mut IvfIndex| {
+        index.add(&base[..3 * DIM])?;
+        Ok(vec![index.len() as u64])
+    };
+    scenario(counts, "ivf: add more", full(Encoding::Flat), more, len);
     scenario(counts, "ivf: search", full(Encoding::Flat), |index| search(index), nothing);
+    let changed = || {
+        let mut index = full(Encoding::Flat)()?;
+        search(&index)?;
+        more(&mut index).map(|_| index)
+    };
+    scenario(counts, "ivf: search after a change", changed, |index| search(index), nothing);
     scenario(
         counts,
         "ivf: range",

@@ -51,7 +51,7 @@ struct Place {
 }
 
 impl Coders {
-    /// Nothing is prepared.
+    /// Coders for the devices of an index, each of which opens its device at its first vectors.
     pub(crate) fn new(settings: &Settings) -> Coders {
         let place = |&device: &Device| Place { device, made: Mutex::new(None) };
         Coders { places: settings.placement.devices().iter().map(place).collect() }

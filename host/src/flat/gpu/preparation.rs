@@ -28,7 +28,7 @@ const TILE: usize = TILE_ROWS as usize;
 /// What has been prepared of resident rows.
 #[derive(Debug, Clone)]
 pub(super) enum Preparation {
-    /// Nothing.
+    /// No row has copies, norms and bounds yet.
     Nothing,
     /// All rows were, and the rows of stale tiles have changed since.
     Done {

@@ -332,9 +332,9 @@ pub(crate) trait Codec: Debug + Send + Sync {
 
 /// What a device finds for vectors that are added.
 pub(crate) enum DeviceCoder {
-    /// Their lists. The CPU finds the codes.
+    /// The list of each vector; the CPU then encodes the residuals.
     Lists(Box<Assigner>),
-    /// Lists and codes.
+    /// The list and the code of each vector, by kernels of the encoding.
     Codes(Box<dyn ListCoder>),
 }
 

@@ -72,7 +72,7 @@ impl Assigner {
         Ok(assigner)
     }
 
-    /// The device.
+    /// The device that has the centroids.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
