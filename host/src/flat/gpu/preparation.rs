@@ -83,6 +83,8 @@ impl FlatDevice {
                 greatest
             }
             _ => {
+                // A failure may leave any tile half done.
+                *done = Preparation::Nothing;
                 self.prepare(&lane.stream, set)?;
                 // SAFETY: the set was prepared a moment ago.
                 unsafe { greatest_in(&self.runtime, &lane.stream, set)? }
