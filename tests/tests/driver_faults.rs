@@ -290,6 +290,17 @@ fn flat(counts: &mut Counts) {
     );
     let rows = vectors(300 * 20);
     let queries = vectors(2 * 20);
+    // The first and the last of three tiles change, and stay in the scale of all rows or need another one.
+    for (name, scale) in [("flat: search after a change", 1.0), ("flat: search after a greater component", 9.0)] {
+        let changed = || {
+            let mut index = FlatIndex::<f32>::new(20, Metric::L2, GPU)?;
+            index.add(&rows)?;
+            index.search(&queries, 3)?;
+            let new: Vec<f32> = rows[..2 * 20].iter().map(|x| scale * x).collect();
+            index.upsert(&new, &[5, 290]).map(|_| index)
+        };
+        scenario(counts, name, changed, |index| Ok(bits(&index.search(&queries, 3)?)), nothing);
+    }
     let of_budget = |budget: u64| {
         let mut index = FlatIndex::<f32>::builder(20).device(GPU).memory_budget(budget).build()?;
         index.add(&rows)?;
@@ -413,7 +424,19 @@ fn inverted_files(counts: &mut Counts) {
         },
         len,
     );
+    // With what the first addition has prepared.
+    let more = |index: &mut IvfIndex| {
+        index.add(&base[..3 * DIM])?;
+        Ok(vec![index.len() as u64])
+    };
+    scenario(counts, "ivf: add more", full(Encoding::Flat), more, len);
     scenario(counts, "ivf: search", full(Encoding::Flat), |index| search(index), nothing);
+    let changed = || {
+        let mut index = full(Encoding::Flat)()?;
+        search(&index)?;
+        more(&mut index).map(|_| index)
+    };
+    scenario(counts, "ivf: search after a change", changed, |index| search(index), nothing);
     scenario(
         counts,
         "ivf: range",

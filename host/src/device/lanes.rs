@@ -61,6 +61,11 @@ impl Lanes {
         Ok(result)
     }
 
+    /// Bytes of the scratch of all lanes that no search uses.
+    pub fn bytes(&self) -> usize {
+        self.idle().iter().map(|lane| lane.bytes).sum()
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Lane>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

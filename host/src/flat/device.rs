@@ -42,7 +42,7 @@ use std::fmt;
 use cuda_std::{Ptr, PtrMut};
 
 use super::gpu::FlatDevice;
-use super::gpu::enqueued::EnqueuedSearch;
+use super::gpu::enqueued::Enqueue;
 use super::{FlatIndex, Version};
 use crate::device::cuda::{CudaDevice, Stream as CudaStream};
 use crate::device::runtime::Stream;
@@ -50,44 +50,6 @@ pub use crate::select::device::CUstream;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::views::{DeviceNeighbors, DeviceVectors};
 use crate::{Element, Error, Result, SearchOptions, host_memory};
-
-/// A planned search, with its device memory.
-pub(crate) trait Enqueue: Send + Sync {
-    /// Bytes of device memory that the search has for itself.
-    fn bytes(&self) -> u64;
-
-    /// Enqueues the search of `count` queries, at most as many as were planned.
-    ///
-    /// # Safety
-    /// Until the stream has done the work: the index does not change, `queries` has `count` vectors, `ids` and `distances` have room for count · k
-    /// values, no other work uses these or this search, and they do not overlap.
-    unsafe fn enqueue(
-        &self,
-        stream: &Stream,
-        queries: Ptr<u8>,
-        count: usize,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-    ) -> Result<()>;
-}
-
-impl Enqueue for EnqueuedSearch {
-    fn bytes(&self) -> u64 {
-        EnqueuedSearch::bytes(self)
-    }
-
-    unsafe fn enqueue(
-        &self,
-        stream: &Stream,
-        queries: Ptr<u8>,
-        count: usize,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-    ) -> Result<()> {
-        // SAFETY: the same contract.
-        unsafe { EnqueuedSearch::enqueue(self, stream, queries, count, ids, distances) }
-    }
-}
 
 /// A planned search of an index, with all device memory that it needs beside queries and results. It belongs to one version of the index.
 ///

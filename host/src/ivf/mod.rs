@@ -47,6 +47,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 pub(crate) use self::backend::{IvfBackend, RowSearch, SearchRequest, View};
+use self::coder::Coders;
 use self::encoding::Codec;
 pub use self::encoding::Encoding;
 pub use self::file::IndexInfo;
@@ -160,6 +161,8 @@ pub struct IvfIndex<T: Element = f32> {
     lists: Arc<Lists>,
     probes: usize,
     backend: Box<dyn IvfBackend>,
+    /// What devices have prepared for the next call that adds vectors.
+    coders: Option<Coders>,
     element: PhantomData<T>,
 }
 
@@ -210,7 +213,7 @@ impl<T: Element> IvfIndexBuilder<T> {
 
     /// Sets the bytes that searches may use on each device. On a GPU they hold the image of the index and scratch. On the CPU they hold the
     /// scratch of one search, which always has room for the candidates of one query. Unless set, each device uses a share of its free
-    /// memory.
+    /// memory. Adding vectors may use as much for itself, and afterwards a GPU keeps a sixteenth of it, at most 64 MiB, for the next vectors.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.settings.budget = Some(bytes);
         self
@@ -256,7 +259,8 @@ impl<T: Element> IvfIndexBuilder<T> {
         let code_bytes = self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE);
         let lists = Arc::new(Lists::new(0, code_bytes));
         let probes = self.settings.lists.isqrt().div_ceil(2);
-        Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, backend, element: PhantomData })
+        let settings = self.settings;
+        Ok(IvfIndex { settings, trained: None, lists, probes, backend, coders: None, element: PhantomData })
     }
 
     /// Builds an index of these settings with the contents of a file.
@@ -351,6 +355,7 @@ impl<T: Element> IvfIndex<T> {
         let mut settings = Settings { placement: device.into(), ..self.settings.clone() };
         self.backend = open_ivf(&mut settings)?;
         self.settings = settings;
+        self.coders = None;
         Ok(())
     }
 
@@ -382,6 +387,7 @@ impl<T: Element> IvfIndex<T> {
             lists: Arc::clone(&self.lists),
             probes: self.probes,
             backend: self.backend.snapshot(),
+            coders: None,
             element: PhantomData,
         }
     }

@@ -441,3 +441,47 @@ fn encodings_are_numbered_in_files() {
     assert_eq!(Encoding::of_file_words([4, 0, 0, 0]), None);
     assert_eq!(Encoding::plain().map(Encoding::name).collect::<Vec<_>>(), ["flat", "f16", "sq8"]);
 }
+
+/// What a device has prepared for few vectors stays for the next ones, changes no list and no code, and goes with the training, the device, or
+/// a budget that is too small.
+#[test]
+fn centroids_stay_prepared_for_few_vectors() {
+    let (dim, n, lists) = (9, 400, 12);
+    let base = numbers(n * dim, 7);
+    let pq = Encoding::Pq { sub_quantizers: 3, bits: 4, rotate: false };
+    let ids: Vec<u64> = (0..n as u64).collect();
+    for (metric, encoding) in [(Metric::L2, Encoding::Flat), (Metric::Cosine, Encoding::F16), (Metric::L2, pq)] {
+        let trained = |device: Device, budget: u64| {
+            let builder = IvfIndex::<f32>::builder(dim, lists).metric(metric).encoding(encoding).device(device);
+            let mut index = builder.iterations(2).memory_budget(budget).build().unwrap();
+            index.train(&base[..300 * dim]).unwrap();
+            index
+        };
+        let mut expected = trained(Device::Cpu, 1 << 30);
+        expected.add(&base).unwrap();
+        assert_eq!(expected.coders.as_ref().unwrap().bytes(), 0);
+        let mut index = trained(Device::Emulator, 1 << 30);
+        let mut before = 0;
+        for (rows, ids) in base.chunks(40 * dim).zip(ids.chunks(40)) {
+            index.add(&rows[..20 * dim]).unwrap();
+            index.upsert(&rows[20 * dim..], &ids[20..]).unwrap();
+            let bytes = index.coders.as_ref().unwrap().bytes();
+            assert!(bytes > 0 && (before == 0 || bytes == before), "{encoding}: {bytes} bytes after {before}");
+            before = bytes;
+        }
+        assert_eq!(index.to_bytes().unwrap(), expected.to_bytes().unwrap(), "{encoding}");
+        assert!(index.snapshot().coders.is_none());
+        index.move_to(Device::Emulator).unwrap();
+        assert!(index.coders.is_none());
+        index.upsert(&base[..dim], &[0]).unwrap();
+        index.clear();
+        assert!(index.coders.is_some());
+        index.train(&base[..300 * dim]).unwrap();
+        assert!(index.coders.is_none());
+        index.add_batches([&base]).unwrap();
+        assert!(index.coders.is_none(), "batches may be large");
+        let mut index = trained(Device::Emulator, 16 * before as u64 - 1);
+        index.add(&base[..20 * dim]).unwrap();
+        assert!(index.coders.is_none(), "{encoding}: too much for the budget");
+    }
+}

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::coder::{Coded, Coder};
+use super::coder::{Coded, Coder, Coders};
 use super::encoding::Training;
 use super::{IvfIndex, Lists};
 use crate::generate::Generator;
@@ -77,6 +77,7 @@ impl<T: Element> IvfIndex<T> {
         let trained = scheme.train(Training { kmeans, rows, metric, seed, device, watch }).map_err(named)?;
         self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));
         self.trained = Some(Arc::new(trained));
+        self.coders = None;
         Ok(())
     }
 
@@ -138,13 +139,23 @@ impl<T: Element> IvfIndex<T> {
 
     /// Appends checked rows with ids that are new, different and not reserved.
     fn append(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
-        let trained = self.trained_for("add")?;
+        self.trained_for("add")?;
         self.check_room(ids.len())?;
         if ids.is_empty() {
             return Ok(());
         }
-        let Coded { labels, codes } = coded(&Coder::new(&self.settings, trained)?, rows, watch)?;
+        let Coded { labels, codes } = self.coded(rows, "add", watch)?;
         Lists::own(&mut self.lists)?.append(&labels, &codes, ids)
+    }
+
+    /// Lists and codes of checked rows, for a public function `call`. The coders of few rows stay for the next call, unless this one fails.
+    fn coded<'r>(&mut self, rows: &'r [T], call: &'static str, watch: &Watch<'_>) -> Result<Coded<'r>> {
+        let stay = Coders::may_stay(size_of_val(rows));
+        let coders = self.coders.take().filter(|_| stay).unwrap_or_else(|| Coders::new(&self.settings));
+        let coder = Coder::new(&self.settings, self.trained_for(call)?, &coders);
+        let coded = coded_in_batches(&coder, rows, watch)?;
+        self.coders = if stay { coders.kept(&self.settings) } else { None };
+        Ok(coded)
     }
 
     /// Appends the vectors of several batches, each row-major, with ids that count up as those of [`add`](Self::add). The index is the same
@@ -181,9 +192,12 @@ impl<T: Element> IvfIndex<T> {
     /// Appends the batches that `next` codes, in order, until it returns `None`. The ids count up.
     fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
         self.trained_for("add")?;
+        // The batches may be large.
+        self.coders = None;
         let IvfIndex { settings, trained, lists, .. } = self;
         let Some(trained) = trained else { return Ok(()) };
-        let coder = Coder::new(settings, trained)?;
+        let coders = Coders::new(settings);
+        let coder = Coder::new(settings, trained, &coders);
         let lists = Lists::own(lists)?;
         let mut first = lists.greatest_id().map_or(0, |id| id + 1);
         let mut room = MAX_ROWS - lists.len() as u64;
@@ -256,9 +270,9 @@ impl<T: Element> IvfIndex<T> {
             self.append(rows, ids, &Watch::none())?;
             return Ok(0);
         }
-        let trained = self.trained_for("upsert")?;
+        self.trained_for("upsert")?;
         self.check_room(count - known.len())?;
-        let Coded { labels, codes } = Coder::new(&self.settings, trained)?.code(rows)?;
+        let Coded { labels, codes } = self.coded(rows, "upsert", &Watch::none())?;
         Lists::own(&mut self.lists)?.put(&labels, &codes, ids)?;
         Ok(known.len())
     }
@@ -348,7 +362,7 @@ impl IvfIndex<f32> {
 }
 
 /// Lists and codes of checked rows, which are coded in batches if somebody watches.
-fn coded<'r, T: Element>(coder: &Coder<'_, T>, rows: &'r [T], watch: &Watch<'_>) -> Result<Coded<'r>> {
+fn coded_in_batches<'r, T: Element>(coder: &Coder<'_, T>, rows: &'r [T], watch: &Watch<'_>) -> Result<Coded<'r>> {
     if !watch.is_some() {
         return coder.code(rows);
     }

@@ -69,6 +69,7 @@ use self::scale::Scale;
 use self::sums::{PartialSums, Sums};
 use self::worker::{PartWorker, Worker};
 use crate::device::open::{open, open_together};
+use crate::flat::gpu::Centre;
 use crate::metric::Assign;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::random::{Random, gather};
@@ -529,28 +530,36 @@ pub(crate) fn assign_rows<T: Element>(
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    assign_vectors(placement, metric, VectorSlice::of(rows, dim), centroids, budget)
-}
-
-/// [`assign_rows`] for at least one row.
-fn assign_vectors(
-    placement: &Placement,
-    metric: Assign,
-    vectors: VectorSlice<'_>,
-    centroids: &[f32],
-    budget: Option<u64>,
-) -> Result<Vec<u32>> {
-    let dim = vectors.dim();
+    let vectors = VectorSlice::of(rows, dim);
     let labels = by_rows(placement, vectors.len(), |part, device| {
         let rows = vectors.part(part);
-        if let Some(runtime) = open(device)?.1 {
-            let run = gpu::Run { metric, clusters: centroids.len() / dim, rows, weights: None, budget };
-            return gpu::labels(runtime, run, centroids);
+        match open_assigner(device, metric, rows, centroids, budget)? {
+            Some(assigner) => assigner.labels(rows),
+            None => assign_on_cpu(metric, rows, centroids),
         }
-        let mut labels = host_memory::zeroed(rows.len())?;
-        let nearest = Nearest::new(metric, centroids, dim, labels.len());
-        with_components!(rows, rows: T => nearest.assign::<T>(rows, &canonical_squares(rows, dim)?, &mut labels));
-        Ok(labels)
     })?;
     Ok(joined(labels))
+}
+
+/// Prepares centroids on a device for vectors like these, at least one; `None` on the CPU.
+pub(crate) fn open_assigner(
+    device: Device,
+    metric: Assign,
+    like: VectorSlice<'_>,
+    centroids: &[f32],
+    budget: Option<u64>,
+) -> Result<Option<gpu::assigner::Assigner>> {
+    let Some(runtime) = open(device)?.1 else { return Ok(None) };
+    let mut centre = Centre::default();
+    centre.add(like);
+    gpu::assigner::Assigner::new(runtime, metric, (centroids, like.dim()), &centre, budget).map(Some)
+}
+
+/// [`assign_rows`] on the CPU, for at least one row.
+pub(crate) fn assign_on_cpu(metric: Assign, rows: VectorSlice<'_>, centroids: &[f32]) -> Result<Vec<u32>> {
+    let dim = rows.dim();
+    let mut labels = host_memory::zeroed(rows.len())?;
+    let nearest = Nearest::new(metric, centroids, dim, labels.len());
+    with_components!(rows, rows: T => nearest.assign::<T>(rows, &canonical_squares(rows, dim)?, &mut labels));
+    Ok(labels)
 }

@@ -208,8 +208,17 @@ pub(crate) struct Unprepared {
     pub centre: Option<Ptr<f32>>,
     /// Metric that determines values, norms and the scale.
     pub metric: KernelMetric,
+    /// The tiles of 128 rows that are prepared; `None`: all rows.
+    pub tiles: Option<Ptr<u32>>,
     /// Bits of the greatest |component|, as [`greatest_of`] finds it.
     pub greatest: PtrMut<u32>,
+}
+
+impl Unprepared {
+    /// Number of listed tiles; 0 without a list.
+    fn tile_count(&self) -> u32 {
+        self.tiles.map_or(0, |tiles| tiles.len() as u32)
+    }
 }
 
 /// The output arrays of [`prepare_rows`]; it does not write those that are `None`.
@@ -341,7 +350,7 @@ pub(crate) unsafe fn prepare_set(
     set: VectorSet,
     centred: bool,
 ) -> Result<()> {
-    let (from, to) = tiles_of(shape, set, centred, 0..set.layout.values.len());
+    let (from, to) = of_set(shape, set, centred, None);
     // SAFETY: every part has the size that the kernels require; the fill comes first in stream order.
     unsafe {
         runtime.fill(stream, set.part(set.layout.greatest_values), 0)?;
@@ -350,33 +359,32 @@ pub(crate) unsafe fn prepare_set(
     }
 }
 
-/// As [`prepare_set`] for whole tiles of a set that has been prepared and in which only the rows of these tiles have changed since. The set
-/// keeps its centre. Returns false, and prepares nothing, if these rows have a greater component than `greatest`, that of the set.
+/// As [`prepare_set`] for the listed tiles of a set that has been prepared and in which only rows of these tiles have changed since, and waits
+/// for it. The set keeps its centre. Returns false if these rows have a greater component than `greatest`, that of the set. Then the whole
+/// set must be prepared.
 ///
 /// # Safety
-/// As [`prepare_set`]; the rows `tiles` start and end at tiles that the set has.
+/// As [`prepare_set`]; `tiles` are different tiles of the set, on the device.
 pub(crate) unsafe fn prepare_tiles(
     runtime: &Runtime,
     stream: &Stream,
     shape: VectorShape,
     set: VectorSet,
     centred: bool,
-    tiles: Range<usize>,
+    tiles: Ptr<u32>,
     greatest: u32,
 ) -> Result<bool> {
-    let (from, to) = tiles_of(shape, set, centred, tiles);
+    let (from, to) = of_set(shape, set, centred, Some(tiles));
+    // The tiles are prepared before the host has seen the greatest component, so that it waits once. A greater one is rare.
     // SAFETY: every part has the size that the kernels require. Words of greatest values are only raised.
     unsafe {
         greatest_of(runtime, stream, from)?;
-        if greatest_in(runtime, stream, set)? != greatest {
-            return Ok(false);
-        }
         prepare_rows(runtime, stream, from, to)?;
+        Ok(greatest_in(runtime, stream, set)? == greatest)
     }
-    Ok(true)
 }
 
-/// Bits of the greatest |component| of a set, after the work in the stream.
+/// Bits of the greatest |component| of a set, after the work in the stream, for which the call waits.
 ///
 /// # Safety
 /// As [`prepare_set`], which has prepared the set.
@@ -387,31 +395,30 @@ pub(crate) unsafe fn greatest_in(runtime: &Runtime, stream: &Stream, set: Vector
     Ok(greatest[0])
 }
 
-/// Rows of a set, from a tile to a tile, as input and output of the preparation.
-fn tiles_of(shape: VectorShape, set: VectorSet, centred: bool, rows: Range<usize>) -> (Unprepared, Prepared) {
-    let (layout, first) = (set.layout, rows.start);
-    let tile = first / filter::TILE_ROWS as usize;
-    let count = (set.count as usize).saturating_sub(first).min(rows.len());
+/// The rows of a set, or of the listed tiles, as input and output of the preparation.
+fn of_set(shape: VectorShape, set: VectorSet, centred: bool, tiles: Option<Ptr<u32>>) -> (Unprepared, Prepared) {
+    let layout = set.layout;
     let from = Unprepared {
         element: shape.element,
-        rows: set.rows().skip(first * shape.row_bytes()).take(count * shape.row_bytes()).into(),
-        count: count as u32,
-        padded: rows.len() as u32,
+        rows: set.stored(shape),
+        count: set.count,
+        padded: layout.values.len() as u32,
         stride: shape.stride() as u32,
         centre: if centred { set.centre().into() } else { None },
         metric: shape.metric.of_kernel(),
+        tiles,
         greatest: set.part(layout.greatest),
     };
     let to = Prepared {
-        copy: set.part(layout.copy).skip(first * shape.copy_stride()),
+        copy: set.part(layout.copy),
         copy_stride: shape.copy_stride() as u32,
-        values: set.part(layout.values).skip(first),
-        norms: Some(set.part(layout.norms).skip(first)),
-        residuals: set.part(layout.residuals).skip(first),
-        tile_norms: Some(set.part(layout.tile_norms).skip(tile)),
-        tile_residuals: set.part(layout.tile_residuals).skip(tile),
+        values: set.part(layout.values),
+        norms: Some(set.part(layout.norms)),
+        residuals: set.part(layout.residuals),
+        tile_norms: Some(set.part(layout.tile_norms)),
+        tile_residuals: set.part(layout.tile_residuals),
         bounds: Some(set.part(layout.bounds)),
-        squares: set.squares().map(|squares| squares.skip(first)),
+        squares: set.squares(),
     };
     (from, to)
 }
@@ -421,8 +428,9 @@ fn tiles_of(shape: VectorShape, set: VectorSet, centred: bool, rows: Range<usize
 /// # Safety
 /// The pointers cover the shapes. The word at `from.greatest` is zero, or the result for other rows that share the scale.
 pub(crate) unsafe fn greatest_of(runtime: &Runtime, stream: &Stream, from: Unprepared) -> Result<()> {
-    let Unprepared { element, rows, count, stride, centre, greatest, .. } = from;
-    let launch = Greatest { rows, count, stride, centre, out: greatest };
+    let tile_count = from.tile_count();
+    let Unprepared { element, rows, count, stride, centre, tiles, greatest, .. } = from;
+    let launch = Greatest { rows, count, stride, centre, tiles, tile_count, out: greatest };
     let config = launch.config(runtime.limits().multiprocessors);
     // SAFETY: the caller promises that the pointers cover the shapes.
     unsafe { runtime.launch(stream, Greatest::kernel(element.key()), config, launch) }
@@ -440,6 +448,8 @@ pub(crate) unsafe fn prepare_rows(runtime: &Runtime, stream: &Stream, from: Unpr
         stride: from.stride,
         centre: from.centre,
         metric: from.metric,
+        tiles: from.tiles,
+        tile_count: from.tile_count(),
         greatest: from.greatest.into(),
         copy: to.copy,
         copy_stride: to.copy_stride,

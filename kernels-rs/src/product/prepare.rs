@@ -20,6 +20,8 @@
 //! eight times less error than bf16 at the same speed.
 //!
 //! Subtracting a common centre changes no squared L2 distance. It reduces norms, and so the error bound, if a set is far from the origin.
+//!
+//! After a change of some rows, a launch gets a list of the tiles that hold these rows, and leaves the other tiles as they are.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
@@ -153,7 +155,19 @@ pub unsafe fn copy_row<E: Element>(row: RowOperand<E>, copy: *mut u16, copy_quad
     (own, Bounds::of_squares(own.max(of_copy), lost))
 }
 
-/// Raises `out` to the bits of the greatest |component − centre| of all rows.
+/// The number of row `at` of the listed tiles; without a list, of row `at` of all rows.
+///
+/// # Safety
+/// The list has the row's tile.
+#[inline(always)]
+unsafe fn listed_row(tiles: Option<Ptr<u32>>, at: u32) -> u32 {
+    let Some(tiles) = tiles else { return at };
+    // SAFETY: as the caller promises.
+    let tile = unsafe { global::load(tiles.wrapping_add((at / TILE_ROWS) as usize)) };
+    tile * TILE_ROWS + at % TILE_ROWS
+}
+
+/// Raises `out` to the bits of the greatest |component − centre| of all rows, or of the rows of the listed tiles.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
@@ -175,6 +189,10 @@ pub struct Greatest {
     pub stride: u32,
     /// `stride` components that are subtracted from each row; absent: no centre.
     pub centre: Option<Ptr<f32>>,
+    /// The numbers of `tile_count` tiles, whose rows are read; absent: all rows.
+    pub tiles: Option<Ptr<u32>>,
+    /// Number of listed tiles, 0 without a list. The last rows of the last tile need not exist.
+    pub tile_count: u32,
     /// The bits of a float that is not negative: one word.
     pub out: PtrMut<u32>,
 }
@@ -182,25 +200,37 @@ pub struct Greatest {
 impl Greatest {
     /// Each warp has every n-th row, for the n warps that `multiprocessors` run at once.
     pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
-        LaunchConfig::warps((self.count as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
+        LaunchConfig::warps(self.rows_read().min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
+    }
+
+    /// Number of rows that the warps divide.
+    #[inline(always)]
+    fn rows_read(&self) -> u64 {
+        if self.tiles.is_some() { self.tile_count as u64 * TILE_ROWS as u64 } else { self.count as u64 }
     }
 }
 
 /// # Safety
 /// As [`Greatest`].
 #[inline(always)]
-unsafe fn greatest<E: Element>(Greatest { rows, count, stride, centre, out }: Greatest) {
+unsafe fn greatest<E: Element>(launch: Greatest) {
+    let end = launch.rows_read();
+    let Greatest { rows, count, stride, centre, tiles, out, .. } = launch;
     let rows = rows.cast::<E::Stored>();
     let lane = warp::lane_id();
     let quads = stride / 4;
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
-    let mut row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    let mut at = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     let mut greatest = 0.0f32;
-    while row < count {
-        let x = rows.wrapping_add(row as usize * stride as usize);
-        // SAFETY: row < count; the caller promises the shapes.
-        greatest = math::max_f32(greatest, unsafe { row_greatest::<E>(x, quads, centre, lane) });
-        row += warps;
+    while (at as u64) < end {
+        // SAFETY: `at` is below the number of rows that are read; the caller promises the list.
+        let row = unsafe { listed_row(tiles, at) };
+        if row < count {
+            let x = rows.wrapping_add(row as usize * stride as usize);
+            // SAFETY: row < count; the caller promises the shapes.
+            greatest = math::max_f32(greatest, unsafe { row_greatest::<E>(x, quads, centre, lane) });
+        }
+        at += warps;
     }
     // Floats that are not negative have the order of their bits.
     let most = warp::reduce_max(FULL_MASK, greatest.to_bits());
@@ -237,6 +267,10 @@ pub struct Prepare {
     pub centre: Option<Ptr<f32>>,
     /// The metric of the values.
     pub metric: Metric,
+    /// The numbers of `tile_count` tiles of padded rows, which are prepared; absent: all rows.
+    pub tiles: Option<Ptr<u32>>,
+    /// Number of listed tiles, 0 without a list.
+    pub tile_count: u32,
     /// The word that [`Greatest`] wrote.
     pub greatest: Ptr<u32>,
     /// f16 copies: `padded_count` rows of `copy_stride` components.
@@ -262,7 +296,8 @@ pub struct Prepare {
 impl Prepare {
     /// One warp for each row.
     pub fn config(&self) -> LaunchConfig {
-        LaunchConfig::warps(self.padded_count as u64, WARPS_PER_BLOCK)
+        let listed = self.tile_count as u64 * TILE_ROWS as u64;
+        LaunchConfig::warps(if self.tiles.is_some() { listed } else { self.padded_count as u64 }, WARPS_PER_BLOCK)
     }
 }
 
@@ -273,7 +308,9 @@ unsafe fn prepare<E: Element>(launch: Prepare) {
     let Prepare { count, padded_count, stride, centre, metric, greatest, copy, copy_stride, .. } = launch;
     let Prepare { values, norms, residuals, tile_norms, tile_residuals, set_bounds, row_squares, .. } = launch;
     let rows = launch.rows.cast::<E::Stored>();
-    let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    let at = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    // SAFETY: a block has as many rows as warps, which divide a tile, so each row of the grid is one of a listed tile.
+    let row = unsafe { listed_row(launch.tiles, at) };
     if row >= padded_count {
         return;
     }

@@ -52,7 +52,7 @@ impl FlatDevice {
             return Err(Error::NotFinite { input: Input::Base, row, column: 0, value: f32::NAN });
         }
         let first = self.count;
-        self.changed(first..first + count);
+        self.changed(std::iter::once(first..first + count));
         self.count += count;
         if let Err(error) = self.sample_centre(first, count) {
             super::FlatBackend::truncate(self, first);

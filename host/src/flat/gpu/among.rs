@@ -144,7 +144,7 @@ impl FlatDevice {
         let set = self.set(resident);
         resident.prepared.with(|prepared| {
             if prepared.is_stale(set.count as usize) {
-                self.lanes.with(&self.runtime, |lane| self.prepare_stale(&lane.stream, set, prepared))?;
+                self.lanes.with(&self.runtime, |lane| self.prepare_stale(lane, set, prepared))?;
             }
             Result::Ok(())
         })?;

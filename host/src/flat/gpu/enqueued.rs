@@ -77,7 +77,27 @@ struct Tables {
     refused: Reserved<u32>,
 }
 
-/// A planned search with its memory.
+/// A planned search, with its device memory.
+pub(crate) trait Enqueue: Send + Sync {
+    /// Bytes of device memory that the search has for itself.
+    fn bytes(&self) -> u64;
+
+    /// Enqueues the search of `count` queries, at most as many as were planned.
+    ///
+    /// # Safety
+    /// Until the stream has done the work: the index does not change, `queries` has `count` vectors, `ids` and `distances` have room for count · k
+    /// values, no other work uses these or this search, and they do not overlap.
+    unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: usize,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+    ) -> Result<()>;
+}
+
+/// A planned exact search with its memory.
 pub(crate) struct EnqueuedSearch {
     runtime: Runtime,
     block: Block,
@@ -207,14 +227,38 @@ impl FlatDevice {
     }
 }
 
-impl EnqueuedSearch {
-    /// Bytes of device memory that the search has for itself.
-    pub fn bytes(&self) -> u64 {
+impl Enqueue for EnqueuedSearch {
+    fn bytes(&self) -> u64 {
         let copies =
             self.copies.as_ref().map_or(0, |copies| super::set_layout(self.block.shape, copies.capacity).1.bytes());
         (copies + self.table_bytes + self.steps.bytes()) as u64
     }
 
+    unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: usize,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+    ) -> Result<()> {
+        let _current = self.runtime.enter()?;
+        let (shape, k) = (self.block.shape, self.k as usize);
+        let row_bytes = shape.dim * shape.element.size();
+        for first in (0..count).step_by(self.tile) {
+            let tile = self.tile.min(count - first);
+            // SAFETY: the arrays go on to the end of the last query.
+            unsafe {
+                let queries = queries.skip(first * row_bytes).take(tile * row_bytes);
+                let (ids, distances) = (ids.skip(first * k).take(tile * k), distances.skip(first * k).take(tile * k));
+                self.enqueue_tile(stream, queries, tile as u32, ids, distances)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EnqueuedSearch {
     fn tables(&self) -> Scratch {
         self.runtime.scratch(&self.table_memory)
     }
@@ -241,36 +285,8 @@ impl EnqueuedSearch {
         runtime.synchronize(stream)
     }
 
-    /// Enqueues the search of `count` queries.
-    ///
     /// # Safety
-    /// Until the stream has done the work: the rows of the index do not change, `queries` has `count` vectors, `ids` and `distances` have room
-    /// for count · k values, no other work uses these or this search, and they do not overlap.
-    pub unsafe fn enqueue(
-        &self,
-        stream: &Stream,
-        queries: Ptr<u8>,
-        count: usize,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-    ) -> Result<()> {
-        let _current = self.runtime.enter()?;
-        let (shape, k) = (self.block.shape, self.k as usize);
-        let row_bytes = shape.dim * shape.element.size();
-        for first in (0..count).step_by(self.tile) {
-            let tile = self.tile.min(count - first);
-            // SAFETY: the arrays go on to the end of the last query.
-            unsafe {
-                let queries = queries.skip(first * row_bytes).take(tile * row_bytes);
-                let (ids, distances) = (ids.skip(first * k).take(tile * k), distances.skip(first * k).take(tile * k));
-                self.enqueue_tile(stream, queries, tile as u32, ids, distances)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// As [`enqueue`](Self::enqueue), for at most as many queries as a tile has.
+    /// As [`Enqueue::enqueue`], for at most as many queries as a tile has.
     unsafe fn enqueue_tile(
         &self,
         stream: &Stream,

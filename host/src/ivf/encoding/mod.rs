@@ -39,8 +39,8 @@ use super::Trained;
 use super::gpu::image::{ImageShape, StoredPlan};
 use crate::device::scratch::Layout;
 use crate::generate::Rows;
+use crate::kmeans::gpu::assigner::Assigner;
 use crate::kmeans::{Clustering, KMeans};
-use crate::metric::Assign;
 use crate::pq::encode::Residuals;
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::product::cpu::{canonical_square, convert};
@@ -288,10 +288,9 @@ pub(crate) trait Codec: Debug + Send + Sync {
         to_f32(rows, metric.divides_by_norms())
     }
 
-    /// A coder for lists and codes on a device, if the encoding has kernels for this and the device runs kernels.
-    fn list_coder<'a>(&'a self, on: CoderOn<'a>) -> Result<Option<Box<dyn ListCoder + 'a>>> {
-        let _ = on;
-        Ok(None)
+    /// The work of a device that has the centroids: lists, and also codes if the encoding has kernels for them.
+    fn device_coder(&self, assigner: Assigner) -> Result<DeviceCoder> {
+        Ok(DeviceCoder::Lists(Box::new(assigner)))
     }
 
     /// The codes of transformed rows, one after the other. Not called if codes are [`in_place`](Self::in_place).
@@ -341,22 +340,31 @@ pub(crate) trait Codec: Debug + Send + Sync {
     fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_>;
 }
 
-/// The device of a [`ListCoder`], and the lists.
-pub(crate) struct CoderOn<'a> {
-    /// The device, which may be the CPU.
-    pub device: Device,
-    /// How vectors are assigned to lists.
-    pub by: Assign,
-    /// Row-major, at least one centroid.
-    pub centroids: &'a [f32],
-    /// Memory budget in bytes; unless set, nine tenths of the free memory.
-    pub budget: Option<u64>,
+/// What a device finds for vectors that are added.
+pub(crate) enum DeviceCoder {
+    /// The list of each vector; the CPU then encodes the residuals.
+    Lists(Box<Assigner>),
+    /// The list and the code of each vector, by kernels of the encoding.
+    Codes(Box<dyn ListCoder>),
+}
+
+impl DeviceCoder {
+    /// Bytes of device memory, with the scratch that calls have left.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            DeviceCoder::Lists(assigner) => assigner.bytes(),
+            DeviceCoder::Codes(coder) => coder.bytes(),
+        }
+    }
 }
 
 /// Finds lists and codes of transformed vectors on a device.
 pub(crate) trait ListCoder: Send + Sync {
     /// Writes the list and the code of each of `rows`. `labels` has one element for each row.
     fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()>;
+
+    /// Bytes of device memory, with the scratch that calls have left.
+    fn bytes(&self) -> usize;
 }
 
 /// Converts vectors to f32, and divides them by their canonical norm if `normalise` is set.

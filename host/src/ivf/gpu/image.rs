@@ -245,6 +245,7 @@ impl Measured<'_> {
             stride: image.stride(),
             centre: image.centre,
             metric: image.row_metric(),
+            tiles: None,
             greatest: self.greatest,
         }
     }
@@ -570,6 +571,7 @@ impl<'a> ImagePlan<'a> {
             stride: image.stride(),
             centre: image.centre,
             metric: image.probe_metric(),
+            tiles: None,
             greatest: centroid_greatest,
         };
         // SAFETY: the plan reserved every part with the size that the kernels require; the stream runs the launches in order.

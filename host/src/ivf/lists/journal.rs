@@ -90,7 +90,8 @@ impl Journal {
         }
         let first = self.places.partition_point(|&(then, _)| then <= version);
         let mut places: Vec<Address> = self.places.range(first..).map(|&(_, place)| place).collect();
-        places.sort_unstable();
+        // By one number, which is compared faster than two.
+        places.sort_unstable_by_key(|at| u64::from(at.list) << 32 | u64::from(at.place));
         places.dedup();
         Some(Changes { places, renumbered: self.renumbered > version })
     }

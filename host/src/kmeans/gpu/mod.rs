@@ -12,6 +12,7 @@
 //! iteration: the next batch is uploaded into one slot while the device works on the other. Sums are integers, so batches change no bit.
 
 pub(crate) mod assign;
+pub(crate) mod assigner;
 mod cluster_sums;
 pub(super) mod parts;
 
@@ -69,20 +70,21 @@ pub(crate) fn result_bytes(run: &Run<'_>, means: Means) -> [usize; 2] {
     [layout.result_bytes(), layout.sum_bytes()]
 }
 
-/// The labels of the rows of `run` for `centroids`.
-pub(crate) fn labels(runtime: Runtime, run: Run<'_>, centroids: &[f32]) -> Result<Vec<u32>> {
-    let mut device = KMeansDevice::open(runtime, run, None)?;
-    device.set_centroids(centroids)?;
-    device.label_points()?;
-    let mut labels = vec![0; device.count()];
-    device.labels(&mut labels)?;
-    Ok(labels)
+/// Checks the number of clusters, and returns it.
+fn check_clusters(clusters: usize) -> Result<usize> {
+    if clusters == 0 {
+        return Err(Error::ZeroClusters { what: "clusters" });
+    }
+    if clusters > MOST_CLUSTERS {
+        return Err(Error::TooManyRows { asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
+    }
+    Ok(clusters)
 }
 
 /// The points of one k-means run on one device.
 pub(crate) struct KMeansDevice<'a> {
     points: Source<'a>,
-    means: Option<Means>,
+    means: Means,
     stream: Stream,
     /// The stream that uploads the next batch while `stream` works.
     loader: Stream,
@@ -166,23 +168,14 @@ impl Source<'_> {
 impl<'a> KMeansDevice<'a> {
     /// Uploads the points if they fit the device, otherwise allocates two slots for batches of them. There are no centroids yet.
     pub fn new(runtime: Runtime, run: Run<'a>, means: Means) -> Result<Self> {
-        Self::open(runtime, run, Some(means))
-    }
-
-    fn open(runtime: Runtime, run: Run<'a>, means: Option<Means>) -> Result<Self> {
         let Run { metric, clusters, rows, weights, budget } = run;
-        if clusters == 0 {
-            return Err(Error::ZeroClusters { what: "clusters" });
-        }
-        if clusters > MOST_CLUSTERS {
-            return Err(Error::TooManyRows { asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
-        }
+        check_clusters(clusters)?;
         let metric = metric.metric();
         let shape = VectorShape { element: rows.element(), metric, dim: rows.dim() };
         let count = rows.len();
-        let cluster_layout = ClusterLayout::new(shape, clusters, means.map_or(0, |means| means.scale.count()));
+        let cluster_layout = ClusterLayout::new(shape, clusters, means.scale.count());
         let budget = Budget::new(&runtime, runtime.budget(budget)?).with_shared(cluster_layout.bytes());
-        let layout = |points| BatchLayout::new(shape, points, weights.is_some(), means.is_some());
+        let layout = |points| BatchLayout::new(shape, points, weights.is_some(), true);
         let tiling = Tiling::largest(budget, (count, BATCH_POINTS), layout)?;
         let cluster_memory = runtime.allocate(cluster_layout.bytes())?;
         let slots = (0..tiling.lanes()).map(|_| runtime.allocate(tiling.plan.bytes())).collect::<Result<Vec<_>>>()?;
@@ -213,9 +206,7 @@ impl<'a> KMeansDevice<'a> {
         // SAFETY: the cluster memory has the layout of `cluster_layout`.
         unsafe {
             device.points.upload_centre(&device.stream, parts.set)?;
-            if let Some(means) = means {
-                parts.prepare(&device.points.runtime, &device.stream, means)?;
-            }
+            parts.prepare(&device.points.runtime, &device.stream, means)?;
         }
         Ok(device)
     }
@@ -252,7 +243,7 @@ impl<'a> KMeansDevice<'a> {
         Clusters::new(self.points.runtime.scratch(&self.cluster_memory), self.cluster_layout, self.clusters as u32)
     }
 
-    /// Labels all points with the present centroids, and adds the points to the sums if the run computes means.
+    /// Labels all points with the present centroids, and adds the points to the sums.
     pub(crate) fn label_points(&mut self) -> Result<()> {
         let clusters = self.cluster_parts();
         if !self.prepared {
@@ -261,25 +252,21 @@ impl<'a> KMeansDevice<'a> {
             unsafe { prepare_set(&self.points.runtime, &self.stream, self.cluster_shape(), clusters.set, centred)? };
             self.prepared = true;
         }
-        if let Some(means) = self.means {
-            let anew = !self.labelled;
-            if anew {
-                // SAFETY: the cluster memory has the layout of `cluster_layout`.
-                unsafe { clear_sums(&self.points.runtime, &self.stream, clusters)? };
-            }
-            self.each_batch(|points, stream, batch| {
-                let weighted = points.weights.is_some();
-                // SAFETY: points and centroids are prepared; labels are of these clusters, and labelled points are in the sums already.
-                unsafe {
-                    if anew {
-                        forget_labels(&points.runtime, stream, batch)?;
-                    }
-                    add_batch(&points.runtime, stream, points.shape, batch, clusters, means, weighted)
-                }
-            })
-        } else {
-            self.each_batch(|_, _, _| Ok(()))
+        let (means, anew) = (self.means, !self.labelled);
+        if anew {
+            // SAFETY: the cluster memory has the layout of `cluster_layout`.
+            unsafe { clear_sums(&self.points.runtime, &self.stream, clusters)? };
         }
+        self.each_batch(|points, stream, batch| {
+            let weighted = points.weights.is_some();
+            // SAFETY: points and centroids are prepared; labels are of these clusters, and labelled points are in the sums already.
+            unsafe {
+                if anew {
+                    forget_labels(&points.runtime, stream, batch)?;
+                }
+                add_batch(&points.runtime, stream, points.shape, batch, clusters, means, weighted)
+            }
+        })
     }
 
     /// Labels every batch, then calls `then` for it. If there are several batches, copies their labels to the host.
@@ -349,18 +336,23 @@ impl Worker for KMeansDevice<'_> {
 
     fn assign(&mut self, totals: &mut Totals) -> Result<()> {
         self.label_points()?;
-        let Some(means) = self.means else { return Ok(()) };
         // SAFETY: every batch has been added to the sums.
         unsafe {
-            totals_of(&self.points.runtime, &self.stream, self.cluster_parts(), means, self.weighted(), Some(totals))
+            totals_of(
+                &self.points.runtime,
+                &self.stream,
+                self.cluster_parts(),
+                self.means,
+                self.weighted(),
+                Some(totals),
+            )
         }
     }
 
     fn update(&mut self) -> Result<()> {
-        let Some(means) = self.means else { return Ok(()) };
         self.centroids_move();
         // SAFETY: the last `assign` filled sums and weights.
-        unsafe { update_centroids(&self.points.runtime, &self.stream, self.cluster_parts(), means) }
+        unsafe { update_centroids(&self.points.runtime, &self.stream, self.cluster_parts(), self.means) }
     }
 
     fn labels(&mut self, to: &mut [u32]) -> Result<()> {

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use test_random::Random;
 use warpann_kernels::kmeans::cluster_sums;
 
+use super::assigner::Assigner;
 use super::parts::KMeansParts;
 use super::*;
 use crate::Element;
@@ -382,9 +383,6 @@ fn points_beyond_the_budget_are_streamed() {
     let slots = 2 * device.points.tiling.plan.bytes();
     assert!(fixed + slots <= fixed + 150_000, "the budget holds");
     check("streamed", run, false, &centroids, 2);
-    let labels = labels(Runtime::EMULATOR, Run { budget: Some(300_000), ..whole }, &centroids).unwrap();
-    assert_eq!(labels, expected(&whole, Means { scale: scale_of(&whole), spherical: false }, &centroids).labels);
-
     let run = Run { budget: Some(10_000), ..whole };
     let Err(Error::OutOfDeviceMemory { asked, available: 10_000, .. }) =
         KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).map(|_| ())
@@ -440,8 +438,50 @@ fn parts_on_several_devices_equal_the_definition() {
 fn nothing_to_do_and_nothing_to_do_it_with() {
     let run = run_of::<f32>(Assign::L2, 2, &[], 3);
     check("no points", run, false, &[1.0; 6], 1);
-    assert!(labels(Runtime::EMULATOR, run, &[1.0; 6]).unwrap().is_empty());
-    assert!(matches!(labels(Runtime::EMULATOR, Run { clusters: 0, ..run }, &[]), Err(Error::ZeroClusters { .. })));
+    let means = Means { scale: scale_of(&run), spherical: false };
+    let none = KMeansDevice::new(Runtime::EMULATOR, Run { clusters: 0, ..run }, means);
+    assert!(matches!(none.map(drop), Err(Error::ZeroClusters { .. })));
+    let assigner = assigner(&[1.0; 6], run, None).unwrap();
+    assert!(assigner.labels(run.rows).unwrap().is_empty());
+    assert!(matches!(super::check_clusters(0), Err(Error::ZeroClusters { .. })));
+}
+
+/// The centroids of a run, prepared.
+fn assigner(centroids: &[f32], run: Run<'_>, budget: Option<u64>) -> Result<Assigner> {
+    let mut centre = Centre::default();
+    centre.add(run.rows);
+    Assigner::new(Runtime::EMULATOR, run.metric, (centroids, run.rows.dim()), &centre, budget)
+}
+
+/// Vectors of several element types are assigned to centroids that stay: all at once, in tiles, few after many, and others than those that
+/// the centre is near to.
+#[test]
+fn centroids_stay_for_vectors_of_several_calls() {
+    let mut random = Random::new(9);
+    let centroids = values(&mut random, 40 * 10);
+    let near = values(&mut random, 300 * 10);
+    for metric in [Assign::L2, Assign::InnerProduct] {
+        let run = run_of(metric, 40, &near, 10);
+        let whole = assigner(&centroids, run, None).unwrap();
+        let tiled = assigner(&centroids, run, Some(whole.bytes() as u64 + 80_000)).unwrap();
+        let far: Vec<f32> = near.iter().map(|x| 50.0 - 30.0 * x).collect();
+        let halves: Vec<f16> = near.iter().map(|&x| f16::from_f32(x)).collect();
+        let bytes: Vec<u8> = near.iter().map(|&x| (40.0 * x.abs()) as u8).collect();
+        let runs = [run, run_of(metric, 40, &far, 10), run_of(metric, 40, &halves, 10), run_of(metric, 40, &bytes, 10)];
+        let before = whole.bytes();
+        for run in runs.into_iter().flat_map(|run| [run, run.part(7..8)]) {
+            let expected: Vec<u32> = with_components!(run.rows, rows: T => {
+                rows.chunks_exact(10).map(|row| nearest::<T>(metric, row, &centroids)).collect()
+            });
+            for assigner in [&whole, &tiled] {
+                assert_eq!(assigner.labels(run.rows).unwrap(), expected, "{metric:?}, {}", run.rows.element());
+            }
+        }
+        // Each of two lanes keeps the scratch of its largest tile.
+        assert!(whole.bytes() > before && (before + 1..=before + 2 * 80_000).contains(&tiled.bytes()));
+        let small = assigner(&centroids, run, Some(1_000));
+        assert!(matches!(small.map(drop), Err(Error::OutOfDeviceMemory { available: 1_000, .. })));
+    }
 }
 
 #[test]

@@ -2,90 +2,60 @@
 //! `prepare`, `assign`, `settle` and `encode`.
 //!
 //! ```text
-//! centroids, codebooks ──► device, prepared           // once, for all calls
+//! centroids, codebooks ──► device, prepared           // once, for all calls: `kmeans::gpu::assigner`
 //! rows ──copy, or generate──► device ──prepare, assign, settle──► labels ──encode──► codes ──► host
 //! ```
 //!
 //! Two lanes work on different batches: the rows of one batch are copied while the other is computed. Rows that the device generates come
 //! in larger batches, with which the matrix product is more efficient.
 
-use super::super::{CoderOn, ListCoder};
-use crate::device::lanes::Lanes;
-use crate::device::runtime::{Memory, Runtime};
+use std::sync::Arc;
+
+use super::super::ListCoder;
+use crate::device::runtime::Memory;
 use crate::device::scratch::{Layout, Reserved};
-use crate::device::tiling::{Budget, Planned, Tiling, bus_rows};
-use crate::flat::gpu::Centre;
+use crate::device::tiling::{Planned, Tiling, bus_rows};
 use crate::generate::Rows;
 use crate::generate::gpu::enqueue_rows;
-use crate::kmeans::gpu::assign::{Batch, BatchLayout, assign_batch};
+use crate::kmeans::gpu::assign::{Batch, BatchLayout};
+use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::ProductQuantizer;
 use crate::pq::gpu::encode::{OnDevice, enqueue};
-use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_rows};
-use crate::vectors::VectorSlice;
+use crate::product::gpu::{VectorShape, upload_rows};
 use crate::{ElementType, Result};
 
 /// Number of rows of a batch that the device generates.
 const GENERATED_ROWS: usize = 1 << 20;
 
 /// A [`ListCoder`] on one device; see the module documentation.
-pub(super) struct Coder<'a> {
-    runtime: Runtime,
-    shape: VectorShape,
-    quantizer: &'a ProductQuantizer,
-    budget: Option<u64>,
-    lists: usize,
-    /// The memory of centroids and codebooks.
+pub(super) struct Coder {
+    assigner: Assigner,
+    quantizer: Arc<ProductQuantizer>,
+    /// The codebooks, component by component.
     memory: Memory,
-    centroids: SetLayout,
     codebooks: Reserved<f32>,
     bytes: usize,
-    lanes: Lanes,
 }
 
-impl<'a> Coder<'a> {
-    /// Copies centroids and codebooks to the device and prepares them.
-    pub fn new(runtime: Runtime, on: &CoderOn<'a>, quantizer: &'a ProductQuantizer) -> Result<Self> {
-        let &CoderOn { by, centroids, budget, .. } = on;
-        let shape = VectorShape { element: ElementType::F32, metric: by.metric(), dim: quantizer.dim() };
-        let lists = centroids.len() / shape.dim;
+impl Coder {
+    /// Copies the codebooks to the device of the centroids.
+    pub fn new(assigner: Assigner, quantizer: Arc<ProductQuantizer>) -> Result<Self> {
         let mut layout = Layout::default();
-        let set = SetLayout::reserve(&mut layout, shape, lists);
         let codebooks = layout.array(quantizer.codebooks().len());
-        let memory = runtime.allocate(layout.bytes())?;
-        let (bytes, lanes) = (layout.bytes(), Lanes::new());
-        let coder = Coder { runtime, shape, quantizer, budget, lists, memory, centroids: set, codebooks, bytes, lanes };
-        coder.lanes.with(&coder.runtime, |lane| {
-            let (runtime, set) = (&coder.runtime, coder.set());
-            // SAFETY: the layout reserved every part.
-            unsafe {
-                upload_rows(runtime, &lane.stream, shape, set.rows(), centroids)?;
-                if coder.centred() {
-                    let mut centre = Centre::default();
-                    centre.add(VectorSlice::of(centroids, shape.dim));
-                    let centre = centre.components(shape.stride());
-                    runtime.copy_to_device(&lane.stream, set.centre(), &centre)?;
-                }
-                prepare_set(runtime, &lane.stream, shape, set, coder.centred())?;
-                let to = runtime.scratch(&coder.memory).at(codebooks);
-                runtime.copy_to_device(&lane.stream, to, quantizer.all_transposed())?;
-            }
+        let (runtime, bytes) = (assigner.runtime(), layout.bytes());
+        let memory = runtime.allocate(bytes)?;
+        assigner.lanes().with(runtime, |lane| {
+            let to = runtime.scratch(&memory).at(codebooks);
+            // SAFETY: the layout reserved the array.
+            unsafe { runtime.copy_to_device(&lane.stream, to, quantizer.all_transposed())? };
             runtime.synchronize(&lane.stream)
         })?;
-        Ok(coder)
-    }
-
-    fn centred(&self) -> bool {
-        self.shape.metric.ignores_translation()
-    }
-
-    /// The centroids as a prepared set.
-    fn set(&self) -> VectorSet {
-        VectorSet::new(self.runtime.scratch(&self.memory), self.centroids, self.lists as u32)
+        Ok(Coder { assigner, quantizer, memory, codebooks, bytes })
     }
 
     /// The layout of a batch of `rows` rows and their codes in scratch memory.
-    fn place(&self, rows: usize) -> ((BatchLayout, Reserved<u8>), Layout) {
-        let batch = BatchLayout::new(self.shape, rows, false, false);
+    fn place(&self, shape: VectorShape, rows: usize) -> ((BatchLayout, Reserved<u8>), Layout) {
+        let batch = BatchLayout::new(shape, rows, false, false);
         let mut layout = Layout::default();
         // The batch lies at the start of the scratch.
         layout.array::<u8>(batch.bytes());
@@ -94,9 +64,14 @@ impl<'a> Coder<'a> {
     }
 }
 
-impl ListCoder for Coder<'_> {
+impl ListCoder for Coder {
+    fn bytes(&self) -> usize {
+        self.assigner.bytes() + self.bytes
+    }
+
     fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()> {
-        let (runtime, shape, code_bytes) = (&self.runtime, self.shape, self.quantizer.code_bytes());
+        let (assigner, code_bytes) = (&self.assigner, self.quantizer.code_bytes());
+        let (runtime, shape) = (assigner.runtime(), assigner.shape_of(ElementType::F32));
         let count = labels.len();
         if count == 0 {
             return Ok(());
@@ -105,12 +80,11 @@ impl ListCoder for Coder<'_> {
             Rows::Given(_) => bus_rows(shape.row_bytes()),
             Rows::Generated { .. } => GENERATED_ROWS,
         };
-        let budget = Budget::new(runtime, runtime.budget(self.budget)?).with_shared(self.bytes);
-        let tiling = Tiling::overlapped(budget, (count, most), |rows| Ok(self.place(rows)))?;
+        let budget = assigner.budget().with_shared(self.bytes);
+        let tiling = Tiling::overlapped(budget, (count, most), |rows| Ok(self.place(shape, rows)))?;
         let ((layout, codes_at), tile_layout) = &tiling.plan;
         let outs = labels.chunks_mut(tiling.rows).zip(codes.chunks_mut(tiling.rows * code_bytes));
-        tiling.run(runtime, &self.lanes, outs, |lane, tile, (labels, codes)| {
-            let centroids = self.set();
+        tiling.run(runtime, assigner.lanes(), outs, |lane, tile, (labels, codes)| {
             let scratch = lane.scratch(runtime, tile_layout.bytes())?;
             let stream = &lane.stream;
             let count = labels.len() as u32;
@@ -129,21 +103,17 @@ impl ListCoder for Coder<'_> {
                         enqueue_rows(runtime, stream, generator, number, count, shape.stride(), components)?;
                     }
                 }
-                if self.centred() {
-                    runtime.copy(stream, batch.set.centre(), centroids.centre())?;
-                }
-                prepare_set(runtime, stream, shape, batch.set, self.centred())?;
-                assign_batch(runtime, stream, shape, batch, centroids, false)?;
+                assigner.assign(stream, shape, batch)?;
                 let what = OnDevice {
                     rows: components.into(),
                     stride: shape.stride() as u32,
                     count,
                     labels: batch.labels().take(labels.len()).into(),
-                    centroids: centroids.components().into(),
+                    centroids: assigner.centroids().components().into(),
                     codebooks: runtime.scratch(&self.memory).at(self.codebooks).into(),
                     codes: scratch.at(*codes_at).take(codes.len()),
                 };
-                enqueue(runtime, stream, self.quantizer, what)?;
+                enqueue(runtime, stream, &self.quantizer, what)?;
                 runtime.copy_to_host(stream, labels, batch.labels())?;
                 runtime.copy_to_host(stream, codes, what.codes)
             }

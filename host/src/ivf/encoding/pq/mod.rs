@@ -15,11 +15,11 @@ use rayon::prelude::*;
 
 use self::coder::Coder;
 use self::gpu::PqPlan;
-use super::{Codec, CoderOn, FileParts, ListCoder, Scheme, StoredPlan, Training, to_f32};
-use crate::device::open::open;
+use super::{Codec, DeviceCoder, FileParts, Scheme, StoredPlan, Training, to_f32};
 use crate::device::scratch::Layout;
 use crate::ivf::gpu::image::ImageShape;
 use crate::ivf::{Encoding, Trained};
+use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::encode::Residuals;
 use crate::pq::{PqTraining, ProductQuantizer, Rotation, codes};
 use crate::random::gather;
@@ -94,7 +94,7 @@ impl Scheme for PqScheme {
             row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
         });
         check_derived(&residuals, dim, "residual").map_err(|error| error.with_row(|row| learned[row]))?;
-        let quantizer = ProductQuantizer::train_watched(&settings, &residuals, dim, watch)?;
+        let quantizer = Arc::new(ProductQuantizer::train_watched(&settings, &residuals, dim, watch)?);
         Ok(Trained { centroids, codec: Arc::new(PqCodec { quantizer, rotation }) })
     }
 
@@ -125,14 +125,14 @@ impl Scheme for PqScheme {
             .map_err(|_| "the codebooks contradict the shape")?;
         let rotation = self.rotate.then(|| Rotation::from_matrix(dim, rotation.to_vec()));
         let rotation = rotation.transpose().map_err(|_| "the rotation is not orthogonal")?;
-        Ok(Arc::new(PqCodec { quantizer, rotation }))
+        Ok(Arc::new(PqCodec { quantizer: Arc::new(quantizer), rotation }))
     }
 }
 
 /// The codec of product-quantizer codes of residuals.
 #[derive(Debug)]
 pub(crate) struct PqCodec {
-    pub quantizer: ProductQuantizer,
+    pub quantizer: Arc<ProductQuantizer>,
     pub rotation: Option<Rotation>,
 }
 
@@ -141,9 +141,8 @@ impl Codec for PqCodec {
         rotated(self.rotation.as_ref(), to_f32(rows, metric.divides_by_norms())?, rows.dim(), device)
     }
 
-    fn list_coder<'a>(&'a self, on: CoderOn<'a>) -> Result<Option<Box<dyn ListCoder + 'a>>> {
-        let Some(runtime) = open(on.device)?.1 else { return Ok(None) };
-        Ok(Some(Box::new(Coder::new(runtime, &on, &self.quantizer)?)))
+    fn device_coder(&self, assigner: Assigner) -> Result<DeviceCoder> {
+        Ok(DeviceCoder::Codes(Box::new(Coder::new(assigner, Arc::clone(&self.quantizer))?)))
     }
 
     fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
