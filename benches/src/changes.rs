@@ -1,12 +1,14 @@
-//! Changes of a flat index and of inverted files, searches right after them, and searches under filters.
+//! Changes of a flat index, of inverted files and of a graph, searches right after them, and searches under filters.
 //!
 //! A change of one vector is made a thousand times; its row has the mean. Each change is followed by its opposite, so the index keeps its
-//! size. A search under a filter is compared, to the bit, with one of an index that has only the accepted vectors.
+//! size. A search under a filter is compared, to the bit, with one of an index that has only the accepted vectors. A graph gets a tenth of its vectors
+//! in one addition, loses another tenth, and its recall is compared with that of a new graph of the same vectors.
 
 use std::time::Instant;
 
 use warpann::ivf::Encoding;
-use warpann::{FlatIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
+use warpann::ivf::recall;
+use warpann::{FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
 
 use crate::ivf::milliseconds;
 use crate::machine::Machine;
@@ -42,6 +44,8 @@ const K: usize = 10;
 const BATCH: usize = 1_000;
 /// Lists that a search of inverted files reads.
 const PROBES: usize = 8;
+/// Widths of the beam of searches in a graph.
+const BEAMS: [usize; 3] = [24, 48, 96];
 /// A filter accepts one of this number of vectors.
 const ACCEPTED: [u64; 5] = [1, 2, 10, 100, 1_000];
 
@@ -70,6 +74,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
         job.single_changes(&mut index)?;
         job.batches_of_changes(&mut index)?;
     }
+    job.graph()?;
     Ok(record.all_verified())
 }
 
@@ -117,6 +122,54 @@ impl Job<'_> {
         let bytes = (dim * size_of::<f32>()) as f64;
         self.add("remove one", 0, removing, bytes, verified)?;
         self.add("add one", 0, adding, bytes, verified)
+    }
+
+    /// The recall of a graph that changed beside that of a new one.
+    fn graph(&mut self) -> Outcome {
+        let (base, queries, dim) = (self.base, self.queries, self.dim);
+        let (n, seconds) = (base.len() / dim, |start: Instant| vec![1e3 * start.elapsed().as_secs_f64()]);
+        let tenth = n / 10;
+        let new = || GraphIndex::<f32>::builder(dim).device(self.machine.device()).seed(1).build();
+        let mut changed = new()?;
+        changed.add(&base[..(n - tenth) * dim])?;
+        let start = Instant::now();
+        changed.add(&base[(n - tenth) * dim..])?;
+        let adding = seconds(start);
+        let gone: Vec<u64> = (0..tenth as u64).map(|at| 10 * at + 3).collect();
+        let start = Instant::now();
+        changed.remove(&gone)?;
+        let removing = seconds(start);
+
+        let left: Vec<u64> = (0..n as u64).filter(|id| gone.binary_search(id).is_err()).collect();
+        let rows: Vec<f32> = left.iter().flat_map(|&id| &base[id as usize * dim..][..dim]).copied().collect();
+        let mut exact = FlatIndex::<f32>::new(dim, Metric::L2, self.machine.device())?;
+        exact.add_with_ids(&rows, &left)?;
+        let truth = exact.search(queries, K)?;
+        drop(exact);
+        let mut rebuilt = new()?;
+        let start = Instant::now();
+        rebuilt.add_with_ids(&rows, &left)?;
+        let building = seconds(start);
+
+        self.kind = " graph".to_owned();
+        let bytes = |rows: usize| (rows * dim * size_of::<f32>()) as f64;
+        self.add(&format!("add {tenth}"), 0, adding, bytes(tenth), true)?;
+        self.add(&format!("remove {tenth}"), 0, removing, bytes(0), true)?;
+        self.add(&format!("build {}", left.len()), 0, building, bytes(n), true)?;
+        for (name, index) in [("changed", &changed), ("rebuilt", &rebuilt)] {
+            for beam in BEAMS {
+                let options = SearchOptions::new().beam(beam);
+                let found = index.search_with(queries, K, &options)?;
+                let search = || Ok(index.search_with(queries, K, &options).map(drop)?);
+                let milliseconds = milliseconds(self.repeat(5), search)?;
+                let case = format!("changes {n}x{dim} f32 graph {name} beam={beam} nq={}", queries.len() / dim);
+                let found = Some(recall(&found.ids, K, &truth.ids, K, K));
+                let measured =
+                    Measured { case, k: K, milliseconds, recall: found, verified: true, ..Measured::default() };
+                self.record.add(measured)?;
+            }
+        }
+        Ok(())
     }
 
     /// Searches, alone and right after a batch of changes.

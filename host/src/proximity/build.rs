@@ -6,7 +6,7 @@
 //!          of each row, the first half of its edges; then edges back along those that lead to it, the best first; then the other half
 //!          connect                                                     links.rs
 //! insert:  for each batch of new rows:
-//!              candidates = the beam of a walk, and the nearest rows of the batch
+//!              candidates = the beam of a walk, the nearest start nodes, and the nearest rows of the batch
 //!              edges = prune(candidates); each edge also back, with another pruning where a node has no place
 //! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to
 //! ```
@@ -139,6 +139,7 @@ fn insert_batch(links: &mut Links, distance: &WalkDistance<'_>, batch: &[u32], l
         distance.query(distance.rows(), node as usize, &mut walker.query);
         let holds = |&other: &u32| other != node && live.is_none_or(|live| live.get(other as usize));
         let mut candidates = walker.nearest_of(distance, batch, degree + 1);
+        candidates.extend(walker.nearest_starts(distance, graph, degree));
         candidates.extend(walker.walk(distance, graph, 2 * degree).iter().map(|&place| node_of(place)));
         candidates.retain(holds);
         candidates.sort_unstable();

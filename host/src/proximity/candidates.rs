@@ -119,7 +119,8 @@ pub(super) fn candidates<T: Element>(
         found.rows = rows_of;
         Ok(())
     };
-    let mut all: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[count, 2 * degree])?)?;
+    // All threads touch this memory first, while a device searches: one thread takes 0.13 s for a million rows.
+    let mut all: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[count, 2 * degree])?)?;
     let (mut found, mut next) = (Found::with_room(batch * k)?, Found::with_room(batch * k)?);
     for first in (0..count + batch).step_by(batch) {
         // The next batch is searched while this one is kept.
@@ -143,13 +144,14 @@ fn keep(found: &Found, degree: usize, slots: &mut [u32]) {
         let own = row as u64;
         let near = near.iter().copied().filter(|&id| id != own && id != NONE).take(degree);
         let far = far.iter().filter(|&&id| id != NONE).map(|&id| id * SHARE as u64).filter(|&id| id != own);
+        slots.fill(NO_NODE);
+        // Numbers of rows are u32.
         let mut count = 0;
-        for id in near {
+        near.for_each(|id| {
             slots[count] = id as u32;
             count += 1;
-        }
+        });
         let (taken, free) = slots.split_at_mut(count);
-        // Numbers of rows are u32.
         let new = far.map(|id| id as u32).filter(|id| !taken.contains(id)).take(degree);
         free.iter_mut().zip(new).for_each(|(slot, id)| *slot = id);
     });

@@ -23,6 +23,7 @@
 //! | `links` | the edges, and the proof that every node can be reached |
 //! | `entrance` | the start nodes with which a query is compared |
 //! | `prune` | the choice of a node's edges |
+//! | `candidates` | the nodes among which the edges of a new graph are chosen |
 //! | `build` | a new graph; insertion and removal |
 //! | `search` | walk or exact search; the results |
 //! | `device` | searches from device memory to device memory |
@@ -41,9 +42,10 @@
 //! exact ([`GraphIndexBuilder::exact_ratio`]).
 //!
 //! # Cost
-//! Memory: 4 · (degree + 1) bytes a vector beside the flat index, and one byte for each component that is a float. Building: the 2 · degree nearest neighbours of every vector, and O(degree²)
-//! distances for each. A walk of width w computes about w · degree / 3 distances. Adding a vector costs a walk and O(degree²) distances, removing
-//! one a bit until a quarter of the rows is left over.
+//! Memory: 4 · (degree + 1) bytes a vector beside the flat index, and one byte for each component that is a float. Building: the
+//! `degree` nearest of all vectors and of every sixteenth for each vector, and O(degree²) distances. A walk of width w computes about w · degree / 3
+//! distances after those of the start nodes. Adding a vector costs a walk and O(degree²) distances, removing one a bit until a quarter of the rows is
+//! left over.
 
 mod build;
 mod candidates;

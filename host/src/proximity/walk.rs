@@ -80,6 +80,12 @@ impl Walker {
         self.beam.iter().map(|&place| node_of(place)).collect()
     }
 
+    /// The `count` nearest to [`query`](Self::query) of the start nodes with which a walk of the width `count` begins, nearest first.
+    pub(super) fn nearest_starts(&mut self, distance: &WalkDistance<'_>, links: &Links, count: usize) -> Vec<u32> {
+        self.start(distance, links, count);
+        self.beam.iter().map(|&place| node_of(place)).collect()
+    }
+
     /// Fills the beam with the nearest start nodes of the lists of the nearest pivots.
     fn start(&mut self, distance: &WalkDistance<'_>, links: &Links, width: usize) {
         let entrance = links.entrance();
