@@ -88,7 +88,7 @@ type Callback<'a> = Mutex<Box<dyn FnMut(Progress) -> ControlFlow<()> + Send + 'a
 /// | [`Stage::Training`] | after each iteration |
 /// | [`Stage::Rotating`], [`Stage::Quantizing`] | after each round, each sub-quantizer |
 /// | [`Stage::Adding`], [`Stage::Linking`] | after some ten thousand vectors; in insertions into a graph, after a thousand |
-/// | [`Stage::Searching`] | about once a second |
+/// | [`Stage::Searching`] | about once a second; for a graph index after 65,536 vectors |
 /// | [`Stage::Saving`] | after each 8 MiB |
 ///
 /// ```
