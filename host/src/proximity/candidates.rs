@@ -60,7 +60,7 @@ impl<T: Element> Rows<T> {
         let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).iterations(ITERATIONS);
         let mut index = builder.device(placement.clone()).build()?;
         index.train_watched(rows, watch)?;
-        index.add_watched(rows, None, watch)?;
+        index.add(rows)?;
         Ok(Rows::Ivf(index))
     }
 
