@@ -30,26 +30,37 @@
 //! alone waits least if its vectors are all read at a time, which takes 256 threads.
 //!
 //! # What limits it
-//! The vectors that are read: about 14 · width for 32 edges a node (24 without a table: two of three neighbours were met before), and 380 pivots and
-//! start nodes. Codes of 128 components take 128 bytes each, so 10,000 queries with a beam of 64 read 1.6 GB: 0.5 ms at the 3.0 TB/s of an H100. What
-//! is left is instructions: by Nsight Compute (200,000 vectors, beam 32, revision 3362649, before sums were exchanged by four shuffles) a
-//! scheduler issues in 61 % of the cycles, with a third of the warps that it could have, and DRAM is used to 4 %.
+//! The vectors that are read: about 16 · width for 32 edges a node (a third of the neighbours; the others were met before), and 300 to 500 pivots and
+//! start nodes. Codes of 128 components take 128 bytes each, so 10,000 queries with a beam of 64 read 1.9 GB: 0.6 ms at the 3.0 TB/s of an H100. What
+//! is left is instructions and their latency. By Nsight Compute (300,000 vectors, beam 32; the list of start nodes had no greatest length yet) a query
+//! took 37,500 instructions of a warp: 55 % for distances, 17 % for the ranks of kept nodes, 15 % for meeting nodes; a scheduler issued in a
+//! third of the cycles, with 4 of 16 warps. Shared memory allows 25 queries on a multiprocessor at a beam of 32.
 //!
-//! Measured on an H100 80GB HBM3 (driver 580.159.04, 2026-11-25, revision bd33008; 10,000 queries, k = 10, 1,000,000 clustered f32 vectors of 128
-//! components, walks by codes), from device memory to device memory: beam 32, recall .921, 1.24 ms; 48, .951, 1.55; 64, .968, 1.76; 128, .990, 3.46.
-//! FlashLib 0.4.0 in the same run: .939, 2.24 ms; .976, 3.93; .993, 12.0. cuVS 26.10: .871, 2.23; .979, 3.95; .996, 7.85. One query from host memory and
-//! back: .10, .11, .13 and .19 ms.
+//! Measured on an H100 80GB HBM3 (driver 580.159.04, 2026-11-25, revision ceecead; 10,000 queries, k = 10, 1,000,000 clustered f32 vectors of 128
+//! components, walks by codes), from device memory to device memory, and one query by a captured graph:
+//!
+//! | beam | 16 | 24 | 32 | 48 | 64 | 96 | 128 | 192 |
+//! |---|---|---|---|---|---|---|---|---|
+//! | recall | .915 | .946 | .963 | .978 | .986 | .994 | .996 | .998 |
+//! | 10,000 queries, ms | .78 | .90 | 1.03 | 1.18 | 1.53 | 1.85 | 2.35 | 3.82 |
+//! | one query, ms | .050 | .052 | .056 | .062 | .069 | .083 | .110 | .143 |
+//!
+//! On the same machine FlashLib 0.4.0 took 2.25 ms at .939, 3.93 at .976, 11.9 at .993; cuVS 26.10 2.29 at .869, 4.04 at .980, 7.96 at .996.
 //!
 //! # What it was before
+//! Milliseconds for 10,000 queries from host memory and back. What raised the recall at a beam is in the library's `proximity::candidates`.
+//!
 //! | revision | what | beam 32 | 64 | 128 |
 //! |---|---|---|---|---|
 //! | 9008867, 200,000 vectors | one node expanded at a time, its loads one after the other, all start nodes compared, full tables left to the host | 5.4 | 115 | 17 |
 //! | dbdd00b | a block of 128 threads for each query, f32 vectors; latency limited it: 47 % of the issue slots, 30 % of the warps | 3.0 | 3.9 | 5.1 |
 //! | 1212491, vectors of i8 | the same kernel with a quarter of the bytes: so bytes did not limit it | 2.7 | 3.1 | 4.3 |
-//! | bd33008 | one warp for each query, codes, integer products | 1.9 | 2.5 | 4.2 |
+//! | bd33008 | one warp for each query, codes, integer products, four nodes expanded at a time | 1.9 | 2.5 | 4.2 |
+//! | ceecead | eight nodes, edges loaded four at a time, no atomic operations in a block of one warp, two warps from a beam of 80 on | 1.6 | 2.3 | 3.0 |
 //!
-//! Milliseconds for 10,000 queries from host memory and back. Fewer start nodes (128, 64) take the same time and lose .007 and .011 of the recall at a
-//! beam of 48.
+//! Two warps for wide beams, from device memory (beams 64, 96, 128, 192, 256): 1.53, 1.93, 2.44, 3.99, 5.42 ms; one warp: 1.52, 2.34, 3.08, 5.65, 7.75.
+//! Eight nodes instead of four: 200,000 vectors, beam 48: 8.1 steps instead of 14.3, 810 distances instead of 669, recall .972 instead of .956.
+//! What the prefetches for few queries save was not measured alone.
 
 use core::ops::Range;
 
