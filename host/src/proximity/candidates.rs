@@ -34,7 +34,7 @@ const IVF_ROWS: usize = 20_000;
 const PROBES: usize = 24;
 /// Iterations of the training of the inverted file.
 const ITERATIONS: usize = 4;
-/// Of so many rows one is in the second index.
+/// The second index has one of so many rows.
 const SHARE: usize = 16;
 /// Number of rows that are searched at a time.
 const BATCH: usize = 1 << 16;
@@ -53,7 +53,7 @@ impl<T: Element> Rows<T> {
         Ok(Rows::Flat(index))
     }
 
-    /// An inverted file.
+    /// An index that compares the rows of the nearest lists only.
     fn inverted(rows: &[T], dim: usize, settings: Settings, placement: &Placement, watch: &Watch<'_>) -> Result<Self> {
         let Settings { metric, seed, .. } = settings;
         let lists = 4 * ((rows.len() / dim) as f64).sqrt() as usize;

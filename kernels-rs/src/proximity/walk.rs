@@ -727,7 +727,7 @@ unsafe fn meet<E: Compared, const THREADS: u32, const AHEAD: usize>(
     let inverse = (1u32 << 20).div_ceil(degree);
     // SAFETY: for the whole body, named nodes are rows, and the nodes that are met have room.
     let other = |edge: u32| unsafe {
-        let number = edge * inverse >> 20;
+        let number = (edge * inverse) >> 20;
         let node = block.counters.add(CHOSEN + number).load();
         global::load_nc(edges.wrapping_add(node as usize * degree as usize + (edge - number * degree) as usize))
     };
