@@ -231,7 +231,8 @@ impl<T: Element> GraphIndex<T> {
         };
         let (beam, reached) = smallest(self.flat.row_ids().rows().max(1), target, measure)?;
         if self.links.is_some() {
-            self.builder.beam = beam;
+            // A narrower beam is no faster: walks keep so many nodes.
+            self.builder.beam = beam.max(LEAST_BEAM);
         }
         Ok((self.beam(), reached))
     }
@@ -246,7 +247,7 @@ impl<T: Element> GraphIndex<T> {
     }
 }
 
-/// Searches keep the number of vectors that [`GraphIndex::set_beam`] has set, or 2 k.
+/// Walks keep the number of vectors that [`GraphIndex::set_beam`] has set, or 2 k if that is more.
 impl<T: Element> KnnIndex<T> for GraphIndex<T> {
     fn len(&self) -> usize {
         GraphIndex::len(self)
