@@ -12,8 +12,9 @@
 //! ```
 //! On one NVIDIA H100 (2026-11-25, revision ceecead) the graph of 1,000,000 × 128 f32 vectors takes 0.9 to 1.1 s. It took 1.17 to 1.42 s when the host
 //! put the neighbours into new memory for each batch (bd33008), and 6.1 s when the host chose the edges (1212491). Where the time goes, in seconds, by
-//! clocks around the parts: training 0.07, adding to the inverted file 0.05, nearest rows 0.16 to 0.22, nearest of every sixteenth 0.15, edges 0.05,
-//! the proof of reachability 0.08, codes 0.03; the rest is memory that is touched for the first time.
+//! clocks around the parts in the tree just before ceecead: training 0.07, adding to the inverted file 0.05, nearest rows 0.16 to 0.22, nearest of every
+//! sixteenth 0.15, edges 0.05, the proof of reachability 0.08, codes 0.03, and 0.13 for one thread to touch the candidates' memory, which all threads
+//! do since.
 //!
 //! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph depends on the rows,
 //! their order and the settings alone.

@@ -60,7 +60,7 @@
 //!
 //! Two warps for wide beams, from device memory (beams 64, 96, 128, 192, 256): 1.53, 1.93, 2.44, 3.99, 5.42 ms; one warp: 1.52, 2.34, 3.08, 5.65, 7.75.
 //! Eight nodes instead of four: 200,000 vectors, beam 48: 8.1 steps instead of 14.3, 810 distances instead of 669, recall .972 instead of .956.
-//! What the prefetches for few queries save was not measured alone.
+//! What the prefetches of blocks of several warps save was not measured alone; for wide beams of many queries they may cost more than they save.
 
 use core::ops::Range;
 
@@ -409,7 +409,7 @@ unsafe fn keep<E: Compared, const ROWS: usize, const THREADS: u32>(
         let first_place = append::<THREADS>(block.counters.add(KEPT), votes, kept);
         if comes_in {
             block.kept.add(first_place + lanes_before(votes)).store(place);
-            // Few queries leave memory idle, and a node that comes in may be expanded next.
+            // A node that comes in may be expanded next.
             if THREADS > 32 {
                 let mut edge = 0;
                 while edge < degree {
@@ -708,7 +708,7 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
     }
 }
 
-/// Puts the nodes to which edges lead from the first `chosen` nodes into the table, and stores those that were not there. Where queries are few, it
+/// Puts the nodes to which edges lead from the first `chosen` nodes into the table, and stores those that were not there. A block of several warps
 /// prefetches the vectors to which edges lead from the first `named` nodes. Returns how many were stored, if the block has one warp; other blocks count
 /// in their counter. All threads of the block arrive, after a barrier.
 ///
