@@ -2,10 +2,7 @@
 
 mod common;
 
-use std::path::PathBuf;
-
-use common::{failure, json, piped, warpann, words};
-use tempfile::TempDir;
+use common::{Folder, failure, piped};
 use warpann::io;
 
 /// Number of vectors of the base, their dimension, and the number of lists of every index.
@@ -19,11 +16,19 @@ fn component(i: usize, j: usize) -> u8 {
 }
 
 /// A folder with vectors in several files.
-struct Files(TempDir);
+struct Files(Folder);
+
+impl std::ops::Deref for Files {
+    type Target = Folder;
+
+    fn deref(&self) -> &Folder {
+        &self.0
+    }
+}
 
 impl Files {
     fn new() -> Self {
-        let files = Self(tempfile::tempdir().expect("a temporary folder"));
+        let files = Self(Folder::new());
         let bytes: Vec<u8> = (0..ROWS).flat_map(|i| (0..DIM).map(move |j| component(i, j))).collect();
         let floats: Vec<f32> = bytes.iter().map(|&x| f32::from(x)).collect();
         io::write_vectors(files.path("base.fbin"), &floats, DIM).unwrap();
@@ -33,48 +38,11 @@ impl Files {
         files
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn bytes(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.path(name)).unwrap()
-    }
-
-    /// Arguments whose words with `@` in front are files of the folder.
-    fn args(&self, line: &str) -> Vec<String> {
-        words(self.0.path(), line)
-    }
-
-    fn json(&self, line: &str) -> serde_json::Value {
-        json(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    fn run(&self, line: &str) -> String {
-        let (code, stdout, stderr) = warpann(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(code, 0, "{line}: {stderr}");
-        stdout
-    }
-
     /// Trains with the whole base, so that indexes of its parts have the same training.
     fn build(&self, base: &str, out: &str, further: &str) {
         self.run(&format!(
             "build --device cpu --lists {LISTS} --iterations 3 --train @base.fbin --base @{base} --out @{out} {further}"
         ));
-    }
-
-    /// The message of a command that must fail and leave all files as they were, and no others.
-    fn refused(&self, line: &str) -> String {
-        let contents = || {
-            let entries = std::fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
-            let mut all: Vec<_> = entries.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
-            all.sort();
-            all
-        };
-        let before = contents();
-        let message = failure(1, &self.args(line).iter().map(String::as_str).collect::<Vec<_>>());
-        assert!(contents() == before, "{line}: files changed");
-        message
     }
 }
 
@@ -237,7 +205,7 @@ fn a_change_that_fails_leaves_the_index() {
         ("merge --index @x.ivf @absent.ivf --out @y.ivf".into(), "absent.ivf: No such file"),
         ("merge --index @x.ivf @trained.ivf --out @x.ivf".into(), "the same file"),
     ] {
-        let message = files.refused(&line);
+        let message = files.refused(1, &line);
         assert!(message.contains(expected), "{line}: {message}: expected {expected}");
     }
     for line in [

@@ -2,11 +2,8 @@
 
 mod common;
 
-use std::path::PathBuf;
-
-use common::{failure, json, piped, warpann, words};
+use common::{Folder, piped, warpann};
 use serde_json::Value;
-use tempfile::TempDir;
 use warpann::graph::NO_NODE;
 use warpann::{Device, GraphIndex, NONE, io};
 
@@ -29,11 +26,19 @@ fn ranked(query: usize, keep: impl Fn(u64) -> bool) -> Vec<(i64, u64)> {
     all
 }
 
-struct Files(TempDir);
+struct Files(Folder);
+
+impl std::ops::Deref for Files {
+    type Target = Folder;
+
+    fn deref(&self) -> &Folder {
+        &self.0
+    }
+}
 
 impl Files {
     fn new() -> Self {
-        let files = Self(tempfile::tempdir().expect("a temporary folder"));
+        let files = Self(Folder::new());
         let rows = |range: std::ops::Range<usize>| -> Vec<f32> {
             range.flat_map(|i| (0..DIM).map(move |j| component(i, j) as f32)).collect()
         };
@@ -45,40 +50,10 @@ impl Files {
         files
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn bytes(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.path(name)).unwrap()
-    }
-
-    fn args(&self, line: &str) -> Vec<String> {
-        words(self.0.path(), line)
-    }
-
-    fn json(&self, line: &str) -> Value {
-        json(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
     fn text(&self, line: &str) -> String {
         let (code, stdout, stderr) = warpann(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!((code, stderr.as_str()), (0, ""), "{line}");
         stdout
-    }
-
-    /// The message of a command that must fail with this code and leave all files as they were, and no others.
-    fn refused(&self, code: i32, line: &str) -> String {
-        let contents = || {
-            let entries = std::fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
-            let mut all: Vec<_> = entries.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
-            all.sort();
-            all
-        };
-        let before = contents();
-        let message = failure(code, &self.args(line).iter().map(String::as_str).collect::<Vec<_>>());
-        assert!(contents() == before, "{line}: files changed");
-        message
     }
 
     fn build(&self, further: &str) -> Value {

@@ -3,11 +3,8 @@
 
 mod common;
 
-use std::path::PathBuf;
-
-use common::{SAMPLE, failure, json, piped, warpann, words};
+use common::{Folder, SAMPLE, warpann};
 use serde_json::Value;
-use tempfile::TempDir;
 use warpann::io;
 
 const ROWS: usize = 400;
@@ -27,37 +24,25 @@ fn ranked(query: usize, keep: impl Fn(u64) -> bool) -> Vec<(i64, u64)> {
     all
 }
 
-struct Files(TempDir);
+struct Files(Folder);
+
+impl std::ops::Deref for Files {
+    type Target = Folder;
+
+    fn deref(&self) -> &Folder {
+        &self.0
+    }
+}
 
 impl Files {
     fn new() -> Self {
-        let files = Self(tempfile::tempdir().expect("a temporary folder"));
+        let files = Self(Folder::new());
         let rows = |from: usize, count: usize| -> Vec<f32> {
             (from..from + count).flat_map(|i| (0..DIM).map(move |j| component(i, j) as f32)).collect()
         };
         io::write_vectors(files.path("base.fbin"), &rows(0, ROWS), DIM).unwrap();
         io::write_vectors(files.path("query.fvecs"), &rows(ROWS, QUERIES), DIM).unwrap();
         files
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn args(&self, line: &str) -> Vec<String> {
-        words(self.0.path(), line)
-    }
-
-    fn json(&self, line: &str) -> Value {
-        json(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    fn failure(&self, code: i32, line: &str) -> String {
-        failure(code, &self.args(line).iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    fn piped(&self, line: &str, input: &[u8]) -> (i32, Vec<u8>, String) {
-        piped(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>(), input)
     }
 
     fn build(&self, further: &str) {

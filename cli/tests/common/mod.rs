@@ -1,10 +1,11 @@
 //! Running the program as a user runs it.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Real descriptors, queries and true neighbours.
 #[allow(dead_code, reason = "not every program test reads them")]
@@ -69,6 +70,74 @@ pub fn piped(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
     let stderr = String::from_utf8(stderr).expect("messages are UTF-8");
     assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
     (status.code().expect("ended by itself"), stdout, stderr)
+}
+
+/// A temporary folder, and command lines whose words with `@` in front are files of it.
+#[allow(dead_code, reason = "not every program test has a folder")]
+pub struct Folder(TempDir);
+
+#[allow(dead_code, reason = "not every program test runs commands in every way")]
+impl Folder {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    pub fn args(&self, line: &str) -> Vec<String> {
+        words(self.0.path(), line)
+    }
+
+    /// The object that a command prints, which must succeed.
+    pub fn json(&self, line: &str) -> Value {
+        json(&refs(&self.args(line)))
+    }
+
+    /// What a command prints, which must succeed.
+    pub fn run(&self, line: &str) -> String {
+        let (code, stdout, stderr) = warpann(&refs(&self.args(line)));
+        assert_eq!(code, 0, "{line}: {stderr}");
+        stdout
+    }
+
+    /// The message of a command that must fail with this code.
+    pub fn failure(&self, code: i32, line: &str) -> String {
+        failure(code, &refs(&self.args(line)))
+    }
+
+    /// The message of a command that must fail with this code and leave everything in the folder as it was, and nothing else.
+    pub fn refused(&self, code: i32, line: &str) -> String {
+        let before = self.contents();
+        let message = self.failure(code, line);
+        assert!(self.contents() == before, "{line}: files changed");
+        message
+    }
+
+    /// Exit code, standard output and standard error of a command with standard input.
+    pub fn piped(&self, line: &str, input: &[u8]) -> (i32, Vec<u8>, String) {
+        piped(&refs(&self.args(line)), input)
+    }
+
+    /// What is in the folder, in the order of the names, with the bytes of regular files.
+    pub fn contents(&self) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
+        let with_bytes = |path: PathBuf| (path.clone(), path.is_file().then(|| std::fs::read(&path).unwrap()));
+        let mut all: Vec<_> = entries.map(with_bytes).collect();
+        all.sort();
+        all
+    }
+}
+
+/// Arguments as [`warpann`] takes them.
+#[allow(dead_code, reason = "not every program test makes arguments")]
+fn refs(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
 }
 
 /// The words of every command that the help lists, such as `bench ivf`; commands with subcommands stand for these.
