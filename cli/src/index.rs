@@ -40,6 +40,11 @@ pub fn parse_kind(text: &str) -> Result<Kind, String> {
     IvfKind::named(text).map(Kind::Ivf).ok_or_else(|| format!("expected one of {}, {GRAPH}", IvfKind::names()))
 }
 
+/// The first of the options that are given.
+fn first_given(options: &[(bool, &'static str)]) -> Option<&'static str> {
+    options.iter().find_map(|&(given, option)| given.then_some(option))
+}
+
 /// The device of an index and its memory budget.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {

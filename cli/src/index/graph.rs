@@ -7,7 +7,7 @@ use warpann::graph::{Graph, KnnIndex};
 use warpann::io::Open;
 use warpann::{Element, GraphIndex, GraphIndexBuilder, Placement};
 
-use super::{Details, GRAPH, INVERTED_FILES, Place, Recipe, Stored};
+use super::{Details, GRAPH, INVERTED_FILES, Place, Recipe, Stored, first_given};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
@@ -78,14 +78,13 @@ impl GraphRecipe {
 
     /// The first of the given options, all of which only graphs have.
     pub fn given(&self) -> Option<&'static str> {
-        let options = [
+        first_given(&[
             (self.degree.is_some(), "--degree"),
             (self.beam.is_some(), "--beam"),
             (self.exact_ratio.is_some(), "--exact-ratio"),
             (self.no_codes, "--no-codes"),
             (self.edges.is_some(), "--edges"),
-        ];
-        options.into_iter().find_map(|(given, option)| given.then_some(option))
+        ])
     }
 }
 

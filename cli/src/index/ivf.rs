@@ -9,7 +9,7 @@ use warpann::io::Open;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Metric, Placement};
 
-use super::{BATCH, Details, Place, Stored};
+use super::{BATCH, Details, Place, Stored, first_given};
 use crate::progress::{Step, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
@@ -152,7 +152,7 @@ impl Recipe {
 
     /// The first of the given options that only inverted files have.
     pub fn given(&self) -> Option<&'static str> {
-        let options = [
+        first_given(&[
             (self.lists.is_some(), "--lists"),
             (self.sub_quantizers.is_some(), "--sub-quantizers"),
             (self.bits.is_some(), "--bits"),
@@ -160,8 +160,7 @@ impl Recipe {
             (self.train.is_some(), "--train"),
             (self.iterations.is_some(), "--iterations"),
             (self.points_per_centroid.is_some(), "--points-per-centroid"),
-        ];
-        options.into_iter().find_map(|(given, option)| given.then_some(option))
+        ])
     }
 }
 
