@@ -29,7 +29,7 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
-use crate::product::gpu::VectorSet;
+use crate::product::gpu::{VectorSet, VectorShape};
 use crate::select::gpu::{Select, SelectPlan, select};
 use crate::threads::apart;
 use crate::{Bitset, Error, Result, events, host_memory};
@@ -77,10 +77,37 @@ struct Tables {
     refused: Reserved<u32>,
 }
 
+/// The tiles of a planned search.
+pub(crate) struct Tiles<'a> {
+    pub(crate) runtime: &'a Runtime,
+    /// The shape of vectors.
+    pub(crate) shape: VectorShape,
+    /// Number of results of a query.
+    pub(crate) k: usize,
+    /// Largest number of queries of a tile.
+    pub(crate) most: usize,
+}
+
 /// A planned search, with its device memory.
 pub(crate) trait Enqueue: Send + Sync {
     /// Bytes of device memory that the search has for itself.
     fn bytes(&self) -> u64;
+
+    /// How queries are divided into tiles.
+    fn tiles(&self) -> Tiles<'_>;
+
+    /// Enqueues the search of `count` queries of one tile.
+    ///
+    /// # Safety
+    /// As [`enqueue`](Self::enqueue); the device is current.
+    unsafe fn enqueue_tile(
+        &self,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: u32,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+    ) -> Result<()>;
 
     /// Enqueues the search of `count` queries, at most as many as were planned.
     ///
@@ -94,7 +121,19 @@ pub(crate) trait Enqueue: Send + Sync {
         count: usize,
         ids: PtrMut<u64>,
         distances: PtrMut<f32>,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        let Tiles { runtime, shape, k, most } = self.tiles();
+        let _current = runtime.enter()?;
+        let row_bytes = shape.dim * shape.element.size();
+        for first in (0..count).step_by(most) {
+            let tile = most.min(count - first);
+            let queries = queries.skip(first * row_bytes).take(tile * row_bytes);
+            let (ids, distances) = (ids.skip(first * k).take(tile * k), distances.skip(first * k).take(tile * k));
+            // SAFETY: the arrays go on to the end of the last query.
+            unsafe { self.enqueue_tile(stream, queries, tile as u32, ids, distances)? };
+        }
+        Ok(())
+    }
 }
 
 /// A planned exact search with its memory.
@@ -234,59 +273,10 @@ impl Enqueue for EnqueuedSearch {
         (copies + self.table_bytes + self.steps.bytes()) as u64
     }
 
-    unsafe fn enqueue(
-        &self,
-        stream: &Stream,
-        queries: Ptr<u8>,
-        count: usize,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-    ) -> Result<()> {
-        let _current = self.runtime.enter()?;
-        let (shape, k) = (self.block.shape, self.k as usize);
-        let row_bytes = shape.dim * shape.element.size();
-        for first in (0..count).step_by(self.tile) {
-            let tile = self.tile.min(count - first);
-            // SAFETY: the arrays go on to the end of the last query.
-            unsafe {
-                let queries = queries.skip(first * row_bytes).take(tile * row_bytes);
-                let (ids, distances) = (ids.skip(first * k).take(tile * k), distances.skip(first * k).take(tile * k));
-                self.enqueue_tile(stream, queries, tile as u32, ids, distances)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl EnqueuedSearch {
-    fn tables(&self) -> Scratch {
-        self.runtime.scratch(&self.table_memory)
+    fn tiles(&self) -> Tiles<'_> {
+        Tiles { runtime: &self.runtime, shape: self.block.shape, k: self.k as usize, most: self.tile }
     }
 
-    /// Uploads ids and bits, makes the values of a masked search, and waits.
-    fn fill_tables(&mut self, stream: &Stream, names: Option<&[u64]>, mask: Option<&Bitset>) -> Result<()> {
-        let (runtime, tables) = (&self.runtime, self.tables());
-        // SAFETY: the tables have room for an id, a bit and a value of each row, and no other work uses them.
-        unsafe {
-            if let (Some(to), Some(names)) = (self.tables.names, names) {
-                runtime.copy_to_device(stream, tables.at(to), names)?;
-            }
-            if let (Some((bits, masked)), Some(mask)) = (self.tables.mask, mask) {
-                let base = self.block.base;
-                let values = base.part(base.layout.values);
-                let (bits, masked) = (tables.at(bits), tables.at(masked));
-                runtime.copy_to_device(stream, bits, bytemuck::cast_slice(mask.words()))?;
-                let (rows, count) = (base.count, values.len() as u32);
-                let launch = MaskValues { values: values.into(), bits: bits.into(), rows, count, out: masked };
-                runtime.launch(stream, &MaskValues::KERNEL, launch.config(), launch)?;
-                self.block.masked = Some(masked.into());
-            }
-        }
-        runtime.synchronize(stream)
-    }
-
-    /// # Safety
-    /// As [`Enqueue::enqueue`], for at most as many queries as a tile has.
     unsafe fn enqueue_tile(
         &self,
         stream: &Stream,
@@ -337,6 +327,34 @@ impl EnqueuedSearch {
             };
             runtime.launch(stream, &NameResults::KERNEL, launch.config(), launch)
         }
+    }
+}
+
+impl EnqueuedSearch {
+    fn tables(&self) -> Scratch {
+        self.runtime.scratch(&self.table_memory)
+    }
+
+    /// Uploads ids and bits, makes the values of a masked search, and waits.
+    fn fill_tables(&mut self, stream: &Stream, names: Option<&[u64]>, mask: Option<&Bitset>) -> Result<()> {
+        let (runtime, tables) = (&self.runtime, self.tables());
+        // SAFETY: the tables have room for an id, a bit and a value of each row, and no other work uses them.
+        unsafe {
+            if let (Some(to), Some(names)) = (self.tables.names, names) {
+                runtime.copy_to_device(stream, tables.at(to), names)?;
+            }
+            if let (Some((bits, masked)), Some(mask)) = (self.tables.mask, mask) {
+                let base = self.block.base;
+                let values = base.part(base.layout.values);
+                let (bits, masked) = (tables.at(bits), tables.at(masked));
+                runtime.copy_to_device(stream, bits, bytemuck::cast_slice(mask.words()))?;
+                let (rows, count) = (base.count, values.len() as u32);
+                let launch = MaskValues { values: values.into(), bits: bits.into(), rows, count, out: masked };
+                runtime.launch(stream, &MaskValues::KERNEL, launch.config(), launch)?;
+                self.block.masked = Some(masked.into());
+            }
+        }
+        runtime.synchronize(stream)
     }
 
     /// Runs a selection, and returns its rows and their distances.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::name_results::NameResults;
 
-use super::{DeviceLinks, DeviceWalk, Image, MOST_OF_TILE, Plan, SCRATCH_BYTES, WalkShape};
+use super::{DeviceLinks, DeviceWalk, Image, Plan, WalkShape};
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
 use crate::flat::gpu::copies::{StagedRows, stage_rows, stage_rows_to};
-use crate::flat::gpu::enqueued::Enqueue;
+use crate::flat::gpu::enqueued::{Enqueue, Tiles};
 use crate::{Result, threads::apart};
 
 /// Planned walks with their memory.
@@ -50,8 +50,7 @@ impl DeviceWalk<'_> {
         ids: Option<Vec<u64>>,
     ) -> Result<EnqueuedWalk> {
         let runtime = self.resident.runtime;
-        let of_query = 4 * (self.ranked + 2 * self.k) + self.shape().row_bytes() + self.stride();
-        let tile = queries.clamp(1, (SCRATCH_BYTES / of_query).clamp(1, MOST_OF_TILE));
+        let tile = queries.clamp(1, self.most_of_tile());
         let plan = self.plan(tile);
         let mut layout = Layout::default();
         let names = ids.as_ref().map(|ids| layout.array(ids.len()));
@@ -106,49 +105,46 @@ impl Enqueue for EnqueuedWalk {
         (self.plan.bytes + self.table_bytes) as u64
     }
 
-    unsafe fn enqueue(
+    fn tiles(&self) -> Tiles<'_> {
+        Tiles { runtime: &self.runtime, shape: self.shape.vectors, k: self.shape.k as usize, most: self.tile }
+    }
+
+    unsafe fn enqueue_tile(
         &self,
         stream: &Stream,
         queries: Ptr<u8>,
-        count: usize,
+        count: u32,
         ids: PtrMut<u64>,
         distances: PtrMut<f32>,
     ) -> Result<()> {
         let runtime = &self.runtime;
-        let _current = runtime.enter()?;
         let (on, tables) = (OnStream { runtime, stream }, runtime.scratch(&self.table_memory));
-        let (shape, k) = (self.shape.vectors, self.shape.k as usize);
-        let row_bytes = shape.dim * shape.element.size();
+        let (shape, slots) = (self.shape.vectors, count as usize * self.shape.k as usize);
         let filter = self.bits.map(|bits| tables.at(bits).into());
         let places = self.plan.places(runtime.scratch(&self.scratch), filter);
-        for first in (0..count).step_by(self.tile) {
-            let tile = self.tile.min(count - first);
-            let refused = tables.at(self.refused).take(tile);
-            // SAFETY: the plan reserved every part for a tile, the stream runs these in order, and the caller promises queries and results.
-            unsafe {
-                let queries = queries.skip(first * row_bytes).take(tile * row_bytes);
-                let notes = StagedRows { refused: Some(refused), first_refused: None };
-                stage_rows(on, shape, queries, tile as u32, places.queries, notes)?;
-                if !self.shape.own_rows && self.shape.scale.is_none() {
-                    let notes = StagedRows { refused: None, first_refused: None };
-                    stage_rows_to(on, shape, queries, tile as u32, places.codes, self.shape.stride, notes)?;
-                }
-                self.shape.launch(on, &self.image, self.rows, &places, tile)?;
-                let launch = NameResults {
-                    rows: places.ranks.take(tile * k).into(),
-                    distances: places.keys.take(tile * k).into(),
-                    found: self.shape.k,
-                    names: self.names.map(|names| tables.at(names).into()),
-                    refused: refused.into(),
-                    worst: shape.metric.worst(),
-                    k: self.shape.k,
-                    slots: (tile * k) as u64,
-                    out_ids: ids.skip(first * k).take(tile * k),
-                    out_distances: distances.skip(first * k).take(tile * k),
-                };
-                runtime.launch(stream, &NameResults::KERNEL, launch.config(), launch)?;
+        let refused = tables.at(self.refused).take(count as usize);
+        // SAFETY: the plan reserved every part for a tile, the stream runs these in order, and the caller promises queries and results.
+        unsafe {
+            let notes = StagedRows { refused: Some(refused), first_refused: None };
+            stage_rows(on, shape, queries, count, places.queries, notes)?;
+            if !self.shape.own_rows && self.shape.scale.is_none() {
+                let notes = StagedRows { refused: None, first_refused: None };
+                stage_rows_to(on, shape, queries, count, places.codes, self.shape.stride, notes)?;
             }
+            self.shape.launch(on, &self.image, self.rows, &places, count as usize)?;
+            let launch = NameResults {
+                rows: places.ranks.take(slots).into(),
+                distances: places.keys.take(slots).into(),
+                found: self.shape.k,
+                names: self.names.map(|names| tables.at(names).into()),
+                refused: refused.into(),
+                worst: shape.metric.worst(),
+                k: self.shape.k,
+                slots: slots as u64,
+                out_ids: ids,
+                out_distances: distances,
+            };
+            runtime.launch(stream, &NameResults::KERNEL, launch.config(), launch)
         }
-        Ok(())
     }
 }

@@ -400,6 +400,12 @@ impl DeviceWalk<'_> {
         }
     }
 
+    /// The largest number of queries of one launch.
+    fn most_of_tile(&self) -> usize {
+        let of_query = 4 * (self.ranked + 2 * self.k) + self.shape().row_bytes() + self.stride();
+        (SCRATCH_BYTES / of_query).clamp(1, MOST_OF_TILE)
+    }
+
     /// Fills `ids` (row numbers) and `distances`, k for each query.
     pub(super) fn run(
         &self,
@@ -409,8 +415,7 @@ impl DeviceWalk<'_> {
         distances: &mut [f32],
     ) -> Result<()> {
         let runtime = self.resident.runtime;
-        let of_query = 4 * (self.ranked + 2 * self.k) + self.shape().row_bytes() + self.stride();
-        let most = (SCRATCH_BYTES / of_query).clamp(1, MOST_OF_TILE);
+        let most = self.most_of_tile();
         let overlapped = queries.len() >= OVERLAPPED;
         let (most, lanes) = if overlapped { (most.min(queries.len().div_ceil(TILES)), 2) } else { (most, 1) };
         // A tile's memory is less than SCRATCH_BYTES.
