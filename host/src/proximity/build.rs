@@ -3,7 +3,8 @@
 //! ```text
 //! build:   candidates of each row                                    candidates.rs
 //!          edges = prune(candidates)                                   prune.rs
-//!          of each row, the first half of its edges; then edges back along those that lead to it, the best first; then the other half
+//!          of each row, the first three quarters of its edges, and edges back along those that lead to it, the best first
+//!          edges = prune(these)
 //!          connect                                                     links.rs
 //! insert:  for each batch of new rows:
 //!              candidates = the beam of a walk, the nearest start nodes, and the nearest rows of the batch
@@ -20,12 +21,14 @@
 //! their order and the settings alone.
 
 use super::distance::WalkDistance;
+use super::entrance::Entrance;
 use super::gpu::DeviceBuild;
-use super::links::{Links, NO_NODE};
+use super::links::{Links, NO_NODE, starts_of};
 use super::prune::Pruner;
 use super::walk::{Walker, node_of};
 use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
+use crate::threads::meanwhile;
 use crate::{Bitset, Error, Metric, Result, Stage, Watch, host_memory};
 
 /// Largest number of rows that are inserted at a time. Each is compared with all others.
@@ -51,15 +54,22 @@ pub(super) fn build(
 ) -> Result<Links> {
     let device = device.filter(|device| !candidates.is_empty() && device.fits(candidates));
     let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[candidates.len(), degree])?)?;
-    match device.map(|device| device.edges(candidates, &mut edges)) {
-        Some(Err(Error::OutOfDeviceMemory { .. })) | None => {
-            choose_edges(distance, candidates, degree, &mut edges, watch)?
-        }
-        Some(chosen) => chosen?,
-    }
-    let mut links = Links::with_edges(edges, degree)?;
-    links.connect_without(distance, &[]);
-    Ok(links)
+    let starts = starts_of(candidates.len());
+    let (entrance, parents) = meanwhile(
+        || Entrance::new(&starts, distance),
+        || match device.map(|device| device.edges(candidates, &starts, &mut edges)) {
+            Some(Err(Error::OutOfDeviceMemory { .. })) | None => {
+                choose_edges(distance, candidates, degree, &mut edges, watch).map(|()| None)
+            }
+            Some(parents) => parents.map(Some),
+        },
+    );
+    Links::connected(edges, degree, parents?, (starts, entrance), distance)
+}
+
+/// Number of a node's own edges that are pruned once more, together with the edges back.
+pub(super) fn kept(degree: usize) -> usize {
+    degree - degree / 4
 }
 
 /// Fills `edges`, `degree` places for each node.
@@ -100,18 +110,19 @@ fn choose_edges(
             }
         }
     }
-    edges.par_chunks_exact_mut(degree).enumerate().for_each_init(Vec::new, |joined: &mut Vec<u32>, (node, edges)| {
+    let join = |(pruner, joined): &mut (Pruner, Vec<u32>), (node, edges): (usize, &mut [u32])| {
         let places = node * degree..(node + 1) * degree;
-        let (near, far) = pruned[places.clone()].split_at(degree / 2);
         joined.clear();
-        for &other in near.iter().chain(&back[places]).chain(far) {
-            if other != NO_NODE && joined.len() < degree && !joined.contains(&other) {
+        for &other in pruned[places.clone()][..kept(degree)].iter().chain(&back[places]) {
+            if other != NO_NODE && !joined.contains(&other) {
                 joined.push(other);
             }
         }
+        let chosen = pruner.choose(distance, node as u32, (&[], joined), degree);
         edges.fill(NO_NODE);
-        edges[..joined.len()].copy_from_slice(joined);
-    });
+        edges[..chosen.len()].copy_from_slice(chosen);
+    };
+    edges.par_chunks_exact_mut(degree).enumerate().for_each_init(Default::default, join);
     Ok(())
 }
 

@@ -46,6 +46,12 @@ pub(super) fn start_count(nodes: usize) -> usize {
     ((4.0 * (nodes as f64).sqrt()) as usize).max(nodes / 64).min(nodes)
 }
 
+/// The start nodes of a graph of `nodes` nodes: every so-manieth node.
+pub(super) fn starts_of(nodes: usize) -> Vec<u32> {
+    let count = start_count(nodes);
+    (0..count).map(|at| (at as u64 * nodes as u64 / count as u64) as u32).collect()
+}
+
 impl Links {
     /// A graph without edges. [`connect_without`](Self::connect_without) chooses the start nodes and makes the parents.
     pub(super) fn new(nodes: usize, degree: usize) -> Result<Self> {
@@ -57,6 +63,27 @@ impl Links {
     pub(super) fn with_edges(edges: Vec<u32>, degree: usize) -> Result<Self> {
         let parents = host_memory::filled(NO_NODE, edges.len() / degree)?;
         Ok(Links { degree, edges, parents, starts: Vec::new(), entrance: Entrance::default() })
+    }
+
+    /// A new graph of these edges, in which every node can be reached from these start nodes. `parents` are those of the nodes to which the
+    /// edges lead, if they are known.
+    pub(super) fn connected(
+        edges: Vec<u32>,
+        degree: usize,
+        parents: Option<Vec<u32>>,
+        (starts, entrance): (Vec<u32>, Entrance),
+        distance: &WalkDistance<'_>,
+    ) -> Result<Self> {
+        let mut links = match parents {
+            Some(parents) => Links { degree, edges, parents, starts, entrance },
+            None => {
+                let mut links = Links { starts, entrance, ..Self::with_edges(edges, degree)? };
+                links.reach_from_starts();
+                links
+            }
+        };
+        links.adopt_without(distance, &[]);
+        Ok(links)
     }
 
     /// The graph of these edges, `degree` places of each node, whose start nodes are not [listed](Self::list_starts) yet; `None` if an edge or a start leads nowhere, starts do not ascend, an edge leads to
@@ -86,13 +113,6 @@ impl Links {
         let copied = |nodes| host_memory::copied::<u32>(nodes);
         let (edges, parents, starts) = (copied(&self.edges)?, copied(&self.parents)?, copied(&self.starts)?);
         Ok(Links { degree: self.degree, edges, parents, starts, entrance: self.entrance.clone() })
-    }
-
-    /// Makes every so-manieth node a start node. Parents become unknown.
-    fn choose_starts(&mut self) {
-        let (nodes, count) = (self.len(), start_count(self.len()));
-        self.starts = (0..count).map(|at| (at as u64 * nodes as u64 / count as u64) as u32).collect();
-        self.parents.fill(NO_NODE);
     }
 
     /// Number of nodes.
@@ -185,9 +205,15 @@ impl Links {
     /// Makes new parents of all nodes except those listed, which ascend and to which no edges lead yet. Chooses start nodes for as many nodes as
     /// there are now. O(nodes · degree), and a walk for each node to which no edges lead.
     pub(super) fn connect_without(&mut self, distance: &WalkDistance<'_>, without: &[u32]) {
-        self.choose_starts();
+        self.starts = starts_of(self.len());
+        self.parents.fill(NO_NODE);
         self.list_starts(distance);
         self.reach_from_starts();
+        self.adopt_without(distance, without);
+    }
+
+    /// Gives a parent to each node that has none, except those listed, which ascend.
+    fn adopt_without(&mut self, distance: &WalkDistance<'_>, without: &[u32]) {
         let alone = |&node: &u32| !self.is_reached(node) && without.binary_search(&node).is_err();
         let alone: Vec<u32> = (0..self.len() as u32).filter(alone).collect();
         self.adopt(distance, &alone);
@@ -200,8 +226,8 @@ impl Links {
         self.reach(self.starts.clone());
     }
 
-    /// Gives a parent to each node that can be reached from `nodes`, which have parents: the first node to have an edge to it, in the order of a
-    /// breadth-first search.
+    /// Gives a parent to each node that can be reached from `nodes`, which ascend and have parents: of the nodes with an edge to it that the fewest
+    /// edges lead to, the lowest.
     pub(super) fn reach(&mut self, mut nodes: Vec<u32>) {
         let mut claims: Vec<AtomicU32> = Vec::new();
         while !nodes.is_empty() {
@@ -213,10 +239,11 @@ impl Links {
             } else {
                 self.next_level(&nodes)
             };
+            nodes.par_sort_unstable();
         }
     }
 
-    /// Gives parents among `nodes` to the nodes to which these have edges. Returns those that got one, in the order of a breadth-first search.
+    /// Gives parents among `nodes`, which ascend, to the nodes to which these have edges. Returns those that got one.
     fn next_level(&mut self, nodes: &[u32]) -> Vec<u32> {
         let mut next = Vec::new();
         for (at, &node) in nodes.iter().enumerate() {
@@ -351,7 +378,7 @@ impl Links {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
+    use std::collections::BTreeSet;
 
     use super::*;
     use crate::random::Random;
@@ -370,15 +397,19 @@ mod tests {
             edges.extend(places);
         }
         let mut parents = vec![NO_NODE; nodes as usize];
-        let mut queue = VecDeque::from([3, 4]);
+        let mut level = BTreeSet::from([3, 4]);
         (parents[3], parents[4]) = (3, 4);
-        while let Some(node) = queue.pop_front() {
-            for &other in edges[node as usize * degree..][..degree].iter().filter(|&&other| other != NO_NODE) {
-                if parents[other as usize] == NO_NODE {
-                    parents[other as usize] = node;
-                    queue.push_back(other);
+        while !level.is_empty() {
+            let mut next = BTreeSet::new();
+            for node in level {
+                for &other in edges[node as usize * degree..][..degree].iter().filter(|&&other| other != NO_NODE) {
+                    if parents[other as usize] == NO_NODE {
+                        parents[other as usize] = node;
+                        next.insert(other);
+                    }
                 }
             }
+            level = next;
         }
 
         let mut links = Links::with_edges(edges, degree).unwrap();

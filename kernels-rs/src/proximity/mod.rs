@@ -3,4 +3,5 @@
 pub mod distance;
 pub mod encode;
 pub mod prune;
+pub mod reach;
 pub mod walk;

@@ -1,11 +1,12 @@
 //! The choice of edges in a new graph, as the library's `proximity::prune` and `proximity::build` define it, with the same bits.
 //!
 //! ```text
-//! Prune     for each node, a warp: its edges among its near nodes                       n · degree edges
+//! Prune     for each node, a warp: its edges among its candidates                       n · degree edges
 //! Count     for each edge, a thread: one more edge to its node
 //! (host)    sums of the counts: the list of each node, which the edges to it will fill
 //! Fill      for each edge, a thread: its number into the list of its node
-//! Join      for each node, a warp: the first half of its edges, the best of the edges back, the other half
+//! Join      for each node, a warp: its first edges, and the best of the edges back
+//! Prune     for each node, a warp: its edges among these
 //! ```
 //!
 //! Threads fill a list in any order. `Join` takes the first `degree` of it by (place of the edge, node), so the result depends on no order.
@@ -289,23 +290,27 @@ unsafe fn fill(launch: Fill) {
     }
 }
 
-/// Joins the edges of each node with those back along the edges that lead to it.
+/// Joins the first edges of each node with those back along the edges that lead to it.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
 #[kernel(max_threads = 32, join_edges = join)]
 pub struct Join {
-    /// For each node `degree` places: different nodes, then `NO_ROW`.
+    /// For each node of the graph `degree` places: different nodes, then `NO_ROW`.
     pub edges: Ptr<u32>,
+    /// Number of the node that block 0 joins; those of the next blocks follow.
+    pub first: u32,
     /// Number of nodes.
     pub count: u32,
     /// Number of places of a node.
     pub degree: u32,
+    /// Number of a node's own edges that are joined, at most `degree`.
+    pub kept: u32,
     /// For each node where its list ends.
     pub ends: Ptr<u32>,
     /// The lists: numbers of edges.
     pub lists: Ptr<u32>,
-    /// For each node `degree` places.
+    /// For each node `kept` + `degree` places: different nodes, then `NO_ROW`.
     pub joined: PtrMut<u32>,
 }
 
@@ -325,8 +330,9 @@ impl Join {
 /// As [`Join`].
 #[inline(always)]
 unsafe fn join(launch: Join) {
-    let Join { edges, degree, ends, lists, joined, .. } = launch;
-    let (lane, node) = (warp::lane_id(), thread::block_idx_x());
+    let Join { edges, first, degree, kept, ends, lists, joined, .. } = launch;
+    let (lane, number) = (warp::lane_id(), thread::block_idx_x());
+    let node = first + number;
     let mut best = shared::dynamic::<u64>();
     // SAFETY: for the whole body, the launch gives room for all arrays, the caller promises the shapes, and a barrier stands between writes and reads of
     // different lanes.
@@ -379,43 +385,41 @@ unsafe fn join(launch: Join) {
             first += 32;
         }
         let own = edges.wrapping_add(node as usize * degree as usize);
-        let near = degree / 2;
-        // In the order of preference: near edges, edges back, far edges.
         let mut at = lane;
-        while at < degree {
-            let to = if at < near { at } else { at + len };
-            all.add(to).store(global::load_nc(own.wrapping_add(at as usize)));
+        while at < kept {
+            all.add(at).store(global::load_nc(own.wrapping_add(at as usize)));
             at += THREADS;
         }
         let mut at = lane;
         while at < len {
-            all.add(near + at).store(best.add(at).load() as u32);
+            all.add(kept + at).store(best.add(at).load() as u32);
             at += THREADS;
         }
         thread::sync_threads();
-        let joined = joined.wrapping_add(node as usize * degree as usize);
+        let places = kept + degree;
+        let joined = joined.wrapping_add(number as usize * places as usize);
         let (mut count, mut base) = (0, 0);
-        while base < degree + len {
+        while base < kept + len {
             let at = base + lane;
-            let other = if at < degree + len { all.add(at).load() } else { NO_ROW };
+            let other = if at < kept + len { all.add(at).load() } else { NO_ROW };
             let mut is_new = other != NO_ROW;
             let mut before = 0;
             while before < base + 31 {
-                if before < at && before < degree + len {
+                if before < at && before < kept + len {
                     is_new &= all.add(before).load() != other;
                 }
                 before += 1;
             }
             let votes = warp::ballot(FULL_MASK, is_new);
             let place = count + (votes & ((1 << lane) - 1)).count_ones();
-            if is_new && place < degree {
+            if is_new {
                 global::store(joined.wrapping_add(place as usize), other);
             }
             count += votes.count_ones();
             base += 32;
         }
         let mut place = count + lane;
-        while place < degree {
+        while place < places {
             global::store(joined.wrapping_add(place as usize), NO_ROW);
             place += THREADS;
         }
