@@ -86,7 +86,7 @@ impl Files {
     pub fn read(args: &Args, out: &Path) -> Outcome<Self> {
         args.check_kind()?;
         // Training takes long, so this first checks everything that could prevent saving.
-        let inputs = [Some(&args.base), args.ids.as_ref(), args.recipe.train.as_ref(), args.graph.edges.as_ref()];
+        let inputs = [Some(&args.base), args.ids.as_ref(), args.recipe.train.as_ref(), args.graph.file()];
         check_files(args.access.stdin, inputs.into_iter().flatten().map(PathBuf::as_path), [out])?;
         let base = args.access.first_vectors(&args.base, args.rows)?;
         let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
@@ -97,7 +97,7 @@ impl Files {
         {
             return Err(warpann::Error::WrongDimension { expected: base.dim(), actual: train.dim() }.into());
         }
-        let graph = args.graph.edges.as_ref().map(|path| args.access.stdin.graph(path)).transpose()?;
+        let graph = args.graph.file().map(|path| args.access.stdin.graph(path)).transpose()?;
         Ok(Self { base, ids, train, graph })
     }
 

@@ -262,6 +262,40 @@ fn edges_come_from_files() {
     files.refused(2, "build --base @base.fbin --kind graph --edges @ring.npy --degree 8 --out @new.graph");
 }
 
+/// The neighbours of the program's own k-NN graph make the index that a build without them makes.
+#[test]
+fn edges_are_chosen_among_neighbours_in_files() {
+    let files = Files::new();
+    files.build("");
+    let expected = files.bytes("x.graph");
+    files.json("knn-graph --device cpu --base @base.fbin --k 12 --out @near.ibin");
+    let build = format!("build --device cpu --base @base.fbin {WALKS}");
+    let report = files.json(&format!("{build} --neighbours @near.ibin --out @near.graph"));
+    assert_eq!((&report["degree"], files.bytes("near.graph") == expected), (&12.into(), true));
+
+    // Fewer neighbours than edges, and ids that are no row numbers.
+    files.json("knn-graph --device cpu --base @base.fbin --k 5 --out @few.npy");
+    io::write_ids(files.path("names.npy"), &(0..ROWS as u64).map(|i| 5000 - i).collect::<Vec<_>>(), 1).unwrap();
+    let report = files.json(&format!("{build} --neighbours @few.npy --ids @names.npy --out @few.graph"));
+    assert!(report["edges"].as_u64().unwrap() > 5 * ROWS as u64, "{report}");
+    let found = files.json("search --device cpu --index @few.graph --query @query.fvecs --k 1 --beam 600 --show 20");
+    for query in 0..QUERIES {
+        let all = ranked(query, |_| true);
+        // The greatest row of the nearest has the lowest id.
+        let nearest = all.iter().filter(|(distance, _)| *distance == all[0].0).map(|(_, row)| row).max().unwrap();
+        assert_eq!(found["neighbours"][query]["ids"], serde_json::json!([5000 - nearest]), "query {query}");
+    }
+
+    for (line, code, expected) in [
+        (format!("{build} --rows 500 --neighbours @near.ibin"), 1, "the base has 500 vectors; 600 are needed"),
+        (format!("{build} --neighbours @none.npy"), 1, "No such file"),
+        (format!("{build} --neighbours @near.ibin --edges @near.ibin"), 2, "cannot be used with"),
+    ] {
+        let message = files.refused(code, &format!("{line} --out @new.graph"));
+        assert!(message.contains(expected), "{line}: {message}");
+    }
+}
+
 #[test]
 fn options_of_other_kinds_are_refused_by_name() {
     let files = Files::new();
@@ -277,6 +311,7 @@ fn options_of_other_kinds_are_refused_by_name() {
         (format!("{build} graph --batch 5"), "--batch", "graph"),
         (format!("{build} ivf-flat --degree 8"), "--degree", "ivf-flat"),
         (format!("{build} ivf-sq8 --edges @none.npy"), "--edges", "ivf-sq8"),
+        (format!("{build} ivf-flat --neighbours @none.npy"), "--neighbours", "ivf-flat"),
         (format!("{build} ivf-flat --no-codes"), "--no-codes", "ivf-flat"),
         (format!("{search} @x.graph --probes 3"), "--probes", "graph"),
         (format!("{search} @x.graph --refine @base.fbin"), "--refine", "graph"),

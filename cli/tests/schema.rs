@@ -35,6 +35,7 @@ const LINES: &[&str] = &[
     "build --device cpu --kind graph --degree 8 --exact-ratio 0 --base @base.fbin --out @x.graph",
     "build --device cpu --kind graph --base @query.npy --ids @added.npy --out @other.graph",
     "build --device cpu --kind graph --edges @edges.npy --base @query.npy --out @given.graph",
+    "build --device cpu --kind graph --neighbours @edges.npy --base @query.npy --out @near.graph",
     "info --index @x.graph",
     "search --device cpu --index @x.graph --query @query.npy --k 2 --gt @gt.npy --show 2 --beam 20 --filter @gt.npy --within 900",
     "search --device cpu --index @x.graph --query @query.npy --radius 9 --exclude @gt.npy --show 2 --out @r.csv",

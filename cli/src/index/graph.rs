@@ -32,11 +32,22 @@ pub struct GraphRecipe {
     ///
     /// The edges stay as they are, except that a vector that no search could reach gets one edge from another.
     #[arg(long, value_name = "FILE")]
-    pub edges: Option<PathBuf>,
+    edges: Option<PathBuf>,
+    /// With --kind graph: choose the edges among the vectors in this file instead of searching for near ones: ibin, npy, ivecs or bin, a row of
+    /// numbers of other vectors for each vector, as --edges.
+    ///
+    /// A file of knn-graph, which resumes an interrupted run, lets a long build be resumed. About as many neighbours as the degree are enough.
+    #[arg(long, value_name = "FILE", conflicts_with = "edges")]
+    neighbours: Option<PathBuf>,
 }
 
 impl GraphRecipe {
-    /// An index of the vectors of `base`, of dimension `dim`, with the edges of `graph` if it is given.
+    /// The file of edges or of neighbours, if one is given.
+    pub fn file(&self) -> Option<&PathBuf> {
+        self.edges.as_ref().or(self.neighbours.as_ref())
+    }
+
+    /// An index of the vectors of `base`, of dimension `dim`, with edges of `graph` if there is a [`file`](Self::file).
     pub fn build<T: Element>(
         &self,
         recipe: &Recipe,
@@ -47,6 +58,10 @@ impl GraphRecipe {
     ) -> Outcome<GraphIndex<T>> {
         let builder = self.builder(recipe, place, dim);
         if let Some(graph) = graph {
+            if self.neighbours.is_some() {
+                let name = format!("adding {} vectors", graph.len());
+                return Ok(staged(name, |watch| builder.build_with_neighbours(base, ids, graph, watch))?);
+            }
             let build = || builder.build_with_graph(base, ids, graph);
             return Ok(spinning(format!("adding {} vectors and their edges", graph.len()), build)?);
         }
@@ -84,6 +99,7 @@ impl GraphRecipe {
             (self.exact_ratio.is_some(), "--exact-ratio"),
             (self.no_codes, "--no-codes"),
             (self.edges.is_some(), "--edges"),
+            (self.neighbours.is_some(), "--neighbours"),
         ])
     }
 }

@@ -58,6 +58,13 @@ impl<T: Element> Rows<T> {
         Ok(Rows::Flat(index))
     }
 
+    /// An index of every [`SHARE`]-th row, with numbers among these.
+    fn far(rows: &[T], dim: usize, settings: Settings, placement: &Placement) -> Result<Self> {
+        let mut some: Vec<T> = host_memory::with_room((rows.len() / dim).div_ceil(SHARE) * dim)?;
+        rows.chunks_exact(dim).step_by(SHARE).for_each(|row| some.extend_from_slice(row));
+        Rows::exact(&some, dim, settings, placement)
+    }
+
     /// An index that compares the rows of the nearest lists only.
     fn inverted(rows: &[T], dim: usize, settings: Settings, placement: &Placement, watch: &Watch<'_>) -> Result<Self> {
         let Settings { metric, seed, .. } = settings;
@@ -110,9 +117,7 @@ pub(super) fn candidates<T: Element>(
     } else {
         Rows::inverted(rows, dim, settings, placement, watch)?
     };
-    let mut some: Vec<T> = host_memory::with_room(count.div_ceil(SHARE) * dim)?;
-    rows.chunks_exact(dim).step_by(SHARE).for_each(|row| some.extend_from_slice(row));
-    let far = Rows::exact(&some, dim, settings, placement)?;
+    let far = Rows::far(rows, dim, settings, placement)?;
 
     // A row finds itself too.
     let (k, batch) = (degree + 1, BATCH.min(count));
@@ -148,7 +153,6 @@ fn keep(found: &Found, degree: usize, slots: &mut [u32]) {
     slots.par_chunks_exact_mut(2 * degree).zip(lists).zip(of).for_each(|((slots, (near, far)), row)| {
         let own = row as u64;
         let near = near.iter().copied().filter(|&id| id != own && id != NONE).take(degree);
-        let far = far.iter().filter(|&&id| id != NONE).map(|&id| id * SHARE as u64).filter(|&id| id != own);
         slots.fill(NO_NODE);
         // Numbers of rows are u32.
         let mut count = 0;
@@ -156,8 +160,46 @@ fn keep(found: &Found, degree: usize, slots: &mut [u32]) {
             slots[count] = id as u32;
             count += 1;
         });
-        let (taken, free) = slots.split_at_mut(count);
-        let new = far.map(|id| id as u32).filter(|id| !taken.contains(id)).take(degree);
-        free.iter_mut().zip(new).for_each(|(slot, id)| *slot = id);
+        keep_far(far, row, degree, slots, count);
     });
+}
+
+/// Puts at most `degree` of the rows that were found among every [`SHARE`]-th into the slots of a row from `count` on: those that no slot before has.
+fn keep_far(far: &[u64], row: usize, degree: usize, slots: &mut [u32], count: usize) {
+    let (taken, free) = slots.split_at_mut(count);
+    let rows = far.iter().filter(|&&id| id != NONE).map(|&id| id * SHARE as u64).filter(|&id| id != row as u64);
+    // Numbers of rows are u32.
+    let new = rows.map(|id| id as u32).filter(|id| !taken.contains(id)).take(degree);
+    free.iter_mut().zip(new).for_each(|(slot, id)| *slot = id);
+}
+
+/// Adds the second part of the candidates, the nearest of every [`SHARE`]-th row, to `lists` of nearest rows: of each row, different other rows, and
+/// then at least `degree` slots with [`NO_NODE`].
+///
+/// # Errors
+/// As [`candidates`].
+pub(super) fn add_far<T: Element>(
+    rows: &[T],
+    dim: usize,
+    settings: Settings,
+    placement: &Placement,
+    lists: &mut [u32],
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let (count, k) = (rows.len() / dim, settings.degree + 1);
+    let far = Rows::far(rows, dim, settings, placement)?;
+    let mut ids: Vec<u64> = host_memory::zeroed(BATCH.min(count) * k)?;
+    let mut distances: Vec<f32> = host_memory::zeroed(ids.len())?;
+    let width = lists.len() / count;
+    let batches = rows.chunks(BATCH * dim).zip(lists.chunks_mut(BATCH * width));
+    for (first, (queries, lists)) in (0..).step_by(BATCH).zip(batches) {
+        watch.report(Stage::Searching, first, count)?;
+        let slots = queries.len() / dim * k;
+        far.search(queries, k, &mut ids[..slots], &mut distances[..slots])?;
+        lists.par_chunks_exact_mut(width).zip(ids.par_chunks_exact(k)).enumerate().for_each(|(at, (list, far))| {
+            let taken = list.iter().position(|&other| other == NO_NODE).unwrap_or(list.len());
+            keep_far(far, first + at, settings.degree, list, taken);
+        });
+    }
+    watch.report(Stage::Searching, count, count)
 }

@@ -19,6 +19,7 @@ use super::codes::Codes;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, start_count};
 use super::{GraphIndex, MAX_NODES};
+use crate::graph::Graph;
 use crate::ids::row_ids::RowIds;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shared::own_with_room;
@@ -243,6 +244,12 @@ impl<T: Element> GraphIndex<T> {
         self.copy_rows(&RowIds::default(), &[], &[])
     }
 
+    /// Whether there are so few rows that they need no edges.
+    pub(super) fn is_small(&self) -> bool {
+        let rows = self.flat.row_ids().rows();
+        rows <= self.exact_ratio().saturating_mul(FEW) || rows == 0
+    }
+
     /// The graph of the rows after a change, made of the one before it, and whether it is the one before it.
     fn followed(
         &mut self,
@@ -251,11 +258,11 @@ impl<T: Element> GraphIndex<T> {
         changed: &[u64],
         watch: &Watch<'_>,
     ) -> Result<(Option<Arc<Links>>, bool)> {
-        let after = self.flat.row_ids();
-        let rows = after.rows();
-        if rows <= self.exact_ratio().saturating_mul(FEW) || rows == 0 {
+        if self.is_small() {
             return Ok((None, false));
         }
+        let after = self.flat.row_ids();
+        let rows = after.rows();
         let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
         new.sort_unstable();
         let Some(links) = links.filter(|_| 2 * new.len() < rows) else { return Ok((self.rebuilt(watch)?, false)) };
@@ -293,9 +300,14 @@ impl<T: Element> GraphIndex<T> {
         // The nearest candidates come first, as many as edges.
         let some = self.degree().min(candidates.k());
         self.fit_codes(|row| candidates.row(row)[..some].iter().rev().copied().find(|&other| other != NO_NODE))?;
+        Ok(Some(self.linked(&candidates, watch)?))
+    }
+
+    /// The graph of all rows, with edges to some of these candidates.
+    pub(super) fn linked(&self, candidates: &Graph, watch: &Watch<'_>) -> Result<Arc<Links>> {
         let (distance, degree) = (self.walk_distance(), self.degree());
         let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
-        Ok(Some(Arc::new(build(&distance, &candidates, degree, device, watch)?)))
+        Ok(Arc::new(build(&distance, candidates, degree, device, watch)?))
     }
 
     /// Whether walks may go by codes.

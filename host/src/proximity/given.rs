@@ -1,23 +1,28 @@
-//! Graphs in and out: an index with edges that the caller has, and the edges of an index.
+//! Graphs in and out: an index with edges or neighbours that the caller has, and the edges of an index.
 //!
 //! ```text
-//! build_with_graph:  edges = those of the caller, in their order, without edges to the node itself and repeated ones
-//!                    connect                                             links.rs
-//! graph:             edges of the rows that hold vectors, in the order of their ids
+//! build_with_graph:       edges = those of the caller, in their order, without edges to the node itself and repeated ones
+//!                         connect                                                links.rs
+//! build_with_neighbours:  candidates = those of the caller, without the node itself and repeated ones
+//!                                    + the `degree` nearest of every 16th row    candidates.rs
+//!                         edges, edges back, connect                             build.rs
+//! graph:                  edges of the rows that hold vectors, in the order of their ids
 //! ```
-//! Nothing is pruned, and no edges back are added: the walks go along the caller's edges. Only nodes that no walk could reach get one edge each,
-//! by the repair of new graphs.
+//! `build_with_graph` prunes nothing and adds no edges back: the walks go along the caller's edges. Only nodes that no walk could reach get one edge
+//! each, by the repair of new graphs. `build_with_neighbours` treats the caller's neighbours as those that a new graph searches for itself, so the
+//! exact `degree` nearest neighbours give the graph of an index that searches for them exactly.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::candidates::add_far;
 use super::codes::sample;
 use super::links::{Links, NO_NODE};
 use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
 use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::validate::check_rows;
-use crate::{Element, Error, NONE, Result, host_memory};
+use crate::{Element, Error, NONE, Result, Watch, host_memory};
 
 impl<T: Element> GraphIndexBuilder<T> {
     /// Opens the device and creates an index of the vectors of `rows` (row-major, `dim` components each) with the edges of `graph`, for example a
@@ -51,31 +56,105 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// [`Error::BadDegree`] if `graph.k()` is no degree; [`Error::WrongBase`] unless there is one vector for each node; [`Error::TooManyRows`] above
     /// [`MAX_NODES`]; the errors of [`build`](Self::build) and of [`GraphIndex::add_with_ids`].
     pub fn build_with_graph(self, rows: &[T], ids: Option<&[u64]>, graph: &Graph) -> Result<GraphIndex<T>> {
+        let mut index = self.degree(graph.k()).build_with_rows(rows, ids, graph, &Watch::none())?;
+        if index.is_empty() {
+            return Ok(index);
+        }
+        index.prepare_walks()?;
+        let mut links = Links::with_edges(index.edges_of(graph, ids, graph.k())?, graph.k())?;
+        links.connect_without(&index.walk_distance(), &[]);
+        index.links = Some(Arc::new(links));
+        Ok(index)
+    }
+
+    /// Opens the device and creates an index of the vectors of `rows` (row-major, `dim` components each) whose edges lead to some of the vectors'
+    /// `neighbours`, for example to those of a k-NN graph that the caller has. Node r of the graph is the r-th vector. Its id is the r-th of `ids`,
+    /// or r.
+    ///
+    /// The index has the edges that [`GraphIndex::add`] chooses, except that the near neighbours of a vector are not searched: they are those given,
+    /// in any number and order. The vector itself and repeated neighbours are skipped. The vectors among every sixteenth that are nearest are
+    /// added to them, then at most [`degree`](Self::degree) edges are chosen, edges back added, and all vectors connected. About as many
+    /// neighbours as the degree are enough. An index that is so small that its searches are exact has no edges ([`exact_ratio`](Self::exact_ratio)).
+    ///
+    /// O(nodes² / 16 · dim) for the search in every sixteenth vector, and O(nodes · (k + degree) · degree · dim) at most for the edges, for the k of
+    /// the graph. Memory during the call: 4 · (k + degree) bytes a vector in addition to the index and the graph.
+    ///
+    /// # Long builds
+    /// The search for neighbours is the longest part of a new graph of many vectors, and [`GraphIndex::add`] begins it anew after an interruption.
+    /// [`KnnGraph::write`](crate::graph::KnnGraph::write) writes the neighbours to a file with a journal, and resumes an interrupted run there.
+    /// [`Graph::read`] reads the file for this call, which needs the shorter rest of the time:
+    ///
+    /// ```
+    /// use warpann::graph::{Graph, KnnGraph};
+    /// use warpann::{Device, GraphIndex, IvfIndex, Watch};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = folder.path().join("neighbours.ibin");
+    /// let base: Vec<f32> = (0..4000).map(|i| (i as f32 * 0.37).sin()).collect();
+    /// let mut near = IvfIndex::<f32>::builder(2, 40).device(Device::Cpu).build()?;
+    /// near.train(&base)?;
+    /// near.add(&base)?;
+    /// near.set_probes(8)?;
+    /// // An interrupted program is started again, and this call goes on where its journal ends.
+    /// KnnGraph::new(16).write(&near, &base, &file, None, &Watch::none())?;
+    ///
+    /// let builder = GraphIndex::<f32>::builder(2).device(Device::Cpu).degree(16).exact_ratio(0);
+    /// let index = builder.build_with_neighbours(&base, None, &Graph::read(&file)?, &Watch::none())?;
+    /// assert_eq!(index.search(&base[4..6], 1)?.ids, [2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::WrongBase`] unless there is one vector for each node; [`Error::TooManyRows`] above [`MAX_NODES`]; [`Error::Cancelled`];
+    /// [`Error::OutOfHostMemory`]; the errors of [`build`](Self::build) and of [`GraphIndex::add_with_ids`].
+    pub fn build_with_neighbours(
+        self,
+        rows: &[T],
+        ids: Option<&[u64]>,
+        neighbours: &Graph,
+        watch: &Watch<'_>,
+    ) -> Result<GraphIndex<T>> {
+        let mut index = self.build_with_rows(rows, ids, neighbours, watch)?;
+        if index.is_small() {
+            return Ok(index);
+        }
+        index.prepare_walks()?;
+        let (settings, dim) = (index.builder.settings, index.dim());
+        let width = neighbours.k() + settings.degree;
+        let mut candidates = index.edges_of(neighbours, ids, width)?;
+        add_far(index.rows(), dim, settings, &index.builder.placement, &mut candidates, watch)?;
+        index.links = Some(index.linked(&Graph::of_rows(candidates, width), watch)?);
+        Ok(index)
+    }
+
+    /// An index of these vectors, one for each node of `graph`, without edges.
+    fn build_with_rows(
+        self,
+        rows: &[T],
+        ids: Option<&[u64]>,
+        graph: &Graph,
+        watch: &Watch<'_>,
+    ) -> Result<GraphIndex<T>> {
         let nodes = graph.len();
         check_rows(nodes as u64, MAX_NODES)?;
-        let mut index = self.degree(graph.k()).build()?;
+        let mut index = self.build()?;
         // Vectors that are not whole are refused with the others that cannot be added.
         if rows.len().is_multiple_of(index.dim()) && rows.len() / index.dim() != nodes {
             return Err(Error::WrongBase { expected: nodes as u64, actual: (rows.len() / index.dim()) as u64 });
         }
-        match ids {
-            Some(ids) => index.flat.add_with_ids(rows, ids)?,
-            None => index.flat.add(rows)?,
-        }
-        if nodes == 0 {
-            return Ok(index);
-        }
-        index.copy_all_rows()?;
-        let neighbours = if index.may_have_codes() { index.far_neighbours()? } else { HashMap::new() };
-        index.fit_codes(|row| *neighbours.get(&row)?)?;
-        let mut links = Links::with_edges(index.edges_of(graph, ids)?, graph.k())?;
-        links.connect_without(&index.walk_distance(), &[]);
-        index.links = Some(Arc::new(links));
+        index.flat.add_watched(rows, ids, watch)?;
         Ok(index)
     }
 }
 
 impl<T: Element> GraphIndex<T> {
+    /// Makes what walks compare: the rows in host memory, and their codes if these are fine enough.
+    fn prepare_walks(&mut self) -> Result<()> {
+        self.copy_all_rows()?;
+        let neighbours = if self.may_have_codes() { self.far_neighbours()? } else { HashMap::new() };
+        self.fit_codes(|row| *neighbours.get(&row)?)
+    }
+
     /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. The caller's edges may be any
     /// neighbours, so an exact search finds it.
     fn far_neighbours(&self) -> Result<HashMap<usize, Option<u32>>> {
@@ -90,10 +169,10 @@ impl<T: Element> GraphIndex<T> {
         Ok(sample(ids.rows()).zip(found.rows()).map(last).collect())
     }
 
-    /// The edges among rows: of each node, those of `graph` once each, without those to itself, from the first place on. `ids` are the ids of the
-    /// graph's nodes, if they are not the numbers of the rows.
-    fn edges_of(&self, graph: &Graph, ids: Option<&[u64]>) -> Result<Vec<u32>> {
-        let (nodes, degree) = (graph.len(), graph.k());
+    /// The edges among rows: of each node, those of `graph` once each, without those to itself, in the first of `width` places. `ids` are the ids of
+    /// the graph's nodes, if they are not the numbers of the rows.
+    fn edges_of(&self, graph: &Graph, ids: Option<&[u64]>, width: usize) -> Result<Vec<u32>> {
+        let nodes = graph.len();
         // The row of each node, and the node of each row, if they differ: rows are in the order of ids.
         let mut moved: Option<(Vec<u32>, Vec<u32>)> = None;
         if let Some(ids) = ids.filter(|ids| !ids.is_sorted()) {
@@ -104,8 +183,8 @@ impl<T: Element> GraphIndex<T> {
             row_of.iter().zip(0..).for_each(|(&row, node)| node_of[row as usize] = node);
             moved = Some((row_of, node_of));
         }
-        let mut edges: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[nodes, degree])?)?;
-        edges.par_chunks_exact_mut(degree).enumerate().for_each(|(row, places)| {
+        let mut edges: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[nodes, width])?)?;
+        edges.par_chunks_exact_mut(width).enumerate().for_each(|(row, places)| {
             let node = moved.as_ref().map_or(row, |(_, node_of)| node_of[row] as usize);
             let mut count = 0;
             for &other in graph.row(node).iter().filter(|&&other| other != NO_NODE) {

@@ -1,11 +1,13 @@
-//! Graphs that the caller made, and the edges of an index.
+//! Graphs and neighbours that the caller found, and the edges of an index.
 
-use super::tests::{DIM, K, check_graph, check_results, clustered, walking};
+use std::ops::ControlFlow;
+
+use super::tests::{DIM, K, check_graph, check_results, clustered, recall, walking};
 use super::*;
-use crate::graph::{Graph, NO_NODE};
+use crate::graph::{Graph, KnnGraph, NO_NODE};
 use crate::io::IdMatrix;
 use crate::random::Random;
-use crate::{Device, Element, FileDefect, NONE, SearchOptions};
+use crate::{Device, Element, FileDefect, NONE, Neighbors, SearchOptions, Watch};
 
 fn builder<T: Element>(metric: Metric) -> GraphIndexBuilder<T> {
     GraphIndex::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0)
@@ -170,4 +172,136 @@ fn graphs_that_do_not_fit_are_refused() {
     let mut exact = GraphIndex::<f32>::builder(DIM).device(Device::Cpu).build().unwrap();
     exact.add(&base).unwrap();
     assert_eq!(exact.graph().unwrap(), None);
+}
+
+/// The exact k nearest others of each vector.
+fn nearest<T: Element>(base: &[T], metric: Metric, k: usize) -> Graph {
+    let mut exact = FlatIndex::<T>::new(DIM, metric, Device::Cpu).unwrap();
+    exact.add(base).unwrap();
+    KnnGraph::new(k).run(&exact, base).unwrap().0
+}
+
+/// The exact nearest neighbours, in any order of vectors and neighbours, with gaps, repeated ones and the vector itself, make the index that `add` makes.
+fn check_same_as_added<T: Element>(metric: Metric) {
+    let base = clustered::<T>(700, 1);
+    let ids: Vec<u64> = (0..700).map(|at| 5 * at + 3).collect();
+    let mut added = walking::<T>(metric);
+    added.add_with_ids(&base, &ids).unwrap();
+    let expected = added.to_bytes().unwrap();
+    let near = nearest(&base, metric, 24);
+    let built = |base: &[T], ids: &[u64], near: &Graph| {
+        let index = builder(metric).degree(24).build_with_neighbours(base, Some(ids), near, &Watch::none()).unwrap();
+        index.to_bytes().unwrap()
+    };
+    assert!(built(&base, &ids, &near) == expected, "{} {metric}", T::TYPE);
+
+    let mut order: Vec<usize> = (0..700).collect();
+    let mut random = Random::new(7);
+    (1..700).for_each(|at| order.swap(at, random.below(at + 1)));
+    let mut node_of = vec![0; 700];
+    order.iter().zip(0..).for_each(|(&row, node)| node_of[row] = node);
+    let dirty = |(node, &row): (u64, &usize)| -> Vec<u64> {
+        let others = near.row(row).iter().rev().map(|&other| node_of[other as usize]);
+        [NONE, node_of[near.row(row)[3] as usize], node].into_iter().chain(others).collect()
+    };
+    let shuffled = graph_of((0..).zip(&order).map(dirty).collect(), 30);
+    let rows: Vec<T> = order.iter().flat_map(|&row| base[row * DIM..][..DIM].to_vec()).collect();
+    let shuffled_ids: Vec<u64> = order.iter().map(|&row| ids[row]).collect();
+    assert!(built(&rows, &shuffled_ids, &shuffled) == expected, "{} {metric}, shuffled", T::TYPE);
+}
+
+#[test]
+fn exact_neighbours_make_the_index_that_add_makes() {
+    check_same_as_added::<f32>(Metric::L2);
+    check_same_as_added::<half::f16>(Metric::InnerProduct);
+    check_same_as_added::<u8>(Metric::Cosine);
+}
+
+/// Fewer and more neighbours than edges, and neighbours of which some are missing.
+#[test]
+fn given_neighbours_have_about_the_recall_of_searched_ones() {
+    let (base, queries) = (clustered::<f32>(4_000, 1), clustered::<f32>(100, 2));
+    let mut added = walking::<f32>(Metric::L2);
+    added.add(&base).unwrap();
+    let truth = added.flat.search(&queries, K).unwrap();
+    let of = |found: &Neighbors| recall(found, &truth);
+    let expected = of(&added.search(&queries, K).unwrap());
+    let mut random = Random::new(4);
+    for (k, kept) in [(12, 100), (24, 90), (40, 100)] {
+        let near = nearest(&base, Metric::L2, k);
+        let keep = |node: usize| -> Vec<u64> {
+            near.row(node).iter().filter(|_| random.below(100) < kept).map(|&other| u64::from(other)).collect()
+        };
+        let some = graph_of((0..4_000).map(keep).collect(), k);
+        let built = builder::<f32>(Metric::L2).degree(24).build_with_neighbours(&base, None, &some, &Watch::none());
+        let mut index = built.unwrap();
+        check_graph(&index);
+        assert_eq!(index.degree(), 24);
+        let found = index.search(&queries, K).unwrap();
+        check_results(&index, &queries, &found);
+        assert!(of(&found) >= expected - 0.01, "{k} neighbours: {} instead of {expected}", of(&found));
+        // It lives on as any other.
+        index.add(&clustered::<f32>(50, 5)).unwrap();
+        index.remove(&(0..4_000).step_by(9).collect::<Vec<u64>>()).unwrap();
+        check_graph(&index);
+    }
+}
+
+#[test]
+fn devices_choose_the_same_edges_among_given_neighbours() {
+    let base = clustered::<f32>(300, 1);
+    for k in [5, 19] {
+        let near = nearest(&base, Metric::L2, k);
+        let [cpu, emulated] = [Device::Cpu, Device::Emulator].map(|device| {
+            let builder = builder::<f32>(Metric::L2).device(device).degree(8);
+            builder.build_with_neighbours(&base, None, &near, &Watch::none()).unwrap().to_bytes().unwrap()
+        });
+        assert!(cpu == emulated, "k = {k}");
+    }
+}
+
+#[test]
+fn neighbours_that_do_not_fit_are_refused() {
+    let base = clustered::<f32>(20, 1);
+    let ring = graph_of((0..20u64).map(|node| vec![(node + 1) % 20]).collect(), 1);
+    let made = |rows: &[f32], ids: Option<&[u64]>, graph: &Graph| {
+        let built = builder::<f32>(Metric::L2).build_with_neighbours(rows, ids, graph, &Watch::none());
+        built.map(|index| (index.len(), index.statistics().edges > 0))
+    };
+    assert_eq!(made(&base, None, &ring).unwrap(), (20, true));
+    assert!(matches!(made(&base[DIM..], None, &ring), Err(Error::WrongBase { expected: 20, actual: 19 })));
+    assert!(matches!(made(&base[1..], None, &ring), Err(Error::RaggedVectors { .. })));
+    assert!(matches!(made(&base, Some(&[1, 2]), &ring), Err(Error::WrongIds { ids: 2, rows: 20 })));
+    assert!(matches!(made(&base, Some(&[7; 20]), &ring), Err(Error::DuplicateId { id: 7 })));
+    let mut broken = base.clone();
+    broken[DIM * 3 + 2] = f32::NAN;
+    assert!(matches!(made(&broken, None, &ring), Err(Error::NotFinite { row: 3, column: 2, .. })));
+    let thin = builder::<f32>(Metric::L2).degree(3).build_with_neighbours(&base, None, &ring, &Watch::none());
+    assert!(matches!(thin, Err(Error::BadDegree { degree: 3, .. })));
+
+    // No vectors, vectors without neighbours, and too few vectors for edges.
+    assert_eq!(made(&[], None, &graph_of(Vec::new(), 4)).unwrap(), (0, false));
+    assert_eq!(made(&base, None, &graph_of(vec![Vec::new(); 20], 2)).unwrap(), (20, true));
+    let small = GraphIndex::<f32>::builder(DIM).device(Device::Cpu);
+    let small = small.build_with_neighbours(&base, None, &ring, &Watch::none()).unwrap();
+    assert_eq!((small.graph().unwrap(), small.len()), (None, 20));
+
+    // Each call of the watch can stop the build.
+    let mut calls = 0;
+    let count = Watch::new(|_| {
+        calls += 1;
+        ControlFlow::Continue(())
+    });
+    builder::<f32>(Metric::L2).build_with_neighbours(&base, None, &ring, &count).unwrap();
+    drop(count);
+    assert!(calls >= 4, "{calls}");
+    for last in 1..=calls {
+        let mut at = 0;
+        let stop = Watch::new(|_| {
+            at += 1;
+            if at == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let stopped = builder::<f32>(Metric::L2).build_with_neighbours(&base, None, &ring, &stop);
+        assert!(matches!(stopped, Err(Error::Cancelled)), "call {last}");
+    }
 }

@@ -28,7 +28,7 @@
 //! | `search` | walk or exact search; the results |
 //! | `device` | searches from device memory to device memory |
 //! | `change` | what each change of the vectors does to the graph |
-//! | `given` | an index of edges that the caller has, and the edges of an index |
+//! | `given` | an index of edges or neighbours that the caller has, and the edges of an index |
 //! | `file` | index files |
 //!
 //! The vectors, their ids and removed vectors are those of a [`FlatIndex`] inside. The graph has only edges between its rows, and every exact
@@ -44,7 +44,8 @@
 //! # Cost
 //! Memory: 4 · (degree + 1) bytes a vector beside the flat index, and one byte for each component that is a float. Building: the
 //! `degree` nearest of all vectors and of every sixteenth for each vector, and O(degree²) distances. A walk of width w computes about w · degree / 3
-//! distances after those of the start nodes. Adding a vector costs a walk and O(degree²) distances, removing one a bit until a quarter of the rows is
+//! distances after those of the start nodes. [`GraphIndexBuilder::build_with_neighbours`] takes neighbours from a k-NN graph, whose computation can be
+//! interrupted and resumed. Adding a vector costs a walk and O(degree²) distances, removing one a bit until a quarter of the rows is
 //! left over.
 
 mod build;

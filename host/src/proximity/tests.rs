@@ -27,7 +27,7 @@ pub(super) fn walking<T: Element>(metric: Metric) -> GraphIndex<T> {
 }
 
 /// The share of the true neighbours that were found.
-fn recall(found: &Neighbors, truth: &Neighbors) -> f64 {
+pub(super) fn recall(found: &Neighbors, truth: &Neighbors) -> f64 {
     let rows = found.ids.chunks_exact(found.k).zip(truth.ids.chunks_exact(truth.k));
     let hits: usize = rows.map(|(found, truth)| truth.iter().filter(|id| found.contains(id)).count()).sum();
     hits as f64 / truth.ids.iter().filter(|&&id| id != NONE).count() as f64
