@@ -3,11 +3,13 @@
 //! | module | algorithm | source |
 //! |---|---|---|
 //! | [`queries`] | half-precision operands of queries, and their error bounds | paper 5.2 |
+//! | [`widen`] | queries as they are compared with centroids and codes | |
 //! | [`pairs`] | pairs of query and list, grouped by list | paper 5.3 |
 //! | [`list_scan`] | list-major scan on tensor cores | paper 5.2, 5.3 |
 //! | `encoding` | the operands of stored vectors, with one file for each encoding | |
 //! | [`table_scan`] | scan of product-quantized lists by tables in shared memory | paper 5.2, 5.3 |
 //! | [`rerank`] | exact distances of candidates, and the proof that no others are needed | |
+//! | [`rescan`] | exact results of the queries that lack this proof, without the host | |
 //! | [`code_bounds`] | the error of the half-precision operands of codes | |
 //! | [`range`] | number of candidates that may lie within a radius | |
 
@@ -18,4 +20,6 @@ pub mod pairs;
 pub mod queries;
 pub mod range;
 pub mod rerank;
+pub mod rescan;
 pub mod table_scan;
+pub mod widen;

@@ -302,23 +302,23 @@ impl Certificate {
 }
 
 /// A query in the form in which a warp compares it with rows.
-struct Query<E: Element> {
+pub(crate) struct Query<E: Element> {
     components: *const E::Stored,
     quads: u32,
-    metric: Metric,
+    /// The metric of the distances.
+    pub(crate) metric: Metric,
     /// The sum Σx² of the query, for cosine only.
     squares: f64,
 }
 
 impl<E: Element> Query<E> {
-    /// The query with number `query`. All 32 lanes arrive, with the same arguments except `lane`.
+    /// Number `query` of queries of `stride` components. All 32 lanes arrive, with the same arguments except `lane`.
     ///
     /// # Safety
-    /// The query is below the launch's `query_count`.
+    /// The query exists.
     #[inline(always)]
-    unsafe fn of(launch: &Rerank, query: u32, lane: u32) -> Self {
-        let Rerank { stride, metric, .. } = *launch;
-        let components = launch.queries.cast::<E::Stored>().wrapping_add(query as usize * stride as usize);
+    pub(crate) unsafe fn of(queries: Ptr<u8>, stride: u32, metric: Metric, query: u32, lane: u32) -> Self {
+        let components = queries.cast::<E::Stored>().wrapping_add(query as usize * stride as usize);
         let quads = stride / 4;
         // SAFETY: a query has `quads` groups of four components.
         let squares = if metric.divides_by_norms() { unsafe { squares::<E>(components, quads, lane) } } else { 0.0 };
@@ -330,7 +330,7 @@ impl<E: Element> Query<E> {
     /// # Safety
     /// Rows and lists exist.
     #[inline(always)]
-    unsafe fn distances<R: Decode<Query = E>>(
+    pub(crate) unsafe fn distances<R: Decode<Query = E>>(
         &self,
         rows: R,
         lists: &[u32; BATCH],
@@ -374,7 +374,7 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
             found.store(0);
         }
         thread::sync_threads();
-        let x = Query::<R::Query>::of(&launch, query, lane);
+        let x = Query::<R::Query>::of(launch.queries, launch.stride, metric, query, lane);
         let mut valid = 0;
         let mut first = (slice * warps + warp) * BATCH as u32;
         while first < selected {
@@ -478,7 +478,7 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     let lane = warp::lane_id();
     // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
     unsafe {
-        let x = Query::<R::Query>::of(&launch, query, lane);
+        let x = Query::<R::Query>::of(launch.queries, launch.stride, metric, query, lane);
         // Lane l looks up candidates l, l + 32, ..: all searches among the offsets run together.
         let mut candidates = [[0u32; 3]; REGISTERS];
         let mut entries = [EMPTY; REGISTERS];

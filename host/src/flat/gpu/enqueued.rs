@@ -136,6 +136,15 @@ pub(crate) trait Enqueue: Send + Sync {
     }
 }
 
+/// The number of results of a query in 32 bits.
+///
+/// # Errors
+/// [`Error::LaunchLimit`] if it has more.
+pub(crate) fn narrow_k(k: usize) -> Result<u32> {
+    let (kernel, limit) = (NameResults::KERNEL.name(), u64::from(u32::MAX));
+    u32::try_from(k).map_err(|_| Error::LaunchLimit { kernel, what: "k", asked: k as u64, limit })
+}
+
 /// A planned exact search with its memory.
 pub(crate) struct EnqueuedSearch {
     runtime: Runtime,
@@ -170,9 +179,7 @@ impl FlatDevice {
         let BaseRows::Device(resident) = &self.rows else {
             return Err(Error::NotInDeviceMemory { index: super::FlatBackend::describe(self) });
         };
-        let limit = u64::from(u32::MAX);
-        let kernel = NameResults::KERNEL.name();
-        let k = u32::try_from(k).map_err(|_| Error::LaunchLimit { kernel, what: "k", asked: k as u64, limit })?;
+        let k = narrow_k(k)?;
         // `apart` keeps a pool thread from starting another search while it has a lane.
         apart(|| self.planned(resident, queries, k, among, ids))
     }

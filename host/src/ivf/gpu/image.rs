@@ -9,6 +9,7 @@ use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes};
 use warpann_kernels::ivf::list_scan::{self, RowScan, TILE_ROWS};
 use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
+use warpann_kernels::ivf::rescan::Rescan;
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::{NO_ROW, ivf::pairs};
@@ -92,7 +93,14 @@ pub(crate) enum RerankKernels {
     /// Kernels for vectors of this element type, as they were added.
     Stored(ElementKey),
     /// Kernels of an encoding; queries are f32.
-    Coded(fn(PerQuery) -> &'static Kernel<Rerank>),
+    Coded(
+        fn(PerQuery) -> &'static Kernel<Rerank>,
+        #[cfg_attr(
+            not(any(feature = "cuda", test)),
+            expect(dead_code, reason = "only searches without the host launch the kernel")
+        )]
+        &'static Kernel<Rescan>,
+    ),
 }
 
 impl RerankKernels {
@@ -100,7 +108,16 @@ impl RerankKernels {
     pub fn kernel(self, per_query: PerQuery) -> &'static Kernel<Rerank> {
         match self {
             RerankKernels::Stored(element) => Rerank::kernel((element, per_query)),
-            RerankKernels::Coded(kernel) => kernel(per_query),
+            RerankKernels::Coded(kernel, _) => kernel(per_query),
+        }
+    }
+
+    /// The kernel that compares queries without a certificate with all rows of their lists.
+    #[cfg(any(feature = "cuda", test))]
+    pub fn rescanning(self) -> &'static Kernel<Rescan> {
+        match self {
+            RerankKernels::Stored(element) => Rescan::kernel(element),
+            RerankKernels::Coded(_, kernel) => kernel,
         }
     }
 }

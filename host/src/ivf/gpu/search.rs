@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Queries without a certificate, for their probes or for their neighbours, are searched again with more selected candidates, and at last
-//! with all of them: then no proof is needed.
+//! with all of them: then no proof is needed. A search that only enqueues work completes them by kernels instead
+//! (`warpann_kernels::ivf::rescan`).
 
 use std::ops::Range;
 
@@ -18,6 +19,8 @@ use warpann_kernels::ivf::list_scan::{ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::Rerank;
+#[cfg(any(feature = "cuda", test))]
+use warpann_kernels::ivf::rescan::Rescan;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::Resident;
@@ -41,6 +44,9 @@ pub(super) struct Search<'a> {
     pub plan: &'a SearchPlan,
     /// Scratch of the plan's size.
     pub scratch: Scratch,
+    /// Number of queries, from the first on, that kernels complete if they lack a certificate. The caller searches for the others again.
+    #[cfg(any(feature = "cuda", test))]
+    pub rescans: u32,
 }
 
 /// The part of an array that belongs to some of the queries; each query has `each` values.
@@ -108,7 +114,8 @@ impl Search<'_> {
         all.into_iter().chain(counts).collect()
     }
 
-    fn found(&self) -> Found {
+    /// The neighbours that [`Self::run`] finds.
+    pub fn found(&self) -> Found {
         let results = &self.plan.results;
         Found { keys: self.at(results.keys), ranks: self.at(results.ranks), flags: self.at(results.flags) }
     }
@@ -128,14 +135,62 @@ impl Search<'_> {
             self.group(0..dense, None)?;
             self.scan(None)?;
             match fine.begin_lists(batch, self.counts())? {
-                None => fine.run(batch, &vectors, self.found()),
+                None => fine.run(batch, &vectors, self.found())?,
                 Some(lists) => {
                     self.group(dense..all, Some(lists.thresholds.into()))?;
                     self.scan(Some(lists))?;
-                    fine.end_lists(batch, lists, &vectors, self.found())
+                    fine.end_lists(batch, lists, &vectors, self.found())?;
                 }
             }
+            #[cfg(any(feature = "cuda", test))]
+            if self.rescans > 0 {
+                self.rescan()?;
+            }
+            Ok(())
         }
+    }
+
+    /// Compares the queries that lack a certificate for their neighbours with all vectors of their lists.
+    ///
+    /// # Safety
+    /// As [`Self::run`], of which this is the last step.
+    #[cfg(any(feature = "cuda", test))]
+    unsafe fn rescan(&self) -> Result<()> {
+        let (plan, image, from, found) = (self.plan, &self.resident.image, self.candidates(), self.found());
+        let (stored, room) = (&image.stored, plan.room());
+        let launch = Rescan {
+            query_count: self.rescans.min(plan.search_shape.queries),
+            queries: self.queries().into(),
+            rows: stored.rows,
+            stride: image.stride(),
+            code_bytes: stored.row_bytes,
+            bits: stored.bits,
+            width: stored.width,
+            dim: image.dim,
+            codebooks: stored.codebooks,
+            centroids: image.centroids,
+            metric: from.metric,
+            nprobe: from.nprobe,
+            probes: self.at(plan.probes).into(),
+            list_starts: from.list_starts,
+            lengths: from.lengths,
+            ranks: image.ranks,
+            filter: from.filter,
+            // If candidates are appended, only the scores of the first probes are in memory.
+            scores: room.is_none().then_some(from.scores),
+            row_starts: self.row_starts().into(),
+            offsets: from.offsets,
+            shifts: from.shifts,
+            errors: from.errors,
+            flags: found.flags.into(),
+            counts: room.map(|_| self.counts().into()),
+            room: room.unwrap_or(0),
+            k: plan.search_shape.k,
+            keys: found.keys,
+            out_ranks: found.ranks,
+        };
+        // SAFETY: as the caller promises; the re-ranking wrote k results of each query.
+        unsafe { self.on.runtime.launch(self.on.stream, stored.rerank.rescanning(), launch.config(), launch) }
     }
 
     /// The tiles of queries with which the lists are scanned.
@@ -221,7 +276,13 @@ impl Search<'_> {
             let probes = part(self.at(plan.probes), &of, plan.search_shape.probes as usize);
             let flags = part(self.probe_flags(), &of, 1);
             if plan.search_shape.attempt == 0 {
-                return plan.coarse.settle(batch, vectors, probes, flags);
+                plan.coarse.settle(batch, vectors, probes, flags)?;
+                #[cfg(any(feature = "cuda", test))]
+                if self.rescans > of.start {
+                    let batch = StageBatch { queries: queries.min(self.rescans - of.start), ..batch };
+                    plan.coarse.rescan_probes(batch, vectors, probes, flags)?;
+                }
+                return Ok(());
             }
             let keys = part(self.at(plan.probe_keys), &of, plan.search_shape.probes as usize);
             plan.coarse.run(batch, &vectors.into(), Found { keys, ranks: probes, flags })

@@ -6,6 +6,8 @@
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::pairs::BeginCandidates;
 use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, SettleProbes};
+#[cfg(any(feature = "cuda", test))]
+use warpann_kernels::ivf::rescan::RescanProbes;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::RerankKernels;
@@ -361,6 +363,38 @@ impl Stage {
             };
             batch.on.runtime.launch(batch.on.stream, &SettleProbes::KERNEL, launch.config(), launch)
         }
+    }
+
+    /// Finds the k nearest centroids of the queries for which [`Self::settle`] has set a flag, in no particular order.
+    ///
+    /// # Safety
+    /// As [`Self::settle`], which precedes this in the stream with the same arguments.
+    #[cfg(any(feature = "cuda", test))]
+    pub unsafe fn rescan_probes(
+        &self,
+        batch: StageBatch<'_>,
+        vectors: Centroids,
+        probes: PtrMut<u32>,
+        flags: PtrMut<u32>,
+    ) -> Result<()> {
+        let launch = RescanProbes {
+            query_count: batch.queries,
+            queries: vectors.queries,
+            centroids: vectors.centroids,
+            stride: vectors.stride,
+            row_count: batch.from.row_count,
+            metric: batch.from.metric,
+            scores: batch.from.scores,
+            row_stride: batch.from.row_stride,
+            best_scores: batch.at(self.scores, self.selected).into(),
+            selected: self.selected,
+            errors: batch.from.errors,
+            nprobe: self.k,
+            flags: flags.into(),
+            probes,
+        };
+        // SAFETY: as the caller promises; the selection of `settle` wrote the selected scores.
+        unsafe { batch.on.runtime.launch(batch.on.stream, &RescanProbes::KERNEL, launch.config(), launch) }
     }
 
     /// Launches all steps of the stage.

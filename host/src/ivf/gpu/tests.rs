@@ -8,9 +8,11 @@ use test_random::Random;
 use super::IvfDevice;
 use crate::device::bytes_sent;
 use crate::device::open::open;
+use crate::device::scratch::Layout;
+use crate::flat::gpu::enqueued::Enqueue;
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, Metric, Neighbors};
+use crate::{Device, Element, Metric, NONE, Neighbors};
 
 /// Components in −1 .. 1, in clusters (times 100 for integer types).
 fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
@@ -60,9 +62,156 @@ fn check_batches<T: Element>(metric: Metric, encoding: Encoding, case: &Case, ba
     let file = tempfile::NamedTempFile::new().unwrap();
     cpu.save(file.path()).unwrap();
     let emulated = IvfIndex::<T>::load(file.path(), Device::Emulator, None).unwrap();
+    let device = device();
     for &queries in batches {
         compare(&cpu, &emulated, &Case { queries, ..*case });
+        let (queries, request) = (vectors::<T>(queries, dim, 6), SearchOptions::new().probes(case.probes).widen(false));
+        let filter: Bitset = (0..n).map(|rank| rank % 3 != 0).collect();
+        // Only codes of a product quantizer have a second scan, and it has no filter.
+        let coded = matches!(encoding, Encoding::Pq { .. });
+        for options in [request, if coded { request.scan(Scan::QueryMajor) } else { request.filter(&filter) }] {
+            check_enqueued(&device, &cpu, &queries, case.k, &options);
+        }
     }
+}
+
+/// A back end on the emulator.
+fn device() -> IvfDevice {
+    let (device, runtime) = open(Device::Emulator).unwrap();
+    IvfDevice::new(runtime.unwrap(), device, None).unwrap()
+}
+
+/// Searches from device memory to device memory by a plan for more queries, with a last query that is not finite if the element type has such
+/// numbers, and compares results with those of `cpu`. Returns the numbers of queries that kernels completed.
+fn check_enqueued<T: Element>(
+    device: &IvfDevice,
+    cpu: &IvfIndex<T>,
+    queries: &[T],
+    k: usize,
+    options: &SearchOptions<'_>,
+) -> [usize; 3] {
+    let (dim, probes) = (cpu.dim(), options.probes.unwrap());
+    let what = format!("{:?} {:?} {} d{dim} k{k} {options:?}", cpu.metric(), cpu.encoding(), T::TYPE.name());
+    let count = queries.len() / dim;
+    let (mut given, mut bad) = (queries.to_vec(), 0);
+    if !T::from_f32(f32::NAN).to_f32().is_finite() {
+        given.extend((0..dim).map(|i| if i + 1 == dim { T::from_f32(f32::INFINITY) } else { T::default() }));
+        bad = 1;
+    }
+    let asked = count + bad;
+    let accepted = options.filter.map(|filter| cpu.lists.accepted(filter).unwrap());
+    let request = SearchRequest {
+        queries: VectorSlice::of::<T>(&[], dim),
+        probes: probes.min(cpu.lists()),
+        filter: accepted.as_deref(),
+        scan: options.scan,
+    };
+    let view = cpu.view(cpu.trained().unwrap());
+    let search = device.plan_search(&view, asked + 2, k, &request).unwrap();
+    assert!(search.bytes() > (asked * k) as u64);
+    let runtime = &device.runtime;
+    let mut layout = Layout::default();
+    let (rows, ids, distances) = (layout.array::<T>(given.len()), layout.array(asked * k), layout.array(asked * k));
+    let (memory, stream) = (runtime.allocate(layout.bytes()).unwrap(), runtime.stream().unwrap());
+    let scratch = runtime.scratch(&memory);
+    let (rows, ids, distances) = (scratch.at(rows), scratch.at(ids), scratch.at(distances));
+    let mut found = Neighbors::none(cpu.metric(), asked, k).unwrap();
+    let mut completed = [0; 3];
+    // Fewer queries use a smaller plan in the same scratch.
+    for asked in [asked.div_ceil(3), asked] {
+        // SAFETY: the memory has room for the queries and their results.
+        unsafe {
+            runtime.copy_to_device(&stream, rows.as_bytes(), bytemuck::cast_slice(&given)).unwrap();
+            search.enqueue(&stream, rows.as_bytes().into(), asked, ids, distances).unwrap();
+            runtime.copy_to_host(&stream, &mut found.ids[..asked * k], ids.take(asked * k)).unwrap();
+            runtime.copy_to_host(&stream, &mut found.distances[..asked * k], distances.take(asked * k)).unwrap();
+        }
+        completed = search.completed(&stream, asked).unwrap();
+        let expected = cpu.search_with(&queries[..asked.min(count) * dim], k, options).unwrap();
+        let slots = expected.ids.len();
+        let mut refused = found.ids[slots..asked * k].iter().zip(&found.distances[slots..]);
+        assert!(refused.all(|(&id, distance)| id == NONE && distance.is_nan()), "{what}");
+        let mut of_queries = Neighbors::none(cpu.metric(), slots / k, k).unwrap();
+        of_queries.ids.copy_from_slice(&found.ids[..slots]);
+        of_queries.distances.copy_from_slice(&found.distances[..slots]);
+        same(&format!("{what} enqueued, {asked}"), &expected, &of_queries);
+    }
+    completed
+}
+
+/// Many centroids and vectors within the error bound of each other: great vectors make the bound large, and vectors appear several times.
+/// No certificate holds, so kernels complete the queries.
+fn without_certificates<T: Element>(metric: Metric, encoding: Encoding) {
+    let (dim, n, lists) = (8, 900, 40);
+    let mut base = vectors::<T>(n, dim, 5);
+    let repeated = base[9 * dim..10 * dim].repeat(60);
+    base[600 * dim..660 * dim].copy_from_slice(&repeated);
+    let whole = matches!(T::TYPE, crate::ElementType::I8 | crate::ElementType::U8);
+    if !whole {
+        base[7 * dim..8 * dim].fill(T::from_f32(20_000.0));
+    }
+    let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu);
+    let mut cpu = builder.iterations(2).build().unwrap();
+    cpu.train(&base).unwrap();
+    cpu.add_with_ids(&base, &(0..n as u64).map(|at| 5 * at).collect::<Vec<_>>()).unwrap();
+    let mut queries = vectors::<T>(5, dim, 6);
+    queries[..dim].fill(T::default());
+    queries[dim..2 * dim].copy_from_slice(&base[9 * dim..10 * dim]);
+    let device = device();
+    let mut completed = [0; 3];
+    let filter = cpu.filter(|id| id % 3 != 0);
+    for (k, probes) in [(1, 1), (7, 9), (100, 30)] {
+        let request = SearchOptions::new().probes(probes).widen(false);
+        for options in [request, if probes == 9 { request.filter(&filter) } else { request.scan(Scan::QueryMajor) }] {
+            let more = check_enqueued(&device, &cpu, &queries, k, &options);
+            completed.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+        }
+    }
+    // Distances of whole numbers have no error, so that only a query at the same distance from many centroids lacks a certificate for its probes.
+    let of_probes = completed[0] > 0 || whole && metric == Metric::L2;
+    assert!(of_probes && completed[1] > 0, "{metric} {encoding} {}: {completed:?}", T::TYPE.name());
+}
+
+#[test]
+fn queries_without_certificates_are_completed_on_the_device() {
+    let pq = |rotate| Encoding::Pq { sub_quantizers: 4, bits: 4, rotate };
+    for metric in Metric::ALL {
+        without_certificates::<f32>(metric, Encoding::Flat);
+        without_certificates::<f32>(metric, pq(false));
+        without_certificates::<f32>(metric, Encoding::Scalar8);
+    }
+    without_certificates::<half::f16>(Metric::L2, Encoding::Flat);
+    without_certificates::<half::bf16>(Metric::InnerProduct, Encoding::Flat);
+    without_certificates::<u8>(Metric::InnerProduct, Encoding::Flat);
+    without_certificates::<i8>(Metric::L2, Encoding::Flat);
+    without_certificates::<half::f16>(Metric::Cosine, pq(true));
+    without_certificates::<f32>(Metric::InnerProduct, Encoding::F16);
+}
+
+/// Lists of appended candidates that have no room for all vectors within the threshold, because the first queries are equally near to all.
+#[test]
+fn candidates_without_room_are_completed_on_the_device() {
+    let (dim, n, lists) = (4, 4_000, 100);
+    let base = vectors::<f32>(n, dim, 5);
+    let builder = IvfIndex::<f32>::builder(dim, lists).metric(Metric::InnerProduct).device(Device::Cpu);
+    let mut cpu = builder.iterations(2).build().unwrap();
+    cpu.train(&base).unwrap();
+    cpu.add(&base).unwrap();
+    let queries = [vec![0.0; 2 * dim], vectors(28, dim, 6)].concat();
+    let completed = check_enqueued(&device(), &cpu, &queries, 2, &SearchOptions::new().probes(90).widen(false));
+    assert!(completed[2] > 0, "{completed:?}");
+}
+
+/// An index without vectors, and a plan that no longer has its image.
+#[test]
+fn enqueued_searches_of_an_empty_and_a_changed_index() {
+    let base = vectors::<f32>(100, 6, 5);
+    let mut cpu = IvfIndex::<f32>::builder(6, 4).metric(Metric::Cosine).device(Device::Cpu).build().unwrap();
+    cpu.train(&base).unwrap();
+    let (device, options) = (device(), SearchOptions::new().probes(2));
+    check_enqueued(&device, &cpu, &base[..18], 3, &options);
+    cpu.add(&base).unwrap();
+    check_enqueued(&device, &cpu, &base[..18], 3, &options);
 }
 
 fn compare<T: Element>(cpu: &IvfIndex<T>, emulated: &IvfIndex<T>, case: &Case) {
@@ -205,9 +354,7 @@ impl<T: Element> Follower<T> {
         index.train(&base).unwrap();
         let ids: Vec<u64> = (0..n as u64).map(|at| 3 * at).collect();
         index.add_with_ids(&base, &ids).unwrap();
-        let (device, runtime) = open(Device::Emulator).unwrap();
-        let device = IvfDevice::new(runtime.unwrap(), device, None).unwrap();
-        Follower { index, device, base, queries }
+        Follower { index, device: device(), base, queries }
     }
 
     fn snapshot(&self) -> Follower<T> {

@@ -7,6 +7,7 @@ use cuda_std::global::U32x2;
 use super::{CodedRows, Decode, Operand4, OperandParts};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
+use crate::ivf::rescan::{Rescan, rescan, rescan_kernels};
 use crate::product::element::{self, Element};
 
 rerank_kernels! {
@@ -14,6 +15,13 @@ rerank_kernels! {
     pub fn reranking(key: PerQuery) {
         PerQuery::Block => rerank_f16_codes = by_block::<F16Rows>,
         PerQuery::Warp => rerank_few_f16_codes = by_warp::<F16Rows>,
+    }
+}
+
+rescan_kernels! {
+    /// The kernel that compares all f16 rows of a query's lists.
+    pub fn rescanning() {
+        rescan_f16_codes = rescan::<F16Rows>,
     }
 }
 

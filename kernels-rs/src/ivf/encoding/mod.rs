@@ -7,7 +7,7 @@
 //! | `f16` | f32 vectors stored as f16, which are also the operands |
 //! | `scalar8` | one byte for each component of residuals |
 //!
-//! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking ([`crate::ivf::rerank`]),
+//! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking ([`crate::ivf::rerank`], [`crate::ivf::rescan`]),
 //! and `Operand4`, which measures the error of the operands ([`crate::ivf::code_bounds`]). It also has the tables of its kernels. So a new
 //! encoding is a new file, and the code of the kernels does not change.
 

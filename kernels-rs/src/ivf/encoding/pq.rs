@@ -13,6 +13,7 @@ use crate::ivf::list_scan::{
     scan_kernels,
 };
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
+use crate::ivf::rescan::{Rescan, rescan, rescan_kernels};
 use crate::pq::codes::{Codes, Operands};
 use crate::product::element;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
@@ -51,6 +52,13 @@ rerank_kernels! {
     pub fn reranking(key: PerQuery) {
         PerQuery::Block => rerank_codes(min_blocks = 3) = by_block::<Codes>,
         PerQuery::Warp => rerank_few_codes(min_blocks = 3) = by_warp::<Codes>,
+    }
+}
+
+rescan_kernels! {
+    /// The kernel that compares all codes of a query's lists.
+    pub fn rescanning() {
+        rescan_codes = rescan::<Codes>,
     }
 }
 

@@ -29,6 +29,7 @@ use crate::ivf::list_scan::{
     scan_kernels,
 };
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
+use crate::ivf::rescan::{Rescan, rescan, rescan_kernels};
 use crate::product::element;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
@@ -67,6 +68,13 @@ rerank_kernels! {
     pub fn reranking(key: PerQuery) {
         PerQuery::Block => rerank_scalar8(min_blocks = 3) = by_block::<Scalar8>,
         PerQuery::Warp => rerank_few_scalar8(min_blocks = 3) = by_warp::<Scalar8>,
+    }
+}
+
+rescan_kernels! {
+    /// The kernel that compares all codes of a query's lists.
+    pub fn rescanning() {
+        rescan_scalar8 = rescan::<Scalar8>,
     }
 }
 

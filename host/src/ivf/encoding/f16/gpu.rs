@@ -37,7 +37,11 @@ impl StoredPlan for F16Plan {
             row_bytes: self.row_bytes as u32,
             f16_rows: memory.at(self.rows).into(),
             measuring: Measuring::Codes { by: f16::measuring(), scaled: false },
-            ..Stored::new(flat::SCAN, RerankKernels::Coded(f16::reranking), memory.at(self.rows).as_bytes().into())
+            ..Stored::new(
+                flat::SCAN,
+                RerankKernels::Coded(f16::reranking, f16::rescanning()),
+                memory.at(self.rows).as_bytes().into(),
+            )
         }
     }
 

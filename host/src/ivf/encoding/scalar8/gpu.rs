@@ -51,7 +51,11 @@ impl StoredPlan for Scalar8Plan<'_> {
             codebooks: memory.at(self.tables).into(),
             offsets: memory.at(self.offsets).into(),
             halves: memory.at(self.halves).into(),
-            ..Stored::new(scalar8::SCAN, RerankKernels::Coded(scalar8::reranking), memory.at(self.codes).into())
+            ..Stored::new(
+                scalar8::SCAN,
+                RerankKernels::Coded(scalar8::reranking, scalar8::rescanning()),
+                memory.at(self.codes).into(),
+            )
         }
     }
 

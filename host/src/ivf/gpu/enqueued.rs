@@ -1,0 +1,472 @@
+//! A search from device memory to device memory that only enqueues work on a stream: no copy to or from the host, no allocation, no wait.
+//!
+//! ```text
+//! queries ──stage_rows──► padded, checked ──[widen]──[rotate]──► compared with the image
+//!     ──probes──[rescan_probes]──pairs, scan, selection, re-ranking──[rescan]──► ranks ──name_results──► ids
+//! ```
+//!
+//! The steps are those of an ordinary search ([`Search`]). What the host decides in an ordinary search is decided here when the plan is made,
+//! or on the device:
+//!
+//! | decision | here |
+//! |---|---|
+//! | queries must be finite, rotated ones as well | `stage_rows` flags those that are not; they get no neighbours |
+//! | a query without a certificate is searched again | `warpann_kernels::ivf::rescan` completes it |
+//! | under a filter, further lists are read | not done: a query reads the planned number of lists |
+//! | the sizes of the scratch and the ways to scan | by the number of queries, of which some are planned |
+//!
+//! # Numbers of queries
+//! Sizes and ways of a search depend on its number of queries, and scratch does not grow evenly with it. So there is a plan for the largest
+//! number of queries of a tile, for half of it, a quarter, down to one. A call uses the smallest plan that has room for its queries, and
+//! searches for zeros in the rest.
+
+use std::iter::successors;
+use std::sync::{Arc, Weak};
+
+use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::flat::name_results::NameResults;
+use warpann_kernels::ivf::widen::WidenQueries;
+use warpann_kernels::product::canonical::Canonical;
+
+use super::image::Resident;
+use super::plan::SearchPlan;
+use super::search::Search;
+use super::{IvfDevice, MOST_PAIRS, filter_words};
+use crate::device::queue::OnStream;
+use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::tiling::{Budget, Planned, Tiling};
+use crate::flat::gpu::copies::{StagedRows, stage_rows};
+use crate::flat::gpu::enqueued::{Enqueue, Tiles, narrow_k};
+use crate::ivf::{SearchRequest, View};
+use crate::product::gpu::{VectorShape, upload_rows};
+use crate::threads::apart;
+use crate::{ElementType, Error, Metric, Result, events};
+
+/// Number of warps that compute a rotated query.
+const ROTATING_WARPS: u32 = 8;
+
+/// What belongs to a plan beside the scratch of its searches.
+#[derive(Clone, Copy)]
+struct Tables {
+    /// The id of each rank; `None` if it is the rank.
+    names: Option<Reserved<u64>>,
+    /// A bit of each rank; `None` if there is no filter.
+    filter: Option<Reserved<u32>>,
+    /// The matrix of the rotation; `None` if there is none.
+    matrix: Option<Reserved<f32>>,
+    /// A word of each query of a tile: whether it was refused.
+    refused: Reserved<u32>,
+    /// The queries of a tile as they came, padded; empty if they are compared in this form.
+    staged: Reserved<u8>,
+    /// The same as f32, and then rotated; empty without a rotation.
+    widened: Reserved<f32>,
+    rotated: Reserved<f32>,
+}
+
+/// The sizes of [`Tables`], except the number of queries.
+struct TableSizes {
+    shape: VectorShape,
+    names: Option<usize>,
+    filter: Option<usize>,
+    /// Whether queries are normalised, rotated or only converted before they are compared; or not at all.
+    transforms: bool,
+    rotates: bool,
+}
+
+impl TableSizes {
+    fn reserve(&self, layout: &mut Layout, queries: usize) -> Tables {
+        let (dim, stride) = (self.shape.dim, self.shape.stride());
+        let rotated = if self.rotates { queries } else { 0 };
+        Tables {
+            names: self.names.map(|len| layout.array(len)),
+            filter: self.filter.map(|words| layout.array(words)),
+            matrix: self.rotates.then(|| layout.array(dim * stride)),
+            refused: layout.array(queries),
+            staged: layout.array(if self.transforms { queries.saturating_mul(self.shape.row_bytes()) } else { 0 }),
+            widened: layout.array(rotated.saturating_mul(stride)),
+            rotated: layout.array(rotated.saturating_mul(dim)),
+        }
+    }
+}
+
+/// The plans of searches of a tile, and its tables.
+struct TilePlan {
+    /// For the number of queries of a tile, and for each half of it. None if there are no vectors.
+    plans: Vec<SearchPlan>,
+    tables: Tables,
+    table_bytes: usize,
+}
+
+impl TilePlan {
+    fn scratch_bytes(&self) -> usize {
+        self.plans.iter().map(|plan| plan.bytes).max().unwrap_or(0)
+    }
+}
+
+impl Planned for TilePlan {
+    fn bytes(&self) -> usize {
+        self.table_bytes.saturating_add(self.scratch_bytes())
+    }
+}
+
+/// A planned search of an inverted file with its memory.
+pub(crate) struct EnqueuedSearch {
+    runtime: Runtime,
+    /// The shape of queries as they come.
+    shape: VectorShape,
+    /// The image of the index; `None` if there are no vectors. The back end has it as long as the index does not change.
+    resident: Option<Weak<Resident>>,
+    plan: TilePlan,
+    table_memory: Memory,
+    scratch: Memory,
+    /// Number of queries of a tile.
+    tile: usize,
+    /// Number of results of a query.
+    k: u32,
+    /// Whether the image has vectors as they were added, with the type of queries.
+    in_place: bool,
+}
+
+impl IvfDevice {
+    /// Plans searches of up to `queries` queries for `k` neighbours, as `request` says, whose queries are not read. Makes the image or brings it
+    /// up to date, allocates, runs one query by each plan so that all kernels are loaded, and waits for all of it.
+    ///
+    /// # Errors
+    /// [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::OutOfDeviceMemory`], errors of the device's driver.
+    pub fn plan_search(
+        &self,
+        view: &View<'_>,
+        queries: usize,
+        k: usize,
+        request: &SearchRequest<'_>,
+    ) -> Result<EnqueuedSearch> {
+        let k = narrow_k(k)?;
+        let resident = if view.len() == 0 { None } else { Some(self.resident(view)?) };
+        // `apart` keeps a pool thread from starting another search while it has a lane.
+        apart(|| self.planned(view, resident.as_ref(), queries, k, request))
+    }
+
+    fn planned(
+        &self,
+        view: &View<'_>,
+        resident: Option<&Arc<Resident>>,
+        queries: usize,
+        k: u32,
+        request: &SearchRequest<'_>,
+    ) -> Result<EnqueuedSearch> {
+        let shape = VectorShape { element: view.element, metric: view.metric, dim: view.dim };
+        let names = match view.sparse_directory() {
+            Some(directory) => directory.ids().names()?,
+            None => None,
+        };
+        let (in_place, rotates) = (view.codec.in_place(), view.codec.rotation().is_some());
+        let converts = view.element != ElementType::F32 || view.metric.divides_by_norms() || rotates;
+        let sizes = TableSizes {
+            shape,
+            names: names.as_ref().map(Vec::len),
+            filter: request.filter.map(filter_words),
+            transforms: resident.is_none() || !in_place && converts,
+            rotates,
+        };
+        let limits = self.runtime.limits();
+        let budget = match resident {
+            Some(resident) => self.scratch(resident),
+            None => Budget::new(&self.runtime, self.budget),
+        };
+        let tiling = Tiling::new(budget, (queries, MOST_PAIRS / request.probes.max(1)), 1, |queries| {
+            let mut layout = Layout::default();
+            let tables = sizes.reserve(&mut layout, queries);
+            let halves = successors(Some(queries), |&queries| (queries > 1).then(|| queries.div_ceil(2)));
+            let plans = resident.map(|resident| {
+                let plan = |queries| {
+                    let shape = Self::search_shape(resident, queries, k as usize, request, 0);
+                    SearchPlan::new(resident, view.element, shape, &limits)
+                };
+                halves.map(plan).collect::<Result<Vec<_>>>()
+            });
+            Ok(TilePlan { plans: plans.transpose()?.unwrap_or_default(), tables, table_bytes: layout.bytes() })
+        })?;
+        events::path("inverted file", || self.runtime.describe(), "enqueued", queries);
+        let search = EnqueuedSearch {
+            runtime: self.runtime.clone(),
+            shape,
+            resident: resident.map(Arc::downgrade),
+            table_memory: self.runtime.allocate(tiling.plan.table_bytes)?,
+            scratch: self.runtime.allocate(tiling.plan.scratch_bytes())?,
+            tile: tiling.rows,
+            plan: tiling.plan,
+            k,
+            in_place,
+        };
+        self.lanes.with(&self.runtime, |lane| {
+            let (runtime, stream, tables) = (&self.runtime, &lane.stream, search.tables());
+            let of = &search.plan.tables;
+            // SAFETY: the tables have room for an id and a bit of each rank and for the matrix, and no other work uses them.
+            unsafe {
+                if let (Some(to), Some(names)) = (of.names, &names) {
+                    runtime.copy_to_device(stream, tables.at(to), names)?;
+                }
+                if let (Some(to), Some(filter)) = (of.filter, request.filter) {
+                    let words = &bytemuck::cast_slice(filter.words())[..to.len()];
+                    runtime.copy_to_device(stream, tables.at(to), words)?;
+                }
+                if let (Some(to), Some(rotation)) = (of.matrix, view.codec.rotation()) {
+                    upload_rows(runtime, stream, search.wide(), tables.at(to).as_bytes(), rotation.matrix())?;
+                }
+            }
+            runtime.synchronize(stream)
+        })?;
+        if queries > 0 {
+            search.try_plans(self)?;
+        }
+        Ok(search)
+    }
+}
+
+impl EnqueuedSearch {
+    fn tables(&self) -> Scratch {
+        self.runtime.scratch(&self.table_memory)
+    }
+
+    /// Numbers of queries of the last search, which had `count` of one tile, that lacked a certificate for their probes, that lacked one for their
+    /// neighbours, and whose candidates exceeded their room.
+    #[cfg(test)]
+    pub fn completed(&self, stream: &Stream, count: usize) -> Result<[usize; 3]> {
+        let mut numbers = [0; 3];
+        let plan = self.plan.plans.iter().rev().find(|plan| plan.search_shape.queries as usize >= count);
+        let Some(plan) = plan else { return Ok(numbers) };
+        let scratch = self.runtime.scratch(&self.scratch);
+        let arrays = [plan.results.probe_flags, plan.results.flags, plan.results.counts];
+        let room = plan.room();
+        let least = [Some(0), Some(0), room];
+        for ((number, array), least) in numbers.iter_mut().zip(arrays).zip(least) {
+            let mut words = vec![0u32; count];
+            // SAFETY: the arrays have a word for each query of the plan.
+            unsafe { self.runtime.copy_to_host(stream, &mut words, scratch.at(array).take(count))? };
+            *number = least.map_or(0, |least| words.iter().filter(|word| **word > least).count());
+        }
+        Ok(numbers)
+    }
+
+    /// The shape of queries that are compared with centroids.
+    fn wide(&self) -> VectorShape {
+        VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, ..self.shape }
+    }
+
+    /// Searches by each plan for one query, and waits.
+    fn try_plans(&self, device: &IvfDevice) -> Result<()> {
+        device.lanes.with(&self.runtime, |lane| {
+            let (runtime, k) = (&self.runtime, self.k as usize);
+            let mut layout = Layout::default();
+            let query = layout.array::<u8>(self.shape.dim * self.shape.element.size());
+            let (ids, distances) = (layout.array(k), layout.array(k));
+            let scratch = lane.scratch(runtime, layout.bytes())?;
+            let (query, ids, distances) = (scratch.at(query), scratch.at(ids), scratch.at(distances));
+            // SAFETY: the scratch has room for one query and its results.
+            unsafe {
+                runtime.fill(&lane.stream, query, 0)?;
+                for number in 0..self.plan.plans.len().max(1) {
+                    let plan = self.plan.plans.get(number);
+                    self.enqueue_by(plan, &lane.stream, query.into(), 1, (ids, distances))?;
+                }
+            }
+            runtime.synchronize(&lane.stream)
+        })
+    }
+
+    /// Stages the queries of a tile at `to`, and notes which are refused.
+    ///
+    /// # Safety
+    /// As [`Enqueue::enqueue_tile`]; `to` has room for the queries in the shape in which they come.
+    unsafe fn stage(&self, on: OnStream<'_>, queries: Ptr<u8>, count: u32, to: PtrMut<u8>) -> Result<()> {
+        let notes = StagedRows { refused: Some(self.refused(count)), first_refused: None };
+        // SAFETY: as the caller promises.
+        unsafe { stage_rows(on, self.shape, queries, count, to, notes) }
+    }
+
+    fn refused(&self, count: u32) -> PtrMut<u32> {
+        self.tables().at(self.plan.tables.refused).take(count as usize)
+    }
+
+    /// Writes the queries of a tile to `search`, in the forms in which they are compared, and zeros for the queries that are planned beyond
+    /// `count`.
+    ///
+    /// # Safety
+    /// As [`Enqueue::enqueue_tile`]; `search` is planned for at least `count` queries.
+    unsafe fn give(&self, search: &Search<'_>, queries: Ptr<u8>, count: u32) -> Result<()> {
+        let OnStream { runtime, stream } = search.on;
+        let (tables, of) = (self.tables(), &self.plan.tables);
+        let (own, wide) = (self.shape, self.wide());
+        let planned = search.plan.search_shape.queries as usize;
+        let parts = |all: PtrMut<u8>, shape: VectorShape| {
+            let (used, row_bytes) = (count as usize, shape.row_bytes());
+            (all.take(used * row_bytes), all.skip(used * row_bytes).take((planned - used) * row_bytes))
+        };
+        let compared = if self.in_place { own } else { wide };
+        let (to, rest) = parts(search.queries(), compared);
+        // SAFETY: the plans reserved every part for these queries, and the stream runs these in order.
+        unsafe {
+            if !rest.is_empty() {
+                runtime.fill(stream, rest, 0)?;
+            }
+            if of.staged.len() == 0 {
+                self.stage(search.on, queries, count, to)?;
+                let Some(all) = search.wide_queries() else { return Ok(()) };
+                let (wide_queries, rest) = parts(all, wide);
+                if !rest.is_empty() {
+                    runtime.fill(stream, rest, 0)?;
+                }
+                return self.widen(search.on, to.into(), count, false, wide_queries.cast());
+            }
+            let staged = tables.at(of.staged).take(count as usize * own.row_bytes());
+            self.stage(search.on, queries, count, staged)?;
+            let Some(matrix) = of.matrix else {
+                return self.widen(search.on, staged.into(), count, false, to.cast());
+            };
+            let widened = tables.at(of.widened).take(count as usize * own.stride());
+            let rotated = tables.at(of.rotated).take(count as usize * own.dim);
+            self.widen(search.on, staged.into(), count, true, widened)?;
+            let launch = Canonical {
+                queries: widened.as_bytes().into(),
+                base: tables.at(matrix).as_bytes().into(),
+                stride: wide.stride() as u32,
+                query_count: count,
+                metric: wide.metric.of_kernel(),
+                query_squares: None,
+                base_squares: Ptr::empty(),
+                rows: None,
+                counts: None,
+                columns: own.dim as u32,
+                slices: ROTATING_WARPS.min(own.dim as u32),
+                list_stride: own.dim as u64,
+                distances: rotated,
+            };
+            runtime.launch(stream, Canonical::kernel(wide.element.key()), launch.config(), launch)?;
+            // A query that was refused became NaN, and so its rotated vector is refused.
+            let notes = StagedRows { refused: Some(self.refused(count)), first_refused: None };
+            stage_rows(search.on, wide, rotated.as_bytes().into(), count, to, notes)
+        }
+    }
+
+    /// Converts queries of the given type to f32, and normalises them if the index keeps codes of normalised vectors.
+    ///
+    /// # Safety
+    /// `rows` and `to` have `count` rows.
+    unsafe fn widen(
+        &self,
+        on: OnStream<'_>,
+        rows: Ptr<u8>,
+        count: u32,
+        keeps_refused: bool,
+        to: PtrMut<f32>,
+    ) -> Result<()> {
+        let launch = WidenQueries {
+            rows,
+            count,
+            stride: self.shape.stride() as u32,
+            normalise: u32::from(!self.in_place && self.shape.metric.divides_by_norms()),
+            refused: keeps_refused.then(|| self.refused(count).into()),
+            to,
+        };
+        let kernel = WidenQueries::kernel(self.shape.element.key());
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, kernel, launch.config(), launch) }
+    }
+
+    /// Enqueues the search of the image for the queries of a tile by a plan for at least as many. Returns their ranks and distances.
+    ///
+    /// # Safety
+    /// As [`Enqueue::enqueue_tile`].
+    unsafe fn search_image(
+        &self,
+        plan: &SearchPlan,
+        on: OnStream<'_>,
+        queries: Ptr<u8>,
+        count: u32,
+    ) -> Result<(Ptr<u32>, Ptr<f32>)> {
+        let resident = self.resident.as_ref().and_then(Weak::upgrade).ok_or(Error::StaleWorkspace)?;
+        let search = Search {
+            on,
+            copies: on.stream,
+            resident: &resident,
+            element: self.shape.element,
+            plan,
+            scratch: self.runtime.scratch(&self.scratch),
+            rescans: count,
+        };
+        // SAFETY: as the caller promises; the scratch has the bytes of every plan.
+        unsafe {
+            if let Some(filter) = self.plan.tables.filter {
+                on.runtime.copy(on.stream, search.filter(), self.tables().at(filter))?;
+            }
+            self.give(&search, queries, count)?;
+            search.probe(0..plan.search_shape.queries)?;
+            search.run()?;
+        }
+        let (found, slots) = (search.found(), count as usize * plan.search_shape.k as usize);
+        Ok((found.ranks.take(slots).into(), found.keys.take(slots).into()))
+    }
+
+    /// Enqueues the search of a tile by a plan for at least `count` queries, or without one if there are no vectors.
+    ///
+    /// # Safety
+    /// As [`Enqueue::enqueue_tile`].
+    unsafe fn enqueue_by(
+        &self,
+        plan: Option<&SearchPlan>,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: u32,
+        (ids, distances): (PtrMut<u64>, PtrMut<f32>),
+    ) -> Result<()> {
+        let (on, tables) = (OnStream { runtime: &self.runtime, stream }, &self.plan.tables);
+        // SAFETY: the plan reserved every part for a tile, the stream runs these in order, and the caller promises queries and results.
+        unsafe {
+            let (rows, values) = match plan {
+                Some(plan) => self.search_image(plan, on, queries, count)?,
+                None => {
+                    self.stage(on, queries, count, self.tables().at(tables.staged))?;
+                    (Ptr::empty(), Ptr::empty())
+                }
+            };
+            let launch = NameResults {
+                rows,
+                distances: values,
+                found: plan.map_or(0, |plan| plan.search_shape.k),
+                names: tables.names.map(|names| self.tables().at(names).into()),
+                refused: self.refused(count).into(),
+                worst: self.shape.metric.worst(),
+                k: self.k,
+                slots: u64::from(count) * u64::from(self.k),
+                out_ids: ids,
+                out_distances: distances,
+            };
+            self.runtime.launch(stream, &NameResults::KERNEL, launch.config(), launch)
+        }
+    }
+}
+
+impl Enqueue for EnqueuedSearch {
+    fn bytes(&self) -> u64 {
+        self.plan.bytes() as u64
+    }
+
+    fn tiles(&self) -> Tiles<'_> {
+        Tiles { runtime: &self.runtime, shape: self.shape, k: self.k as usize, most: self.tile }
+    }
+
+    unsafe fn enqueue_tile(
+        &self,
+        stream: &Stream,
+        queries: Ptr<u8>,
+        count: u32,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+    ) -> Result<()> {
+        // The smallest plan for these queries.
+        let plan = self.plan.plans.iter().rev().find(|plan| plan.search_shape.queries >= count);
+        // SAFETY: as the caller promises; there is a plan for the largest number of queries of a tile, unless there are no vectors.
+        unsafe { self.enqueue_by(plan, stream, queries, count, (ids, distances)) }
+    }
+}

@@ -1,0 +1,436 @@
+//! The results of queries without a certificate, without the host.
+//!
+//! # Problem
+//! Scores decide which centroids and vectors are compared exactly, and a certificate proves that no others are needed
+//! ([`crate::ivf::rerank`]). Without the certificate the host searches again with more candidates. A search that only enqueues work cannot
+//! wait for the flags, so a kernel completes these queries.
+//!
+//! # Algorithm
+//! One block for each query. The block of a query with a certificate ends at once.
+//!
+//! ```text
+//! probes:     b = score of the nprobe-th best centroid                           // |score + shift - distance| <= E
+//!             centroids with score < b - 3 E are probes
+//!             of those within 3 E of b, compared exactly, the best ones are the other probes
+//! neighbours: d = distance of the k-th neighbour so far
+//!             of the vectors in the probed lists with score + shift - E <= d, compared exactly, the k best are the result
+//! ```
+//!
+//! At least nprobe centroids have a distance of at most b + shift + E, and fewer than nprobe have one below b + shift - E. So a margin of 2 E is
+//! enough; the third E covers roundings of the comparison. If the scores of all vectors are not in memory, because the scan appended
+//! candidates, all vectors of the probed lists are compared.
+//!
+//! A warp compares four rows at a time and keeps its best 32 entries ([`WarpSelect`]). The block joins the entries of its warps. More than 32
+//! results take further passes, which select among the entries after the last one.
+//!
+//! # Cost
+//! Without such a query one launch that reads a word for each query. Otherwise one read of the query's scores, and the distances of the
+//! vectors near the k-th, for each 32 results.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, unroll, warp};
+
+use crate::NO_ROW;
+use crate::ivf::encoding::flat::Stored;
+use crate::ivf::encoding::{CodedRows, Decode};
+use crate::ivf::rerank::{Query, THREADS};
+use crate::product::canonical::BATCH;
+use crate::product::element::{self, ElementKey};
+use crate::product::metric::Metric;
+use crate::select::entry::{self, EMPTY};
+use crate::select::networks::warp_sort;
+use crate::select::warp_select::{WarpSelect, thread_queue};
+
+const WARPS: usize = THREADS as usize / 32;
+/// Number of results of a pass, the entries of a warp's queue.
+const PASS: u32 = 32;
+/// The best entries of a warp in a pass.
+type Queue = WarpSelect<1, { thread_queue(PASS) }>;
+
+/// Replaces the neighbours of each query without a certificate by the k best of all vectors in its probed lists, best first.
+///
+/// # Safety
+/// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code has a codeword.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    min_blocks = 3,
+    elsewhere = rescan_kernels,
+    ElementKey::F32 => rescan_lists_f32 = rescan::<Stored<element::F32>>,
+    ElementKey::F16 => rescan_lists_f16 = rescan::<Stored<element::F16>>,
+    ElementKey::Bf16 => rescan_lists_bf16 = rescan::<Stored<element::Bf16>>,
+    ElementKey::U8 => rescan_lists_u8 = rescan::<Stored<element::U8>>,
+    ElementKey::I8 => rescan_lists_i8 = rescan::<Stored<element::I8>>,
+)]
+pub struct Rescan {
+    /// Number of queries.
+    pub query_count: u32,
+    /// As the fields of [`Rerank`](crate::ivf::rerank::Rerank) with the same names, and so the fields up to `filter`.
+    pub queries: Ptr<u8>,
+    /// Rows of the storage.
+    pub rows: Ptr<u8>,
+    /// Distance from one query, stored vector or centroid to the next in components.
+    pub stride: u32,
+    /// Codes only: number of bytes of a row.
+    pub code_bytes: u32,
+    /// Codes only: number of bits of a sub-quantizer's code.
+    pub bits: u32,
+    /// Codes only: number of components of a sub-vector.
+    pub width: u32,
+    /// Codes only: number of components of a vector.
+    pub dim: u32,
+    /// Codes only: codewords \[dim / width\]\[2^bits\]\[width\], or the tables of another encoding.
+    pub codebooks: Ptr<f32>,
+    /// Codes only: centroids of the lists.
+    pub centroids: Ptr<f32>,
+    /// The metric of the distances.
+    pub metric: Metric,
+    /// Number of probes of a query.
+    pub nprobe: u32,
+    /// `nprobe` lists for each query, `NO_ROW` for none.
+    pub probes: Ptr<u32>,
+    /// The first row of each list in the storage.
+    pub list_starts: Ptr<u32>,
+    /// The number of vectors of each list.
+    pub lengths: Ptr<u32>,
+    /// The rank of each row's id.
+    pub ranks: Ptr<u32>,
+    /// A bit for each rank, 1 for vectors that may be found; absent: no filter.
+    pub filter: Option<Ptr<u32>>,
+    /// The scores of all vectors in the probed lists; absent: all vectors are compared.
+    pub scores: Option<Ptr<f32>>,
+    /// The start of each query's row of scores.
+    pub row_starts: Ptr<u64>,
+    /// The start of each probe's scores in the query's row.
+    pub offsets: Ptr<u32>,
+    /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
+    pub shifts: Option<Ptr<f32>>,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: Ptr<f32>,
+    /// Not 0 for each query without a certificate.
+    pub flags: Ptr<u32>,
+    /// The number of candidates of each query; more than `room` are no certificate either. Absent: nothing was appended.
+    pub counts: Option<Ptr<u32>>,
+    /// Number of candidates of a query for which there was room.
+    pub room: u32,
+    /// Number of results of a query, at least 1.
+    pub k: u32,
+    /// The distances of `k` vectors of the probed lists for each query, best first. The worst distance if there are fewer.
+    pub keys: PtrMut<f32>,
+    /// The ranks of these vectors, laid out as `keys`; `NO_ROW` if there are fewer.
+    pub out_ranks: PtrMut<u32>,
+}
+
+impl Rescan {
+    /// One block for each query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.query_count as u64, THREADS)
+    }
+
+    /// Whether `query` has no certificate.
+    ///
+    /// # Safety
+    /// The query is below `query_count`.
+    #[inline(always)]
+    unsafe fn lacks_certificate(&self, query: usize) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let overflows = match self.counts {
+                Some(counts) => global::load_nc(counts.wrapping_add(query)) > self.room,
+                None => false,
+            };
+            overflows || global::load_nc(self.flags.wrapping_add(query)) != 0
+        }
+    }
+
+    #[inline(always)]
+    fn coded(&self) -> CodedRows {
+        let Self { rows, stride, code_bytes, bits, width, dim, codebooks, centroids, .. } = *self;
+        let (codes, codebooks, centroids) = (*rows, *codebooks, *centroids);
+        CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids }
+    }
+}
+
+/// All threads of the block stay together.
+///
+/// # Safety
+/// As [`Rescan`].
+#[inline(always)]
+pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
+    let Rescan { stride, metric, k, keys, out_ranks, .. } = launch;
+    let query = thread::block_idx_x();
+    let (lane, warp) = (warp::lane_id(), warp::warp_id());
+    let best = shared_array!(u64, THREADS as usize);
+    // SAFETY: for the whole body, the caller promises the shapes; there is a block for each query.
+    unsafe {
+        if !launch.lacks_certificate(query as usize) {
+            return;
+        }
+        let rows = R::of(&launch.coded());
+        let x = Query::<R::Query>::of(launch.queries, stride, metric, query, lane);
+        let first = query as usize * k as usize;
+        // Every thread reads this before the first barrier, and results are written after it.
+        let worst = metric.badness(global::load(keys.wrapping_add(first + k as usize - 1))) as f64;
+        let mut floor = None;
+        let mut done = 0;
+        while done < k {
+            let mut queue = Queue::new((k - done).min(PASS), floor);
+            if floor != Some(EMPTY) {
+                offer_lists(&launch, query as usize, &x, rows, worst, &mut queue);
+            }
+            let entry = joined(queue, best);
+            let slot = done + lane;
+            if warp == 0 && slot < k {
+                let at = first + slot as usize;
+                let distance =
+                    if entry == EMPTY { metric.worst() } else { metric.distance(entry::value_of(entry::key(entry))) };
+                global::store(keys.wrapping_add(at), distance);
+                // The payload of an empty slot is NO_ROW.
+                global::store(out_ranks.wrapping_add(at), entry::payload(entry));
+            }
+            floor = Some(warp::shuffle_idx(FULL_MASK, entry, PASS - 1));
+            done += PASS;
+        }
+    }
+}
+
+/// Offers the vectors in the probed lists of `query` that may be among the best, if the k-th best is no farther than `worst`. Each warp has a
+/// part of each list. All 32 lanes of a warp arrive.
+///
+/// # Safety
+/// As [`Rescan`], which has the query.
+#[inline(always)]
+unsafe fn offer_lists<R: Decode>(
+    launch: &Rescan,
+    query: usize,
+    x: &Query<R::Query>,
+    rows: R,
+    worst: f64,
+    queue: &mut Queue,
+) {
+    let Rescan { nprobe, probes, list_starts, lengths, ranks, filter, row_starts, offsets, .. } = *launch;
+    let lane = warp::lane_id();
+    // SAFETY: the query exists, probes are lists or NO_ROW, and `at` is below the list's length.
+    unsafe {
+        let shift = match launch.shifts {
+            Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
+            None => 0.0,
+        };
+        let error = global::load_nc(launch.errors.wrapping_add(query)) as f64;
+        let mut probe = 0;
+        while probe < nprobe {
+            let pair = query * nprobe as usize + probe as usize;
+            let list = global::load_nc(probes.wrapping_add(pair));
+            let (mut start, mut length) = (0, 0);
+            if list != NO_ROW {
+                start = global::load_nc(list_starts.wrapping_add(list as usize));
+                length = global::load_nc(lengths.wrapping_add(list as usize));
+            }
+            let scores = launch.scores.map(|scores| {
+                let row = global::load_nc(row_starts.wrapping_add(query));
+                scores.wrapping_add(row as usize + global::load_nc(offsets.wrapping_add(pair)) as usize)
+            });
+            let mut first = PASS * warp::warp_id();
+            while first < length {
+                let at = first + lane;
+                let (mut takes, mut rank) = (at < length, NO_ROW);
+                if takes && let Some(scores) = scores {
+                    let least = global::load_nc(scores.wrapping_add(at as usize)) as f64 + shift as f64 - error;
+                    // False if an operand is NaN.
+                    let is_farther = least > worst;
+                    takes = !is_farther;
+                }
+                if takes {
+                    rank = global::load_nc(ranks.wrapping_add((start + at) as usize));
+                    if let Some(filter) = filter {
+                        let word = global::load_nc(filter.wrapping_add((rank / 32) as usize));
+                        takes = word >> (rank % 32) & 1 == 1;
+                    }
+                }
+                offer(x, rows, list, start + first, rank, takes, queue);
+                first += THREADS;
+            }
+            probe += 1;
+        }
+    }
+}
+
+/// Offers row `first` + lane of `list` with its payload where `takes` holds. All 32 lanes arrive.
+///
+/// # Safety
+/// The list and these rows exist.
+#[inline(always)]
+unsafe fn offer<R: Decode>(
+    x: &Query<R::Query>,
+    rows: R,
+    list: u32,
+    first: u32,
+    payload: u32,
+    takes: bool,
+    queue: &mut Queue,
+) {
+    let lane = warp::lane_id();
+    let mut left = warp::ballot(FULL_MASK, takes);
+    if left == 0 {
+        return;
+    }
+    let mut own = 0.0;
+    while left != 0 {
+        // After the last row this row is evaluated again.
+        let mut place = [0u32; BATCH];
+        let mut number = [0u32; BATCH];
+        unroll::<BATCH>(|b| {
+            place[b] = if left == 0 { place[b.max(1) - 1] } else { left.trailing_zeros() };
+            number[b] = first + place[b];
+            left &= left.wrapping_sub(1);
+        });
+        // SAFETY: as the caller promises.
+        let distances = unsafe { x.distances(rows, &[list; BATCH], &number, lane) };
+        unroll::<BATCH>(|b| own = if lane == place[b] { distances[b] } else { own });
+    }
+    queue.offer(x.metric.badness(own as f32 + 0.0), payload, takes);
+}
+
+/// The best [`PASS`] of the entries of all warps: lane l gets number l. All threads of the block arrive; `best` has a place for each.
+///
+/// # Safety
+/// No other thread uses `best`.
+#[inline(always)]
+unsafe fn joined(mut queue: Queue, best: SharedPtr<u64>) -> u64 {
+    queue.finish();
+    let mut entries = [EMPTY; WARPS];
+    // SAFETY: there is a place for each thread, and barriers stand between writes and reads of different threads.
+    unsafe {
+        best.add(thread::thread_idx_x()).store(queue.entry(0));
+        thread::sync_threads();
+        unroll::<WARPS>(|w| entries[w] = best.add(32 * w as u32 + warp::lane_id()).load());
+        thread::sync_threads();
+    }
+    warp_sort(&mut entries, warp::lane_id());
+    entries[0]
+}
+
+/// Replaces the probes of each query without a certificate by the `nprobe` nearest centroids, in no particular order.
+///
+/// # Safety
+/// All pointers that are present cover the shapes of their fields; nprobe ≤ selected and nprobe ≤ row_count.
+#[kernel(max_threads = 128, min_blocks = 3, rescan_probes = complete)]
+pub struct RescanProbes {
+    /// Number of queries.
+    pub query_count: u32,
+    /// `query_count` rows of `stride` components.
+    pub queries: Ptr<f32>,
+    /// `row_count` rows of `stride` components.
+    pub centroids: Ptr<f32>,
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Number of centroids.
+    pub row_count: u32,
+    /// The metric of the distances.
+    pub metric: Metric,
+    /// `row_count` scores for each query.
+    pub scores: Ptr<f32>,
+    /// Distance from the scores of one query to those of the next.
+    pub row_stride: u64,
+    /// The `selected` smallest scores of each query, ascending.
+    pub best_scores: Ptr<f32>,
+    /// Number of selected scores of a query.
+    pub selected: u32,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: Ptr<f32>,
+    /// Number of probes of a query.
+    pub nprobe: u32,
+    /// Not 0 for each query without a certificate.
+    pub flags: Ptr<u32>,
+    /// `nprobe` centroids for each query.
+    pub probes: PtrMut<u32>,
+}
+
+impl RescanProbes {
+    /// One block for each query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.query_count as u64, THREADS)
+    }
+}
+
+/// All threads of the block stay together.
+///
+/// # Safety
+/// As [`RescanProbes`].
+#[inline(always)]
+unsafe fn complete(launch: RescanProbes) {
+    let RescanProbes { queries, centroids, stride, row_count, metric, selected, nprobe, probes, .. } = launch;
+    let query = thread::block_idx_x();
+    let (lane, warp) = (warp::lane_id(), warp::warp_id());
+    let best = shared_array!(u64, THREADS as usize);
+    let taken = shared_array!(u32, 1);
+    // SAFETY: for the whole body, the caller promises the shapes; there is a block for each query. Fewer than nprobe centroids have a score
+    // below the margin.
+    unsafe {
+        if global::load_nc(launch.flags.wrapping_add(query as usize)) == 0 {
+            return;
+        }
+        let last = query as usize * selected as usize + nprobe as usize - 1;
+        let middle = global::load_nc(launch.best_scores.wrapping_add(last)) as f64;
+        let margin = 3.0 * global::load_nc(launch.errors.wrapping_add(query as usize)) as f64;
+        let scores = launch.scores.wrapping_add(query as usize * launch.row_stride as usize);
+        let score = |at: u32| global::load_nc(scores.wrapping_add(at as usize)) as f64;
+        let out = probes.wrapping_add(query as usize * nprobe as usize);
+        if thread::thread_idx_x() == 0 {
+            taken.store(0);
+        }
+        thread::sync_threads();
+        let mut first = PASS * warp;
+        while first < row_count {
+            let at = first + lane;
+            let is_probe = at < row_count && score(at) < middle - margin;
+            let all = warp::ballot(FULL_MASK, is_probe);
+            let mut slot = 0;
+            if lane == 0 {
+                slot = atomic::shared_add_u32(taken, all.count_ones());
+            }
+            slot = warp::shuffle_idx(FULL_MASK, slot, 0) + (all & ((1 << lane) - 1)).count_ones();
+            if is_probe {
+                global::store(out.wrapping_add(slot as usize), at);
+            }
+            first += THREADS;
+        }
+        thread::sync_threads();
+        let mut done = taken.load();
+        let x = Query::<element::F32>::of(queries.cast(), stride, metric, query, lane);
+        let rows = Stored::<element::F32>::of(&CodedRows {
+            codes: (*centroids).cast(),
+            code_bytes: 0,
+            bits: 0,
+            width: 0,
+            dim: 0,
+            stride,
+            codebooks: *centroids,
+            centroids: *centroids,
+        });
+        let mut floor = None;
+        while done < nprobe {
+            let mut queue = Queue::new((nprobe - done).min(PASS), floor);
+            let mut first = PASS * warp;
+            while first < row_count {
+                let at = first + lane;
+                let takes = at < row_count && {
+                    // Both are false if an operand is NaN.
+                    let is_probe = score(at) < middle - margin;
+                    let is_farther = score(at) > middle + margin;
+                    !is_probe && !is_farther
+                };
+                offer(&x, rows, 0, first, at, takes, &mut queue);
+                first += THREADS;
+            }
+            let entry = joined(queue, best);
+            if warp == 0 && done + lane < nprobe {
+                global::store(out.wrapping_add((done + lane) as usize), entry::payload(entry));
+            }
+            floor = Some(warp::shuffle_idx(FULL_MASK, entry, PASS - 1));
+            done += PASS;
+        }
+    }
+}
