@@ -42,10 +42,10 @@ use std::fmt;
 use cuda_std::{Ptr, PtrMut};
 
 use super::gpu::FlatDevice;
-use super::gpu::enqueued::Enqueue;
 use super::{FlatIndex, Version};
 use crate::device::cuda::{CudaDevice, Stream as CudaStream};
 use crate::device::runtime::Stream;
+use crate::enqueued::Enqueue;
 pub use crate::select::device::CUstream;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::views::{DeviceNeighbors, DeviceVectors};

@@ -2,11 +2,11 @@
 
 use cuda_std::{Ptr, PtrMut};
 
-use super::copies::{StagedRows, stage_rows};
 use super::{BaseRows, CENTRE_SAMPLE, FlatDevice};
 use crate::device::queue::OnStream;
 use crate::device::runtime::Stream;
 use crate::device::scratch::Layout;
+use crate::enqueued::staging::{StagedRows, stage_rows};
 use crate::vectors::VectorSlice;
 use crate::{Error, Input, Result, host_memory};
 

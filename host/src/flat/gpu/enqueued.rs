@@ -21,7 +21,6 @@ use warpann_kernels::flat::name_results::NameResults;
 use warpann_kernels::flat::rescan::Rescan;
 
 use super::among::{MOST_LEFT_OUT, numbers_of};
-use super::copies::{StagedRows, stage_rows};
 use super::exact::{Block, DirectPlan, FilterPlan, MOST_QUERIES};
 use super::{BaseRows, FlatDevice, Resident, TILE_QUERIES};
 use crate::device::limits::Limits;
@@ -29,7 +28,9 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
-use crate::product::gpu::{VectorSet, VectorShape};
+use crate::enqueued::staging::{StagedRows, stage_rows};
+use crate::enqueued::{Enqueue, Tiles, narrow_k};
+use crate::product::gpu::VectorSet;
 use crate::select::gpu::{Select, SelectPlan, select};
 use crate::threads::apart;
 use crate::{Bitset, Error, Result, events, host_memory};
@@ -75,74 +76,6 @@ struct Tables {
     mask: Option<(Reserved<u32>, Reserved<f32>)>,
     /// A word of each query of a tile: whether it was refused.
     refused: Reserved<u32>,
-}
-
-/// The tiles of a planned search.
-pub(crate) struct Tiles<'a> {
-    pub(crate) runtime: &'a Runtime,
-    /// The shape of vectors.
-    pub(crate) shape: VectorShape,
-    /// Number of results of a query.
-    pub(crate) k: usize,
-    /// Largest number of queries of a tile.
-    pub(crate) most: usize,
-}
-
-/// A planned search, with its device memory.
-pub(crate) trait Enqueue: Send + Sync {
-    /// Bytes of device memory that the search has for itself.
-    fn bytes(&self) -> u64;
-
-    /// How queries are divided into tiles.
-    fn tiles(&self) -> Tiles<'_>;
-
-    /// Enqueues the search of `count` queries of one tile.
-    ///
-    /// # Safety
-    /// As [`enqueue`](Self::enqueue); the device is current.
-    unsafe fn enqueue_tile(
-        &self,
-        stream: &Stream,
-        queries: Ptr<u8>,
-        count: u32,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-    ) -> Result<()>;
-
-    /// Enqueues the search of `count` queries, at most as many as were planned.
-    ///
-    /// # Safety
-    /// Until the stream has done the work: the index does not change, `queries` has `count` vectors, `ids` and `distances` have room for count · k
-    /// values, no other work uses these or this search, and they do not overlap.
-    unsafe fn enqueue(
-        &self,
-        stream: &Stream,
-        queries: Ptr<u8>,
-        count: usize,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-    ) -> Result<()> {
-        let Tiles { runtime, shape, k, most } = self.tiles();
-        let _current = runtime.enter()?;
-        let row_bytes = shape.dim * shape.element.size();
-        for first in (0..count).step_by(most) {
-            let tile = most.min(count - first);
-            let queries = queries.skip(first * row_bytes).take(tile * row_bytes);
-            let (ids, distances) = (ids.skip(first * k).take(tile * k), distances.skip(first * k).take(tile * k));
-            // SAFETY: the arrays go on to the end of the last query.
-            unsafe { self.enqueue_tile(stream, queries, tile as u32, ids, distances)? };
-        }
-        Ok(())
-    }
-}
-
-/// The number of results of a query in 32 bits.
-///
-/// # Errors
-/// [`Error::LaunchLimit`] if it has more.
-pub(crate) fn narrow_k(k: usize) -> Result<u32> {
-    let (kernel, limit) = (NameResults::KERNEL.name(), u64::from(u32::MAX));
-    u32::try_from(k).map_err(|_| Error::LaunchLimit { kernel, what: "k", asked: k as u64, limit })
 }
 
 /// A planned exact search with its memory.

@@ -20,7 +20,7 @@ mod added;
 mod among;
 pub(crate) mod copies;
 #[cfg(any(feature = "cuda", test))]
-pub(crate) mod enqueued;
+mod enqueued;
 pub(crate) mod exact;
 mod preparation;
 mod range;

@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use test_random::Random;
 
-use super::enqueued::Enqueue;
 use super::*;
 use crate::device::open::open;
+use crate::enqueued::Enqueue;
 use crate::metric::canonical;
 use crate::neighbors::slots::Slots as ResultSlots;
 use crate::{Device, Metric};

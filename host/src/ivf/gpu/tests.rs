@@ -9,7 +9,7 @@ use super::IvfDevice;
 use crate::device::bytes_sent;
 use crate::device::open::open;
 use crate::device::scratch::Layout;
-use crate::flat::gpu::enqueued::Enqueue;
+use crate::enqueued::Enqueue;
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
 use crate::vectors::VectorSlice;
 use crate::{Device, Element, Metric, NONE, Neighbors};

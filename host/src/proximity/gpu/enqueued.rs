@@ -13,8 +13,8 @@ use super::{DeviceLinks, DeviceWalk, Image, Plan, WalkShape};
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
-use crate::flat::gpu::copies::{StagedRows, stage_rows, stage_rows_to};
-use crate::flat::gpu::enqueued::{Enqueue, Tiles};
+use crate::enqueued::staging::{StagedRows, stage_rows, stage_rows_to};
+use crate::enqueued::{Enqueue, Tiles};
 use crate::{Result, threads::apart};
 
 /// Planned walks with their memory.
