@@ -3,8 +3,8 @@
 //! ```text
 //! build:   candidates of each row                                    candidates.rs
 //!          edges = prune(candidates)                                   prune.rs
-//!          of each row, the first three quarters of its edges, and edges back along those that lead to it, the best first
-//!          edges = prune(these)
+//!          of each row, the first half of its edges; then edges back along those that lead to it, the best first; then the other half
+//!          edges = prune(these), the others in this order
 //!          connect                                                     links.rs
 //! insert:  for each batch of new rows:
 //!              candidates = the beam of a walk, the nearest start nodes, and the nearest rows of the batch
@@ -24,7 +24,7 @@ use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, starts_of};
-use super::prune::Pruner;
+use super::prune::{Others, Pruner};
 use super::walk::{Walker, node_of};
 use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
@@ -67,11 +67,6 @@ pub(super) fn build(
     Links::connected(edges, degree, parents?, (starts, entrance), distance)
 }
 
-/// Number of a node's own edges that are pruned once more, together with the edges back.
-pub(super) fn kept(degree: usize) -> usize {
-    degree - degree / 4
-}
-
 /// Fills `edges`, `degree` places for each node.
 fn choose_edges(
     distance: &WalkDistance<'_>,
@@ -89,7 +84,7 @@ fn choose_edges(
             let node = first + at;
             let row = candidates.row(node);
             let some = &row[..row.iter().position(|&other| other == NO_NODE).unwrap_or(row.len())];
-            let chosen = pruner.choose(distance, node as u32, (&[], some), degree);
+            let chosen = pruner.choose(distance, node as u32, (&[], some), degree, Others::Nearest);
             places[..chosen.len()].copy_from_slice(chosen);
         });
         first += part.len() / degree;
@@ -112,13 +107,14 @@ fn choose_edges(
     }
     let join = |(pruner, joined): &mut (Pruner, Vec<u32>), (node, edges): (usize, &mut [u32])| {
         let places = node * degree..(node + 1) * degree;
+        let (near, far) = pruned[places.clone()].split_at(degree / 2);
         joined.clear();
-        for &other in pruned[places.clone()][..kept(degree)].iter().chain(&back[places]) {
+        for &other in near.iter().chain(&back[places]).chain(far) {
             if other != NO_NODE && !joined.contains(&other) {
                 joined.push(other);
             }
         }
-        let chosen = pruner.choose(distance, node as u32, (&[], joined), degree);
+        let chosen = pruner.choose(distance, node as u32, (&[], joined), degree, Others::First);
         edges.fill(NO_NODE);
         edges[..chosen.len()].copy_from_slice(chosen);
     };
@@ -158,7 +154,7 @@ fn insert_batch(links: &mut Links, distance: &WalkDistance<'_>, batch: &[u32], l
         candidates.sort_unstable();
         candidates.dedup();
         let held: Vec<u32> = graph.children(node).collect();
-        pruner.choose(distance, node, (&held, &candidates), degree).to_vec()
+        pruner.choose(distance, node, (&held, &candidates), degree, Others::Nearest).to_vec()
     };
     let mut chosen: Vec<Vec<u32>> = Vec::new();
     batch.par_iter().map_init(Default::default, choose, &mut chosen);
@@ -181,7 +177,7 @@ fn insert_batch(links: &mut Links, distance: &WalkDistance<'_>, batch: &[u32], l
         }
         if edges.len() > degree {
             let held: Vec<u32> = graph.children(node).collect();
-            edges = pruner.choose(distance, node, (&held, &edges), degree).to_vec();
+            edges = pruner.choose(distance, node, (&held, &edges), degree, Others::Nearest).to_vec();
         }
         edges
     };
@@ -225,7 +221,8 @@ pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &[u32], row
                 old.of(other).iter().for_each(|&far| add(far, edges));
             }
         }
-        let edges = if lost { pruner.choose(distance, node as u32, (&[], edges), degree) } else { edges };
+        let edges =
+            if lost { pruner.choose(distance, node as u32, (&[], edges), degree, Others::Nearest) } else { edges };
         places[..edges.len()].copy_from_slice(edges);
     });
     Ok(links)

@@ -1,13 +1,22 @@
 //! The choice of a node's edges among nodes near it.
 //!
 //! A candidate is *occluded* if a candidate that was chosen before it is nearer to it than the node is: a walk reaches it through the other one.
-//! Candidates are taken from near to far. Those that are not occluded are chosen first, then the nearest others, until the node has `degree`
-//! edges. This is the rule by which HNSW and Vamana (with α = 1) choose edges.
+//! Candidates are taken from near to far. Those that are not occluded are chosen first, until the node has `degree` edges: the rule by which HNSW and
+//! Vamana (with α = 1) choose edges. Then others take the places that are left ([`Others`]).
 
 use super::distance::{Key, Query, WalkDistance};
 
 /// Number of chosen nodes with which a candidate is compared at a time. Most candidates are occluded by one of the first.
 const COMPARED: usize = 4;
+
+/// Which occluded candidates take the places that are left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Others {
+    /// The nearest.
+    Nearest,
+    /// The first in the order in which the candidates are given.
+    First,
+}
 
 /// The memory of choices on one thread.
 #[derive(Debug, Default)]
@@ -29,6 +38,7 @@ impl Pruner {
         node: u32,
         (held, candidates): (&[u32], &[u32]),
         degree: usize,
+        others: Others,
     ) -> &[u32] {
         distance.query(distance.rows(), node as usize, &mut self.query);
         self.keys.clear();
@@ -54,7 +64,16 @@ impl Pruner {
             }
         }
         let room = degree.saturating_sub(self.chosen.len());
-        self.chosen.extend(self.occluded.iter().take(room));
+        match others {
+            Others::Nearest => self.chosen.extend(self.occluded.iter().take(room)),
+            Others::First => {
+                let chosen = self.chosen.len();
+                let is_other = |other: &&u32| !self.chosen[..chosen].contains(other);
+                self.occluded.clear();
+                self.occluded.extend(candidates.iter().filter(is_other).take(room));
+                self.chosen.extend_from_slice(&self.occluded);
+            }
+        }
         &self.chosen
     }
 

@@ -1,5 +1,6 @@
 //! The graph index: walks in a graph of near neighbours.
 
+pub mod candidates;
 pub mod distance;
 pub mod encode;
 pub mod prune;

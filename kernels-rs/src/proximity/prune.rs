@@ -5,7 +5,7 @@
 //! Count     for each edge, a thread: one more edge to its node
 //! (host)    sums of the counts: the list of each node, which the edges to it will fill
 //! Fill      for each edge, a thread: its number into the list of its node
-//! Join      for each node, a warp: its first edges, and the best of the edges back
+//! Join      for each node, a warp: the first half of its edges, the best of the edges back, the other half
 //! Prune     for each node, a warp: its edges among these
 //! ```
 //!
@@ -34,7 +34,8 @@ const ROWS: usize = 2;
 /// Number of threads of a block in `Count` and `Fill`.
 const EDGE_THREADS: u32 = 256;
 
-/// Chooses edges of each node among its candidates: those to which no chosen one is nearer than the node, from near to far, then the nearest others.
+/// Chooses edges of each node among its candidates: those to which no chosen one is nearer than the node, from near to far; then the nearest others, or
+/// the others in the order of the candidates.
 ///
 /// # Safety
 /// The arrays are as long as the fields say. Candidates are rows.
@@ -67,6 +68,8 @@ pub struct Prune {
     pub edges: PtrMut<u32>,
     /// Number of places of edges.
     pub degree: u32,
+    /// 1: the other candidates are taken in their order; 0: the nearest are.
+    pub in_order: u32,
 }
 
 impl Prune {
@@ -86,7 +89,7 @@ impl Prune {
 /// As [`Prune`].
 #[inline(always)]
 unsafe fn prune<E: Compared>(launch: Prune) {
-    let Prune { rows, stride, metric, first, candidates, most, edges, degree, .. } = launch;
+    let Prune { rows, stride, metric, first, candidates, most, edges, degree, in_order, .. } = launch;
     let lane = warp::lane_id();
     let number = thread::block_idx_x();
     let rows = (*rows).cast::<E::Stored>();
@@ -168,6 +171,26 @@ unsafe fn prune<E: Compared>(launch: Prune) {
             thread::sync_threads();
             at += 1;
         }
+        // In the order of the candidates, those that were not chosen replace the occluded ones.
+        let (mut filled, mut base) = (chosen_count, 0);
+        while in_order != 0 && filled < degree && base < most {
+            let at = base + lane;
+            let node = if at < most { global::load_nc(candidates.wrapping_add(at as usize)) } else { NO_ROW };
+            let mut is_other = node != NO_ROW;
+            let mut some = 0;
+            while some < chosen_count {
+                is_other &= chosen.add(some).load() != node;
+                some += 1;
+            }
+            let votes = warp::ballot(FULL_MASK, is_other);
+            let place = filled + (votes & ((1 << lane) - 1)).count_ones();
+            if is_other && place < degree {
+                occluded.add(place - chosen_count).store(node);
+            }
+            filled += votes.count_ones();
+            base += THREADS;
+        }
+        thread::sync_threads();
         let edges = edges.wrapping_add(number as usize * degree as usize);
         let mut at = lane;
         while at < degree {
@@ -290,7 +313,7 @@ unsafe fn fill(launch: Fill) {
     }
 }
 
-/// Joins the first edges of each node with those back along the edges that lead to it.
+/// Joins the edges of each node with those back along the edges that lead to it.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
@@ -304,13 +327,11 @@ pub struct Join {
     pub count: u32,
     /// Number of places of a node.
     pub degree: u32,
-    /// Number of a node's own edges that are joined, at most `degree`.
-    pub kept: u32,
     /// For each node where its list ends.
     pub ends: Ptr<u32>,
     /// The lists: numbers of edges.
     pub lists: Ptr<u32>,
-    /// For each node `kept` + `degree` places: different nodes, then `NO_ROW`.
+    /// For each node 2 · `degree` places: different nodes, then `NO_ROW`.
     pub joined: PtrMut<u32>,
 }
 
@@ -330,7 +351,7 @@ impl Join {
 /// As [`Join`].
 #[inline(always)]
 unsafe fn join(launch: Join) {
-    let Join { edges, first, degree, kept, ends, lists, joined, .. } = launch;
+    let Join { edges, first, degree, ends, lists, joined, .. } = launch;
     let (lane, number) = (warp::lane_id(), thread::block_idx_x());
     let node = first + number;
     let mut best = shared::dynamic::<u64>();
@@ -385,27 +406,30 @@ unsafe fn join(launch: Join) {
             first += 32;
         }
         let own = edges.wrapping_add(node as usize * degree as usize);
+        let near = degree / 2;
+        // In the order of preference: near edges, edges back, far edges.
         let mut at = lane;
-        while at < kept {
-            all.add(at).store(global::load_nc(own.wrapping_add(at as usize)));
+        while at < degree {
+            let to = if at < near { at } else { at + len };
+            all.add(to).store(global::load_nc(own.wrapping_add(at as usize)));
             at += THREADS;
         }
         let mut at = lane;
         while at < len {
-            all.add(kept + at).store(best.add(at).load() as u32);
+            all.add(near + at).store(best.add(at).load() as u32);
             at += THREADS;
         }
         thread::sync_threads();
-        let places = kept + degree;
+        let places = 2 * degree;
         let joined = joined.wrapping_add(number as usize * places as usize);
         let (mut count, mut base) = (0, 0);
-        while base < kept + len {
+        while base < degree + len {
             let at = base + lane;
-            let other = if at < kept + len { all.add(at).load() } else { NO_ROW };
+            let other = if at < degree + len { all.add(at).load() } else { NO_ROW };
             let mut is_new = other != NO_ROW;
             let mut before = 0;
             while before < base + 31 {
-                if before < at && before < kept + len {
+                if before < at && before < degree + len {
                     is_new &= all.add(before).load() != other;
                 }
                 before += 1;

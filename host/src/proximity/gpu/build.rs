@@ -6,7 +6,6 @@ use std::ops::Range;
 use warpann_kernels::proximity::prune::{Count, Fill, Join, Prune};
 use warpann_kernels::proximity::reach::{Claim, OPEN, Settle};
 
-use super::super::build::kept;
 use super::super::distance::WalkDistance;
 use super::super::links::NO_NODE;
 use super::{code_stride, compared_codes, upload_codes};
@@ -44,7 +43,7 @@ impl DeviceBuild<'_> {
 
     /// Number of places of a node whose first edges are joined with those back.
     fn joined(&self) -> usize {
-        kept(self.degree) + self.degree
+        2 * self.degree
     }
 
     fn stride(&self) -> usize {
@@ -85,7 +84,7 @@ impl DeviceBuild<'_> {
             if let Some(codes) = codes {
                 upload_codes(runtime, stream, at.at(code_place), codes)?;
             }
-            let launch = |some: Range<usize>, most: usize| Prune {
+            let launch = |some: Range<usize>, most: usize, in_order: bool| Prune {
                 rows: if codes.is_some() { at.at(code_place).into() } else { self.resident.rows.into() },
                 stride: self.stride() as u32,
                 metric: self.distance.metric().of_kernel(),
@@ -95,13 +94,14 @@ impl DeviceBuild<'_> {
                 most: most as u32,
                 edges: at.at(chosen.part(some.start * degree, some.len() * degree)),
                 degree: degree as u32,
+                in_order: in_order.into(),
             };
             let kernel = Prune::kernel(self.distance.rows().element().key());
             for first in (0..nodes).step_by(tile) {
                 let some = first..nodes.min(first + tile);
                 let rows = &candidates.neighbours()[some.start * most..some.end * most];
                 runtime.copy_to_device(stream, at.at(candidate_place), rows)?;
-                let launch = launch(some, most);
+                let launch = launch(some, most, false);
                 runtime.launch(stream, kernel, launch.config(), launch)?;
             }
             let places = edges.len() as u32;
@@ -120,13 +120,12 @@ impl DeviceBuild<'_> {
                     first: first as u32,
                     count: some.len() as u32,
                     degree: degree as u32,
-                    kept: kept(degree) as u32,
                     ends: at.at(ends).into(),
                     lists: at.at(lists).into(),
                     joined: at.at(candidate_place),
                 };
                 runtime.launch(stream, &Join::KERNEL, join.config(), join)?;
-                let launch = launch(some, joined);
+                let launch = launch(some, joined, true);
                 runtime.launch(stream, kernel, launch.config(), launch)?;
             }
             runtime.copy_to_host(stream, edges, at.at(chosen))?;
