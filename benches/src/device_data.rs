@@ -1,4 +1,4 @@
-//! Exact search and walks in a graph from device memory to device memory, compared with the same search from host memory and back.
+//! Exact search, inverted files and walks in a graph from device memory to device memory, compared with the same search from host memory and back.
 //!
 //! A large batch, and one query at a time: by the ordinary call, by a call that enqueues the work on a stream, and by a launch of a captured
 //! graph. Each time includes the wait for the result. The rows `in a row` are the time of a search when a hundred follow each other without
@@ -14,7 +14,7 @@ use warpann::cust::{self, CudaFlags, sys};
 use warpann::flat::device::DeviceWorkspace;
 use warpann::ivf::recall;
 use warpann::views::{DeviceNeighbors, DeviceVectors};
-use warpann::{Error, FlatIndex, GraphIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
+use warpann::{Error, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
 
 use crate::ivf::milliseconds;
 use crate::machine::Machine;
@@ -39,6 +39,12 @@ pub struct Args {
     /// Widths of the beam in a graph of all vectors.
     #[arg(long, value_delimiter = ',', default_value = "32,64,128")]
     beams: Vec<usize>,
+    /// Numbers of lists that a search of an inverted file of all vectors reads.
+    #[arg(long, value_delimiter = ',', default_value = "8,32,128")]
+    probes: Vec<usize>,
+    /// Number of lists of the inverted file.
+    #[arg(long, default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..))]
+    lists: u32,
     /// Number of edges of a node of the graph.
     #[arg(long, default_value_t = 32)]
     degree: usize,
@@ -73,10 +79,19 @@ pub fn run(args: &Args) -> Outcome<bool> {
         }
         if rows == n {
             let truth = index.search(&queries, K)?;
+            let few = [queries.len() / dim, 100.min(queries.len() / dim), 1];
+            let lists = (args.lists as usize).min(n / 40);
+            let mut file = IvfIndex::<f32>::builder(dim, lists).device(machine.device()).build()?;
+            file.train(&base[..rows * dim])?;
+            file.add(&base[..rows * dim])?;
+            for (&probes, &batch) in args.probes.iter().flat_map(|probes| few.iter().map(move |batch| (probes, batch)))
+            {
+                let (index, queries, truth) = (Searched::Ivf(&file, probes), &queries[..batch * dim], Some(&truth));
+                Job { args, machine: &machine, record: &mut record, index, queries, truth }.measure()?;
+            }
             let mut graph =
                 GraphIndex::<f32>::builder(dim).device(machine.device()).seed(1).degree(args.degree).build()?;
             graph.add(&base[..rows * dim])?;
-            let few = [queries.len() / dim, 100.min(queries.len() / dim), 1];
             for (&beam, &batch) in args.beams.iter().flat_map(|beam| few.iter().map(move |batch| (beam, batch))) {
                 let (index, queries, truth) = (Searched::Graph(&graph, beam), &queries[..batch * dim], Some(&truth));
                 Job { args, machine: &machine, record: &mut record, index, queries, truth }.measure()?;
@@ -90,6 +105,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
 #[derive(Clone, Copy)]
 enum Searched<'a> {
     Flat(&'a FlatIndex<f32>),
+    Ivf(&'a IvfIndex<f32>, usize),
     Graph(&'a GraphIndex<f32>, usize),
 }
 
@@ -97,6 +113,7 @@ impl Searched<'_> {
     fn shape(self) -> (usize, usize) {
         match self {
             Searched::Flat(index) => (index.len(), index.dim()),
+            Searched::Ivf(index, _) => (index.len(), index.dim()),
             Searched::Graph(index, _) => (index.len(), index.dim()),
         }
     }
@@ -104,6 +121,7 @@ impl Searched<'_> {
     fn options(self) -> SearchOptions<'static> {
         match self {
             Searched::Flat(_) => SearchOptions::new(),
+            Searched::Ivf(_, probes) => SearchOptions::new().probes(probes),
             Searched::Graph(_, beam) => SearchOptions::new().beam(beam),
         }
     }
@@ -111,6 +129,7 @@ impl Searched<'_> {
     fn search_into(self, queries: &[f32], ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
         match self {
             Searched::Flat(index) => index.search_into(queries, K, ids, distances),
+            Searched::Ivf(index, _) => index.search_into(queries, K, &self.options(), ids, distances),
             Searched::Graph(index, _) => index.search_into(queries, K, &self.options(), ids, distances),
         }
     }
@@ -118,6 +137,7 @@ impl Searched<'_> {
     fn workspace(self, queries: usize) -> warpann::Result<DeviceWorkspace> {
         match self {
             Searched::Flat(index) => index.device_workspace(queries, K, &self.options()),
+            Searched::Ivf(index, _) => index.device_workspace(queries, K, &self.options()),
             Searched::Graph(index, _) => index.device_workspace(queries, K, &self.options()),
         }
     }
@@ -135,6 +155,7 @@ impl Searched<'_> {
         unsafe {
             match self {
                 Searched::Flat(index) => index.search_device(workspace, stream.as_inner(), queries, results),
+                Searched::Ivf(index, _) => index.search_device(workspace, stream.as_inner(), queries, results),
                 Searched::Graph(index, _) => index.search_device(workspace, stream.as_inner(), queries, results),
             }
         }
@@ -156,6 +177,7 @@ impl Job<'_> {
         let ((n, dim), count) = (self.index.shape(), self.queries.len() / self.index.shape().1);
         let (kind, read) = match self.index {
             Searched::Flat(_) => (String::new(), n + count),
+            Searched::Ivf(index, probes) => (format!("ivf lists={} probes={probes} ", index.lists()), count),
             Searched::Graph(_, beam) => (format!("graph beam={beam} "), count),
         };
         let case = format!("device data {kind}{n}x{dim} f32 nq={count} {what}");

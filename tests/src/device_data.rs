@@ -1,13 +1,17 @@
-//! Exact search whose queries, results and vectors are in device memory, on streams of the test's own. For GPUs, and small cases for the
+//! Searches whose queries, results and vectors are in device memory, on streams of the test's own. For GPUs, and small cases for the
 //! emulated driver. The emulator runs the same searches in warpann's unit tests, where small cases take the filter as well.
 
 use std::ptr;
 
+use half::f16;
 use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
 use warpann::flat::device::CUstream;
+use warpann::ivf::Encoding;
 use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
-use warpann::{Device, Element, Error, Filter, FlatIndex, GraphIndex, Metric, NONE, Neighbors, SearchOptions};
+use warpann::{
+    Device, Element, Error, Filter, FlatIndex, GraphIndex, IvfIndex, Metric, NONE, Neighbors, SearchOptions,
+};
 
 use crate::data::Random;
 use crate::on_device::{Graph, OwnStream, driver, enter, text, uploaded};
@@ -25,7 +29,13 @@ pub const ALL: &[Scenario] = &[
     ("device_data::walks_by_vectors", |device| walks::<f32>(device, Metric::L2, &WALKS, false)),
     // Rows of 17 bytes are staged twice.
     ("device_data::walks_by_bytes", |device| walks::<u8>(device, Metric::InnerProduct, &WALKS, false)),
+    ("device_data::lists_f32", |device| lists::<f32>(device, Metric::L2, Encoding::Flat, &LISTS)),
+    ("device_data::lists_u8", |device| lists::<u8>(device, Metric::Cosine, Encoding::Flat, &LISTS)),
+    ("device_data::lists_of_codes", |device| lists::<f32>(device, Metric::L2, PQ, &LISTS)),
+    ("device_data::lists_of_rotated_codes", |device| lists::<f16>(device, Metric::Cosine, OPQ, &LISTS)),
+    ("device_data::lists_of_bytes", |device| lists::<i8>(device, Metric::InnerProduct, Encoding::Scalar8, &LISTS)),
     ("device_data::refusals", refusals),
+    ("device_data::refusals_of_lists", refusals_of_lists),
 ];
 
 /// The scenarios that the emulated driver runs in little time.
@@ -35,6 +45,9 @@ pub const SMALL_ONES: &[Scenario] = &[
     ("device_data::captured_into_a_graph", |device| captured_into_a_graph(device, &[&SMALL])),
     ("device_data::walks_by_codes", |device| walks::<f32>(device, Metric::Cosine, &SMALL_WALKS, true)),
     ("device_data::walks_by_bytes", |device| walks::<u8>(device, Metric::InnerProduct, &SMALL_WALKS, false)),
+    ("device_data::lists_f32", |device| lists::<f32>(device, Metric::L2, Encoding::Flat, &SMALL_LISTS)),
+    ("device_data::lists_of_rotated_codes", |device| lists::<f16>(device, Metric::Cosine, OPQ, &SMALL_LISTS)),
+    ("device_data::refusals_of_lists", refusals_of_lists),
 ];
 
 /// Sizes of a case.
@@ -51,7 +64,20 @@ const FILTERED: Shape = Shape { rows: 60_000, queries: 300, dim: 17, k: 12 };
 const SMALL: Shape = Shape { rows: 300, queries: 3, dim: 6, k: 5 };
 const WALKS: Shape = Shape { rows: 20_000, queries: 700, dim: 17, k: 10 };
 const SMALL_WALKS: Shape = Shape { rows: 150, queries: 3, dim: 17, k: 3 };
+const LISTS: Shape = Shape { rows: 20_000, queries: 700, dim: 16, k: 10 };
+const SMALL_LISTS: Shape = Shape { rows: 300, queries: 5, dim: 16, k: 3 };
+const PQ: Encoding = Encoding::Pq { sub_quantizers: 8, bits: 4, rotate: false };
+const OPQ: Encoding = Encoding::Pq { sub_quantizers: 8, bits: 4, rotate: true };
 const ONE: Shape = Shape { rows: 20_000, queries: 1, dim: 64, k: 10 };
+
+macro_rules! refused {
+    ($call:expr, $expected:pat) => {
+        match $call {
+            Err($expected) => {}
+            other => return Err(format!("{}: {other:?}", stringify!($call))),
+        }
+    };
+}
 
 /// Small integers, so that distances occur several times.
 fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
@@ -234,6 +260,144 @@ fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape,
     results.verify(&found).map_err(|failure| format!("few accepted: {failure}"))
 }
 
+/// Two equal inverted files, on the device from device memory, and on the CPU: with ids of the test's own, and with removed vectors.
+fn files<T: Element + DeviceCopy>(
+    device: Device,
+    (metric, encoding): (Metric, Encoding),
+    shape: &Shape,
+    stream: CUstream,
+) -> Result<[IvfIndex<T>; 2], String> {
+    let &Shape { rows, dim, .. } = shape;
+    let base = vectors::<T>(rows, dim, 1);
+    let there = buffer(&base)?;
+    let ids: Vec<u64> = (0..rows as u64 / 2).map(|at| 1_000_000 + 3 * at).collect();
+    let new = |device| {
+        let builder = IvfIndex::<T>::builder(dim, 20).metric(metric).encoding(encoding).iterations(3).device(device);
+        builder.build().map_err(text)
+    };
+    let (mut on_gpu, mut on_cpu) = (new(device)?, new(Device::Cpu)?);
+    let half = rows - ids.len();
+    let (address, row_bytes) = (there.as_device_ptr().as_raw(), dim * size_of::<T>());
+    // SAFETY: the buffer holds the vectors, and each call waits for the stream.
+    unsafe {
+        on_gpu.train_device(stream, &DeviceVectors::of_slice(&there, dim).map_err(text)?).map_err(text)?;
+        on_gpu.add_device(stream, &DeviceVectors::new(address, half)).map_err(text)?;
+        let second = DeviceVectors::new(address + (half * row_bytes) as u64, ids.len());
+        on_gpu.add_device_with_ids(stream, &second, &ids).map_err(text)?;
+    }
+    on_cpu.train(&base).map_err(text)?;
+    on_cpu.add(&base[..half * dim]).map_err(text)?;
+    on_cpu.add_with_ids(&base[half * dim..], &ids).map_err(text)?;
+    for index in [&mut on_gpu, &mut on_cpu] {
+        index.remove(&ids[10..20]).map_err(text)?;
+    }
+    if on_gpu.centroids() != on_cpu.centroids() || on_gpu.ids() != on_cpu.ids() {
+        return Err("the indexes differ".to_owned());
+    }
+    Ok([on_gpu, on_cpu])
+}
+
+/// Searches of inverted files from device memory to device memory, with and without a filter, that were captured and are launched twice, and of
+/// fewer queries than were planned.
+fn lists<T: Element + DeviceCopy>(device: Device, metric: Metric, encoding: Encoding, shape: &Shape) -> Outcome {
+    let _context = enter(device)?;
+    let stream = OwnStream::new()?;
+    let raw = stream.as_inner();
+    let &Shape { queries, dim, k, .. } = shape;
+    let [on_gpu, on_cpu] = files::<T>(device, (metric, encoding), shape, raw)?;
+    let mut host = vectors::<T>(queries, dim, 2);
+    let mut there = buffer(&host)?;
+    let half = on_cpu.filter(|id| id % 2 == 0);
+    for (filter, probes) in [(None, 1), (None, 7), (Some(&half), 3)] {
+        let what = format!("{probes} probes, filtered: {}", filter.is_some());
+        let options = SearchOptions::new().probes(probes).filter(filter.map(Filter::Bits)).widen(false);
+        let mut workspace = on_gpu.device_workspace(queries + 1, k, &options).map_err(text)?;
+        let mut results = Results::new(queries, k)?;
+        let view = results.view()?;
+        // SAFETY: stream and buffers are this test's.
+        let graph = unsafe {
+            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
+            Graph::captured(raw, || on_gpu.search_device(&mut workspace, raw, &queries, &view).map_err(text))?
+        };
+        for round in 0..2 {
+            if round > 0 {
+                host.reverse();
+                there.copy_from(&host).map_err(driver)?;
+                uploaded()?;
+            }
+            // SAFETY: what the graph uses lives and does not change.
+            unsafe { graph.run(raw)? };
+            let expected = on_cpu.search_with(&host, k, &options).map_err(text)?;
+            results.verify(&expected).map_err(|failure| format!("{what}, launch {round}: {failure}"))?;
+        }
+        graph.destroy()?;
+        let mut one = Results::new(1, k)?;
+        let view = one.view()?;
+        // SAFETY: as above, and nothing changes before the wait.
+        unsafe {
+            let query = DeviceVectors::new(there.as_device_ptr().as_raw(), 1);
+            on_gpu.search_device(&mut workspace, raw, &query, &view).map_err(text)?;
+        }
+        stream.synchronize()?;
+        let expected = on_cpu.search_with(&host[..dim], k, &options).map_err(text)?;
+        one.verify(&expected).map_err(|failure| format!("{what}, one query: {failure}"))?;
+    }
+    Ok(())
+}
+
+/// Bad arguments of inverted files are typed errors, and a changed index refuses its workspace. A query that is not finite has no neighbours.
+fn refusals_of_lists(device: Device) -> Outcome {
+    let _context = enter(device)?;
+    let stream = OwnStream::new()?;
+    let raw = stream.as_inner();
+    let (dim, k, options) = (SMALL_LISTS.dim, 2, SearchOptions::new().probes(3));
+    let untrained = IvfIndex::<f32>::builder(dim, 4).device(device).build().map_err(text)?;
+    refused!(untrained.device_workspace(1, k, &options), Error::NotTrained { call: "device_workspace" });
+    let [mut index, mut on_cpu] = files::<f32>(device, (Metric::L2, Encoding::Flat), &SMALL_LISTS, raw)?;
+    refused!(index.device_workspace(2, 0, &options), Error::ZeroK);
+    refused!(index.device_workspace(2, k, &options.probes(0)), Error::ZeroProbes);
+    refused!(on_cpu.device_workspace(2, k, &options), Error::NotInDeviceMemory { .. });
+    let mut host = vectors::<f32>(2, dim, 3);
+    host[dim + 4] = f32::NAN;
+    let there = buffer(&host)?;
+    let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
+    let mut results = Results::new(2, k)?;
+    let view = results.view()?;
+    let mut workspace = index.device_workspace(2, k, &options).map_err(text)?;
+    let flat = FlatIndex::<f32>::new(dim, Metric::L2, device).map_err(text)?;
+    // SAFETY: refused calls use no memory. The others have buffers of the right sizes, which live until the stream is done.
+    unsafe {
+        let three = DeviceVectors::new(queries.address(), 3);
+        refused!(
+            index.search_device(&mut workspace, raw, &three, &view),
+            Error::BeyondPlan { what: "queries", asked: 3, limit: 2 }
+        );
+        refused!(flat.search_device(&mut workspace, raw, &queries, &view), Error::StaleWorkspace);
+        index.search_device(&mut workspace, raw, &queries, &view).map_err(text)?;
+        stream.synchronize()?;
+        let mut expected = on_cpu.search_with(&host[..dim], k, &options).map_err(text)?;
+        expected.ids.extend([NONE; 2]);
+        expected.distances.extend([f32::NAN; 2]);
+        results.verify(&expected)?;
+        refused!(on_cpu.add_device(raw, &queries), Error::NotInDeviceMemory { .. });
+        let len = index.len();
+        refused!(index.add_device(raw, &queries), Error::NotFinite { row: 1, column: 4, .. });
+        if index.len() != len {
+            return Err("a refused addition changed the index".to_owned());
+        }
+        index.remove(&[3]).map_err(text)?;
+        refused!(index.search_device(&mut workspace, raw, &queries, &view), Error::StaleWorkspace);
+        // Without vectors, slots stay empty.
+        index.clear();
+        let mut workspace = index.device_workspace(2, k, &options).map_err(text)?;
+        index.search_device(&mut workspace, raw, &queries, &view).map_err(text)?;
+        stream.synchronize()?;
+        expected.ids.fill(NONE);
+        expected.distances[..2].fill(f32::INFINITY);
+        results.verify(&expected)
+    }
+}
+
 /// While a stream is captured, the driver refuses whatever allocates or waits in the capturing thread. The graph then searches for whatever
 /// the buffer of queries holds.
 fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
@@ -266,15 +430,6 @@ fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
         graph.destroy()?;
     }
     Ok(())
-}
-
-macro_rules! refused {
-    ($call:expr, $expected:pat) => {
-        match $call {
-            Err($expected) => {}
-            other => return Err(format!("{}: {other:?}", stringify!($call))),
-        }
-    };
 }
 
 /// Bad arguments are typed errors, and leave the index as it was. A query that is not finite has no neighbours.

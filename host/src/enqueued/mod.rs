@@ -3,15 +3,20 @@
 //! | file | content |
 //! |---|---|
 //! | `staging` | padded copies of the caller's vectors, checked on the device |
+//! | `workspace` | a planned search in the caller's hands, and the checks of its arguments |
 
 pub(crate) mod staging;
+#[cfg(feature = "cuda")]
+pub(crate) mod workspace;
+
+use std::ops::Range;
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::name_results::NameResults;
 
 use crate::device::runtime::{Runtime, Stream};
 use crate::product::gpu::VectorShape;
-use crate::{Error, Result};
+use crate::{Error, Result, host_memory};
 
 /// The tiles of a planned search.
 pub(crate) struct Tiles<'a> {
@@ -79,4 +84,22 @@ pub(crate) trait Enqueue: Send + Sync {
 pub(crate) fn narrow_k(k: usize) -> Result<u32> {
     let (kernel, limit) = (NameResults::KERNEL.name(), u64::from(u32::MAX));
     u32::try_from(k).map_err(|_| Error::LaunchLimit { kernel, what: "k", asked: k as u64, limit })
+}
+
+/// Bytes of the caller's at `from`, in the order of `stream`, for which it waits. In words, because bytes would not be aligned for every element.
+///
+/// # Safety
+/// `from` has these bytes when the stream arrives there.
+pub(crate) unsafe fn download(
+    runtime: &Runtime,
+    stream: &Stream,
+    from: Ptr<u8>,
+    bytes: Range<usize>,
+) -> Result<Vec<u32>> {
+    let mut words = host_memory::zeroed::<u32>(bytes.len().div_ceil(size_of::<u32>()))?;
+    let _current = runtime.enter()?;
+    let to = &mut bytemuck::cast_slice_mut(&mut words)[..bytes.len()];
+    // SAFETY: as the caller promises.
+    unsafe { runtime.copy_to_host(stream, to, from.skip(bytes.start))? };
+    Ok(words)
 }

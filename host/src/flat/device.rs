@@ -37,53 +37,18 @@
 //! # }
 //! ```
 
-use std::fmt;
-
-use cuda_std::{Ptr, PtrMut};
+use cuda_std::Ptr;
 
 use super::gpu::FlatDevice;
 use super::{FlatIndex, Version};
-use crate::device::cuda::{CudaDevice, Stream as CudaStream};
 use crate::device::runtime::Stream;
 use crate::enqueued::Enqueue;
+pub use crate::enqueued::workspace::DeviceWorkspace;
+use crate::enqueued::workspace::{OnGpu, PlannedVersion, check_planned};
 pub use crate::select::device::CUstream;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::views::{DeviceNeighbors, DeviceVectors};
 use crate::{Element, Error, Result, SearchOptions, host_memory};
-
-/// A planned search of an index, with all device memory that it needs beside queries and results. It belongs to one version of the index.
-///
-/// One search at a time may use it: another may follow on the same stream, or after a wait.
-pub struct DeviceWorkspace {
-    search: Box<dyn Enqueue>,
-    version: Version,
-    queries: usize,
-    k: usize,
-}
-
-impl fmt::Debug for DeviceWorkspace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (queries, k, bytes) = (self.queries, self.k, self.device_bytes());
-        f.debug_struct("DeviceWorkspace").field("queries", &queries).field("k", &k).field("bytes", &bytes).finish()
-    }
-}
-
-impl DeviceWorkspace {
-    /// Largest number of queries of a search.
-    pub fn queries(&self) -> usize {
-        self.queries
-    }
-
-    /// Number of neighbours of a query.
-    pub fn k(&self) -> usize {
-        self.k
-    }
-
-    /// Bytes of device memory of the workspace.
-    pub fn device_bytes(&self) -> u64 {
-        self.search.bytes()
-    }
-}
 
 impl<T: Element> FlatIndex<T> {
     /// Plans searches of up to `queries` queries for `k` neighbours by [`search_device`](Self::search_device), and allocates their memory.
@@ -104,18 +69,13 @@ impl<T: Element> FlatIndex<T> {
     /// Checks the place of the index and the size of results. Returns the device.
     pub(crate) fn check_device_search(&self, queries: usize, k: usize) -> Result<&FlatDevice> {
         let (device, _) = self.on_gpu()?;
-        if k == 0 {
-            return Err(Error::ZeroK);
-        }
-        if queries.checked_mul(k).is_none_or(|slots| slots > isize::MAX as usize / size_of::<u64>()) {
-            return Err(Error::ResultTooLarge { queries, k });
-        }
+        check_planned(queries, k)?;
         Ok(device)
     }
 
     /// The workspace of a search that was planned for the vectors of now.
     pub(crate) fn workspace_of(&self, search: Box<dyn Enqueue>, queries: usize, k: usize) -> DeviceWorkspace {
-        DeviceWorkspace { search, version: self.version, queries, k }
+        DeviceWorkspace::new(search, PlannedVersion::Flat(self.version.0), queries, k)
     }
 
     /// Enqueues a search and returns at once: finds the nearest vectors of each of `queries`, in device memory, and writes them to `results`, k
@@ -143,27 +103,9 @@ impl<T: Element> FlatIndex<T> {
         queries: &DeviceVectors<T>,
         results: &DeviceNeighbors,
     ) -> Result<()> {
-        if workspace.version != self.version {
-            return Err(Error::StaleWorkspace);
-        }
-        let (count, k) = (queries.len(), workspace.k);
-        if count > workspace.queries {
-            let narrowed = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-            let (asked, limit) = (narrowed(count), narrowed(workspace.queries));
-            return Err(Error::BeyondPlan { what: "queries", asked, limit });
-        }
-        let (_, gpu) = self.on_gpu()?;
-        check_vectors(gpu, "queries", queries)?;
-        results.check(count * k, gpu.index())?;
-        let (ids, distances) = results.addresses();
-        if count > 0 {
-            gpu.check_memory("ids", ids)?;
-            gpu.check_memory("distances", distances)?;
-        }
-        let stream = callers_stream(gpu, stream);
-        let (ids, distances) = (PtrMut::new(place(ids), count * k), PtrMut::new(place(distances), count * k));
+        let (_, on) = self.on_gpu()?;
         // SAFETY: as the caller promises.
-        unsafe { workspace.search.enqueue(&stream, self.rows_at(queries), count, ids, distances) }
+        unsafe { workspace.search(PlannedVersion::Flat(self.version.0), on, stream, queries, results) }
     }
 
     /// Adds vectors in device memory as [`add`](Self::add) adds those of the host: copies them on the device, in the order of `stream`, and
@@ -196,25 +138,22 @@ impl<T: Element> FlatIndex<T> {
     /// # Safety
     /// As [`add_device`](Self::add_device).
     pub unsafe fn add_device_with_ids(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: &[u64]) -> Result<()> {
-        let (_, gpu) = self.on_gpu()?;
-        check_vectors(gpu, "vectors", rows)?;
-        let stream = callers_stream(gpu, stream);
+        let (_, on) = self.on_gpu()?;
+        on.check("vectors", rows)?;
         check_rows(rows.len() as u64, MAX_ROWS)?;
         self.check_id_list(rows.len(), ids)?;
         self.check_unknown(ids)?;
         if ids.is_empty() {
             return Ok(());
         }
-        let from = self.rows_at(rows);
+        let (from, own_stream) = (on.rows_at(rows), on.stream(stream));
         // SAFETY: as the caller promises.
         unsafe {
-            if self.append_from_device(&stream, from, ids)? {
+            if self.append_from_device(&own_stream, from, ids)? {
                 return Ok(());
             }
-            let (device, _) = self.on_gpu()?;
-            let words = device.downloaded(&stream, from, 0..rows.len())?;
-            let components: &[T] = &bytemuck::cast_slice(&words)[..rows.len() * self.dim()];
-            self.add_with_ids(components, ids)
+            let downloaded = self.on_gpu()?.1.downloaded("vectors", stream, rows)?;
+            self.add_with_ids(downloaded.rows(), ids)
         }
     }
 
@@ -237,34 +176,13 @@ impl<T: Element> FlatIndex<T> {
         Ok(added)
     }
 
-    /// The first component of vectors in device memory, as bytes of as many vectors.
-    fn rows_at(&self, rows: &DeviceVectors<T>) -> Ptr<u8> {
-        Ptr::new(place(rows.address()), rows.len().saturating_mul(self.dim() * size_of::<T>()))
-    }
-
     /// The back end and its GPU.
     ///
     /// # Errors
     /// [`Error::NotInDeviceMemory`] unless the index is on one GPU.
-    fn on_gpu(&self) -> Result<(&FlatDevice, &CudaDevice)> {
+    pub(crate) fn on_gpu(&self) -> Result<(&FlatDevice, OnGpu<'_>)> {
         let device = self.backend.as_device();
-        let on_gpu = device.and_then(|device| Some((device, device.runtime().as_gpu()?)));
+        let on_gpu = device.and_then(|device| Some((device, OnGpu::new(device.runtime(), self.dim())?)));
         on_gpu.ok_or_else(|| Error::NotInDeviceMemory { index: self.device() })
     }
-}
-
-/// Checks vectors of the caller's for a call on a device, without reading them.
-fn check_vectors<T: Element>(device: &CudaDevice, what: &'static str, vectors: &DeviceVectors<T>) -> Result<()> {
-    vectors.check(what, device.index())?;
-    if vectors.is_empty() { Ok(()) } else { device.check_memory(what, vectors.address()) }
-}
-
-/// A stream of the caller's on the device.
-fn callers_stream(device: &CudaDevice, stream: CUstream) -> Stream {
-    Stream::Cuda(CudaStream::of_caller(device, stream.cast()))
-}
-
-/// A device address as a pointer, which the host never reads.
-fn place<V>(address: u64) -> *mut V {
-    std::ptr::without_provenance_mut(address as usize)
 }

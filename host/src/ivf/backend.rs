@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::encoding::Codec;
+#[cfg(feature = "cuda")]
+use super::gpu::IvfDevice;
 use super::lists::{Changes, Directory, Lists};
 use super::{Bitset, Scan};
 use crate::neighbors::RangeNeighbors;
@@ -187,6 +189,13 @@ pub(crate) trait IvfBackend: Send + Sync {
     /// Fills `ids` and `distances` (queries × k, both) with the numbers of the k best rows by (canonical distance, lower number), and the
     /// remaining slots with [`NONE`](crate::NONE) and the worst distance.
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
+
+    /// This back end, if it is one device.
+    #[cfg(feature = "cuda")]
+    fn as_device(&self) -> Option<&IvfDevice> {
+        None
+    }
+
     /// A back end for a snapshot of the index. It has the images of this one, and shares their memory until one of the two updates them.
     fn snapshot(&self) -> Box<dyn IvfBackend>;
 

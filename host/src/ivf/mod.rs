@@ -30,6 +30,8 @@
 mod backend;
 mod coder;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod device;
 mod encoding;
 mod file;
 mod filtered;

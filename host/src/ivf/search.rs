@@ -187,7 +187,7 @@ impl<T: Element> IvfIndex<T> {
         located(self.backend.range_search(&self.view(trained), &request, radius), request.queries)
     }
 
-    fn check_options<'a>(&self, queries: &'a [T], options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {
+    pub(super) fn check_options<'a>(&self, queries: &'a [T], options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {
         check_whole(queries, self.dim())?;
         let probes = options.probes.unwrap_or(self.probes).min(self.lists());
         if probes == 0 {
@@ -201,7 +201,7 @@ impl<T: Element> IvfIndex<T> {
 }
 
 /// The arguments of a search that were checked.
-struct Checked<'a, T> {
+pub(super) struct Checked<'a, T> {
     /// The request, without the filter.
     request: SearchRequest<'a>,
     /// The components of the queries.
@@ -212,7 +212,7 @@ struct Checked<'a, T> {
 
 impl<T> Checked<'_, T> {
     /// The request, with the filter.
-    fn request(&self) -> SearchRequest<'_> {
+    pub(super) fn request(&self) -> SearchRequest<'_> {
         SearchRequest { filter: self.filter.as_deref(), ..self.request }
     }
 }

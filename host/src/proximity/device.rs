@@ -1,4 +1,4 @@
-//! Walks whose queries and results stay in the memory of a GPU, on the caller's stream.
+//! Walks whose queries and results stay in the memory of a GPU, on the caller's stream, and vectors that come from there.
 
 use super::GraphIndex;
 use crate::flat::device::{CUstream, DeviceWorkspace};
@@ -45,5 +45,36 @@ impl<T: Element> GraphIndex<T> {
     ) -> Result<()> {
         // SAFETY: the same contract. A workspace of the index is one of its vectors.
         unsafe { self.flat.search_device(workspace, stream, queries, results) }
+    }
+
+    /// Adds vectors in device memory as [`add`](Self::add) adds those of the host. They pass through host memory, in the order of `stream`, for
+    /// which the call waits. `stream` may be null (the default stream).
+    ///
+    /// # Errors
+    /// [`Error::NotInDeviceMemory`](crate::Error::NotInDeviceMemory) for an index on the CPU, the emulator or several devices;
+    /// [`Error::BadAddress`](crate::Error::BadAddress), [`Error::UnknownAddress`](crate::Error::UnknownAddress),
+    /// [`Error::OtherDevice`](crate::Error::OtherDevice); and as [`add`](Self::add).
+    ///
+    /// # Safety
+    /// As [`FlatIndex::add_device`](crate::FlatIndex::add_device).
+    pub unsafe fn add_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>) -> Result<()> {
+        let (_, on) = self.flat.on_gpu()?;
+        // SAFETY: as the caller promises.
+        let downloaded = unsafe { on.downloaded("vectors", stream, rows)? };
+        self.add(downloaded.rows())
+    }
+
+    /// As [`add_device`](Self::add_device), with one id for each vector, in host memory.
+    ///
+    /// # Errors
+    /// As [`add_device`](Self::add_device) and [`add_with_ids`](Self::add_with_ids).
+    ///
+    /// # Safety
+    /// As [`add_device`](Self::add_device).
+    pub unsafe fn add_device_with_ids(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: &[u64]) -> Result<()> {
+        let (_, on) = self.flat.on_gpu()?;
+        // SAFETY: as the caller promises.
+        let downloaded = unsafe { on.downloaded("vectors", stream, rows)? };
+        self.add_with_ids(downloaded.rows(), ids)
     }
 }

@@ -6,6 +6,7 @@ use super::{BaseRows, CENTRE_SAMPLE, FlatDevice};
 use crate::device::queue::OnStream;
 use crate::device::runtime::Stream;
 use crate::device::scratch::Layout;
+use crate::enqueued::download;
 use crate::enqueued::staging::{StagedRows, stage_rows};
 use crate::vectors::VectorSlice;
 use crate::{Error, Input, Result, host_memory};
@@ -44,9 +45,10 @@ impl FlatDevice {
         })?;
         if refused[0] != u32::MAX {
             let row = refused[0] as usize;
+            let row_bytes = shape.dim * shape.element.size();
             // SAFETY: the row is one of the caller's.
-            let bytes = unsafe { self.downloaded(stream, from, row..row + 1)? };
-            let vector = VectorSlice::of_bytes(shape.element, shape.dim, bytemuck::cast_slice(&bytes));
+            let bytes = unsafe { download(runtime, stream, from, row * row_bytes..(row + 1) * row_bytes)? };
+            let vector = VectorSlice::of_bytes(shape.element, shape.dim, &bytemuck::cast_slice(&bytes)[..row_bytes]);
             vector.check_finite(Input::Base).map_err(|error| error.after_rows(row))?;
             // The caller has changed the row meanwhile.
             return Err(Error::NotFinite { input: Input::Base, row, column: 0, value: f32::NAN });
@@ -59,21 +61,6 @@ impl FlatDevice {
             return Err(error);
         }
         Ok(true)
-    }
-
-    /// The rows of the caller's at `from` with these numbers, in words, because bytes would not be aligned for every element.
-    ///
-    /// # Safety
-    /// As [`add_from_device`](Self::add_from_device).
-    pub unsafe fn downloaded(&self, stream: &Stream, from: Ptr<u8>, rows: std::ops::Range<usize>) -> Result<Vec<u32>> {
-        let row_bytes = self.shape.dim * self.shape.element.size();
-        let bytes = rows.len() * row_bytes;
-        let mut words = host_memory::zeroed::<u32>(bytes.div_ceil(size_of::<u32>()))?;
-        let _current = self.runtime.enter()?;
-        let to = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
-        // SAFETY: as the caller promises.
-        unsafe { self.runtime.copy_to_host(stream, to, from.skip(rows.start * row_bytes))? };
-        Ok(words)
     }
 
     /// Adds rows of the device to the estimate of the centre: at most [`CENTRE_SAMPLE`], at equal distances.

@@ -22,7 +22,7 @@
 
 mod changes;
 #[cfg(any(feature = "cuda", test))]
-pub(super) mod enqueued;
+mod enqueued;
 pub(super) mod image;
 mod plan;
 mod search;
@@ -102,6 +102,12 @@ impl IvfDevice {
         let budget = runtime.budget(budget)?;
         let resident = Exclusive::new(None);
         Ok(IvfDevice { runtime, device, budget, resident, lanes: Arc::default() })
+    }
+
+    /// The device.
+    #[cfg(feature = "cuda")]
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// Another back end of the device, with the same image until one of the two brings it up to date, and with the same lanes.
@@ -594,6 +600,11 @@ impl IvfBackend for IvfDevice {
         let mut flat = FlatDevice::new(self.runtime.clone(), shape, Some(budget))?;
         flat.add(rows)?;
         flat.search(queries, k, None, ids, distances)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn as_device(&self) -> Option<&IvfDevice> {
+        Some(self)
     }
 
     fn snapshot(&self) -> Box<dyn IvfBackend> {

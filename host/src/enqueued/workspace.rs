@@ -1,0 +1,181 @@
+//! The workspace of searches in device memory, and the checks of the caller's vectors, results and streams.
+
+use std::fmt;
+
+use cuda_std::{Ptr, PtrMut};
+
+use super::{Enqueue, download};
+use crate::device::cuda::{CudaDevice, Stream as CudaStream};
+use crate::device::runtime::{Runtime, Stream};
+use crate::select::device::CUstream;
+use crate::views::{DeviceNeighbors, DeviceVectors};
+use crate::{Element, Error, Result};
+
+/// A planned search of an index, with all device memory that it needs beside queries and results. It belongs to one version of the index.
+///
+/// One search at a time may use it: another may follow on the same stream, or after a wait.
+pub struct DeviceWorkspace {
+    search: Box<dyn Enqueue>,
+    version: PlannedVersion,
+    queries: usize,
+    k: usize,
+}
+
+/// The version of an index for which a search is planned. Indexes of a kind and their versions have different numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlannedVersion {
+    /// A flat index, or the vectors of a graph.
+    Flat(u64),
+    /// An inverted file.
+    Ivf(u64),
+}
+
+impl fmt::Debug for DeviceWorkspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (queries, k, bytes) = (self.queries, self.k, self.device_bytes());
+        f.debug_struct("DeviceWorkspace").field("queries", &queries).field("k", &k).field("bytes", &bytes).finish()
+    }
+}
+
+impl DeviceWorkspace {
+    /// Largest number of queries of a search.
+    pub fn queries(&self) -> usize {
+        self.queries
+    }
+
+    /// Number of neighbours of a query.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Bytes of device memory of the workspace.
+    pub fn device_bytes(&self) -> u64 {
+        self.search.bytes()
+    }
+
+    /// The workspace of a search that was planned for a version of an index.
+    pub(crate) fn new(search: Box<dyn Enqueue>, version: PlannedVersion, queries: usize, k: usize) -> DeviceWorkspace {
+        DeviceWorkspace { search, version, queries, k }
+    }
+
+    /// Checks the arguments and enqueues the search of an index that now has `version`.
+    ///
+    /// # Errors
+    /// Those of [`FlatIndex::search_device`](crate::FlatIndex::search_device).
+    ///
+    /// # Safety
+    /// As [`FlatIndex::search_device`](crate::FlatIndex::search_device).
+    pub(crate) unsafe fn search<T: Element>(
+        &self,
+        version: PlannedVersion,
+        on: OnGpu<'_>,
+        stream: CUstream,
+        queries: &DeviceVectors<T>,
+        results: &DeviceNeighbors,
+    ) -> Result<()> {
+        // An index that moves to another device keeps its version.
+        let planned_on = self.search.tiles().runtime.as_gpu().map(|gpu| gpu.index());
+        if self.version != version || planned_on != Some(on.gpu.index()) {
+            return Err(Error::StaleWorkspace);
+        }
+        let (count, k) = (queries.len(), self.k);
+        if count > self.queries {
+            let narrowed = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            let (asked, limit) = (narrowed(count), narrowed(self.queries));
+            return Err(Error::BeyondPlan { what: "queries", asked, limit });
+        }
+        on.check("queries", queries)?;
+        results.check(count * k, on.gpu.index())?;
+        let (ids, distances) = results.addresses();
+        if count > 0 {
+            on.gpu.check_memory("ids", ids)?;
+            on.gpu.check_memory("distances", distances)?;
+        }
+        let (ids, distances) = (PtrMut::new(place(ids), count * k), PtrMut::new(place(distances), count * k));
+        // SAFETY: as the caller promises.
+        unsafe { self.search.enqueue(&on.stream(stream), on.rows_at(queries), count, ids, distances) }
+    }
+}
+
+/// Checks the size of the results of a planned search.
+///
+/// # Errors
+/// [`Error::ZeroK`]; [`Error::ResultTooLarge`] if memory has no room for the results.
+pub(crate) fn check_planned(queries: usize, k: usize) -> Result<()> {
+    if k == 0 {
+        return Err(Error::ZeroK);
+    }
+    if queries.checked_mul(k).is_none_or(|slots| slots > isize::MAX as usize / size_of::<u64>()) {
+        return Err(Error::ResultTooLarge { queries, k });
+    }
+    Ok(())
+}
+
+/// The GPU of an index of vectors of `dim` components, to which the caller's vectors, results and streams must belong.
+#[derive(Clone, Copy)]
+pub(crate) struct OnGpu<'a> {
+    runtime: &'a Runtime,
+    gpu: &'a CudaDevice,
+    dim: usize,
+}
+
+impl<'a> OnGpu<'a> {
+    /// The device of a runtime; `None` if that is the emulator.
+    pub fn new(runtime: &'a Runtime, dim: usize) -> Option<OnGpu<'a>> {
+        Some(OnGpu { runtime, gpu: runtime.as_gpu()?, dim })
+    }
+
+    /// Checks vectors of the caller's, without reading them.
+    pub fn check<T: Element>(self, what: &'static str, vectors: &DeviceVectors<T>) -> Result<()> {
+        vectors.check(what, self.gpu.index())?;
+        if vectors.is_empty() { Ok(()) } else { self.gpu.check_memory(what, vectors.address()) }
+    }
+
+    /// A stream of the caller's on the device.
+    pub fn stream(self, stream: CUstream) -> Stream {
+        Stream::Cuda(CudaStream::of_caller(self.gpu, stream.cast()))
+    }
+
+    /// The first component of vectors in device memory, as bytes of as many vectors.
+    pub fn rows_at<T: Element>(self, rows: &DeviceVectors<T>) -> Ptr<u8> {
+        Ptr::new(place(rows.address()), rows.len().saturating_mul(self.dim * size_of::<T>()))
+    }
+
+    /// Checks vectors of the caller's and copies them to the host, in the order of `stream`, for which it waits. Calls `take` with them.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`], [`Error::UnknownAddress`], [`Error::OtherDevice`], [`Error::OutOfHostMemory`], errors of the device's driver.
+    ///
+    /// # Safety
+    /// As [`FlatIndex::add_device`](crate::FlatIndex::add_device).
+    pub unsafe fn downloaded<T: Element>(
+        self,
+        what: &'static str,
+        stream: CUstream,
+        vectors: &DeviceVectors<T>,
+    ) -> Result<Downloaded> {
+        self.check(what, vectors)?;
+        let from = self.rows_at(vectors);
+        // SAFETY: as the caller promises.
+        let words = unsafe { download(self.runtime, &self.stream(stream), from, 0..from.len())? };
+        Ok(Downloaded { words, components: vectors.len() * self.dim })
+    }
+}
+
+/// Vectors of the device in host memory, in words, because bytes would not be aligned for every element.
+pub(crate) struct Downloaded {
+    words: Vec<u32>,
+    components: usize,
+}
+
+impl Downloaded {
+    /// The components of the vectors.
+    pub fn rows<T: Element>(&self) -> &[T] {
+        &bytemuck::cast_slice(&self.words)[..self.components]
+    }
+}
+
+/// A device address as a pointer, which the host never reads.
+fn place<V>(address: u64) -> *mut V {
+    std::ptr::without_provenance_mut(address as usize)
+}
