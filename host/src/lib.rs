@@ -53,7 +53,6 @@ mod bitset;
 pub mod device;
 pub mod distributed;
 pub mod element;
-#[cfg(any(feature = "cuda", test))]
 mod enqueued;
 pub mod error;
 mod events;

@@ -95,7 +95,6 @@ impl<V: Copy + Send + Sync> Blocks<V> {
     }
 
     /// All values, in order.
-    #[cfg(any(feature = "cuda", test))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = V> {
         self.blocks.iter().flat_map(|block| block.iter().copied())
     }

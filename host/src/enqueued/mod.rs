@@ -2,21 +2,22 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `download` | the caller's vectors in host memory |
 //! | `staging` | padded copies of the caller's vectors, checked on the device |
 //! | `workspace` | a planned search in the caller's hands, and the checks of its arguments |
 
+#[cfg(any(feature = "cuda", test))]
+pub(crate) mod download;
 pub(crate) mod staging;
 #[cfg(feature = "cuda")]
 pub(crate) mod workspace;
-
-use std::ops::Range;
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::name_results::NameResults;
 
 use crate::device::runtime::{Runtime, Stream};
 use crate::product::gpu::VectorShape;
-use crate::{Error, Result, host_memory};
+use crate::{Error, Result};
 
 /// The tiles of a planned search.
 pub(crate) struct Tiles<'a> {
@@ -32,6 +33,7 @@ pub(crate) struct Tiles<'a> {
 /// A planned search, with its device memory.
 pub(crate) trait Enqueue: Send + Sync {
     /// Bytes of device memory that the search has for itself.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "workspaces and tests ask for it"))]
     fn bytes(&self) -> u64;
 
     /// How queries are divided into tiles.
@@ -84,22 +86,4 @@ pub(crate) trait Enqueue: Send + Sync {
 pub(crate) fn narrow_k(k: usize) -> Result<u32> {
     let (kernel, limit) = (NameResults::KERNEL.name(), u64::from(u32::MAX));
     u32::try_from(k).map_err(|_| Error::LaunchLimit { kernel, what: "k", asked: k as u64, limit })
-}
-
-/// Bytes of the caller's at `from`, in the order of `stream`, for which it waits. In words, because bytes would not be aligned for every element.
-///
-/// # Safety
-/// `from` has these bytes when the stream arrives there.
-pub(crate) unsafe fn download(
-    runtime: &Runtime,
-    stream: &Stream,
-    from: Ptr<u8>,
-    bytes: Range<usize>,
-) -> Result<Vec<u32>> {
-    let mut words = host_memory::zeroed::<u32>(bytes.len().div_ceil(size_of::<u32>()))?;
-    let _current = runtime.enter()?;
-    let to = &mut bytemuck::cast_slice_mut(&mut words)[..bytes.len()];
-    // SAFETY: as the caller promises.
-    unsafe { runtime.copy_to_host(stream, to, from.skip(bytes.start))? };
-    Ok(words)
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use cuda_std::{Ptr, PtrMut};
 
-use super::{Enqueue, download};
+use super::Enqueue;
+use super::download::download;
 use crate::device::cuda::{CudaDevice, Stream as CudaStream};
 use crate::device::runtime::{Runtime, Stream};
 use crate::select::device::CUstream;

@@ -24,6 +24,7 @@ use self::grid::FlatGrid;
 use crate::device::lanes::Lanes;
 use crate::device::open::open;
 use crate::device::runtime::Runtime;
+use crate::enqueued::Enqueue;
 use crate::ids::row_ids::RowIds;
 use crate::neighbors::cut_off;
 use crate::product::gpu::VectorShape;
@@ -497,6 +498,18 @@ impl<T: Element> FlatIndex<T> {
     /// All rows, also those that removed vectors left, if they are in the memory of one device.
     pub(crate) fn resident_rows(&self) -> Option<ResidentRows<'_>> {
         self.backend.as_device()?.resident_rows()
+    }
+
+    /// Plans searches of up to `queries` queries for `k` of all rows, also those that removed vectors left, from device memory to device memory;
+    /// ids are the numbers of rows. `None` unless the rows are in the memory of one device.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`], errors of the device's driver.
+    pub(crate) fn planned(&self, queries: usize, k: usize) -> Result<Option<Box<dyn Enqueue>>> {
+        let Some(device) = self.backend.as_device().filter(|device| device.resident_rows().is_some()) else {
+            return Ok(None);
+        };
+        Ok(Some(Box::new(device.plan_search(queries, k, None, None)?)))
     }
 
     /// Copies rows from row `first` on, which exist, to `to`.

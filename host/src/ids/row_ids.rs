@@ -71,7 +71,6 @@ impl RowIds {
     }
 
     /// The id of each row; `None` if the ids are the row numbers.
-    #[cfg(any(feature = "cuda", test))]
     pub(crate) fn names(&self) -> Result<Option<Vec<u64>>> {
         if self.ids.is_empty() {
             return Ok(None);

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::encoding::Codec;
-#[cfg(feature = "cuda")]
 use super::gpu::IvfDevice;
 use super::lists::{Changes, Directory, Lists};
 use super::{Bitset, Scan};
@@ -191,7 +190,6 @@ pub(crate) trait IvfBackend: Send + Sync {
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
 
     /// This back end, if it is one device.
-    #[cfg(feature = "cuda")]
     fn as_device(&self) -> Option<&IvfDevice> {
         None
     }

@@ -20,16 +20,17 @@
 //! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph depends on the rows,
 //! their order and the settings alone.
 
+use super::candidates::{BATCH as SEARCHED, Candidates};
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
-use super::gpu::DeviceBuild;
+use super::gpu::{DeviceBuild, Source};
 use super::links::{Links, NO_NODE, starts_of};
 use super::prune::{Others, Pruner};
 use super::walk::{Walker, node_of};
 use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::meanwhile;
-use crate::{Bitset, Error, Metric, Result, Stage, Watch, host_memory};
+use crate::{Bitset, Element, Error, Metric, Result, Stage, Watch, host_memory};
 
 /// Largest number of rows that are inserted at a time. Each is compared with all others.
 const BATCH: usize = 1024;
@@ -44,27 +45,76 @@ pub(super) struct Settings {
     pub(super) seed: u64,
 }
 
-/// The graph of rows with these candidates, with edges that `device` chooses if it can. O(rows · degree² · dim) at most.
-pub(super) fn build(
+/// The candidates of each node.
+pub(super) enum Given<'a, T: Element> {
+    /// Those of the caller.
+    Graph(&'a Graph),
+    /// Those that searches find.
+    Searched(&'a Candidates<T>, &'a [T]),
+}
+
+impl<T: Element> Given<'_, T> {
+    fn most(&self) -> usize {
+        match self {
+            Given::Graph(graph) => graph.k(),
+            Given::Searched(candidates, _) => candidates.most(),
+        }
+    }
+}
+
+/// The graph of all rows, with edges to some of the candidates of each, which `device` chooses if it can. O(rows · degree² · dim) at most, and
+/// the time of the searches.
+pub(super) fn build<T: Element>(
     distance: &WalkDistance<'_>,
-    candidates: &Graph,
+    candidates: &Given<'_, T>,
     degree: usize,
     device: Option<DeviceBuild<'_>>,
     watch: &Watch<'_>,
 ) -> Result<Links> {
-    let device = device.filter(|device| !candidates.is_empty() && device.fits(candidates));
-    let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[candidates.len(), degree])?)?;
-    let starts = starts_of(candidates.len());
+    let nodes = distance.rows().len();
+    let device = device.filter(|device| nodes > 0 && device.fits(nodes, candidates.most()));
+    let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[nodes, degree])?)?;
+    let starts = starts_of(nodes);
     let (entrance, parents) = meanwhile(
         || Entrance::new(&starts, distance),
-        || match device.map(|device| device.edges(candidates, &starts, &mut edges)) {
-            Some(Err(Error::OutOfDeviceMemory { .. })) | None => {
-                choose_edges(distance, candidates, degree, &mut edges, watch).map(|()| None)
-            }
-            Some(parents) => parents.map(Some),
-        },
+        || all_edges(distance, candidates, degree, device, (&starts, &mut edges), watch),
     );
     Links::connected(edges, degree, parents?, (starts, entrance), distance)
+}
+
+/// Fills `edges`, `degree` places for each node. Returns the parents of the nodes that can be reached from `starts`, if a device has found them.
+fn all_edges<T: Element>(
+    distance: &WalkDistance<'_>,
+    candidates: &Given<'_, T>,
+    degree: usize,
+    device: Option<DeviceBuild<'_>>,
+    (starts, edges): (&[u32], &mut [u32]),
+    watch: &Watch<'_>,
+) -> Result<Option<Vec<u32>>> {
+    let found;
+    let graph = match candidates {
+        Given::Graph(graph) => graph,
+        Given::Searched(candidates, rows) => {
+            if let Some(device) = device.as_ref().filter(|device| device.is_dense()) {
+                let planned = candidates.planned(SEARCHED.min(distance.rows().len()));
+                let on_device = |levels: Option<Vec<_>>| {
+                    levels.map(|levels| device.edges(Source::Searched(&levels), starts, edges, watch)).transpose()
+                };
+                match planned.and_then(on_device) {
+                    Err(Error::OutOfDeviceMemory { .. }) | Ok(None) => {}
+                    parents => return parents,
+                }
+            }
+            found = candidates.graph(rows, distance.rows().dim(), watch)?;
+            &found
+        }
+    };
+    match device.map(|device| device.edges(Source::Found(graph), starts, edges, watch)) {
+        Some(Err(Error::OutOfDeviceMemory { .. })) | None => {
+            choose_edges(distance, graph, degree, edges, watch).map(|()| None)
+        }
+        Some(parents) => parents.map(Some),
+    }
 }
 
 /// Fills `edges`, `degree` places for each node.

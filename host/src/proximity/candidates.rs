@@ -2,31 +2,39 @@
 //!
 //! ```text
 //! candidates of a row = its `degree` nearest rows                            exact, or through an inverted file from IVF_ROWS rows on
-//!                     + the `degree` nearest of every SHARE-th row
+//!                     + the `degree` nearest of every 16th row               exact
+//!                     + the `degree` / 2 nearest of every 128th row          exact
 //! ```
-//! The nearest rows alone lie in the row's own cluster, and then walks that begin in another cluster never leave it. The second list reaches
-//! SHARE times as far, at the cost of a search in few rows.
+//! The nearest rows alone lie in the row's own cluster, and then walks that begin in another cluster never leave it. The other lists reach 16 and 64
+//! times as far, at the cost of a search in few rows.
 //!
-//! Recall of walks on 200,000 clustered f32 vectors of 128 components (clusters of 500), 32 edges each unless said, k = 10, on a CPU (2026-11-25, before
-//! the lists of start nodes had a greatest length, but the last but one row after). The distances after the start nodes are up to 15 % more in the last
-//! rows than in the first:
+//! On a GPU that has the rows, the searches go from device memory to device memory, and the candidates stay there until the edges are chosen
+//! (`gpu/build.rs`).
 //!
-//! | candidates | beam 32 | 64 | 128 |
-//! |---|---|---|---|
-//! | 64 nearest | .957 | .975 | .994 |
-//! | 64 nearest, 40 edges | .959 | .977 | .992 |
-//! | 96 nearest | .987 | .994 | .999 |
-//! | 128 nearest | .991 | .998 | 1.000 |
-//! | 32 nearest, and 16 of every 16th row | .991 | .999 | 1.000 |
-//! | 32 nearest, and 32 of every 16th row | .992 | .997 | 1.000 |
+//! Recall of walks, 32 edges each, k = 10, on a CPU (2026-11-25): 200,000 clustered f32 vectors of 128 components, in clusters of 500 and of 2,000, and
+//! the descriptors of the SIFT photographs. Above the line with one pruning, below it with the pruning of both directions (`build.rs`).
 //!
-//! Of a million vectors, on an H100, every 32nd row instead of every 16th lost .011 of the recall at a beam of 32, every 64th .025, and every 8th changed
-//! nothing.
+//! | candidates | clusters of 500, beam 32 | 64 | 128 | clusters of 2,000, 32 | SIFT, 24 | 48 |
+//! |---|---|---|---|---|---|---|
+//! | 64 nearest | .957 | .975 | .994 | | | |
+//! | 128 nearest | .991 | .998 | 1.000 | | | |
+//! | 32 nearest, and 16 of every 16th row | .991 | .999 | 1.000 | | | |
+//! | 32 nearest, and 32 of every 16th row | .992 | .997 | 1.000 | .990 | .955 | .983 |
+//! | the same, through 16 lists instead of 24 | .990 | .997 | | | .952 | .981 |
+//! |---|---|---|---|---|---|---|
+//! | 32 nearest, and 32 of every 16th row | .996 | .998 | | | .953 | .981 |
+//! | 48 nearest, and 32 of every 16th row | .996 | .999 | | | .954 | .983 |
+//! | 32 nearest, 32 of every 16th row, 16 of every 128th | .996 | .998 | | .993 | | |
+//!
+//! What lost: only every 32nd or 64th row (.989 and .972 in clusters of 500, a beam of 32); the nearest of every 16th row to the row of these that is
+//! nearest, instead of to the row itself (.963): rows of a cluster then share what leads out of it. The inverted file is trained on every 16th row:
+//! training on all rows finds no more (.9956 and .9949 at a beam of 32).
 
 use std::ops::Range;
 
 use super::build::Settings;
 use super::links::NO_NODE;
+use crate::enqueued::Enqueue;
 use crate::graph::Graph;
 use crate::ivf::IvfIndex;
 use crate::threads::meanwhile;
@@ -39,10 +47,14 @@ const IVF_ROWS: usize = 20_000;
 const PROBES: usize = 24;
 /// Iterations of the training of the inverted file.
 const ITERATIONS: usize = 4;
-/// The second index has one of so many rows.
-const SHARE: usize = 16;
+/// Smallest number of training vectors for each list, on average.
+const TRAINING_ROWS: usize = 8;
+/// The inverted file is trained on one of so many rows.
+const TRAINED_SHARE: usize = 16;
+/// The shares of the rows in which farther rows are searched: one of so many rows, and the number of candidates as a share of the degree.
+const FAR: [(usize, usize); 2] = [(16, 1), (128, 2)];
 /// Number of rows that are searched at a time.
-const BATCH: usize = 1 << 16;
+pub(super) const BATCH: usize = 1 << 16;
 
 /// An index of rows, whose ids are their numbers.
 enum Rows<T: Element> {
@@ -58,20 +70,15 @@ impl<T: Element> Rows<T> {
         Ok(Rows::Flat(index))
     }
 
-    /// An index of every [`SHARE`]-th row, with numbers among these.
-    fn far(rows: &[T], dim: usize, settings: Settings, placement: &Placement) -> Result<Self> {
-        let mut some: Vec<T> = host_memory::with_room((rows.len() / dim).div_ceil(SHARE) * dim)?;
-        rows.chunks_exact(dim).step_by(SHARE).for_each(|row| some.extend_from_slice(row));
-        Rows::exact(&some, dim, settings, placement)
-    }
-
     /// An index that compares the rows of the nearest lists only.
     fn inverted(rows: &[T], dim: usize, settings: Settings, placement: &Placement, watch: &Watch<'_>) -> Result<Self> {
         let Settings { metric, seed, .. } = settings;
-        let lists = 4 * ((rows.len() / dim) as f64).sqrt() as usize;
+        let training = every(TRAINED_SHARE, rows, dim)?;
+        let wanted = 4 * ((rows.len() / dim) as f64).sqrt() as usize;
+        let lists = wanted.min(training.len() / dim / TRAINING_ROWS).max(1);
         let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).iterations(ITERATIONS);
         let mut index = builder.device(placement.clone()).build()?;
-        index.train_watched(rows, watch)?;
+        index.train_watched(&training, watch)?;
         index.add(rows)?;
         Ok(Rows::Ivf(index))
     }
@@ -79,127 +86,185 @@ impl<T: Element> Rows<T> {
     fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         match self {
             Rows::Flat(index) => index.search_into(queries, k, ids, distances),
-            Rows::Ivf(index) => index.search_into(queries, k, &SearchOptions::new().probes(PROBES), ids, distances),
+            Rows::Ivf(index) => index.search_into(queries, k, &Self::options(), ids, distances),
         }
+    }
+
+    /// The search for `k` rows from device memory to device memory; `None` unless one device has the rows.
+    fn planned(&self, queries: usize, k: usize) -> Result<Option<Box<dyn Enqueue>>> {
+        match self {
+            Rows::Flat(index) => index.planned(queries, k),
+            Rows::Ivf(index) => index.planned(queries, k, &Self::options()),
+        }
+    }
+
+    fn options() -> SearchOptions<'static> {
+        SearchOptions::new().probes(PROBES)
     }
 }
 
-/// What was found for a batch of rows: `k` slots for each.
+/// Every `share`-th row.
+fn every<T: Element>(share: usize, rows: &[T], dim: usize) -> Result<Vec<T>> {
+    let mut some: Vec<T> = host_memory::with_room((rows.len() / dim).div_ceil(share) * dim)?;
+    rows.chunks_exact(dim).step_by(share).for_each(|row| some.extend_from_slice(row));
+    Ok(some)
+}
+
+/// One of the searches for candidates: among every `share`-th row, for at most `most` candidates of each row.
+struct Level<T: Element> {
+    rows: Rows<T>,
+    share: usize,
+    most: usize,
+}
+
+/// A planned search for candidates from device memory to device memory.
+pub(super) struct PlannedLevel {
+    pub(super) search: Box<dyn Enqueue>,
+    /// As the fields of [`Level`].
+    pub(super) share: usize,
+    pub(super) most: usize,
+}
+
+/// What was found for a batch of rows by one search: `k` slots for each.
 struct Found {
     rows: Range<usize>,
-    near: Vec<u64>,
-    far: Vec<u64>,
+    share: usize,
+    most: usize,
+    ids: Vec<u64>,
     distances: Vec<f32>,
 }
 
 impl Found {
     fn with_room(slots: usize) -> Result<Self> {
-        let (near, far, distances) =
-            (host_memory::zeroed(slots)?, host_memory::zeroed(slots)?, host_memory::zeroed(slots)?);
-        Ok(Found { rows: 0..0, near, far, distances })
+        let (ids, distances) = (host_memory::zeroed(slots)?, host_memory::zeroed(slots)?);
+        Ok(Found { rows: 0..0, share: 1, most: 0, ids, distances })
     }
 }
 
-/// The candidates of each row, 2 · degree slots, those without one last.
-///
-/// # Errors
-/// [`Error::Cancelled`](crate::Error::Cancelled); [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the errors of searches.
-pub(super) fn candidates<T: Element>(
-    rows: &[T],
-    dim: usize,
-    settings: Settings,
-    placement: &Placement,
-    watch: &Watch<'_>,
-) -> Result<Graph> {
-    let (count, degree) = (rows.len() / dim, settings.degree);
-    let near = if count < IVF_ROWS {
-        Rows::exact(rows, dim, settings, placement)?
-    } else {
-        Rows::inverted(rows, dim, settings, placement, watch)?
-    };
-    let far = Rows::far(rows, dim, settings, placement)?;
+/// The searches for the candidates of rows.
+pub(super) struct Candidates<T: Element> {
+    levels: Vec<Level<T>>,
+}
 
-    // A row finds itself too.
-    let (k, batch) = (degree + 1, BATCH.min(count));
-    let search = |rows_of: Range<usize>, found: &mut Found| -> Result<()> {
-        let queries = &rows[rows_of.start * dim..rows_of.end * dim];
-        let slots = rows_of.len() * k;
-        near.search(queries, k, &mut found.near[..slots], &mut found.distances[..slots])?;
-        far.search(queries, k, &mut found.far[..slots], &mut found.distances[..slots])?;
-        found.rows = rows_of;
+impl<T: Element> Candidates<T> {
+    /// Searches for all candidates.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`](crate::Error::Cancelled); [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the errors of indexes.
+    pub(super) fn all(
+        rows: &[T],
+        dim: usize,
+        settings: Settings,
+        placement: &Placement,
+        watch: &Watch<'_>,
+    ) -> Result<Self> {
+        let near = if rows.len() / dim < IVF_ROWS {
+            Rows::exact(rows, dim, settings, placement)?
+        } else {
+            Rows::inverted(rows, dim, settings, placement, watch)?
+        };
+        let mut levels = vec![Level { rows: near, share: 1, most: settings.degree }];
+        levels.extend(Self::far(rows, dim, settings, placement)?.levels);
+        Ok(Candidates { levels })
+    }
+
+    /// Searches for all candidates but the nearest rows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the errors of indexes.
+    pub(super) fn far(rows: &[T], dim: usize, settings: Settings, placement: &Placement) -> Result<Self> {
+        let level = |(share, part)| {
+            let rows = Rows::exact(&every(share, rows, dim)?, dim, settings, placement)?;
+            Ok(Level { rows, share, most: settings.degree / part })
+        };
+        Ok(Candidates { levels: FAR.into_iter().map(level).collect::<Result<_>>()? })
+    }
+
+    /// Largest number of candidates of a row.
+    pub(super) fn most(&self) -> usize {
+        self.levels.iter().map(|level| level.most).sum()
+    }
+
+    /// The searches of a batch of rows, from device memory to device memory; `None` unless one device can do them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
+    pub(super) fn planned(&self, batch: usize) -> Result<Option<Vec<PlannedLevel>>> {
+        let planned = |level: &Level<T>| {
+            let search = level.rows.planned(batch, level.most + 1)?;
+            Ok(search.map(|search| PlannedLevel { search, share: level.share, most: level.most }))
+        };
+        self.levels.iter().map(planned).collect()
+    }
+
+    /// The candidates of each row, [`most`](Self::most) slots, those without one last.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`](crate::Error::Cancelled); [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the errors of searches.
+    pub(super) fn graph(&self, rows: &[T], dim: usize, watch: &Watch<'_>) -> Result<Graph> {
+        let (count, width) = (rows.len() / dim, self.most());
+        let mut all: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[count, width])?)?;
+        self.append(rows, dim, &mut all, watch)?;
+        Ok(Graph::of_rows(all, width))
+    }
+
+    /// Appends candidates to `lists`: of each row different other rows, and then at least [`most`](Self::most) slots with [`NO_NODE`].
+    ///
+    /// # Errors
+    /// As [`graph`](Self::graph).
+    pub(super) fn append(&self, rows: &[T], dim: usize, lists: &mut [u32], watch: &Watch<'_>) -> Result<()> {
+        let count = rows.len() / dim;
+        let (batch, width) = (BATCH.min(count), lists.len() / count.max(1));
+        let slots = batch * (1 + self.levels.iter().map(|level| level.most).max().unwrap_or(0));
+        let (mut found, mut next) = (Found::with_room(slots)?, Found::with_room(slots)?);
+        for first in (0..count).step_by(batch.max(1)) {
+            watch.report(Stage::Searching, first, count)?;
+            for level in &self.levels {
+                // The next search runs while the results of this one are kept.
+                let searched = Self::search_and_keep(
+                    || level.search(rows, dim, first..count.min(first + batch), &mut next),
+                    (&found, lists, width),
+                );
+                searched?;
+                std::mem::swap(&mut found, &mut next);
+            }
+        }
+        found.keep(lists, width);
+        watch.report(Stage::Searching, count, count)
+    }
+
+    fn search_and_keep(
+        search: impl FnOnce() -> Result<()>,
+        (found, lists, width): (&Found, &mut [u32], usize),
+    ) -> Result<()> {
+        meanwhile(|| found.keep(lists, width), search).1
+    }
+}
+
+impl<T: Element> Level<T> {
+    fn search(&self, rows: &[T], dim: usize, of: Range<usize>, found: &mut Found) -> Result<()> {
+        // A row may find itself too.
+        let k = self.most + 1;
+        let (queries, slots) = (&rows[of.start * dim..of.end * dim], of.len() * k);
+        self.rows.search(queries, k, &mut found.ids[..slots], &mut found.distances[..slots])?;
+        (found.rows, found.share, found.most) = (of, self.share, self.most);
         Ok(())
-    };
-    // All threads touch this memory first, while a device searches: one thread takes 0.13 s for a million rows.
-    let mut all: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[count, 2 * degree])?)?;
-    let (mut found, mut next) = (Found::with_room(batch * k)?, Found::with_room(batch * k)?);
-    for first in (0..count + batch).step_by(batch) {
-        // The next batch is searched while this one is kept.
-        let slots = &mut all[found.rows.start * 2 * degree..found.rows.end * 2 * degree];
-        let (_, searched) = meanwhile(
-            || keep(&found, degree, slots),
-            || if first < count { search(first..count.min(first + batch), &mut next) } else { Ok(()) },
-        );
-        searched?;
-        std::mem::swap(&mut found, &mut next);
-        watch.report(Stage::Searching, first.min(count), count)?;
     }
-    Ok(Graph::of_rows(all, 2 * degree))
 }
 
-/// Fills the slots of a batch.
-fn keep(found: &Found, degree: usize, slots: &mut [u32]) {
-    let (k, of) = (degree + 1, found.rows.clone());
-    let lists = found.near.par_chunks_exact(k).zip(found.far.par_chunks_exact(k));
-    slots.par_chunks_exact_mut(2 * degree).zip(lists).zip(of).for_each(|((slots, (near, far)), row)| {
-        let own = row as u64;
-        let near = near.iter().copied().filter(|&id| id != own && id != NONE).take(degree);
-        slots.fill(NO_NODE);
-        // Numbers of rows are u32.
-        let mut count = 0;
-        near.for_each(|id| {
-            slots[count] = id as u32;
-            count += 1;
-        });
-        keep_far(far, row, degree, slots, count);
-    });
-}
-
-/// Puts at most `degree` of the rows that were found among every [`SHARE`]-th into the slots of a row from `count` on: those that no slot before has.
-fn keep_far(far: &[u64], row: usize, degree: usize, slots: &mut [u32], count: usize) {
-    let (taken, free) = slots.split_at_mut(count);
-    let rows = far.iter().filter(|&&id| id != NONE).map(|&id| id * SHARE as u64).filter(|&id| id != row as u64);
-    // Numbers of rows are u32.
-    let new = rows.map(|id| id as u32).filter(|id| !taken.contains(id)).take(degree);
-    free.iter_mut().zip(new).for_each(|(slot, id)| *slot = id);
-}
-
-/// Adds the second part of the candidates, the nearest of every [`SHARE`]-th row, to `lists` of nearest rows: of each row, different other rows, and
-/// then at least `degree` slots with [`NO_NODE`].
-///
-/// # Errors
-/// As [`candidates`].
-pub(super) fn add_far<T: Element>(
-    rows: &[T],
-    dim: usize,
-    settings: Settings,
-    placement: &Placement,
-    lists: &mut [u32],
-    watch: &Watch<'_>,
-) -> Result<()> {
-    let (count, k) = (rows.len() / dim, settings.degree + 1);
-    let far = Rows::far(rows, dim, settings, placement)?;
-    let mut ids: Vec<u64> = host_memory::zeroed(BATCH.min(count) * k)?;
-    let mut distances: Vec<f32> = host_memory::zeroed(ids.len())?;
-    let width = lists.len() / count;
-    let batches = rows.chunks(BATCH * dim).zip(lists.chunks_mut(BATCH * width));
-    for (first, (queries, lists)) in (0..).step_by(BATCH).zip(batches) {
-        watch.report(Stage::Searching, first, count)?;
-        let slots = queries.len() / dim * k;
-        far.search(queries, k, &mut ids[..slots], &mut distances[..slots])?;
-        lists.par_chunks_exact_mut(width).zip(ids.par_chunks_exact(k)).enumerate().for_each(|(at, (list, far))| {
-            let taken = list.iter().position(|&other| other == NO_NODE).unwrap_or(list.len());
-            keep_far(far, first + at, settings.degree, list, taken);
+impl Found {
+    /// Appends the found rows to the lists of a batch, `width` slots each.
+    fn keep(&self, lists: &mut [u32], width: usize) {
+        let Found { rows, share, most, ids, .. } = self;
+        let lists = &mut lists[rows.start * width..rows.end * width];
+        let of_rows = ids.par_chunks_exact(most + 1).zip(rows.clone());
+        lists.par_chunks_exact_mut(width.max(1)).zip(of_rows).for_each(|(slots, (ids, row))| {
+            let taken = slots.iter().position(|&other| other == NO_NODE).unwrap_or(slots.len());
+            let (taken, free) = slots.split_at_mut(taken);
+            // Numbers of rows are u32.
+            let others = ids.iter().filter(|&&id| id != NONE).map(|&id| (id * *share as u64) as u32);
+            let new = others.filter(|&other| other as usize != row && !taken.contains(&other)).take(*most);
+            free.iter_mut().zip(new).for_each(|(slot, other)| *slot = other);
         });
     }
-    watch.report(Stage::Searching, count, count)
 }

@@ -13,13 +13,12 @@
 
 use std::sync::Arc;
 
-use super::build::{self, build};
-use super::candidates::candidates;
+use super::build::{self, Given, build};
+use super::candidates::Candidates;
 use super::codes::Codes;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, start_count};
 use super::{GraphIndex, MAX_NODES};
-use crate::graph::Graph;
 use crate::ids::row_ids::RowIds;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shared::own_with_room;
@@ -296,15 +295,14 @@ impl<T: Element> GraphIndex<T> {
         let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
-        let candidates = candidates(self.rows(), self.dim(), self.builder.settings, &self.builder.placement, watch)?;
-        // The nearest candidates come first, as many as edges.
-        let some = self.degree().min(candidates.k());
-        self.fit_codes(|row| candidates.row(row)[..some].iter().rev().copied().find(|&other| other != NO_NODE))?;
-        Ok(Some(self.linked(&candidates, watch)?))
+        self.prepare_walks()?;
+        let (rows, dim) = (self.rows(), self.dim());
+        let candidates = Candidates::all(rows, dim, self.builder.settings, &self.builder.placement, watch)?;
+        Ok(Some(self.linked(&Given::Searched(&candidates, rows), watch)?))
     }
 
     /// The graph of all rows, with edges to some of these candidates.
-    pub(super) fn linked(&self, candidates: &Graph, watch: &Watch<'_>) -> Result<Arc<Links>> {
+    pub(super) fn linked(&self, candidates: &Given<'_, T>, watch: &Watch<'_>) -> Result<Arc<Links>> {
         let (distance, degree) = (self.walk_distance(), self.degree());
         let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
         Ok(Arc::new(build(&distance, candidates, degree, device, watch)?))

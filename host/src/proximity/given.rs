@@ -15,7 +15,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::candidates::add_far;
+use super::build::Given;
+use super::candidates::Candidates;
 use super::codes::sample;
 use super::links::{Links, NO_NODE};
 use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
@@ -120,10 +121,11 @@ impl<T: Element> GraphIndexBuilder<T> {
         }
         index.prepare_walks()?;
         let (settings, dim) = (index.builder.settings, index.dim());
-        let width = neighbours.k() + settings.degree;
+        let far = Candidates::far(index.rows(), dim, settings, &index.builder.placement)?;
+        let width = neighbours.k() + far.most();
         let mut candidates = index.edges_of(neighbours, ids, width)?;
-        add_far(index.rows(), dim, settings, &index.builder.placement, &mut candidates, watch)?;
-        index.links = Some(index.linked(&Graph::of_rows(candidates, width), watch)?);
+        far.append(index.rows(), dim, &mut candidates, watch)?;
+        index.links = Some(index.linked(&Given::Graph(&Graph::of_rows(candidates, width)), watch)?);
         Ok(index)
     }
 
@@ -149,7 +151,7 @@ impl<T: Element> GraphIndexBuilder<T> {
 
 impl<T: Element> GraphIndex<T> {
     /// Makes what walks compare: the rows in host memory, and their codes if these are fine enough.
-    fn prepare_walks(&mut self) -> Result<()> {
+    pub(super) fn prepare_walks(&mut self) -> Result<()> {
         self.copy_all_rows()?;
         let neighbours = if self.may_have_codes() { self.far_neighbours()? } else { HashMap::new() };
         self.fit_codes(|row| *neighbours.get(&row)?)

@@ -6,7 +6,7 @@ use super::{BaseRows, CENTRE_SAMPLE, FlatDevice};
 use crate::device::queue::OnStream;
 use crate::device::runtime::Stream;
 use crate::device::scratch::Layout;
-use crate::enqueued::download;
+use crate::enqueued::download::download;
 use crate::enqueued::staging::{StagedRows, stage_rows};
 use crate::vectors::VectorSlice;
 use crate::{Error, Input, Result, host_memory};

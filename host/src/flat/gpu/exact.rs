@@ -172,7 +172,6 @@ impl FilterPlan {
     }
 
     /// The lists of candidates: their distances, their rows, and their lengths.
-    #[cfg(any(feature = "cuda", test))]
     pub(super) fn lists(&self, scratch: Scratch) -> (PtrMut<f32>, PtrMut<u32>, PtrMut<u32>) {
         (scratch.at(self.list_values), scratch.at(self.list_rows), scratch.at(self.counts))
     }

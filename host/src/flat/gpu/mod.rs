@@ -19,7 +19,6 @@
 mod added;
 mod among;
 pub(crate) mod copies;
-#[cfg(any(feature = "cuda", test))]
 mod enqueued;
 pub(crate) mod exact;
 mod preparation;

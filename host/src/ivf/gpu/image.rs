@@ -93,14 +93,7 @@ pub(crate) enum RerankKernels {
     /// Kernels for vectors of this element type, as they were added.
     Stored(ElementKey),
     /// Kernels of an encoding; queries are f32.
-    Coded(
-        fn(PerQuery) -> &'static Kernel<Rerank>,
-        #[cfg_attr(
-            not(any(feature = "cuda", test)),
-            expect(dead_code, reason = "only searches without the host launch the kernel")
-        )]
-        &'static Kernel<Rescan>,
-    ),
+    Coded(fn(PerQuery) -> &'static Kernel<Rerank>, &'static Kernel<Rescan>),
 }
 
 impl RerankKernels {
@@ -113,7 +106,6 @@ impl RerankKernels {
     }
 
     /// The kernel that compares queries without a certificate with all rows of their lists.
-    #[cfg(any(feature = "cuda", test))]
     pub fn rescanning(self) -> &'static Kernel<Rescan> {
         match self {
             RerankKernels::Stored(element) => Rescan::kernel(element),

@@ -21,7 +21,6 @@
 //! took 1.4 ms, two parts 0.93 to 1.0.
 
 mod changes;
-#[cfg(any(feature = "cuda", test))]
 mod enqueued;
 pub(super) mod image;
 mod plan;
@@ -291,7 +290,6 @@ impl IvfDevice {
             element,
             plan,
             scratch,
-            #[cfg(any(feature = "cuda", test))]
             rescans: 0,
         })
     }
@@ -602,7 +600,6 @@ impl IvfBackend for IvfDevice {
         flat.search(queries, k, None, ids, distances)
     }
 
-    #[cfg(feature = "cuda")]
     fn as_device(&self) -> Option<&IvfDevice> {
         Some(self)
     }

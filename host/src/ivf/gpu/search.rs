@@ -19,7 +19,6 @@ use warpann_kernels::ivf::list_scan::{ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::Rerank;
-#[cfg(any(feature = "cuda", test))]
 use warpann_kernels::ivf::rescan::Rescan;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
@@ -45,7 +44,6 @@ pub(super) struct Search<'a> {
     /// Scratch of the plan's size.
     pub scratch: Scratch,
     /// Number of queries, from the first on, that kernels complete if they lack a certificate. The caller searches for the others again.
-    #[cfg(any(feature = "cuda", test))]
     pub rescans: u32,
 }
 
@@ -142,7 +140,6 @@ impl Search<'_> {
                     fine.end_lists(batch, lists, &vectors, self.found())?;
                 }
             }
-            #[cfg(any(feature = "cuda", test))]
             if self.rescans > 0 {
                 self.rescan()?;
             }
@@ -154,7 +151,6 @@ impl Search<'_> {
     ///
     /// # Safety
     /// As [`Self::run`], of which this is the last step.
-    #[cfg(any(feature = "cuda", test))]
     unsafe fn rescan(&self) -> Result<()> {
         let (plan, image, from, found) = (self.plan, &self.resident.image, self.candidates(), self.found());
         let (stored, room) = (&image.stored, plan.room());
@@ -277,7 +273,6 @@ impl Search<'_> {
             let flags = part(self.probe_flags(), &of, 1);
             if plan.search_shape.attempt == 0 {
                 plan.coarse.settle(batch, vectors, probes, flags)?;
-                #[cfg(any(feature = "cuda", test))]
                 if self.rescans > of.start {
                     let batch = StageBatch { queries: queries.min(self.rescans - of.start), ..batch };
                     plan.coarse.rescan_probes(batch, vectors, probes, flags)?;

@@ -6,7 +6,6 @@
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::pairs::BeginCandidates;
 use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, SettleProbes};
-#[cfg(any(feature = "cuda", test))]
 use warpann_kernels::ivf::rescan::RescanProbes;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
@@ -369,7 +368,6 @@ impl Stage {
     ///
     /// # Safety
     /// As [`Self::settle`], which precedes this in the stream with the same arguments.
-    #[cfg(any(feature = "cuda", test))]
     pub unsafe fn rescan_probes(
         &self,
         batch: StageBatch<'_>,

@@ -1,47 +1,103 @@
 //! The edges of a new graph, chosen on a device ([`warpann_kernels::proximity::prune`]), and the parents of its nodes
 //! ([`warpann_kernels::proximity::reach`]): the same as on the CPU.
+//!
+//! ```text
+//! for each batch of rows:  search ──append──► candidates ──prune──► edges          or the candidates come from the host
+//! all rows:                count, fill: the edges back
+//! for each batch of rows:  join ──prune──► edges
+//! level after level:       claim, settle: parents
+//! ```
 
 use std::ops::Range;
 
+use cuda_std::Ptr;
+use warpann_kernels::proximity::candidates::AppendCandidates;
 use warpann_kernels::proximity::prune::{Count, Fill, Join, Prune};
 use warpann_kernels::proximity::reach::{Claim, OPEN, Settle};
 
+use super::super::candidates::{BATCH, PlannedLevel};
 use super::super::distance::WalkDistance;
 use super::super::links::NO_NODE;
 use super::{code_stride, compared_codes, upload_codes};
 use crate::device::lanes::Lane;
-use crate::device::scratch::Layout;
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::flat::ResidentRows;
 use crate::graph::Graph;
 use crate::threads::apart;
-use crate::{Result, host_memory};
+use crate::{Result, Stage, Watch, host_memory};
 
-/// Bytes of the candidates of one launch.
-const TILE_BYTES: usize = 64 << 20;
-
-/// A device that chooses edges.
+/// A device that chooses edges among the rows of a flat index.
 pub(in super::super) struct DeviceBuild<'a> {
     pub(in super::super) resident: ResidentRows<'a>,
     pub(in super::super) distance: WalkDistance<'a>,
     pub(in super::super) degree: usize,
 }
 
+/// Where the candidates of nodes come from.
+#[derive(Clone, Copy)]
+pub(in super::super) enum Source<'a> {
+    /// The host.
+    Found(&'a Graph),
+    /// Searches on the device.
+    Searched(&'a [PlannedLevel]),
+}
+
+impl Source<'_> {
+    /// Largest number of candidates of a node.
+    fn most(self) -> usize {
+        match self {
+            Source::Found(graph) => graph.k(),
+            Source::Searched(levels) => levels.iter().map(|level| level.most).sum(),
+        }
+    }
+}
+
+/// The arrays of a build in device memory.
+struct Arrays {
+    codes: Reserved<u8>,
+    /// Candidates of the nodes of a batch, and later their joined edges.
+    candidates: Reserved<u32>,
+    found: Reserved<u64>,
+    distances: Reserved<f32>,
+    edges: Reserved<u32>,
+    ends: Reserved<u32>,
+    lists: Reserved<u32>,
+    levels: Reserved<u32>,
+    parents: Reserved<u32>,
+    reached: Reserved<u32>,
+}
+
+/// A build with its memory on the stream of a lane.
+struct Running<'a> {
+    build: &'a DeviceBuild<'a>,
+    runtime: &'a Runtime,
+    stream: &'a Stream,
+    at: Scratch,
+    arrays: Arrays,
+    /// Number of nodes, and of those of a batch.
+    nodes: usize,
+    batch: usize,
+}
+
 impl DeviceBuild<'_> {
-    /// Whether the device has the shared memory, and the numbers of all edges are u32.
-    pub(in super::super) fn fits(&self, candidates: &Graph) -> bool {
+    /// Whether the device has the shared memory for `most` candidates of a node, and the numbers of all edges of `nodes` nodes are u32.
+    pub(in super::super) fn fits(&self, nodes: usize, most: usize) -> bool {
         let shared = self.resident.runtime.limits().shared_bytes;
         let Some(stride) = u32::try_from(self.stride()).ok().filter(|&stride| stride <= 1 << 16) else { return false };
-        let most = self.most(candidates).max(self.joined()) as u32;
-        candidates.len().saturating_mul(self.degree) <= 1 << 31
-            && Prune::shared_bytes(stride, most, self.degree as u32) <= shared
+        let Some(most) = u32::try_from(most.max(self.joined())).ok().filter(|&most| most <= 1 << 16) else {
+            return false;
+        };
+        nodes.saturating_mul(self.degree) <= 1 << 31 && Prune::shared_bytes(stride, most, self.degree as u32) <= shared
     }
 
-    /// Number of candidates of a node.
-    fn most(&self, candidates: &Graph) -> usize {
-        candidates.neighbours().len() / candidates.len().max(1)
+    /// Whether rows follow one another as the queries of a planned search do.
+    pub(in super::super) fn is_dense(&self) -> bool {
+        let shape = self.resident.shape;
+        shape.row_bytes() == shape.dim * shape.element.size()
     }
 
-    /// Number of places of a node whose first edges are joined with those back.
+    /// Number of places of a node whose edges are joined with those back.
     fn joined(&self) -> usize {
         2 * self.degree
     }
@@ -54,114 +110,234 @@ impl DeviceBuild<'_> {
     /// Fills `edges`, `degree` for each node. Returns the parents of the nodes to which edges lead from `starts`.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
-    pub(in super::super) fn edges(&self, candidates: &Graph, starts: &[u32], edges: &mut [u32]) -> Result<Vec<u32>> {
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), [`Error::Cancelled`](crate::Error::Cancelled), errors of the device's driver.
+    pub(in super::super) fn edges(
+        &self,
+        source: Source<'_>,
+        starts: &[u32],
+        edges: &mut [u32],
+        watch: &Watch<'_>,
+    ) -> Result<Vec<u32>> {
         // `apart` keeps a pool thread from starting another search while it has a lane.
-        apart(|| self.resident.lanes.with(self.resident.runtime, |lane| self.edges_on(lane, candidates, starts, edges)))
+        apart(|| {
+            self.resident.lanes.with(self.resident.runtime, |lane| self.edges_on(lane, source, starts, edges, watch))
+        })
     }
 
-    fn edges_on(&self, lane: &Lane, candidates: &Graph, starts: &[u32], edges: &mut [u32]) -> Result<Vec<u32>> {
-        let runtime = self.resident.runtime;
-        let (stream, nodes, most) = (&lane.stream, candidates.len(), self.most(candidates));
-        let (joined, degree) = (self.joined(), self.degree);
-        // Candidates, and later the joined edges.
-        let places = most.max(joined);
-        let tile = (TILE_BYTES / (4 * places)).clamp(1, nodes);
+    fn edges_on(
+        &self,
+        lane: &Lane,
+        source: Source<'_>,
+        starts: &[u32],
+        edges: &mut [u32],
+        watch: &Watch<'_>,
+    ) -> Result<Vec<u32>> {
+        let (runtime, nodes) = (self.resident.runtime, edges.len() / self.degree);
+        let batch = BATCH.min(nodes);
         let codes = compared_codes(&self.resident, &self.distance);
         let mut layout = Layout::default();
-        let code_place = layout.array::<u8>(codes.map_or(0, |codes| codes.len() * code_stride(codes.dim())));
-        let candidate_place = layout.array::<u32>(tile * places);
-        let chosen = layout.array::<u32>(edges.len());
-        let ends = layout.array::<u32>(nodes);
-        let lists = layout.array::<u32>(edges.len());
-        let (levels, parents) = (layout.array::<u32>(nodes), layout.array::<u32>(nodes));
-        let reached = layout.array::<u32>(1);
+        let found = match source {
+            Source::Found(_) => 0,
+            Source::Searched(levels) => batch * (1 + levels.iter().map(|level| level.most).max().unwrap_or(0)),
+        };
+        let arrays = Arrays {
+            codes: layout.array(codes.map_or(0, |codes| codes.len() * code_stride(codes.dim()))),
+            candidates: layout.array(batch * source.most().max(self.joined())),
+            found: layout.array(found),
+            distances: layout.array(found),
+            edges: layout.array(edges.len()),
+            ends: layout.array(nodes),
+            lists: layout.array(edges.len()),
+            levels: layout.array(nodes),
+            parents: layout.array(nodes),
+            reached: layout.array(1),
+        };
         let memory = runtime.allocate(layout.bytes())?;
         let at = runtime.scratch(&memory);
-        let mut counts: Vec<u32> = host_memory::zeroed(nodes)?;
-        // SAFETY: the layout has room for all arrays. Neighbours are rows, and `Count` leaves the lengths of the lists that `Fill` fills.
+        let running = Running { build: self, runtime, stream: &lane.stream, at, arrays, nodes, batch };
+        // SAFETY: the layout has room for all arrays, and each step reads what the steps before it wrote.
         unsafe {
             if let Some(codes) = codes {
-                upload_codes(runtime, stream, at.at(code_place), codes)?;
+                upload_codes(runtime, running.stream, at.at(running.arrays.codes), codes)?;
             }
-            let launch = |some: Range<usize>, most: usize, in_order: bool| Prune {
-                rows: if codes.is_some() { at.at(code_place).into() } else { self.resident.rows.into() },
-                stride: self.stride() as u32,
-                metric: self.distance.metric().of_kernel(),
-                first: some.start as u32,
-                count: some.len() as u32,
-                candidates: at.at(candidate_place).into(),
-                most: most as u32,
-                edges: at.at(chosen.part(some.start * degree, some.len() * degree)),
-                degree: degree as u32,
-                in_order: in_order.into(),
-            };
-            let kernel = Prune::kernel(self.distance.rows().element().key());
-            for first in (0..nodes).step_by(tile) {
-                let some = first..nodes.min(first + tile);
-                let rows = &candidates.neighbours()[some.start * most..some.end * most];
-                runtime.copy_to_device(stream, at.at(candidate_place), rows)?;
-                let launch = launch(some, most, false);
-                runtime.launch(stream, kernel, launch.config(), launch)?;
+            running.choose(source, watch)?;
+            running.join()?;
+            runtime.copy_to_host(running.stream, edges, at.at(running.arrays.edges))?;
+            running.reach(starts)
+        }
+    }
+}
+
+impl Running<'_> {
+    fn batches(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (nodes, batch) = (self.nodes, self.batch);
+        (0..nodes).step_by(batch).map(move |first| first..nodes.min(first + batch))
+    }
+
+    /// Chooses the edges of some nodes among `most` candidates each.
+    ///
+    /// # Safety
+    /// The candidates of these nodes are on the device.
+    unsafe fn prune(&self, some: Range<usize>, most: usize, in_order: bool) -> Result<()> {
+        let DeviceBuild { resident, distance, degree, .. } = self.build;
+        let codes = compared_codes(resident, distance).is_some();
+        let rows: Ptr<u8> = if codes { self.at.at(self.arrays.codes).into() } else { resident.rows.into() };
+        let prune = Prune {
+            rows,
+            stride: self.build.stride() as u32,
+            metric: distance.metric().of_kernel(),
+            first: some.start as u32,
+            count: some.len() as u32,
+            candidates: self.at.at(self.arrays.candidates).into(),
+            most: most as u32,
+            edges: self.at.at(self.arrays.edges.part(some.start * degree, some.len() * degree)),
+            degree: *degree as u32,
+            in_order: in_order.into(),
+        };
+        let kernel = Prune::kernel(distance.rows().element().key());
+        // SAFETY: as the caller promises; candidates are rows.
+        unsafe { self.runtime.launch(self.stream, kernel, prune.config(), prune) }
+    }
+
+    /// Chooses the edges of all nodes among their candidates.
+    ///
+    /// # Safety
+    /// The codes are on the device, and the scratch has all arrays.
+    unsafe fn choose(&self, source: Source<'_>, watch: &Watch<'_>) -> Result<()> {
+        let most = source.most();
+        for some in self.batches() {
+            watch.report(Stage::Linking, some.start, self.nodes)?;
+            // SAFETY: as the caller promises; there is room for the candidates of a batch.
+            unsafe {
+                match source {
+                    Source::Found(graph) => {
+                        let rows = &graph.neighbours()[some.start * most..some.end * most];
+                        self.runtime.copy_to_device(self.stream, self.at.at(self.arrays.candidates), rows)?;
+                    }
+                    Source::Searched(levels) => self.search(levels, some.clone())?,
+                }
+                self.prune(some, most, false)?;
             }
-            let places = edges.len() as u32;
-            runtime.copy_to_device(stream, at.at(ends), &counts)?;
-            let count = Count { edges: at.at(chosen).into(), places, counts: at.at(ends) };
+            if watch.is_some() {
+                self.runtime.synchronize(self.stream)?;
+            }
+        }
+        watch.report(Stage::Linking, self.nodes, self.nodes)
+    }
+
+    /// Searches for the candidates of some nodes.
+    ///
+    /// # Safety
+    /// As [`choose`](Self::choose).
+    unsafe fn search(&self, levels: &[PlannedLevel], some: Range<usize>) -> Result<()> {
+        let (resident, width) = (&self.build.resident, Source::Searched(levels).most());
+        let row_bytes = resident.shape.row_bytes();
+        let queries = resident.rows.skip(some.start * row_bytes).take(some.len() * row_bytes);
+        let candidates = self.at.at(self.arrays.candidates);
+        // SAFETY: as the caller promises; there is room for what each search finds for a batch, and rows have no bytes between them.
+        unsafe {
+            self.runtime.fill(self.stream, candidates.take(some.len() * width), u8::MAX)?;
+            for PlannedLevel { search, share, most } in levels {
+                let slots = some.len() * (most + 1);
+                let found = self.at.at(self.arrays.found).take(slots);
+                let distances = self.at.at(self.arrays.distances).take(slots);
+                search.enqueue(self.stream, queries.into(), some.len(), found, distances)?;
+                let append = AppendCandidates {
+                    found: found.into(),
+                    most: *most as u32,
+                    share: *share as u32,
+                    first: some.start as u32,
+                    count: some.len() as u32,
+                    candidates,
+                    width: width as u32,
+                };
+                self.runtime.launch(self.stream, &AppendCandidates::KERNEL, append.config(), append)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins the edges of all nodes with those back, and prunes them.
+    ///
+    /// # Safety
+    /// As [`choose`](Self::choose); the edges were chosen.
+    unsafe fn join(&self) -> Result<()> {
+        let (runtime, stream, at, arrays) = (self.runtime, self.stream, self.at, &self.arrays);
+        let (degree, joined) = (self.build.degree, self.build.joined());
+        let places = (self.nodes * degree) as u32;
+        let mut counts: Vec<u32> = host_memory::zeroed(self.nodes)?;
+        // SAFETY: neighbours are rows, and `Count` leaves the lengths of the lists that `Fill` fills.
+        unsafe {
+            runtime.fill(stream, at.at(arrays.ends), 0)?;
+            let count = Count { edges: at.at(arrays.edges).into(), places, counts: at.at(arrays.ends) };
             runtime.launch(stream, &Count::KERNEL, count.config(), count)?;
-            runtime.copy_to_host(stream, &mut counts, at.at(ends))?;
+            runtime.copy_to_host(stream, &mut counts, at.at(arrays.ends))?;
             counts.iter_mut().fold(0, |first, count| first + std::mem::replace(count, first));
-            runtime.copy_to_device(stream, at.at(ends), &counts)?;
-            let fill = Fill { edges: at.at(chosen).into(), places, ends: at.at(ends), lists: at.at(lists) };
+            runtime.copy_to_device(stream, at.at(arrays.ends), &counts)?;
+            let fill = Fill {
+                edges: at.at(arrays.edges).into(),
+                places,
+                ends: at.at(arrays.ends),
+                lists: at.at(arrays.lists),
+            };
             runtime.launch(stream, &Fill::KERNEL, fill.config(), fill)?;
-            for first in (0..nodes).step_by(tile) {
-                let some = first..nodes.min(first + tile);
+            for some in self.batches() {
                 let join = Join {
-                    edges: at.at(chosen).into(),
-                    first: first as u32,
+                    edges: at.at(arrays.edges).into(),
+                    first: some.start as u32,
                     count: some.len() as u32,
                     degree: degree as u32,
-                    ends: at.at(ends).into(),
-                    lists: at.at(lists).into(),
-                    joined: at.at(candidate_place),
+                    ends: at.at(arrays.ends).into(),
+                    lists: at.at(arrays.lists).into(),
+                    joined: at.at(arrays.candidates),
                 };
                 runtime.launch(stream, &Join::KERNEL, join.config(), join)?;
-                let launch = launch(some, joined, true);
-                runtime.launch(stream, kernel, launch.config(), launch)?;
+                self.prune(some, joined, true)?;
             }
-            runtime.copy_to_host(stream, edges, at.at(chosen))?;
+        }
+        Ok(())
+    }
 
-            // The memory of the counts is for levels, and then for parents.
-            counts.fill(OPEN);
-            starts.iter().for_each(|&start| counts[start as usize] = 0);
-            runtime.copy_to_device(stream, at.at(levels), &counts)?;
-            counts.fill(NO_NODE);
-            starts.iter().for_each(|&start| counts[start as usize] = start);
-            runtime.copy_to_device(stream, at.at(parents), &counts)?;
-            let (mut level, mut some) = (0, [1u32]);
-            while some != [0] {
+    /// The parents of the nodes that can be reached from `starts`, which are their own.
+    ///
+    /// # Safety
+    /// As [`choose`](Self::choose); the edges are those of the graph.
+    unsafe fn reach(&self, starts: &[u32]) -> Result<Vec<u32>> {
+        let (runtime, stream, at, arrays) = (self.runtime, self.stream, self.at, &self.arrays);
+        let count = self.nodes as u32;
+        let mut parents: Vec<u32> = host_memory::filled(OPEN, self.nodes)?;
+        // SAFETY: there is a level and a parent for each node, and edges lead to nodes.
+        unsafe {
+            starts.iter().for_each(|&start| parents[start as usize] = 0);
+            runtime.copy_to_device(stream, at.at(arrays.levels), &parents)?;
+            parents.fill(NO_NODE);
+            starts.iter().for_each(|&start| parents[start as usize] = start);
+            runtime.copy_to_device(stream, at.at(arrays.parents), &parents)?;
+            let (mut level, mut reached) = (0, [1u32]);
+            while reached != [0] {
                 let claim = Claim {
-                    edges: at.at(chosen).into(),
-                    count: nodes as u32,
-                    degree: degree as u32,
-                    levels: at.at(levels).into(),
+                    edges: at.at(arrays.edges).into(),
+                    count,
+                    degree: self.build.degree as u32,
+                    levels: at.at(arrays.levels).into(),
                     level,
-                    parents: at.at(parents),
+                    parents: at.at(arrays.parents),
                 };
                 runtime.launch(stream, &Claim::KERNEL, claim.config(), claim)?;
                 level += 1;
-                runtime.fill(stream, at.at(reached), 0)?;
+                runtime.fill(stream, at.at(arrays.reached), 0)?;
                 let settle = Settle {
-                    parents: at.at(parents).into(),
-                    count: nodes as u32,
-                    levels: at.at(levels),
+                    parents: at.at(arrays.parents).into(),
+                    count,
+                    levels: at.at(arrays.levels),
                     level,
-                    reached: at.at(reached),
+                    reached: at.at(arrays.reached),
                 };
                 runtime.launch(stream, &Settle::KERNEL, settle.config(), settle)?;
-                runtime.copy_to_host(stream, &mut some, at.at(reached))?;
+                runtime.copy_to_host(stream, &mut reached, at.at(arrays.reached))?;
             }
-            runtime.copy_to_host(stream, &mut counts, at.at(parents))?;
-            Ok(counts)
+            runtime.copy_to_host(stream, &mut parents, at.at(arrays.parents))?;
         }
+        Ok(parents)
     }
 }

@@ -15,7 +15,7 @@ use warpann_kernels::ivf::rerank::{self, Rerank};
 use warpann_kernels::proximity::encode::{Encode, FloatKey};
 use warpann_kernels::proximity::walk::{self, PerQuery, Walk};
 
-pub(super) use self::build::DeviceBuild;
+pub(super) use self::build::{DeviceBuild, Source};
 use super::codes::Coder;
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
