@@ -15,8 +15,8 @@ use crate::{Device, ElementType, Metric, Result};
 
 /// An index, or one shard of it, as a back end sees it: trained, with at least one vector.
 ///
-/// A shard has a contiguous part of every list; the lengths of the parts differ by one at most. The shards with the longer parts change
-/// from list to list, so that short lists do not all give their vectors to the same shards. Ranks and ids are those of the whole index.
+/// A shard has a contiguous part of every list ([`part_of_list`]). The shards with the longer parts change from list to list, so that all have
+/// about the same number of vectors. Ranks and ids are those of the whole index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     /// Number of components of a vector.
@@ -92,13 +92,13 @@ impl<'a> View<'a> {
 
     /// The places, in a list of the whole index, of the vectors that are here.
     #[inline]
-    fn places(&self, list: usize) -> Range<usize> {
+    pub(super) fn places(&self, list: usize) -> Range<usize> {
         let (shard, shards) = self.shard;
         let length = self.lists.length(list);
         if shards == 1 {
             return 0..length;
         }
-        share(length, (shard + list) % shards, shards)
+        part_of_list(length, (shard + list) % shards, shards)
     }
 
     /// Number of vectors of a list that are here.
@@ -134,6 +134,17 @@ impl<'a> View<'a> {
     pub(crate) fn queries<'q>(&self, queries: VectorSlice<'q>, device: Device) -> Result<Cow<'q, [f32]>> {
         self.codec.transform(queries, self.metric, device)
     }
+}
+
+/// The places of part `part` of `parts` of a list of `length` vectors: contiguous, one part after the other.
+///
+/// The parts are equal shares of a rounded length, and the last part also has the rest, which is less than a sixteenth of the list. So the cuts stay
+/// while a list changes by less than about a thirty-second, and a device gets only the vectors that have changed. Equal shares of the length itself
+/// would move nearly all vectors of a part by one place with every vector that comes or goes.
+fn part_of_list(length: usize, part: usize, parts: usize) -> Range<usize> {
+    let step = 1 << length.max(1).ilog2().saturating_sub(4);
+    let places = share(length - length % step, part, parts);
+    if part + 1 == parts { places.start..length } else { places }
 }
 
 /// The options of a search, checked, on their way from the caller to the devices; k or the radius is passed with it.
@@ -199,4 +210,30 @@ pub(crate) trait IvfBackend: Send + Sync {
 
     /// A description of the device.
     fn describe(&self) -> String;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_a_list_and_are_about_equal() {
+        for (length, parts) in (0..700).flat_map(|length| (1..9).map(move |parts| (length, parts))) {
+            let all: Vec<_> = (0..parts).map(|part| part_of_list(length, part, parts)).collect();
+            assert_eq!((all[0].start, all[parts - 1].end), (0, length));
+            assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start), "{all:?}");
+            let (least, most) =
+                ((length / parts).saturating_sub(length.div_ceil(16 * parts)), length / parts + length / 16 + 1);
+            assert!(all.iter().all(|part| (least..=most).contains(&part.len())), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn cuts_move_seldom() {
+        for parts in 2..9 {
+            let cuts = |length| (1..parts).map(|part| part_of_list(length, part, parts).start).collect::<Vec<_>>();
+            let moves = (1024..2048).filter(|&length| cuts(length) != cuts(length + 1)).count();
+            assert_eq!(moves, 16, "{parts} parts");
+        }
+    }
 }

@@ -131,7 +131,8 @@ pub(crate) struct Trained {
 ///
 /// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`; any number of threads may search at the same time.
 /// The vectors are in host memory. A GPU has an image of all vectors, or of its shard ([`Placement`]), which the first search makes. The
-/// first search after a change sends the changed vectors; all of them if they are many, if their lists have no room left, or for a shard.
+/// first search after a change sends the changed vectors; all of them if they are many, or if their lists have no room left. With shards each vector goes to one of
+/// them; a list that has changed by about a twentieth is divided anew, and sent whole.
 ///
 /// ```
 /// use warpann::ivf::{Encoding, IvfIndex};

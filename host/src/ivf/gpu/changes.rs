@@ -3,14 +3,14 @@
 //! The lists say which places have changed since the version of the image ([`View::changes_since`]). The vectors of these places come to the
 //! device one after the other in one upload. They are prepared there as all rows of an image are, and then copied to their rows. A place past
 //! the end of a list becomes padding. A list that has outgrown its room moves to the reserve of the storage, so all of its vectors are sent.
+//! The same is true for a shard's part of a list if the part begins at another place, which is rare ([`View`]).
 //! Three things belong to all rows:
 //! - The scale follows from the greatest component. If a new vector changes the scale, the image is made anew.
 //! - The centre stays that of the first image. Any centre is right.
 //! - The bounds are only raised. After a removal they may be larger than needed, which is still a bound.
 //!
 //! The image is also made anew if the reserve is full ([`Update::Outgrown`]), if many vectors have changed ([`SHARE_SENT`]), if the storage
-//! is mostly empty, if the lists no longer know what has changed, and for a shard: a shard has a part of every list, and the parts of a list
-//! shift when its length changes.
+//! is mostly empty, and if the lists no longer know what has changed.
 //!
 //! # Cost
 //! As counted with an emulated driver: two uploads (one after a removal that moves no vector), at most twelve launches, and one copy to the host,
@@ -53,7 +53,7 @@ pub(super) enum Update {
 
 /// The rows and lists of an image that change.
 struct Changed {
-    /// The rows of vectors, and where the vectors are; list after list.
+    /// The rows of vectors, and where the vectors are in the parts of the lists that are here; list after list.
     rows: Vec<(u32, Address)>,
     /// The rows that become padding.
     padding: Vec<u32>,
@@ -167,22 +167,27 @@ impl Resident {
 
     /// Finds the rows that change, and gives lists that have outgrown their rooms new ones.
     fn changed(&mut self, view: &View<'_>) -> Result<Changed, Update> {
-        if !view.is_whole() {
-            return Err(Update::Impossible);
-        }
         let changes = view.changes_since(self.version).ok_or(Update::Impossible)?;
         let mut changed =
             Changed { rows: Vec::new(), padding: Vec::new(), lists: Vec::new(), renumbered: changes.renumbered };
         for places in changes.places.chunk_by(|a, b| a.list == b.list) {
             let list = places[0].list;
-            let (before, length) = (self.storage.lengths[list as usize], view.length(list as usize) as u32);
+            let part = view.places(list as usize);
+            let (first, length) = (part.start as u32, part.len() as u32);
+            let (first_before, before) = (self.firsts[list as usize], self.storage.lengths[list as usize]);
             let moved = self.storage.resize(list as usize, length).ok_or(Update::Outgrown)?;
+            self.firsts[list as usize] = first;
             let start = self.storage.starts[list as usize];
-            let row = |at: Address| (start + at.place, at);
-            if moved {
-                changed.rows.extend((0..length).map(|place| row(Address { list, place })));
+            let row = |place: u32| (start + place, Address { list, place });
+            if moved || first != first_before {
+                changed.rows.extend((0..length).map(row));
             } else {
-                changed.rows.extend(places.iter().filter(|at| at.place < length).map(|&at| row(at)));
+                // The end of a shard's part may also move over places that have not changed.
+                let kept = first..first + before.min(length);
+                let in_kept = places.iter().map(|at| at.place).filter(|place| kept.contains(place));
+                changed.rows.extend(in_kept.map(|place| place - first).chain(before..length).map(row));
+            }
+            if !moved {
                 changed.padding.extend(start + length..start + before.max(length));
             }
             changed.lists.push(list);

@@ -22,7 +22,7 @@ use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::View;
 use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
-use crate::{ElementType, Error, Metric, Result, events};
+use crate::{ElementType, Error, Metric, Result, events, host_memory};
 
 /// The codes of an image as searches read them, for any encoding. Fields that an encoding does not use are empty or 0.
 #[derive(Debug, Clone, Copy)]
@@ -406,6 +406,8 @@ pub(super) struct Resident {
     /// Number of vectors of the longest list.
     pub longest_list: u32,
     pub(super) storage: Storage,
+    /// The place in each list of the whole index of the first vector that is here.
+    pub(super) firsts: Vec<u32>,
     pub(super) parts: ImageParts,
     /// The bits of the greatest component, from which the scale follows.
     pub(super) greatest: u32,
@@ -640,8 +642,9 @@ impl Resident {
         budget: u64,
         growth: Growth,
     ) -> Result<Resident> {
-        let lengths: Vec<u32> = (0..view.list_count()).map(|list| view.length(list) as u32).collect();
-        let storage = Storage::new(lengths, growth)?;
+        let places = || (0..view.list_count()).map(|list| view.places(list));
+        let storage = Storage::new(places().map(|places| places.len() as u32).collect(), growth)?;
+        let firsts = places().map(|places| places.start as u32).collect();
         let plan = ImagePlan::new(view, &storage, budget);
         let bytes = plan.bytes as u64;
         if bytes > budget {
@@ -667,6 +670,7 @@ impl Resident {
             longest: Vec::new(),
             longest_list: 0,
             storage,
+            firsts,
             parts,
             greatest: greatest[0],
             memory,
@@ -677,7 +681,7 @@ impl Resident {
 
     /// A copy within the memory of the device, which can then be brought to the version of `view`; `None` if it could not.
     pub fn copied(&self, runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Option<Resident>> {
-        if !view.is_whole() || view.changes_since(self.version).is_none() {
+        if view.changes_since(self.version).is_none() {
             return Ok(None);
         }
         // The places in an image follow from the training, the number of rows and the budget, which are the same.
@@ -685,7 +689,7 @@ impl Resident {
         if plan.bytes as u64 != self.bytes {
             return Ok(None);
         }
-        let storage = self.storage.copied()?;
+        let (storage, firsts) = (self.storage.copied()?, host_memory::copied(&self.firsts)?);
         let memory = runtime.allocate(plan.bytes)?;
         let (to, from) = (runtime.scratch(&memory), runtime.scratch(&self.memory));
         let all = Layout::default().array::<u8>(plan.bytes);
@@ -699,6 +703,7 @@ impl Resident {
             longest: Vec::new(),
             longest_list: 0,
             storage,
+            firsts,
             parts: plan.parts(to),
             greatest: self.greatest,
             memory,

@@ -325,15 +325,16 @@ fn every_product_scans_soundly() {
     }
 }
 
-/// An index on the CPU, which changes, and a device whose image follows.
+/// An index on the CPU, which changes, and devices whose images follow: one for each shard.
 struct Follower<T: Element> {
     index: IvfIndex<T>,
-    device: IvfDevice,
+    devices: Vec<IvfDevice>,
     base: Vec<T>,
     queries: Vec<T>,
 }
 
-/// What a device gets after a change.
+/// What the devices together get after a change.
+#[derive(Clone, Copy)]
 enum Sent {
     Nothing,
     /// This number of rows at most.
@@ -347,19 +348,20 @@ enum Sent {
 impl<T: Element> Follower<T> {
     const LISTS: usize = 12;
 
-    fn new(metric: Metric, encoding: Encoding, n: usize, dim: usize) -> Follower<T> {
+    fn new(metric: Metric, encoding: Encoding, (n, dim): (usize, usize), shards: usize) -> Follower<T> {
         let (base, queries) = (vectors(n, dim, 5), vectors(3, dim, 6));
         let builder = IvfIndex::<T>::builder(dim, Self::LISTS).metric(metric).encoding(encoding).device(Device::Cpu);
         let mut index = builder.iterations(2).build().unwrap();
         index.train(&base).unwrap();
         let ids: Vec<u64> = (0..n as u64).map(|at| 3 * at).collect();
         index.add_with_ids(&base, &ids).unwrap();
-        Follower { index, device: device(), base, queries }
+        Follower { index, devices: (0..shards).map(|_| device()).collect(), base, queries }
     }
 
     fn snapshot(&self) -> Follower<T> {
         let (base, queries) = (self.base.clone(), self.queries.clone());
-        Follower { index: self.index.snapshot(), device: self.device.shared(), base, queries }
+        let devices = self.devices.iter().map(IvfDevice::shared).collect();
+        Follower { index: self.index.snapshot(), devices, base, queries }
     }
 
     /// The vectors with which these ids, multiples of three, began.
@@ -374,16 +376,19 @@ impl<T: Element> Follower<T> {
         self.index.add_with_ids(&rows, &ids.collect::<Vec<_>>()).unwrap();
     }
 
-    /// Brings the image up to date, and compares the bytes that the device got, and searches.
+    /// Brings the images up to date, and compares the bytes that the devices got, and searches.
     fn follows(&self, expected: Sent, what: &str) {
-        let Follower { index, device, queries, .. } = self;
-        let view = index.view(index.trained().unwrap());
-        let sent = bytes_sent(|| drop(device.resident(&view).unwrap())) as usize;
-        let image = device.resident(&view).unwrap().image;
-        let (rows, row_bytes) = (image.rows as usize, image.stored.row_bytes as usize);
+        let Follower { index, devices, queries, .. } = self;
+        let whole = index.view(index.trained().unwrap());
+        let shards: Vec<_> = (0..devices.len()).map(|shard| whole.part(shard, devices.len())).collect();
+        let bring = || shards.iter().zip(devices).for_each(|(view, device)| drop(device.resident(view).unwrap()));
+        let sent = bytes_sent(bring) as usize;
+        let images = shards.iter().zip(devices).map(|(view, device)| device.resident(view).unwrap().image);
+        let (rows, row_bytes) =
+            images.fold((0, 0), |(rows, _), image| (rows + image.rows as usize, image.stored.row_bytes as usize));
         // Row number, rank and list of a row; number, start and length of a list, and twelve bytes for padding. The terms of the scan by
         // tables take 8 bytes for each list.
-        let some = |rows: usize| rows * (row_bytes + 36) + 8 * Self::LISTS;
+        let some = |rows: usize| rows * row_bytes + devices.len() * (36 * rows + 8 * Self::LISTS);
         match expected {
             Sent::Nothing => assert_eq!(sent, 0, "{what}"),
             Sent::Rows(changed) => assert!(sent <= some(changed), "{what}: {sent} bytes"),
@@ -401,7 +406,16 @@ impl<T: Element> Follower<T> {
                 filter: filtered.then_some(&*accepted),
                 scan,
             };
-            device.search(&view, &request, k, &mut found.ids, &mut found.distances).unwrap();
+            let mut all = vec![Vec::new(); 3];
+            for (view, device) in shards.iter().zip(devices) {
+                device.search(view, &request, k, &mut found.ids, &mut found.distances).unwrap();
+                for (all, (ids, distances)) in all.iter_mut().zip(found.rows()) {
+                    all.extend(ids.iter().copied().zip(distances.iter().copied()));
+                }
+            }
+            all.iter_mut().for_each(|all| all.sort_by(|a, b| index.metric().order(a.1, b.1).then(a.0.cmp(&b.0))));
+            let best = all.iter().flat_map(|all| &all[..k]);
+            (found.ids, found.distances) = best.copied().unzip();
             let options = SearchOptions::new().probes(4).widen(false);
             let options = if filtered { options.filter(&filter) } else { options };
             same(what, &index.search_with(queries, k, &options).unwrap(), &found);
@@ -412,7 +426,7 @@ impl<T: Element> Follower<T> {
 /// Every kind of change, for one encoding.
 fn follow<T: Element>(metric: Metric, encoding: Encoding) {
     // Ten components, which a device pads, and five bytes of a code of ten halves.
-    let mut pair = Follower::<T>::new(metric, encoding, 200, 10);
+    let mut pair = Follower::<T>::new(metric, encoding, (200, 10), 1);
     let what = |step: &str| format!("{metric:?} {encoding} {}: {step}", T::TYPE.name());
     pair.follows(Sent::All, &what("new"));
     let few: Vec<u64> = (0..10).map(|at| at * 57).collect();
@@ -470,4 +484,58 @@ fn images_follow_changes() {
     follow::<f32>(Metric::L2, Encoding::Scalar8);
     follow::<f32>(Metric::L2, pq);
     follow::<f32>(Metric::InnerProduct, pq);
+}
+
+/// Changes of lists that are long enough to keep their cuts, for one encoding.
+fn follow_shards<T: Element>(metric: Metric, encoding: Encoding, shards: usize) {
+    let mut pair = Follower::<T>::new(metric, encoding, (1_600, 10), shards);
+    let what = |step: &str| format!("{metric:?} {encoding} {} on {shards} shards: {step}", T::TYPE.name());
+    // The length of a list is rounded to a multiple of this number before it is divided.
+    let step = |length: usize| 1 << (length.ilog2() - 4);
+    // A list of which `removed` vectors can go and to which `added` can come before it is divided anew: one of its ids, and its length.
+    let list = |index: &IvfIndex<T>, removed: usize, added: usize| {
+        let lengths = (0..Follower::<T>::LISTS).map(|list| (list, index.lists.length(list)));
+        let fits = |length: usize| length % step(length) >= removed && length % step(length) + added < step(length);
+        let (list, length) = lengths.into_iter().find(|&(_, length)| length > 64 && fits(length)).unwrap();
+        (index.lists.ids(list)[0], length)
+    };
+    pair.follows(Sent::All, &what("new"));
+    let some: Vec<u64> = (0..10).map(|at| at * 357).collect();
+    pair.index.upsert(&pair.rows(&some), &some).unwrap();
+    pair.follows(Sent::Rows(10), &what("replaced by equal vectors"));
+    let snapshot = pair.snapshot();
+    let (id, _) = list(&pair.index, 1, 0);
+    pair.index.remove(&[id]).unwrap();
+    pair.follows(Sent::Rows(2), &what("removed"));
+    snapshot.follows(Sent::Nothing, &what("a snapshot"));
+    // The next images have room to grow.
+    let (like, _) = list(&pair.index, 0, 0);
+    pair.add_like(like, 10_000..10_100);
+    pair.follows(Sent::All, &what("a list outgrows images without room"));
+    let (like, _) = list(&pair.index, 0, 3);
+    pair.add_like(like, 10_100..10_103);
+    pair.follows(Sent::Rows(3), &what("a list grows"));
+    pair.index.remove(&[10_101]).unwrap();
+    pair.follows(Sent::Rows(2), &what("a list shrinks"));
+    let (like, length) = list(&pair.index, 0, 0);
+    pair.add_like(like, 10_103..10_103 + step(length) as u64);
+    pair.follows(Sent::Rows(length + step(length)), &what("a list is divided anew"));
+    let (like, _) = list(&pair.index, 0, 1);
+    pair.add_like(like, 91..92);
+    pair.follows(Sent::Ranks(1), &what("an id between others"));
+    // In any lists: some of them are divided anew.
+    pair.index.upsert(&pair.rows(&[30, 33, 36, 39]), &[300, 303, 306, 20_000]).unwrap();
+    let longest = (0..Follower::<T>::LISTS).map(|list| pair.index.lists.length(list)).max().unwrap();
+    pair.follows(Sent::Rows(7 * longest), &what("replaced by other vectors"));
+    let all = pair.index.ids();
+    pair.index.remove(&all[..all.len() / 2]).unwrap();
+    pair.follows(Sent::All, &what("half removed"));
+}
+
+#[test]
+fn images_of_shards_follow_changes() {
+    follow_shards::<f32>(Metric::L2, Encoding::Flat, 2);
+    follow_shards::<u8>(Metric::Cosine, Encoding::Flat, 3);
+    follow_shards::<f32>(Metric::InnerProduct, Encoding::Scalar8, 2);
+    follow_shards::<f32>(Metric::L2, Encoding::Pq { sub_quantizers: 10, bits: 4, rotate: false }, 3);
 }
