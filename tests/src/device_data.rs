@@ -3,7 +3,6 @@
 
 use std::ptr;
 
-use half::f16;
 use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
 use warpann::flat::device::CUstream;
 use warpann::ivf::Encoding;
@@ -32,7 +31,7 @@ pub const ALL: &[Scenario] = &[
     ("device_data::lists_f32", |device| lists::<f32>(device, Metric::L2, Encoding::Flat, &LISTS)),
     ("device_data::lists_u8", |device| lists::<u8>(device, Metric::Cosine, Encoding::Flat, &LISTS)),
     ("device_data::lists_of_codes", |device| lists::<f32>(device, Metric::L2, PQ, &LISTS)),
-    ("device_data::lists_of_rotated_codes", |device| lists::<f16>(device, Metric::Cosine, OPQ, &LISTS)),
+    ("device_data::lists_of_rotated_codes", |device| lists::<u8>(device, Metric::Cosine, OPQ, &LISTS)),
     ("device_data::lists_of_bytes", |device| lists::<i8>(device, Metric::InnerProduct, Encoding::Scalar8, &LISTS)),
     ("device_data::refusals", refusals),
     ("device_data::refusals_of_lists", refusals_of_lists),
@@ -46,7 +45,7 @@ pub const SMALL_ONES: &[Scenario] = &[
     ("device_data::walks_by_codes", |device| walks::<f32>(device, Metric::Cosine, &SMALL_WALKS, true)),
     ("device_data::walks_by_bytes", |device| walks::<u8>(device, Metric::InnerProduct, &SMALL_WALKS, false)),
     ("device_data::lists_f32", |device| lists::<f32>(device, Metric::L2, Encoding::Flat, &SMALL_LISTS)),
-    ("device_data::lists_of_rotated_codes", |device| lists::<f16>(device, Metric::Cosine, OPQ, &SMALL_LISTS)),
+    ("device_data::lists_of_rotated_codes", |device| lists::<u8>(device, Metric::Cosine, OPQ, &SMALL_LISTS)),
     ("device_data::refusals_of_lists", refusals_of_lists),
 ];
 
