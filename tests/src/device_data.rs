@@ -7,7 +7,7 @@ use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
 use warpann::flat::device::CUstream;
 use warpann::ivf::Encoding;
 use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
-use warpann::views::{DeviceNeighbors, DeviceVectors};
+use warpann::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use warpann::{
     Device, Element, Error, Filter, FlatIndex, GraphIndex, IvfIndex, Metric, NONE, Neighbors, SearchOptions,
 };
@@ -188,6 +188,32 @@ fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Sha
         }
         stream.synchronize()?;
         results.verify(&expected).map_err(|failure| format!("filter 1/{one_of}: {failure}"))?;
+        // Ranges in the same workspace: the distance of a neighbour, within which some queries have more vectors than places, and none.
+        for radius in [expected.distances[k / 2], -metric.worst()] {
+            let mut counts = buffer(&vec![7u32; queries])?;
+            let places = DeviceCounts::of_slice(&mut counts);
+            // SAFETY: as above.
+            unsafe {
+                let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
+                let (workspace, stream) = (&mut workspace, stream.as_inner());
+                on_gpu.range_search_device(workspace, stream, &queries, radius, &view, &places).map_err(text)?;
+            }
+            stream.synchronize()?;
+            let all = on_cpu.range_search(&host, radius, &options).map_err(text)?;
+            let mut expected =
+                Neighbors { k, ids: vec![NONE; queries * k], distances: vec![metric.worst(); queries * k] };
+            for query in 0..queries {
+                let (ids, distances) = all.row(query);
+                let found = ids.len().min(k);
+                expected.ids[query * k..][..found].copy_from_slice(&ids[..found]);
+                expected.distances[query * k..][..found].copy_from_slice(&distances[..found]);
+            }
+            results.verify(&expected).map_err(|failure| format!("filter 1/{one_of}, radius {radius}: {failure}"))?;
+            let counts = counts.as_host_vec().map_err(driver)?;
+            if let Some(query) = (0..queries).find(|&query| counts[query] as usize != all.row(query).0.len()) {
+                return Err(format!("filter 1/{one_of}, radius {radius}: query {query} has {} vectors", counts[query]));
+            }
+        }
     }
     Ok(())
 }
@@ -481,6 +507,14 @@ fn refusals(device: Device) -> Outcome {
         let unknown = DeviceNeighbors::new(ids, unknown);
         refused!(search(&queries, &unknown), Error::UnknownAddress { what: "distances", .. });
         search(&at(0, 0), &DeviceNeighbors::new(0, 0)).map_err(text)?;
+        let mut range = |radius: f32, counts: u64| {
+            index.range_search_device(&mut workspace, raw, &queries, radius, &view, &DeviceCounts::new(counts))
+        };
+        refused!(range(f32::NAN, address), Error::BadRadius);
+        refused!(range(1.0, address + 1), Error::BadAddress { what: "counts", align: 4, .. });
+        let mut search = |queries: &DeviceVectors<f32>, view: &DeviceNeighbors| {
+            index.search_device(&mut workspace, raw, queries, view)
+        };
         search(&queries, &view).map_err(text)?;
         stream.synchronize()?;
         let mut expected = on_cpu.search(&host[..dim], k).map_err(text)?;

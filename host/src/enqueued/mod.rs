@@ -52,18 +52,37 @@ pub(crate) trait Enqueue: Send + Sync {
         distances: PtrMut<f32>,
     ) -> Result<()>;
 
-    /// Enqueues the search of `count` queries, at most as many as were planned.
+    /// Enqueues the end of a range search of one tile, after [`enqueue_tile`](Self::enqueue_tile) of the same queries: empties the slots beyond the
+    /// radius, and writes the number of vectors within it for each query.
+    ///
+    /// # Errors
+    /// [`Error::StaleWorkspace`] if the search is of a kind that has no range search; errors of the device's driver.
+    ///
+    /// # Safety
+    /// As [`enqueue_tile`](Self::enqueue_tile), with the same results; `range` has a count for each of the queries.
+    unsafe fn enqueue_range(
+        &self,
+        _stream: &Stream,
+        _count: u32,
+        _ids: PtrMut<u64>,
+        _distances: PtrMut<f32>,
+        _range: Range,
+    ) -> Result<()> {
+        Err(Error::StaleWorkspace)
+    }
+
+    /// Enqueues the search of `count` queries, at most as many as were planned. With a range, the results are those within its radius.
     ///
     /// # Safety
     /// Until the stream has done the work: the index does not change, `queries` has `count` vectors, `ids` and `distances` have room for count · k
-    /// values, no other work uses these or this search, and they do not overlap.
+    /// values and the range for a count of each query, no other work uses these or this search, and they do not overlap.
     unsafe fn enqueue(
         &self,
         stream: &Stream,
         queries: Ptr<u8>,
         count: usize,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
+        (ids, distances): (PtrMut<u64>, PtrMut<f32>),
+        range: Option<Range>,
     ) -> Result<()> {
         let Tiles { runtime, shape, k, most } = self.tiles();
         let _current = runtime.enter()?;
@@ -73,10 +92,23 @@ pub(crate) trait Enqueue: Send + Sync {
             let queries = queries.skip(first * row_bytes).take(tile * row_bytes);
             let (ids, distances) = (ids.skip(first * k).take(tile * k), distances.skip(first * k).take(tile * k));
             // SAFETY: the arrays go on to the end of the last query.
-            unsafe { self.enqueue_tile(stream, queries, tile as u32, ids, distances)? };
+            unsafe {
+                self.enqueue_tile(stream, queries, tile as u32, ids, distances)?;
+                if let Some(Range { radius, counts }) = range {
+                    let range = Range { radius, counts: counts.skip(first).take(tile) };
+                    self.enqueue_range(stream, tile as u32, ids, distances, range)?;
+                }
+            };
         }
         Ok(())
     }
+}
+
+/// The radius of a range search, not NaN, and the place for a count of each query.
+#[derive(Clone, Copy)]
+pub(crate) struct Range {
+    pub radius: f32,
+    pub counts: PtrMut<u32>,
 }
 
 /// The number of results of a query in 32 bits.

@@ -4,12 +4,12 @@ use std::fmt;
 
 use cuda_std::{Ptr, PtrMut};
 
-use super::Enqueue;
 use super::download::download;
+use super::{Enqueue, Range};
 use crate::device::cuda::{CudaDevice, Stream as CudaStream};
 use crate::device::runtime::{Runtime, Stream};
 use crate::select::device::CUstream;
-use crate::views::{DeviceNeighbors, DeviceVectors};
+use crate::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use crate::{Element, Error, Result};
 
 /// A planned search of an index, with all device memory that it needs beside queries and results. It belongs to one version of the index.
@@ -59,7 +59,8 @@ impl DeviceWorkspace {
         DeviceWorkspace { search, version, queries, k }
     }
 
-    /// Checks the arguments and enqueues the search of an index that now has `version`.
+    /// Checks the arguments and enqueues the search of an index that now has `version`: of the nearest vectors, or of those of them within a radius,
+    /// and then of the number of all vectors within it.
     ///
     /// # Errors
     /// Those of [`FlatIndex::search_device`](crate::FlatIndex::search_device).
@@ -73,6 +74,7 @@ impl DeviceWorkspace {
         stream: CUstream,
         queries: &DeviceVectors<T>,
         results: &DeviceNeighbors,
+        within: Option<(f32, &DeviceCounts)>,
     ) -> Result<()> {
         // An index that moves to another device keeps its version.
         let planned_on = self.search.tiles().runtime.as_gpu().map(|gpu| gpu.index());
@@ -92,9 +94,20 @@ impl DeviceWorkspace {
             on.gpu.check_memory("ids", ids)?;
             on.gpu.check_memory("distances", distances)?;
         }
-        let (ids, distances) = (PtrMut::new(place(ids), count * k), PtrMut::new(place(distances), count * k));
+        let mut range = None;
+        if let Some((radius, counts)) = within {
+            if radius.is_nan() {
+                return Err(Error::BadRadius);
+            }
+            counts.check(count)?;
+            if count > 0 {
+                on.gpu.check_memory("counts", counts.address())?;
+            }
+            range = Some(Range { radius, counts: PtrMut::new(place(counts.address()), count) });
+        }
+        let results = (PtrMut::new(place(ids), count * k), PtrMut::new(place(distances), count * k));
         // SAFETY: as the caller promises.
-        unsafe { self.search.enqueue(&on.stream(stream), on.rows_at(queries), count, ids, distances) }
+        unsafe { self.search.enqueue(&on.stream(stream), on.rows_at(queries), count, results, range) }
     }
 }
 

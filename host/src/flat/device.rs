@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`FlatIndex::device_workspace`] | plans searches of up to a number of queries, with all of their memory | yes |
 //! | [`FlatIndex::search_device`] | enqueues a search | no; it may be captured into a CUDA graph |
+//! | [`FlatIndex::range_search_device`] | enqueues a search of all vectors within a radius | no, the same |
 //! | [`FlatIndex::add_device`] | adds vectors | for the stream |
 //!
 //! Results have the bits of [`FlatIndex::search`]. That search asks the host twice: are the queries finite, and did the candidates of a query
@@ -47,7 +48,7 @@ pub use crate::enqueued::workspace::DeviceWorkspace;
 use crate::enqueued::workspace::{OnGpu, PlannedVersion, check_planned};
 pub use crate::select::device::CUstream;
 use crate::validate::{MAX_ROWS, check_rows};
-use crate::views::{DeviceNeighbors, DeviceVectors};
+use crate::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use crate::{Element, Error, Result, SearchOptions, host_memory};
 
 impl<T: Element> FlatIndex<T> {
@@ -105,7 +106,36 @@ impl<T: Element> FlatIndex<T> {
     ) -> Result<()> {
         let (_, on) = self.on_gpu()?;
         // SAFETY: as the caller promises.
-        unsafe { workspace.search(PlannedVersion::Flat(self.version.0), on, stream, queries, results) }
+        unsafe { workspace.search(PlannedVersion::Flat(self.version.0), on, stream, queries, results, None) }
+    }
+
+    /// Enqueues a range search and returns at once: finds the vectors whose distance from each of `queries` is at most `radius` (similarity: at
+    /// least). `results` gets the best of them, as many as the workspace has neighbours of a query, with the bits of
+    /// [`range_search`](Self::range_search); the slots that are left get [`NONE`](crate::NONE) and [`Metric::worst`](crate::Metric::worst). `counts`
+    /// gets the number of all vectors within the radius for each query, which may be larger.
+    ///
+    /// The workspace is one of [`device_workspace`](Self::device_workspace), whose `k` is the number of places of a query; its filter holds. The
+    /// call may be captured as [`search_device`](Self::search_device), with this radius. A query with NaN or infinity gets the count 0 and
+    /// distances NaN. The cost is that of a search for `k` neighbours, and O(len · dim) for each query that fills its places.
+    ///
+    /// # Errors
+    /// As [`search_device`](Self::search_device); [`Error::BadRadius`] for NaN.
+    ///
+    /// # Safety
+    /// As [`search_device`](Self::search_device); `counts` has room for a number of each query, with the same promises as for `results`.
+    pub unsafe fn range_search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: CUstream,
+        queries: &DeviceVectors<T>,
+        radius: f32,
+        results: &DeviceNeighbors,
+        counts: &DeviceCounts,
+    ) -> Result<()> {
+        let (_, on) = self.on_gpu()?;
+        let (version, within) = (PlannedVersion::Flat(self.version.0), Some((radius, counts)));
+        // SAFETY: as the caller promises.
+        unsafe { workspace.search(version, on, stream, queries, results, within) }
     }
 
     /// Adds vectors in device memory as [`add`](Self::add) adds those of the host: copies them on the device, in the order of `stream`, and

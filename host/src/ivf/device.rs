@@ -47,7 +47,7 @@ impl<T: Element> IvfIndex<T> {
     ) -> Result<()> {
         let (_, on) = self.on_gpu()?;
         // SAFETY: as the caller promises.
-        unsafe { workspace.search(self.planned_version(), on, stream, queries, results) }
+        unsafe { workspace.search(self.planned_version(), on, stream, queries, results, None) }
     }
 
     /// Trains the index as [`train`](Self::train) does, with vectors in device memory. They pass through host memory, in the order of `stream`, for

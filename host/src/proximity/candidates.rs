@@ -105,8 +105,8 @@ impl<T: Element> Rows<T> {
 
 /// Every `share`-th row.
 fn every<T: Element>(share: usize, rows: &[T], dim: usize) -> Result<Vec<T>> {
-    let mut some: Vec<T> = host_memory::with_room((rows.len() / dim).div_ceil(share) * dim)?;
-    rows.chunks_exact(dim).step_by(share).for_each(|row| some.extend_from_slice(row));
+    let mut some: Vec<T> = host_memory::zeroed((rows.len() / dim).div_ceil(share) * dim)?;
+    some.par_chunks_exact_mut(dim).zip(rows.par_chunks(share * dim)).for_each(|(to, from)| to.copy_from_slice(&from[..dim]));
     Ok(some)
 }
 

@@ -262,9 +262,10 @@ impl<T: Element> GraphIndex<T> {
         }
         let after = self.flat.row_ids();
         let rows = after.rows();
+        // Each changed id is that of another row.
+        let Some(links) = links.filter(|_| 2 * changed.len() < rows) else { return Ok((self.rebuilt(watch)?, false)) };
         let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
         new.sort_unstable();
-        let Some(links) = links.filter(|_| 2 * new.len() < rows) else { return Ok((self.rebuilt(watch)?, false)) };
         let distance = self.walk_distance();
         let moves = moves(before, after);
         if !moves && new.is_empty() && links.len() == rows {

@@ -202,6 +202,48 @@ impl DeviceNeighbors {
     }
 }
 
+/// Memory of a GPU for numbers of vectors (u32), one for each query.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceCounts {
+    address: u64,
+    /// Number of places, if the view knows it.
+    len: Option<usize>,
+}
+
+impl DeviceCounts {
+    /// Numbers at a device address.
+    pub fn new(address: u64) -> Self {
+        DeviceCounts { address, len: None }
+    }
+
+    /// Numbers in a buffer of cust.
+    #[cfg(feature = "cuda")]
+    pub fn of_slice(counts: &mut cust::memory::DeviceSlice<u32>) -> Self {
+        DeviceCounts { address: counts.as_device_ptr().as_raw(), len: Some(counts.len()) }
+    }
+
+    /// Device address of the first number.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Number of places, unless the view was made of an address only.
+    pub fn places(&self) -> Option<usize> {
+        self.len
+    }
+
+    /// Checks the memory for a number of each of `queries` queries.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn check(&self, queries: usize) -> Result<()> {
+        if let Some(actual) = self.len
+            && actual != queries
+        {
+            return Err(Error::WrongResultLength { expected: queries, actual });
+        }
+        if queries == 0 { Ok(()) } else { check_address::<u32>("counts", self.address) }
+    }
+}
+
 /// Fails with [`Error::OtherDevice`] if the memory is known to belong to another GPU than `expected`.
 fn check_gpu(found: Option<usize>, expected: usize) -> Result<()> {
     match found {

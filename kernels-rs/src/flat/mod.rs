@@ -8,10 +8,12 @@
 //! | [`mask_values`] | leaves rows out of the filter | |
 //! | [`mask_distances`] | leaves rows out of a selection | |
 //! | [`rescan`] | the best rows for queries without a proof, without the host | |
+//! | [`count_within`] | range search with a fixed number of places for each query | |
 //! | [`stage_rows`] | takes vectors from the caller's device memory | |
 //! | [`name_results`] | results for the caller's device memory | |
 
 pub mod candidates;
+pub mod count_within;
 pub mod filter;
 pub mod gather_rows;
 pub mod mask_distances;

@@ -120,7 +120,9 @@ unsafe fn rescan<E: Element>(launch: Rescan) {
 /// As [`Rescan`]; the query and the piece exist.
 #[inline(always)]
 unsafe fn scan_piece<E: Element>(launch: Rescan, query: usize, piece: u32) {
-    let Rescan { row_count, k, pieces, list_stride, values, rows, counts, metric, .. } = launch;
+    let Rescan { queries, base, stride, row_count, metric, query_squares, base_squares, bits, .. } = launch;
+    let Rescan { k, pieces, list_stride, values, rows, counts, .. } = launch;
+    let scanned = ScannedRows { queries, base, stride, row_count, metric, query_squares, base_squares, bits };
     let lane = warp::lane_id();
     let words = row_count.div_ceil(32);
     let of_piece = words.div_ceil(pieces.max(1));
@@ -132,7 +134,11 @@ unsafe fn scan_piece<E: Element>(launch: Rescan, query: usize, piece: u32) {
         let mut select = WarpSelect::<QUEUE_REGISTERS, { thread_queue(QUEUE) }>::new(wanted, floor);
         let first = (piece * of_piece).min(words);
         // SAFETY: words below `words` have rows of the base.
-        unsafe { offer_rows::<E>(launch, query, first, words.min(first + of_piece), &mut select) };
+        unsafe {
+            scanned.each::<E>(query, first, words.min(first + of_piece), |badness, row, takes| {
+                select.offer(badness, row, takes);
+            });
+        }
         select.finish();
         unroll::<QUEUE_REGISTERS>(|r| {
             let place = 32 * r as u32 + lane;
@@ -157,68 +163,84 @@ unsafe fn scan_piece<E: Element>(launch: Rescan, query: usize, piece: u32) {
     }
 }
 
-/// Offers the rows of words `from` .. `to` that take part. All 32 lanes arrive with the same arguments.
-///
-/// # Safety
-/// As [`Rescan`]; the query exists, and each word has at least one row of the base.
-#[inline(always)]
-unsafe fn offer_rows<E: Element>(
-    launch: Rescan,
-    query: usize,
-    from: u32,
-    to: u32,
-    select: &mut WarpSelect<QUEUE_REGISTERS, { thread_queue(QUEUE) }>,
-) {
-    let Rescan { stride, row_count, metric, query_squares, base_squares, bits, .. } = launch;
-    let base = launch.base.cast::<E::Stored>();
-    let x = launch.queries.cast::<E::Stored>().wrapping_add(query * stride as usize);
-    let lane = warp::lane_id();
-    // The lane that offers the next row: each lane in turn, so that no queue of a lane fills early.
-    let mut turn = 0;
-    let mut word = from;
-    while word < to {
-        let exist = if row_count - 32 * word < 32 { (1 << (row_count % 32)) - 1 } else { u32::MAX };
-        // SAFETY: there is a bit for each row.
-        let mut left =
-            exist & bits.map_or(u32::MAX, |bits| unsafe { global::load_nc(bits.wrapping_add(word as usize)) });
-        while left != 0 {
-            // After the last row of the word this row is evaluated again and not offered.
-            let (mut row, mut count) = ([0u32; BATCH], 0);
-            let mut pointers = [*base; BATCH];
-            unroll::<BATCH>(|b| {
-                let repeats = left == 0;
-                row[b] = if repeats { row[b.max(1) - 1] } else { 32 * word + left.trailing_zeros() };
-                count += !repeats as u32;
-                left &= left.wrapping_sub(1);
-                pointers[b] = base.wrapping_add(row[b] as usize * stride as usize);
-            });
-            // SAFETY: the rows exist and have stride / 4 groups of components, as the query has.
-            let sums = unsafe {
-                sums_by(metric, |quad| E::load4(x, quad), |b, quad| E::load4(pointers[b], quad), stride / 4, lane)
-            };
-            let (mut sum, mut own) = (0.0, 0);
-            let mine = lane.wrapping_sub(turn) % 32;
-            unroll::<BATCH>(|b| {
-                if mine == b as u32 {
-                    (sum, own) = (sums[b], row[b]);
-                }
-            });
-            let takes = mine < count;
-            if let Some(query_squares) = query_squares
-                && takes
-            {
-                // SAFETY: the query and the row have squares.
-                sum = unsafe {
-                    over_norms(
-                        sum,
-                        global::load_nc(query_squares.wrapping_add(query))
-                            * global::load_nc(base_squares.wrapping_add(own as usize)),
-                    )
+/// The rows of a base that a warp compares with one query at a time. The fields are those of [`Rescan`].
+#[derive(Clone, Copy)]
+pub(crate) struct ScannedRows {
+    pub queries: Ptr<u8>,
+    pub base: Ptr<u8>,
+    pub stride: u32,
+    pub row_count: u32,
+    pub metric: Metric,
+    pub query_squares: Option<Ptr<f64>>,
+    pub base_squares: Ptr<f64>,
+    pub bits: Option<Ptr<u32>>,
+}
+
+impl ScannedRows {
+    /// Calls `take` for the rows of words `from` .. `to` that take part: in each lane with a canonical distance as smaller is better, its row, and
+    /// whether they are the lane's. All 32 lanes arrive with the same arguments.
+    ///
+    /// # Safety
+    /// As [`Rescan`]; the query exists, and each word has at least one row of the base.
+    #[inline(always)]
+    pub(crate) unsafe fn each<E: Element>(
+        self,
+        query: usize,
+        from: u32,
+        to: u32,
+        mut take: impl FnMut(f32, u32, bool),
+    ) {
+        let ScannedRows { queries, stride, row_count, metric, query_squares, base_squares, bits, .. } = self;
+        let base = self.base.cast::<E::Stored>();
+        let x = queries.cast::<E::Stored>().wrapping_add(query * stride as usize);
+        let lane = warp::lane_id();
+        // The lane that offers the next row: each lane in turn, so that no queue of a lane fills early.
+        let mut turn = 0;
+        let mut word = from;
+        while word < to {
+            let exist = if row_count - 32 * word < 32 { (1 << (row_count % 32)) - 1 } else { u32::MAX };
+            // SAFETY: there is a bit for each row.
+            let mut left =
+                exist & bits.map_or(u32::MAX, |bits| unsafe { global::load_nc(bits.wrapping_add(word as usize)) });
+            while left != 0 {
+                // After the last row of the word this row is evaluated again and not offered.
+                let (mut row, mut count) = ([0u32; BATCH], 0);
+                let mut pointers = [*base; BATCH];
+                unroll::<BATCH>(|b| {
+                    let repeats = left == 0;
+                    row[b] = if repeats { row[b.max(1) - 1] } else { 32 * word + left.trailing_zeros() };
+                    count += !repeats as u32;
+                    left &= left.wrapping_sub(1);
+                    pointers[b] = base.wrapping_add(row[b] as usize * stride as usize);
+                });
+                // SAFETY: the rows exist and have stride / 4 groups of components, as the query has.
+                let sums = unsafe {
+                    sums_by(metric, |quad| E::load4(x, quad), |b, quad| E::load4(pointers[b], quad), stride / 4, lane)
                 };
+                let (mut sum, mut own) = (0.0, 0);
+                let mine = lane.wrapping_sub(turn) % 32;
+                unroll::<BATCH>(|b| {
+                    if mine == b as u32 {
+                        (sum, own) = (sums[b], row[b]);
+                    }
+                });
+                let takes = mine < count;
+                if let Some(query_squares) = query_squares
+                    && takes
+                {
+                    // SAFETY: the query and the row have squares.
+                    sum = unsafe {
+                        over_norms(
+                            sum,
+                            global::load_nc(query_squares.wrapping_add(query))
+                                * global::load_nc(base_squares.wrapping_add(own as usize)),
+                        )
+                    };
+                }
+                take(metric.badness(sum as f32 + 0.0), own, takes);
+                turn += BATCH as u32;
             }
-            select.offer(metric.badness(sum as f32 + 0.0), own, takes);
-            turn += BATCH as u32;
+            word += 1;
         }
-        word += 1;
     }
 }

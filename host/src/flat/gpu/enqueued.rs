@@ -12,9 +12,11 @@
 //! | queries must be finite | `stage_rows` flags those that are not; they get no neighbours |
 //! | a query whose candidates overflow is searched again | `rescan` reads the list of these queries |
 //! | rows that a filter excludes, or that removed vectors left | few accepted rows are copied when the plan is made; among most rows the others are left out by value, and in the lists by `mask_distances` |
+//! | more rows are within a radius than a query has places | `CountRows` counts all of them |
 //! | the filter or all distances | by the planned number of queries |
 
 use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::flat::count_within::{CountRows, CutResults};
 use warpann_kernels::flat::mask_distances::MaskDistances;
 use warpann_kernels::flat::mask_values::MaskValues;
 use warpann_kernels::flat::name_results::NameResults;
@@ -29,7 +31,7 @@ use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::enqueued::staging::{StagedRows, stage_rows};
-use crate::enqueued::{Enqueue, Tiles, narrow_k};
+use crate::enqueued::{Enqueue, Range, Tiles, narrow_k};
 use crate::product::gpu::VectorSet;
 use crate::select::gpu::{Select, SelectPlan, select};
 use crate::threads::apart;
@@ -76,6 +78,8 @@ struct Tables {
     mask: Option<(Reserved<u32>, Reserved<f32>)>,
     /// A word of each query of a tile: whether it was refused.
     refused: Reserved<u32>,
+    /// The number of queries of a tile whose slots are all within a radius, and then the numbers of these queries.
+    listed: Reserved<u32>,
 }
 
 /// A planned exact search with its memory.
@@ -152,6 +156,7 @@ impl FlatDevice {
                 (layout.array(2 * bits.words().len()), layout.array(block.base.part(block.base.layout.values).len()))
             }),
             refused: layout.array(queries.min(TILE_QUERIES)),
+            listed: layout.array(1 + queries.min(TILE_QUERIES)),
         };
         let limits = self.runtime.limits();
         let budget = Budget::new(&self.runtime, self.budget.saturating_sub(own)).with_shared(layout.bytes());
@@ -183,7 +188,7 @@ impl FlatDevice {
                 // SAFETY: the scratch has room for one query and its results.
                 unsafe {
                     self.runtime.fill(&lane.stream, query, 0)?;
-                    search.enqueue(&lane.stream, query.into(), 1, ids, distances)?;
+                    search.enqueue(&lane.stream, query.into(), 1, (ids, distances), None)?;
                 }
                 self.runtime.synchronize(&lane.stream)
             })?;
@@ -268,9 +273,56 @@ impl Enqueue for EnqueuedSearch {
             runtime.launch(stream, &NameResults::KERNEL, launch.config(), launch)
         }
     }
+
+    unsafe fn enqueue_range(
+        &self,
+        stream: &Stream,
+        count: u32,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+        range: Range,
+    ) -> Result<()> {
+        let (runtime, block) = (&self.runtime, &self.block);
+        let listed = self.tables().at(self.tables.listed);
+        let metric = block.shape.metric.of_kernel();
+        let Range { radius, counts } = range;
+        // SAFETY: the tables have a word more than a tile has queries, and the scratch has the queries of the tile, with their squares.
+        unsafe {
+            runtime.fill(stream, listed.take(1), 0)?;
+            let launch = CutResults { query_count: count, k: self.k, metric, radius, ids, distances, counts, listed };
+            runtime.launch(stream, &CutResults::KERNEL, launch.config(), launch)?;
+            let Some(queries) = self.staged(count) else { return Ok(()) };
+            let launch = CountRows {
+                queries: queries.stored(block.shape),
+                base: block.base.stored(block.shape),
+                stride: block.shape.stride() as u32,
+                row_count: block.base.count,
+                metric,
+                query_squares: queries.squares().map(Ptr::from),
+                base_squares: block.base.squares().map_or_else(Ptr::empty, Ptr::from),
+                bits: self.bits(),
+                listed: listed.into(),
+                pieces: CountRows::pieces(block.base.count),
+                radius,
+                counts,
+            };
+            let config = launch.config(runtime.limits().multiprocessors);
+            runtime.launch(stream, CountRows::kernel(block.shape.element.key()), config, launch)
+        }
+    }
 }
 
 impl EnqueuedSearch {
+    /// The queries of a tile in the scratch, as [`Enqueue::enqueue_tile`] leaves them; `None` if there are no rows.
+    fn staged(&self, count: u32) -> Option<VectorSet> {
+        let scratch = self.runtime.scratch(&self.scratch);
+        match &self.steps {
+            Steps::NoRows(..) => None,
+            Steps::Filter(plan) => Some(VectorSet::new(scratch, plan.queries, count)),
+            Steps::Direct(plan) => Some(VectorSet::new(scratch, plan.queries, count)),
+        }
+    }
+
     fn tables(&self) -> Scratch {
         self.runtime.scratch(&self.table_memory)
     }

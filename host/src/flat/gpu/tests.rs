@@ -5,7 +5,7 @@ use test_random::Random;
 
 use super::*;
 use crate::device::open::open;
-use crate::enqueued::Enqueue;
+use crate::enqueued::{Enqueue, Range as Within};
 use crate::metric::canonical;
 use crate::neighbors::slots::Slots as ResultSlots;
 use crate::{Device, Metric};
@@ -138,7 +138,7 @@ impl<T: Element> Case<T> {
         // SAFETY: the memory has room for the queries and their results.
         unsafe {
             runtime.copy_to_device(&stream, rows.as_bytes(), bytemuck::cast_slice(&queries)).unwrap();
-            search.enqueue(&stream, rows.as_bytes().into(), asked, ids, distances).unwrap();
+            search.enqueue(&stream, rows.as_bytes().into(), asked, (ids, distances), None).unwrap();
             runtime.copy_to_host(&stream, &mut found_ids, ids).unwrap();
             runtime.copy_to_host(&stream, &mut found_distances, distances).unwrap();
         }
@@ -146,6 +146,47 @@ impl<T: Element> Case<T> {
         assert!(refused.0.iter().all(|&id| id == NONE) && refused.1.iter().all(|distance| distance.is_nan()));
         found_ids.iter_mut().filter(|id| **id != NONE).for_each(|id| *id = (*id - 1) / 3);
         self.check_found(k, among, &found_ids, &found_distances);
+    }
+
+    /// Range searches from device memory to device memory, with `room` places for each query: radii that are the distances of some ranks of the
+    /// first query, numbers next to them, and infinities.
+    fn check_enqueued_ranges(&self, room: usize, ranks: &[usize], among: Option<&Bitset>) {
+        let count = self.queries.len() / self.dim;
+        let search = self.index.plan_search(count, room, among, None).unwrap();
+        let runtime = &self.index.runtime;
+        let mut layout = Layout::default();
+        let (rows, counts) = (layout.array::<T>(self.queries.len()), layout.array::<u32>(count));
+        let (ids, distances) = (layout.array(count * room), layout.array(count * room));
+        let (memory, stream) = (runtime.allocate(layout.bytes()).unwrap(), runtime.stream().unwrap());
+        let scratch = runtime.scratch(&memory);
+        let (rows, ids, distances) = (scratch.at(rows), scratch.at(ids), scratch.at(distances));
+        let counts = scratch.at(counts);
+        let all = self.sorted(among);
+        let nearest = self.sorted(None).remove(0);
+        let at_ranks = ranks.iter().flat_map(|&rank| [nearest[rank].1, nearest[rank].1.next_down()]);
+        for radius in at_ranks.chain([f32::INFINITY, f32::NEG_INFINITY]) {
+            let (mut found_ids, mut found_distances) = (vec![7; count * room], vec![7.0; count * room]);
+            let mut found_counts = vec![7u32; count];
+            // SAFETY: the memory has room for the queries and their results.
+            unsafe {
+                runtime.copy_to_device(&stream, rows.as_bytes(), bytemuck::cast_slice(&self.queries)).unwrap();
+                let range = Some(Within { radius, counts });
+                search.enqueue(&stream, rows.as_bytes().into(), count, (ids, distances), range).unwrap();
+                runtime.copy_to_host(&stream, &mut found_ids, ids).unwrap();
+                runtime.copy_to_host(&stream, &mut found_distances, distances).unwrap();
+                runtime.copy_to_host(&stream, &mut found_counts, counts).unwrap();
+            }
+            let near = |distance: f32| if self.metric == Metric::L2 { distance <= radius } else { distance >= radius };
+            for (query, expected) in all.iter().enumerate() {
+                let mut expected: Vec<_> = expected.iter().copied().filter(|&(_, distance)| near(distance)).collect();
+                let what = format!("{} {} query {query} radius {radius} room {room}", T::TYPE, self.metric);
+                assert_eq!(found_counts[query] as usize, expected.len(), "{what}");
+                expected.resize(room, (NONE, self.metric.worst()));
+                let slots = query * room..(query + 1) * room;
+                let found = found_ids[slots.clone()].iter().zip(&found_distances[slots]);
+                assert!(found.zip(expected).all(|((&id, d), e)| (id, d.to_bits()) == (e.0, e.1.to_bits())), "{what}");
+            }
+        }
     }
 
     /// Number of queries whose lists of candidates overflow in a search of all rows.
@@ -389,6 +430,21 @@ fn ranges_are_complete() {
     case.check_ranges(&[0, 40, 200], Some(&among));
     let none = case.some(0);
     case.check_range(3.0, Some(&none));
+}
+
+/// Fewer and more rows within the radius than a query has places: by all distances and by the filter, in place, among copies, and among none.
+#[test]
+fn enqueued_ranges_are_counted_completely() {
+    for metric in Metric::ALL {
+        let mut case = Case::<f32>::new(metric, 6, (300, 4), None);
+        case.check_enqueued_ranges(20, &[0, 9, 150], None);
+        let (most, few, none) = (case.some(2), case.some(10), case.some(0));
+        case.check_enqueued_ranges(33, &[5, 200], Some(&most));
+        case.check_enqueued_ranges(5, &[5, 200], Some(&few));
+        case.check_enqueued_ranges(5, &[5], Some(&none));
+        Case::<u8>::new(metric, 7, (1_300, 2), None).check_enqueued_ranges(40, &[3, 900], None);
+    }
+    Case::<f16>::new(Metric::Cosine, 5, (200, 3), None).check_enqueued_ranges(300, &[20], None);
 }
 
 /// Radii and norms of very different magnitudes, rows far from the origin, and distances that overflow.

@@ -122,7 +122,7 @@ fn check_enqueued<T: Element>(
         // SAFETY: the memory has room for the queries and their results.
         unsafe {
             runtime.copy_to_device(&stream, rows.as_bytes(), bytemuck::cast_slice(&given)).unwrap();
-            search.enqueue(&stream, rows.as_bytes().into(), asked, ids, distances).unwrap();
+            search.enqueue(&stream, rows.as_bytes().into(), asked, (ids, distances), None).unwrap();
             runtime.copy_to_host(&stream, &mut found.ids[..asked * k], ids.take(asked * k)).unwrap();
             runtime.copy_to_host(&stream, &mut found.distances[..asked * k], distances.take(asked * k)).unwrap();
         }

@@ -241,7 +241,7 @@ impl Running<'_> {
                 let slots = some.len() * (most + 1);
                 let found = self.at.at(self.arrays.found).take(slots);
                 let distances = self.at.at(self.arrays.distances).take(slots);
-                search.enqueue(self.stream, queries.into(), some.len(), found, distances)?;
+                search.enqueue(self.stream, queries.into(), some.len(), (found, distances), None)?;
                 let append = AppendCandidates {
                     found: found.into(),
                     most: *most as u32,

@@ -91,7 +91,7 @@ impl DeviceWalk<'_> {
                 // SAFETY: the scratch has room for one query and its results.
                 unsafe {
                     runtime.fill(&lane.stream, query, 0)?;
-                    walk.enqueue(&lane.stream, query.into(), 1, ids, distances)?;
+                    walk.enqueue(&lane.stream, query.into(), 1, (ids, distances), None)?;
                 }
                 runtime.synchronize(&lane.stream)
             })
