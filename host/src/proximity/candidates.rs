@@ -1,10 +1,12 @@
 //! The nodes among which the edges of a new graph are chosen.
 //!
 //! ```text
-//! candidates of a row = its `degree` nearest rows                            exact, or through an inverted file from IVF_ROWS rows on
-//!                     + the `degree` nearest of every 16th row               exact
-//!                     + the `degree` / 2 nearest of every 128th row          exact
+//! candidates of a row = its `degree` nearest rows
+//!                     + the `degree` nearest of every 16th row
+//!                     + the `degree` / 2 nearest of every 128th row
 //! ```
+//! Each search is exact up to IVF_ROWS rows, and goes through an inverted file if there are more.
+//!
 //! The nearest rows alone lie in the row's own cluster, and then walks that begin in another cluster never leave it. The other lists reach 16 and 64
 //! times as far, at the cost of a search in few rows.
 //!
@@ -24,10 +26,11 @@
 //! |---|---|---|---|---|---|---|
 //! | 32 nearest, and 32 of every 16th row | .996 | .998 | | | .953 | .981 |
 //! | 48 nearest, and 32 of every 16th row | .996 | .999 | | | .954 | .983 |
-//! | 32 nearest, 32 of every 16th row, 16 of every 128th | .996 | .998 | | .993 | | |
+//! | 32 nearest, 32 of every 16th row, 16 of every 128th | .996 | .998 | | .993 | .953 | .982 |
 //!
 //! What lost: only every 32nd or 64th row (.989 and .972 in clusters of 500, a beam of 32); the nearest of every 16th row to the row of these that is
-//! nearest, instead of to the row itself (.963): rows of a cluster then share what leads out of it. The inverted file is trained on every 16th row:
+//! nearest, instead of to the row itself (.963); 32 of the 64 nearest to the row of every 256th that is nearest, others for each row (.976): rows of a
+//! cluster then share what leads out of it. The inverted file is trained on every 16th row:
 //! training on all rows finds no more (.9956 and .9949 at a beam of 32).
 
 use std::ops::Range;
@@ -63,6 +66,15 @@ enum Rows<T: Element> {
 }
 
 impl<T: Element> Rows<T> {
+    /// An index of rows: an inverted file from [`IVF_ROWS`] rows on.
+    fn new(rows: &[T], dim: usize, settings: Settings, placement: &Placement, watch: &Watch<'_>) -> Result<Self> {
+        if rows.len() / dim < IVF_ROWS {
+            Self::exact(rows, dim, settings, placement)
+        } else {
+            Self::inverted(rows, dim, settings, placement, watch)
+        }
+    }
+
     /// An index that compares all rows.
     fn exact(rows: &[T], dim: usize, settings: Settings, placement: &Placement) -> Result<Self> {
         let mut index = FlatIndex::<T>::new(dim, settings.metric, placement.clone())?;
@@ -106,7 +118,9 @@ impl<T: Element> Rows<T> {
 /// Every `share`-th row.
 fn every<T: Element>(share: usize, rows: &[T], dim: usize) -> Result<Vec<T>> {
     let mut some: Vec<T> = host_memory::zeroed((rows.len() / dim).div_ceil(share) * dim)?;
-    some.par_chunks_exact_mut(dim).zip(rows.par_chunks(share * dim)).for_each(|(to, from)| to.copy_from_slice(&from[..dim]));
+    some.par_chunks_exact_mut(dim)
+        .zip(rows.par_chunks(share * dim))
+        .for_each(|(to, from)| to.copy_from_slice(&from[..dim]));
     Ok(some)
 }
 
@@ -158,23 +172,25 @@ impl<T: Element> Candidates<T> {
         placement: &Placement,
         watch: &Watch<'_>,
     ) -> Result<Self> {
-        let near = if rows.len() / dim < IVF_ROWS {
-            Rows::exact(rows, dim, settings, placement)?
-        } else {
-            Rows::inverted(rows, dim, settings, placement, watch)?
-        };
+        let near = Rows::new(rows, dim, settings, placement, watch)?;
         let mut levels = vec![Level { rows: near, share: 1, most: settings.degree }];
-        levels.extend(Self::far(rows, dim, settings, placement)?.levels);
+        levels.extend(Self::far(rows, dim, settings, placement, watch)?.levels);
         Ok(Candidates { levels })
     }
 
     /// Searches for all candidates but the nearest rows.
     ///
     /// # Errors
-    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the errors of indexes.
-    pub(super) fn far(rows: &[T], dim: usize, settings: Settings, placement: &Placement) -> Result<Self> {
+    /// As [`all`](Self::all).
+    pub(super) fn far(
+        rows: &[T],
+        dim: usize,
+        settings: Settings,
+        placement: &Placement,
+        watch: &Watch<'_>,
+    ) -> Result<Self> {
         let level = |(share, part)| {
-            let rows = Rows::exact(&every(share, rows, dim)?, dim, settings, placement)?;
+            let rows = Rows::new(&every(share, rows, dim)?, dim, settings, placement, watch)?;
             Ok(Level { rows, share, most: settings.degree / part })
         };
         Ok(Candidates { levels: FAR.into_iter().map(level).collect::<Result<_>>()? })

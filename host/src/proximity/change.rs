@@ -22,9 +22,10 @@ use super::{GraphIndex, MAX_NODES};
 use crate::ids::row_ids::RowIds;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shared::own_with_room;
+use crate::threads::meanwhile;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
-use crate::{Element, ElementType, Error, Placement, Result, Watch, host_memory};
+use crate::{Element, Error, Placement, Result, Watch, host_memory};
 
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
@@ -296,9 +297,11 @@ impl<T: Element> GraphIndex<T> {
         let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
-        self.prepare_walks()?;
-        let (rows, dim) = (self.rows(), self.dim());
-        let candidates = Candidates::all(rows, dim, self.builder.settings, &self.builder.placement, watch)?;
+        let (settings, placement) = (self.builder.settings, &self.builder.placement);
+        let (codes, candidates) =
+            meanwhile(|| self.fitted_codes(), || Candidates::all(self.rows(), self.dim(), settings, placement, watch));
+        self.codes = codes?;
+        let (candidates, rows) = (candidates?, self.rows());
         Ok(Some(self.linked(&Given::Searched(&candidates, rows), watch)?))
     }
 
@@ -307,21 +310,6 @@ impl<T: Element> GraphIndex<T> {
         let (distance, degree) = (self.walk_distance(), self.degree());
         let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
         Ok(Arc::new(build(&distance, candidates, degree, device, watch)?))
-    }
-
-    /// Whether walks may go by codes.
-    pub(super) fn may_have_codes(&self) -> bool {
-        self.builder.codes && !matches!(T::TYPE, ElementType::U8 | ElementType::I8)
-    }
-
-    /// Makes codes of all rows, if walks may go by codes and these are fine enough: see [`Codes::fit`].
-    pub(super) fn fit_codes(&mut self, last: impl Fn(usize) -> Option<u32>) -> Result<()> {
-        self.codes = None;
-        if self.may_have_codes() {
-            let rows = VectorSlice::of(self.rows(), self.dim());
-            self.codes = Codes::fit(self.metric(), rows, last)?;
-        }
-        Ok(())
     }
 }
 

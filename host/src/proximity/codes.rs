@@ -18,16 +18,18 @@
 //!
 //! 1,000,000 clustered vectors of 128 components, degree 32, have d ≈ 8 and √(2m) = 0.02.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use warpann_kernels::proximity::encode::{MOST, ROUNDER};
 
+use super::GraphIndex;
 use super::distance::{WalkDistance, square};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::convert;
 use crate::shared::own_with_room;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Metric, Result, host_memory};
+use crate::{Element, ElementType, Metric, NONE, Result, host_memory};
 
 /// Number of vectors on which shifts and scale depend.
 const SAMPLE: usize = 1024;
@@ -215,6 +217,31 @@ impl Codes {
     /// Bytes of host memory.
     pub(super) fn bytes(&self) -> u64 {
         (self.rows.capacity() + self.coder.shifts.capacity() * size_of::<f32>()) as u64
+    }
+}
+
+impl<T: Element> GraphIndex<T> {
+    /// Codes of all rows, which are in host memory, if walks may go by codes and these are fine enough: see [`Codes::fit`].
+    pub(super) fn fitted_codes(&self) -> Result<Option<Codes>> {
+        if !self.builder.codes || matches!(T::TYPE, ElementType::U8 | ElementType::I8) {
+            return Ok(None);
+        }
+        let neighbours = self.far_neighbours()?;
+        Codes::fit(self.metric(), VectorSlice::of(self.rows(), self.dim()), |row| *neighbours.get(&row)?)
+    }
+
+    /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. An exact search
+    /// finds it.
+    fn far_neighbours(&self) -> Result<HashMap<usize, Option<u32>>> {
+        let (ids, dim, degree) = (self.flat.row_ids(), self.dim(), self.degree());
+        let mut rows: Vec<T> = Vec::new();
+        sample(ids.rows()).for_each(|row| rows.extend_from_slice(&self.rows()[row * dim..][..dim]));
+        let found = self.flat.search(&rows, degree + 1)?;
+        let last = |(row, (found, _)): (usize, (&[u64], &[f32]))| {
+            let others = found.iter().filter(|&&id| id != NONE && id != ids.id(row)).take(degree);
+            (row, others.last().and_then(|&id| ids.find(id)).map(|row| row as u32))
+        };
+        Ok(sample(ids.rows()).zip(found.rows()).map(last).collect())
     }
 }
 

@@ -12,12 +12,10 @@
 //! each, by the repair of new graphs. `build_with_neighbours` treats the caller's neighbours as those that a new graph searches for itself, so the
 //! exact `degree` nearest neighbours give the graph of an index that searches for them exactly.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::build::Given;
 use super::candidates::Candidates;
-use super::codes::sample;
 use super::links::{Links, NO_NODE};
 use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
 use crate::graph::Graph;
@@ -61,7 +59,8 @@ impl<T: Element> GraphIndexBuilder<T> {
         if index.is_empty() {
             return Ok(index);
         }
-        index.prepare_walks()?;
+        index.copy_all_rows()?;
+        index.codes = index.fitted_codes()?;
         let mut links = Links::with_edges(index.edges_of(graph, ids, graph.k())?, graph.k())?;
         links.connect_without(&index.walk_distance(), &[]);
         index.links = Some(Arc::new(links));
@@ -119,9 +118,10 @@ impl<T: Element> GraphIndexBuilder<T> {
         if index.is_small() {
             return Ok(index);
         }
-        index.prepare_walks()?;
+        index.copy_all_rows()?;
+        index.codes = index.fitted_codes()?;
         let (settings, dim) = (index.builder.settings, index.dim());
-        let far = Candidates::far(index.rows(), dim, settings, &index.builder.placement)?;
+        let far = Candidates::far(index.rows(), dim, settings, &index.builder.placement, watch)?;
         let width = neighbours.k() + far.most();
         let mut candidates = index.edges_of(neighbours, ids, width)?;
         far.append(index.rows(), dim, &mut candidates, watch)?;
@@ -150,27 +150,6 @@ impl<T: Element> GraphIndexBuilder<T> {
 }
 
 impl<T: Element> GraphIndex<T> {
-    /// Makes what walks compare: the rows in host memory, and their codes if these are fine enough.
-    pub(super) fn prepare_walks(&mut self) -> Result<()> {
-        self.copy_all_rows()?;
-        let neighbours = if self.may_have_codes() { self.far_neighbours()? } else { HashMap::new() };
-        self.fit_codes(|row| *neighbours.get(&row)?)
-    }
-
-    /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. The caller's edges may be any
-    /// neighbours, so an exact search finds it.
-    fn far_neighbours(&self) -> Result<HashMap<usize, Option<u32>>> {
-        let (ids, dim, degree) = (self.flat.row_ids(), self.dim(), self.degree());
-        let mut rows: Vec<T> = Vec::new();
-        sample(ids.rows()).for_each(|row| rows.extend_from_slice(&self.rows()[row * dim..][..dim]));
-        let found = self.flat.search(&rows, degree + 1)?;
-        let last = |(row, (found, _)): (usize, (&[u64], &[f32]))| {
-            let others = found.iter().filter(|&&id| id != NONE && id != ids.id(row)).take(degree);
-            (row, others.last().and_then(|&id| ids.find(id)).map(|row| row as u32))
-        };
-        Ok(sample(ids.rows()).zip(found.rows()).map(last).collect())
-    }
-
     /// The edges among rows: of each node, those of `graph` once each, without those to itself, in the first of `width` places. `ids` are the ids of
     /// the graph's nodes, if they are not the numbers of the rows.
     fn edges_of(&self, graph: &Graph, ids: Option<&[u64]>, width: usize) -> Result<Vec<u32>> {
