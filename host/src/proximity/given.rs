@@ -4,7 +4,7 @@
 //! build_with_graph:       edges = those of the caller, in their order, without edges to the node itself and repeated ones
 //!                         connect                                                links.rs
 //! build_with_neighbours:  candidates = those of the caller, without the node itself and repeated ones
-//!                                    + the `degree` nearest of every 16th row    candidates.rs
+//!                                    + the nearest of every 16th and 128th row   candidates.rs
 //!                         edges, edges back, connect                             build.rs
 //! graph:                  edges of the rows that hold vectors, in the order of their ids
 //! ```
@@ -72,12 +72,13 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// or r.
     ///
     /// The index has the edges that [`GraphIndex::add`] chooses, except that the near neighbours of a vector are not searched: they are those given,
-    /// in any number and order. The vector itself and repeated neighbours are skipped. The vectors among every sixteenth that are nearest are
-    /// added to them, then at most [`degree`](Self::degree) edges are chosen, edges back added, and all vectors connected. About as many
-    /// neighbours as the degree are enough. An index that is so small that its searches are exact has no edges ([`exact_ratio`](Self::exact_ratio)).
+    /// in any number and order. The vector itself and repeated neighbours are skipped. The nearest vectors among every sixteenth and among every
+    /// 128th are added to them, then at most [`degree`](Self::degree) edges are chosen, edges back added, and all vectors connected. About as many
+    /// neighbours as the degree are enough. An index that is so small that its searches are exact has no edges
+    /// ([`exact_ratio`](Self::exact_ratio)).
     ///
-    /// O(nodes² / 16 · dim) for the search in every sixteenth vector, and O(nodes · (k + degree) · degree · dim) at most for the edges, for the k of
-    /// the graph. Memory during the call: 4 · (k + degree) bytes a vector in addition to the index and the graph.
+    /// O(nodes² / 16 · dim) for the searches in a part of the vectors, and O(nodes · (k + degree) · degree · dim) at most for the edges, for the k of
+    /// the graph. Memory during the call: 4 · k + 6 · degree bytes a vector in addition to the index and the graph.
     ///
     /// # Long builds
     /// The search for neighbours is the longest part of a new graph of many vectors, and [`GraphIndex::add`] begins it anew after an interruption.
