@@ -27,7 +27,7 @@ pub struct DeviceWorkspace {
 pub(crate) enum PlannedVersion {
     /// A flat index, or the vectors of a graph.
     Flat(u64),
-    /// An inverted file.
+    /// An inverted file: the version of its lists.
     Ivf(u64),
 }
 

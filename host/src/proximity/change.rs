@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use super::build::{self, Given, build};
 use super::candidates::Candidates;
-use super::codes::Codes;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, start_count};
 use super::{GraphIndex, MAX_NODES};

@@ -21,7 +21,7 @@ use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
 use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::validate::check_rows;
-use crate::{Element, Error, NONE, Result, Watch, host_memory};
+use crate::{Element, Error, Result, Watch, host_memory};
 
 impl<T: Element> GraphIndexBuilder<T> {
     /// Opens the device and creates an index of the vectors of `rows` (row-major, `dim` components each) with the edges of `graph`, for example a

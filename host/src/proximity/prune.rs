@@ -12,7 +12,7 @@ const COMPARED: usize = 4;
 /// Which occluded candidates take the places that are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Others {
-    /// The nearest.
+    /// The nearest to the node.
     Nearest,
     /// The first in the order in which the candidates are given.
     First,

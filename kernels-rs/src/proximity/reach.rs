@@ -89,7 +89,7 @@ pub struct Settle {
     pub levels: PtrMut<u32>,
     /// The level of the nodes that have got a parent.
     pub level: u32,
-    /// Their number is added here.
+    /// The number of these nodes is added to this one.
     pub reached: PtrMut<u32>,
 }
 

@@ -103,7 +103,7 @@ impl IvfDevice {
         Ok(IvfDevice { runtime, device, budget, resident, lanes: Arc::default() })
     }
 
-    /// The device.
+    /// The device that has the images of the index.
     #[cfg(feature = "cuda")]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime

@@ -37,9 +37,9 @@ pub(in super::super) struct DeviceBuild<'a> {
 /// Where the candidates of nodes come from.
 #[derive(Clone, Copy)]
 pub(in super::super) enum Source<'a> {
-    /// The host.
+    /// The host has found them.
     Found(&'a Graph),
-    /// Searches on the device.
+    /// Searches on the device find them, batch after batch.
     Searched(&'a [PlannedLevel]),
 }
 
