@@ -9,7 +9,8 @@ use warpann::ivf::Encoding;
 use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
 use warpann::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use warpann::{
-    Device, Element, Error, Filter, FlatIndex, GraphIndex, IvfIndex, Metric, NONE, Neighbors, SearchOptions,
+    Device, Element, Error, Filter, FlatIndex, GraphIndex, IvfIndex, Metric, NONE, Neighbors, RangeNeighbors,
+    SearchOptions,
 };
 
 use crate::data::Random;
@@ -163,6 +164,24 @@ impl Results {
     }
 }
 
+/// Compares the results of a range search, with as many places for each query as results have, with all vectors within the radius.
+fn verify_ranges(results: &Results, counts: &DeviceBuffer<u32>, all: &RangeNeighbors, metric: Metric) -> Outcome {
+    let (k, queries) = (results.k, all.queries());
+    let mut expected = Neighbors { k, ids: vec![NONE; queries * k], distances: vec![metric.worst(); queries * k] };
+    for query in 0..queries {
+        let (ids, distances) = all.row(query);
+        let found = ids.len().min(k);
+        expected.ids[query * k..][..found].copy_from_slice(&ids[..found]);
+        expected.distances[query * k..][..found].copy_from_slice(&distances[..found]);
+    }
+    results.verify(&expected)?;
+    let counts = counts.as_host_vec().map_err(driver)?;
+    match (0..queries).find(|&query| counts[query] as usize != all.row(query).0.len()) {
+        Some(query) => Err(format!("query {query} has {} vectors, not {}", counts[query], all.row(query).0.len())),
+        None => Ok(()),
+    }
+}
+
 /// Searches without a filter, and with filters that accept most vectors, few, and none.
 fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape) -> Outcome {
     let _context = enter(device)?;
@@ -200,19 +219,8 @@ fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Sha
             }
             stream.synchronize()?;
             let all = on_cpu.range_search(&host, radius, &options).map_err(text)?;
-            let mut expected =
-                Neighbors { k, ids: vec![NONE; queries * k], distances: vec![metric.worst(); queries * k] };
-            for query in 0..queries {
-                let (ids, distances) = all.row(query);
-                let found = ids.len().min(k);
-                expected.ids[query * k..][..found].copy_from_slice(&ids[..found]);
-                expected.distances[query * k..][..found].copy_from_slice(&distances[..found]);
-            }
-            results.verify(&expected).map_err(|failure| format!("filter 1/{one_of}, radius {radius}: {failure}"))?;
-            let counts = counts.as_host_vec().map_err(driver)?;
-            if let Some(query) = (0..queries).find(|&query| counts[query] as usize != all.row(query).0.len()) {
-                return Err(format!("filter 1/{one_of}, radius {radius}: query {query} has {} vectors", counts[query]));
-            }
+            let outcome = verify_ranges(&results, &counts, &all, metric);
+            outcome.map_err(|failure| format!("filter 1/{one_of}, radius {radius}: {failure}"))?;
         }
     }
     Ok(())
@@ -356,6 +364,18 @@ fn lists<T: Element + DeviceCopy>(device: Device, metric: Metric, encoding: Enco
             results.verify(&expected).map_err(|failure| format!("{what}, launch {round}: {failure}"))?;
         }
         graph.destroy()?;
+        let radius = on_cpu.search_with(&host, k, &options).map_err(text)?.distances[k / 2];
+        let mut counts = buffer(&vec![7u32; queries])?;
+        let places = DeviceCounts::of_slice(&mut counts);
+        // SAFETY: the buffers have the sizes that they are said to have, and nothing changes before the wait.
+        unsafe {
+            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
+            on_gpu.range_search_device(&mut workspace, raw, &queries, radius, &view, &places).map_err(text)?;
+        }
+        stream.synchronize()?;
+        let all = on_cpu.range_search(&host, radius, &options).map_err(text)?;
+        verify_ranges(&results, &counts, &all, metric)
+            .map_err(|failure| format!("{what}, within {radius}: {failure}"))?;
         let mut one = Results::new(1, k)?;
         let view = one.view()?;
         // SAFETY: as above, and nothing changes before the wait.

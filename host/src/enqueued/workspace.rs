@@ -25,7 +25,7 @@ pub struct DeviceWorkspace {
 /// The version of an index for which a search is planned. Indexes of a kind and their versions have different numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlannedVersion {
-    /// A flat index, or the vectors of a graph.
+    /// That of a flat index, or of the vectors of a graph.
     Flat(u64),
     /// An inverted file: the version of its lists.
     Ivf(u64),

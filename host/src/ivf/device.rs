@@ -4,7 +4,7 @@ use super::IvfIndex;
 use super::gpu::IvfDevice;
 use crate::enqueued::workspace::{DeviceWorkspace, OnGpu, PlannedVersion, check_planned};
 use crate::select::device::CUstream;
-use crate::views::{DeviceNeighbors, DeviceVectors};
+use crate::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use crate::{Element, Error, Result, SearchOptions};
 
 impl<T: Element> IvfIndex<T> {
@@ -48,6 +48,30 @@ impl<T: Element> IvfIndex<T> {
         let (_, on) = self.on_gpu()?;
         // SAFETY: as the caller promises.
         unsafe { workspace.search(self.planned_version(), on, stream, queries, results, None) }
+    }
+
+    /// Enqueues a range search and returns at once, as
+    /// [`FlatIndex::range_search_device`](crate::FlatIndex::range_search_device), among the vectors in the lists nearest to each query: with the bits
+    /// of [`range_search`](Self::range_search) with the options of the workspace.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::range_search_device`](crate::FlatIndex::range_search_device).
+    ///
+    /// # Safety
+    /// As [`FlatIndex::range_search_device`](crate::FlatIndex::range_search_device).
+    pub unsafe fn range_search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: CUstream,
+        queries: &DeviceVectors<T>,
+        radius: f32,
+        results: &DeviceNeighbors,
+        counts: &DeviceCounts,
+    ) -> Result<()> {
+        let (_, on) = self.on_gpu()?;
+        let within = Some((radius, counts));
+        // SAFETY: as the caller promises.
+        unsafe { workspace.search(self.planned_version(), on, stream, queries, results, within) }
     }
 
     /// Trains the index as [`train`](Self::train) does, with vectors in device memory. They pass through host memory, in the order of `stream`, for

@@ -172,9 +172,12 @@ impl<T: Element> Candidates<T> {
         placement: &Placement,
         watch: &Watch<'_>,
     ) -> Result<Self> {
-        let near = Rows::new(rows, dim, settings, placement, watch)?;
-        let mut levels = vec![Level { rows: near, share: 1, most: settings.degree }];
-        levels.extend(Self::far(rows, dim, settings, placement, watch)?.levels);
+        let (far, near) = meanwhile(
+            || Self::far(rows, dim, settings, placement, &Watch::none()),
+            || Rows::new(rows, dim, settings, placement, watch),
+        );
+        let mut levels = vec![Level { rows: near?, share: 1, most: settings.degree }];
+        levels.extend(far?.levels);
         Ok(Candidates { levels })
     }
 

@@ -66,7 +66,14 @@ impl<T: Element> GraphIndex<T> {
         }
         let first = before.next();
         let mut added = host_memory::with_room(rows.len() / self.dim())?;
-        self.flat.add_watched(rows, None, watch)?;
+        if before.rows() == 0 && self.flat.host_rows().is_none() {
+            // The rows are copied to host memory while they go to the device.
+            let (copy, on_device) = meanwhile(|| copied(rows), || self.flat.add_watched(rows, None, watch));
+            on_device?;
+            self.copy = Arc::new(copy.unwrap_or_default());
+        } else {
+            self.flat.add_watched(rows, None, watch)?;
+        }
         added.extend(first..first + (rows.len() / self.dim()) as u64);
         self.follow_watched(&before, &added, rows, watch)
     }
@@ -216,13 +223,15 @@ impl<T: Element> GraphIndex<T> {
         copy.resize(count, T::default());
         let more = &mut copy[kept..];
         if more.len() == appended.len() {
-            let parts = more.par_chunks_mut(COPIED).zip(appended.par_chunks(COPIED));
-            parts.for_each(|(to, from)| to.copy_from_slice(from));
+            fill(more, appended);
         } else {
             self.flat.copy_rows(kept / dim, more)?;
         }
-        for row in changed.iter().filter_map(|&id| after.find(id)).filter(|row| row * dim < kept) {
-            self.flat.copy_rows(row, &mut copy[row * dim..][..dim])?;
+        let replaceable = (kept / dim).min(before.rows());
+        if replaceable > 0 {
+            for row in changed.iter().filter_map(|&id| after.find(id)).filter(|&row| row < replaceable) {
+                self.flat.copy_rows(row, &mut copy[row * dim..][..dim])?;
+            }
         }
         Ok(())
     }
@@ -310,6 +319,18 @@ impl<T: Element> GraphIndex<T> {
         let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
         Ok(Arc::new(build(&distance, candidates, degree, device, watch)?))
     }
+}
+
+/// A copy of vectors, made by all threads.
+fn copied<T: Element>(rows: &[T]) -> Result<Vec<T>> {
+    // Memory that was never touched is cheaper to fill.
+    let mut copy = host_memory::zeroed(rows.len())?;
+    fill(&mut copy, rows);
+    Ok(copy)
+}
+
+fn fill<T: Element>(to: &mut [T], from: &[T]) {
+    to.par_chunks_mut(COPIED).zip(from.par_chunks(COPIED)).for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 /// Whether a row before a change has another id, or none, after it.

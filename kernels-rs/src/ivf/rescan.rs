@@ -20,6 +20,9 @@
 //! enough; the third E covers roundings of the comparison. If the scores of all vectors are not in memory, because the scan appended
 //! candidates, all vectors of the probed lists are compared.
 //!
+//! A range search with k places for each query counts the vectors within its radius in the same lists, for the queries that fill their places
+//! ([`crate::flat::count_within`]). The bounds of most vectors decide whether these are within the radius; the others are compared exactly.
+//!
 //! A warp compares four rows at a time and keeps its best 32 entries ([`WarpSelect`]). The block joins the entries of its warps. More than 32
 //! results take further passes, which select among the entries after the last one.
 //!
@@ -46,24 +49,44 @@ use crate::select::warp_select::{WarpSelect, thread_queue};
 const WARPS: usize = THREADS as usize / 32;
 /// Number of results of a pass, the entries of a warp's queue.
 const PASS: u32 = 32;
+/// Number of blocks that count for each multiprocessor.
+const COUNTING_BLOCKS: u64 = 3;
 /// The best entries of a warp in a pass.
 type Queue = WarpSelect<1, { thread_queue(PASS) }>;
 
-/// Replaces the neighbours of each query without a certificate by the k best of all vectors in its probed lists, best first.
+/// What a query is compared with all vectors of its lists for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rescanned {
+    /// The k best vectors, of each query without a certificate.
+    Neighbors,
+    /// The number of vectors within a radius, of each listed query.
+    Count,
+}
+
+/// [`Rescanned::Neighbors`] replaces the neighbours of each query without a certificate by the k best of all vectors in its probed lists, best
+/// first. [`Rescanned::Count`] adds the number of vectors in the probed lists within a radius to the count of each listed query.
+///
+/// The default has empty or absent pointers and zeros.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code has a codeword.
 #[kernel(
-    key = ElementKey,
+    key = (ElementKey, Rescanned),
     max_threads = 128,
     min_blocks = 3,
     elsewhere = rescan_kernels,
-    ElementKey::F32 => rescan_lists_f32 = rescan::<Stored<element::F32>>,
-    ElementKey::F16 => rescan_lists_f16 = rescan::<Stored<element::F16>>,
-    ElementKey::Bf16 => rescan_lists_bf16 = rescan::<Stored<element::Bf16>>,
-    ElementKey::U8 => rescan_lists_u8 = rescan::<Stored<element::U8>>,
-    ElementKey::I8 => rescan_lists_i8 = rescan::<Stored<element::I8>>,
+    (ElementKey::F32, Rescanned::Neighbors) => rescan_lists_f32 = rescan::<Stored<element::F32>>,
+    (ElementKey::F32, Rescanned::Count) => count_lists_f32 = count::<Stored<element::F32>>,
+    (ElementKey::F16, Rescanned::Neighbors) => rescan_lists_f16 = rescan::<Stored<element::F16>>,
+    (ElementKey::F16, Rescanned::Count) => count_lists_f16 = count::<Stored<element::F16>>,
+    (ElementKey::Bf16, Rescanned::Neighbors) => rescan_lists_bf16 = rescan::<Stored<element::Bf16>>,
+    (ElementKey::Bf16, Rescanned::Count) => count_lists_bf16 = count::<Stored<element::Bf16>>,
+    (ElementKey::U8, Rescanned::Neighbors) => rescan_lists_u8 = rescan::<Stored<element::U8>>,
+    (ElementKey::U8, Rescanned::Count) => count_lists_u8 = count::<Stored<element::U8>>,
+    (ElementKey::I8, Rescanned::Neighbors) => rescan_lists_i8 = rescan::<Stored<element::I8>>,
+    (ElementKey::I8, Rescanned::Count) => count_lists_i8 = count::<Stored<element::I8>>,
 )]
+#[derive(Default)]
 pub struct Rescan {
     /// Number of queries.
     pub query_count: u32,
@@ -109,24 +132,33 @@ pub struct Rescan {
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
-    /// Not 0 for each query without a certificate.
+    /// Neighbours only: not 0 for each query without a certificate.
     pub flags: Ptr<u32>,
-    /// The number of candidates of each query; more than `room` are no certificate either. Absent: nothing was appended.
+    /// Neighbours only: the number of candidates of each query; more than `room` are no certificate either. Absent: nothing was appended.
     pub counts: Option<Ptr<u32>>,
-    /// Number of candidates of a query for which there was room.
+    /// Neighbours only: number of candidates of a query for which there was room.
     pub room: u32,
-    /// Number of results of a query, at least 1.
+    /// Neighbours only: number of results of a query, at least 1.
     pub k: u32,
-    /// The distances of `k` vectors of the probed lists for each query, best first. The worst distance if there are fewer.
+    /// Neighbours only: the distances of `k` vectors of the probed lists for each query, best first. The worst distance if there are fewer.
     pub keys: PtrMut<f32>,
-    /// The ranks of these vectors, laid out as `keys`; `NO_ROW` if there are fewer.
+    /// Neighbours only: the ranks of these vectors, laid out as `keys`; `NO_ROW` if there are fewer.
     pub out_ranks: PtrMut<u32>,
+    /// Counts only: the number of listed queries, and then their numbers.
+    pub listed: Ptr<u32>,
+    /// Counts only: the radius, a distance of the metric, not NaN.
+    pub radius: f32,
+    /// Counts only: the count of each query.
+    pub within: PtrMut<u32>,
 }
 
 impl Rescan {
-    /// One block for each query.
-    pub fn config(&self) -> LaunchConfig {
-        LaunchConfig::linear(self.query_count as u64, THREADS)
+    /// One block for each query; for counts a fixed number of blocks, which share the lists of all listed queries.
+    pub fn config(&self, what: Rescanned, multiprocessors: u32) -> LaunchConfig {
+        match what {
+            Rescanned::Neighbors => LaunchConfig::linear(self.query_count as u64, THREADS),
+            Rescanned::Count => LaunchConfig::linear(multiprocessors as u64 * COUNTING_BLOCKS, THREADS),
+        }
     }
 
     /// Whether `query` has no certificate.
@@ -143,6 +175,13 @@ impl Rescan {
             };
             overflows || global::load_nc(self.flags.wrapping_add(query)) != 0
         }
+    }
+
+    #[inline(always)]
+    fn lists(&self) -> ProbedLists {
+        let Self { nprobe, probes, list_starts, lengths, ranks, filter, scores, row_starts, offsets, .. } = *self;
+        let Self { shifts, errors, .. } = *self;
+        ProbedLists { nprobe, probes, list_starts, lengths, ranks, filter, scores, row_starts, offsets, shifts, errors }
     }
 
     #[inline(always)]
@@ -173,12 +212,22 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
         let first = query as usize * k as usize;
         // Every thread reads this before the first barrier, and results are written after it.
         let worst = metric.badness(global::load(keys.wrapping_add(first + k as usize - 1))) as f64;
+        let lists = launch.lists();
         let mut floor = None;
         let mut done = 0;
         while done < k {
             let mut queue = Queue::new((k - done).min(PASS), floor);
-            if floor != Some(EMPTY) {
-                offer_lists(&launch, query as usize, &x, rows, worst, &mut queue);
+            let mut probe = 0;
+            while probe < launch.nprobe && floor != Some(EMPTY) {
+                // Each warp has a part of each list. True if an operand is NaN.
+                let may_be_near = |bounds: [f64; 2]| {
+                    let is_farther = bounds[0] > worst;
+                    !is_farther
+                };
+                lists.each(query as usize, probe, (32 * warp, THREADS), may_be_near, |row| {
+                    offer(&x, rows, row, row.rank, &mut queue);
+                });
+                probe += 1;
             }
             let entry = joined(queue, best);
             let slot = done + lane;
@@ -196,86 +245,161 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
     }
 }
 
-/// Offers the vectors in the probed lists of `query` that may be among the best, if the k-th best is no farther than `worst`. Each warp has a
-/// part of each list. All 32 lanes of a warp arrive.
-///
 /// # Safety
-/// As [`Rescan`], which has the query.
+/// As [`Rescan`].
 #[inline(always)]
-unsafe fn offer_lists<R: Decode>(
-    launch: &Rescan,
-    query: usize,
-    x: &Query<R::Query>,
-    rows: R,
-    worst: f64,
-    queue: &mut Queue,
-) {
-    let Rescan { nprobe, probes, list_starts, lengths, ranks, filter, row_starts, offsets, .. } = *launch;
+pub(crate) unsafe fn count<R: Decode>(launch: Rescan) {
+    let Rescan { queries, stride, metric, nprobe, listed, radius, within, .. } = launch;
     let lane = warp::lane_id();
-    // SAFETY: the query exists, probes are lists or NO_ROW, and `at` is below the list's length.
+    let (rows, lists) = (R::of(&launch.coded()), launch.lists());
+    let worst = metric.badness(radius);
+    let warps = thread::grid_dim_x() as u64 * WARPS as u64;
+    // SAFETY: for the whole body, the caller promises the shapes, and listed queries exist.
     unsafe {
-        let shift = match launch.shifts {
-            Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
-            None => 0.0,
-        };
-        let error = global::load_nc(launch.errors.wrapping_add(query)) as f64;
-        let mut probe = 0;
-        while probe < nprobe {
-            let pair = query * nprobe as usize + probe as usize;
-            let list = global::load_nc(probes.wrapping_add(pair));
-            let (mut start, mut length) = (0, 0);
-            if list != NO_ROW {
-                start = global::load_nc(list_starts.wrapping_add(list as usize));
-                length = global::load_nc(lengths.wrapping_add(list as usize));
-            }
-            let scores = launch.scores.map(|scores| {
-                let row = global::load_nc(row_starts.wrapping_add(query));
-                scores.wrapping_add(row as usize + global::load_nc(offsets.wrapping_add(pair)) as usize)
+        let items = global::load_nc(*listed) as u64 * nprobe as u64;
+        let mut item = thread::block_idx_x() as u64 * WARPS as u64 + warp::warp_id() as u64;
+        while item < items {
+            let (slot, probe) = (item / nprobe.max(1) as u64, (item % nprobe.max(1) as u64) as u32);
+            let query = global::load_nc(listed.wrapping_add(1 + slot as usize));
+            let x = Query::<R::Query>::of(queries, stride, metric, query, lane);
+            let mut near = 0;
+            // True if an operand is NaN.
+            let may_be_near = |bounds: [f64; 2]| {
+                let is_farther = bounds[0] > worst as f64;
+                !is_farther
+            };
+            lists.each(query as usize, probe, (0, 32), may_be_near, |row| {
+                let is_near = row.takes && row.bounds[1] < worst as f64;
+                let unsure = LaneRow { takes: row.takes && !is_near, ..row };
+                let badness = compared(&x, rows, unsure);
+                near += (is_near || unsure.takes && badness <= worst) as u32;
             });
-            let mut first = PASS * warp::warp_id();
-            while first < length {
-                let at = first + lane;
-                let (mut takes, mut rank) = (at < length, NO_ROW);
-                if takes && let Some(scores) = scores {
-                    let least = global::load_nc(scores.wrapping_add(at as usize)) as f64 + shift as f64 - error;
-                    // False if an operand is NaN.
-                    let is_farther = least > worst;
-                    takes = !is_farther;
-                }
-                if takes {
-                    rank = global::load_nc(ranks.wrapping_add((start + at) as usize));
-                    if let Some(filter) = filter {
-                        let word = global::load_nc(filter.wrapping_add((rank / 32) as usize));
-                        takes = word >> (rank % 32) & 1 == 1;
-                    }
-                }
-                offer(x, rows, list, start + first, rank, takes, queue);
-                first += THREADS;
+            let near = warp::reduce_add(FULL_MASK, near);
+            if lane == 0 && near > 0 {
+                atomic::add_u32(within.wrapping_add(query as usize), near);
             }
-            probe += 1;
+            item += warps;
         }
     }
 }
 
-/// Offers row `first` + lane of `list` with its payload where `takes` holds. All 32 lanes arrive.
+/// The probed lists of queries, with the scores of their vectors. The fields are those of [`Rescan`].
+#[derive(Clone, Copy)]
+struct ProbedLists {
+    nprobe: u32,
+    probes: Ptr<u32>,
+    list_starts: Ptr<u32>,
+    lengths: Ptr<u32>,
+    ranks: Ptr<u32>,
+    filter: Option<Ptr<u32>>,
+    scores: Option<Ptr<f32>>,
+    row_starts: Ptr<u64>,
+    offsets: Ptr<u32>,
+    shifts: Option<Ptr<f32>>,
+    errors: Ptr<f32>,
+}
+
+/// A vector of a list for each lane of a warp.
+#[derive(Clone, Copy)]
+struct LaneRow {
+    /// The list, the same in all lanes.
+    list: u32,
+    /// The row of lane 0 in the storage.
+    first: u32,
+    /// The rank of the lane's vector, if the lane has one.
+    rank: u32,
+    /// Whether the lane has a vector that may be found and that was kept.
+    takes: bool,
+    /// Lower and upper bound of its distance, as smaller is better; infinite, or NaN, if nothing is known.
+    bounds: [f64; 2],
+}
+
+impl ProbedLists {
+    /// Calls `take` for vectors `first`, `first` + 1, .. + 31, and then for those `step` further on, of a probe of a query. Only vectors whose bounds
+    /// `keep` accepts are looked up. All 32 lanes arrive with the same arguments.
+    ///
+    /// # Safety
+    /// The fields have the query and the probe.
+    #[inline(always)]
+    unsafe fn each(
+        &self,
+        query: usize,
+        probe: u32,
+        (first, step): (u32, u32),
+        keep: impl Fn([f64; 2]) -> bool,
+        mut take: impl FnMut(LaneRow),
+    ) {
+        let lane = warp::lane_id();
+        let pair = query * self.nprobe as usize + probe as usize;
+        // SAFETY: the pair exists, a probe is a list or NO_ROW, and `at` is below the list's length.
+        unsafe {
+            let list = global::load_nc(self.probes.wrapping_add(pair));
+            if list == NO_ROW {
+                return;
+            }
+            let start = global::load_nc(self.list_starts.wrapping_add(list as usize));
+            let length = global::load_nc(self.lengths.wrapping_add(list as usize));
+            let shift = match self.shifts {
+                Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
+                None => 0.0,
+            };
+            let error = global::load_nc(self.errors.wrapping_add(query)) as f64;
+            let scores = self.scores.map(|scores| {
+                let row = global::load_nc(self.row_starts.wrapping_add(query));
+                scores.wrapping_add(row as usize + global::load_nc(self.offsets.wrapping_add(pair)) as usize)
+            });
+            let mut first = first;
+            while first < length {
+                let at = first + lane;
+                let mut row = LaneRow {
+                    list,
+                    first: start + first,
+                    rank: NO_ROW,
+                    takes: at < length,
+                    bounds: [f64::NEG_INFINITY, f64::INFINITY],
+                };
+                if row.takes
+                    && let Some(scores) = scores
+                {
+                    let middle = global::load_nc(scores.wrapping_add(at as usize)) as f64 + shift as f64;
+                    row.bounds = [middle - error, middle + error];
+                    row.takes = keep(row.bounds);
+                }
+                if row.takes {
+                    row.rank = global::load_nc(self.ranks.wrapping_add((start + at) as usize));
+                    if let Some(filter) = self.filter {
+                        let word = global::load_nc(filter.wrapping_add((row.rank / 32) as usize));
+                        row.takes = word >> (row.rank % 32) & 1 == 1;
+                    }
+                }
+                take(row);
+                first += step;
+            }
+        }
+    }
+}
+
+/// Offers the row of each lane that takes one, with a payload. All 32 lanes arrive.
 ///
 /// # Safety
-/// The list and these rows exist.
+/// The rows exist.
 #[inline(always)]
-unsafe fn offer<R: Decode>(
-    x: &Query<R::Query>,
-    rows: R,
-    list: u32,
-    first: u32,
-    payload: u32,
-    takes: bool,
-    queue: &mut Queue,
-) {
-    let lane = warp::lane_id();
-    let mut left = warp::ballot(FULL_MASK, takes);
-    if left == 0 {
-        return;
+unsafe fn offer<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow, payload: u32, queue: &mut Queue) {
+    if warp::any(FULL_MASK, row.takes) {
+        // SAFETY: as the caller promises.
+        let badness = unsafe { compared(x, rows, row) };
+        queue.offer(badness, payload, row.takes);
     }
+}
+
+/// The canonical distance of the query from the row of each lane that takes one, as smaller is better. All 32 lanes arrive.
+///
+/// # Safety
+/// The rows exist.
+#[inline(always)]
+unsafe fn compared<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow) -> f32 {
+    let lane = warp::lane_id();
+    let mut left = warp::ballot(FULL_MASK, row.takes);
     let mut own = 0.0;
     while left != 0 {
         // After the last row this row is evaluated again.
@@ -283,14 +407,14 @@ unsafe fn offer<R: Decode>(
         let mut number = [0u32; BATCH];
         unroll::<BATCH>(|b| {
             place[b] = if left == 0 { place[b.max(1) - 1] } else { left.trailing_zeros() };
-            number[b] = first + place[b];
+            number[b] = row.first + place[b];
             left &= left.wrapping_sub(1);
         });
         // SAFETY: as the caller promises.
-        let distances = unsafe { x.distances(rows, &[list; BATCH], &number, lane) };
+        let distances = unsafe { x.distances(rows, &[row.list; BATCH], &number, lane) };
         unroll::<BATCH>(|b| own = if lane == place[b] { distances[b] } else { own });
     }
-    queue.offer(x.metric.badness(own as f32 + 0.0), payload, takes);
+    x.metric.badness(own as f32 + 0.0)
 }
 
 /// The best [`PASS`] of the entries of all warps: lane l gets number l. All threads of the block arrive; `best` has a place for each.
@@ -422,7 +546,8 @@ unsafe fn complete(launch: RescanProbes) {
                     let is_farther = score(at) > middle + margin;
                     !is_probe && !is_farther
                 };
-                offer(&x, rows, 0, first, at, takes, &mut queue);
+                let bounds = [f64::NEG_INFINITY, f64::INFINITY];
+                offer(&x, rows, LaneRow { list: 0, first, rank: at, takes, bounds }, at, &mut queue);
                 first += THREADS;
             }
             let entry = joined(queue, best);

@@ -24,6 +24,7 @@ use std::iter::successors;
 use std::sync::{Arc, Weak};
 
 use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::flat::count_within::CutResults;
 use warpann_kernels::flat::name_results::NameResults;
 use warpann_kernels::ivf::widen::WidenQueries;
 use warpann_kernels::product::canonical::Canonical;
@@ -37,7 +38,7 @@ use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::enqueued::staging::{StagedRows, stage_rows};
-use crate::enqueued::{Enqueue, Tiles, narrow_k};
+use crate::enqueued::{Enqueue, Range, Tiles, narrow_k};
 use crate::ivf::{SearchRequest, View};
 use crate::product::gpu::{VectorShape, upload_rows};
 use crate::threads::apart;
@@ -57,6 +58,8 @@ struct Tables {
     matrix: Option<Reserved<f32>>,
     /// A word of each query of a tile: whether it was refused.
     refused: Reserved<u32>,
+    /// The number of queries of a tile whose slots are all within a radius, and then the numbers of these queries.
+    listed: Reserved<u32>,
     /// The queries of a tile as they came, padded; empty if they are compared in this form.
     staged: Reserved<u8>,
     /// The same as f32, and then rotated; empty without a rotation.
@@ -83,6 +86,7 @@ impl TableSizes {
             filter: self.filter.map(|words| layout.array(words)),
             matrix: self.rotates.then(|| layout.array(dim * stride)),
             refused: layout.array(queries),
+            listed: layout.array(queries.saturating_add(1)),
             staged: layout.array(if self.transforms { queries.saturating_mul(self.shape.row_bytes()) } else { 0 }),
             widened: layout.array(rotated.saturating_mul(stride)),
             rotated: layout.array(rotated.saturating_mul(dim)),
@@ -234,8 +238,7 @@ impl EnqueuedSearch {
     #[cfg(test)]
     pub fn completed(&self, stream: &Stream, count: usize) -> Result<[usize; 3]> {
         let mut numbers = [0; 3];
-        let plan = self.plan.plans.iter().rev().find(|plan| plan.search_shape.queries as usize >= count);
-        let Some(plan) = plan else { return Ok(numbers) };
+        let Some(plan) = self.plan_of(count as u32) else { return Ok(numbers) };
         let scratch = self.runtime.scratch(&self.scratch);
         let arrays = [plan.results.probe_flags, plan.results.flags, plan.results.counts];
         let room = plan.room();
@@ -374,6 +377,36 @@ impl EnqueuedSearch {
         unsafe { on.runtime.launch(on.stream, kernel, launch.config(), launch) }
     }
 
+    /// # Errors
+    /// [`Error::StaleWorkspace`] if the back end has it no more.
+    fn resident(&self) -> Result<Arc<Resident>> {
+        self.resident.as_ref().and_then(Weak::upgrade).ok_or(Error::StaleWorkspace)
+    }
+
+    /// The smallest plan for `count` queries of a tile; `None` if there are no vectors.
+    fn plan_of(&self, count: u32) -> Option<&SearchPlan> {
+        self.plan.plans.iter().rev().find(|plan| plan.search_shape.queries >= count)
+    }
+
+    /// A search by a plan for at least `count` queries.
+    fn search_by<'a>(
+        &'a self,
+        plan: &'a SearchPlan,
+        on: OnStream<'a>,
+        resident: &'a Resident,
+        count: u32,
+    ) -> Search<'a> {
+        Search {
+            on,
+            copies: on.stream,
+            resident,
+            element: self.shape.element,
+            plan,
+            scratch: self.runtime.scratch(&self.scratch),
+            rescans: count,
+        }
+    }
+
     /// Enqueues the search of the image for the queries of a tile by a plan for at least as many. Returns their ranks and distances.
     ///
     /// # Safety
@@ -385,16 +418,8 @@ impl EnqueuedSearch {
         queries: Ptr<u8>,
         count: u32,
     ) -> Result<(Ptr<u32>, Ptr<f32>)> {
-        let resident = self.resident.as_ref().and_then(Weak::upgrade).ok_or(Error::StaleWorkspace)?;
-        let search = Search {
-            on,
-            copies: on.stream,
-            resident: &resident,
-            element: self.shape.element,
-            plan,
-            scratch: self.runtime.scratch(&self.scratch),
-            rescans: count,
-        };
+        let resident = self.resident()?;
+        let search = self.search_by(plan, on, &resident, count);
         // SAFETY: as the caller promises; the scratch has the bytes of every plan.
         unsafe {
             if let Some(filter) = self.plan.tables.filter {
@@ -464,9 +489,30 @@ impl Enqueue for EnqueuedSearch {
         ids: PtrMut<u64>,
         distances: PtrMut<f32>,
     ) -> Result<()> {
-        // The smallest plan for these queries.
-        let plan = self.plan.plans.iter().rev().find(|plan| plan.search_shape.queries >= count);
         // SAFETY: as the caller promises; there is a plan for the largest number of queries of a tile, unless there are no vectors.
-        unsafe { self.enqueue_by(plan, stream, queries, count, (ids, distances)) }
+        unsafe { self.enqueue_by(self.plan_of(count), stream, queries, count, (ids, distances)) }
+    }
+
+    unsafe fn enqueue_range(
+        &self,
+        stream: &Stream,
+        count: u32,
+        ids: PtrMut<u64>,
+        distances: PtrMut<f32>,
+        range: Range,
+    ) -> Result<()> {
+        let (runtime, k, metric) = (&self.runtime, self.k, self.shape.metric.of_kernel());
+        let listed = self.tables().at(self.plan.tables.listed);
+        let Range { radius, counts } = range;
+        // SAFETY: the tables have a word more than a tile has queries, and the scratch has the search of the tile.
+        unsafe {
+            runtime.fill(stream, listed.take(1), 0)?;
+            let launch = CutResults { query_count: count, k, metric, radius, ids, distances, counts, listed };
+            runtime.launch(stream, &CutResults::KERNEL, launch.config(), launch)?;
+            let Some(plan) = self.plan_of(count) else { return Ok(()) };
+            let resident = self.resident()?;
+            let search = self.search_by(plan, OnStream { runtime, stream }, &resident, count);
+            search.count_within(radius, listed.into(), counts)
+        }
     }
 }

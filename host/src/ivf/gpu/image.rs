@@ -9,7 +9,7 @@ use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes};
 use warpann_kernels::ivf::list_scan::{self, RowScan, TILE_ROWS};
 use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
-use warpann_kernels::ivf::rescan::Rescan;
+use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::{NO_ROW, ivf::pairs};
@@ -93,7 +93,7 @@ pub(crate) enum RerankKernels {
     /// Kernels for vectors of this element type, as they were added.
     Stored(ElementKey),
     /// Kernels of an encoding; queries are f32.
-    Coded(fn(PerQuery) -> &'static Kernel<Rerank>, &'static Kernel<Rescan>),
+    Coded(fn(PerQuery) -> &'static Kernel<Rerank>, fn(Rescanned) -> &'static Kernel<Rescan>),
 }
 
 impl RerankKernels {
@@ -105,11 +105,11 @@ impl RerankKernels {
         }
     }
 
-    /// The kernel that compares queries without a certificate with all rows of their lists.
-    pub fn rescanning(self) -> &'static Kernel<Rescan> {
+    /// The kernel that compares queries with all rows of their lists.
+    pub fn rescanning(self, what: Rescanned) -> &'static Kernel<Rescan> {
         match self {
-            RerankKernels::Stored(element) => Rescan::kernel(element),
-            RerankKernels::Coded(_, kernel) => kernel,
+            RerankKernels::Stored(element) => Rescan::kernel((element, what)),
+            RerankKernels::Coded(_, kernel) => kernel(what),
         }
     }
 }

@@ -19,7 +19,7 @@ use warpann_kernels::ivf::list_scan::{ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::Rerank;
-use warpann_kernels::ivf::rescan::Rescan;
+use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::Resident;
@@ -152,9 +152,45 @@ impl Search<'_> {
     /// # Safety
     /// As [`Self::run`], of which this is the last step.
     unsafe fn rescan(&self) -> Result<()> {
-        let (plan, image, from, found) = (self.plan, &self.resident.image, self.candidates(), self.found());
-        let (stored, room) = (&image.stored, plan.room());
+        let (found, room) = (self.found(), self.plan.room());
         let launch = Rescan {
+            flags: found.flags.into(),
+            counts: room.map(|_| self.counts().into()),
+            room: room.unwrap_or(0),
+            k: self.plan.search_shape.k,
+            keys: found.keys,
+            out_ranks: found.ranks,
+            ..self.all_rows()
+        };
+        // SAFETY: as the caller promises; the re-ranking wrote k results of each query.
+        unsafe { self.compare_all(Rescanned::Neighbors, launch) }
+    }
+
+    /// Adds the number of vectors within `radius` in the lists of the listed queries to their counts.
+    ///
+    /// # Safety
+    /// [`Self::run`] precedes this in the stream. `listed` has the number of listed queries and then their numbers, and `within` a word for each
+    /// query.
+    pub unsafe fn count_within(&self, radius: f32, listed: Ptr<u32>, within: PtrMut<u32>) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.compare_all(Rescanned::Count, Rescan { listed, radius, within, ..self.all_rows() }) }
+    }
+
+    /// # Safety
+    /// As [`Rescan`].
+    unsafe fn compare_all(&self, what: Rescanned, launch: Rescan) -> Result<()> {
+        let OnStream { runtime, stream } = self.on;
+        let config = launch.config(what, runtime.limits().multiprocessors);
+        let kernel = self.resident.image.stored.rerank.rescanning(what);
+        // SAFETY: as the caller promises.
+        unsafe { runtime.launch(stream, kernel, config, launch) }
+    }
+
+    /// All vectors of the probed lists, for kernels that compare queries with them.
+    fn all_rows(&self) -> Rescan {
+        let (plan, image, from) = (self.plan, &self.resident.image, self.candidates());
+        let stored = &image.stored;
+        Rescan {
             query_count: self.rescans.min(plan.search_shape.queries),
             queries: self.queries().into(),
             rows: stored.rows,
@@ -173,20 +209,13 @@ impl Search<'_> {
             ranks: image.ranks,
             filter: from.filter,
             // If candidates are appended, only the scores of the first probes are in memory.
-            scores: room.is_none().then_some(from.scores),
+            scores: plan.room().is_none().then_some(from.scores),
             row_starts: self.row_starts().into(),
             offsets: from.offsets,
             shifts: from.shifts,
             errors: from.errors,
-            flags: found.flags.into(),
-            counts: room.map(|_| self.counts().into()),
-            room: room.unwrap_or(0),
-            k: plan.search_shape.k,
-            keys: found.keys,
-            out_ranks: found.ranks,
-        };
-        // SAFETY: as the caller promises; the re-ranking wrote k results of each query.
-        unsafe { self.on.runtime.launch(self.on.stream, stored.rerank.rescanning(), launch.config(), launch) }
+            ..Rescan::default()
+        }
     }
 
     /// The tiles of queries with which the lists are scanned.

@@ -9,7 +9,7 @@ use super::IvfDevice;
 use crate::device::bytes_sent;
 use crate::device::open::open;
 use crate::device::scratch::Layout;
-use crate::enqueued::Enqueue;
+use crate::enqueued::{Enqueue, Range as Within};
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
 use crate::vectors::VectorSlice;
 use crate::{Device, Element, Metric, NONE, Neighbors};
@@ -112,6 +112,7 @@ fn check_enqueued<T: Element>(
     let runtime = &device.runtime;
     let mut layout = Layout::default();
     let (rows, ids, distances) = (layout.array::<T>(given.len()), layout.array(asked * k), layout.array(asked * k));
+    let counts = layout.array::<u32>(asked);
     let (memory, stream) = (runtime.allocate(layout.bytes()).unwrap(), runtime.stream().unwrap());
     let scratch = runtime.scratch(&memory);
     let (rows, ids, distances) = (scratch.at(rows), scratch.at(ids), scratch.at(distances));
@@ -135,6 +136,28 @@ fn check_enqueued<T: Element>(
         of_queries.ids.copy_from_slice(&found.ids[..slots]);
         of_queries.distances.copy_from_slice(&found.distances[..slots]);
         same(&format!("{what} enqueued, {asked}"), &expected, &of_queries);
+    }
+    // Range search with k places, which one query fills, and others may.
+    let radius = found.distances[k / 2];
+    let mut within = vec![7u32; count];
+    let range = Some(Within { radius, counts: scratch.at(counts).take(count) });
+    // SAFETY: as above.
+    unsafe {
+        search.enqueue(&stream, rows.as_bytes().into(), count, (ids, distances), range).unwrap();
+        runtime.copy_to_host(&stream, &mut found.ids[..count * k], ids.take(count * k)).unwrap();
+        runtime.copy_to_host(&stream, &mut found.distances[..count * k], distances.take(count * k)).unwrap();
+        runtime.copy_to_host(&stream, &mut within, scratch.at(counts).take(count)).unwrap();
+    }
+    let all = cpu.range_search(queries, radius, options).unwrap();
+    for (query, &within) in within.iter().enumerate() {
+        let (expected_ids, expected_distances) = all.row(query);
+        assert_eq!(within as usize, expected_ids.len(), "{what} query {query} within {radius}");
+        let (there, slots) = (expected_ids.len().min(k), query * k..(query + 1) * k);
+        let (found_ids, found_distances) = (&found.ids[slots.clone()], &found.distances[slots]);
+        assert_eq!(found_ids[..there], expected_ids[..there], "{what} query {query} within {radius}");
+        assert_eq!(found_distances[..there], expected_distances[..there], "{what} query {query} within {radius}");
+        let empty = found_ids[there..].iter().zip(&found_distances[there..]);
+        assert!(empty.into_iter().all(|(&id, &d)| id == NONE && d == cpu.metric().worst()), "{what} query {query}");
     }
     completed
 }

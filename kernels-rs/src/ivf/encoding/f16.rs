@@ -7,7 +7,7 @@ use cuda_std::global::U32x2;
 use super::{CodedRows, Decode, Operand4, OperandParts};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
-use crate::ivf::rescan::{Rescan, rescan, rescan_kernels};
+use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
 use crate::product::element::{self, Element};
 
 rerank_kernels! {
@@ -20,8 +20,9 @@ rerank_kernels! {
 
 rescan_kernels! {
     /// The kernel that compares all f16 rows of a query's lists.
-    pub fn rescanning() {
-        rescan_f16_codes = rescan::<F16Rows>,
+    pub fn rescanning(key: Rescanned) {
+        Rescanned::Neighbors => rescan_f16_codes = rescan::<F16Rows>,
+        Rescanned::Count => count_f16_codes = count::<F16Rows>,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::ivf::list_scan::{
     scan_kernels,
 };
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
-use crate::ivf::rescan::{Rescan, rescan, rescan_kernels};
+use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
 use crate::pq::codes::{Codes, Operands};
 use crate::product::element;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
@@ -57,8 +57,9 @@ rerank_kernels! {
 
 rescan_kernels! {
     /// The kernel that compares all codes of a query's lists.
-    pub fn rescanning() {
-        rescan_codes = rescan::<Codes>,
+    pub fn rescanning(key: Rescanned) {
+        Rescanned::Neighbors => rescan_codes = rescan::<Codes>,
+        Rescanned::Count => count_codes = count::<Codes>,
     }
 }
 

@@ -29,7 +29,7 @@ use crate::ivf::list_scan::{
     scan_kernels,
 };
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
-use crate::ivf::rescan::{Rescan, rescan, rescan_kernels};
+use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
 use crate::product::element;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
@@ -73,8 +73,9 @@ rerank_kernels! {
 
 rescan_kernels! {
     /// The kernel that compares all codes of a query's lists.
-    pub fn rescanning() {
-        rescan_scalar8 = rescan::<Scalar8>,
+    pub fn rescanning(key: Rescanned) {
+        Rescanned::Neighbors => rescan_scalar8 = rescan::<Scalar8>,
+        Rescanned::Count => count_scalar8 = count::<Scalar8>,
     }
 }
 

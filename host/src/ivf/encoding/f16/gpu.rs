@@ -39,7 +39,7 @@ impl StoredPlan for F16Plan {
             measuring: Measuring::Codes { by: f16::measuring(), scaled: false },
             ..Stored::new(
                 flat::SCAN,
-                RerankKernels::Coded(f16::reranking, f16::rescanning()),
+                RerankKernels::Coded(f16::reranking, f16::rescanning),
                 memory.at(self.rows).as_bytes().into(),
             )
         }

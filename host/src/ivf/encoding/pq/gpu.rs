@@ -72,7 +72,7 @@ impl StoredPlan for PqPlan<'_> {
             offsets: memory.at(self.offsets).into(),
             halves: memory.at(self.halves).into(),
             tables: Some(TableIndex { shape: self.tables, kind: self.kind, terms: memory.at(self.terms).into() }),
-            ..Stored::new(pq::SCAN, RerankKernels::Coded(pq::reranking, pq::rescanning()), memory.at(self.codes).into())
+            ..Stored::new(pq::SCAN, RerankKernels::Coded(pq::reranking, pq::rescanning), memory.at(self.codes).into())
         }
     }
 

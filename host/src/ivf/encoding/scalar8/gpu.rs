@@ -53,7 +53,7 @@ impl StoredPlan for Scalar8Plan<'_> {
             halves: memory.at(self.halves).into(),
             ..Stored::new(
                 scalar8::SCAN,
-                RerankKernels::Coded(scalar8::reranking, scalar8::rescanning()),
+                RerankKernels::Coded(scalar8::reranking, scalar8::rescanning),
                 memory.at(self.codes).into(),
             )
         }
