@@ -5,7 +5,7 @@
 //! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
 //! | [`exact`] | exact search: large batches by k, small batches by size |
 //! | `changes` | changes of a flat index, and searches under filters |
-//! | `device_data` | exact search and walks from device memory to device memory, also one query at a time and by a graph |
+//! | `device_data` | exact search, inverted files and walks from device memory to device memory, also one query at a time and by a graph |
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
 //! | [`kinds`] | every kind of index on one data set, HNSW and KD-tree of other crates among them |
 //! | [`levels`] | inverted-file search on the CPU, with and without SIMD and threads |

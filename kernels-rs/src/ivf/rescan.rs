@@ -211,7 +211,7 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
         let x = Query::<R::Query>::of(launch.queries, stride, metric, query, lane);
         let first = query as usize * k as usize;
         // Every thread reads this before the first barrier, and results are written after it.
-        let worst = metric.badness(global::load(keys.wrapping_add(first + k as usize - 1))) as f64;
+        let worst = metric.badness(global::load(keys.wrapping_add(first + k as usize - 1)));
         let lists = launch.lists();
         let mut floor = None;
         let mut done = 0;
@@ -219,14 +219,14 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
             let mut queue = Queue::new((k - done).min(PASS), floor);
             let mut probe = 0;
             while probe < launch.nprobe && floor != Some(EMPTY) {
-                // Each warp has a part of each list. True if an operand is NaN.
-                let may_be_near = |bounds: [f64; 2]| {
-                    let is_farther = bounds[0] > worst;
-                    !is_farther
-                };
-                lists.each(query as usize, probe, (32 * warp, THREADS), may_be_near, |row| {
+                let list = lists.list(query as usize, probe);
+                // Each warp has a part of each list.
+                let mut from = PASS * warp;
+                while from < list.length {
+                    let row = lists.rows(&list, from, worst);
                     offer(&x, rows, row, row.rank, &mut queue);
-                });
+                    from += THREADS;
+                }
                 probe += 1;
             }
             let entry = joined(queue, best);
@@ -262,18 +262,16 @@ pub(crate) unsafe fn count<R: Decode>(launch: Rescan) {
             let (slot, probe) = (item / nprobe.max(1) as u64, (item % nprobe.max(1) as u64) as u32);
             let query = global::load_nc(listed.wrapping_add(1 + slot as usize));
             let x = Query::<R::Query>::of(queries, stride, metric, query, lane);
-            let mut near = 0;
-            // True if an operand is NaN.
-            let may_be_near = |bounds: [f64; 2]| {
-                let is_farther = bounds[0] > worst as f64;
-                !is_farther
-            };
-            lists.each(query as usize, probe, (0, 32), may_be_near, |row| {
-                let is_near = row.takes && row.bounds[1] < worst as f64;
+            let list = lists.list(query as usize, probe);
+            let (mut near, mut from) = (0, 0);
+            while from < list.length {
+                let row = lists.rows(&list, from, worst);
+                let is_near = row.takes && row.most < worst as f64;
                 let unsure = LaneRow { takes: row.takes && !is_near, ..row };
                 let badness = compared(&x, rows, unsure);
                 near += (is_near || unsure.takes && badness <= worst) as u32;
-            });
+                from += 32;
+            }
             let near = warp::reduce_add(FULL_MASK, near);
             if lane == 0 && near > 0 {
                 atomic::add_u32(within.wrapping_add(query as usize), near);
@@ -299,6 +297,20 @@ struct ProbedLists {
     errors: Ptr<f32>,
 }
 
+/// A list that a query probes.
+#[derive(Clone, Copy)]
+struct ProbedList {
+    number: u32,
+    /// The first row of the list in the storage.
+    start: u32,
+    /// The number of vectors.
+    length: u32,
+    /// The scores of the vectors, if they are in memory.
+    scores: Option<*const f32>,
+    shift: f32,
+    error: f64,
+}
+
 /// A vector of a list for each lane of a warp.
 #[derive(Clone, Copy)]
 struct LaneRow {
@@ -308,37 +320,28 @@ struct LaneRow {
     first: u32,
     /// The rank of the lane's vector, if the lane has one.
     rank: u32,
-    /// Whether the lane has a vector that may be found and that was kept.
+    /// Whether the lane has a vector.
     takes: bool,
-    /// Lower and upper bound of its distance, as smaller is better; infinite, or NaN, if nothing is known.
-    bounds: [f64; 2],
+    /// Upper bound of its distance, as smaller is better; infinite or NaN if nothing is known.
+    most: f64,
 }
 
 impl ProbedLists {
-    /// Calls `take` for vectors `first`, `first` + 1, .. + 31, and then for those `step` further on, of a probe of a query. Only vectors whose bounds
-    /// `keep` accepts are looked up. All 32 lanes arrive with the same arguments.
+    /// A list that a query probes; an empty one if there is none.
     ///
     /// # Safety
     /// The fields have the query and the probe.
     #[inline(always)]
-    unsafe fn each(
-        &self,
-        query: usize,
-        probe: u32,
-        (first, step): (u32, u32),
-        keep: impl Fn([f64; 2]) -> bool,
-        mut take: impl FnMut(LaneRow),
-    ) {
-        let lane = warp::lane_id();
+    unsafe fn list(&self, query: usize, probe: u32) -> ProbedList {
         let pair = query * self.nprobe as usize + probe as usize;
-        // SAFETY: the pair exists, a probe is a list or NO_ROW, and `at` is below the list's length.
+        // SAFETY: the pair exists, and a probe is a list or NO_ROW.
         unsafe {
-            let list = global::load_nc(self.probes.wrapping_add(pair));
-            if list == NO_ROW {
-                return;
+            let number = global::load_nc(self.probes.wrapping_add(pair));
+            let (mut start, mut length) = (0, 0);
+            if number != NO_ROW {
+                start = global::load_nc(self.list_starts.wrapping_add(number as usize));
+                length = global::load_nc(self.lengths.wrapping_add(number as usize));
             }
-            let start = global::load_nc(self.list_starts.wrapping_add(list as usize));
-            let length = global::load_nc(self.lengths.wrapping_add(list as usize));
             let shift = match self.shifts {
                 Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
                 None => 0.0,
@@ -348,34 +351,44 @@ impl ProbedLists {
                 let row = global::load_nc(self.row_starts.wrapping_add(query));
                 scores.wrapping_add(row as usize + global::load_nc(self.offsets.wrapping_add(pair)) as usize)
             });
-            let mut first = first;
-            while first < length {
-                let at = first + lane;
-                let mut row = LaneRow {
-                    list,
-                    first: start + first,
-                    rank: NO_ROW,
-                    takes: at < length,
-                    bounds: [f64::NEG_INFINITY, f64::INFINITY],
-                };
-                if row.takes
-                    && let Some(scores) = scores
-                {
-                    let middle = global::load_nc(scores.wrapping_add(at as usize)) as f64 + shift as f64;
-                    row.bounds = [middle - error, middle + error];
-                    row.takes = keep(row.bounds);
+            ProbedList { number, start, length, scores, shift, error }
+        }
+    }
+
+    /// The vectors `first` + lane of a list, without those that are surely farther than `worst`, a distance as smaller is better.
+    ///
+    /// # Safety
+    /// The list is one of these.
+    #[inline(always)]
+    unsafe fn rows(&self, list: &ProbedList, first: u32, worst: f32) -> LaneRow {
+        let at = first + warp::lane_id();
+        let mut row = LaneRow {
+            list: list.number,
+            first: list.start + first,
+            rank: NO_ROW,
+            takes: at < list.length,
+            most: f64::INFINITY,
+        };
+        // SAFETY: vectors that are taken are below the list's length.
+        unsafe {
+            if row.takes
+                && let Some(scores) = list.scores
+            {
+                let middle = global::load_nc(scores.wrapping_add(at as usize)) as f64 + list.shift as f64;
+                row.most = middle + list.error;
+                // False if an operand is NaN.
+                let is_farther = middle - list.error > worst as f64;
+                row.takes = !is_farther;
+            }
+            if row.takes {
+                row.rank = global::load_nc(self.ranks.wrapping_add((list.start + at) as usize));
+                if let Some(filter) = self.filter {
+                    let word = global::load_nc(filter.wrapping_add((row.rank / 32) as usize));
+                    row.takes = word >> (row.rank % 32) & 1 == 1;
                 }
-                if row.takes {
-                    row.rank = global::load_nc(self.ranks.wrapping_add((start + at) as usize));
-                    if let Some(filter) = self.filter {
-                        let word = global::load_nc(filter.wrapping_add((row.rank / 32) as usize));
-                        row.takes = word >> (row.rank % 32) & 1 == 1;
-                    }
-                }
-                take(row);
-                first += step;
             }
         }
+        row
     }
 }
 
@@ -546,8 +559,7 @@ unsafe fn complete(launch: RescanProbes) {
                     let is_farther = score(at) > middle + margin;
                     !is_probe && !is_farther
                 };
-                let bounds = [f64::NEG_INFINITY, f64::INFINITY];
-                offer(&x, rows, LaneRow { list: 0, first, rank: at, takes, bounds }, at, &mut queue);
+                offer(&x, rows, LaneRow { list: 0, first, rank: at, takes, most: f64::INFINITY }, at, &mut queue);
                 first += THREADS;
             }
             let entry = joined(queue, best);
