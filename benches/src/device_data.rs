@@ -14,12 +14,11 @@ use warpann::cust::{self, CudaFlags, sys};
 use warpann::flat::device::DeviceWorkspace;
 use warpann::ivf::recall;
 use warpann::views::{DeviceNeighbors, DeviceVectors};
-use warpann::{Error, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
+use warpann::{Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
 
-use crate::ivf::milliseconds;
+use crate::ivf::{Source, Vectors, Work, milliseconds, with_vectors};
 use crate::machine::Machine;
 use crate::record::{Measured, Record};
-use crate::vectors::clustered;
 use crate::{Common, Failure, Outcome};
 
 /// Arguments of `device-data`.
@@ -27,15 +26,8 @@ use crate::{Common, Failure, Outcome};
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// Number of base vectors.
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..))]
-    n: u32,
-    /// Dimension of the vectors.
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
-    dim: u32,
-    /// Queries of the large batch.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
-    queries: u32,
+    #[command(flatten)]
+    source: Source,
     /// Widths of the beam in a graph of all vectors.
     #[arg(long, value_delimiter = ',', default_value = "32,64,128")]
     beams: Vec<usize>,
@@ -57,10 +49,6 @@ const IN_A_ROW: usize = 100;
 
 /// Measures searches of the whole base, of a tenth of it and of a hundredth. Returns true if every result was right.
 pub fn run(args: &Args) -> Outcome<bool> {
-    let (n, dim, queries) =
-        if args.common.quick { (2_000, 20, 20) } else { (args.n as usize, args.dim as usize, args.queries as usize) };
-    let mut base = clustered(n + queries, dim, 1);
-    let queries = base.split_off(n * dim);
     let machine = Machine::open(args.common.device, args.common.quick)?;
     let Some(gpu) = machine.gpu else {
         return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver }.into());
@@ -68,48 +56,63 @@ pub fn run(args: &Args) -> Outcome<bool> {
     cust::init(CudaFlags::empty())?;
     // The primary context, in which the library works.
     let _context = Context::new(cust::device::Device::get_device(gpu as u32)?)?;
-    let mut record = Record::open(&args.common, &machine)?;
-    for rows in [n, n / 10, n / 100] {
-        let mut index = FlatIndex::<f32>::new(dim, Metric::L2, machine.device())?;
-        index.add(&base[..rows * dim])?;
-        let batches: &[usize] = if rows == n { &[queries.len() / dim, 1] } else { &[1] };
-        for &batch in batches {
-            let (index, queries, truth) = (Searched::Flat(&index), &queries[..batch * dim], None);
-            Job { args, machine: &machine, record: &mut record, index, queries, truth }.measure()?;
-        }
-        if rows == n {
-            let truth = index.search(&queries, K)?;
-            let few = [queries.len() / dim, 100.min(queries.len() / dim), 1];
-            let lists = (args.lists as usize).min(n / 40);
-            let mut file = IvfIndex::<f32>::builder(dim, lists).device(machine.device()).build()?;
-            file.train(&base[..rows * dim])?;
-            file.add(&base[..rows * dim])?;
-            for (&probes, &batch) in args.probes.iter().flat_map(|probes| few.iter().map(move |batch| (probes, batch)))
-            {
-                let (index, queries, truth) = (Searched::Ivf(&file, probes), &queries[..batch * dim], Some(&truth));
-                Job { args, machine: &machine, record: &mut record, index, queries, truth }.measure()?;
+    with_vectors(&args.source, &args.common, machine.device(), &Grid { args, machine: &machine })
+}
+
+struct Grid<'a> {
+    args: &'a Args,
+    machine: &'a Machine,
+}
+
+impl Work for Grid<'_> {
+    fn run<T: Element>(&self, vectors: &Vectors<'_, T>) -> Outcome<bool> {
+        let Grid { args, machine } = *self;
+        let (base, queries, dim, n) = (vectors.base, vectors.queries, vectors.dim, vectors.rows());
+        let mut record = Record::open(&args.common, machine)?;
+        for rows in [n, n / 10, n / 100] {
+            let mut index = FlatIndex::<T>::new(dim, Metric::L2, machine.device())?;
+            index.add(&base[..rows * dim])?;
+            let batches: &[usize] = if rows == n { &[queries.len() / dim, 1] } else { &[1] };
+            for &batch in batches {
+                let (index, queries, truth) = (Searched::Flat(&index), &queries[..batch * dim], None);
+                Job { args, machine, record: &mut record, index, queries, truth }.measure()?;
             }
-            let mut graph =
-                GraphIndex::<f32>::builder(dim).device(machine.device()).seed(1).degree(args.degree).build()?;
-            graph.add(&base[..rows * dim])?;
-            for (&beam, &batch) in args.beams.iter().flat_map(|beam| few.iter().map(move |batch| (beam, batch))) {
-                let (index, queries, truth) = (Searched::Graph(&graph, beam), &queries[..batch * dim], Some(&truth));
-                Job { args, machine: &machine, record: &mut record, index, queries, truth }.measure()?;
+            if rows == n {
+                let truth = index.search(queries, K)?;
+                let few = [queries.len() / dim, 100.min(queries.len() / dim), 1];
+                let lists = (args.lists as usize).min(n / 40);
+                let mut file = IvfIndex::<T>::builder(dim, lists).device(machine.device()).build()?;
+                file.train(base)?;
+                file.add(base)?;
+                for (&probes, &batch) in
+                    args.probes.iter().flat_map(|probes| few.iter().map(move |batch| (probes, batch)))
+                {
+                    let (index, queries, truth) = (Searched::Ivf(&file, probes), &queries[..batch * dim], Some(&truth));
+                    Job { args, machine, record: &mut record, index, queries, truth }.measure()?;
+                }
+                let mut graph =
+                    GraphIndex::<T>::builder(dim).device(machine.device()).seed(1).degree(args.degree).build()?;
+                graph.add(base)?;
+                for (&beam, &batch) in args.beams.iter().flat_map(|beam| few.iter().map(move |batch| (beam, batch))) {
+                    let (index, queries, truth) =
+                        (Searched::Graph(&graph, beam), &queries[..batch * dim], Some(&truth));
+                    Job { args, machine, record: &mut record, index, queries, truth }.measure()?;
+                }
             }
         }
+        Ok(record.all_verified())
     }
-    Ok(record.all_verified())
 }
 
 /// An index that is searched, and how.
 #[derive(Clone, Copy)]
-enum Searched<'a> {
-    Flat(&'a FlatIndex<f32>),
-    Ivf(&'a IvfIndex<f32>, usize),
-    Graph(&'a GraphIndex<f32>, usize),
+enum Searched<'a, T: Element> {
+    Flat(&'a FlatIndex<T>),
+    Ivf(&'a IvfIndex<T>, usize),
+    Graph(&'a GraphIndex<T>, usize),
 }
 
-impl Searched<'_> {
+impl<T: Element> Searched<'_, T> {
     fn shape(self) -> (usize, usize) {
         match self {
             Searched::Flat(index) => (index.len(), index.dim()),
@@ -126,7 +129,7 @@ impl Searched<'_> {
         }
     }
 
-    fn search_into(self, queries: &[f32], ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
+    fn search_into(self, queries: &[T], ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
         match self {
             Searched::Flat(index) => index.search_into(queries, K, ids, distances),
             Searched::Ivf(index, _) => index.search_into(queries, K, &self.options(), ids, distances),
@@ -148,7 +151,7 @@ impl Searched<'_> {
         self,
         workspace: &mut DeviceWorkspace,
         stream: &Stream,
-        queries: &DeviceVectors<f32>,
+        queries: &DeviceVectors<T>,
         results: &DeviceNeighbors,
     ) -> warpann::Result<()> {
         // SAFETY: the same contract.
@@ -162,17 +165,17 @@ impl Searched<'_> {
     }
 }
 
-struct Job<'a> {
+struct Job<'a, T: Element> {
     args: &'a Args,
     machine: &'a Machine,
     record: &'a mut Record,
-    index: Searched<'a>,
-    queries: &'a [f32],
+    index: Searched<'a, T>,
+    queries: &'a [T],
     /// The true neighbours, if the search may miss some.
     truth: Option<&'a Neighbors>,
 }
 
-impl Job<'_> {
+impl<T: Element> Job<'_, T> {
     fn add(&mut self, what: &str, milliseconds: Vec<f64>, verified: bool) -> Outcome {
         let ((n, dim), count) = (self.index.shape(), self.queries.len() / self.index.shape().1);
         let (kind, read) = match self.index {
@@ -180,8 +183,8 @@ impl Job<'_> {
             Searched::Ivf(index, probes) => (format!("ivf lists={} probes={probes} ", index.lists()), count),
             Searched::Graph(_, beam) => (format!("graph beam={beam} "), count),
         };
-        let case = format!("device data {kind}{n}x{dim} f32 nq={count} {what}");
-        let memory_floor_ms = self.machine.floor_ms((size_of::<f32>() * dim * read) as f64);
+        let case = format!("device data {kind}{n}x{dim} {} nq={count} {what}", T::TYPE.name());
+        let memory_floor_ms = self.machine.floor_ms((size_of::<T>() * dim * read) as f64);
         let recall = match self.truth {
             None => None,
             Some(truth) => {
@@ -206,13 +209,13 @@ impl Job<'_> {
 
         // A stream that waits for the default one, on which the buffers are filled.
         let stream = Stream::new(StreamFlags::DEFAULT, None)?;
-        let there = DeviceBuffer::from_slice(self.queries)?;
+        let there = DeviceBuffer::<u8>::from_slice(bytemuck::cast_slice(self.queries))?;
         let ids = DeviceBuffer::from_slice(&vec![0u64; count * K])?;
         let distances = DeviceBuffer::from_slice(&vec![0f32; count * K])?;
         let mut to = Destination { stream: &stream, ids, distances, expected, repeat };
         let results = DeviceNeighbors::of_slices(&mut to.ids, &mut to.distances)?;
         let mut workspace = index.workspace(count)?;
-        let queries = DeviceVectors::of_slice(&there, dim)?;
+        let queries = DeviceVectors::<T>::new(there.as_device_ptr().as_raw(), count);
         let mut enqueue = || -> Outcome {
             // SAFETY: the buffers have these sizes, and outlive the wait for the stream.
             unsafe { index.search_device(&mut workspace, &stream, &queries, &results) }.map_err(Failure::from)
