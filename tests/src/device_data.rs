@@ -241,7 +241,15 @@ fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape,
         .codes(codes)
         .build()
         .map_err(text)?;
-    index.add_with_ids(&base, &ids).map_err(text)?;
+    let base_there = buffer(&base)?;
+    // SAFETY: the buffer holds the vectors, and the call waits for the stream.
+    unsafe {
+        let rows = DeviceVectors::of_slice(&base_there, dim).map_err(text)?;
+        index.add_device_with_ids(stream.as_inner(), &rows, &ids).map_err(text)?;
+    }
+    if index.ids() != ids || index.reconstruct(ids[7]).map_err(text)? != base[7 * dim..8 * dim] {
+        return Err("the index has other vectors".to_owned());
+    }
     index.remove(&ids[10..20]).map_err(text)?;
     if index.statistics().codes != codes {
         return Err(format!("codes: {}", index.statistics().codes));
