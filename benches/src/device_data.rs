@@ -1,6 +1,6 @@
 //! Exact search, inverted files and walks in a graph from device memory to device memory, compared with the same search from host memory and back.
 //!
-//! A large batch, and one query at a time: by the ordinary call, by a call that enqueues the work on a stream, and by a launch of a captured
+//! Batches, and queries one at a time: by the ordinary call, by a call that enqueues the work on a stream, and by a launch of a captured
 //! graph. Each time includes the wait for the result. The rows `in a row` are the time of a search when a hundred follow each other without
 //! a wait. Every result is compared, to the bit, with that of the ordinary call.
 
@@ -44,6 +44,8 @@ pub struct Args {
 
 /// Number of neighbours of a query.
 const K: usize = 10;
+/// Number of queries that are searched one at a time: walks differ in length.
+const SINGLE: usize = 50;
 /// Number of searches that follow each other without a wait.
 const IN_A_ROW: usize = 100;
 
@@ -74,8 +76,8 @@ impl Work for Grid<'_> {
             index.add(&base[..rows * dim])?;
             let batches: &[usize] = if rows == n { &[queries.len() / dim, 1] } else { &[1] };
             for &batch in batches {
-                let (index, queries, truth) = (Searched::Flat(&index), &queries[..batch * dim], None);
-                Job { args, machine, record: &mut record, index, queries, truth }.measure()?;
+                let (index, truth) = (Searched::Flat(&index), None);
+                Job { args, machine, record: &mut record, index, queries, batch, truth }.measure()?;
             }
             if rows == n {
                 let truth = index.search(queries, K)?;
@@ -87,16 +89,15 @@ impl Work for Grid<'_> {
                 for (&probes, &batch) in
                     args.probes.iter().flat_map(|probes| few.iter().map(move |batch| (probes, batch)))
                 {
-                    let (index, queries, truth) = (Searched::Ivf(&file, probes), &queries[..batch * dim], Some(&truth));
-                    Job { args, machine, record: &mut record, index, queries, truth }.measure()?;
+                    let (index, truth) = (Searched::Ivf(&file, probes), Some(&truth));
+                    Job { args, machine, record: &mut record, index, queries, batch, truth }.measure()?;
                 }
                 let mut graph =
                     GraphIndex::<T>::builder(dim).device(machine.device()).seed(1).degree(args.degree).build()?;
                 graph.add(base)?;
                 for (&beam, &batch) in args.beams.iter().flat_map(|beam| few.iter().map(move |batch| (beam, batch))) {
-                    let (index, queries, truth) =
-                        (Searched::Graph(&graph, beam), &queries[..batch * dim], Some(&truth));
-                    Job { args, machine, record: &mut record, index, queries, truth }.measure()?;
+                    let (index, truth) = (Searched::Graph(&graph, beam), Some(&truth));
+                    Job { args, machine, record: &mut record, index, queries, batch, truth }.measure()?;
                 }
             }
         }
@@ -171,71 +172,90 @@ struct Job<'a, T: Element> {
     record: &'a mut Record,
     index: Searched<'a, T>,
     queries: &'a [T],
+    /// Number of queries of a search.
+    batch: usize,
     /// The true neighbours, if the search may miss some.
     truth: Option<&'a Neighbors>,
 }
 
+/// The times of a way to search, and whether the results were right.
+struct Way {
+    what: String,
+    milliseconds: Vec<f64>,
+    verified: bool,
+}
+
 impl<T: Element> Job<'_, T> {
-    fn add(&mut self, what: &str, milliseconds: Vec<f64>, verified: bool) -> Outcome {
-        let ((n, dim), count) = (self.index.shape(), self.queries.len() / self.index.shape().1);
+    /// Measures all queries at once, or the first ones one at a time.
+    fn measure(&mut self) -> Outcome {
+        let dim = self.index.shape().1;
+        let searches = if self.batch == 1 { SINGLE.min(self.queries.len() / dim) } else { 1 };
+        let repeat = self.args.common.repeat.unwrap_or(20);
+        let mut all: Vec<Way> = Vec::new();
+        for queries in self.queries.chunks_exact(self.batch * dim).take(searches) {
+            for (at, way) in measure(self.index, queries, repeat)?.into_iter().enumerate() {
+                match all.get_mut(at) {
+                    None => all.push(way),
+                    Some(first) => {
+                        first.milliseconds.extend(way.milliseconds);
+                        first.verified &= way.verified;
+                    }
+                }
+            }
+        }
+        all.into_iter().try_for_each(|way| self.add(way, searches * self.batch))
+    }
+
+    /// Records a way. `searched` is the number of queries, all together.
+    fn add(&mut self, way: Way, searched: usize) -> Outcome {
+        let ((n, dim), count) = (self.index.shape(), self.batch);
         let (kind, read) = match self.index {
             Searched::Flat(_) => (String::new(), n + count),
             Searched::Ivf(index, probes) => (format!("ivf lists={} probes={probes} ", index.lists()), count),
             Searched::Graph(_, beam) => (format!("graph beam={beam} "), count),
         };
+        let Way { what, milliseconds, verified } = way;
         let case = format!("device data {kind}{n}x{dim} {} nq={count} {what}", T::TYPE.name());
         let memory_floor_ms = self.machine.floor_ms((size_of::<T>() * dim * read) as f64);
         let recall = match self.truth {
             None => None,
             Some(truth) => {
-                let (mut ids, mut distances) = (vec![0; count * K], vec![0.0; count * K]);
-                self.index.search_into(self.queries, &mut ids, &mut distances)?;
-                Some(recall(&ids, K, &truth.ids[..count * K], K, K))
+                let (mut ids, mut distances) = (vec![0; searched * K], vec![0.0; searched * K]);
+                self.index.search_into(&self.queries[..searched * dim], &mut ids, &mut distances)?;
+                Some(recall(&ids, K, &truth.ids[..searched * K], K, K))
             }
         };
         self.record.add(Measured { case, k: K, milliseconds, memory_floor_ms, verified, recall, ..Measured::default() })
     }
+}
 
-    fn measure(&mut self) -> Outcome {
-        let (index, (_, dim)) = (self.index, self.index.shape());
-        let count = self.queries.len() / dim;
-        let repeat = self.args.common.repeat.unwrap_or(if count == 1 { 200 } else { 20 });
-        let mut expected = Neighbors { k: K, ids: vec![0; count * K], distances: vec![0.0; count * K] };
-        index.search_into(self.queries, &mut expected.ids, &mut expected.distances)?;
-        let mut found = expected.clone();
-        let times =
-            milliseconds(repeat, || Ok(index.search_into(self.queries, &mut found.ids, &mut found.distances)?))?;
-        self.add("host to host", times, found == expected)?;
+/// Measures the search of these queries in every way.
+fn measure<T: Element>(index: Searched<'_, T>, queries: &[T], repeat: usize) -> Outcome<Vec<Way>> {
+    let dim = index.shape().1;
+    let count = queries.len() / dim;
+    let mut expected = Neighbors { k: K, ids: vec![0; count * K], distances: vec![0.0; count * K] };
+    index.search_into(queries, &mut expected.ids, &mut expected.distances)?;
+    let mut found = expected.clone();
+    let times = milliseconds(repeat, || Ok(index.search_into(queries, &mut found.ids, &mut found.distances)?))?;
+    let mut ways = vec![Way { what: "host to host".into(), milliseconds: times, verified: found == expected }];
 
-        // A stream that waits for the default one, on which the buffers are filled.
-        let stream = Stream::new(StreamFlags::DEFAULT, None)?;
-        let there = DeviceBuffer::<u8>::from_slice(bytemuck::cast_slice(self.queries))?;
-        let ids = DeviceBuffer::from_slice(&vec![0u64; count * K])?;
-        let distances = DeviceBuffer::from_slice(&vec![0f32; count * K])?;
-        let mut to = Destination { stream: &stream, ids, distances, expected, repeat };
-        let results = DeviceNeighbors::of_slices(&mut to.ids, &mut to.distances)?;
-        let mut workspace = index.workspace(count)?;
-        let queries = DeviceVectors::<T>::new(there.as_device_ptr().as_raw(), count);
-        let mut enqueue = || -> Outcome {
-            // SAFETY: the buffers have these sizes, and outlive the wait for the stream.
-            unsafe { index.search_device(&mut workspace, &stream, &queries, &results) }.map_err(Failure::from)
-        };
-        self.enqueued("device to device", &mut to, &mut enqueue)?;
-        let graph = Graph::capture(&stream, &mut enqueue)?;
-        self.enqueued("device to device by a graph", &mut to, &mut || graph.launch(&stream))
-    }
-
-    /// Measures searches that `enqueue` puts on the stream: with a wait after each, and a hundred in a row.
-    fn enqueued(&mut self, what: &str, to: &mut Destination<'_>, enqueue: &mut dyn FnMut() -> Outcome) -> Outcome {
-        let times = milliseconds(to.repeat, || enqueue().and_then(|()| Ok(to.stream.synchronize()?)))?;
-        self.add(what, times, to.is_right()?)?;
-        let in_a_row = milliseconds(to.repeat.div_ceil(10), || {
-            (0..IN_A_ROW).try_for_each(|_| enqueue())?;
-            Ok(to.stream.synchronize()?)
-        })?;
-        let times = in_a_row.iter().map(|time| time / IN_A_ROW as f64).collect();
-        self.add(&format!("{what}, in a row"), times, to.is_right()?)
-    }
+    // A stream that waits for the default one, on which the buffers are filled.
+    let stream = Stream::new(StreamFlags::DEFAULT, None)?;
+    let there = DeviceBuffer::<u8>::from_slice(bytemuck::cast_slice(queries))?;
+    let ids = DeviceBuffer::from_slice(&vec![0u64; count * K])?;
+    let distances = DeviceBuffer::from_slice(&vec![0f32; count * K])?;
+    let mut to = Destination { stream: &stream, ids, distances, expected, repeat };
+    let results = DeviceNeighbors::of_slices(&mut to.ids, &mut to.distances)?;
+    let mut workspace = index.workspace(count)?;
+    let queries = DeviceVectors::<T>::new(there.as_device_ptr().as_raw(), count);
+    let mut enqueue = || -> Outcome {
+        // SAFETY: the buffers have these sizes, and outlive the wait for the stream.
+        unsafe { index.search_device(&mut workspace, &stream, &queries, &results) }.map_err(Failure::from)
+    };
+    ways.extend(to.measure("device to device", &mut enqueue)?);
+    let graph = Graph::capture(&stream, &mut enqueue)?;
+    ways.extend(to.measure("device to device by a graph", &mut || graph.launch(&stream))?);
+    Ok(ways)
 }
 
 /// Where results go on the device, and what they must be.
@@ -248,6 +268,19 @@ struct Destination<'a> {
 }
 
 impl Destination<'_> {
+    /// Measures searches that `enqueue` puts on the stream: with a wait after each, and a hundred in a row.
+    fn measure(&mut self, what: &str, enqueue: &mut dyn FnMut() -> Outcome) -> Outcome<[Way; 2]> {
+        let times = milliseconds(self.repeat, || enqueue().and_then(|()| Ok(self.stream.synchronize()?)))?;
+        let each = Way { what: what.into(), milliseconds: times, verified: self.is_right()? };
+        let in_a_row = milliseconds(self.repeat.div_ceil(10), || {
+            (0..IN_A_ROW).try_for_each(|_| enqueue())?;
+            Ok(self.stream.synchronize()?)
+        })?;
+        let times = in_a_row.iter().map(|time| time / IN_A_ROW as f64).collect();
+        let what = format!("{what}, in a row");
+        Ok([each, Way { what, milliseconds: times, verified: self.is_right()? }])
+    }
+
     /// Whether the results are right. Clears the ids, so that the next search must write its own.
     fn is_right(&mut self) -> Outcome<bool> {
         let found = (self.ids.as_host_vec()?, self.distances.as_host_vec()?);
