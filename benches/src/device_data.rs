@@ -181,6 +181,7 @@ struct Job<'a, T: Element> {
 /// The times of a way to search, and whether the results were right.
 struct Way {
     what: String,
+    /// Ascending.
     milliseconds: Vec<f64>,
     verified: bool,
 }
@@ -203,7 +204,11 @@ impl<T: Element> Job<'_, T> {
                 }
             }
         }
-        all.into_iter().try_for_each(|way| self.add(way, searches * self.batch))
+        for mut way in all {
+            way.milliseconds.sort_by(f64::total_cmp);
+            self.add(way, searches * self.batch)?;
+        }
+        Ok(())
     }
 
     /// Records a way. `searched` is the number of queries, all together.
