@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! beam = the nearest of some start nodes
-//! while a node of the beam is not expanded: expand the nearest four; keep the `width` nearest nodes of all that were met
+//! while a node of the beam is not expanded: expand the nearest eight; keep the `width` nearest nodes of all that were met
 //! results = the k best of the beam by canonical distance
 //! ```
 //!

@@ -43,7 +43,8 @@ const EDGE_THREADS: u32 = 256;
     key = ElementKey,
     max_threads = 32,
     min_blocks = 24,
-    ElementKey::F32 => prune_f32 = prune::<element::F32>,
+    // With 24 blocks there are not enough registers on sm_120.
+    ElementKey::F32 => prune_f32(max_threads = 32, min_blocks = 20) = prune::<element::F32>,
     ElementKey::F16 => prune_f16 = prune::<element::F16>,
     ElementKey::Bf16 => prune_bf16 = prune::<element::Bf16>,
     ElementKey::U8 => prune_u8 = prune::<element::U8>,
