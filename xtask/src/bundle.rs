@@ -95,9 +95,18 @@ impl Artifact {
     /// Whether the executable is useful on a GPU host. The tests of programs start them from cargo's target folder, which the GPU host does
     /// not have. Tests that open no GPU give the same results on every machine.
     fn belongs(&self) -> bool {
-        /// Programs of tests/tests that open no GPU: they use the emulator, the emulated driver or nothing.
-        const WITHOUT_GPU: [&str; 7] =
-            ["driver_cases", "driver_events", "driver_faults", "emulator", "events", "host", "walkthrough"];
+        /// Programs of tests/tests that open no GPU: they use the CPU, the emulator, the emulated driver or nothing.
+        const WITHOUT_GPU: [&str; 9] = [
+            "anywhere",
+            "cpu",
+            "driver_cases",
+            "driver_events",
+            "driver_faults",
+            "emulator",
+            "events",
+            "host",
+            "walkthrough",
+        ];
         // Nor do the tests of programs and those in host/tests.
         let of_package = match self.package.as_str() {
             "host" => self.kind == "test",
@@ -209,7 +218,12 @@ mod tests {
             ("host", "search_on_stream", "example"),
         ];
         assert!(taken.into_iter().all(|(package, target, kind)| artifact(package, target, kind).belongs()));
-        let left = [("tests", "host", "test"), ("cli", "warpann", "bin"), ("host", "graph_and_path", "example")];
+        let left = [
+            ("tests", "host", "test"),
+            ("tests", "cpu", "test"),
+            ("cli", "warpann", "bin"),
+            ("host", "graph_and_path", "example"),
+        ];
         assert!(left.into_iter().all(|(package, target, kind)| !artifact(package, target, kind).belongs()));
     }
 
