@@ -6,6 +6,7 @@ mod ivf;
 mod kmeans;
 mod select;
 mod start_up;
+mod sweep;
 #[cfg(feature = "cuda")]
 mod tune;
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::sweep::Effort;
 use super::{check_outputs, named};
 use crate::chart::{Chart, Series};
 use crate::report::{Failure, Out, Outcome, SCHEMA, positive};
@@ -46,7 +47,8 @@ pub enum Axis {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub struct Point {
     pub k: usize,
-    pub probes: usize,
+    #[serde(flatten)]
+    pub effort: Effort,
     pub batch: usize,
     pub recall: f64,
     pub queries_per_second: f64,
@@ -136,7 +138,7 @@ impl Picture {
             }
         }
         for curve in &mut curves {
-            curve.points.sort_by(|a, b| a.recall.total_cmp(&b.recall).then(a.probes.cmp(&b.probes)));
+            curve.points.sort_by(|a, b| a.recall.total_cmp(&b.recall).then(a.effort.cmp(&b.effort)));
         }
         let k = points().next().map_or(0, |point| point.k);
         let batch = points().next().map_or(0, |point| point.batch);
@@ -283,9 +285,10 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         .flat_map(|curve| curve.points.iter().filter(|point| point.best).map(|point| (curve.name, point.point)))
         .collect();
     best.sort_by(|(_, a), (_, b)| (a.k, a.batch).cmp(&(b.k, b.batch)).then(a.recall.total_cmp(&b.recall)));
-    for (name, Point { k, probes, batch, recall, queries_per_second, latency_p50_ms }) in best {
+    for (name, Point { k, effort, batch, recall, queries_per_second, latency_p50_ms }) in best {
         out.line(format_args!(
-            "{k:>5} {probes:>7} {batch:>7} {recall:>9.6} {queries_per_second:>11.0} {latency_p50_ms:>9.3}  {name}"
+            "{k:>5} {:>7} {batch:>7} {recall:>9.6} {queries_per_second:>11.0} {latency_p50_ms:>9.3}  {name}",
+            effort.count()
         ))?;
     }
     out.object(&Report { files, curves })
@@ -298,7 +301,7 @@ mod tests {
     fn measured(index: &str, points: &[(usize, f64, f64, f64)]) -> Measured {
         let point = |&(batch, recall, queries_per_second, latency_p50_ms): &(usize, f64, f64, f64)| Point {
             k: 10,
-            probes: 1,
+            effort: Effort::Probes(1),
             batch,
             recall,
             queries_per_second,
