@@ -2,8 +2,10 @@
 
 pub mod chart;
 mod exact;
+mod graph;
 mod ivf;
 mod kmeans;
+mod record;
 mod select;
 mod start_up;
 mod sweep;
@@ -36,6 +38,8 @@ enum Part {
     Exact(exact::Args),
     /// Search by an inverted-file index: recall, latency and queries/s for numbers of probes.
     Ivf(Box<ivf::Args>),
+    /// Search by a graph index: recall, latency and queries/s for widths of the beam.
+    Graph(Box<graph::Args>),
     /// k-means: seconds and objective.
     Kmeans(kmeans::Args),
     /// Time of the first search of a process, which includes opening the device and loading kernels.
@@ -48,6 +52,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         Part::Select(args) => select::run(args, out),
         Part::Exact(args) => exact::run(args, out),
         Part::Ivf(args) => ivf::run(args, out),
+        Part::Graph(args) => graph::run(args, out),
         Part::Kmeans(args) => kmeans::run(args, out),
         Part::StartUp(args) => start_up::run(args, out),
     }

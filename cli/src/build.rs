@@ -167,7 +167,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
             }
             Kind::Graph => {
                 let graph = files.graph.as_ref();
-                let index = args.graph.build::<T>(&args.recipe, &args.place, base, ids, graph)?;
+                let index = args.graph.build::<T>(&args.recipe.basis, &args.place, base, ids, graph)?;
                 saved(args, &index, load_seconds, (0.0, start.elapsed().as_secs_f64()))?
             }
         }

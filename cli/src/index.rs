@@ -21,6 +21,8 @@ use crate::vectors::Access;
 pub const GRAPH: &str = "graph";
 /// The kinds other than [`GRAPH`], in messages.
 pub const INVERTED_FILES: &str = "inverted files";
+/// The kind [`GRAPH`], in messages.
+pub const GRAPHS: &str = "graphs";
 
 /// Default number of vectors that are added at a time.
 pub const BATCH: usize = 1 << 20;
@@ -43,6 +45,17 @@ pub fn parse_kind(text: &str) -> Result<Kind, String> {
 /// The first of the options that are given.
 fn first_given(options: &[(bool, &'static str)]) -> Option<&'static str> {
     options.iter().find_map(|&(given, option)| given.then_some(option))
+}
+
+/// How an index of any kind is made.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Basis {
+    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
+    #[arg(long, default_value = "l2")]
+    pub metric: Metric,
+    /// Seed of the index: the same seed and vectors give the same index.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// The device of an index and its memory budget.
@@ -78,6 +91,14 @@ impl IndexFile {
         match Self::read(path)? {
             Self::Ivf(info) => Ok(info),
             Self::Graph(_) => Err(Failure::OtherKind { option: user, known: INVERTED_FILES, kind: GRAPH.into() }),
+        }
+    }
+
+    /// The header of a file, for `user`, a command that only graphs have.
+    pub fn read_graph(path: &Path, user: &'static str) -> Outcome<GraphInfo> {
+        match Self::read(path)? {
+            Self::Graph(info) => Ok(info),
+            Self::Ivf(info) => Err(Failure::OtherKind { option: user, known: GRAPHS, kind: kind_of(info.encoding) }),
         }
     }
 

@@ -85,7 +85,7 @@ enum Command {
     Verify(verify::Args),
     /// Measure a part of the library, and show the work that every implementation must do.
     Bench(bench::Args),
-    /// Draw reports of `bench ivf` as one chart, with the best points of all indexes as a line.
+    /// Draw reports of `bench ivf` and `bench graph` as one chart, with the best points of all indexes as a line.
     Chart(bench::chart::Args),
     /// Print the completions of a shell, which offer commands, options and values of options.
     Completions(completions::Args),

@@ -320,6 +320,11 @@ fn options_of_other_kinds_are_refused_by_name() {
         ("add --device cpu --index @x.graph --base @tail.fbin --batch 7".into(), "--batch", "graph"),
         ("bench ivf --device cpu --index @x.graph --base @base.fbin --query @query.fvecs".into(), "bench ivf", "graph"),
         (
+            "bench graph --device cpu --index @x.ivf --base @base.fbin --query @query.fvecs".into(),
+            "bench graph",
+            "ivf-flat",
+        ),
+        (
             "knn-graph --device cpu --base @base.fbin --index @x.graph --probes 3 --out @g.ibin".into(),
             "--probes",
             "graph",
@@ -348,6 +353,7 @@ fn damaged_graphs_are_refused() {
         "merge --index @x.graph @bad.graph --out @new.graph",
         "tune --device cpu --index @bad.graph --query @query.fvecs --target-recall 0.5",
         "knn-graph --device cpu --base @base.fbin --index @bad.graph --out @g.ibin",
+        "bench graph --device cpu --base @base.fbin --query @query.fvecs --index @bad.graph --out @b",
     ];
     let damage = |at: usize| {
         let mut damaged = bytes.clone();
@@ -395,4 +401,105 @@ fn a_graph_finds_the_neighbours_of_its_vectors() {
     files.json("build --device cpu --base @tail.fbin --kind graph --exact-ratio 0 --ids @tail.npy --out @tail.graph");
     let message = files.refused(1, "knn-graph --device cpu --base @tail.fbin --k 5 --index @tail.graph --out @t.ibin");
     assert!(message.contains("id 599") && message.contains("row numbers below 200"), "{message}");
+}
+
+/// A record of the benchmarks: two implementations in one case, a case on the device, rows without recall and of other searches.
+const RECORD: &str = "\
+date,implementation,version,revision,device,driver,case,k,ms_median,ms_min,ms_max,recall,verified
+2026-01-01,ours,1,abc,card,5,graph 600x6 f32 degree=12 nq=20 beam=16,5,0.5,0.4,0.6,0.875,yes
+2026-01-01,ours,1,abc,card,5,graph 600x6 f32 degree=12 nq=20 beam=32,5,0.8,0.7,0.9,0.9375,yes
+2026-01-01,ours,1,abc,card,5,device data graph beam=16 600x6 f32 nq=20 device to device,5,0.25,0.2,0.3,0.875,yes
+2026-01-01,ours,1,abc,card,5,device data graph beam=16 600x6 f32 nq=20 host to host,5,0.1,0.1,0.1,0.875,yes
+2026-01-01,ours,1,abc,card,5,graph 600x6 f32 degree=12 nq=1 beam=16,5,0.01,0.01,0.01,,yes
+2026-01-01,ours,1,abc,card,5,kmeans 600x6 f32,,12.5,12,13,,
+2026-01-01,theirs,2,,card,5,graph 600x6 f32 degree=12 nq=20 beam=16,5,2,1,3,0.75,
+2026-01-01,theirs,2,,card,5,graph 600x6 f32 degree=12 nq=20 beam=16,1,1,1,1,0.75,
+";
+
+#[test]
+fn the_speed_of_a_graph_is_measured_and_drawn_with_that_of_others() {
+    let files = Files::new();
+    // So few edges that narrow walks miss some neighbours.
+    files.json("build --device cpu --base @base.fbin --out @x.graph --kind graph --degree 4 --exact-ratio 0");
+    let beams = [16, 32, 64, 600];
+    let table = "bench graph --device cpu --base @base.fbin --query @query.fvecs --k 5 --batch 7,all --repeat 1 --beams 600,32,16,64";
+    let text = files.text(&format!("{table} --index @x.graph"));
+    let head = text.lines().position(|line| line.trim_start().starts_with("k "));
+    let lines: Vec<Vec<&str>> =
+        text.lines().skip(head.unwrap()).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0].join(" "), "k beam batch recall@k queries/s p50 ms p95 ms p99 ms");
+    assert!(lines.len() == 9 && lines[1..].iter().all(|line| line.len() == 8), "{text}");
+
+    // Beside an index from a file stands one that the command makes, with the same options.
+    let new = format!("{table} --degree 4 --exact-ratio 0 --out @new");
+    for (report, made) in [(files.json(&format!("{table} --index @x.graph")), false), (files.json(&new), true)] {
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!((report.get("add_seconds").is_some(), report.get("train_seconds").is_some()), (made, false));
+        assert_eq!((&report["degree"], &report["queries"], &report["target"]), (&4.into(), &20.into(), &Value::Null));
+        for (row, line) in rows.iter().zip(&lines[1..]) {
+            assert_eq!(line[..3], ["k", "beam", "batch"].map(|name| row[name].to_string()), "{row}");
+            assert!((row["recall"].as_f64().unwrap() - line[3].parse::<f64>().unwrap()).abs() < 1e-6, "{row}");
+            assert!(row.get("probes").is_none() && row["queries_per_second"].as_f64().unwrap() > 0.0, "{row}");
+        }
+        let of = |name: &str| rows.iter().map(|row| row[name].as_f64().unwrap()).collect::<Vec<_>>();
+        assert_eq!(of("beam"), beams.iter().flat_map(|&beam| [f64::from(beam); 2]).collect::<Vec<_>>());
+        let recall = of("recall");
+        // A wider walk meets nearly all that a narrower one meets; one as wide as the index meets all.
+        assert!(recall.windows(2).all(|pair| pair[1] >= pair[0] - 0.02) && recall[0] > 0.8, "{recall:?}");
+        assert!(recall[0] < 1.0 && recall[7] == 1.0, "{recall:?}");
+    }
+    let csv = String::from_utf8(files.bytes("new.csv")).unwrap();
+    assert!(csv.starts_with("k,beam,batch,recall,recall_1,") && csv.lines().nth(1).unwrap().starts_with("5,16,7,0."));
+    assert_eq!((csv.lines().count(), csv.lines().all(|line| line.split(',').count() == 15)), (9, true), "{csv}");
+    assert!(String::from_utf8(files.bytes("new.svg")).unwrap().contains("graph, degree 4"));
+    assert!(files.bytes("new.png").starts_with(b"\x89PNG\r\n\x1a\n"));
+
+    // The narrowest beam for a recall goes to the file.
+    let aimed = files.json(&format!("{table} --index @x.graph --target-recall 0.999"));
+    let beam = &aimed["target"]["beam"];
+    assert!(beam.as_u64().unwrap() > 16 && aimed["target"]["reached"].as_f64().unwrap() >= 0.999, "{aimed}");
+    assert_eq!(aimed["target"]["stored"], true);
+    assert_eq!(&files.json("info --index @x.graph")["beam"], beam);
+
+    // The chart of the report and of a record.
+    std::fs::write(files.path("record.csv"), RECORD).unwrap();
+    let chart = "chart @new.json @record.csv --k 5 --batch 20 --out @both";
+    let report = files.json(chart);
+    let points = |at: usize| {
+        let of = |point: &Value, name: &str| point[name].as_f64().unwrap();
+        let points = report["curves"][at]["points"].as_array().unwrap();
+        let point = |point| ["beam", "recall", "queries_per_second", "latency_p50_ms"].map(|name| of(point, name));
+        points.iter().map(point).collect::<Vec<_>>()
+    };
+    let names: Vec<&str> =
+        report["curves"].as_array().unwrap().iter().map(|curve| curve["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        [
+            "graph, degree 4, cpu".to_owned() + &names[0]["graph, degree 4, cpu".len()..],
+            "ours, graph 600x6 f32 degree=12, card".into(),
+            "ours, device data graph 600x6 f32 device to device, card".into(),
+            "theirs, graph 600x6 f32 degree=12, card".into(),
+        ]
+    );
+    assert_eq!(points(0).len(), 4);
+    assert_eq!(points(1), [[16.0, 0.875, 40_000.0, 0.5], [32.0, 0.9375, 25_000.0, 0.8]]);
+    assert_eq!(points(2), [[16.0, 0.875, 80_000.0, 0.25]]);
+    assert_eq!(points(3), [[16.0, 0.75, 10_000.0, 2.0]]);
+    let text = files.text(chart);
+    assert!(text.lines().nth(2).unwrap().trim_start().starts_with("k    beam   batch"), "{text}");
+    let all = files.json("chart @record.csv --out @all");
+    assert_eq!(all["curves"].as_array().unwrap().len(), 4);
+
+    let header = RECORD.lines().next().unwrap();
+    let others = RECORD.lines().filter(|line| !line.contains("beam=")).collect::<Vec<_>>().join("\n");
+    for (name, text, expected) in [
+        ("others.csv", others.as_str(), "no row with a recall and a case such as 'graph "),
+        ("empty.csv", header, "no row with a recall"),
+        ("new.csv", csv.as_str(), "not a record of the benchmarks"),
+    ] {
+        std::fs::write(files.path(name), text).unwrap();
+        let message = files.refused(1, &format!("chart @new.json @{name} --out @none"));
+        assert!(message.contains(name) && message.contains(expected), "{message}");
+    }
 }

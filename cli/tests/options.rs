@@ -390,6 +390,10 @@ fn options_that_do_not_fit_are_refused_by_name() {
         "info --index -".into(),
         "knn-graph --base @base.fbin --index - --out @g.ibin".into(),
         "bench ivf --base @base.fbin --query @query.fvecs --index -".into(),
+        "bench graph --base @base.fbin --query @query.fvecs --index -".into(),
+        "bench graph --base @base.fbin --query @query.fvecs --lists 5".into(),
+        "bench graph --index @x.graph --base @base.fbin --query @query.fvecs --degree 8".into(),
+        "bench graph --index @x.graph --query @query.fvecs".into(),
         // The name that ground truth had in this command before.
         "bench ivf --index @x.ivf --query @query.fvecs --truth @ids.npy".into(),
     ] {

@@ -62,10 +62,12 @@ const LINES: &[&str] = &[
     "bench exact --device cpu --n 50 --dim 4 --queries 5 --repeat 1",
     "bench ivf --device cpu --base @base.fbin --query @query.npy --lists 4 --k 1,10 --probes 1,4 --repeat 1 --out @flat",
     "bench ivf --device cpu --base @base.fbin --query @query.npy --index @pq.ivf --target-recall 0.1 --repeat 1 --out @pq",
+    "bench graph --device cpu --base @base.fbin --query @query.npy --degree 8 --exact-ratio 0 --k 1,10 --beams 16,32 --repeat 1 --out @graph",
+    "bench graph --device cpu --gt @gt.npy --query @query.npy --index @x.graph --k 2 --beams 16 --target-recall 0.5 --repeat 1",
     "bench kmeans --device cpu --base @base.fbin --centroids 3 --iterations 2 --repeat 1 --out @k",
     "bench kmeans --device cpu --base @base.fbin --centroids 3 --iterations 0 --repeat 1",
     "bench start-up --device cpu --n 50",
-    "chart @flat.json @pq.json --out @both",
+    "chart @flat.json @pq.json @graph.json --out @both",
     "completions bash",
     "man",
     "man @pages",
@@ -116,7 +118,12 @@ fn every_command_prints_what_the_schema_says() {
         assert!(line.starts_with(command), "{line}: {command}");
         commands.insert(command.to_owned());
     }
-    for (name, command) in [("flat.json", "bench ivf"), ("pq.json", "bench ivf"), ("k.json", "bench kmeans")] {
+    for (name, command) in [
+        ("flat.json", "bench ivf"),
+        ("pq.json", "bench ivf"),
+        ("graph.json", "bench graph"),
+        ("k.json", "bench kmeans"),
+    ] {
         let object: Value = serde_json::from_slice(&std::fs::read(folder.path().join(name)).unwrap()).unwrap();
         schema::check(&object);
         assert_eq!(object["command"], command);
@@ -162,6 +169,7 @@ fn a_failure_is_one_object_with_its_kind() {
         ("bench select --device cpu --tune", "invalid_input"),
         ("bench exact --device gpu:9999 --n 5", "no_device no_such_device"),
         ("bench ivf --device cpu --base @base.fbin --query @query.npy --out @no/x", "io"),
+        ("bench graph --device cpu --base @base.fbin --query @query.npy --degree 3", "bad_degree"),
         ("bench kmeans --device cpu --base @base.fbin --centroids 0", "zero_clusters"),
         ("bench start-up --device gpu:9999", "no_device no_such_device"),
         ("chart @text.json --out @c", "invalid_input"),

@@ -189,6 +189,10 @@ fn long_commands_show_step_and_time_on_a_terminal_only() {
             format!("bench ivf --base {base} --query {query} --lists 8 --iterations 1 --probes 1,2 --repeat 1"),
             &["training 8 lists", "searching for the true neighbours", "measuring", "of 2 rows"],
         ),
+        (
+            format!("bench graph --base {base} --query {query} --degree 8 --beams 16,32 --repeat 1"),
+            &["adding 10000 vectors", "searching for the true neighbours", "measuring", "of 2 rows"],
+        ),
         (format!("bench kmeans --base {base} --centroids 4 --iterations 1 --repeat 1"), &["measuring", "of 2 runs"]),
     ];
     for (line, steps) in commands {

@@ -1,11 +1,11 @@
-//! `warpann chart`, and the curves of `bench ivf`: recall against speed or latency.
+//! `warpann chart`, and the curves of `bench ivf` and `bench graph`: recall against speed or latency.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::sweep::Effort;
-use super::{check_outputs, named};
+use super::{check_outputs, named, record};
 use crate::chart::{Chart, Series};
 use crate::report::{Failure, Out, Outcome, SCHEMA, positive};
 use crate::streams::Stdin;
@@ -16,7 +16,8 @@ pub const EXTENSIONS: [&str; 2] = ["svg", "png"];
 /// Arguments of `chart`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Reports of `bench ivf`: what --out writes as NAME.json, or --json prints.
+    /// Reports of `bench ivf` and `bench graph`: what --out writes as NAME.json, or --json prints. A file FILE.csv is a record of the
+    /// repository's benchmarks, whose searches of graphs are drawn, a series for each implementation and data.
     #[arg(required = true, value_name = "REPORT")]
     reports: Vec<PathBuf>,
     /// Write the chart as NAME.svg and NAME.png.
@@ -43,7 +44,7 @@ pub enum Axis {
     Latency,
 }
 
-/// One row of a report: recall, speed and latency of one k, number of probes and size of batch.
+/// One row of a report: recall, speed and latency of one k, effort and size of batch.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub struct Point {
     pub k: usize,
@@ -198,6 +199,9 @@ fn best_lines(curves: &[Curve], axis: Axis) -> Vec<Vec<Point>> {
     shared.map(line).collect()
 }
 
+/// The commands whose reports are drawn.
+const COMMANDS: [&str; 2] = ["bench ivf", "bench graph"];
+
 /// What this command reads of a report. Older reports have neither `schema` nor `command`.
 #[derive(Deserialize)]
 struct ReportFile {
@@ -208,19 +212,23 @@ struct ReportFile {
     rows: Vec<Point>,
 }
 
-/// Reads the report of a measurement.
-fn read(path: &Path) -> Outcome<Measured> {
+/// Reads the report of a measurement, or the series of a record.
+fn read(path: &Path) -> Outcome<Vec<Measured>> {
+    if path.extension().is_some_and(|extension| extension == "csv") {
+        return record::read(path);
+    }
+    let known = COMMANDS.join(" or ");
     let failed = |reason: String| Failure::Message(format!("{}: {reason}", path.display()));
     let text = std::fs::read(path).map_err(|source| warpann::Error::Io { path: path.to_owned(), source })?;
     let report: ReportFile =
-        serde_json::from_slice(&text).map_err(|error| failed(format!("not a report of bench ivf: {error}")))?;
-    if let Some(command) = report.command.filter(|command| command != "bench ivf") {
-        return Err(failed(format!("a report of {command}, not of bench ivf")));
+        serde_json::from_slice(&text).map_err(|error| failed(format!("not a report of {known}: {error}")))?;
+    if let Some(command) = report.command.filter(|command| !COMMANDS.contains(&command.as_str())) {
+        return Err(failed(format!("a report of {command}, not of {known}")));
     }
     if let Some(schema) = report.schema.filter(|&schema| schema != SCHEMA) {
         return Err(failed(format!("schema {schema} of reports; this program reads {SCHEMA}")));
     }
-    Ok(Measured { index: report.index, device: report.device, points: report.rows })
+    Ok(vec![Measured { index: report.index, device: report.device, points: report.rows }])
 }
 
 /// A curve of the chart, as JSON.
@@ -248,19 +256,25 @@ struct Report<'a> {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let inputs = args.reports.iter().map(PathBuf::as_path);
     check_outputs(Stdin::default(), inputs, Some(&args.out), EXTENSIONS, None)?;
-    let mut all = args.reports.iter().map(|path| read(path)).collect::<Outcome<Vec<_>>>()?;
-    for measured in &mut all {
-        let wanted = |list: &[usize], value: usize| list.is_empty() || list.contains(&value);
-        measured.points.retain(|point| wanted(&args.k, point.k) && wanted(&args.batch, point.batch));
+    let (mut all, mut paths) = (Vec::new(), Vec::new());
+    for path in &args.reports {
+        for mut measured in read(path)? {
+            let wanted = |list: &[usize], value: usize| list.is_empty() || list.contains(&value);
+            measured.points.retain(|point| wanted(&args.k, point.k) && wanted(&args.batch, point.batch));
+            if !measured.points.is_empty() {
+                all.push(measured);
+                paths.push(path);
+            }
+        }
     }
     // Indexes of one description are distinguished by their files.
     let alike =
         |at: usize| all.iter().enumerate().any(|(other, measured)| other != at && measured.index == all[at].index);
     let alike: Vec<bool> = (0..all.len()).map(alike).collect();
-    for ((measured, path), _) in all.iter_mut().zip(&args.reports).zip(alike).filter(|(_, alike)| *alike) {
+    for ((measured, path), _) in all.iter_mut().zip(paths).zip(alike).filter(|(_, alike)| *alike) {
         measured.index = format!("{}: {}", path.display(), measured.index);
     }
-    if all.iter().all(|measured| measured.points.is_empty()) {
+    if all.is_empty() {
         return Err(Failure::Message("the reports have no row with this k and batch".to_owned()));
     }
     let picture = Picture::of(&all, args.axis);
@@ -270,9 +284,12 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         EXTENSIONS.iter().map(|extension| named(&args.out, extension).display().to_string()).collect();
     out.field("chart", files.join(", "))?;
     out.field("curves", picture.curves.len())?;
-    let heads = ["k", "probes", "batch", "recall@k", "queries/s", "p50 ms"];
-    let [k, lists, batch, recall, speed, p50] = heads;
-    out.line(format_args!("{k:>5} {lists:>7} {batch:>7} {recall:>9} {speed:>11} {p50:>9}  best of all"))?;
+    let mut names = all.iter().flat_map(|measured| &measured.points).map(|point| point.effort.name());
+    let first = names.next().unwrap_or_default();
+    let effort = if names.all(|name| name == first) { first } else { "effort" };
+    let heads = ["k", effort, "batch", "recall@k", "queries/s", "p50 ms"];
+    let [k, effort, batch, recall, speed, p50] = heads;
+    out.line(format_args!("{k:>5} {effort:>7} {batch:>7} {recall:>9} {speed:>11} {p50:>9}  best of all"))?;
     let mut curves = Vec::new();
     for curve in &picture.curves {
         let rivals = || picture.curves.iter().filter(|rival| (rival.k, rival.batch) == (curve.k, curve.batch));

@@ -69,8 +69,8 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let train: Vec<&PathBuf> = args.recipe.train.iter().collect();
     let files = Files::read(&args.sweep, args.index.as_ref(), args.base.as_ref(), &train)?;
     let stored = args.index.as_ref().map(|index| IndexFile::read_ivf(index, "bench ivf")).transpose()?;
-    let (element, dim) = files.shape(stored.map(|info| (info.element, info.dim)))?;
-    with_element!(element, T => files.measure(&args.probes, |base| index::<T>(args, dim, base), out))
+    let element = files.element(stored.map(|info| (info.element, info.dim)))?;
+    with_element!(element, T => files.measure::<T, _>(&args.probes, |dim, base| index(args, dim, base), out))
 }
 
 /// The index of the file, or a new one of the base.

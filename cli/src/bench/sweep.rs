@@ -139,8 +139,8 @@ impl<'a> Files<'a> {
         Ok(Self { args, index, base, queries: read(&args.query)? })
     }
 
-    /// Element type and dimension: those of the index in a file, which are given, or of the base. All vectors must have the dimension.
-    pub fn shape(&self, stored: Option<(ElementType, usize)>) -> Outcome<(ElementType, usize)> {
+    /// The element type of the index in a file, of which type and dimension are given, or of the base. All vectors must have the dimension.
+    pub fn element(&self, stored: Option<(ElementType, usize)>) -> Outcome<ElementType> {
         // The command line requires an index or a base.
         let of_base = || self.base.as_ref().map(|(_, base)| (base.element(), base.dim()));
         let (element, dim) = stored.or_else(of_base).unwrap_or((self.queries.element(), self.queries.dim()));
@@ -152,21 +152,21 @@ impl<'a> Files<'a> {
         if self.queries.rows() == 0 {
             return Err(Failure::Message(format!("{}: no queries", self.args.query.display())));
         }
-        Ok((element, dim))
+        Ok(element)
     }
 
-    /// Measures the index of `make`, which receives the base, and returns the index and, if it is new, the seconds of making it. Writes the files and
+    /// Measures the index of `make`, which receives the dimension and the base, and returns the index and, if it is new, the seconds of making it. Writes the files and
     /// prints the table of `efforts`, or of the usual ones if there are none.
     pub fn measure<T: Element, I: Swept<T>>(
         &self,
         efforts: &[usize],
-        make: impl FnOnce(Option<&[T]>) -> Outcome<(I, Seconds)>,
+        make: impl FnOnce(usize, Option<&[T]>) -> Outcome<(I, Seconds)>,
         out: &Out,
     ) -> Outcome {
         let args = self.args;
         let base = self.base.as_ref().map(|(path, base)| exactly::<T>(base, path)).transpose()?;
         let queries = exactly::<T>(&self.queries, &args.query)?;
-        let (mut index, seconds) = make(base.as_deref())?;
+        let (mut index, seconds) = make(self.queries.dim(), base.as_deref())?;
         let truth = Truth::of(args, &queries, index.metric(), index.dim(), base.as_deref())?;
         let target = args.target_recall.map(|recall| self.aim(&mut index, &queries, &truth, recall)).transpose()?;
 

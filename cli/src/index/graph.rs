@@ -7,33 +7,33 @@ use warpann::graph::{Graph, KnnIndex};
 use warpann::io::Open;
 use warpann::{Element, GraphIndex, GraphIndexBuilder, Placement};
 
-use super::{Details, GRAPH, INVERTED_FILES, Place, Recipe, Stored, first_given};
+use super::{Basis, Details, GRAPH, INVERTED_FILES, Place, Stored, first_given};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
-/// How a graph index is made, in addition to metric and seed.
+/// How a graph index is made, in addition to its basis.
 #[derive(Debug, Clone, clap::Args)]
 pub struct GraphRecipe {
-    /// With --kind graph: largest number of edges of a vector, 4 to 256. Default: 32.
+    /// For a graph: largest number of edges of a vector, 4 to 256. Default: 32.
     #[arg(long, value_name = "N", conflicts_with = "edges")]
     degree: Option<usize>,
-    /// With --kind graph: number of vectors that a walk keeps unless a search sets another. Default: 64.
+    /// For a graph: number of vectors that a walk keeps unless a search sets another. Default: 64.
     #[arg(long, value_name = "N", value_parser = positive)]
     beam: Option<usize>,
-    /// With --kind graph: a search compares all vectors if there are at most N for each place of its beam, and walks otherwise; 0: it always
+    /// For a graph: a search compares all vectors if there are at most N for each place of its beam, and walks otherwise; 0: it always
     /// walks. Default: 128.
     #[arg(long, value_name = "N")]
     exact_ratio: Option<usize>,
-    /// With --kind graph: walks compare the vectors themselves, not codes of one byte for each component.
+    /// For a graph: walks compare the vectors themselves, not codes of one byte for each component.
     #[arg(long)]
     no_codes: bool,
-    /// With --kind graph: take the edges from this file instead of making a graph: ibin, npy, ivecs or bin, a row of numbers of other vectors
+    /// For a graph: take the edges from this file instead of making a graph: ibin, npy, ivecs or bin, a row of numbers of other vectors
     /// (from 0, in the order of the base) for each vector, and all ones in empty slots.
     ///
     /// The edges stay as they are, except that a vector that no search could reach gets one edge from another.
     #[arg(long, value_name = "FILE")]
     edges: Option<PathBuf>,
-    /// With --kind graph: choose the edges among the vectors in this file instead of searching for near ones: ibin, npy, ivecs or bin, a row of
+    /// For a graph: choose the edges among the vectors in this file instead of searching for near ones: ibin, npy, ivecs or bin, a row of
     /// numbers of other vectors for each vector, as --edges.
     ///
     /// A file of knn-graph, which resumes an interrupted run, lets a long build be resumed. About as many neighbours as the degree are enough.
@@ -50,13 +50,13 @@ impl GraphRecipe {
     /// An index of the vectors of `base`, of dimension `dim`, with edges of `graph` if there is a [`file`](Self::file).
     pub fn build<T: Element>(
         &self,
-        recipe: &Recipe,
+        basis: &Basis,
         place: &Place,
         (dim, base): (usize, &[T]),
         ids: Option<&[u64]>,
         graph: Option<&Graph>,
     ) -> Outcome<GraphIndex<T>> {
-        let builder = self.builder(recipe, place, dim);
+        let builder = self.builder(basis, place, dim);
         if let Some(graph) = graph {
             if self.neighbours.is_some() {
                 let name = format!("adding {} vectors", graph.len());
@@ -70,11 +70,11 @@ impl GraphRecipe {
         Ok(index)
     }
 
-    fn builder<T: Element>(&self, recipe: &Recipe, place: &Place, dim: usize) -> GraphIndexBuilder<T> {
+    fn builder<T: Element>(&self, basis: &Basis, place: &Place, dim: usize) -> GraphIndexBuilder<T> {
         let mut builder = GraphIndex::<T>::builder(dim)
-            .metric(recipe.metric)
+            .metric(basis.metric)
             .device(place.device.clone())
-            .seed(recipe.seed)
+            .seed(basis.seed)
             .codes(!self.no_codes);
         if let Some(degree) = self.degree {
             builder = builder.degree(degree);

@@ -7,9 +7,9 @@ use serde::Serialize;
 use warpann::graph::KnnIndex;
 use warpann::io::Open;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
-use warpann::{Element, Error, Metric, Placement};
+use warpann::{Element, Error, Placement};
 
-use super::{BATCH, Details, Place, Stored, first_given};
+use super::{BATCH, Basis, Details, Place, Stored, first_given};
 use crate::progress::{Step, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
@@ -52,7 +52,7 @@ pub fn parse_kind(text: &str) -> Result<Kind, String> {
     Kind::named(text).ok_or_else(|| format!("expected one of {}", Kind::names()))
 }
 
-/// How an index is made. Metric and seed are for every kind, the others for inverted files.
+/// How an inverted file is made. The basis is for every kind of index.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Recipe {
     /// Number of lists. Default: four times the square root of the number of vectors.
@@ -68,15 +68,11 @@ pub struct Recipe {
     /// With ivf-pq: learn a rotation under which parts are quantized better (optimized product quantization).
     #[arg(long)]
     opq: bool,
-    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2")]
-    pub metric: Metric,
+    #[command(flatten)]
+    pub basis: Basis,
     /// Vectors to train with. Default: the base.
     #[arg(long, value_name = "FILE")]
     pub train: Option<PathBuf>,
-    /// Seed of the training: the same seed and vectors give the same index.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
     /// Iterations of k-means that find the centroids of the lists. Default: 20.
     #[arg(long, value_parser = positive)]
     iterations: Option<usize>,
@@ -124,10 +120,10 @@ impl Recipe {
     ) -> Outcome<IvfIndexBuilder<T>> {
         let lists = self.lists.unwrap_or_else(|| (4 * count.isqrt()).clamp(1, count.max(1)));
         let builder = IvfIndex::<T>::builder(dim, lists)
-            .metric(self.metric)
+            .metric(self.basis.metric)
             .encoding(self.encoding(kind, dim)?)
             .device(place.device.clone())
-            .seed(self.seed)
+            .seed(self.basis.seed)
             .iterations(self.iterations.unwrap_or(20))
             .points_per_centroid(self.points_per_centroid.unwrap_or(256));
         Ok(match place.memory_budget {

@@ -1,0 +1,84 @@
+//! `warpann bench graph`: recall against speed of a graph index, for widths of the beam, numbers of neighbours and of queries at once.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use warpann::{Element, GraphIndex, SearchOptions};
+
+use super::sweep::{self, Effort, Files, Seconds, Swept};
+use crate::index::{Basis, GraphRecipe, IndexFile, Stored, open};
+use crate::report::{Out, Outcome, positive};
+use crate::streams::parse_index;
+use crate::vectors::with_element;
+
+/// Arguments of `bench graph`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The index to measure, which `warpann build --kind graph` made.
+    #[arg(long, value_name = "INDEX", value_parser = parse_index, conflicts_with_all = [
+        "degree", "beam", "exact_ratio", "no_codes", "edges", "neighbours", "metric", "seed",
+    ])]
+    index: Option<PathBuf>,
+    /// Vectors of the index, unless --index is given. Without --gt, an exact search among them finds the true neighbours. With --index,
+    /// the ids of the index must be the rows of this file.
+    #[arg(long, value_name = "FILE", required_unless_present = "index")]
+    base: Option<PathBuf>,
+    #[command(flatten)]
+    basis: Basis,
+    #[command(flatten)]
+    recipe: GraphRecipe,
+    /// Vectors that a walk keeps; several numbers are separated by commas. Default: 16, 32, 64, 128, 256.
+    #[arg(long, value_delimiter = ',', value_parser = positive)]
+    beams: Vec<usize>,
+    #[command(flatten)]
+    sweep: sweep::Args,
+}
+
+impl<T: Element> Swept<T> for GraphIndex<T> {
+    fn effort(count: usize) -> Effort {
+        Effort::Beam(count)
+    }
+
+    fn usual(&self) -> Vec<usize> {
+        vec![16, 32, 64, 128, 256]
+    }
+
+    fn search_at(
+        &self,
+        effort: usize,
+        queries: &[T],
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> warpann::Result<()> {
+        self.search_into(queries, k, &SearchOptions::new().beam(effort), ids, distances)
+    }
+
+    /// An exact search of the index finds the true neighbours.
+    fn aim(&mut self, queries: &[T], k: usize, _: &[u64], recall: f64) -> warpann::Result<(usize, f64)> {
+        self.tuned(queries, k, recall)
+    }
+}
+
+/// Measures, writes the files, prints the table.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let edges: Vec<&PathBuf> = args.recipe.file().into_iter().collect();
+    let files = Files::read(&args.sweep, args.index.as_ref(), args.base.as_ref(), &edges)?;
+    let stored = args.index.as_ref().map(|index| IndexFile::read_graph(index, "bench graph")).transpose()?;
+    let element = files.element(stored.map(|info| (info.element, info.dim)))?;
+    with_element!(element, T => files.measure::<T, _>(&args.beams, |dim, base| index(args, dim, base), out))
+}
+
+/// The index of the file, or a new one of the base.
+fn index<T: Element>(args: &Args, dim: usize, base: Option<&[T]>) -> Outcome<(GraphIndex<T>, Seconds)> {
+    let (access, place) = (args.sweep.access, &args.sweep.place);
+    if let Some(path) = &args.index {
+        let index = open(path, place.device.clone(), place.memory_budget, access)?;
+        return Ok((index, Seconds::default()));
+    }
+    let graph = args.recipe.file().map(|path| access.stdin.graph(path)).transpose()?;
+    let start = Instant::now();
+    let base = (dim, base.unwrap_or_default());
+    let index = args.recipe.build::<T>(&args.basis, place, base, None, graph.as_ref())?;
+    Ok((index, Seconds { train_seconds: None, add_seconds: Some(start.elapsed().as_secs_f64()) }))
+}
