@@ -155,8 +155,8 @@ impl<'a> Files<'a> {
         Ok(element)
     }
 
-    /// Measures the index of `make`, which receives the dimension and the base, and returns the index and, if it is new, the seconds of making it. Writes the files and
-    /// prints the table of `efforts`, or of the usual ones if there are none.
+    /// Measures the index that `make` returns for a dimension and the base, with the seconds of making it. Prints and writes the table of
+    /// `efforts`, or of the usual ones if there are none.
     pub fn measure<T: Element, I: Swept<T>>(
         &self,
         efforts: &[usize],
