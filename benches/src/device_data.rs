@@ -181,7 +181,7 @@ struct Job<'a, T: Element> {
 /// The times of a way to search, and whether the results were right.
 struct Way {
     what: String,
-    /// Ascending.
+    /// The times of all searches, ascending.
     milliseconds: Vec<f64>,
     verified: bool,
 }
