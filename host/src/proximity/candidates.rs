@@ -239,23 +239,14 @@ impl<T: Element> Candidates<T> {
             watch.report(Stage::Searching, first, count)?;
             for level in &self.levels {
                 // The next search runs while the results of this one are kept.
-                let searched = Self::search_and_keep(
-                    || level.search(rows, dim, first..count.min(first + batch), &mut next),
-                    (&found, lists, width),
-                );
+                let of = first..count.min(first + batch);
+                let (_, searched) = meanwhile(|| found.keep(lists, width), || level.search(rows, dim, of, &mut next));
                 searched?;
                 std::mem::swap(&mut found, &mut next);
             }
         }
         found.keep(lists, width);
         watch.report(Stage::Searching, count, count)
-    }
-
-    fn search_and_keep(
-        search: impl FnOnce() -> Result<()>,
-        (found, lists, width): (&Found, &mut [u32], usize),
-    ) -> Result<()> {
-        meanwhile(|| found.keep(lists, width), search).1
     }
 }
 
