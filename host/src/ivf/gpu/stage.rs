@@ -391,8 +391,9 @@ impl Stage {
             flags: flags.into(),
             probes,
         };
+        let config = launch.config(batch.on.runtime.limits().multiprocessors);
         // SAFETY: as the caller promises; the selection of `settle` wrote the selected scores.
-        unsafe { batch.on.runtime.launch(batch.on.stream, &RescanProbes::KERNEL, launch.config(), launch) }
+        unsafe { batch.on.runtime.launch(batch.on.stream, &RescanProbes::KERNEL, config, launch) }
     }
 
     /// Launches all steps of the stage.
