@@ -25,6 +25,7 @@ impl<T: Element> IvfIndex<T> {
         check_planned(queries, k)?;
         let checked = self.check_options(&[], options)?;
         let search = device.plan_search(&self.view(trained), queries, k, &checked.request())?;
+        search.try_plans(device)?;
         Ok(DeviceWorkspace::new(Box::new(search), self.planned_version(), queries, k))
     }
 

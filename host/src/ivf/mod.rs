@@ -38,6 +38,7 @@ mod filtered;
 mod gathered;
 mod gpu;
 pub(crate) mod grid;
+pub(crate) mod held;
 mod lists;
 mod refine;
 mod search;

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use super::{Bitset, IvfIndex, RangeNeighbors, Refiner, SearchOptions, SearchRequest};
-use crate::enqueued::Enqueue;
 use crate::neighbors::cut_off;
 use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
@@ -186,22 +185,6 @@ impl<T: Element> IvfIndex<T> {
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
         }
         located(self.backend.range_search(&self.view(trained), &request, radius), request.queries)
-    }
-
-    /// Plans searches of up to `queries` queries for `k` vectors from device memory to device memory; `None` unless the index is on one device.
-    ///
-    /// # Errors
-    /// As [`search_with`](Self::search_with) for the options; [`Error::OutOfDeviceMemory`], errors of the device's driver.
-    pub(crate) fn planned(
-        &self,
-        queries: usize,
-        k: usize,
-        options: &SearchOptions<'_>,
-    ) -> Result<Option<Box<dyn Enqueue>>> {
-        let view = self.view(self.trained_for("search")?);
-        let Some(device) = self.backend.as_device() else { return Ok(None) };
-        let checked = self.check_options(&[], options)?;
-        Ok(Some(Box::new(device.plan_search(&view, queries, k, &checked.request())?)))
     }
 
     pub(super) fn check_options<'a>(&self, queries: &'a [T], options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {

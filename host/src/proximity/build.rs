@@ -24,7 +24,7 @@
 //! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph depends on the rows,
 //! their order and the settings alone.
 
-use super::candidates::{BATCH as SEARCHED, Candidates};
+use super::candidates::Candidates;
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::gpu::{DeviceBuild, Source};
@@ -99,14 +99,10 @@ fn all_edges<T: Element>(
     let graph = match candidates {
         Given::Graph(graph) => graph,
         Given::Searched(candidates, rows) => {
-            if let Some(device) = device.as_ref().filter(|device| device.is_dense()) {
-                let planned = candidates.planned(SEARCHED.min(distance.rows().len()));
-                let on_device = |levels: Option<Vec<_>>| {
-                    levels.map(|levels| device.edges(Source::Searched(&levels), starts, edges, watch)).transpose()
-                };
-                match planned.and_then(on_device) {
-                    Err(Error::OutOfDeviceMemory { .. }) | Ok(None) => {}
-                    parents => return parents,
+            if let (Some(device), Some(levels)) = (&device, candidates.planned()) {
+                match device.edges(Source::Searched(levels), starts, edges, watch) {
+                    Err(Error::OutOfDeviceMemory { .. }) => {}
+                    parents => return parents.map(Some),
                 }
             }
             found = candidates.graph(rows, distance.rows().dim(), watch)?;

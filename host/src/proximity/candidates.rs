@@ -37,82 +37,30 @@ use std::ops::Range;
 use super::build::Settings;
 use super::links::NO_NODE;
 use crate::enqueued::Enqueue;
+use crate::flat::ResidentRows;
 use crate::graph::Graph;
 use crate::ivf::IvfIndex;
+use crate::ivf::held::HeldVectors;
 use crate::threads::meanwhile;
-use crate::{Element, FlatIndex, NONE, Placement, Result, SearchOptions, Stage, Watch, host_memory};
+use crate::{Element, Error, FlatIndex, NONE, Placement, Result, SearchOptions, Stage, Watch, host_memory};
 use rayon::prelude::*;
 
 /// Smallest number of rows whose nearest rows come from an inverted file.
-const IVF_ROWS: usize = 20_000;
+const IVF_ROWS: usize = 5_000;
 /// Lists that a search for nearest rows probes.
-const PROBES: usize = 24;
+const NEAR_PROBES: usize = 24;
 /// Iterations of the training of the inverted file.
 const ITERATIONS: usize = 4;
 /// Smallest number of training vectors for each list, on average.
 const TRAINING_ROWS: usize = 8;
 /// The inverted file is trained on one of so many rows.
 const TRAINED_SHARE: usize = 16;
-/// The shares of the rows in which farther rows are searched: one of so many rows, and the number of candidates as a share of the degree.
-const FAR: [(usize, usize); 2] = [(16, 1), (128, 2)];
+/// The levels in which farther rows are searched: one of so many rows, the number of candidates as a share of the degree, and the lists that are probed.
+const FAR: [(usize, usize, usize); 2] = [(16, 1, 12), (128, 2, 4)];
+/// Number of rows of a sample that says whether components are whole numbers and near which centre they lie.
+const SAMPLED: usize = 64;
 /// Number of rows that are searched at a time.
 pub(super) const BATCH: usize = 1 << 16;
-
-/// An index of rows, whose ids are their numbers.
-enum Rows<T: Element> {
-    Flat(FlatIndex<T>),
-    Ivf(IvfIndex<T>),
-}
-
-impl<T: Element> Rows<T> {
-    /// An index of rows: an inverted file from [`IVF_ROWS`] rows on.
-    fn new(rows: &[T], dim: usize, settings: Settings, placement: &Placement, watch: &Watch<'_>) -> Result<Self> {
-        if rows.len() / dim < IVF_ROWS {
-            Self::exact(rows, dim, settings, placement)
-        } else {
-            Self::inverted(rows, dim, settings, placement, watch)
-        }
-    }
-
-    /// An index that compares all rows.
-    fn exact(rows: &[T], dim: usize, settings: Settings, placement: &Placement) -> Result<Self> {
-        let mut index = FlatIndex::<T>::new(dim, settings.metric, placement.clone())?;
-        index.add(rows)?;
-        Ok(Rows::Flat(index))
-    }
-
-    /// An index that compares the rows of the nearest lists only.
-    fn inverted(rows: &[T], dim: usize, settings: Settings, placement: &Placement, watch: &Watch<'_>) -> Result<Self> {
-        let Settings { metric, seed, .. } = settings;
-        let training = every(TRAINED_SHARE, rows, dim)?;
-        let wanted = 4 * ((rows.len() / dim) as f64).sqrt() as usize;
-        let lists = wanted.min(training.len() / dim / TRAINING_ROWS).max(1);
-        let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).iterations(ITERATIONS);
-        let mut index = builder.device(placement.clone()).build()?;
-        index.train_watched(&training, watch)?;
-        index.add(rows)?;
-        Ok(Rows::Ivf(index))
-    }
-
-    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        match self {
-            Rows::Flat(index) => index.search_into(queries, k, ids, distances),
-            Rows::Ivf(index) => index.search_into(queries, k, &Self::options(), ids, distances),
-        }
-    }
-
-    /// The search for `k` rows from device memory to device memory; `None` unless one device has the rows.
-    fn planned(&self, queries: usize, k: usize) -> Result<Option<Box<dyn Enqueue>>> {
-        match self {
-            Rows::Flat(index) => index.planned(queries, k),
-            Rows::Ivf(index) => index.planned(queries, k, &Self::options()),
-        }
-    }
-
-    fn options() -> SearchOptions<'static> {
-        SearchOptions::new().probes(PROBES)
-    }
-}
 
 /// Every `share`-th row.
 fn every<T: Element>(share: usize, rows: &[T], dim: usize) -> Result<Vec<T>> {
@@ -123,26 +71,41 @@ fn every<T: Element>(share: usize, rows: &[T], dim: usize) -> Result<Vec<T>> {
     Ok(some)
 }
 
-/// One of the searches for candidates: among every `share`-th row, for at most `most` candidates of each row.
+/// How the candidates of one level are searched.
+enum Search<T: Element> {
+    /// An exact index that has the rows of the level.
+    Flat(FlatIndex<T>),
+    /// An inverted file that was trained for the rows of the level, and has none of them.
+    Ivf(IvfIndex<T>),
+}
+
+/// One of the searches for candidates: among the rows of the level, whose ids are their numbers.
 struct Level<T: Element> {
-    rows: Rows<T>,
-    share: usize,
-    most: usize,
+    of: Sizes,
+    search: Search<T>,
+}
+
+/// The sizes of a level.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// The level has every `share`-th row.
+    pub(super) share: usize,
+    /// Largest number of candidates of a row.
+    pub(super) most: usize,
+    /// Number of lists that a search probes.
+    probes: usize,
 }
 
 /// A planned search for candidates from device memory to device memory.
 pub(super) struct PlannedLevel {
     pub(super) search: Box<dyn Enqueue>,
-    /// As the fields of [`Level`].
-    pub(super) share: usize,
-    pub(super) most: usize,
+    pub(super) of: Sizes,
 }
 
 /// What was found for a batch of rows by one search: `k` slots for each.
 struct Found {
     rows: Range<usize>,
-    share: usize,
-    most: usize,
+    of: Sizes,
     ids: Vec<u64>,
     distances: Vec<f32>,
 }
@@ -150,13 +113,15 @@ struct Found {
 impl Found {
     fn with_room(slots: usize) -> Result<Self> {
         let (ids, distances) = (host_memory::zeroed(slots)?, host_memory::zeroed(slots)?);
-        Ok(Found { rows: 0..0, share: 1, most: 0, ids, distances })
+        Ok(Found { rows: 0..0, of: Sizes { share: 1, most: 0, probes: 0 }, ids, distances })
     }
 }
 
 /// The searches for the candidates of rows.
 pub(super) struct Candidates<T: Element> {
     levels: Vec<Level<T>>,
+    /// The searches of a batch of rows from device memory to device memory, if they are [planned](Self::plan).
+    planned: Option<Vec<PlannedLevel>>,
 }
 
 impl<T: Element> Candidates<T> {
@@ -171,13 +136,14 @@ impl<T: Element> Candidates<T> {
         placement: &Placement,
         watch: &Watch<'_>,
     ) -> Result<Self> {
+        let near = Sizes { share: 1, most: settings.degree, probes: NEAR_PROBES };
         let (far, near) = meanwhile(
             || Self::far(rows, dim, settings, placement, &Watch::none()),
-            || Rows::new(rows, dim, settings, placement, watch),
+            || Level::new(near, rows, dim, settings, placement, watch),
         );
-        let mut levels = vec![Level { rows: near?, share: 1, most: settings.degree }];
+        let mut levels = vec![near?];
         levels.extend(far?.levels);
-        Ok(Candidates { levels })
+        Ok(Candidates { levels, planned: None })
     }
 
     /// Searches for all candidates but the nearest rows.
@@ -191,28 +157,39 @@ impl<T: Element> Candidates<T> {
         placement: &Placement,
         watch: &Watch<'_>,
     ) -> Result<Self> {
-        let level = |(share, part)| {
-            let rows = Rows::new(&every(share, rows, dim)?, dim, settings, placement, watch)?;
-            Ok(Level { rows, share, most: settings.degree / part })
+        let level = |(share, part, probes)| {
+            let of = Sizes { share, most: settings.degree / part, probes };
+            Level::new(of, rows, dim, settings, placement, watch)
         };
-        Ok(Candidates { levels: FAR.into_iter().map(level).collect::<Result<_>>()? })
+        Ok(Candidates { levels: FAR.into_iter().map(level).collect::<Result<_>>()?, planned: None })
     }
 
     /// Largest number of candidates of a row.
     pub(super) fn most(&self) -> usize {
-        self.levels.iter().map(|level| level.most).sum()
+        self.levels.iter().map(|level| level.of.most).sum()
     }
 
-    /// The searches of a batch of rows, from device memory to device memory; `None` unless one device can do them.
+    /// Plans the searches of up to [`BATCH`] rows from device memory to device memory, on the device that has all rows as `resident`, if it can do
+    /// them and has the memory.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
-    pub(super) fn planned(&self, batch: usize) -> Result<Option<Vec<PlannedLevel>>> {
-        let planned = |level: &Level<T>| {
-            let search = level.rows.planned(batch, level.most + 1)?;
-            Ok(search.map(|search| PlannedLevel { search, share: level.share, most: level.most }))
+    /// Errors of the device's driver; [`Error::OutOfHostMemory`].
+    pub(super) fn plan(&mut self, rows: &[T], dim: usize, resident: &ResidentRows<'_>) -> Result<()> {
+        // Queries of a planned search follow one another without bytes between them.
+        if resident.shape.row_bytes() != dim * size_of::<T>() {
+            return Ok(());
+        }
+        let planned = self.levels.iter().map(|level| level.planned(rows, dim, resident)).collect();
+        self.planned = match planned {
+            Err(Error::OutOfDeviceMemory { .. }) => None,
+            planned => planned?,
         };
-        self.levels.iter().map(planned).collect()
+        Ok(())
+    }
+
+    /// The searches that [`plan`](Self::plan) planned.
+    pub(super) fn planned(&self) -> Option<&[PlannedLevel]> {
+        self.planned.as_deref()
     }
 
     /// The candidates of each row, [`most`](Self::most) slots, those without one last.
@@ -233,11 +210,12 @@ impl<T: Element> Candidates<T> {
     pub(super) fn append(&self, rows: &[T], dim: usize, lists: &mut [u32], watch: &Watch<'_>) -> Result<()> {
         let count = rows.len() / dim;
         let (batch, width) = (BATCH.min(count), lists.len() / count.max(1));
-        let slots = batch * (1 + self.levels.iter().map(|level| level.most).max().unwrap_or(0));
+        let filled: Vec<Level<T>> = self.levels.iter().map(|level| level.filled(rows, dim)).collect::<Result<_>>()?;
+        let slots = batch * (1 + filled.iter().map(|level| level.of.most).max().unwrap_or(0));
         let (mut found, mut next) = (Found::with_room(slots)?, Found::with_room(slots)?);
         for first in (0..count).step_by(batch.max(1)) {
             watch.report(Stage::Searching, first, count)?;
-            for level in &self.levels {
+            for level in &filled {
                 // The next search runs while the results of this one are kept.
                 let of = first..count.min(first + batch);
                 let (_, searched) = meanwhile(|| found.keep(lists, width), || level.search(rows, dim, of, &mut next));
@@ -251,12 +229,80 @@ impl<T: Element> Candidates<T> {
 }
 
 impl<T: Element> Level<T> {
+    /// A level of some of `rows`: an inverted file from [`IVF_ROWS`] rows on.
+    fn new(
+        of: Sizes,
+        rows: &[T],
+        dim: usize,
+        settings: Settings,
+        placement: &Placement,
+        watch: &Watch<'_>,
+    ) -> Result<Self> {
+        let Settings { metric, seed, .. } = settings;
+        let count = (rows.len() / dim).div_ceil(of.share);
+        if count < IVF_ROWS {
+            let mut index = FlatIndex::<T>::new(dim, metric, placement.clone())?;
+            index.add(&every(of.share, rows, dim)?)?;
+            return Ok(Level { of, search: Search::Flat(index) });
+        }
+        let training = every(of.share * TRAINED_SHARE, rows, dim)?;
+        let lists = (4 * count.isqrt()).min(training.len() / dim / TRAINING_ROWS).max(1);
+        let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).iterations(ITERATIONS);
+        let mut index = builder.device(placement.clone()).build()?;
+        index.train_watched(&training, watch)?;
+        Ok(Level { of, search: Search::Ivf(index) })
+    }
+
+    fn options(&self) -> SearchOptions<'static> {
+        SearchOptions::new().probes(self.of.probes)
+    }
+
+    /// Number of neighbours to search for: a row may find itself too.
+    fn k(&self) -> usize {
+        self.of.most + 1
+    }
+
+    /// As [`Candidates::plan`], of one level; `None` if the device cannot do the search.
+    fn planned(&self, rows: &[T], dim: usize, resident: &ResidentRows<'_>) -> Result<Option<PlannedLevel>> {
+        let count = rows.len() / dim;
+        let batch = BATCH.min(count);
+        let search = match &self.search {
+            Search::Flat(index) => index.planned(batch, self.k())?,
+            Search::Ivf(index) => resident.with_every(self.of.share, count, |on_device| {
+                let held = HeldVectors { on_device, sample: &rows[..dim * SAMPLED.min(count)] };
+                // SAFETY: the rows of the device belong to the index whose graph is being made, and the call has it.
+                unsafe { index.planned_among(held, batch, self.k(), &self.options()) }
+            })?,
+        };
+        Ok(search.map(|search| PlannedLevel { search, of: self.of }))
+    }
+
+    /// The level, with its rows in the inverted file.
+    fn filled(&self, rows: &[T], dim: usize) -> Result<Self> {
+        let search = match &self.search {
+            Search::Flat(index) => Search::Flat(index.snapshot()),
+            Search::Ivf(index) => {
+                let mut index = index.snapshot();
+                if self.of.share == 1 {
+                    index.add(rows)?
+                } else {
+                    index.add(&every(self.of.share, rows, dim)?)?
+                }
+                Search::Ivf(index)
+            }
+        };
+        Ok(Level { of: self.of, search })
+    }
+
+    /// Searches for the candidates of some rows. The level is [`filled`](Self::filled).
     fn search(&self, rows: &[T], dim: usize, of: Range<usize>, found: &mut Found) -> Result<()> {
-        // A row may find itself too.
-        let k = self.most + 1;
-        let (queries, slots) = (&rows[of.start * dim..of.end * dim], of.len() * k);
-        self.rows.search(queries, k, &mut found.ids[..slots], &mut found.distances[..slots])?;
-        (found.rows, found.share, found.most) = (of, self.share, self.most);
+        let (k, queries) = (self.k(), &rows[of.start * dim..of.end * dim]);
+        let (ids, distances) = (&mut found.ids[..of.len() * k], &mut found.distances[..of.len() * k]);
+        match &self.search {
+            Search::Flat(index) => index.search_into(queries, k, ids, distances)?,
+            Search::Ivf(index) => index.search_into(queries, k, &self.options(), ids, distances)?,
+        }
+        (found.rows, found.of) = (of, self.of);
         Ok(())
     }
 }
@@ -264,7 +310,7 @@ impl<T: Element> Level<T> {
 impl Found {
     /// Appends the found rows to the lists of a batch, `width` slots each.
     fn keep(&self, lists: &mut [u32], width: usize) {
-        let Found { rows, share, most, ids, .. } = self;
+        let Found { rows, of: Sizes { share, most, .. }, ids, .. } = self;
         let lists = &mut lists[rows.start * width..rows.end * width];
         let of_rows = ids.par_chunks_exact(most + 1).zip(rows.clone());
         lists.par_chunks_exact_mut(width.max(1)).zip(of_rows).for_each(|(slots, (ids, row))| {

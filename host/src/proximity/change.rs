@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 use super::build::{self, Given, build};
 use super::candidates::Candidates;
+use super::codes::Codes;
+use super::distance::WalkDistance;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, start_count};
 use super::{GraphIndex, MAX_NODES};
@@ -31,6 +33,14 @@ use crate::{Element, Error, Placement, Result, Watch, host_memory};
 const FEW: usize = 16;
 /// Components that a thread copies at a time.
 const COPIED: usize = 1 << 16;
+
+/// A new graph.
+struct New<T> {
+    /// A copy of the rows, or nothing.
+    copy: Vec<T>,
+    codes: Option<Codes>,
+    links: Arc<Links>,
+}
 
 impl<T: Element> GraphIndex<T> {
     /// Adds the vectors of `rows`, row-major, `dim` components each. Their ids count up from 0, or from one past the greatest id in the index. A
@@ -65,17 +75,35 @@ impl<T: Element> GraphIndex<T> {
             return self.follow_watched(&before, ids, &[], watch);
         }
         let first = before.next();
-        let mut added = host_memory::with_room(rows.len() / self.dim())?;
-        if before.rows() == 0 && self.flat.host_rows().is_none() {
-            // The rows are copied to host memory while they go to the device.
-            let (copy, on_device) = meanwhile(|| copied(rows), || self.flat.add_watched(rows, None, watch));
-            on_device?;
-            self.copy = Arc::new(copy.unwrap_or_default());
-        } else {
-            self.flat.add_watched(rows, None, watch)?;
+        let (count, is_whole) = (rows.len() / self.dim(), rows.len().is_multiple_of(self.dim()));
+        let mut added = host_memory::with_room(count)?;
+        let is_first = before.rows() == 0 && is_whole && !self.are_few(count);
+        // A watch gets the reports of one step after the other.
+        if is_first && self.flat.host_rows().is_none() && !watch.is_some() {
+            return self.add_first(rows);
         }
-        added.extend(first..first + (rows.len() / self.dim()) as u64);
+        self.flat.add_watched(rows, None, watch)?;
+        added.extend(first..first + count as u64);
         self.follow_watched(&before, &added, rows, watch)
+    }
+
+    /// Adds the first vectors to an index on devices. The host prepares the search for candidates while the vectors go to the device, and copies them
+    /// while the device makes the graph.
+    fn add_first(&mut self, rows: &[T]) -> Result<()> {
+        let (dim, settings, watch) = (self.dim(), self.builder.settings, Watch::none());
+        let (placement, flat) = (&self.builder.placement, &mut self.flat);
+        let (candidates, added) = meanwhile(
+            || Candidates::all(rows, dim, settings, placement, &watch),
+            || flat.add_watched(rows, None, &watch),
+        );
+        added?;
+        let made = candidates.and_then(|candidates| self.new_graph(rows, candidates, true, &watch));
+        self.clear_graph();
+        // Searches of an index without a graph are exact.
+        if let Ok(New { copy, codes, links }) = made {
+            (self.copy, self.codes, self.links) = (Arc::new(copy), codes, Some(links));
+        }
+        Ok(())
     }
 
     /// Adds the vectors of `rows`, row-major, with one id for each, as [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids).
@@ -126,6 +154,11 @@ impl<T: Element> GraphIndex<T> {
     /// Removes all vectors. The settings stay.
     pub fn clear(&mut self) {
         self.flat.clear();
+        self.clear_graph();
+    }
+
+    /// Drops all but the flat index. The next change makes it again.
+    fn clear_graph(&mut self) {
         self.copy = Arc::default();
         self.codes = None;
         self.links = None;
@@ -254,7 +287,11 @@ impl<T: Element> GraphIndex<T> {
 
     /// Whether there are so few rows that they need no edges.
     pub(super) fn is_small(&self) -> bool {
-        let rows = self.flat.row_ids().rows();
+        self.are_few(self.flat.row_ids().rows())
+    }
+
+    /// Whether so few rows need no edges.
+    fn are_few(&self, rows: usize) -> bool {
         rows <= self.exact_ratio().saturating_mul(FEW) || rows == 0
     }
 
@@ -305,19 +342,34 @@ impl<T: Element> GraphIndex<T> {
         let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
-        let (settings, placement) = (self.builder.settings, &self.builder.placement);
-        let (codes, candidates) =
-            meanwhile(|| self.fitted_codes(), || Candidates::all(self.rows(), self.dim(), settings, placement, watch));
-        self.codes = codes?;
-        let (candidates, rows) = (candidates?, self.rows());
-        Ok(Some(self.linked(&Given::Searched(&candidates, rows), watch)?))
+        let candidates =
+            Candidates::all(self.rows(), self.dim(), self.builder.settings, &self.builder.placement, watch)?;
+        let New { codes, links, .. } = self.new_graph(self.rows(), candidates, false, watch)?;
+        self.codes = codes;
+        Ok(Some(links))
     }
 
-    /// The graph of all rows, with edges to some of these candidates.
-    pub(super) fn linked(&self, candidates: &Given<'_, T>, watch: &Watch<'_>) -> Result<Arc<Links>> {
-        let (distance, degree) = (self.walk_distance(), self.degree());
-        let device = self.flat.resident_rows().map(|resident| DeviceBuild { resident, distance, degree });
-        Ok(Arc::new(build(&distance, candidates, degree, device, watch)?))
+    /// The codes and the graph of `rows`, which are those of the flat index, and their copy if asked for.
+    fn new_graph(&self, rows: &[T], mut candidates: Candidates<T>, copies: bool, watch: &Watch<'_>) -> Result<New<T>> {
+        let (codes, planned) = meanwhile(
+            || self.fitted_codes(rows),
+            || self.flat.resident_rows().map_or(Ok(()), |resident| candidates.plan(rows, self.dim(), &resident)),
+        );
+        planned?;
+        let codes = codes?;
+        let distance = self.distance_among(codes.as_ref(), rows);
+        let device = self.device_build(distance)?;
+        let (copy, links) = meanwhile(
+            || if copies { copied(rows) } else { Ok(Vec::new()) },
+            || build(&distance, &Given::Searched(&candidates, rows), self.degree(), device, watch),
+        );
+        Ok(New { copy: copy?, links: Arc::new(links?), codes })
+    }
+
+    /// The device that has all rows, to choose edges by `distance`; `None` if there is none, or no memory.
+    pub(super) fn device_build<'a>(&'a self, distance: WalkDistance<'a>) -> Result<Option<DeviceBuild<'a>>> {
+        let Some(resident) = self.flat.resident_rows() else { return Ok(None) };
+        DeviceBuild::new(resident, distance, self.degree())
     }
 }
 

@@ -221,22 +221,22 @@ impl Codes {
 }
 
 impl<T: Element> GraphIndex<T> {
-    /// Codes of all rows, which are in host memory, if walks may go by codes and these are fine enough: see [`Codes::fit`].
-    pub(super) fn fitted_codes(&self) -> Result<Option<Codes>> {
+    /// Codes of `rows`, those of the flat index, if walks may go by codes and these are fine enough: see [`Codes::fit`].
+    pub(super) fn fitted_codes(&self, rows: &[T]) -> Result<Option<Codes>> {
         if !self.builder.codes || matches!(T::TYPE, ElementType::U8 | ElementType::I8) {
             return Ok(None);
         }
-        let neighbours = self.far_neighbours()?;
-        Codes::fit(self.metric(), VectorSlice::of(self.rows(), self.dim()), |row| *neighbours.get(&row)?)
+        let neighbours = self.far_neighbours(rows)?;
+        Codes::fit(self.metric(), VectorSlice::of(rows, self.dim()), |row| *neighbours.get(&row)?)
     }
 
     /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. An exact search
     /// finds it.
-    fn far_neighbours(&self) -> Result<HashMap<usize, Option<u32>>> {
+    fn far_neighbours(&self, rows: &[T]) -> Result<HashMap<usize, Option<u32>>> {
         let (ids, dim, degree) = (self.flat.row_ids(), self.dim(), self.degree());
-        let mut rows: Vec<T> = Vec::new();
-        sample(ids.rows()).for_each(|row| rows.extend_from_slice(&self.rows()[row * dim..][..dim]));
-        let found = self.flat.search(&rows, degree + 1)?;
+        let mut queries: Vec<T> = Vec::new();
+        sample(ids.rows()).for_each(|row| queries.extend_from_slice(&rows[row * dim..][..dim]));
+        let found = self.flat.search(&queries, degree + 1)?;
         let last = |(row, (found, _)): (usize, (&[u64], &[f32]))| {
             let others = found.iter().filter(|&&id| id != NONE && id != ids.id(row)).take(degree);
             (row, others.last().and_then(|&id| ids.find(id)).map(|row| row as u32))

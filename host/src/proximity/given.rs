@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use super::build::Given;
+use super::build::{Given, build};
 use super::candidates::Candidates;
 use super::links::{Links, NO_NODE};
 use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
@@ -60,7 +60,7 @@ impl<T: Element> GraphIndexBuilder<T> {
             return Ok(index);
         }
         index.copy_all_rows()?;
-        index.codes = index.fitted_codes()?;
+        index.codes = index.fitted_codes(index.rows())?;
         let mut links = Links::with_edges(index.edges_of(graph, ids, graph.k())?, graph.k())?;
         links.connect_without(&index.walk_distance(), &[]);
         index.links = Some(Arc::new(links));
@@ -120,13 +120,17 @@ impl<T: Element> GraphIndexBuilder<T> {
             return Ok(index);
         }
         index.copy_all_rows()?;
-        index.codes = index.fitted_codes()?;
+        index.codes = index.fitted_codes(index.rows())?;
         let (settings, dim) = (index.builder.settings, index.dim());
         let far = Candidates::far(index.rows(), dim, settings, &index.builder.placement, watch)?;
         let width = neighbours.k() + far.most();
         let mut candidates = index.edges_of(neighbours, ids, width)?;
         far.append(index.rows(), dim, &mut candidates, watch)?;
-        index.links = Some(index.linked(&Given::Graph(&Graph::of_rows(candidates, width)), watch)?);
+        let graph = Graph::of_rows(candidates, width);
+        let distance = index.walk_distance();
+        let device = index.device_build(distance)?;
+        let links = build(&distance, &Given::<T>::Graph(&graph), index.degree(), device, watch)?;
+        index.links = Some(Arc::new(links));
         Ok(index)
     }
 

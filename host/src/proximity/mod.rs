@@ -397,9 +397,14 @@ impl<T: Element> GraphIndex<T> {
     }
 
     fn walk_distance(&self) -> WalkDistance<'_> {
-        match &self.codes {
+        self.distance_among(self.codes.as_ref(), self.rows())
+    }
+
+    /// The distances of walks among these rows, which go by their codes if there are any.
+    fn distance_among<'a>(&self, codes: Option<&'a Codes>, rows: &'a [T]) -> WalkDistance<'a> {
+        match codes {
             Some(codes) => codes.distance(),
-            None => WalkDistance::new(self.metric(), VectorSlice::of(self.rows(), self.dim())),
+            None => WalkDistance::new(self.metric(), VectorSlice::of(rows, self.dim())),
         }
     }
 }

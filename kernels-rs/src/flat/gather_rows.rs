@@ -23,10 +23,11 @@ pub const THREADS: u32 = 256;
 /// Largest number of lanes that copy a row.
 const MOST_LANES: u32 = 32;
 
-/// Copies row `numbers[i]` of `from` to row i of `to`, for each i below `count`. Rows are copied as words of type `W`.
+/// Copies row `numbers[i]` of `from` to row i of `to`, for each i below `count`; a number past the last row means the last row. Rows are copied as
+/// words of type `W`.
 ///
 /// # Safety
-/// The arrays are as long as the fields say, `from` has every listed row, and `to` does not overlap it.
+/// The arrays are as long as the fields say, and `to` does not overlap `from`.
 #[kernel(
     max_threads = 256,
     gather_rows_4 for GatherRows<u32> = gather_rows::<u32>,
@@ -34,8 +35,10 @@ const MOST_LANES: u32 = 32;
     gather_rows_16 for GatherRows<U32x4> = gather_rows::<U32x4>,
 )]
 pub struct GatherRows<W> {
-    /// Rows of `words` words.
+    /// `last + 1` rows of `words` words.
     pub from: Ptr<W>,
+    /// Number of the last row.
+    pub last: u32,
     /// The numbers of the rows to copy, `count` of them.
     pub numbers: Ptr<u32>,
     /// Number of rows to copy.
@@ -99,9 +102,9 @@ impl<W> ScatterRows<W> {
 /// # Safety
 /// As [`GatherRows`].
 #[inline(always)]
-unsafe fn gather_rows<W: Copy>(GatherRows { from, numbers, count, words, to }: GatherRows<W>) {
-    // SAFETY: the contract is the same, and each row of `to` is written once.
-    unsafe { copy_rows(from, numbers, (count, words), to, |row, number| (number, row)) }
+unsafe fn gather_rows<W: Copy>(GatherRows { from, last, numbers, count, words, to }: GatherRows<W>) {
+    // SAFETY: the contract is the same, no row past the last one is read, and each row of `to` is written once.
+    unsafe { copy_rows(from, numbers, (count, words), to, |row, number| (number.min(last as usize), row)) }
 }
 
 /// # Safety

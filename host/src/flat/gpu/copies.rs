@@ -6,6 +6,9 @@ use warpann_kernels::flat::gather_rows::{GatherRows, ScatterRows};
 
 use crate::Result;
 use crate::device::queue::OnStream;
+use crate::device::scratch::Layout;
+use crate::flat::ResidentRows;
+use crate::threads::apart;
 
 /// Evaluates `body` with the name bound to the first of some types of words of which rows of `bytes` bytes consist, or else to the last. The
 /// memory of rows is aligned to these words.
@@ -24,11 +27,12 @@ macro_rules! with_word {
     };
 }
 
-/// Copies row `numbers[i]` of `from` to row i of `to`, in stream order.
+/// Copies row `numbers[i]` of `from` to row i of `to`, in stream order; a number past the last row means the last row.
 ///
 /// # Safety
-/// `from` has the listed rows of `row_bytes` bytes, a multiple of 4; `to` has room for as many rows as there are numbers, and the two do not overlap.
-pub(super) unsafe fn gather_rows(
+/// `from` has rows of `row_bytes` bytes, a multiple of 4, at least one; `to` has room for as many rows as there are numbers, and the two do not
+/// overlap.
+pub(crate) unsafe fn gather_rows(
     on: OnStream<'_>,
     from: Ptr<u8>,
     numbers: Ptr<u32>,
@@ -42,7 +46,8 @@ pub(super) unsafe fn gather_rows(
     let to = to.take(count * row_bytes);
     with_word!(row_bytes, [U32x4, u64, u32], W => {
         let words = (row_bytes / size_of::<W>()) as u32;
-        let launch = GatherRows::<W> { from: from.cast(), numbers, count: count as u32, words, to: to.cast() };
+        let last = (from.len() / row_bytes - 1) as u32;
+        let launch = GatherRows::<W> { from: from.cast(), last, numbers, count: count as u32, words, to: to.cast() };
         // SAFETY: as the caller promises.
         unsafe { on.runtime.launch(on.stream, &GatherRows::<W>::KERNEL, launch.config(), launch) }
     })
@@ -70,4 +75,42 @@ pub(crate) unsafe fn scatter_rows(
         // SAFETY: as the caller promises.
         unsafe { on.runtime.launch(on.stream, &ScatterRows::<W>::KERNEL, launch.config(), launch) }
     })
+}
+
+impl ResidentRows<'_> {
+    /// Calls `work` with every `share`-th of the first `rows` rows, one after the other in device memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver, and those of `work`.
+    pub(crate) fn with_every<V>(
+        &self,
+        share: usize,
+        rows: usize,
+        work: impl FnOnce(Ptr<u8>) -> Result<V>,
+    ) -> Result<V> {
+        let &ResidentRows { runtime, lanes, shape, rows: all } = self;
+        let row_bytes = shape.row_bytes();
+        let all: Ptr<u8> = all.take(rows * row_bytes).into();
+        if share == 1 {
+            return work(all);
+        }
+        let numbers: Vec<u32> = (0..rows as u32).step_by(share).collect();
+        let mut layout = Layout::default();
+        let (list, some) = (layout.array(numbers.len()), layout.array::<u8>(numbers.len() * row_bytes));
+        let memory = runtime.allocate(layout.bytes())?;
+        let scratch = runtime.scratch(&memory);
+        // `apart` keeps a pool thread from starting another search while it has a lane.
+        apart(|| {
+            lanes.with(runtime, |lane| {
+                let (on, list) = (OnStream { runtime, stream: &lane.stream }, scratch.at(list));
+                // SAFETY: the memory has room for the numbers and their rows, and the numbers are those of rows.
+                unsafe {
+                    runtime.copy_to_device(on.stream, list, &numbers)?;
+                    gather_rows(on, all, list.into(), scratch.at(some), row_bytes)?;
+                }
+                runtime.synchronize(on.stream)
+            })
+        })?;
+        work(scratch.at(some).into())
+    }
 }

@@ -134,7 +134,7 @@ pub(crate) struct EnqueuedSearch {
 
 impl IvfDevice {
     /// Plans searches of up to `queries` queries for `k` neighbours, as `request` says, whose queries are not read. Makes the image or brings it
-    /// up to date, allocates, runs one query by each plan so that all kernels are loaded, and waits for all of it.
+    /// up to date, allocates, and waits for all of it.
     ///
     /// # Errors
     /// [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::OutOfDeviceMemory`], errors of the device's driver.
@@ -221,9 +221,6 @@ impl IvfDevice {
             }
             runtime.synchronize(stream)
         })?;
-        if queries > 0 {
-            search.try_plans(self)?;
-        }
         Ok(search)
     }
 }
@@ -257,8 +254,12 @@ impl EnqueuedSearch {
         VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, ..self.shape }
     }
 
-    /// Searches by each plan for one query, and waits.
-    fn try_plans(&self, device: &IvfDevice) -> Result<()> {
+    /// Searches by each plan for one query, so that all kernels are loaded, and waits.
+    ///
+    /// # Errors
+    /// Errors of the device's driver.
+    #[cfg(any(feature = "cuda", test))]
+    pub fn try_plans(&self, device: &IvfDevice) -> Result<()> {
         device.lanes.with(&self.runtime, |lane| {
             let (runtime, k) = (&self.runtime, self.k as usize);
             let mut layout = Layout::default();

@@ -20,6 +20,7 @@ use super::tables::Terms;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::flat::gpu::copies::gather_rows;
 use crate::ivf::View;
 use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
 use crate::{ElementType, Error, Metric, Result, events, host_memory};
@@ -183,11 +184,23 @@ impl StoredParts {
     }
 }
 
+/// The vectors of an index as they were added, if the device has them already. Then the lists have no codes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    /// The vectors in the order of their ranks, padded as in an image.
+    pub rows: Ptr<u8>,
+    /// As [`Codec::whole`](crate::ivf::encoding::Codec::whole).
+    pub whole: bool,
+}
+
 /// An index that is copied to a device.
 pub(crate) struct Source<'a> {
     pub on: OnStream<'a>,
     view: &'a View<'a>,
     storage: &'a Storage,
+    held: Option<Held>,
+    /// The rank of each row of the storage, on the device.
+    ranks: Ptr<u32>,
 }
 
 impl Source<'_> {
@@ -196,6 +209,11 @@ impl Source<'_> {
     /// # Safety
     /// `to` is memory of the device, with room for all rows of the storage.
     pub unsafe fn copy_codes(&self, to: PtrMut<u8>, place: usize) -> Result<()> {
+        if let Some(held) = self.held {
+            // Padding has no rank, and repeats the last vector of all.
+            // SAFETY: as the caller promises; each rank is that of a held vector, `place` bytes each.
+            return unsafe { gather_rows(self.on, held.rows, self.ranks, to, place) };
+        }
         let (view, width) = (self.view, self.view.code_bytes());
         // SAFETY: as the caller promises.
         unsafe {
@@ -537,6 +555,7 @@ impl<'a> ImagePlan<'a> {
         memory: Scratch,
         view: &View<'_>,
         storage: &Storage,
+        held: Option<Held>,
     ) -> Result<()> {
         let OnStream { runtime, stream } = on;
         let shape = VectorShape { element: ElementType::F32, metric: view.metric, dim: self.dim };
@@ -546,7 +565,7 @@ impl<'a> ImagePlan<'a> {
             runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
             upload_rows(runtime, stream, shape, memory.at(self.centroids).as_bytes(), view.centroids)?;
             if self.is_centred() {
-                let mut centre = middle(view);
+                let mut centre = middle(view, held);
                 centre.resize(self.centre.len(), 0.0);
                 runtime.copy_to_device(stream, memory.at(self.centre), &centre)?;
             }
@@ -559,7 +578,8 @@ impl<'a> ImagePlan<'a> {
                 view.ranks_into(list, filled, bytemuck::cast_slice_mut(own));
                 padding.fill(0xff);
             })?;
-            self.stored.copy_to_device(&Source { on, view, storage }, memory)
+            let ranks = memory.at(self.ranks).into();
+            self.stored.copy_to_device(&Source { on, view, storage, held, ranks }, memory)
         }
     }
 
@@ -627,21 +647,28 @@ impl Resident {
     /// The index has vectors, and the caller has made their directory if the ids need one, because this function must not use the thread
     /// pool.
     pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64, growth: Growth) -> Result<Resident> {
-        match Resident::with_growth(runtime, stream, view, budget, growth) {
+        let on = OnStream { runtime, stream };
+        match Resident::with_growth(on, view, None, budget, growth) {
             Err(Error::OutOfDeviceMemory { .. } | Error::TooManyRows { .. }) if growth != Growth::None => {
-                Resident::with_growth(runtime, stream, view, budget, Growth::None)
+                Resident::with_growth(on, view, None, budget, Growth::None)
             }
             made => made,
         }
     }
 
+    /// As [`new`](Self::new), of vectors that the device has.
+    pub fn of_held(on: OnStream<'_>, view: &View<'_>, held: Held, budget: u64) -> Result<Resident> {
+        Resident::with_growth(on, view, Some(held), budget, Growth::None)
+    }
+
     fn with_growth(
-        runtime: &Runtime,
-        stream: &Stream,
+        on: OnStream<'_>,
         view: &View<'_>,
+        held: Option<Held>,
         budget: u64,
         growth: Growth,
     ) -> Result<Resident> {
+        let OnStream { runtime, stream } = on;
         let places = || (0..view.list_count()).map(|list| view.places(list));
         let storage = Storage::new(places().map(|places| places.len() as u32).collect(), growth)?;
         let firsts = places().map(|places| places.start as u32).collect();
@@ -652,12 +679,12 @@ impl Resident {
         }
         let started = events::Started::now();
         let memory = runtime.allocate(plan.bytes)?;
-        let (on, scratch) = (OnStream { runtime, stream }, runtime.scratch(&memory));
+        let scratch = runtime.scratch(&memory);
         let (image, parts) = (plan.image(scratch), plan.parts(scratch));
         let mut greatest = [0];
         // SAFETY: the memory was allocated for the plan, and the plan was made for the index.
         unsafe {
-            plan.copy_to_device(on, scratch, view, &storage)?;
+            plan.copy_to_device(on, scratch, view, &storage, held)?;
             plan.prepare(on, scratch, &image)?;
             runtime.copy_to_host(stream, &mut greatest, parts.greatest)?;
         }
@@ -738,7 +765,7 @@ fn any_row<'a>(view: &View<'a>, list: usize) -> &'a [u8] {
 
 /// The mean of the centroids, weighted by the lengths of their lists. If the vectors are whole numbers, the mean is rounded to whole
 /// numbers, so that f16 holds the differences exactly.
-fn middle(view: &View<'_>) -> Vec<f32> {
+fn middle(view: &View<'_>, held: Option<Held>) -> Vec<f32> {
     let mut sums = vec![0.0f64; view.dim];
     let mut total = 0.0;
     for (list, centroid) in view.centroids.chunks_exact(view.dim).enumerate() {
@@ -746,8 +773,9 @@ fn middle(view: &View<'_>) -> Vec<f32> {
         total += count;
         sums.iter_mut().zip(centroid).for_each(|(sum, &c)| *sum += count * f64::from(c));
     }
-    let whole = matches!(view.element, ElementType::U8 | ElementType::I8)
-        || (0..view.list_count()).take(16).all(|list| view.codec.whole(view.codes(list)));
+    let sample = || (0..view.list_count()).take(16).all(|list| view.codec.whole(view.codes(list)));
+    let whole =
+        matches!(view.element, ElementType::U8 | ElementType::I8) || held.map_or_else(sample, |held| held.whole);
     let mean = |sum: &f64| sum / total.max(1.0);
     let centre: Vec<f32> =
         sums.iter().map(mean).map(|mean| if whole { mean.round() } else { mean }).map(|mean| mean as f32).collect();

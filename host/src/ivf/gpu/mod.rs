@@ -39,7 +39,7 @@ use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::range::CountWithin;
 
 use self::changes::Update;
-use self::image::Resident;
+use self::image::{Held, Resident};
 use self::plan::{SearchPlan, SearchShape};
 use self::search::Search;
 use self::stage::Stage;
@@ -150,6 +150,21 @@ impl IvfDevice {
             let made = |lane: &mut Lane| Resident::new(&self.runtime, &lane.stream, view, budget, growth);
             let made = self.lanes.with(&self.runtime, made)?;
             Ok(resident.insert(Arc::new(made)).clone())
+        })
+    }
+
+    /// Makes the image of an index whose vectors this device has already. The searches of its version find it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
+    pub fn hold(&self, view: &View<'_>, held: Held) -> Result<()> {
+        self.resident.with(|resident| {
+            let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
+            let made = self.lanes.with(&self.runtime, |lane| {
+                Resident::of_held(OnStream { runtime: &self.runtime, stream: &lane.stream }, view, held, budget)
+            });
+            *resident = Some(Arc::new(made?));
+            Ok(())
         })
     }
 

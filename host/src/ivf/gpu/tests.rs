@@ -10,9 +10,10 @@ use crate::device::bytes_sent;
 use crate::device::open::open;
 use crate::device::scratch::Layout;
 use crate::enqueued::{Enqueue, Range as Within};
+use crate::ivf::held::HeldVectors;
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, Metric, NONE, Neighbors};
+use crate::{Device, Element, FlatIndex, Metric, NONE, Neighbors};
 
 /// Components in −1 .. 1, in clusters (times 100 for integer types).
 fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
@@ -108,6 +109,7 @@ fn check_enqueued<T: Element>(
     };
     let view = cpu.view(cpu.trained().unwrap());
     let search = device.plan_search(&view, asked + 2, k, &request).unwrap();
+    search.try_plans(device).unwrap();
     assert!(search.bytes() > (asked * k) as u64);
     let runtime = &device.runtime;
     let mut layout = Layout::default();
@@ -164,7 +166,7 @@ fn check_enqueued<T: Element>(
 
 /// Many centroids and vectors within the error bound of each other: great vectors make the bound large, and vectors appear several times.
 /// No certificate holds, so kernels complete the queries.
-fn without_certificates<T: Element>(metric: Metric, encoding: Encoding) {
+fn without_certificates<T: Element>(metric: Metric, encoding: Encoding, queries: usize) {
     let (dim, n, lists) = (8, 900, 40);
     let mut base = vectors::<T>(n, dim, 5);
     let repeated = base[9 * dim..10 * dim].repeat(60);
@@ -177,7 +179,7 @@ fn without_certificates<T: Element>(metric: Metric, encoding: Encoding) {
     let mut cpu = builder.iterations(2).build().unwrap();
     cpu.train(&base).unwrap();
     cpu.add_with_ids(&base, &(0..n as u64).map(|at| 5 * at).collect::<Vec<_>>()).unwrap();
-    let mut queries = vectors::<T>(5, dim, 6);
+    let mut queries = vectors::<T>(queries, dim, 6);
     queries[..dim].fill(T::default());
     queries[dim..2 * dim].copy_from_slice(&base[9 * dim..10 * dim]);
     let device = device();
@@ -199,16 +201,17 @@ fn without_certificates<T: Element>(metric: Metric, encoding: Encoding) {
 fn queries_without_certificates_are_completed_on_the_device() {
     let pq = |rotate| Encoding::Pq { sub_quantizers: 4, bits: 4, rotate };
     for metric in Metric::ALL {
-        without_certificates::<f32>(metric, Encoding::Flat);
-        without_certificates::<f32>(metric, pq(false));
-        without_certificates::<f32>(metric, Encoding::Scalar8);
+        without_certificates::<f32>(metric, Encoding::Flat, 5);
+        without_certificates::<f32>(metric, pq(false), 5);
+        without_certificates::<f32>(metric, Encoding::Scalar8, 5);
     }
-    without_certificates::<half::f16>(Metric::L2, Encoding::Flat);
-    without_certificates::<half::bf16>(Metric::InnerProduct, Encoding::Flat);
-    without_certificates::<u8>(Metric::InnerProduct, Encoding::Flat);
-    without_certificates::<i8>(Metric::L2, Encoding::Flat);
-    without_certificates::<half::f16>(Metric::Cosine, pq(true));
-    without_certificates::<f32>(Metric::InnerProduct, Encoding::F16);
+    without_certificates::<half::f16>(Metric::L2, Encoding::Flat, 5);
+    without_certificates::<half::bf16>(Metric::InnerProduct, Encoding::Flat, 5);
+    without_certificates::<u8>(Metric::InnerProduct, Encoding::Flat, 5);
+    without_certificates::<i8>(Metric::L2, Encoding::Flat, 5);
+    without_certificates::<half::f16>(Metric::Cosine, pq(true), 5);
+    // So many that a block has several of them.
+    without_certificates::<f32>(Metric::InnerProduct, Encoding::F16, 50);
 }
 
 /// Lists of appended candidates that have no room for all vectors within the threshold, because the first queries are equally near to all.
@@ -223,6 +226,50 @@ fn candidates_without_room_are_completed_on_the_device() {
     let queries = [vec![0.0; 2 * dim], vectors(28, dim, 6)].concat();
     let completed = check_enqueued(&device(), &cpu, &queries, 2, &SearchOptions::new().probes(90).widen(false));
     assert!(completed[2] > 0, "{completed:?}");
+}
+
+/// Searches among every `share`-th of the vectors of an exact index on the emulator, and by an index on the CPU that has got these vectors.
+fn among_held<T: Element>(metric: Metric, share: usize) {
+    let (dim, n, k, count) = (8, 700, 5, 9);
+    let base = vectors::<T>(n, dim, 5);
+    let mut cpu = IvfIndex::<T>::builder(dim, 12).metric(metric).device(Device::Cpu).iterations(2).build().unwrap();
+    cpu.train(&base).unwrap();
+    let trained = cpu.to_bytes().unwrap();
+    let emulated = IvfIndex::<T>::from_bytes(&trained, Device::Emulator, None).unwrap();
+    let some: Vec<T> = base.chunks_exact(share * dim).flat_map(|rows| rows[..dim].to_vec()).collect();
+    cpu.add(&some).unwrap();
+    let mut flat = FlatIndex::<T>::new(dim, metric, Device::Emulator).unwrap();
+    flat.add(&base).unwrap();
+    let (resident, options) = (flat.resident_rows().unwrap(), SearchOptions::new().probes(4).widen(false));
+    let planned = resident.with_every(share, n - n % share, |on_device| {
+        // SAFETY: nothing changes the rows of the exact index.
+        unsafe { emulated.planned_among(HeldVectors { on_device, sample: &base[..3 * dim] }, count, k, &options) }
+    });
+    let (search, queries) = (planned.unwrap().unwrap(), vectors::<T>(count, dim, 6));
+    let (runtime, mut layout) = (resident.runtime, Layout::default());
+    let (rows, ids, distances) = (layout.array::<T>(queries.len()), layout.array(count * k), layout.array(count * k));
+    let (memory, stream) = (runtime.allocate(layout.bytes()).unwrap(), runtime.stream().unwrap());
+    let scratch = runtime.scratch(&memory);
+    let (rows, ids, distances) = (scratch.at(rows), scratch.at(ids), scratch.at(distances));
+    let mut found = Neighbors::none(metric, count, k).unwrap();
+    // SAFETY: the memory has room for the queries and their results.
+    unsafe {
+        runtime.copy_to_device(&stream, rows.as_bytes(), bytemuck::cast_slice(&queries)).unwrap();
+        search.enqueue(&stream, rows.as_bytes().into(), count, (ids, distances), None).unwrap();
+        runtime.copy_to_host(&stream, &mut found.ids, ids).unwrap();
+        runtime.copy_to_host(&stream, &mut found.distances, distances).unwrap();
+    }
+    same(&format!("{metric} {} {share}", T::TYPE.name()), &cpu.search_with(&queries, k, &options).unwrap(), &found);
+    assert!(emulated.is_empty());
+}
+
+#[test]
+fn searches_among_vectors_that_a_device_has_find_what_an_index_of_them_finds() {
+    for share in [1, 3] {
+        among_held::<f32>(Metric::L2, share);
+        among_held::<u8>(Metric::InnerProduct, share);
+        among_held::<half::f16>(Metric::Cosine, share);
+    }
 }
 
 /// An index without vectors, and a plan that no longer has its image.

@@ -32,7 +32,7 @@ pub(crate) use self::journal::Changes;
 use self::journal::Journal;
 use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
-use crate::parallel::{Loop, ParallelSlice, owned};
+use crate::parallel::{Loop, ParallelSlice, owned, turns};
 use crate::shared::{own, shared};
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Bitset, Error, Filter, Result, host_memory};
@@ -100,6 +100,23 @@ impl Lists {
             directory: OnceLock::new(),
             journal: Journal::new(),
         }
+    }
+
+    /// Lists of vectors that are elsewhere: vector i, whose id is i, belongs to list `labels[i]` of `count`. The lists have no codes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`].
+    pub(crate) fn without_codes(count: usize, code_bytes: usize, labels: &[u32]) -> Result<Lists> {
+        let mut lists = Lists::new(count, code_bytes);
+        let ids = host_memory::collected_in_parallel(turns(0..labels.len()).map(|row| row as u64))?;
+        RowsByList::new(labels, count)?.each(&mut lists.lists, &|list, rows| {
+            List::reserve(list, 0, rows.len())?;
+            let list = List::own(list);
+            list.ids.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
+            Ok(())
+        })?;
+        (lists.len, lists.greatest) = (labels.len(), ids.last().copied());
+        Ok(lists)
     }
 
     /// Makes lists of codes and ids from a file, one pair for each list. Codes are aligned to their elements, ids to 8 bytes. O(len), or

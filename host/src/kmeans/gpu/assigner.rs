@@ -9,6 +9,10 @@
 //! A call for vectors that fit the scratch of an earlier call allocates nothing, creates no stream, and does not ask the driver for free
 //! memory. As counted with an emulated driver, it takes three copies, two fills, five launches and one wait.
 
+use std::ops::Range;
+
+use cuda_std::{Ptr, PtrMut};
+
 use super::assign::{Batch, BatchLayout, assign_batch};
 use super::check_clusters;
 use crate::device::lanes::Lanes;
@@ -128,22 +132,53 @@ impl Assigner {
     /// The errors of the device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
     pub fn labels(&self, vectors: VectorSlice<'_>) -> Result<Vec<u32>> {
         let (runtime, shape) = (&self.runtime, self.shape_of(vectors.element()));
-        let mut labels = host_memory::zeroed(vectors.len())?;
+        self.labels_of(shape, vectors.len(), |stream, tile, to| {
+            let (started, bytes) = (events::Started::now(), (tile.len() * shape.row_bytes()) as u64);
+            // SAFETY: the caller has room for the rows of the tile.
+            unsafe { upload_vectors(runtime, stream, shape, to, vectors.part(tile))? };
+            events::uploaded("vectors to assign", || runtime.describe(), bytes, &started);
+            Ok(())
+        })
+    }
+
+    /// As [`labels`](Self::labels), of vectors of this shape that the device has.
+    ///
+    /// # Errors
+    /// As [`labels`](Self::labels).
+    ///
+    /// # Safety
+    /// `rows` are whole vectors, and nothing changes them during the call.
+    pub unsafe fn labels_of_resident(&self, element: ElementType, rows: Ptr<u8>) -> Result<Vec<u32>> {
+        let shape = self.shape_of(element);
+        let row_bytes = shape.row_bytes();
+        self.labels_of(shape, rows.len() / row_bytes, |stream, tile, to| {
+            let rows = rows.skip(tile.start * row_bytes).take(tile.len() * row_bytes);
+            // SAFETY: as the caller promises; there is room for the rows of the tile.
+            unsafe { self.runtime.copy(stream, to, rows) }
+        })
+    }
+
+    /// The labels of `count` vectors of this shape, of which `give` copies a tile to the device.
+    fn labels_of(
+        &self,
+        shape: VectorShape,
+        count: usize,
+        give: impl Fn(&Stream, Range<usize>, PtrMut<u8>) -> Result<()> + Sync,
+    ) -> Result<Vec<u32>> {
+        let runtime = &self.runtime;
+        let mut labels = host_memory::zeroed(count)?;
         let plan = |rows| Ok(BatchLayout::new(shape, rows, false, false));
-        let tiling = Tiling::overlapped(self.budget(), (vectors.len(), bus_rows(shape.row_bytes())), plan)?;
+        let tiling = Tiling::overlapped(self.budget(), (count, bus_rows(shape.row_bytes())), plan)?;
         let outs = labels.chunks_mut(tiling.rows);
         tiling.run(runtime, &self.lanes, outs, |lane, tile, labels| {
             let scratch = lane.scratch(runtime, tiling.plan.bytes())?;
             let batch = Batch::new(scratch, tiling.plan, tile.len() as u32);
-            let (started, bytes) = (events::Started::now(), (tile.len() * shape.row_bytes()) as u64);
+            give(&lane.stream, tile, batch.set.rows())?;
             // SAFETY: the layout has room for the rows of a tile. The copy to the host waits for the work on the scratch.
             unsafe {
-                upload_vectors(runtime, &lane.stream, shape, batch.set.rows(), vectors.part(tile))?;
                 self.assign(&lane.stream, shape, batch)?;
-                runtime.copy_to_host(&lane.stream, labels, batch.labels())?;
+                runtime.copy_to_host(&lane.stream, labels, batch.labels())
             }
-            events::uploaded("vectors to assign", || runtime.describe(), bytes, &started);
-            Ok(())
         })?;
         Ok(labels)
     }

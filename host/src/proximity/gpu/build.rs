@@ -15,23 +15,27 @@ use warpann_kernels::proximity::candidates::AppendCandidates;
 use warpann_kernels::proximity::prune::{Count, Fill, Join, Prune};
 use warpann_kernels::proximity::reach::{Claim, OPEN, Settle};
 
-use super::super::candidates::{BATCH, PlannedLevel};
+use super::super::candidates::{BATCH, PlannedLevel, Sizes};
 use super::super::distance::WalkDistance;
 use super::super::links::NO_NODE;
 use super::{code_stride, compared_codes, upload_codes};
 use crate::device::lanes::Lane;
-use crate::device::runtime::{Runtime, Stream};
+use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::flat::ResidentRows;
 use crate::graph::Graph;
 use crate::threads::apart;
-use crate::{Result, Stage, Watch, host_memory};
+use crate::{Error, Result, Stage, Watch, host_memory};
 
 /// A device that chooses edges among the rows of a flat index.
 pub(in super::super) struct DeviceBuild<'a> {
-    pub(in super::super) resident: ResidentRows<'a>,
-    pub(in super::super) distance: WalkDistance<'a>,
-    pub(in super::super) degree: usize,
+    resident: ResidentRows<'a>,
+    distance: WalkDistance<'a>,
+    degree: usize,
+    /// The rows that are compared: those of the index, or codes.
+    compared: Ptr<u8>,
+    /// The memory of the codes, if there are any.
+    _codes: Memory,
 }
 
 /// Where the candidates of nodes come from.
@@ -48,14 +52,13 @@ impl Source<'_> {
     fn most(self) -> usize {
         match self {
             Source::Found(graph) => graph.k(),
-            Source::Searched(levels) => levels.iter().map(|level| level.most).sum(),
+            Source::Searched(levels) => levels.iter().map(|level| level.of.most).sum(),
         }
     }
 }
 
 /// The arrays of a build in device memory.
 struct Arrays {
-    codes: Reserved<u8>,
     /// Candidates of the nodes of a batch, and later their joined edges.
     candidates: Reserved<u32>,
     found: Reserved<u64>,
@@ -80,7 +83,39 @@ struct Running<'a> {
     batch: usize,
 }
 
-impl DeviceBuild<'_> {
+impl<'a> DeviceBuild<'a> {
+    /// Brings what is compared to the device that has the rows. `None` if it has no memory.
+    ///
+    /// # Errors
+    /// Errors of the device's driver.
+    pub(in super::super) fn new(
+        resident: ResidentRows<'a>,
+        distance: WalkDistance<'a>,
+        degree: usize,
+    ) -> Result<Option<Self>> {
+        let runtime = resident.runtime;
+        let Some(codes) = compared_codes(&resident, &distance) else {
+            let compared = resident.rows.into();
+            return Ok(Some(DeviceBuild { resident, distance, degree, compared, _codes: runtime.no_memory() }));
+        };
+        let mut layout = Layout::default();
+        let room = layout.array(codes.len() * code_stride(codes.dim()));
+        let memory = match runtime.allocate(layout.bytes()) {
+            Err(Error::OutOfDeviceMemory { .. }) => return Ok(None),
+            memory => memory?,
+        };
+        let to = runtime.scratch(&memory).at(room);
+        // `apart` keeps a pool thread from starting another search while it has a lane.
+        apart(|| {
+            resident.lanes.with(runtime, |lane| {
+                // SAFETY: the memory has room for the codes, and no other work uses it yet.
+                unsafe { upload_codes(runtime, &lane.stream, to, codes)? };
+                runtime.synchronize(&lane.stream)
+            })
+        })?;
+        Ok(Some(DeviceBuild { resident, distance, degree, compared: to.into(), _codes: memory }))
+    }
+
     /// Whether the device has the shared memory for `most` candidates of a node, and the numbers of all edges of `nodes` nodes are u32.
     pub(in super::super) fn fits(&self, nodes: usize, most: usize) -> bool {
         let shared = self.resident.runtime.limits().shared_bytes;
@@ -89,12 +124,6 @@ impl DeviceBuild<'_> {
             return false;
         };
         nodes.saturating_mul(self.degree) <= 1 << 31 && Prune::shared_bytes(stride, most, self.degree as u32) <= shared
-    }
-
-    /// Whether rows follow one another as the queries of a planned search do.
-    pub(in super::super) fn is_dense(&self) -> bool {
-        let shape = self.resident.shape;
-        shape.row_bytes() == shape.dim * shape.element.size()
     }
 
     /// Number of places of a node whose edges are joined with those back.
@@ -119,14 +148,14 @@ impl DeviceBuild<'_> {
         watch: &Watch<'_>,
     ) -> Result<Vec<u32>> {
         // `apart` keeps a pool thread from starting another search while it has a lane.
-        apart(|| {
-            self.resident.lanes.with(self.resident.runtime, |lane| self.edges_on(lane, source, starts, edges, watch))
-        })
+        let ResidentRows { runtime, lanes, .. } = self.resident;
+        apart(|| lanes.with_some(runtime, 2, |lanes| self.edges_on(lanes, source, starts, edges, watch)))
     }
 
+    /// As [`edges`](Self::edges). The second lane copies edges to the host.
     fn edges_on(
         &self,
-        lane: &Lane,
+        lanes: &mut [Lane],
         source: Source<'_>,
         starts: &[u32],
         edges: &mut [u32],
@@ -134,14 +163,12 @@ impl DeviceBuild<'_> {
     ) -> Result<Vec<u32>> {
         let (runtime, nodes) = (self.resident.runtime, edges.len() / self.degree);
         let batch = BATCH.min(nodes);
-        let codes = compared_codes(&self.resident, &self.distance);
         let mut layout = Layout::default();
         let found = match source {
             Source::Found(_) => 0,
-            Source::Searched(levels) => batch * (1 + levels.iter().map(|level| level.most).max().unwrap_or(0)),
+            Source::Searched(levels) => batch * (1 + levels.iter().map(|level| level.of.most).max().unwrap_or(0)),
         };
         let arrays = Arrays {
-            codes: layout.array(codes.map_or(0, |codes| codes.len() * code_stride(codes.dim()))),
             candidates: layout.array(batch * source.most().max(self.joined())),
             found: layout.array(found),
             distances: layout.array(found),
@@ -154,15 +181,13 @@ impl DeviceBuild<'_> {
         };
         let memory = runtime.allocate(layout.bytes())?;
         let at = runtime.scratch(&memory);
-        let running = Running { build: self, runtime, stream: &lane.stream, at, arrays, nodes, batch };
+        let (stream, copying) = (&lanes[0].stream, &lanes[1].stream);
+        let running = Running { build: self, runtime, stream, at, arrays, nodes, batch };
         // SAFETY: the layout has room for all arrays, and each step reads what the steps before it wrote.
         unsafe {
-            if let Some(codes) = codes {
-                upload_codes(runtime, running.stream, at.at(running.arrays.codes), codes)?;
-            }
             running.choose(source, watch)?;
-            running.join()?;
-            runtime.copy_to_host(running.stream, edges, at.at(running.arrays.edges))?;
+            runtime.synchronize(running.stream)?;
+            running.join(copying, edges)?;
             running.reach(starts)
         }
     }
@@ -179,11 +204,9 @@ impl Running<'_> {
     /// # Safety
     /// The candidates of these nodes are on the device.
     unsafe fn prune(&self, some: Range<usize>, most: usize, in_order: bool) -> Result<()> {
-        let DeviceBuild { resident, distance, degree, .. } = self.build;
-        let codes = compared_codes(resident, distance).is_some();
-        let rows: Ptr<u8> = if codes { self.at.at(self.arrays.codes).into() } else { resident.rows.into() };
+        let DeviceBuild { distance, degree, compared, .. } = self.build;
         let prune = Prune {
-            rows,
+            rows: *compared,
             stride: self.build.stride() as u32,
             metric: distance.metric().of_kernel(),
             first: some.start as u32,
@@ -202,7 +225,7 @@ impl Running<'_> {
     /// Chooses the edges of all nodes among their candidates.
     ///
     /// # Safety
-    /// The codes are on the device, and the scratch has all arrays.
+    /// The scratch has all arrays.
     unsafe fn choose(&self, source: Source<'_>, watch: &Watch<'_>) -> Result<()> {
         let most = source.most();
         for some in self.batches() {
@@ -237,7 +260,7 @@ impl Running<'_> {
         // SAFETY: as the caller promises; there is room for what each search finds for a batch, and rows have no bytes between them.
         unsafe {
             self.runtime.fill(self.stream, candidates.take(some.len() * width), u8::MAX)?;
-            for PlannedLevel { search, share, most } in levels {
+            for PlannedLevel { search, of: Sizes { share, most, .. } } in levels {
                 let slots = some.len() * (most + 1);
                 let found = self.at.at(self.arrays.found).take(slots);
                 let distances = self.at.at(self.arrays.distances).take(slots);
@@ -257,15 +280,22 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Joins the edges of all nodes with those back, and prunes them.
+    /// Joins the edges of all nodes with those back, prunes them, and copies them to the host by another stream: those of a batch while the next
+    /// is pruned.
     ///
     /// # Safety
     /// As [`choose`](Self::choose); the edges were chosen.
-    unsafe fn join(&self) -> Result<()> {
+    unsafe fn join(&self, copying: &Stream, edges: &mut [u32]) -> Result<()> {
         let (runtime, stream, at, arrays) = (self.runtime, self.stream, self.at, &self.arrays);
         let (degree, joined) = (self.build.degree, self.build.joined());
         let places = (self.nodes * degree) as u32;
         let mut counts: Vec<u32> = host_memory::zeroed(self.nodes)?;
+        let copy = |rest: &mut &mut [u32], some: Range<usize>| {
+            let (to, others) = std::mem::take(rest).split_at_mut(some.len() * degree);
+            *rest = others;
+            // SAFETY: the edges of these nodes are on the device when the stream has waited, and no later work changes them.
+            unsafe { runtime.copy_to_host(copying, to, at.at(arrays.edges.part(some.start * degree, to.len()))) }
+        };
         // SAFETY: neighbours are rows, and `Count` leaves the lengths of the lists that `Fill` fills.
         unsafe {
             runtime.fill(stream, at.at(arrays.ends), 0)?;
@@ -281,6 +311,8 @@ impl Running<'_> {
                 lists: at.at(arrays.lists),
             };
             runtime.launch(stream, &Fill::KERNEL, fill.config(), fill)?;
+            let mut rest = edges;
+            let mut pruned = 0..0;
             for some in self.batches() {
                 let join = Join {
                     edges: at.at(arrays.edges).into(),
@@ -292,10 +324,13 @@ impl Running<'_> {
                     joined: at.at(arrays.candidates),
                 };
                 runtime.launch(stream, &Join::KERNEL, join.config(), join)?;
-                self.prune(some, joined, true)?;
+                self.prune(some.clone(), joined, true)?;
+                copy(&mut rest, pruned)?;
+                runtime.wait_for(copying, stream)?;
+                pruned = some;
             }
+            copy(&mut rest, pruned)
         }
-        Ok(())
     }
 
     /// The parents of the nodes that can be reached from `starts`, which are their own.
