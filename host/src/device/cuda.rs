@@ -414,7 +414,7 @@ impl Cuda {
         let driver = driver_version(index)?;
         let name = device.name()?;
         let limits = Limits {
-            device: name.clone(),
+            device: name.clone().into(),
             multiprocessors: device.attribute(sys::MULTIPROCESSOR_COUNT)? as u32,
             shared_bytes: device.attribute(sys::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
             emulated: false,
@@ -489,19 +489,21 @@ impl Cuda {
     /// The function handle of a kernel, set to allow `shared_bytes` bytes of dynamic shared memory. The first use loads the module.
     fn function(&self, name: &'static str, shared_bytes: u32) -> Result<sys::CUfunction> {
         let mut functions = self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let function = match functions.get(name) {
-            Some(function) => *function,
-            // A launch may use 48 KiB without this attribute, but the static arrays of the kernel count too. So every size is set.
-            None => Function { raw: self.load(name)?, shared_bytes: 0 },
-        };
-        if shared_bytes > function.shared_bytes {
+        let known = functions.get(name).copied();
+        // Every launch comes here, and nearly every one finds what it needs.
+        if let Some(function) = known.filter(|function| shared_bytes <= function.shared_bytes) {
+            return Ok(function.raw);
+        }
+        let raw = known.map_or_else(|| self.load(name), |function| Ok(function.raw))?;
+        // A launch may use 48 KiB without this attribute, but the static arrays of the kernel count too. So every size is set.
+        if shared_bytes > 0 {
             let attribute = sys::MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the handle belongs to a module that stays loaded.
-            let result = unsafe { sys::cuFuncSetAttribute(function.raw, attribute, shared_bytes as i32) };
+            let result = unsafe { sys::cuFuncSetAttribute(raw, attribute, shared_bytes as i32) };
             self.check("cuFuncSetAttribute", result)?;
         }
-        functions.insert(name, Function { shared_bytes: function.shared_bytes.max(shared_bytes), ..function });
-        Ok(function.raw)
+        functions.insert(name, Function { raw, shared_bytes });
+        Ok(raw)
     }
 
     fn load(&self, kernel: &'static str) -> Result<sys::CUfunction> {
@@ -702,8 +704,8 @@ impl Backend for CudaDevice {
         format!("gpu:{} ({})", self.index, self.name)
     }
 
-    fn limits(&self) -> Limits {
-        self.limits.clone()
+    fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     fn free_memory(&self) -> Result<u64> {
@@ -962,7 +964,7 @@ impl CallersStream<'_> {
     ///
     /// # Safety
     /// `raw` has the addresses of the kernel's arguments, which outlive the call. The kernel's own contract holds.
-    unsafe fn launch_raw(&self, name: &'static str, config: LaunchConfig, mut raw: RawArgs) -> Result<()> {
+    unsafe fn launch_raw(&self, name: &'static str, config: LaunchConfig, raw: &mut RawArgs) -> Result<()> {
         let device = self.device;
         let _current = device.enter()?;
         let function = device.function(name, config.shared_bytes)?;
@@ -993,7 +995,7 @@ impl Queue for CallersStream<'_> {
         check_launch(kernel.name(), kernel.max_threads(), config)?;
         // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters, and `args` outlives the call. The caller promises the
         // kernel's own contract.
-        unsafe { self.launch_raw(kernel.name(), config, args.as_raw()) }
+        unsafe { self.launch_raw(kernel.name(), config, &mut args.as_raw()) }
     }
 
     unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()> {
