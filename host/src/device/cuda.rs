@@ -757,8 +757,9 @@ impl Backend for CudaDevice {
     fn stream(&self) -> Result<Stream> {
         let _current = Cuda::enter(self)?;
         let mut raw = null_mut();
-        // SAFETY: the driver writes the handle; flags 0 are allowed.
-        self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
+        // Without the flag, its work and that of the default stream, which belongs to the caller, would wait for each other.
+        // SAFETY: the driver writes the handle.
+        self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, sys::STREAM_NON_BLOCKING) })?;
         Ok(Stream { raw, device: self.clone(), owned: true })
     }
 
