@@ -185,6 +185,7 @@ pub struct RawArgs {
 impl RawArgs {
     /// Copies the addresses of at most [`MAX_PARAMS`] arguments. Panics if there are more.
     #[doc(hidden)]
+    #[inline]
     pub fn new(given: &[*mut c_void]) -> Self {
         let mut addresses = [std::ptr::null_mut(); MAX_PARAMS];
         addresses[..given.len()].copy_from_slice(given);

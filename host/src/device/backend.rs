@@ -25,7 +25,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// The device in words, for errors and reports.
     fn describe(&self) -> String;
     /// Limits of the device that determine the shapes of launches.
-    fn limits(&self) -> Limits;
+    fn limits(&self) -> &Limits;
     /// Free device memory in bytes.
     fn free_memory(&self) -> Result<u64>;
     /// Allocates `bytes` (0 is legal) with unspecified contents.

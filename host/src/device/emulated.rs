@@ -1,5 +1,7 @@
 //! The emulator as a device. Device memory is host memory that is registered with the emulator, and every operation finishes before it returns.
 
+use std::borrow::Cow;
+
 use cuda_std::emulator::{self, Buffer};
 use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
@@ -38,16 +40,17 @@ impl Backend for Emulator {
         format!("GPU emulator on {} CPU threads", rayon::current_num_threads())
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> &Limits {
         // Few multiprocessors, so that small tests cut rows into segments and tiles into shares. Shared memory suffices for k up to about
         // 1,000, so that small tests also reach the selection by lists.
-        Limits {
-            device: "emulator".to_owned(),
+        static LIMITS: Limits = Limits {
+            device: Cow::Borrowed("emulator"),
             multiprocessors: 2,
             shared_bytes: 48 << 10,
             emulated: true,
             products: Products::Both,
-        }
+        };
+        &LIMITS
     }
 
     fn free_memory(&self) -> Result<u64> {

@@ -1,12 +1,14 @@
 //! Limits of a device that determine the shapes of launches.
 
+use std::borrow::Cow;
+
 use warpann_kernels::product::instruction::Instruction;
 
 /// Limits of a device that determine the shapes of launches.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     /// Product name of the device. Tables of measured choices are indexed by it.
-    pub device: String,
+    pub device: Cow<'static, str>,
     /// Number of multiprocessors, from which algorithms compute how many blocks fill the device.
     pub multiprocessors: u32,
     /// Largest dynamic shared memory of a block in bytes.

@@ -125,7 +125,7 @@ impl Runtime {
     }
 
     /// See [`Backend::limits`].
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> &Limits {
         call!(self, limits())
     }
 

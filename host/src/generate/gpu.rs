@@ -86,7 +86,7 @@ pub(crate) fn nearest(
                 base,
                 centred: true,
                 first_id: first,
-                tuning: Tuning::of(&runtime.limits()),
+                tuning: Tuning::of(runtime.limits()),
                 masked: None,
             };
             let of_queries = Budget::new(runtime, budget - layout.bytes() as u64);

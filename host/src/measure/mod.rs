@@ -126,7 +126,7 @@ impl SelectionBench {
 
     /// The device's product name, as in the dispatch table.
     pub fn product(&self) -> String {
-        self.device.limits().device
+        self.device.limits().device.to_string()
     }
 
     fn flush(&self) -> Result<()> {
@@ -186,7 +186,7 @@ impl SelectionBench {
         let (device, stream, rows, columns) = (&self.device, &self.stream, self.rows, self.columns);
         let mut layout = Layout::default();
         let (out_keys, out_ids) = (layout.array::<f32>(rows * k), layout.array::<u32>(rows * k));
-        let plan = plan(&mut layout, &device.limits())?;
+        let plan = plan(&mut layout, device.limits())?;
         let memory = device.allocate(layout.bytes())?;
         let scratch = device.scratch(&memory);
         let (out_keys, out_ids) = (scratch.at(out_keys), scratch.at(out_ids));

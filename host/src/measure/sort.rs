@@ -58,7 +58,7 @@ impl<K: Key> SortBench<K> {
         let mut layout = Layout::default();
         let pairs = [(); 3].map(|()| (layout.array(keys.len()), layout.array(keys.len())));
         let flush = [(); 2].map(|()| layout.array(FLUSH_BYTES));
-        let plan = SortPlan::new::<K>(&mut layout, len, 1, 0..<K as Key>::BITS, &device.limits());
+        let plan = SortPlan::new::<K>(&mut layout, len, 1, 0..<K as Key>::BITS, device.limits());
         let memory = device.allocate(layout.bytes())?;
         let stream = device.stream()?;
         let bench = SortBench { device, stream, memory, pairs, flush, plan, len: keys.len() };

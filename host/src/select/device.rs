@@ -247,7 +247,7 @@ impl<K: Key> Planned<K> {
         plan: impl FnOnce(&mut Layout, &Limits) -> Result<SelectPlan>,
     ) -> Result<Self> {
         let mut layout = Layout::default();
-        let plan = plan(&mut layout, &runtime.limits())?;
+        let plan = plan(&mut layout, runtime.limits())?;
         let planned = Self { runtime, shape, plan, workspace_bytes: layout.bytes(), key: PhantomData };
         let (rows, results) = (
             DeviceRows::contiguous(ptr::null(), shape.rows, shape.columns),

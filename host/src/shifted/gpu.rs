@@ -102,7 +102,7 @@ impl ShiftedDevice {
         let mut layout = Layout::default();
         let device_rows = layout.array::<f32>(rows.len());
         let (spare_codes, spare_ids) = (layout.array::<W>(all), layout.array::<u32>(all));
-        let plan = SortPlan::new::<W>(&mut layout, n as u32, copies, 0..cells.dim * cells.bits, &runtime.limits());
+        let plan = SortPlan::new::<W>(&mut layout, n as u32, copies, 0..cells.dim * cells.bits, runtime.limits());
         let available = self.runtime.budget(self.budget)?;
         let asked = (kept_layout.bytes as u64).saturating_add(layout.bytes() as u64);
         Budget::new(runtime, available).check(asked)?;

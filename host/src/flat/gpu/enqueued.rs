@@ -161,7 +161,7 @@ impl FlatDevice {
         let limits = self.runtime.limits();
         let budget = Budget::new(&self.runtime, self.budget.saturating_sub(own)).with_shared(layout.bytes());
         let most = (queries, TILE_QUERIES.min(MOST_QUERIES));
-        let tiling = Tiling::new(budget, most, 1, |queries| Ok(Steps::new(&block, queries, found, &limits)))?;
+        let tiling = Tiling::new(budget, most, 1, |queries| Ok(Steps::new(&block, queries, found, limits)))?;
         events::path("exact search", || self.runtime.describe(), block.path(tiling.rows, found as usize), queries);
         let mut search = EnqueuedSearch {
             runtime: self.runtime.clone(),

@@ -265,7 +265,7 @@ impl Block {
     ) -> Result<Tiling<usize>> {
         let k = k.min(self.base.count as usize) as u32;
         let limits = budget.runtime().limits();
-        let plan = |queries| Ok(self.scratch_bytes(queries, k, &limits));
+        let plan = |queries| Ok(self.scratch_bytes(queries, k, limits));
         Tiling::new(budget, (queries, most.min(MOST_QUERIES)), lanes, plan)
     }
 
@@ -297,8 +297,8 @@ impl Block {
         }
         // A few queries at a time, because the distances to all rows take much memory. One query runs even if it needs more than the filter.
         let limits = runtime.limits();
-        let filtered = FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, &limits).bytes;
-        let direct = |queries| DirectPlan::new(self.shape, queries, self.base.count, found as u32, &limits).bytes;
+        let filtered = FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, limits).bytes;
+        let direct = |queries| DirectPlan::new(self.shape, queries, self.base.count, found as u32, limits).bytes;
         let budget = Budget::new(runtime, filtered.max(direct(1)) as u64);
         let tiling = Tiling::new(budget, (overflowed.len(), usize::MAX), 1, |queries| Ok(direct(queries)))?;
         for numbers in overflowed.chunks(tiling.rows) {
@@ -424,7 +424,7 @@ impl Block {
     ) -> Result<()> {
         let shape = self.shape;
         let count = queries.len();
-        let plan = DirectPlan::new(shape, count, self.base.count, k, &runtime.limits());
+        let plan = DirectPlan::new(shape, count, self.base.count, k, runtime.limits());
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
         let set = VectorSet::new(scratch, plan.queries, count as u32);
@@ -491,7 +491,7 @@ impl Block {
         slots: &mut Slots<'_>,
     ) -> Result<Vec<usize>> {
         let count = queries.len();
-        let plan = FilterPlan::new(self.shape, self.tuning, count, self.base.count, k, &runtime.limits());
+        let plan = FilterPlan::new(self.shape, self.tuning, count, self.base.count, k, runtime.limits());
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
         let set = VectorSet::new(scratch, plan.queries, count as u32);
@@ -681,14 +681,8 @@ mod tests {
         let set = SetLayout::reserve(&mut layout, shape, rows);
         let memory = runtime.allocate(layout.bytes()).unwrap();
         let set = VectorSet::new(runtime.scratch(&memory), set, rows as u32);
-        let block = Block {
-            shape,
-            base: set,
-            centred: false,
-            first_id: 0,
-            tuning: Tuning::of(&runtime.limits()),
-            masked: None,
-        };
+        let block =
+            Block { shape, base: set, centred: false, first_id: 0, tuning: Tuning::of(runtime.limits()), masked: None };
         let count = queries.len() / shape.dim;
         let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
         let lanes = Lanes::new();
@@ -716,7 +710,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for dim in [8, 100, 130] {
             for (k, rows) in [(5, 700), (5, 2_500), (20, 900), (20, 4_200)] {
-                let passes = Passes::choose(Tuning::of(&Runtime::EMULATOR.limits()), rows, k);
+                let passes = Passes::choose(Tuning::of(Runtime::EMULATOR.limits()), rows, k);
                 let visited = if passes.middle == 0 { passes.tiles } else { passes.tiles.div_ceil(passes.middle) };
                 let instruction = |tiles| Runtime::EMULATOR.limits().products.instruction(tiles);
                 seen.insert((dim > 128, instruction(passes.sample), instruction(visited)));
@@ -739,7 +733,7 @@ mod tests {
         for metric in Metric::ALL {
             for k in [1, 2, 5] {
                 assert!(
-                    Passes::choose(Tuning::of(&Runtime::EMULATOR.limits()), 4_000, k as u32).middle > 0,
+                    Passes::choose(Tuning::of(Runtime::EMULATOR.limits()), 4_000, k as u32).middle > 0,
                     "two passes"
                 );
                 assert_eq!(overflowed(metric, 4_000, 100, k), 0, "{metric:?}, k = {k}");
@@ -761,7 +755,7 @@ mod tests {
                     base,
                     centred: false,
                     first_id: 0,
-                    tuning: Tuning::of(&Runtime::EMULATOR.limits()),
+                    tuning: Tuning::of(Runtime::EMULATOR.limits()),
                     masked: None,
                 };
                 assert_eq!(block.uses_filter(10, 5), filters, "{dim} components");

@@ -156,7 +156,7 @@ impl FlatDevice {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, shape: VectorShape, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
-        let tuning = Tuning::of(&runtime.limits());
+        let tuning = Tuning::of(runtime.limits());
         Ok(FlatDevice::without_rows(runtime, shape, tuning, budget, Arc::default()))
     }
 

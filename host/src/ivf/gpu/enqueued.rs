@@ -185,7 +185,7 @@ impl IvfDevice {
             let plans = resident.map(|resident| {
                 let plan = |queries| {
                     let shape = Self::search_shape(resident, queries, k as usize, request, 0);
-                    SearchPlan::new(resident, view.element, shape, &limits)
+                    SearchPlan::new(resident, view.element, shape, limits)
                 };
                 halves.map(plan).collect::<Result<Vec<_>>>()
             });

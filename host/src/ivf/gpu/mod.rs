@@ -209,7 +209,7 @@ impl IvfDevice {
         let (runtime, queries, dim) = (&self.runtime, request.queries, view.dim);
         let shape = |element| VectorShape { element, metric: view.metric, dim };
         let count = queries.len();
-        let parts = (count / Overlap::of(&runtime.limits()).part_queries).clamp(1, MOST_PARTS);
+        let parts = (count / Overlap::of(runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.on.stream } else { search.copies };
         let (own, wide) = (shape(view.element), shape(ElementType::F32));
         // SAFETY: the plan reserved room for the queries and the filter.
@@ -266,7 +266,7 @@ impl IvfDevice {
                 resident,
                 task.view.element,
                 Self::search_shape(resident, queries, task.slots.k, task.request, attempt),
-                &limits,
+                limits,
             )
         };
         let probes = task.request.probes.min(resident.image.lists as usize).max(1);
@@ -403,7 +403,7 @@ impl IvfDevice {
         let budget = self.scratch(resident);
         let search_shape = Self::search_shape(resident, count, 1, request, attempt);
         let search_shape = SearchShape { dense_probes: search_shape.probes, ..search_shape };
-        let plan = SearchPlan::new(resident, view.element, search_shape, &limits)?;
+        let plan = SearchPlan::new(resident, view.element, search_shape, limits)?;
         if !budget.has(plan.bytes as u64) {
             return Ok(Attempt::Exceeds(plan.bytes as u64));
         }
@@ -434,7 +434,7 @@ impl IvfDevice {
         let most = within.iter().copied().max().unwrap_or(0).max(1);
         let mut layout = Layout::default();
         let stage =
-            Stage::reserve(&mut layout, count as u32, resident.columns(search_shape.probes), most, most, &limits);
+            Stage::reserve(&mut layout, count as u32, resident.columns(search_shape.probes), most, most, limits);
         let slots = count.saturating_mul(most as usize);
         let (keys, ranks) = (layout.array::<f32>(slots), layout.array::<u32>(slots));
         let proofs = layout.array::<u32>(count);
@@ -585,7 +585,7 @@ impl IvfBackend for IvfDevice {
         // Decoding a list costs more than copying queries, so lists that the scan decodes are scanned once.
         let decodes =
             resident.image.stored.decodes && !Self::search_shape(&resident, count / 2, k, request, 0).by_tables;
-        let lanes = if count < Overlap::of(&self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
+        let lanes = if count < Overlap::of(self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
         let slots = Slots { k, worst: view.metric.worst(), ids, distances };
         let mut task = SearchTask { view, request, slots };
         self.lanes.with_some(&self.runtime, lanes, |lanes| {

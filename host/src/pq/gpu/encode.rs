@@ -76,7 +76,7 @@ pub(crate) unsafe fn enqueue(
     quantizer: &ProductQuantizer,
     rows: OnDevice,
 ) -> Result<()> {
-    let EncodePlan { staging, piece, run } = EncodePlan::new(&runtime.limits(), quantizer, rows.count);
+    let EncodePlan { staging, piece, run } = EncodePlan::new(runtime.limits(), quantizer, rows.count);
     let launch = Encode {
         rows: rows.rows,
         row_count: rows.count,

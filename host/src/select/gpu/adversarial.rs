@@ -136,7 +136,7 @@ fn select<K: AdversarialKey>(
     let columns = rows[0].len() as u32;
     let host: Vec<K> = rows.iter().flatten().map(|&badness| key(badness)).collect();
     let mut layout = Layout::default();
-    let plan = SelectPlan::of_method(&mut layout, rows.len() as u32, columns, k, method, &Runtime::EMULATOR.limits());
+    let plan = SelectPlan::of_method(&mut layout, rows.len() as u32, columns, k, method, Runtime::EMULATOR.limits());
     let (keys, scratch) = (Buffer::from_slice(&host), Runtime::EMULATOR.allocate(layout.bytes()).unwrap());
     let mut found_keys = Buffer::<K>::new_poisoned(rows.len() * k as usize);
     let mut found_positions = Buffer::<u32>::new_poisoned(rows.len() * k as usize);

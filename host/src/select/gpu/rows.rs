@@ -25,7 +25,7 @@ pub(crate) fn select_from_host<K: Key>(
     // A row has at most `columns` results: the slots behind them stay empty.
     let k = selection.k.min(rows.columns());
     let limits = runtime.limits();
-    let share_of = |first: usize, count: usize| Share::<K>::plan(rows, first..first + count, k, algorithm, &limits);
+    let share_of = |first: usize, count: usize| Share::<K>::plan(rows, first..first + count, k, algorithm, limits);
     let budget = Budget::new(runtime, runtime.free_memory()? / 2);
     Lanes::new().with(runtime, |lane| {
         let (mut first, mut most) = (0, rows.len().min(1 << 24));

@@ -264,7 +264,7 @@ pub(crate) fn sort_from_host<K: DeviceKey>(
 ) -> Result<()> {
     let mut layout = Layout::default();
     let at = [(); 2].map(|()| (layout.array::<K>(keys.len()), layout.array::<u32>(keys.len())));
-    let plan = SortPlan::new::<K>(&mut layout, keys.len() as u32, 1, bits, &runtime.limits());
+    let plan = SortPlan::new::<K>(&mut layout, keys.len() as u32, 1, bits, runtime.limits());
     let memory = runtime.allocate(layout.bytes())?;
     let stream = runtime.stream()?;
     let scratch = runtime.scratch(&memory);

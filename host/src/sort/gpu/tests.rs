@@ -26,7 +26,7 @@ fn check<K: DeviceKey + Ord + std::fmt::Debug>(
     let mut layout = Layout::default();
     let at = [(); 2].map(|()| (layout.array::<K>(keys.len()), layout.array::<u32>(keys.len())));
     let plan =
-        SortPlan::in_portions::<K>(&mut layout, len as u32, sets as u32, bits.clone(), &runtime.limits(), portion);
+        SortPlan::in_portions::<K>(&mut layout, len as u32, sets as u32, bits.clone(), runtime.limits(), portion);
     let memory = runtime.allocate(layout.bytes()).unwrap();
     let stream = runtime.stream().unwrap();
     let scratch = runtime.scratch(&memory);

@@ -134,7 +134,7 @@ struct Outcome {
 }
 
 fn limits(shared_bytes: u32) -> Limits {
-    Limits { device: "test".to_owned(), multiprocessors: 2, shared_bytes, emulated: true, products: Products::Warps }
+    Limits { device: "test".into(), multiprocessors: 2, shared_bytes, emulated: true, products: Products::Warps }
 }
 
 const PLENTY: u32 = 227 << 10;
@@ -455,7 +455,7 @@ fn few_queries_are_spread_and_many_are_not() {
     let h200 = Limits {
         emulated: false,
         shared_bytes: PLENTY,
-        device: "NVIDIA H200".to_owned(),
+        device: "NVIDIA H200".into(),
         multiprocessors: 132,
         products: Products::Groups,
     };
