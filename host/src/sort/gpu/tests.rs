@@ -78,8 +78,8 @@ fn passes_cover_the_bits_and_no_more() {
     let passes = |words: u32, bits: Range<u32>| {
         let (mut layout, limits) = (Layout::default(), Runtime::EMULATOR.limits());
         let plan = match words {
-            1 => SortPlan::new::<u64>(&mut layout, 100, 1, bits, &limits),
-            _ => SortPlan::new::<u128>(&mut layout, 100, 1, bits, &limits),
+            1 => SortPlan::new::<u64>(&mut layout, 100, 1, bits, limits),
+            _ => SortPlan::new::<u128>(&mut layout, 100, 1, bits, limits),
         };
         plan.passes.iter().map(|pass| (pass.digit, pass.high, pass.shift, pass.mask)).collect::<Vec<_>>()
     };
