@@ -5,13 +5,14 @@
 //!                     + the `degree` nearest of every 16th row
 //!                     + the `degree` / 2 nearest of every 128th row
 //! ```
-//! Each search is exact up to IVF_ROWS rows, and goes through an inverted file if there are more.
+//! A search among fewer than IVF_ROWS rows is exact. Among more it goes through an inverted file: to 24 lists for the nearest rows, to 12 and to 4 for
+//! the farther ones, which need not be the nearest of all.
 //!
 //! The nearest rows alone lie in the row's own cluster, and then walks that begin in another cluster never leave it. The other lists reach 16 and 64
 //! times as far, at the cost of a search in few rows.
 //!
-//! On a GPU that has the rows, the searches go from device memory to device memory, and the candidates stay there until the edges are chosen
-//! (`gpu/build.rs`).
+//! On a GPU that has the rows, the inverted files are made of them there ([`crate::ivf::held`]), the searches go from device memory to device memory,
+//! and the candidates stay there until the edges are chosen (`gpu/build.rs`).
 //!
 //! Recall of walks, 32 edges each, k = 10, on a CPU (2026-11-25): 200,000 clustered f32 vectors of 128 components, in clusters of 500 and of 2,000, and
 //! the descriptors of the SIFT photographs. The graphs of the last three rows got both prunings (`build.rs`), the others only the first.
@@ -26,6 +27,18 @@
 //! | 32 nearest, and 32 of every 16th row, both prunings | .997 | .998 | | .992 | .954 | .982 |
 //! | 48 nearest, and 32 of every 16th row, through 16 lists, both prunings | .996 | .999 | | | .954 | .983 |
 //! | 32 nearest, 32 of every 16th row, 16 of every 128th, both prunings | .996 | .998 | | .995 | .953 | .982 |
+//!
+//! The farther rows had 24 lists, and those of every 128th row were searched exactly, in the table. With fewer, recall of 1,000,000 × 128 clustered
+//! vectors in clusters of 500, and milliseconds for searches and the first pruning (H200, 2026-11-26):
+//!
+//! | every 16th row | every 128th | beam 24 | 32 | 48 | SIFT, 24 | 48 | searches and pruning |
+//! |---|---|---|---|---|---|---|---|
+//! | 24 lists | exact | .973 | .981 | .987 | .955 | .983 | 229 |
+//! | 12 lists | exact | .971 | .981 | .988 | | | 200 |
+//! | 4 lists | exact | .967 | .979 | .988 | | | 175 |
+//! | 24 lists | 4 lists | .972 | .981 | .987 | | | 209 |
+//! | 12 lists | 8 lists | .970 | .980 | .987 | | | 188 |
+//! | 12 lists | 4 lists | .969 | .981 | .988 | .955 | .983 | 180 |
 //!
 //! What lost: only every 32nd or 64th row (.989 and .972 in clusters of 500, a beam of 32); the nearest of every 16th row to the row of these that is
 //! nearest, instead of to the row itself (.963); 32 of the 64 nearest to the row of every 256th that is nearest, others for each row (.976): rows of a

@@ -4,7 +4,7 @@
 //! ```text
 //! for each batch of rows:  search ──append──► candidates ──prune──► edges          or the candidates come from the host
 //! all rows:                count, fill: the edges back
-//! for each batch of rows:  join ──prune──► edges
+//! for each batch of rows:  join ──prune──► edges ──► host, while the next batch is pruned
 //! level after level:       claim, settle: parents
 //! ```
 
