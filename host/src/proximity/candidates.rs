@@ -55,11 +55,11 @@ use crate::graph::Graph;
 use crate::ivf::IvfIndex;
 use crate::ivf::held::HeldVectors;
 use crate::threads::meanwhile;
-use crate::{Element, Error, FlatIndex, NONE, Placement, Result, SearchOptions, Stage, Watch, host_memory};
+use crate::{Device, Element, Error, FlatIndex, NONE, Placement, Result, SearchOptions, Stage, Watch, host_memory};
 use rayon::prelude::*;
 
-/// Smallest number of rows whose nearest rows come from an inverted file.
-const IVF_ROWS: usize = 5_000;
+/// Smallest number of rows whose nearest rows come from an inverted file. Few in unit tests, so that these make small ones.
+const IVF_ROWS: usize = if cfg!(test) { 250 } else { 5_000 };
 /// Lists that a search for nearest rows probes.
 const NEAR_PROBES: usize = 24;
 /// Iterations of the training of the inverted file.
@@ -137,22 +137,34 @@ pub(super) struct Candidates<T: Element> {
     planned: Option<Vec<PlannedLevel>>,
 }
 
+/// Where candidates are searched.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) placement: Placement,
+    /// Bytes that the searches of all levels may use together on each device; `None` for a share of its free memory.
+    pub(super) budget: Option<u64>,
+}
+
 impl<T: Element> Candidates<T> {
-    /// Searches for all candidates.
+    /// Searches for all candidates, on the CPU if devices have no memory for them.
     ///
     /// # Errors
     /// [`Error::Cancelled`](crate::Error::Cancelled); [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the errors of indexes.
-    pub(super) fn all(
-        rows: &[T],
-        dim: usize,
-        settings: Settings,
-        placement: &Placement,
-        watch: &Watch<'_>,
-    ) -> Result<Self> {
+    pub(super) fn all(rows: &[T], dim: usize, settings: Settings, place: &Place, watch: &Watch<'_>) -> Result<Self> {
+        match Self::all_on(rows, dim, settings, place, watch) {
+            Err(Error::OutOfDeviceMemory { .. }) => {
+                let cpu = Place { placement: Device::Cpu.into(), budget: None };
+                Self::all_on(rows, dim, settings, &cpu, watch)
+            }
+            made => made,
+        }
+    }
+
+    fn all_on(rows: &[T], dim: usize, settings: Settings, place: &Place, watch: &Watch<'_>) -> Result<Self> {
         let near = Sizes { share: 1, most: settings.degree, probes: NEAR_PROBES };
         let (far, near) = meanwhile(
-            || Self::far(rows, dim, settings, placement, &Watch::none()),
-            || Level::new(near, rows, dim, settings, placement, watch),
+            || Self::far(rows, dim, settings, place, &Watch::none()),
+            || Level::new(near, rows, dim, settings, place, watch),
         );
         let mut levels = vec![near?];
         levels.extend(far?.levels);
@@ -163,16 +175,10 @@ impl<T: Element> Candidates<T> {
     ///
     /// # Errors
     /// As [`all`](Self::all).
-    pub(super) fn far(
-        rows: &[T],
-        dim: usize,
-        settings: Settings,
-        placement: &Placement,
-        watch: &Watch<'_>,
-    ) -> Result<Self> {
+    pub(super) fn far(rows: &[T], dim: usize, settings: Settings, place: &Place, watch: &Watch<'_>) -> Result<Self> {
         let level = |(share, part, probes)| {
             let of = Sizes { share, most: settings.degree / part, probes };
-            Level::new(of, rows, dim, settings, placement, watch)
+            Level::new(of, rows, dim, settings, place, watch)
         };
         Ok(Candidates { levels: FAR.into_iter().map(level).collect::<Result<_>>()?, planned: None })
     }
@@ -243,25 +249,27 @@ impl<T: Element> Candidates<T> {
 
 impl<T: Element> Level<T> {
     /// A level of some of `rows`: an inverted file from [`IVF_ROWS`] rows on.
-    fn new(
-        of: Sizes,
-        rows: &[T],
-        dim: usize,
-        settings: Settings,
-        placement: &Placement,
-        watch: &Watch<'_>,
-    ) -> Result<Self> {
+    fn new(of: Sizes, rows: &[T], dim: usize, settings: Settings, place: &Place, watch: &Watch<'_>) -> Result<Self> {
         let Settings { metric, seed, .. } = settings;
         let count = (rows.len() / dim).div_ceil(of.share);
+        // The nearest rows are among all rows, the others among few of them.
+        let budget = place.budget.map(|budget| budget / if of.share == 1 { 2 } else { 2 * FAR.len() as u64 });
         if count < IVF_ROWS {
-            let mut index = FlatIndex::<T>::new(dim, metric, placement.clone())?;
+            let mut builder = FlatIndex::<T>::builder(dim).metric(metric).device(place.placement.clone());
+            if let Some(bytes) = budget {
+                builder = builder.memory_budget(bytes);
+            }
+            let mut index = builder.build()?;
             index.add(&every(of.share, rows, dim)?)?;
             return Ok(Level { of, search: Search::Flat(index) });
         }
         let training = every(of.share * TRAINED_SHARE, rows, dim)?;
         let lists = (4 * count.isqrt()).min(training.len() / dim / TRAINING_ROWS).max(1);
-        let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).iterations(ITERATIONS);
-        let mut index = builder.device(placement.clone()).build()?;
+        let mut builder = IvfIndex::<T>::builder(dim, lists).metric(metric).seed(seed).iterations(ITERATIONS);
+        if let Some(bytes) = budget {
+            builder = builder.memory_budget(bytes);
+        }
+        let mut index = builder.device(place.placement.clone()).build()?;
         index.train_watched(&training, watch)?;
         Ok(Level { of, search: Search::Ivf(index) })
     }
@@ -290,17 +298,32 @@ impl<T: Element> Level<T> {
         Ok(search.map(|search| PlannedLevel { search, of: self.of }))
     }
 
-    /// The level, with its rows in the inverted file.
+    /// The level, with its rows in the inverted file, on the CPU if devices have no memory for its searches.
     fn filled(&self, rows: &[T], dim: usize) -> Result<Self> {
+        match self.filled_on(None, rows, dim) {
+            Err(Error::OutOfDeviceMemory { .. }) => self.filled_on(Some(Device::Cpu), rows, dim),
+            filled => filled,
+        }
+    }
+
+    /// As [`filled`](Self::filled), on this device if there is one. The first search shows whether a device has the memory.
+    fn filled_on(&self, device: Option<Device>, rows: &[T], dim: usize) -> Result<Self> {
         let search = match &self.search {
-            Search::Flat(index) => Search::Flat(index.snapshot()),
+            Search::Flat(index) => {
+                let mut index = index.snapshot();
+                device.map_or(Ok(()), |device| index.move_to(device))?;
+                index.search(&rows[..dim], self.k())?;
+                Search::Flat(index)
+            }
             Search::Ivf(index) => {
                 let mut index = index.snapshot();
+                device.map_or(Ok(()), |device| index.move_to(device))?;
                 if self.of.share == 1 {
-                    index.add(rows)?
+                    index.add(rows)?;
                 } else {
-                    index.add(&every(self.of.share, rows, dim)?)?
+                    index.add(&every(self.of.share, rows, dim)?)?;
                 }
+                index.search_with(&rows[..dim], self.k(), &self.options())?;
                 Search::Ivf(index)
             }
         };

@@ -14,12 +14,12 @@
 use std::sync::Arc;
 
 use super::build::{self, Given, build};
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Place};
 use super::codes::Codes;
 use super::distance::WalkDistance;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, start_count};
-use super::{GraphIndex, MAX_NODES};
+use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
 use crate::ids::row_ids::RowIds;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shared::own_with_room;
@@ -90,12 +90,10 @@ impl<T: Element> GraphIndex<T> {
     /// Adds the first vectors to an index on devices. The host prepares the search for candidates while the vectors go to the device, and copies them
     /// while the device makes the graph.
     fn add_first(&mut self, rows: &[T]) -> Result<()> {
-        let (dim, settings, watch) = (self.dim(), self.builder.settings, Watch::none());
-        let (placement, flat) = (&self.builder.placement, &mut self.flat);
-        let (candidates, added) = meanwhile(
-            || Candidates::all(rows, dim, settings, placement, &watch),
-            || flat.add_watched(rows, None, &watch),
-        );
+        let (dim, settings, place, watch) = (self.dim(), self.builder.settings, self.place(rows), Watch::none());
+        let flat = &mut self.flat;
+        let (candidates, added) =
+            meanwhile(|| Candidates::all(rows, dim, settings, &place, &watch), || flat.add_watched(rows, None, &watch));
         added?;
         let made = candidates.and_then(|candidates| self.new_graph(rows, candidates, true, &watch));
         self.clear_graph();
@@ -342,11 +340,20 @@ impl<T: Element> GraphIndex<T> {
         let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
-        let candidates =
-            Candidates::all(self.rows(), self.dim(), self.builder.settings, &self.builder.placement, watch)?;
+        let (rows, settings) = (self.rows(), self.builder.settings);
+        let candidates = Candidates::all(rows, self.dim(), settings, &self.place(rows), watch)?;
         let New { codes, links, .. } = self.new_graph(self.rows(), candidates, false, watch)?;
         self.codes = codes;
         Ok(Some(links))
+    }
+
+    /// Where the candidates of the edges among `rows` are searched: where the rows are, with what these leave of the budget.
+    pub(super) fn place(&self, rows: &[T]) -> Place {
+        let GraphIndexBuilder { placement, budget, .. } = &self.builder;
+        Place {
+            placement: placement.clone(),
+            budget: budget.map(|budget| budget.saturating_sub(size_of_val(rows) as u64)),
+        }
     }
 
     /// The codes and the graph of `rows`, which are those of the flat index, and their copy if asked for.

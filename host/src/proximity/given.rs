@@ -122,7 +122,7 @@ impl<T: Element> GraphIndexBuilder<T> {
         index.copy_all_rows()?;
         index.codes = index.fitted_codes(index.rows())?;
         let (settings, dim) = (index.builder.settings, index.dim());
-        let far = Candidates::far(index.rows(), dim, settings, &index.builder.placement, watch)?;
+        let far = Candidates::far(index.rows(), dim, settings, &index.place(index.rows()), watch)?;
         let width = neighbours.k() + far.most();
         let mut candidates = index.edges_of(neighbours, ids, width)?;
         far.append(index.rows(), dim, &mut candidates, watch)?;

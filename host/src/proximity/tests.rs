@@ -359,3 +359,29 @@ fn bad_arguments_are_refused_and_change_nothing() {
     assert_eq!(index.ids(), [0, 1]);
     assert_eq!(index.statistics().edges, 0);
 }
+
+/// The candidates come from inverted files of the vectors on the device, or on the CPU if the device has no memory for these.
+fn same_in_any_memory<T: Element>() {
+    let base = clustered::<T>(600, 1);
+    let made = |device: Device, budget: Option<u64>| {
+        let mut builder = GraphIndex::<T>::builder(DIM).device(device).exact_ratio(0).degree(6);
+        if let Some(bytes) = budget {
+            builder = builder.memory_budget(bytes);
+        }
+        let mut index = builder.build().unwrap();
+        index.add(&base).unwrap();
+        let graph = index.graph().unwrap();
+        graph.unwrap_or_else(|| panic!("no graph of {} with {budget:?}", T::TYPE.name()))
+    };
+    let (cpu, bytes) = (made(Device::Cpu, None), (base.len() * size_of::<f32>()) as u64);
+    // An exact search needs a part of the last one.
+    for budget in [None, Some(20 * bytes), Some(3 * bytes)] {
+        assert!(made(Device::Emulator, budget) == cpu, "{} {budget:?}", T::TYPE.name());
+    }
+}
+
+#[test]
+fn a_device_makes_the_same_graph_in_any_memory() {
+    same_in_any_memory::<f32>();
+    same_in_any_memory::<u8>();
+}
