@@ -125,6 +125,8 @@ functions! {
             75 => device.capability.0,
             76 => device.capability.1,
             97 => device.shared_bytes,
+            // CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+            115 => 0,
             _ => return Err(INVALID_VALUE),
         };
         // SAFETY: the caller promises the function's contract.
@@ -170,6 +172,12 @@ functions! {
 
     fn cuCtxSetCurrent(context: usize) {
         lock().set_current(context)
+    }
+
+    fn cuCtxSynchronize() {
+        let mut state = lock();
+        state.may_wait()?;
+        state.current().map(|_| ())
     }
 
     fn cuCtxEnablePeerAccess(peer: usize, flags: c_uint) {
@@ -474,12 +482,14 @@ functions! {
 
     fn cuGraphInstantiate_v2(program: *mut usize, graph: usize, error_node: *mut usize, log: *mut c_char, log_bytes: usize) {
         let _ = (error_node, log, log_bytes);
-        let mut state = lock();
-        let work = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
-        let handle = state.handle();
-        state.graphs.insert(handle, work);
         // SAFETY: the caller promises the function's contract.
-        unsafe { write(program, handle) }
+        unsafe { write(program, instantiated(graph)?) }
+    }
+
+    fn cuGraphInstantiateWithFlags(program: *mut usize, graph: usize, flags: u64) {
+        let _ = flags;
+        // SAFETY: the caller promises the function's contract.
+        unsafe { write(program, instantiated(graph)?) }
     }
 
     fn cuGraphLaunch(program: usize, stream: usize) {
@@ -586,6 +596,15 @@ fn entries(ptx: &str) -> Vec<String> {
         Some(rest[..end].to_owned())
     });
     names.filter(|name| !name.is_empty()).collect()
+}
+
+/// A program that does the work of a graph.
+fn instantiated(graph: usize) -> Result<usize, c_int> {
+    let mut state = lock();
+    let work = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+    let handle = state.handle();
+    state.graphs.insert(handle, work);
+    Ok(handle)
 }
 
 /// Does work of a stream now, or when the graph runs into which the stream is captured.

@@ -225,7 +225,9 @@ unsafe fn graphs() {
         assert_eq!(cuMemAlloc_v2(&mut address, 32), CUDA_SUCCESS);
         assert_eq!(cuStreamBeginCapture_v2(stream, mode), CUDA_SUCCESS);
         assert_eq!(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "it waits");
+        assert_eq!(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "it waits for all streams");
         assert_eq!(cuStreamEndCapture(stream, &mut graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        assert_eq!(cuCtxSynchronize(), CUDA_SUCCESS);
         assert_eq!(cuStreamBeginCapture_v2(stream, mode), CUDA_SUCCESS);
         assert_eq!(cuMemsetD8Async(address, 7, 16, stream), CUDA_SUCCESS);
         assert_eq!(cuMemcpyDtoDAsync_v2(address + 16, address, 16, stream), CUDA_SUCCESS);
@@ -236,12 +238,15 @@ unsafe fn graphs() {
             assert_eq!(cuMemcpyDtoH_v2(values.as_mut_ptr().cast(), address, 32), CUDA_SUCCESS);
             values
         };
-        for number in [1, 2] {
+        let mut flagged = null_mut();
+        assert_eq!(cuGraphInstantiateWithFlags(&mut flagged, graph, 0), CUDA_SUCCESS);
+        for (number, program) in [(1, program), (2, program), (3, flagged)] {
             assert_eq!(cuMemcpyHtoD_v2(address, [number; 32].as_ptr().cast(), 32), CUDA_SUCCESS);
             assert_eq!(read(), [number; 32], "a capture does nothing");
             assert_eq!(cuGraphLaunch(program, stream), CUDA_SUCCESS);
             assert_eq!(read(), [7; 32]);
         }
+        assert_eq!(cuGraphExecDestroy(flagged), CUDA_SUCCESS);
         assert_eq!(cuGraphExecDestroy(program), CUDA_SUCCESS);
         assert_eq!(cuGraphLaunch(program, stream), CUDA_ERROR_INVALID_HANDLE, "destroyed");
         assert_eq!(cuGraphDestroy(graph), CUDA_SUCCESS);
@@ -264,7 +269,7 @@ unsafe fn faults() {
         assert_eq!(driver::heal(), Some(Failed { name: "cuMemFree_v2", code: 2 }));
         driver::fail(Fault { after: 0, code: 719, lasts: Lasts::ForGood });
         let (_, calls) = driver::watch(|| {
-            assert_eq!(cuCtxSynchronize() as i32, 500, "a function that the driver lacks");
+            assert_eq!(cuGraphCreate(null_mut(), 0) as i32, 500, "a function that the driver lacks");
             // `black_box` prevents unrolling: two copies of the call would be two places.
             for _ in 0..std::hint::black_box(2) {
                 assert_eq!(cuMemcpyHtoD_v2(address, [0u8; 4].as_ptr().cast(), 4) as i32, 719);

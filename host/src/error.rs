@@ -436,6 +436,14 @@ pub enum Error {
         /// Number of the GPU of the memory.
         found: usize,
     },
+    /// A stream or a buffer of cudarc that belongs to another context than the primary one of its GPU, in which indexes work.
+    #[error("the {what} does not belong to the primary context of GPU {gpu}")]
+    OtherContext {
+        /// Name of what belongs to the other context: `stream`, `vectors`, `ids`, `distances` or `counts`.
+        what: &'static str,
+        /// Number of the GPU of the context.
+        gpu: usize,
+    },
     /// A DLPack tensor cannot be used.
     #[error("the tensor of the {tensor} {defect}")]
     BadTensor {
@@ -746,6 +754,7 @@ impl Error {
             Error::BadAddress { .. } => "bad_address",
             Error::UnknownAddress { .. } => "unknown_address",
             Error::OtherDevice { .. } => "other_device",
+            Error::OtherContext { .. } => "other_context",
             Error::BadTensor { .. } => "bad_tensor",
             Error::TooManyPairs { .. } => "too_many_pairs",
             Error::BadBitRange { .. } => "bad_bit_range",

@@ -107,6 +107,9 @@ mod watch;
 mod watch_tests;
 
 pub use bitset::Bitset;
+/// The crate whose buffers and streams [`views::cudarc`] takes, in the version that this library uses.
+#[cfg(feature = "cudarc")]
+pub use cudarc;
 /// The driver interface whose streams and addresses [`select::device`] takes, in the version that this library uses.
 #[cfg(feature = "cuda")]
 pub use cust;

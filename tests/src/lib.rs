@@ -25,6 +25,8 @@
 pub mod adversarial;
 pub mod anywhere;
 pub mod cases;
+#[cfg(feature = "cuda")]
+pub mod cudarc_data;
 pub mod data;
 #[cfg(feature = "cuda")]
 pub mod device_data;
@@ -53,7 +55,7 @@ pub struct Readme;
 #[doc = include_str!("../../docs/INDEXES.md")]
 pub struct Indexes;
 
-/// The examples of docs/GUIDE.md, as doctests.
-#[cfg(doctest)]
+/// The examples of docs/GUIDE.md, as doctests. One needs the feature `cudarc` to compile.
+#[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../docs/GUIDE.md")]
 pub struct Guide;

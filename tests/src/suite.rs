@@ -99,7 +99,8 @@ pub fn run(device: Device) -> ExitCode {
     }
     #[cfg(feature = "cuda")]
     if let Device::Gpu(_) = device {
-        for &(name, scenario) in crate::on_device::ALL.iter().chain(crate::device_data::ALL) {
+        let families = [crate::on_device::ALL, crate::device_data::ALL, crate::cudarc_data::ALL];
+        for &(name, scenario) in families.into_iter().flatten() {
             trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
         }
     }

@@ -1,4 +1,4 @@
-//! Views of vectors and results in the memory of a GPU: raw addresses, buffers of the crate cust, and DLPack tensors.
+//! Views of vectors and results in the memory of a GPU: raw addresses, buffers of the crates cust and cudarc, and DLPack tensors.
 //!
 //! A view owns nothing and reads nothing. The functions that use one are `unsafe`, because only the caller knows that the memory has what the
 //! view says. What can be checked is checked: addresses for null and alignment, buffers for their length, tensors for device, type, shape and
@@ -12,6 +12,8 @@
 //! assert_eq!(queries.len(), 1_000);
 //! ```
 
+#[cfg(feature = "cudarc")]
+pub mod cudarc;
 pub mod dlpack;
 
 use std::fmt;
@@ -58,13 +60,7 @@ impl<T: Element> DeviceVectors<T> {
     where
         T: cust::memory::DeviceCopy,
     {
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
-        if !slice.len().is_multiple_of(dim) {
-            return Err(Error::RaggedVectors { len: slice.len(), dim });
-        }
-        Ok(Self::new(slice.as_device_ptr().as_raw(), slice.len() / dim))
+        Ok(Self::new(slice.as_device_ptr().as_raw(), whole_vectors(slice.len(), dim)?))
     }
 
     /// The vectors in a DLPack tensor: a matrix with a vector in each row, or one vector. The view does not own the tensor.
@@ -89,7 +85,7 @@ impl<T: Element> DeviceVectors<T> {
         self.address
     }
 
-    /// Number of the GPU, if the view was made of a tensor, which knows it.
+    /// Number of the GPU, if the view was made of a tensor or of a buffer of cudarc, which know it.
     pub fn gpu(&self) -> Option<usize> {
         self.gpu
     }
@@ -137,8 +133,9 @@ impl DeviceNeighbors {
         ids: &mut cust::memory::DeviceSlice<u64>,
         distances: &mut cust::memory::DeviceSlice<f32>,
     ) -> Result<Self> {
+        let slots = Some(slots_of(ids.len(), distances.len())?);
         let view = Self::new(ids.as_device_ptr().as_raw(), distances.as_device_ptr().as_raw());
-        view.of_lengths(ids.len(), distances.len())
+        Ok(DeviceNeighbors { slots, ..view })
     }
 
     /// Ids and distances in two DLPack tensors: matrices with k columns, or vectors. Ids may be unsigned or signed integers of 64 bits; in the
@@ -158,16 +155,10 @@ impl DeviceNeighbors {
             (found, columns, of_distances, distance_columns)
         };
         check_gpu(Some(of_distances.gpu), found.gpu)?;
-        let view = DeviceNeighbors { gpu: Some(found.gpu), ..Self::new(found.address, of_distances.address) };
-        let slots = |rows: usize, columns: usize| rows.saturating_mul(columns);
-        view.of_lengths(slots(found.rows, columns), slots(of_distances.rows, distance_columns))
-    }
-
-    fn of_lengths(self, ids: usize, distances: usize) -> Result<Self> {
-        if ids != distances {
-            return Err(Error::WrongResultLength { expected: ids, actual: distances });
-        }
-        Ok(DeviceNeighbors { slots: Some(ids), ..self })
+        let size = |rows: usize, columns: usize| rows.saturating_mul(columns);
+        let slots = slots_of(size(found.rows, columns), size(of_distances.rows, distance_columns))?;
+        let view = Self::new(found.address, of_distances.address);
+        Ok(DeviceNeighbors { slots: Some(slots), gpu: Some(found.gpu), ..view })
     }
 
     /// Device addresses of ids and distances.
@@ -175,7 +166,7 @@ impl DeviceNeighbors {
         (self.ids, self.distances)
     }
 
-    /// Number of the GPU, if the view was made of tensors, which know it.
+    /// Number of the GPU, if the view was made of tensors or of buffers of cudarc, which know it.
     pub fn gpu(&self) -> Option<usize> {
         self.gpu
     }
@@ -244,6 +235,29 @@ impl DeviceCounts {
     }
 }
 
+/// The number of vectors of `dim` components in a buffer.
+///
+/// # Errors
+/// [`Error::ZeroDimension`]; [`Error::RaggedVectors`] if the buffer is not a whole number of vectors.
+#[cfg(any(feature = "cuda", test))]
+fn whole_vectors(components: usize, dim: usize) -> Result<usize> {
+    if dim == 0 {
+        return Err(Error::ZeroDimension);
+    }
+    if !components.is_multiple_of(dim) {
+        return Err(Error::RaggedVectors { len: components, dim });
+    }
+    Ok(components / dim)
+}
+
+/// The number of slots in memory for so many ids and distances.
+///
+/// # Errors
+/// [`Error::WrongResultLength`] if the numbers differ.
+fn slots_of(ids: usize, distances: usize) -> Result<usize> {
+    if ids == distances { Ok(ids) } else { Err(Error::WrongResultLength { expected: ids, actual: distances }) }
+}
+
 /// Fails with [`Error::OtherDevice`] if the memory is known to belong to another GPU than `expected`.
 fn check_gpu(found: Option<usize>, expected: usize) -> Result<()> {
     match found {
@@ -260,4 +274,23 @@ fn check_address<V>(what: &'static str, address: u64) -> Result<()> {
         return Err(Error::BadAddress { what, address, align });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_whole_vectors() {
+        assert_eq!(whole_vectors(12, 4).unwrap(), 3);
+        assert_eq!(whole_vectors(0, 4).unwrap(), 0);
+        assert!(matches!(whole_vectors(12, 0), Err(Error::ZeroDimension)));
+        assert!(matches!(whole_vectors(13, 4), Err(Error::RaggedVectors { len: 13, dim: 4 })));
+    }
+
+    #[test]
+    fn ids_and_distances_have_one_length() {
+        assert_eq!(slots_of(6, 6).unwrap(), 6);
+        assert!(matches!(slots_of(6, 5), Err(Error::WrongResultLength { expected: 6, actual: 5 })));
+    }
 }
