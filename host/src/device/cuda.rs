@@ -757,9 +757,8 @@ impl Backend for CudaDevice {
     fn stream(&self) -> Result<Stream> {
         let _current = Cuda::enter(self)?;
         let mut raw = null_mut();
-        // Without the flag, its work and that of the default stream, which belongs to the caller, would wait for each other.
-        // SAFETY: the driver writes the handle.
-        self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, sys::STREAM_NON_BLOCKING) })?;
+        // SAFETY: the driver writes the handle; flags 0 are allowed.
+        self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
         Ok(Stream { raw, device: self.clone(), owned: true })
     }
 

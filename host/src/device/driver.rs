@@ -54,8 +54,6 @@ pub const MEMORY_DEVICE: u32 = 2;
 pub const JIT_ERROR_LOG_BUFFER: c_int = 5;
 /// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
 pub const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
-/// `CU_STREAM_NON_BLOCKING`: the stream and the default stream do not wait for each other.
-pub const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DEFAULT`: the event records its time.
 pub const EVENT_DEFAULT: c_uint = 0;
 /// `CU_EVENT_DISABLE_TIMING`.
