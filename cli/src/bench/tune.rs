@@ -17,8 +17,6 @@ const K: [usize; 7] = [1, 10, 32, 100, 256, 1_000, 2_048];
 const MOST_KEYS: usize = 1_280_000_000;
 /// Number of different rows; later rows repeat them.
 const BLOCK: usize = 100;
-/// Smallest number of keys to measure. Smaller batches do not fill any device, so they take the choice of the next larger shape.
-const LEAST_KEYS: usize = 16_000;
 
 #[derive(Serialize)]
 struct Report {
@@ -48,7 +46,7 @@ pub fn tune(index: usize, repeat: usize, table: Option<&Path>, out: &Out) -> Out
     let mut product = String::new();
     out.line(format_args!("{DISPATCH_HEADER},ms,ms_without_warp,ms_read"))?;
     let shapes = || {
-        let columns = |rows| move |columns: &usize| (LEAST_KEYS..=MOST_KEYS).contains(&(rows * columns));
+        let columns = |rows| move |columns: &usize| rows * columns <= MOST_KEYS;
         ROWS.into_iter()
             .flat_map(move |rows| COLUMNS.into_iter().filter(columns(rows)).map(move |columns| (rows, columns)))
     };
