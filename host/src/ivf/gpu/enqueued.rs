@@ -134,7 +134,8 @@ pub(crate) struct EnqueuedSearch {
 
 impl IvfDevice {
     /// Plans searches of up to `queries` queries for `k` neighbours, as `request` says, whose queries are not read. Makes the image or brings it
-    /// up to date, allocates, runs one query by each plan so that all kernels are loaded, and waits for all of it.
+    /// up to date, allocates, and waits for all of it. On a GPU it runs one query by each plan, so that all kernels are loaded; the emulator has
+    /// none to load.
     ///
     /// # Errors
     /// [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::OutOfDeviceMemory`], errors of the device's driver.
@@ -221,7 +222,7 @@ impl IvfDevice {
             }
             runtime.synchronize(stream)
         })?;
-        if queries > 0 {
+        if queries > 0 && !matches!(self.runtime, Runtime::Emulator(_)) {
             search.try_plans(self)?;
         }
         Ok(search)
