@@ -258,7 +258,7 @@ impl EnqueuedSearch {
     ///
     /// # Errors
     /// Errors of the device's driver.
-    #[cfg(any(feature = "cuda", test))]
+    #[cfg(feature = "cuda")]
     pub fn try_plans(&self, device: &IvfDevice) -> Result<()> {
         device.lanes.with(&self.runtime, |lane| {
             let (runtime, k) = (&self.runtime, self.k as usize);

@@ -1,6 +1,7 @@
 //! Tests of the image and its search on the emulator: results must have the same bits as on the CPU. (The package of tests has the tests of
 //! the results themselves.)
 
+use std::iter::successors;
 use std::ops::Range;
 
 use test_random::Random;
@@ -82,14 +83,27 @@ fn device() -> IvfDevice {
     IvfDevice::new(runtime.unwrap(), device, None).unwrap()
 }
 
-/// Searches from device memory to device memory by a plan for more queries, with a last query that is not finite if the element type has such
-/// numbers, and compares results with those of `cpu`. Returns the numbers of queries that kernels completed.
+/// As [`check_numbers`] for all queries, and for a third of them, which use a smaller plan.
 fn check_enqueued<T: Element>(
     device: &IvfDevice,
     cpu: &IvfIndex<T>,
     queries: &[T],
     k: usize,
     options: &SearchOptions<'_>,
+) -> [usize; 3] {
+    check_numbers(device, cpu, queries, k, options, |all| vec![all.div_ceil(3), all])
+}
+
+/// Searches from device memory to device memory by a plan for two more queries, with a last query that is not finite if the element type has such
+/// numbers, and compares results with those of `cpu`. `numbers` makes the numbers of queries of the searches, which ascend, of the number of all.
+/// Returns the numbers of queries of the last search that kernels completed.
+fn check_numbers<T: Element>(
+    device: &IvfDevice,
+    cpu: &IvfIndex<T>,
+    queries: &[T],
+    k: usize,
+    options: &SearchOptions<'_>,
+    numbers: impl FnOnce(usize) -> Vec<usize>,
 ) -> [usize; 3] {
     let (dim, probes) = (cpu.dim(), options.probes.unwrap());
     let what = format!("{:?} {:?} {} d{dim} k{k} {options:?}", cpu.metric(), cpu.encoding(), T::TYPE.name());
@@ -109,7 +123,6 @@ fn check_enqueued<T: Element>(
     };
     let view = cpu.view(cpu.trained().unwrap());
     let search = device.plan_search(&view, asked + 2, k, &request).unwrap();
-    search.try_plans(device).unwrap();
     assert!(search.bytes() > (asked * k) as u64);
     let runtime = &device.runtime;
     let mut layout = Layout::default();
@@ -120,8 +133,8 @@ fn check_enqueued<T: Element>(
     let (rows, ids, distances) = (scratch.at(rows), scratch.at(ids), scratch.at(distances));
     let mut found = Neighbors::none(cpu.metric(), asked, k).unwrap();
     let mut completed = [0; 3];
-    // Fewer queries use a smaller plan in the same scratch.
-    for asked in [asked.div_ceil(3), asked] {
+    // All plans use the same scratch.
+    for asked in numbers(asked) {
         // SAFETY: the memory has room for the queries and their results.
         unsafe {
             runtime.copy_to_device(&stream, rows.as_bytes(), bytemuck::cast_slice(&given)).unwrap();
@@ -162,6 +175,43 @@ fn check_enqueued<T: Element>(
         assert!(empty.into_iter().all(|(&id, &d)| id == NONE && d == cpu.metric().worst()), "{what} query {query}");
     }
     completed
+}
+
+/// Searches by each plan of an index, of which there is one for the planned number of queries and one for each half of it, down to one query.
+#[test]
+fn every_plan_answers() {
+    fn by_each<T: Element>(metric: Metric, encoding: Encoding, case: &Case) {
+        let &Case { dim, n, lists, queries, k, probes } = case;
+        let base = vectors::<T>(n, dim, 5);
+        let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu);
+        let mut cpu = builder.iterations(2).build().unwrap();
+        cpu.train(&base).unwrap();
+        cpu.add(&base).unwrap();
+        let (queries, filter) = (vectors::<T>(queries, dim, 6), cpu.filter(|id| id % 3 != 0));
+        let request = SearchOptions::new().probes(probes).widen(false);
+        let by_queries = matches!(encoding, Encoding::Pq { .. }).then(|| request.scan(Scan::QueryMajor));
+        for options in [request, request.filter(&filter)].into_iter().chain(by_queries) {
+            check_numbers(&device(), &cpu, &queries, k, &options, |all| {
+                let halves = successors(Some(all + 2), |&planned| (planned > 1).then(|| planned.div_ceil(2)));
+                let mut numbers: Vec<usize> = halves.map(|planned| planned.min(all)).collect();
+                numbers.reverse();
+                numbers
+            });
+        }
+    }
+    let pq = |rotate| Encoding::Pq { sub_quantizers: 4, bits: 4, rotate };
+    let few = Case { dim: 20, n: 500, lists: 9, queries: 21, k: 7, probes: 4 };
+    by_each::<f32>(Metric::L2, Encoding::Flat, &few);
+    by_each::<i8>(Metric::InnerProduct, Encoding::Flat, &few);
+    by_each::<f32>(Metric::Cosine, Encoding::F16, &few);
+    by_each::<f32>(Metric::InnerProduct, Encoding::Scalar8, &few);
+    by_each::<f32>(Metric::Cosine, pq(false), &few);
+    by_each::<u8>(Metric::L2, pq(true), &few);
+    // The plans for most queries append candidates.
+    let many = Case { dim: 8, n: 1_600, lists: 80, queries: 30, k: 1, probes: 80 };
+    by_each::<f32>(Metric::L2, Encoding::Flat, &many);
+    by_each::<f32>(Metric::L2, Encoding::Scalar8, &many);
+    by_each::<f32>(Metric::InnerProduct, pq(false), &many);
 }
 
 /// Many centroids and vectors within the error bound of each other: great vectors make the bound large, and vectors appear several times.
@@ -291,8 +341,11 @@ fn compare<T: Element>(cpu: &IvfIndex<T>, emulated: &IvfIndex<T>, case: &Case) {
     let what = format!("{metric:?} {encoding:?} {} d{dim} n{n} l{lists} q{queries} k{k} p{probes}", T::TYPE.name());
     let expected = cpu.search(&wanted, k, probes).unwrap();
     same(&what, &expected, &emulated.search(&wanted, k, probes).unwrap());
-    let options = SearchOptions::new().probes(probes).scan(Scan::QueryMajor);
-    same(&format!("{what} by queries"), &expected, &emulated.search_with(&wanted, k, &options).unwrap());
+    // Without codes there is one scan: `lists_without_codes_have_one_scan`.
+    if matches!(encoding, Encoding::Pq { .. }) {
+        let options = SearchOptions::new().probes(probes).scan(Scan::QueryMajor);
+        same(&format!("{what} by queries"), &expected, &emulated.search_with(&wanted, k, &options).unwrap());
+    }
     let filter: Bitset = (0..n).map(|rank| rank % 3 != 0).collect();
     let options = SearchOptions::new().probes(probes).filter(&filter).widen(false);
     let filtered = cpu.search_with(&wanted, k, &options).unwrap();
@@ -318,6 +371,21 @@ fn flat_lists_of_every_metric_and_element() {
 }
 
 #[test]
+fn lists_without_codes_have_one_scan() {
+    let (dim, base) = (12, vectors::<f32>(300, 12, 5));
+    for encoding in [Encoding::Flat, Encoding::F16, Encoding::Scalar8] {
+        let builder = IvfIndex::<f32>::builder(dim, 5).encoding(encoding).iterations(2).device(Device::Emulator);
+        let mut index = builder.build().unwrap();
+        index.train(&base).unwrap();
+        index.add(&base).unwrap();
+        let options = SearchOptions::new().probes(3);
+        let expected = index.search_with(&base[..9 * dim], 4, &options.scan(Scan::ListMajor)).unwrap();
+        let found = index.search_with(&base[..9 * dim], 4, &options.scan(Scan::QueryMajor)).unwrap();
+        same(&format!("{encoding} by queries"), &expected, &found);
+    }
+}
+
+#[test]
 fn odd_sizes() {
     for case in [
         Case { dim: 1, n: 300, lists: 5, queries: 3, k: 10, probes: 2 },
@@ -331,7 +399,7 @@ fn odd_sizes() {
         Case { dim: 5, n: 900, lists: 6, queries: 2, k: 9, probes: 3 },
         // Most probes append candidates.
         Case { dim: 8, n: 2000, lists: 100, queries: 30, k: 1, probes: 80 },
-        Case { dim: 330, n: 900, lists: 80, queries: 30, k: 2, probes: 80 },
+        Case { dim: 200, n: 900, lists: 80, queries: 30, k: 2, probes: 80 },
     ] {
         check::<f32>(Metric::L2, Encoding::Flat, &case);
     }
@@ -381,16 +449,21 @@ fn halves_and_bytes() {
 /// codes, resident and streamed, with stored and with appended scores.
 #[test]
 fn every_product_scans_soundly() {
-    let encodings = |dim: usize| {
-        let codes = Encoding::Pq { sub_quantizers: dim / 2, bits: 8, rotate: false };
-        let long = if dim > 128 { 330 } else { dim };
-        [(dim, codes), (long, Encoding::Flat), (long, Encoding::Scalar8)]
-    };
-    for (dim, encoding) in [64, 136].into_iter().flat_map(encodings) {
+    let codes = |dim: usize| Encoding::Pq { sub_quantizers: dim / 2, bits: 8, rotate: false };
+    // The components of queries, if scores are stored and if they are appended. Queries of operands are streamed from 321 components on, and from
+    // 193 on if they append to lists of copies, whose tiles have 128 queries instead of 64.
+    for (stored, appended, encoding) in [
+        (64, 64, codes(64)),
+        (64, 64, Encoding::Flat),
+        (64, 64, Encoding::Scalar8),
+        (136, 136, codes(136)),
+        (330, 200, Encoding::Flat),
+        (330, 330, Encoding::Scalar8),
+    ] {
         // One item for each pair: with lists of fewer than 128 rows, the numbers of items are odd and even.
-        let short = Case { dim, n: 300, lists: 5, queries: 61, k: 3, probes: 5 };
+        let short = Case { dim: stored, n: 300, lists: 5, queries: 61, k: 3, probes: 5 };
         check_batches::<f32>(Metric::L2, encoding, &short, &[61, 62]);
-        let many = Case { dim, n: 2_400, lists: 75, queries: 13, k: 1, probes: 75 };
+        let many = Case { dim: appended, n: 2_400, lists: 75, queries: 13, k: 1, probes: 75 };
         check_batches::<f32>(Metric::L2, encoding, &many, &[13, 14]);
     }
 }
