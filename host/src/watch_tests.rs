@@ -193,7 +193,7 @@ fn graph(count: usize) -> GraphIndex<f32> {
 #[test]
 fn graphs_are_watched() {
     // A new graph; three batches that are inserted; ids that lie between others.
-    let new = check_addition(|| graph(0), &vectors(900, 2), None);
+    let new = check_addition(|| graph(0), &vectors(200, 2), None);
     assert_eq!(new, [Stage::Adding, Stage::Searching, Stage::Linking]);
     let rows = vectors(2_100, 3);
     assert_eq!(check_addition(|| graph(3_000), &rows, None), [Stage::Adding, Stage::Linking]);
@@ -206,7 +206,7 @@ fn graphs_are_watched() {
     };
     assert_eq!(check_addition(make, &rows[..400 * DIM], Some(&ids)), [Stage::Adding, Stage::Linking]);
     // Neighbours of many vectors come from an inverted file, whose training is reported as well.
-    let many = vectors(20_000, 4);
+    let many = vectors(3_000, 4);
     let builder = || GraphIndex::<f32>::builder(DIM).degree(4).device(Device::Cpu).build().unwrap();
     let found = reports(|watch| builder().add_watched(&many, None, watch));
     assert_eq!(stages(&found), [Stage::Adding, Stage::Training, Stage::Searching, Stage::Linking]);
