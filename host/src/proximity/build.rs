@@ -11,11 +11,17 @@
 //!              edges = prune(candidates); each edge also back, with another pruning where a node has no place
 //! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to
 //! ```
-//! On one NVIDIA H100 the graph of 1,000,000 × 128 f32 vectors takes 0.52 s (2026-11-26, revision 7051cff). It took 0.9 to 1.1 s when the candidates went
-//! through host memory and were searched exactly among every sixteenth row (ceecead), and 6.1 s when the host chose the edges (1212491). Where the time
-//! went just before some of these steps ran at the same time and the second search took an inverted file, in ms: rows to the device 29 and to host
-//! memory 36, codes 26, training 34, adding to the inverted file 51, its image on the device 64, searches and first pruning 213 (nearest rows 5.4
-//! for each 65,536, every sixteenth 7.4, every 128th 3.1, pruning 1.5), second pruning 21, edges to the host 19, parents 3.
+//! If one device has the rows, the host works on other things meanwhile:
+//!
+//! ```text
+//! host     train searches   codes                       copy rows, entrance             copy edges
+//! device   get rows         lists, images, plans        search, prune; batch by batch   join, prune; batch by batch   parents
+//! ms       29               30, and 5 for the codes     174                             22                            2
+//! ```
+//! These times and 5 ms for freeing memory are those of 1,000,000 × 128 f32 vectors on an NVIDIA H200 (2026-11-26): 0.27 to 0.28 s in all. One batch of 65,536
+//! rows takes 5.9 ms for the nearest rows, 4 for those of every sixteenth, 1.3 for every 128th and 1.9 for pruning. Before the searches went among
+//! the rows where they lie, and the farther ones to fewer lists, it was 0.46 s there and 0.52 s on an H100 (7051cff); 0.9 to 1.1 s when the candidates
+//! went through host memory (ceecead), and 6.1 s when the host chose the edges (1212491).
 //!
 //! The second pruning is what edges that came one by one always got: with it, a beam of 24 finds .991 instead of .985 in 200,000 clustered vectors, and one
 //! of 48 .998 instead of .993; in the SIFT descriptors .954 instead of .955. Filling the places that are left with the nearest candidates instead of the
