@@ -34,7 +34,7 @@ const FEW: usize = 16;
 /// Components that a thread copies at a time.
 const COPIED: usize = 1 << 16;
 
-/// A new graph.
+/// What [`GraphIndex::new_graph`] makes of vectors.
 struct New<T> {
     /// A copy of the rows, or nothing.
     copy: Vec<T>,
