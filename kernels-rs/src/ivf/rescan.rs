@@ -7,7 +7,7 @@
 //!
 //! # Algorithm
 //! A block looks for queries without a certificate among up to 32 of them, one for each lane, and completes these one after the other. With fewer
-//! than [`BLOCKS`] queries for each multiprocessor a block has one query.
+//! than `BLOCKS` queries for each multiprocessor a block has one query.
 //!
 //! ```text
 //! probes:     b = score of the nprobe-th best centroid                           // |score + shift - distance| <= E

@@ -58,7 +58,7 @@ rerank_kernels! {
 rescan_kernels! {
     /// The kernel that compares all codes of a query's lists.
     pub fn rescanning(key: Rescanned) {
-        Rescanned::Neighbors => rescan_codes = rescan::<Codes>,
+        Rescanned::Neighbors => rescan_codes(min_blocks = 2) = rescan::<Codes>,
         Rescanned::Count => count_codes = count::<Codes>,
     }
 }
