@@ -76,12 +76,12 @@ impl<T: Element> GraphIndex<T> {
         }
         let first = before.next();
         let (count, is_whole) = (rows.len() / self.dim(), rows.len().is_multiple_of(self.dim()));
-        let mut added = host_memory::with_room(count)?;
         let is_first = before.rows() == 0 && is_whole && !self.are_few(count);
         // A watch gets the reports of one step after the other.
         if is_first && self.flat.host_rows().is_none() && !watch.is_some() {
             return self.add_first(rows);
         }
+        let mut added = host_memory::with_room(count)?;
         self.flat.add_watched(rows, None, watch)?;
         added.extend(first..first + count as u64);
         self.follow_watched(&before, &added, rows, watch)
@@ -342,7 +342,7 @@ impl<T: Element> GraphIndex<T> {
         self.copy_rows(&before, &[], &[])?;
         let (rows, settings) = (self.rows(), self.builder.settings);
         let candidates = Candidates::all(rows, self.dim(), settings, &self.place(rows), watch)?;
-        let New { codes, links, .. } = self.new_graph(self.rows(), candidates, false, watch)?;
+        let New { codes, links, .. } = self.new_graph(rows, candidates, false, watch)?;
         self.codes = codes;
         Ok(Some(links))
     }

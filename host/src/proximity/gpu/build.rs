@@ -186,7 +186,6 @@ impl<'a> DeviceBuild<'a> {
         // SAFETY: the layout has room for all arrays, and each step reads what the steps before it wrote.
         unsafe {
             running.choose(source, watch)?;
-            runtime.synchronize(running.stream)?;
             running.join(copying, edges)?;
             running.reach(starts)
         }
