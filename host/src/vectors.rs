@@ -5,7 +5,7 @@ use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
 use crate::validate::check_vectors;
-use crate::{Element, ElementType, Input, Result};
+use crate::{Element, ElementType, Error, Input, Result};
 
 /// Vectors of one dimension, row-major, of any element type.
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +99,19 @@ impl<'a> VectorSlice<'a> {
     /// [`Error::NotFinite`](crate::Error::NotFinite).
     pub fn check_finite(self, input: Input) -> Result<()> {
         with_components!(self, rows: T => check_vectors::<T>(rows, self.dim, input)).map(|_| ())
+    }
+
+    /// Returns the result of work that checks these vectors while it reads them. If the work found a value that is not finite, replaces the
+    /// error by one with the value's place in these vectors, because the work may see only a part of them, or transformed ones. `input` is
+    /// what the caller calls the vectors.
+    ///
+    /// # Errors
+    /// The errors of the result.
+    pub fn located<V>(self, input: Input, result: Result<V>) -> Result<V> {
+        if let Err(Error::NotFinite { .. }) = result {
+            self.check_finite(input)?;
+        }
+        result
     }
 
     /// The bytes of all components.

@@ -161,7 +161,7 @@ impl<T: Element> IvfIndex<T> {
                 self.backend.search(&view, request, k, ids, distances)
             }
         };
-        located(found, request.queries)?;
+        request.queries.located(Input::Queries, found)?;
         cut_off(self.metric(), options.radius, k, ids, distances);
         Ok(statistics)
     }
@@ -184,7 +184,7 @@ impl<T: Element> IvfIndex<T> {
             request.queries.check_finite(Input::Queries)?;
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
         }
-        located(self.backend.range_search(&self.view(trained), &request, radius), request.queries)
+        request.queries.located(Input::Queries, self.backend.range_search(&self.view(trained), &request, radius))
     }
 
     pub(super) fn check_options<'a>(&self, queries: &'a [T], options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {
@@ -215,13 +215,4 @@ impl<T> Checked<'_, T> {
     pub(super) fn request(&self) -> SearchRequest<'_> {
         SearchRequest { filter: self.filter.as_deref(), ..self.request }
     }
-}
-
-/// Returns the result of a back end. If the back end found a value that is not finite, replaces the error by one with the value's place in
-/// `queries`, because a back end may see only a part of the queries, or transformed ones.
-fn located<V>(result: Result<V>, queries: VectorSlice<'_>) -> Result<V> {
-    if let Err(Error::NotFinite { .. }) = result {
-        queries.check_finite(Input::Queries)?;
-    }
-    result
 }

@@ -1,10 +1,12 @@
 //! Tests that the case table of the tests crate does not cover: sizes beyond the CPU's blocks, instruction sets, and the lists.
 
+use std::ops::ControlFlow;
+
 use test_random::Random;
 
 use super::*;
 use crate::generate::Generator;
-use crate::{Filter, FlatIndex, Input, NONE, Neighbors};
+use crate::{Filter, FlatIndex, Input, NONE, Neighbors, Watch};
 
 /// Whole numbers from -8 to 7, so that distances tie.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -150,7 +152,12 @@ fn adding_gives_each_vector_to_its_nearest_centroid_and_counts() {
 }
 
 /// An empty index on `device`, whose training on the CPU used the first rows.
-fn trained_on_cpu(generator: &Generator, encoding: Encoding, metric: Metric, device: Device) -> IvfIndex<f32> {
+fn trained_on_cpu(
+    generator: &Generator,
+    encoding: Encoding,
+    metric: Metric,
+    device: impl Into<Placement>,
+) -> IvfIndex<f32> {
     let builder = || IvfIndex::<f32>::builder(generator.dim(), 7).encoding(encoding).metric(metric).iterations(3);
     let mut index = builder().device(Device::Cpu).build().unwrap();
     index.train(&generator.rows(0, 300)).unwrap();
@@ -219,6 +226,39 @@ fn coding_cuts_batches_to_the_budget() {
     let error = index.add(&generator.rows(600, 1)).unwrap_err();
     assert!(matches!(error, Error::OutOfDeviceMemory { available: 10_000, .. }), "{error}");
     assert_eq!((index.len(), index.lists.version()), (600, version));
+}
+
+/// The devices that copy vectors check them, each its part. The error names the first bad value of the call, and nothing has changed.
+#[test]
+fn the_first_value_that_is_not_finite_is_named_wherever_it_is_found() {
+    let generator = Generator::new(6, 16, 3).unwrap();
+    let mut rows = generator.rows(0, 700);
+    let ids: Vec<u64> = (100..800).collect();
+    rows[350 * 6 + 2] = f32::INFINITY;
+    rows[600 * 6 + 1] = f32::NAN;
+    let pq = |rotate| Encoding::Pq { sub_quantizers: 2, bits: 4, rotate };
+    for encoding in [Encoding::Flat, Encoding::F16, Encoding::Scalar8, pq(false), pq(true)] {
+        for (metric, places) in [(Metric::L2, "cpu"), (Metric::L2, "emulator+emulator"), (Metric::Cosine, "emulator")] {
+            let placement: Placement = places.parse().unwrap();
+            let mut index = trained_on_cpu(&generator, encoding, metric, placement);
+            // Several tiles for each device.
+            index.settings.budget = Some(100_000);
+            index.add_with_ids(&rows[..300 * 6], &ids[..300]).unwrap();
+            let version = index.lists.version();
+            let checked = |error: Error| {
+                let place = matches!(error, Error::NotFinite { input: Input::Base, row: 50, column: 2, .. });
+                assert!(place, "{encoding}, {metric:?}, {places}: {error}");
+            };
+            let rest = &rows[300 * 6..];
+            checked(index.add(rest).unwrap_err());
+            checked(index.add_with_ids(rest, &ids[300..]).unwrap_err());
+            checked(index.upsert(rest, &ids[..400]).unwrap_err());
+            checked(index.add_watched(rest, None, &Watch::new(|_| ControlFlow::Continue(()))).unwrap_err());
+            checked(index.add_batches([rest]).unwrap_err());
+            assert_eq!((index.len(), index.lists.version()), (300, version), "{encoding}, {metric:?}, {places}");
+            index.add(&rows[400 * 6..500 * 6]).unwrap();
+        }
+    }
 }
 
 #[test]

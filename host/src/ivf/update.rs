@@ -14,7 +14,7 @@ use crate::kmeans::KMeans;
 use crate::parallel::{Loop, turns};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
-use crate::validate::{MAX_ROWS, check_rows, check_vectors};
+use crate::validate::{MAX_ROWS, check_rows, check_vectors, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Result, Stage, Watch, host_memory};
 
@@ -100,7 +100,7 @@ impl<T: Element> IvfIndex<T> {
             self.check_new(rows, ids)?;
             return self.append(rows, ids, watch);
         }
-        let count = check_vectors(rows, self.dim(), Input::Base)? as u64;
+        let count = check_whole(rows, self.dim())? as u64;
         let first = self.lists.greatest_id().map_or(0, |id| id + 1);
         if first.checked_add(count).is_none() {
             return Err(Error::ReservedId);
@@ -121,9 +121,9 @@ impl<T: Element> IvfIndex<T> {
         self.add_watched(rows, Some(ids), &Watch::none())
     }
 
-    /// Checks vectors and their ids: one for each, different, new, not reserved.
+    /// Checks that vectors are whole, and their ids: one for each, different, new, not reserved.
     fn check_new(&self, rows: &[T], ids: &[u64]) -> Result<()> {
-        let count = check_vectors(rows, self.dim(), Input::Base)?;
+        let count = check_whole(rows, self.dim())?;
         if ids.len() != count {
             return Err(Error::WrongIds { ids: ids.len(), rows: count });
         }
@@ -137,7 +137,7 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// Appends checked rows with ids that are new, different and not reserved.
+    /// Appends whole rows with ids that are new, different and not reserved.
     fn append(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
         self.trained_for("add")?;
         self.check_room(ids.len())?;
@@ -148,7 +148,7 @@ impl<T: Element> IvfIndex<T> {
         Lists::own(&mut self.lists)?.append(&labels, &codes, ids)
     }
 
-    /// Lists and codes of checked rows, for a public function `call`. The coders of few rows stay for the next call, unless this one fails.
+    /// Lists and codes of whole rows, for a public function `call`. The coders of few rows stay for the next call, unless this one fails.
     fn coded<'r>(&mut self, rows: &'r [T], call: &'static str, watch: &Watch<'_>) -> Result<Coded<'r>> {
         let stay = Coders::may_stay(size_of_val(rows));
         let coders = self.coders.take().filter(|_| stay).unwrap_or_else(|| Coders::new(&self.settings));
@@ -182,7 +182,7 @@ impl<T: Element> IvfIndex<T> {
         self.stream(|coder| {
             let Some(batch) = batches.next() else { return Ok(None) };
             let rows = batch.as_ref();
-            let coded = check_vectors(rows, dim, Input::Base).and_then(|_| coder.code(rows));
+            let coded = check_whole(rows, dim).and_then(|_| coder.code(rows));
             let coded = coded.map_err(|error| error.after_rows(first))?.into_owned();
             first += coded.labels.len();
             Ok(Some(coded))
@@ -257,7 +257,7 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error.
     pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
-        let count = check_vectors(rows, self.dim(), Input::Base)?;
+        let count = check_whole(rows, self.dim())?;
         if ids.len() != count {
             return Err(Error::WrongIds { ids: ids.len(), rows: count });
         }
@@ -361,7 +361,7 @@ impl IvfIndex<f32> {
     }
 }
 
-/// Lists and codes of checked rows, which are coded in batches if somebody watches.
+/// Lists and codes of whole rows, which are coded in batches if somebody watches.
 fn coded_in_batches<'r, T: Element>(coder: &Coder<'_, T>, rows: &'r [T], watch: &Watch<'_>) -> Result<Coded<'r>> {
     if !watch.is_some() {
         return coder.code(rows);

@@ -75,7 +75,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::random::{Random, gather};
 use crate::serialised::deserialised;
 use crate::shards::{by_rows, joined, parts_of};
-use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors};
+use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors, check_whole};
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
@@ -511,14 +511,15 @@ impl Clustering {
         if check_vectors(&self.centroids, self.dim, Input::Centroids)? == 0 {
             return Err(Error::ZeroClusters { what: "clusters" });
         }
-        check_vectors(rows, self.dim, Input::Vectors)?;
+        check_whole(rows, self.dim)?;
         let metric = Assign::of_spherical(self.spherical);
-        assign_rows(&device.into(), metric, rows, self.dim, &self.centroids, None)
+        let labels = assign_rows(&device.into(), metric, rows, self.dim, &self.centroids, None);
+        VectorSlice::of(rows, self.dim).located(Input::Vectors, labels)
     }
 }
 
-/// The nearest centroid of each row, exact by step 1 of [`worker`]'s definition. The devices of `placement` divide the rows. Rows and
-/// centroids are whole and finite, and there is at least one centroid.
+/// The nearest centroid of each row, exact by step 1 of [`worker`]'s definition. The devices of `placement` divide the rows, and
+/// check them while they read them: [`Error::NotFinite`] may name any place. Rows are whole, and centroids also finite, at least one.
 pub(crate) fn assign_rows<T: Element>(
     placement: &Placement,
     metric: Assign,
@@ -555,8 +556,9 @@ pub(crate) fn open_assigner(
     gpu::assigner::Assigner::new(runtime, metric, (centroids, like.dim()), &centre, budget).map(Some)
 }
 
-/// [`assign_rows`] on the CPU, for at least one row.
+/// [`assign_rows`] on the CPU, for at least one row. Checks the rows.
 pub(crate) fn assign_on_cpu(metric: Assign, rows: VectorSlice<'_>, centroids: &[f32]) -> Result<Vec<u32>> {
+    rows.check_finite(Input::Vectors)?;
     let dim = rows.dim();
     let mut labels = host_memory::zeroed(rows.len())?;
     let nearest = Nearest::new(metric, centroids, dim, labels.len());

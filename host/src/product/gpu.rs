@@ -297,33 +297,34 @@ pub(crate) unsafe fn upload_listed(
     unsafe { runtime.copy_rows_to_device(stream, to, numbers.len(), shape.row_bytes(), &write) }
 }
 
-/// As [`upload_rows`], for queries that were not checked. The call checks that they are finite while it copies them, so memory is read once
-/// for both. Queries that fail the check may be on the device after the error.
+/// As [`upload_vectors`], for vectors that were not checked; `input` is what the caller calls them. The call checks that they are finite
+/// while it copies them, so memory is read once for both. Vectors that fail the check may be on the device after the error.
 ///
 /// # Errors
 /// The errors of the device, and [`Error::NotFinite`](crate::Error::NotFinite) with row and column.
 ///
 /// # Safety
 /// As [`upload_rows`].
-pub(crate) unsafe fn upload_queries(
+pub(crate) unsafe fn upload_checked(
     runtime: &Runtime,
     stream: &Stream,
     shape: VectorShape,
     to: PtrMut<u8>,
-    queries: VectorSlice<'_>,
+    rows: VectorSlice<'_>,
+    input: Input,
 ) -> Result<()> {
     let finite = AtomicBool::new(true);
     let write = |some: Range<usize>, to: &mut [u8]| {
-        let queries = queries.part(some);
-        if !with_components!(queries, rows: T => T::all_finite(rows)) {
+        let some = rows.part(some);
+        if !with_components!(some, components: T => T::all_finite(components)) {
             finite.store(false, Ordering::Relaxed);
         }
-        write_padded(queries.bytes(), shape, to);
+        write_padded(some.bytes(), shape, to);
     };
-    // SAFETY: the caller promises that `to` has room for the queries.
-    unsafe { runtime.copy_rows_to_device(stream, to, queries.len(), shape.row_bytes(), &write)? };
+    // SAFETY: the caller promises that `to` has room for the rows.
+    unsafe { runtime.copy_rows_to_device(stream, to, rows.len(), shape.row_bytes(), &write)? };
     // The copy has waited for all threads that called `write`.
-    if finite.into_inner() { Ok(()) } else { queries.check_finite(Input::Queries) }
+    if finite.into_inner() { Ok(()) } else { rows.check_finite(input) }
 }
 
 /// Copies rows and fills the padding behind each row with zero bytes, which are the number 0 in every element type.

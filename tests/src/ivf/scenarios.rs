@@ -401,6 +401,13 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     refused!(index.train(base), Error::NotEmpty { len: 60 });
     refused!(index.add(&bad), Error::NotFinite { row: 1, column: 3, .. });
     refused!(index.add(&base[1..]), Error::RaggedVectors { .. });
+    refused!(index.upsert(&bad[..2 * dim], &[1000, 1]), Error::NotFinite { row: 1, column: 3, .. });
+    // So many vectors that a device copies them by several threads. The error must name the first bad one.
+    let mut vast = base[..dim].repeat(2500);
+    vast[2400 * dim + 2] = f32::INFINITY;
+    refused!(index.add(&vast), Error::NotFinite { row: 2400, column: 2, .. });
+    vast[1000 * dim + 1] = f32::NAN;
+    refused!(index.add_with_ids(&vast, &(2000..4500).collect::<Vec<_>>()), Error::NotFinite { row: 1000, .. });
     refused!(index.add_with_ids(&base[..2 * dim], &[1]), Error::WrongIds { ids: 1, rows: 2 });
     refused!(index.add_with_ids(&base[..2 * dim], &[1, 1]), Error::DuplicateId { id: 1 });
     refused!(index.add_with_ids(&base[..2 * dim], &[1, 1000]), Error::DuplicateId { id: 1000 });

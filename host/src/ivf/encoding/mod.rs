@@ -281,7 +281,7 @@ pub(crate) trait Codec: Debug + Send + Sync {
         false
     }
 
-    /// Transforms vectors for assignment, encoding and comparison. A rotation is applied on `device`. Rotated components exceed f32 only if
+    /// Transforms vectors for assignment, encoding and comparison. Vectors that are not finite stay so, or are refused. A rotation is applied on `device`. Rotated components exceed f32 only if
     /// components exceed 10³⁷ or so; such vectors are refused.
     fn transform<'a>(&self, rows: VectorSlice<'a>, metric: Metric, device: Device) -> Result<Cow<'a, [f32]>> {
         let _ = device;
@@ -360,7 +360,10 @@ impl DeviceCoder {
 
 /// Finds lists and codes of transformed vectors on a device.
 pub(crate) trait ListCoder: Send + Sync {
-    /// Writes the list and the code of each of `rows`. `labels` has one element for each row.
+    /// Writes the list and the code of each of `rows`. `labels` has one element for each row. The copy to the device checks the rows.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`](crate::Error::NotFinite), with any place; errors of the device.
     fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()>;
 
     /// Bytes of device memory, with the scratch that calls have left.

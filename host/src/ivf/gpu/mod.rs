@@ -57,7 +57,7 @@ use crate::flat::gpu::FlatDevice;
 use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::parallel::{Loop, ParallelSlice};
-use crate::product::gpu::{VectorShape, upload_queries, upload_rows};
+use crate::product::gpu::{VectorShape, upload_checked, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;
 use crate::vectors::VectorSlice;
@@ -224,19 +224,14 @@ impl IvfDevice {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
                 if search.resident.image.stored.in_place {
-                    upload_queries(runtime, stream, own, part(search.queries(), own), queries)?;
+                    upload_checked(runtime, stream, own, part(search.queries(), own), queries, Input::Queries)?;
                     if let Some(to) = search.wide_queries() {
                         upload_rows(runtime, stream, wide, part(to, wide), &view.queries(queries, self.device)?)?;
                     }
                 } else {
                     let queries = view.queries(queries, self.device)?;
-                    upload_queries(
-                        runtime,
-                        stream,
-                        wide,
-                        part(search.queries(), wide),
-                        VectorSlice::of(&queries, dim),
-                    )?;
+                    let (to, queries) = (part(search.queries(), wide), VectorSlice::of(&queries, dim));
+                    upload_checked(runtime, stream, wide, to, queries, Input::Queries)?;
                 }
                 if parts > 1 {
                     runtime.wait_for(search.on.stream, stream)?;

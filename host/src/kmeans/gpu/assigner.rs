@@ -21,9 +21,9 @@ use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Planned, Tiling, bus_rows};
 use crate::flat::gpu::Centre;
 use crate::metric::Assign;
-use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_rows, upload_vectors};
+use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_checked, upload_rows};
 use crate::vectors::VectorSlice;
-use crate::{ElementType, Result, events, host_memory};
+use crate::{ElementType, Input, Result, events, host_memory};
 
 /// Prepared centroids on one device; see the module documentation.
 pub(crate) struct Assigner {
@@ -126,16 +126,16 @@ impl Assigner {
         }
     }
 
-    /// The number of the nearest centroid of each vector, exact as all assignments are.
+    /// The number of the nearest centroid of each vector, exact as all assignments are. The copy to the device checks the vectors.
     ///
     /// # Errors
-    /// The errors of the device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
+    /// [`Error::NotFinite`](crate::Error::NotFinite), with the row among the vectors of a tile; the errors of the device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
     pub fn labels(&self, vectors: VectorSlice<'_>) -> Result<Vec<u32>> {
         let (runtime, shape) = (&self.runtime, self.shape_of(vectors.element()));
         self.labels_of(shape, vectors.len(), |stream, tile, to| {
             let (started, bytes) = (events::Started::now(), (tile.len() * shape.row_bytes()) as u64);
             // SAFETY: the caller has room for the rows of the tile.
-            unsafe { upload_vectors(runtime, stream, shape, to, vectors.part(tile))? };
+            unsafe { upload_checked(runtime, stream, shape, to, vectors.part(tile), Input::Vectors)? };
             events::uploaded("vectors to assign", || runtime.describe(), bytes, &started);
             Ok(())
         })
@@ -144,10 +144,10 @@ impl Assigner {
     /// As [`labels`](Self::labels), of vectors of this shape that the device has.
     ///
     /// # Errors
-    /// As [`labels`](Self::labels).
+    /// The errors of the device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
     ///
     /// # Safety
-    /// `rows` are whole vectors, and nothing changes them during the call.
+    /// `rows` are whole vectors, finite, and nothing changes them during the call.
     pub unsafe fn labels_of_resident(&self, element: ElementType, rows: Ptr<u8>) -> Result<Vec<u32>> {
         let shape = self.shape_of(element);
         let row_bytes = shape.row_bytes();

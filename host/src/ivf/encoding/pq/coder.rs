@@ -21,8 +21,9 @@ use crate::kmeans::gpu::assign::{Batch, BatchLayout};
 use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::ProductQuantizer;
 use crate::pq::gpu::encode::{OnDevice, enqueue};
-use crate::product::gpu::{VectorShape, upload_rows};
-use crate::{ElementType, Result};
+use crate::product::gpu::{VectorShape, upload_checked};
+use crate::vectors::VectorSlice;
+use crate::{ElementType, Input, Result};
 
 /// Number of rows of a batch that the device generates.
 const GENERATED_ROWS: usize = 1 << 20;
@@ -96,7 +97,8 @@ impl ListCoder for Coder {
                 match rows {
                     Rows::Given(rows) => {
                         let rows = &rows[tile.start * shape.dim..tile.end * shape.dim];
-                        upload_rows(runtime, stream, shape, batch.set.rows(), rows)?;
+                        let rows = VectorSlice::of(rows, shape.dim);
+                        upload_checked(runtime, stream, shape, batch.set.rows(), rows, Input::Vectors)?;
                     }
                     Rows::Generated { generator, first: start } => {
                         let number = start.wrapping_add(tile.start as u64);
