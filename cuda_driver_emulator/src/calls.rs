@@ -44,6 +44,39 @@ unsafe fn write<V>(to: *mut V, value: V) -> Done {
     Ok(())
 }
 
+/// `CUlaunchConfig` of cuda.h.
+#[repr(C)]
+struct CUlaunchConfig {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    stream: usize,
+    attributes: *const CUlaunchAttribute,
+    attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute` of cuda.h: an enum, bytes up to 8, and a union of 64 bytes.
+#[repr(C)]
+struct CUlaunchAttribute {
+    id: c_int,
+    padding: [u8; 4],
+    value: [u32; 16],
+}
+
+/// The function of a launch, if its handle, stream and sizes are right.
+fn launched(function: usize, stream: usize, config: &LaunchConfig, extra: *mut *mut c_void) -> Result<Function, c_int> {
+    let state = lock();
+    let device = state.stream(stream)?;
+    let function = *state.functions.get(&function).ok_or(INVALID_HANDLE)?;
+    if function.device != device {
+        return Err(INVALID_HANDLE);
+    }
+    if !extra.is_null() || config.shared_bytes > function.shared_bytes as c_uint {
+        return Err(INVALID_VALUE);
+    }
+    Ok(function)
+}
+
 /// Defines the functions, and the table that finds them by name. If a fault is set, a function after `fn` fails before it does anything; a
 /// function after `give_back` does its work and then returns the error.
 macro_rules! functions {
@@ -351,7 +384,12 @@ functions! {
             return Err(INVALID_PTX);
         }
         let handle = state.handle();
-        state.modules.insert(handle, Module { device, entries, static_shared: static_shared(text) });
+        // griddepcontrol needs compute capability 9.0; an older device refuses the text.
+        let waits = text.matches("griddepcontrol.wait;").count() == entries.len();
+        if text.contains("griddepcontrol") && state.devices[device].device.capability < (9, 0) {
+            return Err(INVALID_PTX);
+        }
+        state.modules.insert(handle, Module { device, entries, waits, static_shared: static_shared(text) });
         // SAFETY: the caller promises the function's contract.
         unsafe { write(module, handle) }
     }
@@ -374,10 +412,10 @@ functions! {
             return Err(NOT_FOUND);
         }
         let kernel = *kernels().iter().find(|kernel| kernel.name() == name).ok_or(NOT_FOUND)?;
-        let static_shared = loaded.static_shared;
+        let (static_shared, waits) = (loaded.static_shared, loaded.waits);
         let handle = state.handle();
         let shared_bytes = UNASKED_SHARED - static_shared;
-        state.functions.insert(handle, Function { device: current, module, kernel, shared_bytes, static_shared });
+        state.functions.insert(handle, Function { device: current, module, kernel, waits, shared_bytes, static_shared });
         // SAFETY: the caller promises the function's contract.
         unsafe { write(function, handle) }
     }
@@ -407,23 +445,34 @@ functions! {
         arguments: *mut *mut c_void,
         extra: *mut *mut c_void
     ) {
-        let function = {
-            let state = lock();
-            let device = state.stream(stream)?;
-            let function = *state.functions.get(&function).ok_or(INVALID_HANDLE)?;
-            if function.device != device {
-                return Err(INVALID_HANDLE);
-            }
-            function
-        };
-        if !extra.is_null() || shared_bytes > function.shared_bytes as c_uint {
-            return Err(INVALID_VALUE);
-        }
         let grid = [grid_x, grid_y, grid_z].map(u64::from);
         let config = LaunchConfig { grid, block: [block_x, block_y, block_z], shared_bytes };
+        let function = launched(function, stream, &config, extra)?;
         // SAFETY: the caller promises the kernel's contract, and passes the addresses of its arguments.
         let launch = Arc::new(unsafe { function.kernel.bind(config, arguments) });
         submit(stream, move || run(launch.clone()))
+    }
+
+    fn cuLaunchKernelEx(config: *const CUlaunchConfig, function: usize, arguments: *mut *mut c_void, extra: *mut *mut c_void) {
+        // SAFETY: the caller passes null or a config, and so many attributes.
+        let given = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
+        let config = LaunchConfig { grid: given.grid.map(u64::from), block: given.block, shared_bytes: given.shared_bytes };
+        let function = launched(function, given.stream, &config, extra)?;
+        for at in 0..given.attribute_count as usize {
+            // SAFETY: as above.
+            let attribute = unsafe { &*given.attributes.add(at) };
+            // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: the kernel may start before the work ahead of it has ended.
+            if attribute.id != 6 {
+                return Err(INVALID_VALUE);
+            }
+            if attribute.value[0] != 0 && !function.waits {
+                violation(format!("a dependent launch of {}, which does not wait", function.kernel.name()));
+                return Err(LAUNCH_FAILED);
+            }
+        }
+        // SAFETY: the caller promises the kernel's contract, and passes the addresses of its arguments.
+        let launch = Arc::new(unsafe { function.kernel.bind(config, arguments) });
+        submit(given.stream, move || run(launch.clone()))
     }
 
     fn cuStreamCreate(stream: *mut usize, flags: c_uint) {

@@ -85,6 +85,8 @@ pub struct Event {
 pub struct Module {
     pub device: usize,
     pub entries: Vec<String>,
+    /// Whether every kernel of the text first waits for the work ahead of it.
+    pub waits: bool,
     /// Bytes of the shared arrays that the text declares. Every entry counts all of them.
     pub static_shared: i32,
 }
@@ -94,6 +96,8 @@ pub struct Function {
     pub device: usize,
     pub module: usize,
     pub kernel: &'static dyn AnyKernel,
+    /// Whether the kernel first waits for the work ahead of it.
+    pub waits: bool,
     /// Bytes of dynamic shared memory that a launch may have.
     pub shared_bytes: i32,
     /// Bytes of static shared memory of the kernel.

@@ -8,8 +8,9 @@ use cuda_std::launch::KernelArgs;
 use cuda_std::{PtrMut, global, kernel, thread};
 use cust_raw::CUresult::{
     CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_PTX,
-    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY,
-    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_INITIALIZED,
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CUDA_SUCCESS,
 };
 use cust_raw::*;
 
@@ -75,7 +76,7 @@ fn idle() -> Usage {
 #[test]
 fn the_driver() {
     let device = driver::Device { memory: 4096, ..driver::Device::default() };
-    driver::install(vec![device.clone(), device]).unwrap();
+    driver::install(vec![device.clone(), driver::Device { capability: (9, 0), ..device }]).unwrap();
     assert!(driver::install(Vec::new()).is_err(), "a process has one driver");
     // SAFETY: arguments are valid for what each function reads and writes, or the function refuses them unread.
     unsafe {
@@ -90,6 +91,7 @@ fn the_driver() {
         assert_eq!(cuCtxSetCurrent(context), CUDA_SUCCESS);
         memory(&mut address);
         launches();
+        dependent_launches(context);
         handles();
         graphs();
         faults();
@@ -176,6 +178,66 @@ unsafe fn launches() {
         assert_eq!(cuMemFree_v2(address), CUDA_SUCCESS);
         assert_eq!(cuModuleUnload(module), CUDA_SUCCESS);
         assert_eq!(launch(0, 0), CUDA_ERROR_INVALID_HANDLE, "a kernel of an unloaded module");
+    }
+}
+
+/// `CUlaunchConfig` of cuda.h with one attribute, as bytes: no struct of the emulated driver.
+fn launch_config(attributes: &[u8; 72], count: u32) -> [u64; 7] {
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let address = attributes.as_ptr().expose_provenance() as u64;
+    // A grid of one block, a block of 32 threads, no shared memory, padding, the default stream, the attributes and their number.
+    [pair(1, 1), pair(1, 32), pair(1, 1), 0, 0, address, count.into()]
+}
+
+/// Launches that may start before the work ahead has ended, on device 1; then `first` is current again.
+///
+/// # Safety
+/// `first` is the context of device 0.
+unsafe fn dependent_launches(first: CUcontext) {
+    type LaunchKernelEx = unsafe extern "C" fn(*const u64, CUfunction, *mut *mut c_void, *mut *mut c_void) -> CUresult;
+    let address = cuda_loader::symbol(c"cuLaunchKernelEx").unwrap();
+    // SAFETY: this is the function's signature; a config of cuda.h is read as bytes.
+    let launch_ex = unsafe { std::mem::transmute::<*const c_void, LaunchKernelEx>(address) };
+    let waits = CString::new(PTX.to_str().unwrap().replace(")\n.vis", ")\n{\ngriddepcontrol.wait;\n}\n.vis")).unwrap();
+    let waits = CString::new([waits.to_bytes(), b"{\ngriddepcontrol.wait;\n}\n"].concat()).unwrap();
+    // SAFETY: as in the test above.
+    unsafe {
+        let (mut module, mut context) = (null_mut(), null_mut());
+        let load = |module: &mut _, text: &std::ffi::CStr| {
+            cuModuleLoadDataEx(module, text.as_ptr().cast(), 0, null_mut(), null_mut())
+        };
+        assert_eq!(load(&mut module, &waits), CUDA_ERROR_INVALID_PTX, "compute capability 8.0 has no such instruction");
+        assert_eq!(cuDevicePrimaryCtxRetain(&mut context, 1), CUDA_SUCCESS);
+        assert_eq!(cuCtxSetCurrent(context), CUDA_SUCCESS);
+        let mut x = 0;
+        assert_eq!(cuMemAlloc_v2(&mut x, 12), CUDA_SUCCESS);
+        for (text, allowed, number, expected) in [
+            (waits.as_c_str(), 1, 6, CUDA_SUCCESS),
+            (PTX, 0, 6, CUDA_SUCCESS),
+            (waits.as_c_str(), 1, 99, CUDA_ERROR_INVALID_VALUE),
+            (PTX, 1, 6, CUDA_ERROR_LAUNCH_FAILED),
+        ] {
+            let mut function = null_mut();
+            assert_eq!(load(&mut module, text), CUDA_SUCCESS);
+            assert_eq!(cuModuleGetFunction(&mut function, module, c"double".as_ptr()), CUDA_SUCCESS);
+            let values = [1.0f32, 2.0, 3.0];
+            assert_eq!(cuMemcpyHtoD_v2(x, values.as_ptr().cast(), 12), CUDA_SUCCESS);
+            let mut attributes = [0u8; 72];
+            (attributes[0], attributes[8]) = (number, allowed);
+            let (mut n, mut beyond) = (3u32, 0u32);
+            let mut arguments: [*mut c_void; 3] = [(&raw mut x).cast(), (&raw mut n).cast(), (&raw mut beyond).cast()];
+            let config = launch_config(&attributes, 1);
+            let launched = launch_ex(config.as_ptr(), function, arguments.as_mut_ptr(), null_mut());
+            let mut doubled = [0f32; 3];
+            assert_eq!(cuMemcpyDtoH_v2(doubled.as_mut_ptr().cast(), x, 12), CUDA_SUCCESS);
+            let factor = if expected == CUDA_SUCCESS { 2.0 } else { 1.0 };
+            assert_eq!((launched, doubled), (expected, values.map(|value| factor * value)), "{number} {allowed}");
+            assert_eq!(cuModuleUnload(module), CUDA_SUCCESS);
+        }
+        assert!(driver::violations().last().unwrap().contains("a dependent launch of double, which does not wait"));
+        assert_eq!(cuMemFree_v2(x), CUDA_SUCCESS);
+        assert_eq!(cuDevicePrimaryCtxRelease_v2(1), CUDA_SUCCESS);
+        assert_eq!(cuCtxSetCurrent(first), CUDA_SUCCESS);
     }
 }
 

@@ -1,9 +1,13 @@
 //! The parts of a launch: a kernel, its arguments by name, and the shape of the grid. [`kernel`](macro@crate::kernel) makes the first two.
 
 #[cfg(not(target_arch = "nvptx64"))]
+mod dependent;
+#[cfg(not(target_arch = "nvptx64"))]
 mod kernel;
 
 pub use cuda_std_macros::Param;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use dependent::dependent_ptx;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernel::{ArgumentRange, Choice, Kernel, KernelArgs, MAX_PARAMS, Param, RawArgs, raw_arg};
 

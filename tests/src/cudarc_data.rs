@@ -9,7 +9,7 @@ use warpann::views::cudarc::OnStream;
 use warpann::{Device, Element, Error, FlatIndex, Metric, Neighbors, SearchOptions};
 
 use crate::data::Random;
-use crate::on_device::text;
+use crate::on_device::{capturing, not_capturing, text};
 use crate::runner::Outcome;
 use crate::scenarios::Scenario;
 
@@ -67,7 +67,11 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Search<T> {
     fn new(device: Device, metric: Metric, &Shape { rows, queries }: &Shape) -> Result<Self, String> {
         let Device::Gpu(gpu) = device else { return Err(format!("{device} is no GPU")) };
         let context = CudaContext::new(gpu).map_err(driver)?;
-        let (writer, searcher) = (context.new_stream().map_err(driver)?, context.new_stream().map_err(driver)?);
+        let (writer, searcher) = {
+            // cudarc waits for the context before it makes the first stream.
+            let _not_capturing = not_capturing();
+            (context.new_stream().map_err(driver)?, context.new_stream().map_err(driver)?)
+        };
         let new = |device| FlatIndex::<T>::new(DIM, metric, device).map_err(text);
         let (mut on_gpu, mut on_cpu) = (new(device)?, new(Device::Cpu)?);
         let host = vectors::<T>(rows, 1);
@@ -152,6 +156,7 @@ fn captured_into_a_graph(device: Device, shape: &Shape) -> Outcome {
         let queries = on.vectors(&search.queries, DIM).map_err(text)?;
         let results = on.neighbors(&mut search.ids, &mut search.distances).map_err(text)?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let _capturing = capturing();
         search.searcher.begin_capture(mode).map_err(driver)?;
         // SAFETY: index, workspace and buffers live and do not change until the last launch is done, for which the reading of the results waits.
         let captured = unsafe { search.on_gpu.search_device(&mut workspace, on.raw(), &queries, &results) };

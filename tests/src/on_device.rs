@@ -3,6 +3,7 @@
 
 use std::ffi::c_char;
 use std::ptr;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use half::{bf16, f16};
 use warpann::Device;
@@ -300,6 +301,19 @@ impl Drop for OwnStream {
     }
 }
 
+/// Whether a test captures a stream, or waits for a whole context. Such a wait ends the captures of all threads.
+static CAPTURES: RwLock<()> = RwLock::new(());
+
+/// While this lives, no test waits for a whole context.
+pub(crate) fn capturing() -> RwLockReadGuard<'static, ()> {
+    CAPTURES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// While this lives, no test captures a stream.
+pub(crate) fn not_capturing() -> RwLockWriteGuard<'static, ()> {
+    CAPTURES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Work that was captured, and can be launched again and again.
 pub(crate) struct Graph {
     graph: sys::CUgraph,
@@ -313,6 +327,7 @@ impl Graph {
     /// The stream is the caller's alone.
     pub(crate) unsafe fn captured(stream: CUstream, work: impl FnOnce() -> Outcome) -> Result<Graph, String> {
         let (mut graph, mut program) = (ptr::null_mut(), ptr::null_mut());
+        let _capturing = capturing();
         // SAFETY: the stream is the caller's alone; the driver writes the handles.
         unsafe {
             let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;

@@ -251,6 +251,9 @@ fn vectors(count: usize) -> Vec<f32> {
 const GPU: Device = Device::Gpu(0);
 const DIM: usize = 4;
 
+/// The functions that launch kernels: without attributes, and with them.
+const LAUNCHES: [&str; 2] = ["cuLaunchKernel", "cuLaunchKernelEx"];
+
 fn nothing<O>(_: &O) -> Result<Bits> {
     Ok(Bits::new())
 }
@@ -672,13 +675,13 @@ fn places() {
     for (code, stays) in [(2, true), (701, true), (4321, true), (719, false), (700, false), (999, false)] {
         let (index, expected) = made().unwrap_or_else(|error| panic!("{error}"));
         let (_, calls) = driver::watch(|| index.search(&base[..DIM], 3));
-        let launch = calls.iter().position(|call| call.name == "cuLaunchKernel").unwrap_or_else(|| panic!("{calls:?}"));
+        let launch = calls.iter().position(|call| LAUNCHES.contains(&call.name)).unwrap_or_else(|| panic!("{calls:?}"));
         driver::fail(Fault { after: launch as u64, code, lasts: Lasts::Once });
         let failed = index.search(&base[..DIM], 3);
         driver::heal();
         if stays {
             assert!(
-                matches!(failed, Err(Error::Driver { call: "cuLaunchKernel", code: c, .. }) if c == code),
+                matches!(failed, Err(Error::Driver { call, code: c, .. }) if c == code && LAUNCHES.contains(&call)),
                 "{failed:?}"
             );
         } else {
@@ -687,6 +690,23 @@ fn places() {
         assert_eq!(index.device().contains("failed"), !stays, "{code}: {}", index.device());
         assert_eq!(index.search(&base, 3).unwrap_or_else(|error| panic!("{error}")), expected);
     }
+}
+
+/// A device of compute capability 9.0 gets small launches with the attribute of dependent launches, and large ones without; other devices get
+/// all without. The emulated driver stops such a launch of a kernel that does not wait.
+fn dependent_launches() {
+    let base = vectors(5_000);
+    for (gpu, dependent) in [(0, false), (1, true)] {
+        let mut index =
+            FlatIndex::<f32>::new(DIM, Metric::L2, Device::Gpu(gpu)).unwrap_or_else(|error| panic!("{error}"));
+        index.add(&base).unwrap_or_else(|error| panic!("{error}"));
+        let (found, calls) = driver::watch(|| index.search(&base[..DIM], 3));
+        assert_eq!(found.unwrap_or_else(|error| panic!("{error}")).ids[0], 0);
+        let launches = |name| calls.iter().filter(|call| call.name == name).count();
+        let [plain, with_attribute] = LAUNCHES.map(launches);
+        assert!(plain > 0 && (with_attribute > 0) == dependent, "gpu:{gpu}: {plain} and {with_attribute} launches");
+    }
+    assert!(driver::violations().is_empty(), "{:?}", driver::violations());
 }
 
 fn main() -> ExitCode {
@@ -705,6 +725,7 @@ fn main() -> ExitCode {
     start_of_the_driver();
     // Opens the device whose context is the caller's own.
     let _callers = FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(CALLERS)).unwrap_or_else(|error| panic!("{error}"));
+    dependent_launches();
     let mut counts = Counts::default();
     flat(&mut counts);
     flat_on_the_device(&mut counts);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use cuda_builder::{BuilderError, CudaBuilder, GpuArch, PtxInfo};
+use cuda_std::launch::dependent_ptx;
 
 use crate::kernel_report::{self, EXCUSED, Usage};
 use crate::progress::Progress;
@@ -132,6 +133,20 @@ fn own_arch(module: &Path) -> Result<Option<GpuArch>> {
     Ok(text.lines().find_map(|line| line.strip_prefix(".target ")).and_then(|name| GpuArch::from_name(name.trim())))
 }
 
+/// Writes the module as devices of compute capability 9.0 and later load it, in a folder beside it, and returns the file.
+fn dependent(module: &Path) -> Result<PathBuf> {
+    let (Some(folder), Some(name)) = (module.parent(), module.file_name()) else {
+        return Err(format!("{} is not a file", module.display()).into());
+    };
+    let folder = folder.join("dependent");
+    std::fs::create_dir_all(&folder)?;
+    let text = dependent_ptx(&std::fs::read_to_string(module)?);
+    let text = text.ok_or_else(|| format!("{} is not of the form that loading expects", module.display()))?;
+    let file = folder.join(name);
+    std::fs::write(&file, text)?;
+    Ok(file)
+}
+
 /// Assembles the modules, prints the table, and fails on a kernel that breaks the rule.
 fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     let ptxas = ptxas::find()?;
@@ -145,11 +160,13 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
 
     let start = Instant::now();
     // A module for a single architecture is assembled for that architecture only.
-    let mut jobs: Vec<(&str, &PathBuf)> = Vec::new();
+    let mut jobs: Vec<(&str, PathBuf)> = Vec::new();
     for file in modules {
-        match own_arch(file)?.filter(|&own| own != built_for) {
-            Some(own) => jobs.push((own.name(), file)),
-            None => jobs.extend(names.iter().map(|&arch| (arch, file))),
+        let own = own_arch(file)?.filter(|&own| own != built_for);
+        let later = dependent(file)?;
+        for arch in own.map_or_else(|| archs.clone(), |own| vec![own]) {
+            let file = if arch < GpuArch::Sm90 { file } else { &later };
+            jobs.push((arch.name(), file.clone()));
         }
     }
     let next = AtomicUsize::new(0);
@@ -159,9 +176,9 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     std::thread::scope(|scope| {
         for _ in 0..workers.min(jobs.len()) {
             scope.spawn(|| {
-                while let Some(&(arch, file)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some((arch, file)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = kernel_report::assemble(&ptxas, file, arch).map_err(|error| error.to_string());
-                    results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((arch, result));
+                    results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((*arch, result));
                     progress.step();
                 }
             });

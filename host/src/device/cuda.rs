@@ -19,6 +19,7 @@ use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
 
 use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
+use super::dependent::DependentLaunches;
 use super::driver as sys;
 use super::info::{ptx, runs_warpgroups};
 use super::limits::{Limits, Products};
@@ -43,6 +44,7 @@ pub(crate) struct Cuda {
     index: usize,
     name: String,
     limits: Limits,
+    dependent: Option<DependentLaunches>,
     context: Primary,
     modules: Mutex<HashMap<&'static str, LoadedModule>>,
     functions: Mutex<HashMap<&'static str, Function>>,
@@ -440,6 +442,7 @@ impl Cuda {
         };
         Ok(Cuda {
             index,
+            dependent: DependentLaunches::find((major, minor), driver, limits.multiprocessors),
             limits,
             name,
             context: device.context()?,
@@ -535,7 +538,7 @@ impl Cuda {
             Some(module) => module.0,
             None => {
                 let started = events::Started::now();
-                let module = Self::load_module(embedded)?;
+                let module = self.load_module(embedded)?;
                 events::module_loaded(self.index, family, embedded.bytes, &started);
                 modules.insert(family, LoadedModule(module));
                 module
@@ -552,10 +555,14 @@ impl Cuda {
     }
 
     /// Loads a module, which the driver compiles from PTX.
-    fn load_module(embedded: &ptx::Module) -> Result<sys::CUmodule> {
+    fn load_module(&self, embedded: &ptx::Module) -> Result<sys::CUmodule> {
         let family = embedded.name;
         let refused = |code, log| Error::PtxRefused { module: family, code, log };
-        let text = embedded.text().ok_or_else(|| refused(sys::INVALID_PTX, "the embedded bytes are damaged".into()))?;
+        let text = embedded.text().and_then(|text| match &self.dependent {
+            Some(dependent) => dependent.module_text(&text),
+            None => Some(text),
+        });
+        let text = text.ok_or_else(|| refused(sys::INVALID_PTX, "the embedded bytes are damaged".into()))?;
         let image = CString::new(text).map_err(|_| refused(sys::INVALID_PTX, "the text holds a NUL byte".into()))?;
         let mut log = vec![0u8; 8192];
         let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
@@ -986,6 +993,11 @@ impl CallersStream<'_> {
         let device = self.device;
         let _current = device.enter()?;
         let function = device.function(name, config.shared_bytes)?;
+        if let Some(dependent) = device.dependent.filter(|dependent| dependent.takes(&config)) {
+            // SAFETY: as below; all modules of this device were changed for such launches.
+            let code = unsafe { dependent.launch(function, &config, self.stream, raw.as_mut_ptr()) };
+            return device.check("cuLaunchKernelEx", code);
+        }
         // `check_launch` compared them with limits below 2³², so they fit.
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid.map(|blocks| blocks as u32), config.block);
         // SAFETY: the caller promises an address for each of the kernel's parameters. They outlive the call, which copies the

@@ -54,10 +54,48 @@ pub const MEMORY_DEVICE: u32 = 2;
 pub const JIT_ERROR_LOG_BUFFER: c_int = 5;
 /// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
 pub const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may start before the kernel ahead of it has ended.
+pub const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
 /// `CU_EVENT_DEFAULT`: the event records its time.
 pub const EVENT_DEFAULT: c_uint = 0;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
+
+/// `cuLaunchKernelEx`, which drivers before CUDA 11.8 lack.
+pub type LaunchKernelEx = unsafe extern "C" fn(
+    config: *const LaunchConfig,
+    function: CUfunction,
+    arguments: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Code;
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared_bytes: c_uint,
+    pub stream: CUstream,
+    pub attributes: *const LaunchAttribute,
+    pub attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`: a number, and a union of 64 bytes that starts at byte 8.
+#[repr(C, align(8))]
+pub struct LaunchAttribute {
+    id: c_int,
+    padding: c_int,
+    value: [c_int; 16],
+}
+
+impl LaunchAttribute {
+    /// An attribute whose value is an int.
+    pub fn new(id: c_int, value: c_int) -> LaunchAttribute {
+        let mut values = [0; 16];
+        values[0] = value;
+        LaunchAttribute { id, padding: 0, value: values }
+    }
+}
 
 // SAFETY: names and parameters are those of NVIDIA's cuda.h, where CUresult, CUdevice and the enums are ints.
 unsafe extern "C" {

@@ -172,12 +172,16 @@ pub(super) mod ptx {
 
 /// Whether a device runs the kernels of warpgroups. Only compute capability 9.0 has their instructions, and their PTX needs a driver of
 /// CUDA 12.
-///
-/// With `WARPANN_PORTABLE_KERNELS=1` in the environment such a device runs the kernels of all other devices, so that tests run both there.
 #[cfg(feature = "cuda")]
 pub(crate) fn runs_warpgroups(capability: (i32, i32), driver: (i32, i32)) -> bool {
-    let portable_only = std::env::var_os("WARPANN_PORTABLE_KERNELS").is_some_and(|value| value == "1");
-    capability == (9, 0) && driver.0 >= 12 && !portable_only
+    capability == (9, 0) && driver.0 >= 12 && !portable_only()
+}
+
+/// Whether a device uses only what all devices have. It does with `WARPANN_PORTABLE_KERNELS=1` in the environment, so that tests run both on one
+/// device.
+#[cfg(feature = "cuda")]
+pub(super) fn portable_only() -> bool {
+    std::env::var_os("WARPANN_PORTABLE_KERNELS").is_some_and(|value| value == "1")
 }
 
 #[cfg(feature = "cuda")]

@@ -37,6 +37,8 @@ pub(crate) mod backend;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
+mod dependent;
+#[cfg(feature = "cuda")]
 mod driver;
 mod emulated;
 #[cfg(test)]
