@@ -385,7 +385,7 @@ functions! {
         }
         let handle = state.handle();
         // griddepcontrol needs compute capability 9.0; an older device refuses the text.
-        let waits = text.matches("griddepcontrol.wait;").count() == entries.len();
+        let waits = text.matches("griddepcontrol.wait;").count() == entries.len() && !text.contains("ld.global.nc");
         if text.contains("griddepcontrol") && state.devices[device].device.capability < (9, 0) {
             return Err(INVALID_PTX);
         }

@@ -78,9 +78,10 @@ enum Command {
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///
     /// Writes target/ptx/ARCH/KERNEL.ptx (WARPANN_PTX_DIR=target/ptx/ARCH makes the program load them; those that --kernel selects go into
-    /// a folder below, target/ptx/ARCH/selected) and assembles every module with ptxas for sm_80, sm_90, sm_100 and sm_120. Fails if a
-    /// kernel has a stack frame or spills and is not excused. Canaries that break the rule are assembled as well and must be caught. ptxas
-    /// is WARPANN_PTXAS, or the one on PATH, or comes from PyPI (nvidia-cuda-nvcc) into target/ptxas.
+    /// a folder below, target/ptx/ARCH/selected) and assembles every module with ptxas for sm_80, sm_90, sm_100 and sm_120. From sm_90 on
+    /// kernels wait at their start, as they do where such devices load them (ARCH/dependent). Fails if a kernel has a stack frame or
+    /// spills and is not excused. Canaries that break the rule are assembled as well and must be caught. ptxas is WARPANN_PTXAS, or the one
+    /// on PATH, or comes from PyPI (nvidia-cuda-nvcc) into target/ptxas.
     Ptx {
         /// Architectures to compile for
         #[arg(long, value_delimiter = ',', default_value = "sm_80", value_parser = arch)]

@@ -11,6 +11,9 @@ const ARCH: u32 = 90;
 /// then the same with the attribute and without. Targets below sm_90 become sm_90, so devices of compute capability 9.0 and later load the
 /// text. `None` if the text is not of the form that `cuda_builder` writes.
 ///
+/// Loads by the read-only path (`ld.global.nc`) become ordinary ones. What they read must not change while the kernel runs, but the work ahead may
+/// write it before the wait, and the compiler may move such a load before the wait.
+///
 /// ```
 /// let ptx = ".version 7.8\n.target sm_80\n.visible .entry nothing()\n{\n\tret;\n}\n";
 /// let waits = cuda_std::launch::dependent_ptx(ptx).unwrap();
@@ -34,7 +37,12 @@ pub fn dependent_ptx(ptx: &str) -> Option<String> {
             return None;
         }
         in_head |= declares;
-        text.push_str(line);
+        match line.split_once("ld.global") {
+            Some((before, rest)) if rest.contains(".nc.") => {
+                text.push_str(&format!("{before}ld.global{}", rest.replacen(".nc.", ".", 1)));
+            }
+            _ => text.push_str(line),
+        }
         text.push('\n');
         if in_head && line == "{" {
             text.push_str(WAIT);
@@ -64,6 +72,23 @@ mod tests {
         assert_eq!(waits.replace(WAIT, ""), text);
         let starts: Vec<&str> = waits.split("{\n").skip(1).collect();
         assert_eq!(starts.iter().map(|body| body.starts_with(WAIT)).collect::<Vec<_>>(), [false, true, true]);
+    }
+
+    #[test]
+    fn no_load_takes_the_read_only_path() {
+        for (load, expected) in [
+            ("\tld.global.nc.b32 \t%r1, [%rd1];", "\tld.global.b32 \t%r1, [%rd1];"),
+            (
+                "\t@%p1 ld.global.nc.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1+16];",
+                "\t@%p1 ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1+16];",
+            ),
+            ("\tld.global.L1::no_allocate.nc.b64 %rd2, [%rd1];", "\tld.global.L1::no_allocate.b64 %rd2, [%rd1];"),
+            ("\tld.global.b32 %r1, [%rd1];", "\tld.global.b32 %r1, [%rd1];"),
+            ("\tld.param.b32 %r1, [a.nc.b];", "\tld.param.b32 %r1, [a.nc.b];"),
+        ] {
+            let text = |load| format!("{HEAD}.visible .entry one()\n{{\n{load}\n}}\n");
+            assert_eq!(dependent_ptx(&text(load)).unwrap().replace(WAIT, ""), text(expected));
+        }
     }
 
     #[test]

@@ -558,11 +558,13 @@ impl Cuda {
     fn load_module(&self, embedded: &ptx::Module) -> Result<sys::CUmodule> {
         let family = embedded.name;
         let refused = |code, log| Error::PtxRefused { module: family, code, log };
-        let text = embedded.text().and_then(|text| match &self.dependent {
-            Some(dependent) => dependent.module_text(&text),
-            None => Some(text),
-        });
-        let text = text.ok_or_else(|| refused(sys::INVALID_PTX, "the embedded bytes are damaged".into()))?;
+        let text = embedded.text().ok_or_else(|| refused(sys::INVALID_PTX, "the embedded bytes are damaged".into()))?;
+        let text = match &self.dependent {
+            Some(dependent) => dependent.module_text(&text).ok_or_else(|| {
+                refused(sys::INVALID_PTX, "no place was found where kernels can wait for the work ahead".into())
+            })?,
+            None => text,
+        };
         let image = CString::new(text).map_err(|_| refused(sys::INVALID_PTX, "the text holds a NUL byte".into()))?;
         let mut log = vec![0u8; 8192];
         let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];

@@ -113,7 +113,7 @@ mod tests {
             let waits = dependent_ptx(&text).unwrap_or_else(|| panic!("{}", module.name));
             let kernels = ptx::KERNELS.iter().filter(|(_, of)| *of == module.name).count();
             assert_eq!(waits.matches("\tgriddepcontrol.wait;\n").count(), kernels, "{}", module.name);
-            assert!(!waits.contains(".target sm_8"), "{}", module.name);
+            assert!(!waits.contains(".target sm_8") && !waits.contains(".nc."), "{}", module.name);
         }
     }
 

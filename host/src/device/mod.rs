@@ -6,6 +6,7 @@
 //! | `runtime` | a GPU or the emulator: memory, streams, copies, launches |
 //! | `backend` | the trait that both implement |
 //! | `cuda` | the CUDA driver as a device (feature `cuda`) |
+//! | `dependent` | launches that start before the work ahead has ended (feature `cuda`) |
 //! | `driver` | declarations of the driver's functions (feature `cuda`) |
 //! | `emulated` | the checking emulator of `cuda_std` as a device |
 //! | `queue` | the receiver of launches: a stream, or a check of the launches |

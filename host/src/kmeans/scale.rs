@@ -31,8 +31,8 @@ use crate::random::Random;
 pub(crate) const MOST_LEVELS: usize = 8;
 /// Number of points that the usual magnitudes are taken from.
 const SAMPLE: usize = 1024;
-/// Number of components whose usual magnitudes one thread finds. Few components are not worth other threads: the 16 runs of a product
-/// quantizer, four at a time, took 0.65 ms each for 8 components instead of TIME (H200's Xeon, 2026-11-26).
+/// Number of components whose usual magnitudes one thread finds. With a thread for each, the sample took 0.65 ms in each run of a product
+/// quantizer, which has 8 components and three other runs beside it (16 threads of a Xeon, 2026-11-26).
 const COMPONENTS: usize = 32;
 /// Smallest number of bits of a component's usual magnitude in the last level.
 const USUAL_BITS: i32 = 16;
