@@ -239,7 +239,7 @@ impl EnqueuedSearch {
         let scratch = self.runtime.scratch(&self.scratch);
         let arrays = [plan.results.probe_flags, plan.results.flags, plan.results.counts];
         let room = plan.room();
-        let least = [Some(0), Some(0), room];
+        let least = [(!plan.compares_centroids).then_some(0), Some(0), room];
         for ((number, array), least) in numbers.iter_mut().zip(arrays).zip(least) {
             let mut words = vec![0u32; count];
             // SAFETY: the arrays have a word for each query of the plan.

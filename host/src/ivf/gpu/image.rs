@@ -23,6 +23,7 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::flat::gpu::copies::gather_rows;
 use crate::ivf::View;
 use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
+use crate::select::Best;
 use crate::{ElementType, Error, Metric, Result, events, host_memory};
 
 /// The codes of an image as searches read them, for any encoding. Fields that an encoding does not use are empty or 0.
@@ -409,6 +410,12 @@ impl Image {
     /// The metric for comparisons with centroids.
     pub fn probe_metric(&self) -> KernelMetric {
         self.metric.probed_by().metric().of_kernel()
+    }
+
+    /// Which of the distances of [`Self::probe_metric`] are those of the nearest centroids.
+    pub fn nearest_probes(&self) -> Best {
+        let metric = self.metric.probed_by().metric();
+        VectorShape { element: ElementType::F32, metric, dim: self.dim as usize }.best()
     }
 }
 

@@ -424,7 +424,9 @@ impl IvfDevice {
             };
             runtime.launch(stream, &CountWithin::KERNEL, launch.config(count as u64), launch)?;
             runtime.copy_to_host(stream, &mut within, search.counts())?;
-            runtime.copy_to_host(stream, &mut flags, search.probe_flags())?;
+            if let Some(from) = search.probe_flags() {
+                runtime.copy_to_host(stream, &mut flags, from)?;
+            }
         }
         let most = within.iter().copied().max().unwrap_or(0).max(1);
         let mut layout = Layout::default();

@@ -24,6 +24,11 @@ const MANY_SUB_QUANTIZERS: u32 = 32;
 const DENSE_ROWS: u64 = 16;
 const DENSE_PROBES: u64 = 16;
 const APPEND_FROM: u32 = 3;
+/// Limits of the exact comparison of queries with all centroids, instead of scores and a proof: the number of queries, and the number of
+/// components of all centroids. For one query it takes two launches, and the other way four. Exact distances are sums of f64, of which
+/// some devices compute few.
+const COMPARED_QUERIES: u32 = 2;
+const COMPARED_COMPONENTS: u64 = 1 << 22;
 /// Number of rows of an item if there are many pairs. With few pairs, items are short, so that there are more of them.
 pub(super) const ITEM_ROWS: u32 = 1024;
 
@@ -104,11 +109,13 @@ impl ResultsPlan {
 /// The scratch of a search.
 pub(super) struct SearchPlan {
     pub search_shape: SearchShape,
+    /// Whether the probes come from exact distances of all centroids, so that they need no proof.
+    pub compares_centroids: bool,
     /// Queries with their element type, if stored vectors have this type and it is not f32.
     pub narrow_queries: Option<Reserved<u8>>,
     pub queries: Reserved<f32>,
     pub operands: OperandsPlan,
-    /// The operands of the coarse quantizer; separate for cosine only.
+    /// The operands of the coarse quantizer; separate for cosine only, and not if centroids are compared exactly.
     pub coarse_operands: Option<OperandsPlan>,
     pub coarse_scores: Reserved<f32>,
     pub coarse: Stage,
@@ -153,6 +160,14 @@ impl SearchPlan {
         let lists = image.lists as usize;
         let pair_count = queries.saturating_mul(search_shape.probes as usize);
         let columns = resident.columns(search_shape.dense_probes);
+        let compares_centroids = search_shape.attempt == 0
+            && search_shape.queries <= COMPARED_QUERIES
+            && u64::from(image.lists) * u64::from(image.stride()) <= COMPARED_COMPONENTS;
+        let selected_probes = if compares_centroids {
+            search_shape.probes
+        } else {
+            selected_probes(search_shape.probes, image.lists, search_shape.attempt)
+        };
         let appends = search_shape.dense_probes < search_shape.probes;
         let tables = match image.stored.tables {
             Some(index) if search_shape.by_tables => {
@@ -165,17 +180,19 @@ impl SearchPlan {
         };
         let plan = SearchPlan {
             search_shape,
+            compares_centroids,
             narrow_queries: narrow.then(|| layout.array(components.saturating_mul(element.size()))),
             queries: layout.array(components),
             operands: OperandsPlan::reserve(&mut layout, queries, image.f16_stride),
-            coarse_operands: cosine.then(|| OperandsPlan::reserve(&mut layout, queries, image.f16_stride)),
+            coarse_operands: (cosine && !compares_centroids)
+                .then(|| OperandsPlan::reserve(&mut layout, queries, image.f16_stride)),
             coarse_scores: layout.array(queries.saturating_mul(pairs::padded(image.lists) as usize)),
             coarse: Stage::reserve(
                 &mut layout,
                 search_shape.queries,
                 image.lists.into(),
                 search_shape.probes,
-                selected_probes(search_shape.probes, image.lists, search_shape.attempt),
+                selected_probes,
                 limits,
             ),
             probe_keys: layout.array(pair_count),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! queries ──prepare_queries──► f16 operands ──scan centroids──► scores ──stage──► probes          (coarse quantiser)
+//!     (one or two queries: exact distances of all centroids ──selection──► probes)
 //!     probes ──count, place, scatter──► pairs by list, items ──scan lists──► scores, one row a query
 //!                                                              └──stage──► distances and ranks, and who lacks a certificate
 //! ```
@@ -20,6 +21,7 @@ use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, Scatte
 use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::Rerank;
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
+use warpann_kernels::product::canonical::{self, Canonical};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::Resident;
@@ -83,9 +85,9 @@ impl Search<'_> {
         self.at(self.plan.filter)
     }
 
-    /// A flag for each query: whether its probes lack a certificate.
-    pub fn probe_flags(&self) -> PtrMut<u32> {
-        self.at(self.plan.results.probe_flags)
+    /// A flag for each query: whether its probes lack a certificate. `None` if probes need none.
+    pub fn probe_flags(&self) -> Option<PtrMut<u32>> {
+        (!self.plan.compares_centroids).then(|| self.at(self.plan.results.probe_flags))
     }
 
     /// The number of candidates of each query, if candidates are appended.
@@ -103,7 +105,8 @@ impl Search<'_> {
     pub fn results(&self) -> Vec<ResultArray> {
         let (found, each) = (self.found(), self.plan.search_shape.k as usize);
         let all = [
-            ResultArray::new(self.probe_flags(), 1),
+            // Probes without flags are as good as those whose neighbours have a certificate.
+            ResultArray::new(self.probe_flags().unwrap_or(found.flags), 1),
             ResultArray::new(found.flags, 1),
             ResultArray::new(found.keys, each),
             ResultArray::new(found.ranks, each),
@@ -243,6 +246,7 @@ impl Search<'_> {
         // SAFETY: as the caller promises.
         unsafe {
             self.prepare(&of, own)?;
+            let Some(flags) = self.probe_flags() else { return self.compare_centroids(&of) };
             let operands = match plan.coarse_operands {
                 None => plan.operands,
                 Some(to) => {
@@ -299,7 +303,7 @@ impl Search<'_> {
                 stride: image.stride(),
             };
             let probes = part(self.at(plan.probes), &of, plan.search_shape.probes as usize);
-            let flags = part(self.probe_flags(), &of, 1);
+            let flags = part(flags, &of, 1);
             if plan.search_shape.attempt == 0 {
                 plan.coarse.settle(batch, vectors, probes, flags)?;
                 if self.rescans > of.start {
@@ -310,6 +314,43 @@ impl Search<'_> {
             }
             let keys = part(self.at(plan.probe_keys), &of, plan.search_shape.probes as usize);
             plan.coarse.run(batch, &vectors.into(), Found { keys, ranks: probes, flags })
+        }
+    }
+
+    /// Finds the probes of some of the queries by exact distances of all centroids.
+    ///
+    /// # Safety
+    /// As [`Self::probe`].
+    unsafe fn compare_centroids(&self, of: &Range<u32>) -> Result<()> {
+        let (plan, image) = (self.plan, &self.resident.image);
+        let (queries, each) = (of.len() as u32, plan.search_shape.probes as usize);
+        let row_stride = pairs::padded(image.lists);
+        let distances = part(self.at(plan.coarse_scores), of, row_stride as usize);
+        // A block for each multiprocessor, at most: launches of so few blocks may start before the kernel ahead has ended.
+        let warps = self.on.runtime.limits().multiprocessors * canonical::WARPS_PER_BLOCK / queries.max(1);
+        let launch = Canonical {
+            queries: part(self.at(plan.queries), of, image.stride() as usize).as_bytes().into(),
+            base: image.centroids.as_bytes(),
+            stride: image.stride(),
+            query_count: queries,
+            metric: image.probe_metric(),
+            query_squares: None,
+            base_squares: Ptr::empty(),
+            rows: None,
+            counts: None,
+            columns: image.lists,
+            slices: warps.clamp(1, image.lists.div_ceil(canonical::BATCH as u32).max(1)),
+            list_stride: row_stride.into(),
+            distances,
+        };
+        let from = Candidates { scores: distances.into(), row_stride: row_stride.into(), ..Candidates::default() };
+        let batch = StageBatch { on: self.on, scratch: self.scratch, queries, from: &from };
+        let (keys, probes) = (part(self.at(plan.probe_keys), of, each), part(self.at(plan.probes), of, each));
+        // SAFETY: as the caller promises; the plan reserved the arrays, and the selection reads what the first kernel writes.
+        unsafe {
+            let kernel = Canonical::kernel(ElementType::F32.key());
+            self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch)?;
+            plan.coarse.best(batch, image.nearest_probes(), keys, probes)
         }
     }
 

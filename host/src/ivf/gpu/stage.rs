@@ -329,6 +329,22 @@ impl Stage {
         }
     }
 
+    /// Selects the k `best` of each row of scores, for a stage that selects no more than k. They need no proof if scores are distances.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; there is room for k scores and k places of each query.
+    pub unsafe fn best(
+        &self,
+        batch: StageBatch<'_>,
+        best: Best,
+        scores: PtrMut<f32>,
+        places: PtrMut<u32>,
+    ) -> Result<()> {
+        let what = Select { best, ..self.selection(batch, Selected { scores, places }) };
+        // SAFETY: as the caller promises.
+        unsafe { select(batch.on.runtime, batch.on.stream, &what, &self.select, batch.scratch) }
+    }
+
     /// Finds the k nearest centroids of each query, in no particular order. Scores alone decide for most centroids. Only centroids near the
     /// k-th are compared exactly.
     ///
