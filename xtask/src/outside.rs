@@ -32,8 +32,8 @@ struct Build {
 const OLDEST: &str = concat!(env!("CARGO_PKG_RUST_VERSION"), ".0");
 
 const BUILDS: [Build; 2] = [
-    // Snapshots took the program from 1.97 MB past 2.00 MB; before, 2.00 were promised.
-    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_030_000 },
+    // Snapshots took the program from 1.97 MB past 2.00 MB, and searches of one query that compare all centroids past 2.03 MB.
+    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_040_000 },
     Build { features: &["cuda"], toolchain: Some(OLDEST), most_crates: 55, most_bytes: 6_000_000 },
 ];
 
