@@ -14,7 +14,7 @@ use warpann::{
 };
 
 use crate::data::Random;
-use crate::on_device::{Graph, OwnStream, driver, enter, text, uploaded};
+use crate::on_device::{Graph, OwnEvent, OwnStream, driver, enter, text, uploaded};
 use crate::runner::Outcome;
 use crate::scenarios::Scenario;
 
@@ -25,6 +25,7 @@ pub const ALL: &[Scenario] = &[
     ("device_data::all_distances", |device| searches::<f32>(device, Metric::InnerProduct, &SMALL)),
     ("device_data::one_query", |device| searches::<i8>(device, Metric::L2, &ONE)),
     ("device_data::captured_into_a_graph", |device| captured_into_a_graph(device, &[&FILTERED, &ONE])),
+    ("device_data::captured_on_two_streams", captured_on_two_streams),
     ("device_data::walks_by_codes", |device| walks::<f32>(device, Metric::Cosine, &WALKS, true)),
     ("device_data::walks_by_vectors", |device| walks::<f32>(device, Metric::L2, &WALKS, false)),
     // Rows of 17 bytes are staged twice.
@@ -483,6 +484,48 @@ fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
         graph.destroy()?;
     }
     Ok(())
+}
+
+/// A captured stream waits for another one that captures too, between searches on both. So the first kernel of a search has two kernels ahead of
+/// it, of which only the one on its own stream may still run when it starts. For GPUs only: the emulated driver captures one stream.
+fn captured_on_two_streams(device: Device) -> Outcome {
+    let _context = enter(device)?;
+    let streams = [OwnStream::new()?, OwnStream::new()?];
+    let [here, there] = streams.each_ref().map(OwnStream::as_inner);
+    let (dim, k, count) = (ONE.dim, ONE.k, 3);
+    let [on_gpu, on_cpu] = indexes::<f32>(device, Metric::L2, &ONE, here)?;
+    let hosts = [2, 3].map(|seed| vectors::<f32>(count, dim, seed));
+    let buffers = [buffer(&hosts[0])?, buffer(&hosts[1])?];
+    let mut results = [Results::new(count, k)?, Results::new(count, k)?];
+    let mut workspaces = [0, 1].map(|_| on_gpu.device_workspace(count, k, &SearchOptions::new()));
+    let [first, second] = &mut workspaces;
+    let (Ok(first), Ok(second)) = (first, second) else { return Err("no workspace".to_owned()) };
+    let views = [results[0].view()?, results[1].view()?];
+    let (forked, joined) = (OwnEvent::new()?, OwnEvent::new()?);
+    // SAFETY: streams, events and buffers are this test's.
+    let graph = unsafe {
+        let queries = [DeviceVectors::of_slice(&buffers[0], dim), DeviceVectors::of_slice(&buffers[1], dim)];
+        let [of_first, of_second] = queries.map(|queries| queries.map_err(text));
+        let (of_first, of_second) = (of_first?, of_second?);
+        Graph::captured(here, || {
+            // The other way round first, so that results of this search are overwritten.
+            on_gpu.search_device(first, here, &of_second, &views[0]).map_err(text)?;
+            forked.order(here, there)?;
+            on_gpu.search_device(second, there, &of_second, &views[1]).map_err(text)?;
+            on_gpu.search_device(first, here, &of_first, &views[0]).map_err(text)?;
+            joined.order(there, here)?;
+            on_gpu.search_device(first, here, &of_first, &views[0]).map_err(text)
+        })?
+    };
+    for round in 0..20 {
+        // SAFETY: what the graph uses lives and does not change.
+        unsafe { graph.run(here)? };
+        for (host, results) in hosts.iter().zip(&mut results) {
+            let expected = on_cpu.search(host, k).map_err(text)?;
+            results.verify(&expected).map_err(|failure| format!("launch {round} of the graph: {failure}"))?;
+        }
+    }
+    graph.destroy()
 }
 
 /// Bad arguments are typed errors, and leave the index as it was. A query that is not finite has no neighbours.

@@ -301,6 +301,36 @@ impl Drop for OwnStream {
     }
 }
 
+/// An event of the test's own, without a time.
+pub(crate) struct OwnEvent(sys::CUevent);
+
+impl OwnEvent {
+    pub(crate) fn new() -> Result<OwnEvent, String> {
+        let (mut event, flags) = (ptr::null_mut(), sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32);
+        // SAFETY: the driver writes the handle.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, flags) }).map(|()| OwnEvent(event))
+    }
+
+    /// Makes the next work of `second` wait for the work of `first` so far.
+    ///
+    /// # Safety
+    /// Both streams live.
+    pub(crate) unsafe fn order(&self, first: CUstream, second: CUstream) -> Outcome {
+        // SAFETY: as the caller promises.
+        unsafe {
+            check("cuEventRecord", sys::cuEventRecord(self.0, first))?;
+            check("cuStreamWaitEvent", sys::cuStreamWaitEvent(second, self.0, 0))
+        }
+    }
+}
+
+impl Drop for OwnEvent {
+    fn drop(&mut self) {
+        // SAFETY: the event is this test's. The driver destroys it when no work waits for it.
+        let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
+    }
+}
+
 /// Whether a test captures a stream, or waits for a whole context. Such a wait ends the captures of all threads.
 static CAPTURES: RwLock<()> = RwLock::new(());
 

@@ -142,6 +142,8 @@ pub(crate) struct Stream {
     raw: sys::CUstream,
     device: Arc<Cuda>,
     owned: bool,
+    /// Whether small launches may start before the work ahead has ended (`dependent`).
+    dependent: bool,
 }
 
 // SAFETY: any thread may use a stream.
@@ -150,7 +152,14 @@ unsafe impl Send for Stream {}
 impl Stream {
     /// A stream of the caller's, in the device's primary context; null is the default stream. It is not destroyed.
     pub fn of_caller(device: &CudaDevice, raw: sys::CUstream) -> Stream {
-        Stream { raw, device: device.clone(), owned: false }
+        Stream { raw, device: device.clone(), owned: false, dependent: true }
+    }
+
+    /// The same stream for short chains of small kernels, such as searches: see `dependent`.
+    pub fn with_dependent_launches(self) -> Stream {
+        let mut stream = self;
+        stream.dependent = true;
+        stream
     }
 }
 
@@ -768,7 +777,7 @@ impl Backend for CudaDevice {
         let mut raw = null_mut();
         // SAFETY: the driver writes the handle; flags 0 are allowed.
         self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
-        Ok(Stream { raw, device: self.clone(), owned: true })
+        Ok(Stream { raw, device: self.clone(), owned: true, dependent: false })
     }
 
     unsafe fn copy_rows_to_device(
@@ -944,7 +953,7 @@ impl Backend for CudaDevice {
 
     unsafe fn fill(&self, stream: &Stream, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
         // SAFETY: the same contract.
-        unsafe { CallersStream { device: self, stream: stream.raw }.fill(PtrMut::new(to, bytes), byte) }
+        unsafe { CallersStream::of(self, stream).fill(PtrMut::new(to, bytes), byte) }
     }
 
     unsafe fn launch<A: KernelArgs>(
@@ -955,7 +964,7 @@ impl Backend for CudaDevice {
         args: A,
     ) -> Result<()> {
         // SAFETY: the same contract.
-        unsafe { CallersStream { device: self, stream: stream.raw }.launch(kernel, config, args) }
+        unsafe { CallersStream::of(self, stream).launch(kernel, config, args) }
     }
 
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()> {
@@ -981,12 +990,23 @@ impl Backend for CudaDevice {
 /// A stream of the device's primary context that this struct does not own, such as one of the caller.
 pub(crate) struct CallersStream<'a> {
     /// Device of the stream.
-    pub device: &'a CudaDevice,
+    device: &'a CudaDevice,
     /// Handle of the stream; null is the default stream.
-    pub stream: sys::CUstream,
+    stream: sys::CUstream,
+    /// As the field of [`Stream`].
+    dependent: bool,
 }
 
-impl CallersStream<'_> {
+impl<'a> CallersStream<'a> {
+    /// A stream of the caller's; null is the default stream.
+    pub fn new(device: &'a CudaDevice, stream: sys::CUstream) -> Self {
+        CallersStream { device, stream, dependent: true }
+    }
+
+    fn of(device: &'a CudaDevice, stream: &Stream) -> Self {
+        CallersStream { device, stream: stream.raw, dependent: stream.dependent }
+    }
+
     /// Launches a kernel after [`check_launch`]. The function is compiled once for all kernels.
     ///
     /// # Safety
@@ -995,7 +1015,7 @@ impl CallersStream<'_> {
         let device = self.device;
         let _current = device.enter()?;
         let function = device.function(name, config.shared_bytes)?;
-        if let Some(dependent) = device.dependent.filter(|dependent| dependent.takes(&config)) {
+        if let Some(dependent) = device.dependent.filter(|dependent| self.dependent && dependent.takes(&config)) {
             // SAFETY: as below; all modules of this device were changed for such launches.
             let code = unsafe { dependent.launch(function, &config, self.stream, raw.as_mut_ptr()) };
             return device.check("cuLaunchKernelEx", code);

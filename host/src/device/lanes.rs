@@ -75,7 +75,8 @@ impl Lanes {
         let idle_or_new = |_| match self.idle().pop() {
             Some(lane) => Ok(lane),
             None => {
-                Ok(Lane { stream: runtime.stream()?, copies: runtime.stream()?, memory: runtime.no_memory(), bytes: 0 })
+                let (stream, copies) = (runtime.stream()?.with_dependent_launches(), runtime.stream()?);
+                Ok(Lane { stream, copies, memory: runtime.no_memory(), bytes: 0 })
             }
         };
         (0..count).map(idle_or_new).collect()

@@ -40,6 +40,16 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// The same stream for short chains of small kernels, such as searches: on a GPU, a kernel may start before the kernel ahead has ended
+    /// (`dependent`). Not for long work on several streams, where blocks that wait take the place of others.
+    pub fn with_dependent_launches(self) -> Stream {
+        match self {
+            #[cfg(feature = "cuda")]
+            Stream::Cuda(stream) => Stream::Cuda(stream.with_dependent_launches()),
+            Stream::Emulator(stream) => Stream::Emulator(stream),
+        }
+    }
+
     /// The stream of the emulator.
     #[cfg(test)]
     pub const EMULATOR: Stream = Stream::Emulator(Immediate);

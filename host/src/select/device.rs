@@ -189,7 +189,7 @@ impl<K: Key> DeviceSelect<K> {
     }
 
     fn queue(&self, stream: CUstream) -> crate::device::cuda::CallersStream<'_> {
-        crate::device::cuda::CallersStream { device: self.planned.runtime.gpu(), stream: stream.cast() }
+        crate::device::cuda::CallersStream::new(self.planned.runtime.gpu(), stream.cast())
     }
 }
 
