@@ -44,6 +44,7 @@ pub(crate) struct Cuda {
     index: usize,
     name: String,
     limits: Limits,
+    /// The launches that may start before the work ahead has ended, if the device has them.
     dependent: Option<DependentLaunches>,
     context: Primary,
     modules: Mutex<HashMap<&'static str, LoadedModule>>,

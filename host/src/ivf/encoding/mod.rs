@@ -281,8 +281,8 @@ pub(crate) trait Codec: Debug + Send + Sync {
         false
     }
 
-    /// Transforms vectors for assignment, encoding and comparison. Vectors that are not finite stay so, or are refused. A rotation is applied on `device`. Rotated components exceed f32 only if
-    /// components exceed 10³⁷ or so; such vectors are refused.
+    /// Transforms vectors for assignment, encoding and comparison. Vectors that are not finite stay so, or are refused. A rotation is applied
+    /// on `device`. Rotated components exceed f32 only if components exceed 10³⁷ or so; such vectors are refused.
     fn transform<'a>(&self, rows: VectorSlice<'a>, metric: Metric, device: Device) -> Result<Cow<'a, [f32]>> {
         let _ = device;
         to_f32(rows, metric.divides_by_norms())

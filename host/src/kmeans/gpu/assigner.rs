@@ -129,7 +129,8 @@ impl Assigner {
     /// The number of the nearest centroid of each vector, exact as all assignments are. The copy to the device checks the vectors.
     ///
     /// # Errors
-    /// [`Error::NotFinite`](crate::Error::NotFinite), with the row among the vectors of a tile; the errors of the device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
+    /// [`Error::NotFinite`](crate::Error::NotFinite), with the row among the vectors of a tile; the errors of the device;
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
     pub fn labels(&self, vectors: VectorSlice<'_>) -> Result<Vec<u32>> {
         let (runtime, shape) = (&self.runtime, self.shape_of(vectors.element()));
         self.labels_of(shape, vectors.len(), |stream, tile, to| {
