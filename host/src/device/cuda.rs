@@ -157,10 +157,9 @@ impl Stream {
     }
 
     /// The same stream for short chains of small kernels, such as searches: see `dependent`.
-    pub fn with_dependent_launches(self) -> Stream {
-        let mut stream = self;
-        stream.dependent = true;
-        stream
+    pub fn with_dependent_launches(mut self) -> Stream {
+        self.dependent = true;
+        self
     }
 }
 

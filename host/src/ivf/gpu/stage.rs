@@ -274,9 +274,8 @@ impl Stage {
     unsafe fn select(&self, batch: StageBatch<'_>) -> Result<Selected> {
         let to =
             Selected { scores: batch.at(self.scores, self.selected), places: batch.at(self.places, self.selected) };
-        let what = self.selection(batch, to);
-        // SAFETY: as the caller promises.
-        unsafe { select(batch.on.runtime, batch.on.stream, &what, &self.select, batch.scratch)? };
+        // SAFETY: as the caller promises; the stage reserved the places.
+        unsafe { self.best(batch, Best::Smallest, to.scores, to.places)? };
         Ok(to)
     }
 
