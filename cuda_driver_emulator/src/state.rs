@@ -57,6 +57,8 @@ pub struct Usage {
     pub events: usize,
     /// Number of loaded modules.
     pub modules: usize,
+    /// Number of those whose kernels first wait for the work ahead of them.
+    pub waiting_modules: usize,
     /// Number of retentions of the primary context.
     pub retained: usize,
 }
@@ -172,13 +174,15 @@ impl State {
         let of = |device: usize| device == index;
         let allocations = self.allocations.values().filter(|allocation| of(allocation.device));
         let host = self.host.values().filter(|host| of(host.device));
+        let modules = self.modules.values().filter(|module| of(module.device));
         Usage {
             bytes: allocations.clone().map(|allocation| allocation.buffer.len() as u64).sum(),
             allocations: allocations.count(),
             host_bytes: host.map(|host| size_of_val(&*host.memory) as u64).sum(),
             streams: self.streams.values().filter(|&&device| of(device)).count(),
             events: self.events.values().filter(|event| of(event.device)).count(),
-            modules: self.modules.values().filter(|module| of(module.device)).count(),
+            modules: modules.clone().count(),
+            waiting_modules: modules.filter(|module| module.waits).count(),
             retained: self.devices.get(index).map_or(0, |owner| owner.retained),
         }
     }

@@ -692,11 +692,19 @@ fn places() {
     }
 }
 
-/// A device of compute capability 9.0 gets small launches with the attribute of dependent launches, and large ones without; other devices get
-/// all without. The emulated driver stops such a launch of a kernel that does not wait.
+/// A device of compute capability 9.0 gets small launches of a search with the attribute of dependent launches, and large ones without; other
+/// devices get all without. The emulated driver stops such a launch of a kernel that does not wait. The kernels of k-means do not wait.
 fn dependent_launches() {
     let base = vectors(5_000);
     for (gpu, dependent) in [(0, false), (1, true)] {
+        let waiting = || driver::usage(gpu).waiting_modules;
+        let settings = KMeans::new(3).iterations(2).device(Device::Gpu(gpu));
+        let (trained, calls) = driver::watch(|| settings.train(&base, DIM));
+        trained.unwrap_or_else(|error| panic!("{error}"));
+        let loaded = driver::usage(gpu).modules;
+        assert!(loaded > 0 && waiting() == 0, "gpu:{gpu}: {} of {loaded} modules wait", waiting());
+        assert!(calls.iter().all(|call| call.name != LAUNCHES[1]), "gpu:{gpu}: a launch of k-means has the attribute");
+
         let mut index =
             FlatIndex::<f32>::new(DIM, Metric::L2, Device::Gpu(gpu)).unwrap_or_else(|error| panic!("{error}"));
         index.add(&base).unwrap_or_else(|error| panic!("{error}"));
@@ -705,6 +713,7 @@ fn dependent_launches() {
         let launches = |name| calls.iter().filter(|call| call.name == name).count();
         let [plain, with_attribute] = LAUNCHES.map(launches);
         assert!(plain > 0 && (with_attribute > 0) == dependent, "gpu:{gpu}: {plain} and {with_attribute} launches");
+        assert_eq!(waiting() > 0, dependent, "gpu:{gpu}");
     }
     assert!(driver::violations().is_empty(), "{:?}", driver::violations());
 }

@@ -104,7 +104,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
         config: LaunchConfig,
         args: A,
     ) -> Result<()>;
-    /// Loads a kernel, so that launches with up to `shared_bytes` bytes of dynamic shared memory neither load nor allocate.
+    /// Loads a kernel, so that launches with up to `shared_bytes` bytes of dynamic shared memory, on a stream of the caller's or of searches,
+    /// neither load nor allocate.
     #[cfg(any(feature = "cuda", test))]
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()>;
     /// Makes later work of `stream` wait for earlier work of `other`.

@@ -19,7 +19,7 @@ use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
 
 use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
-use super::dependent::DependentLaunches;
+use super::dependent::{self, DependentLaunches};
 use super::driver as sys;
 use super::info::{ptx, runs_warpgroups};
 use super::limits::{Limits, Products};
@@ -47,8 +47,9 @@ pub(crate) struct Cuda {
     /// The launches that may start before the work ahead has ended, if the device has them.
     dependent: Option<DependentLaunches>,
     context: Primary,
-    modules: Mutex<HashMap<&'static str, LoadedModule>>,
-    functions: Mutex<HashMap<&'static str, Function>>,
+    /// The loaded modules, by name and by whether their kernels wait.
+    modules: Mutex<HashMap<(&'static str, bool), LoadedModule>>,
+    functions: Mutex<HashMap<(&'static str, bool), Function>>,
     /// The pairs of pinned buffers that no copy uses at the moment.
     pinned: Mutex<Vec<Pair>>,
     /// Indices of the devices for which [`Cuda::reach`] succeeded.
@@ -516,15 +517,16 @@ impl Cuda {
         give_back();
     }
 
-    /// The function handle of a kernel, set to allow `shared_bytes` bytes of dynamic shared memory. The first use loads the module.
-    fn function(&self, name: &'static str, shared_bytes: u32) -> Result<sys::CUfunction> {
+    /// The function handle of a kernel, set to allow `shared_bytes` bytes of dynamic shared memory. The first use loads the module. If
+    /// `waits`, the kernel first waits for the work ahead (`dependent`).
+    fn function(&self, name: &'static str, waits: bool, shared_bytes: u32) -> Result<sys::CUfunction> {
         let mut functions = self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let known = functions.get(name).copied();
+        let known = functions.get(&(name, waits)).copied();
         // Every launch comes here, and nearly every one finds what it needs.
         if let Some(function) = known.filter(|function| shared_bytes <= function.shared_bytes) {
             return Ok(function.raw);
         }
-        let raw = known.map_or_else(|| self.load(name), |function| Ok(function.raw))?;
+        let raw = known.map_or_else(|| self.load(name, waits), |function| Ok(function.raw))?;
         // A launch may use 48 KiB without this attribute, but the static arrays of the kernel count too. So every size is set.
         if shared_bytes > 0 {
             let attribute = sys::MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -532,24 +534,24 @@ impl Cuda {
             let result = unsafe { sys::cuFuncSetAttribute(raw, attribute, shared_bytes as i32) };
             self.check("cuFuncSetAttribute", result)?;
         }
-        functions.insert(name, Function { raw, shared_bytes });
+        functions.insert((name, waits), Function { raw, shared_bytes });
         Ok(raw)
     }
 
-    fn load(&self, kernel: &'static str) -> Result<sys::CUfunction> {
+    fn load(&self, kernel: &'static str, waits: bool) -> Result<sys::CUfunction> {
         let family = ptx::KERNELS.iter().find(|(name, _)| *name == kernel).map(|(_, family)| *family);
         let Some(embedded) = ptx::MODULES.iter().find(|module| Some(module.name) == family) else {
             return Err(Error::NoSuchKernel { module: "none of this build", kernel });
         };
         let family = embedded.name;
         let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let module = match modules.get(family) {
+        let module = match modules.get(&(family, waits)) {
             Some(module) => module.0,
             None => {
                 let started = events::Started::now();
-                let module = self.load_module(embedded)?;
+                let module = self.load_module(embedded, waits)?;
                 events::module_loaded(self.index, family, embedded.bytes, &started);
-                modules.insert(family, LoadedModule(module));
+                modules.insert((family, waits), LoadedModule(module));
                 module
             }
         };
@@ -563,16 +565,17 @@ impl Cuda {
         }
     }
 
-    /// Loads a module, which the driver compiles from PTX.
-    fn load_module(&self, embedded: &ptx::Module) -> Result<sys::CUmodule> {
+    /// Loads a module, which the driver compiles from PTX. If `waits`, its kernels first wait for the work ahead.
+    fn load_module(&self, embedded: &ptx::Module, waits: bool) -> Result<sys::CUmodule> {
         let family = embedded.name;
         let refused = |code, log| Error::PtxRefused { module: family, code, log };
         let text = embedded.text().ok_or_else(|| refused(sys::INVALID_PTX, "the embedded bytes are damaged".into()))?;
-        let text = match &self.dependent {
-            Some(dependent) => dependent.module_text(&text).ok_or_else(|| {
+        let text = if waits {
+            dependent::module_text(&text).ok_or_else(|| {
                 refused(sys::INVALID_PTX, "no place was found where kernels can wait for the work ahead".into())
-            })?,
-            None => text,
+            })?
+        } else {
+            text
         };
         let image = CString::new(text).map_err(|_| refused(sys::INVALID_PTX, "the text holds a NUL byte".into()))?;
         let mut log = vec![0u8; 8192];
@@ -969,7 +972,7 @@ impl Backend for CudaDevice {
 
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()> {
         let _current = Cuda::enter(self)?;
-        self.function(kernel.name(), shared_bytes).map(|_| ())
+        self.function(kernel.name(), self.dependent.is_some(), shared_bytes).map(|_| ())
     }
 
     fn wait_for(&self, stream: &Stream, other: &Stream) -> Result<()> {
@@ -1014,9 +1017,11 @@ impl<'a> CallersStream<'a> {
     unsafe fn launch_raw(&self, name: &'static str, config: LaunchConfig, raw: &mut RawArgs) -> Result<()> {
         let device = self.device;
         let _current = device.enter()?;
-        let function = device.function(name, config.shared_bytes)?;
-        if let Some(dependent) = device.dependent.filter(|dependent| self.dependent && dependent.takes(&config)) {
-            // SAFETY: as below; all modules of this device were changed for such launches.
+        // The size of a launch does not choose the module, so that a graph can be captured after a search of any size.
+        let dependent = device.dependent.filter(|_| self.dependent);
+        let function = device.function(name, dependent.is_some(), config.shared_bytes)?;
+        if let Some(dependent) = dependent.filter(|dependent| dependent.takes(&config)) {
+            // SAFETY: as below; the kernel waits for the work ahead.
             let code = unsafe { dependent.launch(function, &config, self.stream, raw.as_mut_ptr()) };
             return device.check("cuLaunchKernelEx", code);
         }

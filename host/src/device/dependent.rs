@@ -6,12 +6,14 @@
 //! visible and starts the next grid.
 //!
 //! # How
-//! Every kernel of a loaded module first waits for the work ahead of it ([`dependent_ptx`]), so a launch may always have the attribute. The
-//! order of a stream, and what a kernel sees, are as without it. While a stream is captured, the attribute becomes part of the graph.
+//! Streams of searches and of callers load modules of which every kernel first waits for the work ahead of it ([`dependent_ptx`]), so any of
+//! their launches may have the attribute. The order of a stream, and what a kernel sees, are as without it. While a stream is captured, the
+//! attribute becomes part of the graph.
 //!
-//! Only launches of at most one block for each multiprocessor have it, on streams of searches and of callers. Blocks that wait hold registers
-//! and shared memory, which the kernel of another stream may need: with the attribute on every launch, 10,000 queries of a graph, which use
-//! two streams, took 1.9 ms instead of 1.45. So k-means, four runs of which train a product quantizer at the same time, does without it.
+//! Only launches of at most one block for each multiprocessor have it. Blocks that wait hold registers and shared memory, which the kernel of
+//! another stream may need: with the attribute on every launch, 10,000 queries of a graph, which use two streams, took 1.9 ms instead of 1.45.
+//!
+//! Other streams, such as those of k-means, load the modules as they are embedded. A module that both kinds of streams use is loaded twice.
 //!
 //! # Measured
 //! H200, driver 580.159.04, 2026-11-26; µs, the less of two medians; without and with such launches:
@@ -26,8 +28,9 @@
 //!
 //! Without the second instruction the next grid starts only when the blocks of this one have ended: one query of 8 lists takes 1.3 µs more by a
 //! captured graph, 2.0 enqueued.
-//! With ordinary loads instead of those by the read-only path kernels take as long as before: 50 cases of k-selection and sorting by events
-//! of the device, median ratio 1.000. ptxas 13 moves no load before the wait in either form.
+//! With ordinary loads instead of those by the read-only path most kernels take as long as before: 50 cases of k-selection and sorting by
+//! events of the device, median ratio 1.000. ptxas 13 moves no load before the wait in either form. Two kernels take longer, by ncu:
+//! `assign_few_128` of k-means 310 µs instead of 303 (1,000,000 points, 256 centroids), `compact_candidates` 6.8 instead of 5.0 (16,384 lists).
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -42,6 +45,11 @@ use super::info::portable_only;
 const CAPABILITY: (i32, i32) = (9, 0);
 /// The first CUDA version whose driver captures such launches.
 const DRIVER: (i32, i32) = (12, 3);
+
+/// The text of a module for such launches, from the embedded one; `None` if it cannot be changed.
+pub(super) fn module_text(text: &[u8]) -> Option<Vec<u8>> {
+    dependent_ptx(str::from_utf8(text).ok()?).map(String::into_bytes)
+}
 
 /// The driver's function for launches with attributes.
 #[derive(Clone, Copy)]
@@ -61,11 +69,6 @@ impl DependentLaunches {
         // SAFETY: the driver's function of this name has this signature in cuda.h.
         let launch = unsafe { transmute::<*const c_void, sys::LaunchKernelEx>(function) };
         Some(Self { launch, most_blocks: multiprocessors.into() })
-    }
-
-    /// The text of a module for such launches, from the embedded one; `None` if it cannot be changed.
-    pub fn module_text(&self, text: &[u8]) -> Option<Vec<u8>> {
-        dependent_ptx(str::from_utf8(text).ok()?).map(String::into_bytes)
     }
 
     /// Whether a launch of this size has the attribute.
