@@ -11,8 +11,8 @@
 //! last one, so there are at most as many rounds as clusters. A round costs left-over points · open clusters · d, and the number of
 //! left-over points falls quickly. clusters · most must be at least the number of points.
 
-use super::cpu::Points;
 use super::nearest::Nearest;
+use super::points::Points;
 use crate::Element;
 use crate::metric::Assign;
 use crate::parallel::{Loop, ParallelSlice};

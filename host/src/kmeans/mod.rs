@@ -50,6 +50,7 @@ mod cpu;
 pub(crate) mod gpu;
 mod nearest;
 mod parts;
+mod points;
 mod run;
 pub(crate) mod scale;
 mod split;
@@ -61,9 +62,9 @@ pub(crate) mod worker;
 
 use std::ops::ControlFlow;
 
-use self::cpu::Points;
 use self::nearest::{Nearest, canonical_squares};
 use self::parts::{Part, Parts};
+use self::points::Points;
 use self::run::Run;
 use self::scale::Scale;
 use self::sums::{PartialSums, Sums};

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::balance::balance;
-use super::cpu::Points;
+use super::points::Points;
 use super::scale::{Scale, spread};
 use super::split::{Distinct, Nudge, split_empty};
 use super::sums::Sums;

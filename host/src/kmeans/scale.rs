@@ -22,7 +22,7 @@
 //! Ordinary data pays for the sample. Further levels read the points once more to choose the levels, and once more for each level in every
 //! iteration. Sums take 8 · clusters · d bytes per level.
 
-use super::cpu::Points;
+use super::points::Points;
 use crate::Element;
 use crate::parallel::{Loop, turns};
 use crate::random::Random;

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
-use super::cpu::Points;
+use super::points::Points;
 use super::sums::normalise;
 use super::worker::Totals;
 use crate::Element;
