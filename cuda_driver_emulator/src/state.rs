@@ -51,6 +51,8 @@ pub struct Usage {
     pub allocations: usize,
     /// Bytes of page-locked host memory that were allocated while the device's context was current.
     pub host_bytes: u64,
+    /// Number of allocations of such memory.
+    pub host_allocations: usize,
     /// Number of streams that exist.
     pub streams: usize,
     /// Number of events that exist.
@@ -178,7 +180,8 @@ impl State {
         Usage {
             bytes: allocations.clone().map(|allocation| allocation.buffer.len() as u64).sum(),
             allocations: allocations.count(),
-            host_bytes: host.map(|host| size_of_val(&*host.memory) as u64).sum(),
+            host_bytes: host.clone().map(|host| size_of_val(&*host.memory) as u64).sum(),
+            host_allocations: host.count(),
             streams: self.streams.values().filter(|&&device| of(device)).count(),
             events: self.events.values().filter(|event| of(event.device)).count(),
             modules: modules.clone().count(),

@@ -1,6 +1,14 @@
 //! Random numbers that depend only on a seed, with the same results on every machine.
 
+use bytemuck::Pod;
+
+use crate::parallel::{Loop, ParallelSlice};
 use crate::{Result, host_memory};
+
+/// Smallest number of bytes that [`gather`] copies by several threads.
+const PARALLEL_BYTES: usize = 1 << 20;
+/// Number of rows that a thread copies at a time.
+const PIECE: usize = 64;
 
 /// The random generator SplitMix64.
 #[derive(Debug, Clone)]
@@ -42,9 +50,38 @@ impl Random {
     }
 }
 
-/// Copies the rows with the numbers `places`, one after the other.
-pub(crate) fn gather<T: Copy>(rows: &[T], dim: usize, places: &[usize]) -> Result<Vec<T>> {
-    let mut gathered = host_memory::with_room(host_memory::count::<T>(&[places.len(), dim])?)?;
-    places.iter().for_each(|&place| gathered.extend_from_slice(&rows[place * dim..][..dim]));
+/// Copies the rows with the numbers `places`, one after the other, by several threads if there are many bytes: `dim` is at least 1.
+pub(crate) fn gather<T: Pod + Send + Sync>(rows: &[T], dim: usize, places: &[usize]) -> Result<Vec<T>> {
+    let count = host_memory::count::<T>(&[places.len(), dim])?;
+    if count * size_of::<T>() < PARALLEL_BYTES {
+        let mut gathered = host_memory::with_room(count)?;
+        places.iter().for_each(|&place| gathered.extend_from_slice(&rows[place * dim..][..dim]));
+        return Ok(gathered);
+    }
+    let mut gathered = host_memory::zeroed(count)?;
+    let pieces = gathered.par_chunks_mut(PIECE * dim).zip(places.par_chunks(PIECE));
+    pieces.for_each(|(to, places)| {
+        let rows = places.iter().map(|&place| &rows[place * dim..][..dim]);
+        to.chunks_exact_mut(dim).zip(rows).for_each(|(to, row)| to.copy_from_slice(row));
+    });
     Ok(gathered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_gathered_in_the_given_order_whatever_their_number() {
+        let (rows, dim) = ((0..3_000u32).collect::<Vec<_>>(), 3);
+        // The last set takes more bytes than one thread copies.
+        for count in [0, 1, 64, 90_001] {
+            let places: Vec<usize> = (0..count).map(|at| at * 7 % 1000).collect();
+            let gathered = gather(&rows, dim, &places).unwrap();
+            assert_eq!(gathered.len(), 3 * count);
+            for (row, place) in gathered.chunks(3).zip(&places) {
+                assert_eq!(row, [3 * place, 3 * place + 1, 3 * place + 2].map(|x| x as u32), "{count}");
+            }
+        }
+    }
 }

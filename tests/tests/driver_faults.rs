@@ -172,9 +172,9 @@ where
                 "{leak}"
             );
             // A pinned buffer has one event. Two pairs may be in use at once where several threads work.
-            let pinned = after.host_bytes / PINNED_BYTES;
-            assert_eq!(after.events as u64, pinned, "{leak}");
-            assert!(pinned <= before.host_bytes / PINNED_BYTES + 4 * u64::from(self.several), "{leak}");
+            let pinned = after.host_allocations;
+            assert_eq!(after.events, pinned, "{leak}");
+            assert!(pinned <= before.host_allocations + 4 * usize::from(self.several), "{leak}");
             // Modules stay with the device, and those that were not needed before may come.
             assert_eq!(after.retained, before.retained, "{leak}");
         }
@@ -184,8 +184,6 @@ where
 
 /// The device whose context is the caller's own.
 const CALLERS: usize = 3;
-/// A pinned buffer of the library.
-const PINNED_BYTES: u64 = 32 << 20;
 
 fn in_use() -> Vec<Usage> {
     (0..3).map(driver::usage).collect()
@@ -618,7 +616,7 @@ fn opening(counts: &mut Counts) {
         assert_eq!(act(device).unwrap_or_else(|error| panic!("{at}, again: {error}")), expected, "{at}");
         let left = driver::usage(device);
         assert_eq!((left.bytes, left.allocations, left.streams, left.retained), (0, 0, 0, 1), "{at}: {left:?}");
-        assert_eq!(left.events as u64, left.host_bytes / PINNED_BYTES, "{at}: {left:?}");
+        assert_eq!(left.events, left.host_allocations, "{at}: {left:?}");
     }
     counts.scenarios += 1;
     counts.calls += calls.len();

@@ -31,6 +31,9 @@ use crate::{Error, NoDeviceReason, Result, events};
 const PINNED_FROM: usize = 64 << 10;
 /// Size of a pinned buffer in bytes. With two buffers the host's copy overlaps the transfer.
 const PINNED_BYTES: usize = 32 << 20;
+/// Size of the pinned buffers of copies that need no more: allocating two takes a tenth of the 35 ms that two of [`PINNED_BYTES`] take (H200,
+/// driver 580, 2026-11-26).
+const FEW_PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
 /// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus, and small enough that
 /// the host processes one part while the next is copied.
 const RECEIVED_BYTES: usize = 4 << 20;
@@ -270,6 +273,8 @@ struct Pair {
     buffers: [Pinned; 2],
     /// Index of the buffer that an upload takes next.
     next: Cell<usize>,
+    /// Size of each.
+    bytes: usize,
 }
 
 impl Pair {
@@ -601,13 +606,19 @@ impl Cuda {
         Ok(module)
     }
 
-    /// Calls `work` with a pair of pinned buffers that no other copy uses; allocates a pair if none is idle. A pair whose work failed is not
-    /// used again.
-    fn with_pinned<V>(&self, work: impl FnOnce(&Pair) -> Result<V>) -> Result<V> {
-        let idle = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+    /// Calls `work` with a pair of pinned buffers that no other copy uses, each for `bytes` bytes or for the largest piece of them; allocates a
+    /// pair if none is idle. A pair whose work failed is not used again.
+    fn with_pinned<V>(&self, bytes: usize, work: impl FnOnce(&Pair) -> Result<V>) -> Result<V> {
+        let size = if bytes <= FEW_PINNED_BYTES { FEW_PINNED_BYTES } else { PINNED_BYTES };
+        let idle = {
+            let mut idle = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let exact = idle.iter().rposition(|pair| pair.bytes == size);
+            let at = exact.or_else(|| idle.iter().rposition(|pair| pair.bytes > size));
+            at.map(|at| idle.swap_remove(at))
+        };
         let pair = match idle {
             Some(pair) => pair,
-            None => Pair { buffers: [self.new_pinned()?, self.new_pinned()?], next: Cell::new(0) },
+            None => Pair { buffers: [self.new_pinned(size)?, self.new_pinned(size)?], next: Cell::new(0), bytes: size },
         };
         let result = work(&pair)?;
         self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(pair);
@@ -662,10 +673,10 @@ impl Cuda {
         Ok(())
     }
 
-    fn new_pinned(&self) -> Result<Pinned> {
+    fn new_pinned(&self, bytes: usize) -> Result<Pinned> {
         let mut start = null_mut();
         // SAFETY: the driver writes the address; flags 0.
-        self.check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut start, PINNED_BYTES, 0) })?;
+        self.check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut start, bytes, 0) })?;
         let memory = HostMemory(start.cast());
         Ok(Pinned { memory, done: Event::new(self, sys::EVENT_DISABLE_TIMING)?, in_transfer: Cell::new(false) })
     }
@@ -811,13 +822,13 @@ impl Backend for CudaDevice {
                 copy(part.start, words.as_ptr().cast(), bytes)
             });
         }
-        self.with_pinned(|pair| {
+        self.with_pinned(rows * row_bytes, |pair| {
             for part in parts {
                 let buffer = pair.other();
                 // The last transfer may still use the buffer.
                 buffer.wait()?;
                 let bytes = part.len() * row_bytes;
-                // SAFETY: the buffer has PINNED_BYTES, no other copy uses it, and its transfer is done.
+                // SAFETY: the buffer has PINNED_BYTES or room for all rows, no other copy uses it, and its transfer is done.
                 let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start(), bytes) };
                 write_rows(part.clone(), row_bytes, staging, write);
                 copy(part.start, buffer.start(), bytes)?;
@@ -841,7 +852,7 @@ impl Backend for CudaDevice {
             }
             return self.synchronize(stream);
         }
-        self.with_pinned(|Pair { buffers, .. }| {
+        self.with_pinned(to.len(), |Pair { buffers, .. }| {
             let start = |piece: usize, bytes: usize| {
                 let buffer = &buffers[piece % 2];
                 copy(buffer.start(), from.wrapping_add(piece * PINNED_BYTES), bytes)?;
@@ -861,7 +872,7 @@ impl Backend for CudaDevice {
                 }
                 let buffer = &buffers[piece % 2];
                 buffer.wait()?;
-                // SAFETY: the buffer has PINNED_BYTES, no other copy uses it, and its transfer is done.
+                // SAFETY: the buffer has PINNED_BYTES or room for all of `to`, no other copy uses it, and its transfer is done.
                 let staging = unsafe { std::slice::from_raw_parts(buffer.start(), to.len()) };
                 copy_memory(to, staging);
             }
@@ -882,7 +893,7 @@ impl Backend for CudaDevice {
         }
         let _current = Cuda::enter(self)?;
         let parts = Parts::of(rows, arrays);
-        self.with_pinned(|Pair { buffers, .. }| {
+        self.with_pinned(FEW_PINNED_BYTES, |Pair { buffers, .. }| {
             let ask = |part: usize| {
                 let buffer = &buffers[part % 2];
                 // A transfer of another stream may still use the buffer.
@@ -890,7 +901,7 @@ impl Backend for CudaDevice {
                 for (offset, from, bytes) in parts.copies(part, arrays) {
                     let to = buffer.start().wrapping_add(offset);
                     // SAFETY: the caller promises that `from` has the bytes. The buffer has room, because RECEIVED_BYTES and the padding
-                    // for alignment are less than PINNED_BYTES. No code reads the bytes before the event.
+                    // for alignment are less than FEW_PINNED_BYTES. No code reads the bytes before the event.
                     self.check("cuMemcpyDtoHAsync", unsafe {
                         sys::cuMemcpyDtoHAsync_v2(to.cast(), from as u64, bytes, stream.raw)
                     })?;
@@ -1092,7 +1103,7 @@ mod tests {
                     assert_eq!((of_part.start, of_part.is_empty()), (seen, false));
                     seen = of_part.end;
                     let copies = parts.copies(part, &arrays);
-                    assert!(copies.iter().all(|&(to, _, bytes)| to + bytes <= PINNED_BYTES));
+                    assert!(copies.iter().all(|&(to, _, bytes)| to + bytes <= FEW_PINNED_BYTES));
                     for (array, &offset) in arrays.iter().zip(&parts.offsets) {
                         // The bytes of the array's rows arrive at the offset that the host reads.
                         let (from, bytes) =

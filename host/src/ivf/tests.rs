@@ -261,6 +261,35 @@ fn the_first_value_that_is_not_finite_is_named_wherever_it_is_found() {
     }
 }
 
+/// k-means checks the training vectors, which may be normalised or rotated then. The error names the first bad value that was given, and nothing
+/// has changed.
+#[test]
+fn the_first_value_that_is_not_finite_is_named_in_training() {
+    let generator = Generator::new(6, 16, 3).unwrap();
+    let good = generator.rows(0, 700);
+    let pq = |rotate| Encoding::Pq { sub_quantizers: 2, bits: 4, rotate };
+    for encoding in [Encoding::Flat, Encoding::F16, Encoding::Scalar8, pq(false), pq(true)] {
+        for (metric, device) in
+            [(Metric::L2, Device::Cpu), (Metric::L2, Device::Emulator), (Metric::Cosine, Device::Emulator)]
+        {
+            // All vectors, and a sample of 210 or fewer, which holds all rows of the second set.
+            let builder = IvfIndex::<f32>::builder(6, 7).encoding(encoding).metric(metric).device(device).iterations(1);
+            for (per_centroid, rows) in [(256, 700), (30, 210)] {
+                let mut index = builder.clone().points_per_centroid(per_centroid).build().unwrap();
+                for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut rows = good[..rows * 6].to_vec();
+                    (rows[150 * 6 + 2], rows[200 * 6 + 1]) = (value, f32::NAN);
+                    let error = index.train(&rows).unwrap_err();
+                    let place = matches!(error, Error::NotFinite { input: Input::Training, row: 150, column: 2, .. });
+                    assert!(place, "{encoding}, {metric:?}, {device}: {error}");
+                    assert!(index.trained().is_none(), "{encoding}, {metric:?}, {device}");
+                }
+                index.train(&good).unwrap();
+            }
+        }
+    }
+}
+
 #[test]
 fn a_stream_that_fails_keeps_the_batches_before() {
     let generator = Generator::new(4, 4, 1).unwrap();

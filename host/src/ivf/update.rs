@@ -14,7 +14,7 @@ use crate::kmeans::KMeans;
 use crate::parallel::{Loop, turns};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
-use crate::validate::{MAX_ROWS, check_rows, check_vectors, check_whole};
+use crate::validate::{MAX_ROWS, check_rows, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Result, Stage, Watch, host_memory};
 
@@ -62,7 +62,6 @@ impl<T: Element> IvfIndex<T> {
         let rows = sample.as_deref().unwrap_or(rows);
         // Errors name rows of the sample; the caller needs the row of `rows`.
         let named = |error: Error| error.with_row(|row| chosen.as_ref().map_or(row, |chosen| chosen[row]));
-        check_vectors(rows, dim, Input::Training).map_err(named)?;
         let spherical = metric.assigned_by().is_spherical();
         let mut kmeans = KMeans::new(lists)
             .iterations(settings.iterations)
@@ -74,7 +73,9 @@ impl<T: Element> IvfIndex<T> {
             kmeans = kmeans.memory_budget(bytes);
         }
         let rows = VectorSlice::of(rows, dim);
-        let trained = scheme.train(Training { kmeans, rows, metric, seed, device, watch }).map_err(named)?;
+        // k-means checks the vectors while it reads them, perhaps after they were transformed.
+        let trained = scheme.train(Training { kmeans, rows, metric, seed, device, watch });
+        let trained = trained.or_else(|error| rows.check_finite(Input::Training).and(Err(error))).map_err(named)?;
         self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));
         self.trained = Some(Arc::new(trained));
         self.coders = None;

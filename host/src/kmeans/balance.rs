@@ -69,11 +69,12 @@ pub(super) fn balance<T: Element>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::points::Greatest;
     use super::*;
 
     fn balanced(rows: &[f32], centroids: &[f32], most: usize, mut labels: Vec<u32>) -> Vec<u32> {
         let squares: Vec<f64> = rows.iter().map(|&x| f64::from(x) * f64::from(x)).collect();
-        let points = Points { rows, dim: 1, weights: None, squares: &squares };
+        let points = Points { rows, dim: 1, weights: None, squares: &squares, greatest: Greatest::default() };
         balance(Assign::L2, points, centroids, most, &mut labels);
         labels
     }

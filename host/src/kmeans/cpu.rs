@@ -28,7 +28,7 @@ pub(super) struct CpuWorker<'a, T: Element> {
 
 impl<'a, T: Element> CpuWorker<'a, T> {
     pub(super) fn new(metric: Assign, points: Points<'a, T>, clusters: usize, scale: Scale, spherical: bool) -> Self {
-        let Points { rows, dim, weights, squares } = points;
+        let Points { rows, dim, weights, squares, .. } = points;
         Self {
             metric,
             dim,

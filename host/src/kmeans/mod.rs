@@ -64,7 +64,7 @@ use std::ops::ControlFlow;
 
 use self::nearest::{Nearest, canonical_squares};
 use self::parts::{Part, Parts};
-use self::points::Points;
+use self::points::{Measures, Points};
 use self::run::Run;
 use self::scale::Scale;
 use self::sums::{PartialSums, Sums};
@@ -301,7 +301,7 @@ impl KMeans {
         with_components!(vectors, rows: T => self.cluster::<T>(rows, vectors.dim(), weights, watch))
     }
 
-    /// [`train_watched`](Self::train_watched) for arguments that [`check`](Self::check) accepted.
+    /// [`train_watched`](Self::train_watched) for arguments that [`check`](Self::check) accepted. Checks that all components are finite.
     fn cluster<T: Element>(
         &self,
         rows: &[T],
@@ -313,13 +313,17 @@ impl KMeans {
         let mut random = Random::new(self.seed);
         let wanted = self.points_per_centroid.map(|points| points.max(1).saturating_mul(self.clusters));
         let places = wanted.filter(|&wanted| wanted < count).map(|wanted| random.sample(count, wanted));
+        // Without a sample, the pass below reads all vectors, and checks them.
+        if places.is_some() {
+            check_vectors(rows, dim, Input::Training)?;
+        }
         let sample = places.as_ref().map(|places| gather(rows, dim, places)).transpose()?;
         let sample_weights =
             places.as_ref().and_then(|places| weights.map(|weights| gather(weights, 1, places))).transpose()?;
         let training = sample.as_deref().unwrap_or(rows);
         let training_weights = sample_weights.as_deref().or(weights);
-        let squares = canonical_squares(training, dim)?;
-        let points = Points { rows: training, dim, weights: training_weights, squares: &squares };
+        let measures = Measures::of(training, dim, training_weights)?;
+        let points = measures.points(training, dim, training_weights);
         let centroids = self.first(points, &mut random)?;
 
         let scale = Scale::of(&points);
@@ -336,8 +340,8 @@ impl KMeans {
                     let centroids = run.centroids()?;
                     let mut labels = assign_rows(&device, metric, rows, dim, centroids, self.budget)?;
                     if let Some(most) = self.most(count) {
-                        let squares = canonical_squares(rows, dim)?;
-                        let points = Points { rows, dim, weights, squares: &squares };
+                        let measures = Measures::of(rows, dim, weights)?;
+                        let points = measures.points(rows, dim, weights);
                         balance::balance(metric, points, centroids, most, &mut labels);
                     }
                     labels
@@ -351,7 +355,7 @@ impl KMeans {
         Ok(Clustering { centroids, dim, objectives, sizes, labels, spherical: self.spherical, device })
     }
 
-    /// Checks the settings and the arguments of training, and returns the number of rows.
+    /// Checks the settings, and the arguments of training except that all components are finite. Returns the number of rows.
     fn check<T: Element>(&self, rows: &[T], dim: usize, weights: Option<&[f32]>) -> Result<usize> {
         check_dim(dim)?;
         if self.clusters == 0 {
@@ -362,7 +366,7 @@ impl KMeans {
         {
             return Err(Error::BadBalance { bound });
         }
-        let count = check_vectors(rows, dim, Input::Training)?;
+        let count = check_whole(rows, dim)?;
         if count < self.clusters {
             return Err(Error::TooFewTrainingVectors { have: count, need: self.clusters });
         }

@@ -117,7 +117,7 @@ impl<'a, T: Element> Run<'a, T> {
             }
         };
         let nudge = *self.nudge.get_or_insert_with(|| Nudge {
-            greatest: Points { weights: None, ..points }.greatest() as f32,
+            greatest: points.greatest.component,
             // Centroids of norm 1 do not scale with the points.
             most: if spherical { f32::INFINITY } else { spread(&points) },
         });

@@ -160,7 +160,7 @@ impl Scale {
         let finest = blocks.collect().into_iter().flatten().min();
         let seen =
             || Exponents::of(points.len(), |point| points.row(point).iter().map(move |x| (point, x.to_f32())), weight);
-        let components = Levels::choose(room, points.greatest(), finest, seen);
+        let components = Levels::choose(room, points.greatest.weighted, finest, seen);
         let weights = match points.weights {
             None => Levels::one(0),
             Some(weights) => {
@@ -287,10 +287,11 @@ impl Exponents {
 
 #[cfg(test)]
 mod tests {
+    use super::super::points::{Greatest, Measures};
     use super::*;
 
     fn scale_of(rows: &[f32], weights: Option<&[f32]>) -> Scale {
-        Scale::of(&Points { rows, dim: 2, weights, squares: &[] })
+        Scale::of(&Measures::of(rows, 2, weights).unwrap().points(rows, 2, weights))
     }
 
     #[test]
@@ -340,7 +341,7 @@ mod tests {
     fn the_farthest_do_not_count_for_the_spread() {
         let mut rows: Vec<f32> = (0..2000).map(|i| (i % 20) as f32).collect();
         rows[44] = 1e30;
-        let points = Points { rows: &rows, dim: 2, weights: None, squares: &[] };
+        let points = Points { rows: &rows, dim: 2, weights: None, squares: &[], greatest: Greatest::default() };
         assert!((10.0..=18.0).contains(&spread(&points)), "{}", spread(&points));
         assert_eq!(spread(&Points { rows: &[1e20f32, 5.0, 1e20, 6.0], ..points }), 1.0);
     }

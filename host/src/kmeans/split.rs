@@ -117,6 +117,7 @@ impl<'a, T: Element> Distinct<'a, T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::points::Greatest;
     use super::*;
 
     fn totals(counts: &[u32]) -> Totals {
@@ -196,7 +197,7 @@ mod tests {
         assert!([2, 4, 5].iter().all(|&at| (centroids[at] - 30.0).abs() < 0.1), "{centroids:?}");
 
         let rows = [1.0f32, -0.0, 1.0, 0.0, 1.0, 5.0, 2.0, 0.0];
-        let points = Points { rows: &rows, dim: 1, weights: None, squares: &[] };
+        let points = Points { rows: &rows, dim: 1, weights: None, squares: &[], greatest: Greatest::default() };
         let labels = [0, 1, 0, 1, 0, 1, 0, 1];
         let mut distinct = Distinct::new(points, &labels);
         // Cluster 0 has 1, 1, 1, 2 and cluster 1 has −0, 0, 5, 0.
