@@ -2,8 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cuda_std::PtrMut;
+
 use super::runtime::{Memory, Runtime, Stream};
-use super::scratch::Scratch;
+use super::scratch::{Layout, Scratch};
 use crate::Result;
 
 /// A stream with scratch memory. A search takes one or more lanes and puts them back.
@@ -14,9 +16,28 @@ pub(crate) struct Lane {
     pub copies: Stream,
     memory: Memory,
     bytes: usize,
+    counters: Option<Memory>,
 }
 
+/// Number of the counters of a lane.
+pub(crate) const COUNTERS: usize = 32;
+
 impl Lane {
+    /// [`COUNTERS`] words that are 0 at first, and that kernels of the lane's stream leave at 0.
+    pub fn counters(&mut self, runtime: &Runtime) -> Result<PtrMut<u32>> {
+        let mut layout = Layout::default();
+        let words = layout.array(COUNTERS);
+        if let Some(memory) = &self.counters {
+            return Ok(runtime.scratch(memory).at(words));
+        }
+        let memory = runtime.allocate(layout.bytes())?;
+        let counters = runtime.scratch(&memory).at(words);
+        // SAFETY: the memory has these words.
+        unsafe { runtime.fill(&self.stream, counters, 0)? };
+        self.counters = Some(memory);
+        Ok(counters)
+    }
+
     /// Scratch of at least `bytes` bytes, with unspecified contents. The stream's work on earlier scratch must be done.
     pub fn scratch(&mut self, runtime: &Runtime, bytes: usize) -> Result<Scratch> {
         if bytes > self.bytes {
@@ -76,7 +97,7 @@ impl Lanes {
             Some(lane) => Ok(lane),
             None => {
                 let (stream, copies) = (runtime.stream()?.with_dependent_launches(), runtime.stream()?);
-                Ok(Lane { stream, copies, memory: runtime.no_memory(), bytes: 0 })
+                Ok(Lane { stream, copies, memory: runtime.no_memory(), bytes: 0, counters: None })
             }
         };
         (0..count).map(idle_or_new).collect()

@@ -1,9 +1,14 @@
-//! The results of queries without a certificate, without the host.
+//! Exact comparison of queries with all vectors of their lists: for queries without a certificate, without the host, and for few queries of
+//! short lists.
 //!
 //! # Problem
 //! Scores decide which centroids and vectors are compared exactly, and a certificate proves that no others are needed
 //! ([`crate::ivf::rerank`]). Without the certificate the host searches again with more candidates. A search that only enqueues work cannot
 //! wait for the flags, so a kernel completes these queries.
+//!
+//! One or two queries leave the device idle most of the time: operands, pairs, scores, selection and re-ranking are small launches one after the
+//! other, and each takes longer than its work. If the lists are short, one launch compares such a query with all their vectors exactly, and the
+//! result needs no certificate.
 //!
 //! # Algorithm
 //! A block looks for queries without a certificate among up to 32 of them, one for each lane, and completes these one after the other. With fewer
@@ -24,13 +29,19 @@
 //! A range search with k places for each query counts the vectors within its radius in the same lists, for the queries that fill their places
 //! ([`crate::flat::count_within`]). The bounds of most vectors decide whether these are within the radius; the others are compared exactly.
 //!
-//! A warp compares four rows at a time and keeps its best 32 entries ([`WarpSelect`]). The block joins the entries of its warps. More than 32
-//! results take further passes, which select among the entries after the last one.
+//! The lists of a query are cut into pieces of up to 32 rows, and the warps take them in turn. A warp compares four rows at a time and keeps its
+//! best 32 entries ([`WarpSelect`]). The block joins the entries of its warps. More than 32 results take further passes, which select among the
+//! entries after the last one.
+//!
+//! Of queries that are compared without scores ([`Rescan::shared_by`]) each has several blocks. Each writes its best k ≤ 32 entries to memory,
+//! and the last one to do so joins them. Pieces are then as short as needed so that all warps have one.
 //!
 //! # Cost
 //! Without such a query one launch that reads a word for each query: a block for each of 65,536 queries took 97 µs (H200, 2026-11-26).
 //! Otherwise one read of the query's scores, and the distances of the
 //! vectors near the k-th, for each 32 results.
+
+use core::ops::Range;
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
@@ -52,7 +63,11 @@ const WARPS: usize = THREADS as usize / 32;
 /// Number of blocks for each multiprocessor from which on a block has several queries.
 const BLOCKS: u32 = 8;
 /// Number of results of a pass, the entries of a warp's queue.
-const PASS: u32 = 32;
+pub const PASS: u32 = 32;
+/// Number of rows that a block of a shared query compares at once.
+pub const BLOCK_ROWS: u32 = WARPS as u32 * BATCH as u32;
+/// Number of entries that a thread reads at once to join those of all blocks.
+const JOINED: usize = 8;
 /// Number of blocks that count for each multiprocessor.
 const COUNTING_BLOCKS: u64 = 3;
 /// The best entries of a warp in a pass.
@@ -136,14 +151,23 @@ pub struct Rescan {
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
-    /// Neighbours only: not 0 for each query without a certificate.
-    pub flags: Ptr<u32>,
+    /// Neighbours only: not 0 for each query without a certificate. If every query is compared, all become 0.
+    pub flags: PtrMut<u32>,
     /// Neighbours only: the number of candidates of each query; more than `room` are no certificate either. Absent: nothing was appended.
     pub counts: Option<Ptr<u32>>,
     /// Neighbours only: number of candidates of a query for which there was room.
     pub room: u32,
-    /// Neighbours only: number of results of a query, at least 1.
+    /// Neighbours only: number of results of a query, at least 1; at most [`PASS`] if queries are shared.
     pub k: u32,
+    /// Neighbours only: number of blocks that share each query, which then is compared whether it has a certificate or not. 0: queries without a
+    /// certificate are compared, each by one block, and have results already.
+    pub shared_by: u32,
+    /// Number of rows of a piece if queries are shared: 1 to 32.
+    pub piece: u32,
+    /// Room for the entries of the blocks if queries are shared: `shared_by` · `k` for each query.
+    pub entries: PtrMut<u64>,
+    /// A counter of each query if queries are shared, 0 before and after the launch.
+    pub finished: PtrMut<u32>,
     /// Neighbours only: the distances of `k` vectors of the probed lists for each query, best first. The worst distance if there are fewer.
     pub keys: PtrMut<f32>,
     /// Neighbours only: the ranks of these vectors, laid out as `keys`; `NO_ROW` if there are fewer.
@@ -157,9 +181,13 @@ pub struct Rescan {
 }
 
 impl Rescan {
-    /// A block for some queries; for counts a fixed number of blocks, which share the lists of all listed queries.
+    /// A block for some queries, or `shared_by` blocks for each; for counts a fixed number of blocks, which share the lists of all listed
+    /// queries.
     pub fn config(&self, what: Rescanned, multiprocessors: u32) -> LaunchConfig {
         match what {
+            Rescanned::Neighbors if self.shared_by > 0 => {
+                LaunchConfig::linear(self.query_count as u64 * self.shared_by as u64, THREADS)
+            }
             Rescanned::Neighbors => blocks_for(self.query_count, multiprocessors),
             Rescanned::Count => LaunchConfig::linear(multiprocessors as u64 * COUNTING_BLOCKS, THREADS),
         }
@@ -178,7 +206,7 @@ impl Rescan {
                 Some(counts) => global::load_nc(counts.wrapping_add(query)) > self.room,
                 None => false,
             };
-            overflows || global::load_nc(self.flags.wrapping_add(query)) != 0
+            overflows || global::load(self.flags.wrapping_add(query)) != 0
         }
     }
 
@@ -224,45 +252,71 @@ fn each_lacking(query_count: u32, lacks: impl Fn(u32) -> bool, mut complete: imp
 #[inline(always)]
 pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
     let best = shared_array!(u64, THREADS as usize);
+    let block = thread::block_idx_x();
+    if let Some(query) = block.checked_div(launch.shared_by) {
+        // SAFETY: the caller promises the shapes; there are `shared_by` blocks for each query.
+        return unsafe { rescan_query::<R>(&launch, query, block % launch.shared_by, best) };
+    }
     // SAFETY: the caller promises the shapes; all queries are below `query_count`.
     let lacks = |query| unsafe { launch.lacks_certificate(query) };
     // SAFETY: as above.
-    each_lacking(launch.query_count, lacks, |query| unsafe { rescan_query::<R>(&launch, query, best) });
+    each_lacking(launch.query_count, lacks, |query| unsafe { rescan_query::<R>(&launch, query, 0, best) });
 }
 
-/// Completes one query. All threads of the block stay together.
+/// Completes one query, or does the share of block number `block` of those that share it. All threads of the block stay together.
 ///
 /// # Safety
 /// As [`Rescan`]; the query is below `query_count`, and `best` has a place for each thread.
 #[inline(always)]
-unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, best: SharedPtr<u64>) {
-    let &Rescan { stride, metric, k, keys, out_ranks, .. } = launch;
+unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best: SharedPtr<u64>) {
+    let &Rescan { stride, metric, k, keys, out_ranks, nprobe, shared_by, .. } = launch;
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
+    let (warps, piece) = if shared_by > 0 { (shared_by * WARPS as u32, launch.piece) } else { (WARPS as u32, PASS) };
+    let own = block * WARPS as u32 + warp;
     // SAFETY: for the whole body, as the caller promises.
     unsafe {
         let rows = R::of(&launch.coded());
         let x = Query::<R::Query>::of(launch.queries, stride, metric, query, lane);
         let first = query as usize * k as usize;
         // Every thread reads this before the first barrier, and results are written after it.
-        let worst = metric.badness(global::load(keys.wrapping_add(first + k as usize - 1)));
+        let worst = if shared_by > 0 {
+            f32::INFINITY
+        } else {
+            metric.badness(global::load(keys.wrapping_add(first + k as usize - 1)))
+        };
         let lists = launch.lists();
+        let scores = lists.scores_of(query as usize);
         let mut floor = None;
         let mut done = 0;
         while done < k {
             let mut queue = Queue::new((k - done).min(PASS), floor);
-            let mut probe = 0;
-            while probe < launch.nprobe && floor != Some(EMPTY) {
-                let list = lists.list(query as usize, probe);
-                // Each warp has a part of each list.
-                let mut from = PASS * warp;
-                while from < list.length {
-                    let row = lists.rows(&list, from, worst);
+            let (mut probe, mut before) = (0, 0);
+            while probe < nprobe && floor != Some(EMPTY) {
+                // Each lane has a list, and the lists have their pieces one after the other.
+                let list =
+                    if probe + lane < nprobe { lists.list(query as usize, probe + lane) } else { ProbedList::NONE };
+                let pieces = list.length.div_ceil(piece);
+                let end = sum_up_to(pieces, lane);
+                let begin = end - pieces;
+                let all = warp::shuffle_idx(FULL_MASK, end, 31);
+                let mut number = (own + warps - before % warps) % warps;
+                while number < all {
+                    // The last list that begins at this piece or before it.
+                    let of = 31 - warp::ballot(FULL_MASK, begin <= number).leading_zeros();
+                    let list = list.of_lane(of);
+                    let from = (number - warp::shuffle_idx(FULL_MASK, begin, of)) * piece;
+                    let row = lists.rows(&list, scores, from..from + piece, worst);
                     offer(&x, rows, row, row.rank, &mut queue);
-                    from += THREADS;
+                    number += warps;
                 }
-                probe += 1;
+                before += all;
+                probe += 32;
             }
-            let entry = joined(queue, best);
+            let mut entry = joined(queue, best);
+            if shared_by > 1 {
+                let Some(of_all) = joined_of_blocks(launch, query, block, entry, best) else { return };
+                entry = of_all;
+            }
             let slot = done + lane;
             if warp == 0 && slot < k {
                 let at = first + slot as usize;
@@ -275,6 +329,75 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, best: SharedPtr<u
             floor = Some(warp::shuffle_idx(FULL_MASK, entry, PASS - 1));
             done += PASS;
         }
+        if shared_by > 0 && thread::thread_idx_x() == 0 {
+            global::store(launch.flags.wrapping_add(query as usize), 0);
+        }
+    }
+}
+
+/// The sum of the values of this lane and of those below. All 32 lanes arrive.
+#[inline(always)]
+fn sum_up_to(value: u32, lane: u32) -> u32 {
+    let mut sum = value;
+    unroll::<5>(|step| {
+        let below = warp::shuffle_up(FULL_MASK, sum, 1 << step);
+        sum += if lane >= 1 << step { below } else { 0 };
+    });
+    sum
+}
+
+/// The best entries of all blocks that share a query: lane l gets number l. `entry` is number l of this block. None in all blocks but the last
+/// one to come here. All threads of the block arrive.
+///
+/// # Safety
+/// As [`Rescan`]; `best` has a place for each thread, and no other thread uses it.
+#[inline(always)]
+unsafe fn joined_of_blocks(launch: &Rescan, query: u32, block: u32, entry: u64, best: SharedPtr<u64>) -> Option<u64> {
+    let &Rescan { k, shared_by, entries, finished, .. } = launch;
+    let (lane, warp, thread) = (warp::lane_id(), warp::warp_id(), thread::thread_idx_x());
+    let all = shared_by * k;
+    // SAFETY: as the caller promises; k ≤ 32, and barriers stand between what different threads write and read.
+    unsafe {
+        let entries = entries.wrapping_add(query as usize * all as usize);
+        let finished = finished.wrapping_add(query as usize);
+        if warp == 0 && lane < k {
+            global::store(entries.wrapping_add((block * k + lane) as usize), entry);
+            thread::fence();
+        }
+        thread::sync_threads();
+        if thread == 0 {
+            let is_last = atomic::add_u32(finished, 1) == shared_by - 1;
+            if is_last {
+                global::store(finished, 0);
+            }
+            best.store(is_last as u64);
+        }
+        thread::sync_threads();
+        let is_last = best.load() != 0;
+        // Later writes to `best` are behind this barrier.
+        thread::sync_threads();
+        if !is_last {
+            return None;
+        }
+        thread::fence();
+        let mut queue = Queue::new(k, None);
+        let mut first = 0;
+        while first < all {
+            let mut read = [EMPTY; JOINED];
+            unroll::<JOINED>(|turn| {
+                let at = first + turn as u32 * THREADS + thread;
+                if at < all {
+                    // Not from a cache of this multiprocessor, which may have entries of an earlier search.
+                    read[turn] = global::load_volatile(entries.wrapping_add(at as usize));
+                }
+            });
+            unroll::<JOINED>(|turn| {
+                let entry = read[turn];
+                queue.offer(entry::value_of(entry::key(entry)), entry::payload(entry), entry != EMPTY);
+            });
+            first += JOINED as u32 * THREADS;
+        }
+        Some(joined(queue, best))
     }
 }
 
@@ -295,10 +418,10 @@ pub(crate) unsafe fn count<R: Decode>(launch: Rescan) {
             let (slot, probe) = (item / nprobe.max(1) as u64, (item % nprobe.max(1) as u64) as u32);
             let query = global::load_nc(listed.wrapping_add(1 + slot as usize));
             let x = Query::<R::Query>::of(queries, stride, metric, query, lane);
-            let list = lists.list(query as usize, probe);
+            let (list, scores) = (lists.list(query as usize, probe), lists.scores_of(query as usize));
             let (mut near, mut from) = (0, 0);
             while from < list.length {
-                let row = lists.rows(&list, from, worst);
+                let row = lists.rows(&list, scores, from..from + 32, worst);
                 let is_near = row.takes && row.most < worst as f64;
                 let unsure = LaneRow { takes: row.takes && !is_near, ..row };
                 let badness = compared(&x, rows, unsure);
@@ -338,8 +461,30 @@ struct ProbedList {
     start: u32,
     /// The number of vectors.
     length: u32,
-    /// The scores of the vectors, if they are in memory.
-    scores: Option<*const f32>,
+    /// The start of the list's scores in the query's row of scores, if they are in memory.
+    offset: u32,
+}
+
+impl ProbedList {
+    /// No list: an empty one.
+    const NONE: ProbedList = ProbedList { number: NO_ROW, start: 0, length: 0, offset: 0 };
+
+    /// The list of lane number `lane`. All 32 lanes arrive with the same number.
+    #[inline(always)]
+    fn of_lane(self, lane: u32) -> ProbedList {
+        ProbedList {
+            number: warp::shuffle_idx(FULL_MASK, self.number, lane),
+            start: warp::shuffle_idx(FULL_MASK, self.start, lane),
+            length: warp::shuffle_idx(FULL_MASK, self.length, lane),
+            offset: warp::shuffle_idx(FULL_MASK, self.offset, lane),
+        }
+    }
+}
+
+/// The scores of a query in memory, and their distance from the truth.
+#[derive(Clone, Copy)]
+struct RowScores {
+    row: *const f32,
     shift: f32,
     error: f64,
 }
@@ -360,6 +505,23 @@ struct LaneRow {
 }
 
 impl ProbedLists {
+    /// The scores of the vectors in the lists of a query, if they are in memory.
+    ///
+    /// # Safety
+    /// The fields have the query.
+    #[inline(always)]
+    unsafe fn scores_of(&self, query: usize) -> Option<RowScores> {
+        // SAFETY: as the caller promises.
+        self.scores.map(|scores| unsafe {
+            let row = scores.wrapping_add(global::load_nc(self.row_starts.wrapping_add(query)) as usize);
+            let shift = match self.shifts {
+                Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
+                None => 0.0,
+            };
+            RowScores { row, shift, error: global::load_nc(self.errors.wrapping_add(query)) as f64 }
+        })
+    }
+
     /// A list that a query probes; an empty one if there is none.
     ///
     /// # Safety
@@ -370,47 +532,41 @@ impl ProbedLists {
         // SAFETY: the pair exists, and a probe is a list or NO_ROW.
         unsafe {
             let number = global::load_nc(self.probes.wrapping_add(pair));
-            let (mut start, mut length) = (0, 0);
-            if number != NO_ROW {
-                start = global::load_nc(self.list_starts.wrapping_add(number as usize));
-                length = global::load_nc(self.lengths.wrapping_add(number as usize));
+            if number == NO_ROW {
+                return ProbedList::NONE;
             }
-            let shift = match self.shifts {
-                Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
-                None => 0.0,
-            };
-            let error = global::load_nc(self.errors.wrapping_add(query)) as f64;
-            let scores = self.scores.map(|scores| {
-                let row = global::load_nc(self.row_starts.wrapping_add(query));
-                scores.wrapping_add(row as usize + global::load_nc(self.offsets.wrapping_add(pair)) as usize)
-            });
-            ProbedList { number, start, length, scores, shift, error }
+            let start = global::load_nc(self.list_starts.wrapping_add(number as usize));
+            let length = global::load_nc(self.lengths.wrapping_add(number as usize));
+            let offset = if self.scores.is_some() { global::load_nc(self.offsets.wrapping_add(pair)) } else { 0 };
+            ProbedList { number, start, length, offset }
         }
     }
 
-    /// The vectors `first` + lane of a list, without those that are surely farther than `worst`, a distance as smaller is better.
+    /// The vectors of a list with numbers from `of`, at most 32, without those that are surely farther than `worst`, a distance as smaller is
+    /// better.
     ///
     /// # Safety
-    /// The list is one of these.
+    /// The list is one of these, and the scores are those of the query.
     #[inline(always)]
-    unsafe fn rows(&self, list: &ProbedList, first: u32, worst: f32) -> LaneRow {
-        let at = first + warp::lane_id();
+    unsafe fn rows(&self, list: &ProbedList, scores: Option<RowScores>, of: Range<u32>, worst: f32) -> LaneRow {
+        let at = of.start + warp::lane_id();
         let mut row = LaneRow {
             list: list.number,
-            first: list.start + first,
+            first: list.start + of.start,
             rank: NO_ROW,
-            takes: at < list.length,
+            takes: at < of.end && at < list.length,
             most: f64::INFINITY,
         };
         // SAFETY: vectors that are taken are below the list's length.
         unsafe {
             if row.takes
-                && let Some(scores) = list.scores
+                && let Some(RowScores { row: scores, shift, error }) = scores
             {
-                let middle = global::load_nc(scores.wrapping_add(at as usize)) as f64 + list.shift as f64;
-                row.most = middle + list.error;
+                let score = scores.wrapping_add(list.offset as usize + at as usize);
+                let middle = global::load_nc(score) as f64 + shift as f64;
+                row.most = middle + error;
                 // False if an operand is NaN.
-                let is_farther = middle - list.error > worst as f64;
+                let is_farther = middle - error > worst as f64;
                 row.takes = !is_farther;
             }
             if row.takes {

@@ -33,6 +33,7 @@ use super::image::Resident;
 use super::plan::SearchPlan;
 use super::search::Search;
 use super::{IvfDevice, MOST_PAIRS, filter_words};
+use crate::device::lanes::COUNTERS;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
@@ -60,6 +61,8 @@ struct Tables {
     refused: Reserved<u32>,
     /// The number of queries of a tile whose slots are all within a radius, and then the numbers of these queries.
     listed: Reserved<u32>,
+    /// As [`Search::counters`].
+    counters: Reserved<u32>,
     /// The queries of a tile as they came, padded; empty if they are compared in this form.
     staged: Reserved<u8>,
     /// The same as f32, and then rotated; empty without a rotation.
@@ -87,6 +90,7 @@ impl TableSizes {
             matrix: self.rotates.then(|| layout.array(dim * stride)),
             refused: layout.array(queries),
             listed: layout.array(queries.saturating_add(1)),
+            counters: layout.array(COUNTERS),
             staged: layout.array(if self.transforms { queries.saturating_mul(self.shape.row_bytes()) } else { 0 }),
             widened: layout.array(rotated.saturating_mul(stride)),
             rotated: layout.array(rotated.saturating_mul(dim)),
@@ -208,6 +212,7 @@ impl IvfDevice {
             let of = &search.plan.tables;
             // SAFETY: the tables have room for an id and a bit of each rank and for the matrix, and no other work uses them.
             unsafe {
+                runtime.fill(stream, tables.at(of.counters), 0)?;
                 if let (Some(to), Some(names)) = (of.names, &names) {
                     runtime.copy_to_device(stream, tables.at(to), names)?;
                 }
@@ -404,6 +409,7 @@ impl EnqueuedSearch {
             element: self.shape.element,
             plan,
             scratch: self.runtime.scratch(&self.scratch),
+            counters: self.tables().at(self.plan.tables.counters),
             rescans: count,
         }
     }

@@ -191,8 +191,9 @@ impl IvfDevice {
                 Scan::ListMajor => false,
                 Scan::QueryMajor => true,
             };
+        let (queries, needs_scores) = (queries as u32, request.scan != Scan::Auto);
         let shape =
-            SearchShape { queries: queries as u32, k, probes, attempt, filter_words, by_tables, dense_probes: probes };
+            SearchShape { queries, k, probes, attempt, filter_words, by_tables, needs_scores, dense_probes: probes };
         // A retry keeps all scores: the number of selected candidates then grows until no proof is needed. If few vectors pass a filter,
         // the first lists give no threshold.
         let appends = attempt == 0 && !by_tables && filter_words.is_none();
@@ -293,6 +294,7 @@ impl IvfDevice {
         plan: &'a SearchPlan,
     ) -> Result<Search<'a>> {
         let scratch = lane.scratch(&self.runtime, plan.bytes)?;
+        let counters = lane.counters(&self.runtime)?;
         Ok(Search {
             on: OnStream { runtime: &self.runtime, stream: &lane.stream },
             copies: &lane.copies,
@@ -300,6 +302,7 @@ impl IvfDevice {
             element,
             plan,
             scratch,
+            counters,
             rescans: 0,
         })
     }
@@ -397,7 +400,7 @@ impl IvfDevice {
         let limits = self.runtime.limits();
         let budget = self.scratch(resident);
         let search_shape = Self::search_shape(resident, count, 1, request, attempt);
-        let search_shape = SearchShape { dense_probes: search_shape.probes, ..search_shape };
+        let search_shape = SearchShape { needs_scores: true, dense_probes: search_shape.probes, ..search_shape };
         let plan = SearchPlan::new(resident, view.element, search_shape, limits)?;
         if !budget.has(plan.bytes as u64) {
             return Ok(Attempt::Exceeds(plan.bytes as u64));

@@ -3,10 +3,13 @@
 use cuda_std::global::U32x4;
 use warpann_kernels::ivf::list_scan::TILE_ROWS;
 use warpann_kernels::ivf::pairs;
+use warpann_kernels::ivf::rescan::{BLOCK_ROWS, PASS};
+use warpann_kernels::product::canonical::BATCH;
 
 use super::image::Resident;
 use super::stage::{Stage, selected, selected_probes};
 use super::tables::{Precision, TablePlan};
+use crate::device::lanes::COUNTERS;
 use crate::device::limits::Limits;
 use crate::device::scratch::{Layout, Reserved};
 use crate::select::gpu::Columns;
@@ -24,11 +27,14 @@ const MANY_SUB_QUANTIZERS: u32 = 32;
 const DENSE_ROWS: u64 = 16;
 const DENSE_PROBES: u64 = 16;
 const APPEND_FROM: u32 = 3;
-/// Limits of the exact comparison of queries with all centroids, instead of scores and a proof: the number of queries, and the number of
-/// components of all centroids. That takes two launches instead of four: 4.4 µs less for one query of 4,096 lists, by a captured graph
+/// Limits of the exact comparison of queries with all centroids, instead of scores and a proof, and then with all vectors of typical lists: the
+/// number of queries, and the number of components of all centroids and of all these vectors. For centroids, that takes two launches instead of four: 4.4 µs less for one query of 4,096 lists, by a captured graph
 /// (36.4 to 32.0, H200, 2026-11-26; predicted: 5). Exact distances are sums of f64, of which some devices compute few.
 const COMPARED_QUERIES: u32 = 2;
 const COMPARED_COMPONENTS: u64 = 1 << 22;
+const _: () = assert!(COMPARED_QUERIES as usize <= COUNTERS);
+/// Smallest number of rows of a piece, if queries are compared with all vectors of their lists exactly.
+const LEAST_PIECE: u32 = 2 * BATCH as u32;
 /// Number of rows of an item if there are many pairs. With few pairs, items are short, so that there are more of them.
 pub(super) const ITEM_ROWS: u32 = 1024;
 
@@ -45,6 +51,8 @@ pub(super) struct SearchShape {
     pub filter_words: Option<usize>,
     /// Whether codes are scanned by lookup tables, query by query.
     pub by_tables: bool,
+    /// Whether scores of the vectors are needed, because the caller reads them or says how lists are read.
+    pub needs_scores: bool,
     /// Number of probes whose scores are all kept. Candidates from the lists of the other probes are appended. If it equals `probes`,
     /// nothing is appended.
     pub dense_probes: u32,
@@ -75,6 +83,30 @@ impl OperandsPlan {
             errors: layout.array(queries.saturating_mul(2)),
             shifts: layout.array(queries),
         }
+    }
+}
+
+/// The exact comparison of queries with all vectors of their lists, instead of scores and a proof ([`warpann_kernels::ivf::rescan`]).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ListsPlan {
+    /// Number of blocks that share a query.
+    pub shared_by: u32,
+    /// Number of rows of a piece of a list.
+    pub piece: u32,
+    /// The best entries of each block.
+    pub entries: Reserved<u64>,
+}
+
+impl ListsPlan {
+    /// For `queries` queries, `rows` vectors of typical lists, and `k` results. As many blocks as there is work for, but at most one for each
+    /// multiprocessor: launches of so few may start before the kernel ahead has ended.
+    fn reserve(layout: &mut Layout, queries: u32, rows: u32, k: u32, limits: &Limits) -> ListsPlan {
+        let most = (limits.multiprocessors / queries.max(1)).max(1);
+        let piece = rows.div_ceil(most * BLOCK_ROWS / BATCH as u32).next_multiple_of(BATCH as u32);
+        let piece = piece.clamp(LEAST_PIECE, 32);
+        let shared_by = rows.div_ceil(piece * BLOCK_ROWS / BATCH as u32).clamp(1, most);
+        let entries = [queries, shared_by, k].map(|count| count as usize).iter().product();
+        ListsPlan { shared_by, piece, entries: layout.array(entries) }
     }
 }
 
@@ -111,6 +143,8 @@ pub(super) struct SearchPlan {
     pub search_shape: SearchShape,
     /// Whether the probes come from exact distances of all centroids, so that they need no proof.
     pub compares_centroids: bool,
+    /// Set if the neighbours come from exact distances of all vectors of the lists, so that they need no proof. The probes then do as well.
+    pub compares_lists: Option<ListsPlan>,
     /// Queries with their element type, if stored vectors have this type and it is not f32.
     pub narrow_queries: Option<Reserved<u8>>,
     pub queries: Reserved<f32>,
@@ -169,6 +203,13 @@ impl SearchPlan {
             selected_probes(search_shape.probes, image.lists, search_shape.attempt)
         };
         let appends = search_shape.dense_probes < search_shape.probes;
+        let compares_lists = compares_centroids
+            && !search_shape.needs_scores
+            && search_shape.k <= PASS
+            && u64::from(columns.typical) * u64::from(image.stride()) <= COMPARED_COMPONENTS
+            && !appends;
+        let compares_lists = compares_lists
+            .then(|| ListsPlan::reserve(&mut layout, search_shape.queries, columns.typical, search_shape.k, limits));
         let tables = match image.stored.tables {
             Some(index) if search_shape.by_tables => {
                 let (queries, probes) = (search_shape.queries, search_shape.probes);
@@ -181,6 +222,7 @@ impl SearchPlan {
         let plan = SearchPlan {
             search_shape,
             compares_centroids,
+            compares_lists,
             narrow_queries: narrow.then(|| layout.array(components.saturating_mul(element.size()))),
             queries: layout.array(components),
             operands: OperandsPlan::reserve(&mut layout, queries, image.f16_stride),

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! queries ──prepare_queries──► f16 operands ──scan centroids──► scores ──stage──► probes          (coarse quantiser)
-//!     (one or two queries: exact distances of all centroids ──selection──► probes)
+//!     (one or two queries: exact distances of all centroids ──selection──► probes;
+//!      few vectors in their lists: exact distances of all of them ──► distances and ranks)
 //!     probes ──count, place, scatter──► pairs by list, items ──scan lists──► scores, one row a query
 //!                                                              └──stage──► distances and ranks, and who lacks a certificate
 //! ```
@@ -25,7 +26,7 @@ use warpann_kernels::product::canonical::{self, Canonical};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::Resident;
-use super::plan::{ITEM_ROWS, OperandsPlan, SearchPlan};
+use super::plan::{ITEM_ROWS, ListsPlan, OperandsPlan, SearchPlan};
 use super::stage::{CandidateLists, Candidates, Centroids, Found, Stage, StageBatch, Vectors};
 use super::tables;
 use super::tables::TableScan;
@@ -45,6 +46,8 @@ pub(super) struct Search<'a> {
     pub plan: &'a SearchPlan,
     /// Scratch of the plan's size.
     pub scratch: Scratch,
+    /// A counter for each query, up to [`COUNTERS`](crate::device::lanes::COUNTERS). They are 0 between the kernels of the stream.
+    pub counters: PtrMut<u32>,
     /// Number of queries, from the first on, that kernels complete if they lack a certificate. The caller searches for the others again.
     pub rescans: u32,
 }
@@ -126,6 +129,10 @@ impl Search<'_> {
     /// # Safety
     /// As [`Self::probe`] for all queries; the filter is on the device.
     pub unsafe fn run(&self) -> Result<()> {
+        if let Some(lists) = self.plan.compares_lists {
+            // SAFETY: as the caller promises.
+            return unsafe { self.compare_lists(lists) };
+        }
         let (dense, all) = (self.plan.search_shape.dense_probes, self.plan.search_shape.probes);
         let from = self.candidates();
         let batch =
@@ -150,6 +157,28 @@ impl Search<'_> {
         }
     }
 
+    /// Finds the neighbours of all queries by exact distances of all vectors in their lists.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    unsafe fn compare_lists(&self, lists: ListsPlan) -> Result<()> {
+        let (found, shape) = (self.found(), self.plan.search_shape);
+        let launch = Rescan {
+            query_count: shape.queries,
+            flags: found.flags,
+            k: shape.k,
+            shared_by: lists.shared_by,
+            piece: lists.piece,
+            entries: self.at(lists.entries),
+            finished: self.counters,
+            keys: found.keys,
+            out_ranks: found.ranks,
+            ..self.all_rows()
+        };
+        // SAFETY: as the caller promises; the plan reserved the entries for these blocks, and there is a counter for each query.
+        unsafe { self.compare_all(Rescanned::Neighbors, launch) }
+    }
+
     /// Compares the queries that lack a certificate for their neighbours with all vectors of their lists.
     ///
     /// # Safety
@@ -157,7 +186,7 @@ impl Search<'_> {
     unsafe fn rescan(&self) -> Result<()> {
         let (found, room) = (self.found(), self.plan.room());
         let launch = Rescan {
-            flags: found.flags.into(),
+            flags: found.flags,
             counts: room.map(|_| self.counts().into()),
             room: room.unwrap_or(0),
             k: self.plan.search_shape.k,
@@ -211,8 +240,8 @@ impl Search<'_> {
             lengths: from.lengths,
             ranks: image.ranks,
             filter: from.filter,
-            // If candidates are appended, only the scores of the first probes are in memory.
-            scores: plan.room().is_none().then_some(from.scores),
+            // If candidates are appended, only the scores of the first probes are in memory; if all vectors are compared, none.
+            scores: (plan.room().is_none() && plan.compares_lists.is_none()).then_some(from.scores),
             row_starts: self.row_starts().into(),
             offsets: from.offsets,
             shifts: from.shifts,
@@ -245,7 +274,9 @@ impl Search<'_> {
         };
         // SAFETY: as the caller promises.
         unsafe {
-            self.prepare(&of, own)?;
+            if plan.compares_lists.is_none() {
+                self.prepare(&of, own)?;
+            }
             let Some(flags) = self.probe_flags() else { return self.compare_centroids(&of) };
             let operands = match plan.coarse_operands {
                 None => plan.operands,
