@@ -33,8 +33,10 @@ const APPEND_FROM: u32 = 3;
 const COMPARED_QUERIES: u32 = 2;
 const COMPARED_COMPONENTS: u64 = 1 << 22;
 const _: () = assert!(COMPARED_QUERIES as usize <= COUNTERS);
-/// Smallest number of rows of a piece, if queries are compared with all vectors of their lists exactly.
-const LEAST_PIECE: u32 = 2 * BATCH as u32;
+/// The share of [`COMPARED_COMPONENTS`] up to which codes that are costly to decode are compared.
+const COSTLY_SHARE: u64 = 4;
+/// Number of blocks for each multiprocessor that compare all vectors of lists.
+const LISTS_BLOCKS: u32 = 2;
 /// Number of rows of an item if there are many pairs. With few pairs, items are short, so that there are more of them.
 pub(super) const ITEM_ROWS: u32 = 1024;
 
@@ -98,13 +100,13 @@ pub(super) struct ListsPlan {
 }
 
 impl ListsPlan {
-    /// For `queries` queries, `rows` vectors of typical lists, and `k` results. As many blocks as there is work for, but at most one for each
-    /// multiprocessor: launches of so few may start before the kernel ahead has ended.
+    /// For `queries` queries, `rows` vectors of typical lists, and `k` results. Pieces are short, and blocks as many as there is work for.
     fn reserve(layout: &mut Layout, queries: u32, rows: u32, k: u32, limits: &Limits) -> ListsPlan {
-        let most = (limits.multiprocessors / queries.max(1)).max(1);
-        let piece = rows.div_ceil(most * BLOCK_ROWS / BATCH as u32).next_multiple_of(BATCH as u32);
-        let piece = piece.clamp(LEAST_PIECE, 32);
-        let shared_by = rows.div_ceil(piece * BLOCK_ROWS / BATCH as u32).clamp(1, most);
+        let most = (limits.multiprocessors * LISTS_BLOCKS / queries.max(1)).max(1);
+        // The rows of a block if all blocks have one piece for each warp.
+        let rows_of_block = rows.div_ceil(most).next_multiple_of(BLOCK_ROWS).min(BLOCK_ROWS / BATCH as u32 * 32);
+        let piece = rows_of_block / BLOCK_ROWS * BATCH as u32;
+        let shared_by = rows.div_ceil(rows_of_block).clamp(1, most);
         let entries = [queries, shared_by, k].map(|count| count as usize).iter().product();
         ListsPlan { shared_by, piece, entries: layout.array(entries) }
     }
@@ -203,10 +205,11 @@ impl SearchPlan {
             selected_probes(search_shape.probes, image.lists, search_shape.attempt)
         };
         let appends = search_shape.dense_probes < search_shape.probes;
+        let share = if image.stored.costly { COSTLY_SHARE } else { 1 };
         let compares_lists = compares_centroids
             && !search_shape.needs_scores
             && search_shape.k <= PASS
-            && u64::from(columns.typical) * u64::from(image.stride()) <= COMPARED_COMPONENTS
+            && u64::from(columns.typical) * u64::from(image.stride()) * share <= COMPARED_COMPONENTS
             && !appends;
         let compares_lists = compares_lists
             .then(|| ListsPlan::reserve(&mut layout, search_shape.queries, columns.typical, search_shape.k, limits));

@@ -7,6 +7,7 @@ use std::ops::Range;
 use test_random::Random;
 
 use super::IvfDevice;
+use super::plan::SearchPlan;
 use crate::device::bytes_sent;
 use crate::device::open::open;
 use crate::device::scratch::Layout;
@@ -370,6 +371,44 @@ fn flat_lists_of_every_metric_and_element() {
     }
 }
 
+/// One or two queries of short lists are compared with all vectors of these by several blocks, which join their results. The counters of the
+/// blocks serve the next search, too.
+#[test]
+fn few_queries_are_compared_with_all_vectors_of_their_lists() {
+    fn by_blocks<T: Element>(metric: Metric, encoding: Encoding, k: usize) {
+        let (dim, probes) = (20, 5);
+        let case = Case { dim, n: 700, lists: 9, queries: 1, k, probes };
+        check_batches::<T>(metric, encoding, &case, &[1, 2, 1]);
+        let base = vectors::<T>(700, dim, 5);
+        let builder = IvfIndex::<T>::builder(dim, 9).metric(metric).encoding(encoding).device(Device::Cpu);
+        let mut cpu = builder.iterations(1).build().unwrap();
+        cpu.train(&base).unwrap();
+        cpu.add(&base).unwrap();
+        let (device, view) = (device(), cpu.view(cpu.trained().unwrap()));
+        let resident = device.resident(&view).unwrap();
+        let planned = |queries, k, scan| {
+            let request = SearchRequest { queries: VectorSlice::of::<T>(&[], dim), probes, filter: None, scan };
+            let shape = IvfDevice::search_shape(&resident, queries, k, &request, 0);
+            let plan = SearchPlan::new(&resident, T::TYPE, shape, device.runtime.limits()).unwrap();
+            plan.compares_lists.map(|lists| lists.shared_by)
+        };
+        // The emulator has two multiprocessors, and each has two blocks.
+        assert_eq!([1, 2, 3].map(|queries| planned(queries, k, Scan::Auto)), [Some(4), Some(2), None]);
+        assert_eq!((planned(1, 33, Scan::Auto), planned(1, k, Scan::QueryMajor)), (None, None));
+    }
+    for (at, metric) in Metric::ALL.into_iter().enumerate() {
+        let k = [1, 10, 32][at % 3];
+        by_blocks::<f32>(metric, Encoding::Flat, k);
+        by_blocks::<f32>(metric, Encoding::F16, k);
+        by_blocks::<f32>(metric, Encoding::Scalar8, k);
+        by_blocks::<f32>(metric, Encoding::Pq { sub_quantizers: 4, bits: 5, rotate: at == 1 }, k);
+        by_blocks::<half::f16>(metric, Encoding::Flat, k);
+        by_blocks::<i8>(metric, Encoding::Flat, k);
+    }
+    by_blocks::<half::bf16>(Metric::L2, Encoding::Flat, 32);
+    by_blocks::<u8>(Metric::L2, Encoding::Pq { sub_quantizers: 10, bits: 8, rotate: false }, 7);
+}
+
 #[test]
 fn lists_without_codes_have_one_scan() {
     let (dim, base) = (12, vectors::<f32>(300, 12, 5));
@@ -396,7 +435,7 @@ fn odd_sizes() {
         Case { dim: 3, n: 2000, lists: 2, queries: 2, k: 1500, probes: 1 },
         Case { dim: 4, n: 5000, lists: 2, queries: 2, k: 4200, probes: 2 },
         // Few pairs, in lists of several items.
-        Case { dim: 5, n: 900, lists: 6, queries: 2, k: 9, probes: 3 },
+        Case { dim: 5, n: 1800, lists: 12, queries: 3, k: 9, probes: 3 },
         // Most probes append candidates.
         Case { dim: 8, n: 2000, lists: 100, queries: 30, k: 1, probes: 80 },
         Case { dim: 200, n: 900, lists: 80, queries: 30, k: 2, probes: 80 },
