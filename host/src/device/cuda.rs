@@ -31,8 +31,8 @@ use crate::{Error, NoDeviceReason, Result, events};
 const PINNED_FROM: usize = 64 << 10;
 /// Size of a pinned buffer in bytes. With two buffers the host's copy overlaps the transfer.
 const PINNED_BYTES: usize = 32 << 20;
-/// Size of the pinned buffers of copies that need no more: allocating two takes a tenth of the 35 ms that two of [`PINNED_BYTES`] take (H200,
-/// driver 580, 2026-11-26).
+/// Size of the pinned buffers of copies that need no more. Two of [`PINNED_BYTES`] took 18 to 35 ms, in which other threads waited for the driver
+/// (H200, driver 580, 2026-11-26).
 const FEW_PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
 /// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus, and small enough that
 /// the host processes one part while the next is copied.
@@ -273,7 +273,7 @@ struct Pair {
     buffers: [Pinned; 2],
     /// Index of the buffer that an upload takes next.
     next: Cell<usize>,
-    /// Size of each.
+    /// Room of each buffer in bytes.
     bytes: usize,
 }
 

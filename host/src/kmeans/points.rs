@@ -25,7 +25,7 @@ pub(super) struct Points<'a, T: Element> {
 /// The greatest magnitudes of points.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Greatest {
-    /// The largest |x|.
+    /// The largest magnitude of a component; NaN if one is NaN, else infinite if one is.
     pub component: f32,
     /// The largest |w·x|; without weights that of |x|.
     pub weighted: f64,

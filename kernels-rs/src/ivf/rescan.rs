@@ -40,6 +40,21 @@
 //! Without such a query one launch that reads a word for each query: a block for each of 65,536 queries took 97 µs (H200, 2026-11-26).
 //! Otherwise one read of the query's scores, and the distances of the
 //! vectors near the k-th, for each 32 results.
+//!
+//! Queries that blocks share: one query of 4,096 lists with a mean of 244 vectors of 128 components, k = 10, from host memory and back, µs (median
+//! of three medians, H200, 2026-11-26, revisions ff1c09f and 37844f6, record `2026-11-26-few-queries.csv`), by scores and by this kernel:
+//!
+//! | probes | f32 | scalar codes | 16 bytes | 64 bytes |
+//! |---|---|---|---|---|
+//! | 1 | 39.9, 37.9 | 44.6, 40.5 | 52.2, 36.8 | 60.4, 41.8 |
+//! | 8 | 40.0, 35.9 | 46.1, 36.8 | 53.0, 35.7 | 60.5, 41.8 |
+//! | 32 | 47.1, 43.7 | 48.0, 44.4 | 52.3, 45.0 | 60.2, 50.1 |
+//! | 64 | 51.1, 45.9 | 55.2, 44.0 | by scores | by scores |
+//! | 128 | 61.4, 53.2 | 62.2, 58.3 | by scores | by scores |
+//!
+//! By a captured graph, 8 lists of f32 take 26.4 µs instead of 31.8 (predicted: 22, four launches fewer). Codes of 16 bytes in 64 lists took 59 µs by
+//! this kernel, and 60 by scores; in 128 lists 75 and 66. One block for each multiprocessor lost to two with 32 or more lists (flat, 128 lists: 58
+//! µs), and three gained nothing. Pieces of at least 16 rows lost (codes, 8 lists: 44 µs).
 
 use core::ops::Range;
 

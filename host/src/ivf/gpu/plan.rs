@@ -27,14 +27,15 @@ const MANY_SUB_QUANTIZERS: u32 = 32;
 const DENSE_ROWS: u64 = 16;
 const DENSE_PROBES: u64 = 16;
 const APPEND_FROM: u32 = 3;
-/// Limits of the exact comparison of queries with all centroids, instead of scores and a proof, and then with all vectors of typical lists: the
-/// number of queries, and the number of components of all centroids and of all these vectors. For centroids, that takes two launches instead of four: 4.4 µs less for one query of 4,096 lists, by a captured graph
-/// (36.4 to 32.0, H200, 2026-11-26; predicted: 5). Exact distances are sums of f64, of which some devices compute few.
+/// Limits of exact comparison, instead of scores and a proof: the number of queries; and the number of components of all centroids, or of all
+/// vectors in as many lists of mean length as a query probes. For the probes that takes two launches instead of four: 4.4 µs less for one query
+/// of 4,096 lists, by a captured graph (36.4 to 32.0, H200, 2026-11-26; predicted: 5). For the neighbours it takes one instead of five
+/// ([`warpann_kernels::ivf::rescan`] has the times). Exact distances are sums of f64, of which some devices compute few.
 const COMPARED_QUERIES: u32 = 2;
 const COMPARED_COMPONENTS: u64 = 1 << 22;
 const _: () = assert!(COMPARED_QUERIES as usize <= COUNTERS);
-/// The share of [`COMPARED_COMPONENTS`] up to which codes that are costly to decode are compared.
-const COSTLY_SHARE: u64 = 4;
+/// Codes that are costly to decode are compared up to this part of [`COMPARED_COMPONENTS`].
+const COSTLY_PART: u64 = 4;
 /// Number of blocks for each multiprocessor that compare all vectors of lists.
 const LISTS_BLOCKS: u32 = 2;
 /// Number of rows of an item if there are many pairs. With few pairs, items are short, so that there are more of them.
@@ -205,11 +206,11 @@ impl SearchPlan {
             selected_probes(search_shape.probes, image.lists, search_shape.attempt)
         };
         let appends = search_shape.dense_probes < search_shape.probes;
-        let share = if image.stored.costly { COSTLY_SHARE } else { 1 };
+        let part = if image.stored.costly { COSTLY_PART } else { 1 };
         let compares_lists = compares_centroids
             && !search_shape.needs_scores
             && search_shape.k <= PASS
-            && u64::from(columns.typical) * u64::from(image.stride()) * share <= COMPARED_COMPONENTS
+            && u64::from(columns.typical) * u64::from(image.stride()) * part <= COMPARED_COMPONENTS
             && !appends;
         let compares_lists = compares_lists
             .then(|| ListsPlan::reserve(&mut layout, search_shape.queries, columns.typical, search_shape.k, limits));
