@@ -2,7 +2,7 @@
 //! launch; compute capability 9.0 and later).
 //!
 //! # Why
-//! A search of one query is a chain of about ten kernels of a few µs. Between two of them the device ends one grid, makes its writes
+//! A search of one query is a chain of five to ten kernels of a few µs. Between two of them the device ends one grid, makes its writes
 //! visible and starts the next grid.
 //!
 //! # How
