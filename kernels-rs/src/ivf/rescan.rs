@@ -311,7 +311,7 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
                 let list =
                     if probe + lane < nprobe { lists.list(query as usize, probe + lane) } else { ProbedList::NONE };
                 let pieces = list.length.div_ceil(piece);
-                let end = sum_up_to(pieces, lane);
+                let end = warp::inclusive_sum(pieces);
                 let begin = end - pieces;
                 let all = warp::shuffle_idx(FULL_MASK, end, 31);
                 let mut number = (own + warps - before % warps) % warps;
@@ -348,17 +348,6 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
             global::store(launch.flags.wrapping_add(query as usize), 0);
         }
     }
-}
-
-/// The sum of the values of this lane and of those below. All 32 lanes arrive.
-#[inline(always)]
-fn sum_up_to(value: u32, lane: u32) -> u32 {
-    let mut sum = value;
-    unroll::<5>(|step| {
-        let below = warp::shuffle_up(FULL_MASK, sum, 1 << step);
-        sum += if lane >= 1 << step { below } else { 0 };
-    });
-    sum
 }
 
 /// The best entries of all blocks that share a query: lane l gets number l. `entry` is number l of this block. None in all blocks but the last

@@ -3,6 +3,7 @@
 use cuda_std::global::U32x4;
 use warpann_kernels::ivf::list_scan::TILE_ROWS;
 use warpann_kernels::ivf::pairs;
+use warpann_kernels::ivf::rerank::THREADS;
 use warpann_kernels::ivf::rescan::{BLOCK_ROWS, PASS};
 use warpann_kernels::product::canonical::BATCH;
 
@@ -104,8 +105,8 @@ impl ListsPlan {
     /// For `queries` queries, `rows` vectors of typical lists, and `k` results. Pieces are short, and blocks as many as there is work for.
     fn reserve(layout: &mut Layout, queries: u32, rows: u32, k: u32, limits: &Limits) -> ListsPlan {
         let most = (limits.multiprocessors * LISTS_BLOCKS / queries.max(1)).max(1);
-        // The rows of a block if all blocks have one piece for each warp.
-        let rows_of_block = rows.div_ceil(most).next_multiple_of(BLOCK_ROWS).min(BLOCK_ROWS / BATCH as u32 * 32);
+        // The rows of a block if all blocks have one piece for each warp, which has at most a row for each lane.
+        let rows_of_block = rows.div_ceil(most).next_multiple_of(BLOCK_ROWS).min(THREADS);
         let piece = rows_of_block / BLOCK_ROWS * BATCH as u32;
         let shared_by = rows.div_ceil(rows_of_block).clamp(1, most);
         let entries = [queries, shared_by, k].map(|count| count as usize).iter().product();
