@@ -73,7 +73,7 @@ impl<T: Element> IvfIndex<T> {
             kmeans = kmeans.memory_budget(bytes);
         }
         let rows = VectorSlice::of(rows, dim);
-        // k-means checks the vectors while it reads them, perhaps after they were transformed.
+        // k-means checks the vectors while it reads them, perhaps after they were transformed. Encodings may refuse them before, by other errors.
         let trained = scheme.train(Training { kmeans, rows, metric, seed, device, watch });
         let trained = trained.or_else(|error| rows.check_finite(Input::Training).and(Err(error))).map_err(named)?;
         self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));

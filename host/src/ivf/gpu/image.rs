@@ -49,7 +49,8 @@ pub(crate) struct Stored {
     pub in_place: bool,
     /// Whether the list scan decodes operands. Then scanning each list twice costs more time than overlapping copies saves.
     pub decodes: bool,
-    /// Whether decoding in re-ranking is so slow that, with few queries, a block for each query is faster than a warp for each query.
+    /// Whether decoding is so slow that with few queries a block re-ranks each query faster than a warp does. Then fewer vectors are compared
+    /// without scores, too.
     pub costly: bool,
     /// The tables of the scan by lookup tables, if the encoding has this scan.
     pub tables: Option<TableIndex>,
