@@ -140,7 +140,7 @@ pub struct FlatIndex<T: Element = f32> {
 
 /// A number that every index and every change of one gets anew. Equal versions mean the same index with the same vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Version(u64);
+pub(crate) struct Version(u64);
 
 impl Version {
     fn new() -> Version {
@@ -510,6 +510,11 @@ impl<T: Element> FlatIndex<T> {
             return Ok(None);
         };
         Ok(Some(Box::new(device.plan_search(queries, k, None, None)?)))
+    }
+
+    /// The number of the index and of its vectors as they are now.
+    pub(crate) fn version(&self) -> Version {
+        self.version
     }
 
     /// Copies rows from row `first` on, which exist, to `to`.

@@ -30,12 +30,15 @@
 //! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph depends on the rows,
 //! their order and the settings alone.
 
+use super::Distances;
 use super::candidates::Candidates;
+use super::codes::Codes;
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::gpu::{DeviceBuild, Source};
 use super::links::{Links, NO_NODE, starts_of};
 use super::prune::{Others, Pruner};
+use super::twins::Twins;
 use super::walk::{Walker, node_of};
 use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
@@ -73,23 +76,24 @@ impl<T: Element> Given<'_, T> {
 }
 
 /// The graph of all rows, with edges to some of the candidates of each, which `device` chooses if it can. O(rows · degree² · dim) at most, and
-/// the time of the searches.
+/// the time of the searches. `twins` are the rows that are not nodes, and have no candidates.
 pub(super) fn build<T: Element>(
     distance: &WalkDistance<'_>,
     candidates: &Given<'_, T>,
     degree: usize,
     device: Option<DeviceBuild<'_>>,
+    twins: Twins,
     watch: &Watch<'_>,
 ) -> Result<Links> {
     let nodes = distance.rows().len();
     let device = device.filter(|device| nodes > 0 && device.fits(nodes, candidates.most()));
     let mut edges: Vec<u32> = host_memory::zeroed(host_memory::count::<u32>(&[nodes, degree])?)?;
-    let starts = starts_of(nodes);
+    let starts = starts_of(nodes, &twins);
     let (entrance, parents) = meanwhile(
         || Entrance::new(&starts, distance),
         || all_edges(distance, candidates, degree, device, (&starts, &mut edges), watch),
     );
-    Links::connected(edges, degree, parents?, (starts, entrance), distance)
+    Links::connected(edges, degree, parents?, (starts, entrance), twins, distance)
 }
 
 /// Fills `edges`, `degree` places for each node. Returns the parents of the nodes that can be reached from `starts`, if a device has found them.
@@ -179,10 +183,11 @@ fn choose_edges(
 }
 
 /// Gives edges to new rows, which ascend, and edges to them to others. A row may be a node whose vector was replaced. `live` are the rows that
-/// hold vectors; `None` if all do. For each row a walk, and O(degree² · dim).
+/// hold vectors; `None` if all do. For each row a walk, and O(degree² · dim). Vectors decide where codes cannot: for rows that are outside, and for
+/// those whose beam codes cannot order.
 pub(super) fn insert(
     links: &mut Links,
-    distance: &WalkDistance<'_>,
+    distances: &Distances<'_>,
     rows: &[u32],
     live: Option<&Bitset>,
     watch: &Watch<'_>,
@@ -191,38 +196,49 @@ pub(super) fn insert(
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
         watch.report(Stage::Linking, rows.len() - rest.len(), rows.len())?;
-        insert_batch(links, distance, batch, live)?;
+        insert_batch(links, distances, batch, live)?;
         rest = later;
     }
     Ok(())
 }
 
-fn insert_batch(links: &mut Links, distance: &WalkDistance<'_>, batch: &[u32], live: Option<&Bitset>) -> Result<()> {
+fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], live: Option<&Bitset>) -> Result<()> {
     let degree = links.degree();
     let graph = &*links;
-    let choose = |(walker, pruner): &mut (Walker, Pruner), &node: &u32| -> Vec<u32> {
-        distance.query(distance.rows(), node as usize, &mut walker.query);
-        let holds = |&other: &u32| other != node && live.is_none_or(|live| live.get(other as usize));
-        let mut candidates = walker.nearest_of(distance, batch, degree + 1);
+    let holds = |other: u32| graph.rows_of(other).iter().any(|&row| live.is_none_or(|live| live.get(row as usize)));
+    let choose = |(walker, pruner, scratch): &mut (Walker, Pruner, Vec<f32>), &node: &u32| -> (Vec<u32>, bool) {
+        let vectors = distances.exact.rows();
+        let outside = |codes: &Codes| codes.coder.is_row_outside(vectors, node as usize, scratch);
+        let mut by_vectors = distances.codes.is_none_or(outside);
+        let (mut candidates, distance) = loop {
+            let distance = if by_vectors { &distances.exact } else { &distances.fast };
+            distance.query(distance.rows(), node as usize, &mut walker.query);
+            walker.walk(distance, graph, 2 * degree);
+            if by_vectors || !distances.cannot_order(walker.beam(), 2 * degree, &walker.query) {
+                break (walker.beam().iter().map(|&place| node_of(place)).collect::<Vec<u32>>(), distance);
+            }
+            by_vectors = true;
+        };
+        candidates.extend(walker.nearest_of(distance, batch, degree + 1));
         candidates.extend(walker.nearest_starts(distance, graph, degree));
-        candidates.extend(walker.walk(distance, graph, 2 * degree).iter().map(|&place| node_of(place)));
-        candidates.retain(holds);
+        candidates.retain(|&other| other != node && holds(other));
         candidates.sort_unstable();
         candidates.dedup();
         let held: Vec<u32> = graph.children(node).collect();
-        pruner.choose(distance, node, (&held, &candidates), degree, Others::Nearest).to_vec()
+        (pruner.choose(distance, node, (&held, &candidates), degree, Others::Nearest).to_vec(), by_vectors)
     };
-    let mut chosen: Vec<Vec<u32>> = Vec::new();
+    let mut chosen: Vec<(Vec<u32>, bool)> = Vec::new();
     batch.par_iter().map_init(Default::default, choose, &mut chosen);
     // The edges back, as (node, new neighbour).
     let mut back: Vec<(u32, u32)> = Vec::new();
-    for (&node, edges) in batch.iter().zip(&chosen) {
+    for (&node, (edges, _)) in batch.iter().zip(&chosen) {
         links.set(node, edges);
         back.extend(edges.iter().map(|&other| (other, node)));
     }
     back.sort_unstable();
     let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
     let graph = &*links;
+    let by_vectors = |node: u32| batch.binary_search(&node).is_ok_and(|at| chosen[at].1);
     let join = |pruner: &mut Pruner, group: &&[(u32, u32)]| -> Vec<u32> {
         let node = group[0].0;
         let mut edges = graph.of(node).to_vec();
@@ -233,6 +249,8 @@ fn insert_batch(links: &mut Links, distance: &WalkDistance<'_>, batch: &[u32], l
         }
         if edges.len() > degree {
             let held: Vec<u32> = graph.children(node).collect();
+            let by_vectors = by_vectors(node) || group.iter().any(|&(_, other)| by_vectors(other));
+            let distance = if by_vectors { &distances.exact } else { &distances.fast };
             edges = pruner.choose(distance, node, (&held, &edges), degree, Others::Nearest).to_vec();
         }
         edges
@@ -242,21 +260,23 @@ fn insert_batch(links: &mut Links, distance: &WalkDistance<'_>, batch: &[u32], l
     let changed: Vec<u32> = groups.iter().map(|group| group[0].0).collect();
     changed.iter().zip(&joined).for_each(|(&node, edges)| links.set(node, edges));
     links.reach(changed.into_iter().filter(|&node| links.is_reached(node)).collect());
-    links.adopt(distance, batch);
+    links.adopt(&distances.fast, batch);
     Ok(())
 }
 
 /// The graph after its rows have moved: `moved` has the new number of each old row, or [`NO_NODE`] if its vector is gone. `rows` is the new number
-/// of rows; those that no old row moved to have no edges. No node has a parent yet.
-pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &[u32], rows: usize) -> Result<Links> {
+/// of rows; those that no old row moved to have no edges. No node has a parent yet. On return `moved` has numbers of nodes.
+pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32], rows: usize) -> Result<Links> {
     let degree = old.degree();
+    let twins = old.twins().moved(moved);
+    let moved = &*moved;
     let mut before: Vec<u32> = host_memory::filled(NO_NODE, rows)?;
     for (row, &node) in moved.iter().enumerate() {
         if node != NO_NODE {
             before[node as usize] = row as u32;
         }
     }
-    let mut links = Links::new(rows, degree)?;
+    let mut links = Links::new(rows, degree, twins)?;
     let nodes = links.edges_mut().par_chunks_exact_mut(degree).zip(before.par_iter()).enumerate();
     nodes.for_each_init(Default::default, |(pruner, edges): &mut (Pruner, Vec<u32>), (node, (places, &row))| {
         if row == NO_NODE {

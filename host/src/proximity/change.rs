@@ -2,7 +2,7 @@
 //!
 //! | change of the rows | what happens to the edges |
 //! |---|---|
-//! | rows are appended, or a row gets another vector | the rows are inserted ([`build::insert`]) |
+//! | rows are appended, or a row gets another vector | the rows are inserted ([`build::insert`]), or become twins of equal ones (`twins.rs`) |
 //! | a vector is removed | nothing: walks go through its row |
 //! | rows move, because a quarter of them was removed, the last ones were, or new ids lie between others | edges are renumbered, those to removed rows replaced, and the start nodes chosen anew ([`build::moved`]) |
 //! | at least half of the rows are new | the graph is made anew |
@@ -19,20 +19,50 @@ use super::codes::Codes;
 use super::distance::WalkDistance;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE, start_count};
-use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
+use super::twins::{Nodes, Twins};
+use super::{GraphIndex, GraphIndexBuilder, MAX_NODES, Made};
+use crate::graph::Graph;
 use crate::ids::row_ids::RowIds;
 use crate::parallel::{Loop, ParallelSlice};
+use crate::random::gather;
 use crate::shared::own_with_room;
 use crate::threads::meanwhile;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, Placement, Result, Watch, host_memory};
+use crate::{Element, Error, FlatIndex, Placement, Result, Watch, host_memory};
 
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
 const FEW: usize = 16;
 /// Components that a thread copies at a time.
 const COPIED: usize = 1 << 16;
+
+/// A new graph is made without those rows whose vectors others have, if there are more than this number of one vector. Fewer take only a few places
+/// among the candidates of others, and are joined afterwards.
+const MOST_JOINED: usize = 4;
+
+/// The rows before a change.
+struct Before {
+    ids: Arc<RowIds>,
+    /// Whether what was made of rows was made of these.
+    made: bool,
+}
+
+/// What was made of the rows before a change.
+struct Old {
+    links: Option<Arc<Links>>,
+    codes: Option<Codes>,
+    nodes: Option<Arc<Nodes>>,
+}
+
+/// What is made of the rows after a change.
+struct Followed {
+    links: Arc<Links>,
+    codes: Option<Codes>,
+    nodes: Option<Arc<Nodes>>,
+    /// Whether all of it is as before the change.
+    same: bool,
+}
 
 /// What [`GraphIndex::new_graph`] makes of vectors.
 struct New<T> {
@@ -69,20 +99,20 @@ impl<T: Element> GraphIndex<T> {
     /// Adds vectors. If the call is cancelled, the index holds them without a graph, or none of them.
     fn add_or_stop(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
         self.check_room(rows)?;
-        let before = Arc::clone(self.flat.row_ids());
         if let Some(ids) = ids {
-            self.flat.add_watched(rows, Some(ids), watch)?;
+            let (before, ()) = self.change_rows(|flat| flat.add_watched(rows, Some(ids), watch))?;
             return self.follow_watched(&before, ids, &[], watch);
         }
-        let first = before.next();
+        let ids = self.flat.row_ids();
         let (count, is_whole) = (rows.len() / self.dim(), rows.len().is_multiple_of(self.dim()));
-        let is_first = before.rows() == 0 && is_whole && !self.are_few(count);
+        let is_first = ids.rows() == 0 && is_whole && !self.are_few(count);
         // A watch gets the reports of one step after the other.
         if is_first && self.flat.host_rows().is_none() && !watch.is_some() {
             return self.add_first(rows);
         }
+        let first = ids.next();
         let mut added = host_memory::with_room(count)?;
-        self.flat.add_watched(rows, None, watch)?;
+        let (before, ()) = self.change_rows(|flat| flat.add_watched(rows, None, watch))?;
         added.extend(first..first + count as u64);
         self.follow_watched(&before, &added, rows, watch)
     }
@@ -95,11 +125,12 @@ impl<T: Element> GraphIndex<T> {
         let (candidates, added) =
             meanwhile(|| Candidates::all(rows, dim, settings, &place, &watch), || flat.add_watched(rows, None, &watch));
         added?;
-        let made = candidates.and_then(|candidates| self.new_graph(rows, candidates, true, &watch));
-        self.clear_graph();
+        self.made = Made::nothing(self.flat.version());
         // Searches of an index without a graph are exact.
-        if let Ok(New { copy, codes, links }) = made {
-            (self.copy, self.codes, self.links) = (Arc::new(copy), codes, Some(links));
+        if let Ok(New { copy, codes, links }) =
+            candidates.and_then(|candidates| self.new_graph(rows, candidates, true, &watch))
+        {
+            self.made = Made { copy: Arc::new(copy), codes, links: Some(links), ..Made::nothing(self.flat.version()) };
         }
         Ok(())
     }
@@ -119,8 +150,7 @@ impl<T: Element> GraphIndex<T> {
     /// As [`FlatIndex::upsert`](crate::FlatIndex::upsert); [`Error::TooManyRows`] above [`MAX_NODES`].
     pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
         self.check_room(rows)?;
-        let before = Arc::clone(self.flat.row_ids());
-        let replaced = self.flat.upsert(rows, ids)?;
+        let (before, replaced) = self.change_rows(|flat| flat.upsert(rows, ids))?;
         self.follow(&before, ids, &[]);
         Ok(replaced)
     }
@@ -131,8 +161,7 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::remove`](crate::FlatIndex::remove).
     pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        let before = Arc::clone(self.flat.row_ids());
-        self.flat.remove(ids)?;
+        let (before, ()) = self.change_rows(|flat| flat.remove(ids))?;
         self.follow(&before, &[], &[]);
         Ok(())
     }
@@ -143,8 +172,7 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::remove_if_present`](crate::FlatIndex::remove_if_present).
     pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
-        let before = Arc::clone(self.flat.row_ids());
-        let removed = self.flat.remove_if_present(ids)?;
+        let (before, removed) = self.change_rows(|flat| flat.remove_if_present(ids))?;
         self.follow(&before, &[], &[]);
         Ok(removed)
     }
@@ -152,15 +180,7 @@ impl<T: Element> GraphIndex<T> {
     /// Removes all vectors. The settings stay.
     pub fn clear(&mut self) {
         self.flat.clear();
-        self.clear_graph();
-    }
-
-    /// Drops all but the flat index. The next change makes it again.
-    fn clear_graph(&mut self) {
-        self.copy = Arc::default();
-        self.codes = None;
-        self.links = None;
-        self.device_links = Arc::default();
+        self.made = Made::nothing(self.flat.version());
     }
 
     /// Adds the vectors of `other`, with their ids, to this index: as [`add_with_ids`](Self::add_with_ids).
@@ -169,8 +189,7 @@ impl<T: Element> GraphIndex<T> {
     /// As [`FlatIndex::merge`](crate::FlatIndex::merge); [`Error::TooManyRows`] above [`MAX_NODES`].
     pub fn merge(&mut self, other: &GraphIndex<T>) -> Result<()> {
         check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
-        let before = Arc::clone(self.flat.row_ids());
-        self.flat.merge(&other.flat)?;
+        let (before, ()) = self.change_rows(|flat| flat.merge(&other.flat))?;
         self.follow(&before, &other.ids(), &[]);
         Ok(())
     }
@@ -181,8 +200,7 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::compact`](crate::FlatIndex::compact).
     pub fn compact(&mut self) -> Result<()> {
-        let before = Arc::clone(self.flat.row_ids());
-        self.flat.compact()?;
+        let (before, ()) = self.change_rows(FlatIndex::compact)?;
         self.follow(&before, &[], &[]);
         Ok(())
     }
@@ -192,90 +210,102 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As [`FlatIndex::move_to`](crate::FlatIndex::move_to).
     pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
-        let (before, placement) = (Arc::clone(self.flat.row_ids()), device.into());
-        self.flat.move_to(placement.clone())?;
+        let placement = device.into();
+        let (before, ()) = self.change_rows(|flat| flat.move_to(placement.clone()))?;
         self.builder.placement = placement;
-        self.copy = Arc::default();
-        self.device_links = Arc::default();
+        self.made.copy = Arc::default();
+        self.made.device_links = Arc::default();
         self.follow(&before, &[], &[]);
         Ok(())
+    }
+
+    /// Changes the rows. Returns what was there before. If the change fails, the rows are as they were, and so is what was made of them.
+    fn change_rows<V>(&mut self, change: impl FnOnce(&mut FlatIndex<T>) -> Result<V>) -> Result<(Before, V)> {
+        let before = Before { ids: Arc::clone(self.flat.row_ids()), made: self.made().is_some() };
+        let changed = change(&mut self.flat);
+        if changed.is_err() && before.made {
+            self.made.of = self.flat.version();
+        }
+        Ok((before, changed?))
     }
 
     fn check_room(&self, rows: &[T]) -> Result<()> {
         check_rows((self.flat.row_ids().rows() + rows.len() / self.dim()) as u64, MAX_NODES)
     }
 
-    /// Changes the graph after a change of the rows, whose ids were `before`. `changed` are the ids of new vectors. `appended` are the vectors of the
-    /// rows after those of before, or none.
-    fn follow(&mut self, before: &RowIds, changed: &[u64], appended: &[T]) {
+    /// Changes the graph after a change of the rows. `changed` are the ids of new vectors. `appended` are the vectors of the rows after those of before, or
+    /// none.
+    fn follow(&mut self, before: &Before, changed: &[u64], appended: &[T]) {
         // Without a watch nothing can cancel it, and there is no other error.
         let _ = self.follow_watched(before, changed, appended, &Watch::none());
     }
 
     /// As [`follow`](Self::follow). The only error is [`Error::Cancelled`]; the index then has no graph.
-    fn follow_watched(&mut self, before: &RowIds, changed: &[u64], appended: &[T], watch: &Watch<'_>) -> Result<()> {
-        let links = self.links.take();
-        let copied = self.copy_rows(before, changed, appended);
-        if copied.is_err() {
-            // A part of the copy may be old. The next change copies all rows.
-            self.copy = Arc::default();
+    fn follow_watched(&mut self, before: &Before, changed: &[u64], appended: &[T], watch: &Watch<'_>) -> Result<()> {
+        if !before.made {
+            self.made = Made::nothing(self.flat.version());
         }
-        let (followed, same) = copied
-            .and_then(|()| self.encode_rows(before, changed))
-            .and_then(|()| self.followed(links, before, changed, watch))
-            .or_else(|error| if matches!(error, Error::Cancelled) { Err(error) } else { Ok((None, false)) })?;
-        self.links = followed;
-        if self.links.is_none() {
-            self.codes = None;
+        // Until the end there is no graph: not after an error either, or a panic of the watch.
+        let old = Old { links: self.made.links.take(), codes: self.made.codes.take(), nodes: self.made.nodes.take() };
+        let device_links = std::mem::take(&mut self.made.device_links);
+        let ids = &before.ids;
+        let followed = self.copy_rows(ids, changed, appended).and_then(|()| self.followed(old, ids, changed, watch));
+        match followed {
+            Ok(Some(Followed { links, codes, nodes, same })) => {
+                self.made.links = Some(links);
+                (self.made.codes, self.made.nodes) = (codes, nodes);
+                if same {
+                    self.made.device_links = device_links;
+                }
+                Ok(())
+            }
+            Err(error @ Error::Cancelled { .. }) => Err(error),
+            Ok(None) | Err(_) => Ok(()),
         }
-        if !same {
-            self.device_links = Arc::default();
-        }
-        Ok(())
     }
 
-    /// Copies the rows to host memory, unless the flat index has them there.
+    /// Copies the rows to host memory, unless the flat index has them there. On error there is no copy, and the next change copies all rows.
     fn copy_rows(&mut self, before: &RowIds, changed: &[u64], appended: &[T]) -> Result<()> {
+        // What is made from now on is made of the rows as they are.
+        self.made.of = self.flat.version();
         if self.flat.host_rows().is_some() {
+            self.made.copy = Arc::default();
             return Ok(());
         }
+        let mut copy = std::mem::take(&mut self.made.copy);
         let (after, dim) = (self.flat.row_ids(), self.flat.dim());
         let count = after.rows() * dim;
-        let kept = if moves(before, after) { 0 } else { self.copy.len().min(count) };
-        if kept == count && changed.is_empty() {
-            return Ok(());
-        }
+        let kept = if moves(before, after) || copy.len() != before.rows() * dim { 0 } else { copy.len() };
         if kept == 0 {
             // Memory that was never touched is cheaper to fill, and a snapshot may have the old one.
-            self.copy = Arc::new(host_memory::zeroed(count)?);
+            copy = Arc::new(host_memory::zeroed(count)?);
         }
-        let room = count.saturating_sub(self.copy.len());
-        let copy = own_with_room(&mut self.copy, room)?;
-        copy.resize(count, T::default());
-        let more = &mut copy[kept..];
-        if more.len() == appended.len() {
-            fill(more, appended);
-        } else {
-            self.flat.copy_rows(kept / dim, more)?;
-        }
-        let replaceable = (kept / dim).min(before.rows());
-        if replaceable > 0 {
-            for row in changed.iter().filter_map(|&id| after.find(id)).filter(|&row| row < replaceable) {
-                self.flat.copy_rows(row, &mut copy[row * dim..][..dim])?;
+        if kept < count || !changed.is_empty() {
+            let room = count - copy.len();
+            let rows = own_with_room(&mut copy, room)?;
+            rows.resize(count, T::default());
+            let more = &mut rows[kept..];
+            if more.len() == appended.len() {
+                fill(more, appended);
+            } else if !more.is_empty() {
+                self.flat.copy_rows(kept / dim, more)?;
+            }
+            for row in changed.iter().filter_map(|&id| after.find(id)).filter(|&row| row < kept / dim) {
+                self.flat.copy_rows(row, &mut rows[row * dim..][..dim])?;
             }
         }
+        self.made.copy = copy;
         Ok(())
     }
 
-    /// Makes the codes those of the rows, if there are codes.
-    fn encode_rows(&mut self, before: &RowIds, changed: &[u64]) -> Result<()> {
-        let Some(mut codes) = self.codes.take() else { return Ok(()) };
+    /// The codes of the rows after a change, made of those before it. They are fitted again if they have become old.
+    fn followed_codes(&self, codes: Option<Codes>, before: &RowIds, changed: &[u64]) -> Result<Option<Codes>> {
+        let Some(mut codes) = codes else { return Ok(None) };
         let after = self.flat.row_ids();
-        let kept = if moves(before, after) { 0 } else { before.rows() };
-        let changed = changed.iter().filter_map(|&id| after.find(id));
-        codes.update(VectorSlice::of(self.rows(), self.dim()), kept, changed)?;
-        self.codes = Some(codes);
-        Ok(())
+        let kept = if moves(before, after) || codes.len() != before.rows() { 0 } else { before.rows() };
+        let rows = changed.iter().filter_map(|&id| after.find(id));
+        codes.update(VectorSlice::of(self.rows(), self.dim()), kept, rows, changed.len())?;
+        if codes.are_old() { self.fitted_codes(self.rows()) } else { Ok(Some(codes)) }
     }
 
     /// Copies all rows to host memory, unless the flat index has them there.
@@ -293,58 +323,69 @@ impl<T: Element> GraphIndex<T> {
         rows <= self.exact_ratio().saturating_mul(FEW) || rows == 0
     }
 
-    /// The graph of the rows after a change, made of the one before it, and whether it is the one before it.
-    fn followed(
-        &mut self,
-        links: Option<Arc<Links>>,
-        before: &RowIds,
-        changed: &[u64],
-        watch: &Watch<'_>,
-    ) -> Result<(Option<Arc<Links>>, bool)> {
+    /// The graph of the rows after a change, made of the one before it; `None` if so few rows need none.
+    fn followed(&mut self, old: Old, before: &RowIds, changed: &[u64], watch: &Watch<'_>) -> Result<Option<Followed>> {
         if self.is_small() {
-            return Ok((None, false));
+            return Ok(None);
         }
-        let after = self.flat.row_ids();
+        let Old { links, codes, nodes } = old;
+        let (after, dim) = (self.flat.row_ids(), self.dim());
         let rows = after.rows();
         // Each changed id is that of another row.
-        let Some(links) = links.filter(|_| 2 * changed.len() < rows) else { return Ok((self.rebuilt(watch)?, false)) };
+        let links = links.filter(|links| links.len() == before.rows() && 2 * changed.len() < rows);
+        let Some(links) = links else { return self.rebuilt(watch).map(Some) };
+        let moves = moves(before, after);
+        if !moves && changed.is_empty() && links.len() == rows {
+            return Ok(Some(Followed { links, codes, nodes, same: true }));
+        }
         let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
         new.sort_unstable();
-        let distance = self.walk_distance();
-        let moves = moves(before, after);
-        if !moves && new.is_empty() && links.len() == rows {
-            return Ok((Some(links), true));
-        }
+        let codes = self.followed_codes(codes, before, changed)?;
+        let vectors = self.rows();
+        let distances = self.distances_among(codes.as_ref(), vectors);
         let mut links = if moves {
-            let moved: Vec<u32> = (0..links.len()).map(|row| moved_to(before, after, row)).collect();
-            let mut links = build::moved(&links, &distance, &moved, rows)?;
-            // The new rows have no edges yet, and get their parents when they are inserted.
-            links.connect_without(&distance, &new);
-            links
+            let mut moved: Vec<u32> = (0..links.len()).map(|row| moved_to(before, after, row)).collect();
+            build::moved(&links, &distances.fast, &mut moved, rows)?
         } else {
             let mut links = Arc::try_unwrap(links).or_else(|shared| shared.copied())?;
             links.grow(rows)?;
             links
         };
-        build::insert(&mut links, &distance, &new, after.live(), watch)?;
-        if 2 * links.starts().len() < start_count(rows) {
-            links.connect_without(&distance, &[]);
-        } else if new.iter().any(|row| links.starts().binary_search(row).is_ok()) {
-            links.list_starts(&distance);
+        // The table has numbers of rows.
+        let mut nodes = match nodes.filter(|_| !moves) {
+            Some(nodes) => nodes,
+            None if new.is_empty() => Arc::default(),
+            None => {
+                let is_node = |row| !links.twins().contains(row) && new.binary_search(&row).is_err();
+                Arc::new(Nodes::of(vectors, dim, is_node)?)
+            }
+        };
+        let Some(inserted) = links.join_equal(Arc::make_mut(&mut nodes), (vectors, dim), &new) else {
+            return self.rebuilt(watch).map(Some);
+        };
+        if moves {
+            // The new rows have no edges yet, and get their parents when they are inserted.
+            links.connect_without(&distances.fast, &inserted);
         }
-        Ok((Some(Arc::new(links)), false))
+        build::insert(&mut links, &distances, &inserted, after.live(), watch)?;
+        if 2 * links.starts().len() < start_count(rows - links.twins().len()) {
+            links.connect_without(&distances.fast, &[]);
+        } else if inserted.iter().any(|row| links.starts().binary_search(row).is_ok()) {
+            links.list_starts(&distances.fast);
+        }
+        let nodes = (!new.is_empty()).then_some(nodes);
+        Ok(Some(Followed { links: Arc::new(links), codes, nodes, same: false }))
     }
 
     /// A new graph of all rows, after those that removed vectors left are gone.
-    fn rebuilt(&mut self, watch: &Watch<'_>) -> Result<Option<Arc<Links>>> {
+    fn rebuilt(&mut self, watch: &Watch<'_>) -> Result<Followed> {
         let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
         self.copy_rows(&before, &[], &[])?;
         let (rows, settings) = (self.rows(), self.builder.settings);
         let candidates = Candidates::all(rows, self.dim(), settings, &self.place(rows), watch)?;
         let New { codes, links, .. } = self.new_graph(rows, candidates, false, watch)?;
-        self.codes = codes;
-        Ok(Some(links))
+        Ok(Followed { links, codes, nodes: None, same: false })
     }
 
     /// Where the candidates of the edges among `rows` are searched: where the rows are, with what these leave of the budget.
@@ -364,13 +405,45 @@ impl<T: Element> GraphIndex<T> {
         );
         planned?;
         let codes = codes?;
-        let distance = self.distance_among(codes.as_ref(), rows);
+        let distance = self.distances_among(codes.as_ref(), rows).fast;
         let device = self.device_build(distance)?;
-        let (copy, links) = meanwhile(
-            || if copies { copied(rows) } else { Ok(Vec::new()) },
-            || build(&distance, &Given::Searched(&candidates, rows), self.degree(), device, watch),
+        // Equal rows are rare, and looked for while the edges are chosen.
+        let ((copy, twins), links) = meanwhile(
+            || (if copies { copied(rows) } else { Ok(Vec::new()) }, Twins::of(rows, self.dim())),
+            || build(&distance, &Given::Searched(&candidates, rows), self.degree(), device, Twins::default(), watch),
         );
-        Ok(New { copy: copy?, links: Arc::new(links?), codes })
+        let (twins, mut links) = (twins?, links?);
+        if twins.largest() > MOST_JOINED {
+            links = self.graph_of_different(rows, &distance, twins, watch)?;
+        } else if !twins.is_empty() {
+            links.join(twins, &distance);
+        }
+        Ok(New { copy: copy?, links: Arc::new(links), codes })
+    }
+
+    /// The graph of rows of which many are equal: their candidates are searched among the different ones.
+    fn graph_of_different(
+        &self,
+        rows: &[T],
+        distance: &WalkDistance<'_>,
+        twins: Twins,
+        watch: &Watch<'_>,
+    ) -> Result<Links> {
+        let (dim, count) = (self.dim(), rows.len() / self.dim());
+        let nodes: Vec<usize> = (0..count).filter(|&row| !twins.contains(row as u32)).collect();
+        let different = gather(rows, dim, &nodes)?;
+        let candidates = Candidates::all(&different, dim, self.builder.settings, &self.place(&different), watch)?;
+        let found = candidates.graph(&different, dim, watch)?;
+        let width = found.k();
+        let mut table: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[count, width])?)?;
+        for (number, &row) in nodes.iter().enumerate() {
+            let places = table[row * width..(row + 1) * width].iter_mut().zip(found.row(number));
+            let others = places.filter(|&(_, &other)| other != NO_NODE);
+            others.for_each(|(place, &other)| *place = nodes[other as usize] as u32);
+        }
+        let graph = Graph::of_rows(table, width);
+        let device = self.device_build(*distance)?;
+        build(distance, &Given::<T>::Graph(&graph), self.degree(), device, twins, watch)
     }
 
     /// The device that has all rows, to choose edges by `distance`; `None` if there is none, or no memory.

@@ -5,34 +5,57 @@
 //! by its norm (`distance.rs`, step 0). The distances of walks are those of the codes: squared L2 for L2 and cosine, because
 //! ‖x − y‖² = 2 − 2 cos(x, y) for vectors of norm 1, and the inner product for the inner product, whose shifts are 0.
 //!
+//! A query for the inner product has a scale of its own: its greatest component gets the code ±127, `round(x_j / max · 127)`. The order of inner
+//! products does not depend on it.
+//!
 //! The best of a walk's beam get canonical distances from the vectors themselves, so codes affect which vectors are found and never their
 //! distances.
 //!
 //! # Choice
-//! [`Codes::fit`] takes the mean of a sample as shift, and of some scales the one with the least mean squared error over the sample. A far
+//! [`Codes::fit`] takes the mean of a random sample as shift, and of some scales the one with the least mean squared error over the sample. A far
 //! component is then clamped if that makes the others finer.
 //!
 //! An error e of mean square m in each component changes the distance d of two vectors, whose codes have independent errors, by about √(2m) in
 //! one direction and d² by 2 d √(2m). If that is more than a twentieth of d², walks would confuse near vectors: then there are no codes, and walks
-//! compare the vectors. d is the distance to the neighbour that the last edge could lead to, in the sample.
+//! compare the vectors. d is the distance to the neighbour that the last edge could lead to, in the sample; a twentieth of the sample may be nearer.
 //!
 //! 1,000,000 clustered vectors of 128 components, degree 32, have d ≈ 8 and √(2m) = 0.02.
+//!
+//! # Where codes do not suffice
+//! A code says nothing about how far its component lies beyond the range. So everything that codes cannot tell is noticed, and then vectors decide:
+//!
+//! | what | how it is noticed | what happens |
+//! |---|---|---|
+//! | a query or a row is *outside*: clamping changes it by more than the m at which codes are still fine | Σ of the squares of what is cut off, in units of codes, above [`Coder::limit`] | the query walks by vectors, the row's edges are chosen by vectors |
+//! | many rows are outside: a rare class, a stream that moves | they are counted | a new graph: a scale for the whole range, or no codes. Later: codes are fitted again when an eighth of the rows is outside |
+//! | an inner product with a row that is outside is too small | there is such a row | all queries walk by vectors until codes are fitted again |
+//! | vectors changed, and lie closer together than the first ones | half of the rows are newer than the fit | codes are fitted again |
+//! | vectors are nearer to each other than codes can tell | the beam's ends are as near to each other as two roundings | the query walks by vectors |
+//! | some vectors tie for the k-th place | their distances by codes differ by less than six deviations | all of them are ranked by vectors |
+//!
+//! [`Tolerance`](warpann_kernels::proximity::tolerance::Tolerance) has the model of the errors: those of two roundings, uniform and independent, have a deviation of 1/√6 in one direction, and
+//! six of these are allowed for. That is no proof, as a walk is none; a bound for certain would be √dim, and rank most of each beam.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use warpann_kernels::proximity::encode::{MOST, ROUNDER};
+use warpann_kernels::proximity::encode::{MOST, ROUNDER, excess};
+use warpann_kernels::proximity::tolerance::Tolerance;
 
 use super::GraphIndex;
-use super::distance::{WalkDistance, square};
+use super::distance::{Query, WalkDistance, normalise};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::convert;
+use crate::random::Random;
 use crate::shared::own_with_room;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Element, ElementType, Metric, NONE, Result, host_memory};
 
 /// Number of vectors on which shifts and scale depend.
 const SAMPLE: usize = 1024;
+/// Seed of the sample.
+const SAMPLE_SEED: u64 = 0x5EED_C0DE;
 /// Scales that are tried, and the ratio of one to the next.
 const SCALES: i32 = 24;
 const RATIO: f64 = 1.1;
@@ -40,12 +63,12 @@ const RATIO: f64 = 1.1;
 const FINE: f64 = 40.0;
 /// Share of the neighbours that may be nearer.
 const COARSE_SHARE: f64 = 0.05;
-
-/// The numbers of the vectors, of `count`, on which the codes depend.
-pub(super) fn sample(count: usize) -> impl Iterator<Item = usize> {
-    let sample = SAMPLE.min(count);
-    (0..sample).map(move |at| (at as u128 * count as u128 / sample as u128) as usize)
-}
+/// Rows that may be outside when codes are fitted. Strays have edges by their clamped codes; more of them would be a class of their own.
+const STRAYS: u64 = 16;
+/// Codes are fitted again when one of so many rows is outside.
+const ROWS_AN_OUTSIDE_ONE: u64 = 8;
+/// Codes are fitted again when one of so many rows is newer than they are.
+const ROWS_A_NEW_ONE: usize = 2;
 
 /// How vectors become codes.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +78,8 @@ pub(super) struct Coder {
     pub(super) shifts: Vec<f32>,
     /// Codes in a unit of a component; finite and above 0.
     pub(super) scale: f32,
+    /// Greatest sum of the squares of [`excess`] of a vector that is not outside.
+    pub(super) limit: u64,
 }
 
 /// The vectors of an index as codes.
@@ -63,44 +88,119 @@ pub(super) struct Codes {
     pub(super) coder: Arc<Coder>,
     /// Shared with the codes of snapshots until one of them changes.
     rows: Arc<Vec<i8>>,
+    of_rows: Encoded,
+    /// Number of rows that were encoded after the fit.
+    since: usize,
+}
+
+/// What encoding rows found.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Encoded {
+    /// Number of rows that are outside. A replaced row counts until all are encoded again.
+    pub(super) outside: u64,
+    /// Greatest sum of the squares of a row's codes.
+    pub(super) greatest_square: u32,
+}
+
+/// The numbers of `SAMPLE` random ones of the listed rows, ascending; all if there are fewer.
+fn sample(rows: impl ExactSizeIterator<Item = usize>) -> Vec<usize> {
+    let count = rows.len();
+    if count <= SAMPLE {
+        return rows.collect();
+    }
+    let mut chosen = Random::new(SAMPLE_SEED).sample(count, SAMPLE).into_iter().peekable();
+    rows.enumerate().filter(|(at, _)| chosen.next_if_eq(at).is_some()).map(|(_, row)| row).collect()
 }
 
 impl Coder {
     /// The coder with these numbers; `None` if no [`fit`](Codes::fit) gives them.
-    pub(super) fn new(metric: Metric, shifts: Vec<f32>, scale: f32) -> Option<Self> {
+    pub(super) fn new(metric: Metric, shifts: Vec<f32>, scale: f32, limit: u64) -> Option<Self> {
         let right = scale > 0.0 && scale.is_finite() && shifts.iter().all(|shift| shift.is_finite());
-        right.then_some(Self { metric, shifts, scale })
+        right.then_some(Self { metric, shifts, scale, limit })
     }
 
-    /// Writes the codes of these vectors, which have a component for each shift. O(vectors · dim).
-    pub(super) fn encode(&self, vectors: VectorSlice<'_>, codes: &mut [i8]) {
+    /// Calls `with` for each of these vectors, which have a component for each shift, with its number, its components in units of codes, and the place of
+    /// its codes. O(vectors · dim).
+    fn encode(
+        &self,
+        vectors: VectorSlice<'_>,
+        codes: &mut [i8],
+        of_queries: bool,
+        with: impl Fn(usize, &[f32], &[i8]) + Sync,
+    ) {
         let dim = vectors.dim();
+        let own_scale = of_queries && self.scale_of_queries() == 0.0;
         with_components!(vectors, components: T => {
-            let rows = components.par_chunks_exact(dim).zip(codes.par_chunks_exact_mut(dim));
-            rows.for_each_init(Vec::new, |floats: &mut Vec<f32>, (row, codes)| {
+            let rows = components.par_chunks_exact(dim).zip(codes.par_chunks_exact_mut(dim)).enumerate();
+            rows.for_each_init(Vec::new, |floats: &mut Vec<f32>, (number, (row, codes))| {
                 floats.resize(dim, 0.0);
                 convert::<T>(row, floats);
                 normalise(self.metric, floats);
-                for ((code, &x), &shift) in codes.iter_mut().zip(floats.iter()).zip(&self.shifts) {
-                    *code = code_of((x - shift) * self.scale);
+                let greatest = floats.iter().fold(0.0f32, |greatest, x| greatest.max(x.abs()));
+                for (x, &shift) in floats.iter_mut().zip(&self.shifts) {
+                    *x = match greatest {
+                        _ if !own_scale => (*x - shift) * self.scale,
+                        0.0 => 0.0,
+                        _ => *x / greatest * MOST,
+                    };
                 }
+                codes.iter_mut().zip(floats.iter()).for_each(|(code, &x)| *code = code_of(x));
+                with(number, floats, codes);
             });
         });
     }
 
-    /// The codes of these vectors.
+    /// Writes the codes of these rows. O(rows · dim).
+    fn encode_rows(&self, rows: VectorSlice<'_>, codes: &mut [i8]) -> Encoded {
+        let (outside, greatest) = (AtomicU64::new(0), AtomicU64::new(0));
+        self.encode(rows, codes, false, |_, scaled, codes| {
+            if self.is_outside(scaled) {
+                outside.fetch_add(1, Ordering::Relaxed);
+            }
+            if matches!(self.metric_of_codes(), Metric::InnerProduct) {
+                let square = codes.iter().map(|&code| i64::from(code) * i64::from(code)).sum::<i64>();
+                greatest.fetch_max(square as u64, Ordering::Relaxed);
+            }
+        });
+        let greatest_square = u32::try_from(greatest.into_inner()).unwrap_or(u32::MAX);
+        Encoded { outside: outside.into_inner(), greatest_square }
+    }
+
+    /// The codes of these queries, and of each whether it is outside.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
-    pub(super) fn encoded(&self, vectors: VectorSlice<'_>) -> Result<Vec<i8>> {
-        let mut codes = host_memory::zeroed(vectors.len() * vectors.dim())?;
-        self.encode(vectors, &mut codes);
-        Ok(codes)
+    pub(super) fn encoded_queries(&self, queries: VectorSlice<'_>) -> Result<(Vec<i8>, Vec<bool>)> {
+        let mut codes = host_memory::zeroed(queries.len() * queries.dim())?;
+        let mut outside: Vec<AtomicU64> = host_memory::with_room(queries.len())?;
+        outside.resize_with(queries.len(), AtomicU64::default);
+        self.encode(queries, &mut codes, true, |query, scaled, _| {
+            outside[query].store(self.is_outside(scaled).into(), Ordering::Relaxed);
+        });
+        Ok((codes, outside.into_iter().map(|outside| outside.into_inner() != 0).collect()))
     }
 
-    /// The distances of walks among codes.
-    pub(super) fn distance<'a>(&self, codes: &'a [i8]) -> WalkDistance<'a> {
-        WalkDistance::new(self.metric_of_codes(), VectorSlice::of(codes, self.shifts.len()))
+    /// Whether codes cannot stand for a vector with these components, in units of codes.
+    fn is_outside(&self, scaled: &[f32]) -> bool {
+        let square = |&x: &f32| u64::from(excess(x)) * u64::from(excess(x));
+        scaled.iter().map(square).fold(0, u64::saturating_add) > self.limit
+    }
+
+    /// Whether codes cannot stand for a row. `scratch` is memory.
+    pub(super) fn is_row_outside(&self, rows: VectorSlice<'_>, row: usize, scratch: &mut Vec<f32>) -> bool {
+        scratch.resize(rows.dim(), 0.0);
+        with_components!(rows.part(row..row + 1), row: T => convert::<T>(row, scratch));
+        normalise(self.metric, scratch);
+        scratch.iter_mut().zip(&self.shifts).for_each(|(x, &shift)| *x = (*x - shift) * self.scale);
+        self.is_outside(scratch)
+    }
+
+    /// Codes of a query in a unit of a component; 0 if each query has a scale of its own.
+    pub(super) fn scale_of_queries(&self) -> f32 {
+        match self.metric {
+            Metric::L2 | Metric::Cosine => self.scale,
+            Metric::InnerProduct => 0.0,
+        }
     }
 
     /// The metric by which walks compare codes.
@@ -118,27 +218,17 @@ fn code_of(x: f32) -> i8 {
     (x.clamp(-MOST, MOST) + ROUNDER).to_bits() as i8
 }
 
-fn normalise(metric: Metric, vector: &mut [f32]) {
-    if metric.divides_by_norms() {
-        let square = square(vector);
-        if square != 0.0 {
-            let norm = square.sqrt();
-            vector.iter_mut().for_each(|x| *x /= norm);
-        }
-    }
+/// What codes depend on: a sample of the vectors.
+struct Fit {
+    metric: Metric,
+    rows: Vec<Vec<f32>>,
+    shifts: Vec<f32>,
+    /// Distances to neighbours above 0, ascending.
+    distances: Vec<f64>,
 }
 
-impl Codes {
-    /// Codes of vectors; `None` if they are too coarse for them. `last` is the neighbour that the last edge of a vector of the [`sample`] could lead
-    /// to: the `degree`-th nearest.
-    ///
-    /// # Errors
-    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
-    pub(super) fn fit(
-        metric: Metric,
-        vectors: VectorSlice<'_>,
-        last: impl Fn(usize) -> Option<u32>,
-    ) -> Result<Option<Self>> {
+impl Fit {
+    fn new(metric: Metric, vectors: VectorSlice<'_>, sample: &[usize], last: impl Fn(usize) -> Option<u32>) -> Self {
         let dim = vectors.dim();
         let vector = |number: usize| {
             let mut floats = vec![0.0; dim];
@@ -146,36 +236,79 @@ impl Codes {
             normalise(metric, &mut floats);
             floats
         };
-        let sample: Vec<(usize, Vec<f32>)> = sample(vectors.len()).map(|number| (number, vector(number))).collect();
+        let rows: Vec<Vec<f32>> = sample.iter().map(|&number| vector(number)).collect();
         let shifts = match metric {
             Metric::InnerProduct => vec![0.0; dim],
             Metric::L2 | Metric::Cosine => {
-                let mean = |j| sample.iter().map(|(_, row)| f64::from(row[j])).sum::<f64>() / sample.len() as f64;
+                let mean = |j| rows.iter().map(|row| f64::from(row[j])).sum::<f64>() / rows.len() as f64;
                 (0..dim).map(|j| mean(j) as f32).collect()
             }
         };
-        let deviations = || sample.iter().flat_map(|(_, row)| row.iter().zip(&shifts).map(|(x, shift)| x - shift));
-        let most = deviations().fold(0.0f32, |most, x| most.max(x.abs()));
-        let error = |scale: f32| {
-            let square = |x: f32| (f64::from(x) - f64::from(code_of(x * scale)) / f64::from(scale)).powi(2);
-            deviations().map(square).sum::<f64>() / (sample.len() * dim) as f64
-        };
-        let scales = (0..SCALES).map(|power| (f64::from(MOST) / f64::from(most) * RATIO.powi(power)) as f32);
-        let errors = scales.map(|scale| (error(scale), scale)).filter(|(error, _)| error.is_finite());
-        let Some((error, scale)) = errors.min_by(|a, b| a.0.total_cmp(&b.0)) else { return Ok(None) };
-        let Some(coder) = Coder::new(metric, shifts, scale) else { return Ok(None) };
-
-        let distances = sample.iter().filter_map(|(number, row)| {
-            let other = vector(last(*number)? as usize);
+        let distances = sample.iter().zip(&rows).filter_map(|(&number, row)| {
+            let other = vector(last(number)? as usize);
             let square = |(x, y): (&f32, &f32)| (f64::from(*x) - f64::from(*y)).powi(2);
             Some(row.iter().zip(&other).map(square).sum::<f64>().sqrt())
         });
         // Equal vectors have equal codes.
-        let distances: Vec<f64> = distances.filter(|&distance| distance > 0.0).collect();
-        let coarse = distances.iter().filter(|&&distance| distance < FINE * (2.0 * error).sqrt()).count();
-        if coarse as f64 > COARSE_SHARE * distances.len() as f64 {
-            return Ok(None);
+        let mut distances: Vec<f64> = distances.filter(|&distance| distance > 0.0).collect();
+        distances.sort_unstable_by(f64::total_cmp);
+        Fit { metric, rows, shifts, distances }
+    }
+
+    fn deviations(&self) -> impl Iterator<Item = f32> {
+        self.rows.iter().flat_map(|row| row.iter().zip(&self.shifts).map(|(x, shift)| x - shift))
+    }
+
+    /// The greatest deviation from the shifts in the sample.
+    fn greatest(&self) -> f32 {
+        self.deviations().fold(0.0f32, |most, x| most.max(x.abs()))
+    }
+
+    /// The coder with the best of some scales: the first one has room for deviations of `greatest`. `None` if its codes are too coarse.
+    fn coder(&self, greatest: f32, scales: i32) -> Option<Coder> {
+        let dim = self.shifts.len();
+        let error = |scale: f32| {
+            let square = |x: f32| (f64::from(x) - f64::from(code_of(x * scale)) / f64::from(scale)).powi(2);
+            self.deviations().map(square).sum::<f64>() / (self.rows.len() * dim) as f64
+        };
+        let scales = (0..scales).map(|power| (f64::from(MOST) / f64::from(greatest) * RATIO.powi(power)) as f32);
+        let errors = scales.map(|scale| (error(scale), scale)).filter(|(error, _)| error.is_finite());
+        let (error, scale) = errors.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let coarse = (COARSE_SHARE * self.distances.len() as f64) as usize;
+        // The mean squared error at which codes are still fine.
+        let most = self.distances.get(coarse).map_or(f64::INFINITY, |distance| (distance / FINE).powi(2) / 2.0);
+        if error > most {
+            return None;
         }
+        let limit = dim as f64 * most * f64::from(scale).powi(2);
+        Coder::new(self.metric, self.shifts.clone(), scale, (limit as u64).max(1))
+    }
+}
+
+impl Codes {
+    /// Codes of vectors; `None` if they are too coarse for them. They depend on the vectors of `sample`; `last` is the neighbour that the last edge of
+    /// one of these could lead to: the `degree`-th nearest. O(vectors · dim).
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    pub(super) fn fit(
+        metric: Metric,
+        vectors: VectorSlice<'_>,
+        sample: &[usize],
+        last: impl Fn(usize) -> Option<u32>,
+    ) -> Result<Option<Self>> {
+        let fit = Fit::new(metric, vectors, sample, last);
+        let Some(coder) = fit.coder(fit.greatest(), SCALES) else { return Ok(None) };
+        let codes = Self::of(Arc::new(coder), vectors)?;
+        let strays = match metric {
+            Metric::L2 | Metric::Cosine => STRAYS,
+            Metric::InnerProduct => 0,
+        };
+        if codes.of_rows.outside <= strays {
+            return Ok(Some(codes));
+        }
+        // A class of which the sample has too few.
+        let Some(coder) = fit.coder(greatest_deviation(metric, vectors, &fit.shifts), 1) else { return Ok(None) };
         Self::of(Arc::new(coder), vectors).map(Some)
     }
 
@@ -184,11 +317,12 @@ impl Codes {
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
     pub(super) fn of(coder: Arc<Coder>, vectors: VectorSlice<'_>) -> Result<Self> {
-        let rows = Arc::new(coder.encoded(vectors)?);
-        Ok(Self { coder, rows })
+        let mut rows = host_memory::zeroed(vectors.len() * vectors.dim())?;
+        let of_rows = coder.encode_rows(vectors, &mut rows);
+        Ok(Self { coder, rows: Arc::new(rows), of_rows, since: 0 })
     }
 
-    /// Makes the codes those of `vectors`, of which the first `kept` were there before, except the listed ones.
+    /// Makes the codes those of `vectors`, of which the first `kept` were there before, except the listed ones. `new` is the number of vectors that are new.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
@@ -197,21 +331,57 @@ impl Codes {
         vectors: VectorSlice<'_>,
         kept: usize,
         changed: impl Iterator<Item = usize>,
+        new: usize,
     ) -> Result<()> {
         let (count, dim) = (vectors.len(), vectors.dim());
         let (room, kept) = ((count * dim).saturating_sub(self.rows.len()), kept.min(count));
         let rows = own_with_room(&mut self.rows, room)?;
         rows.resize(count * dim, 0);
-        self.coder.encode(vectors.part(kept..count), &mut rows[kept * dim..]);
-        for row in changed.filter(|&row| row < kept) {
-            self.coder.encode(vectors.part(row..row + 1), &mut rows[row * dim..(row + 1) * dim]);
+        if kept == 0 {
+            self.of_rows = Encoded::default();
         }
+        let mut encode = |some: std::ops::Range<usize>| {
+            let of_some =
+                self.coder.encode_rows(vectors.part(some.clone()), &mut rows[some.start * dim..some.end * dim]);
+            self.of_rows.outside += of_some.outside;
+            self.of_rows.greatest_square = self.of_rows.greatest_square.max(of_some.greatest_square);
+        };
+        encode(kept..count);
+        changed.filter(|&row| row < kept).for_each(|row| encode(row..row + 1));
+        self.since += new;
         Ok(())
+    }
+
+    /// Whether the vectors have changed so much that codes should be fitted again.
+    pub(super) fn are_old(&self) -> bool {
+        let rows = self.rows.len() / self.coder.shifts.len();
+        self.of_rows.outside > STRAYS.max(rows as u64 / ROWS_AN_OUTSIDE_ONE) || self.since > rows / ROWS_A_NEW_ONE
+    }
+
+    /// Whether codes can stand for no query: an inner product with a row that is outside is greater than its code says.
+    pub(super) fn for_no_query(&self) -> bool {
+        matches!(self.coder.metric, Metric::InnerProduct) && self.of_rows.outside > 0
+    }
+
+    /// What encoding the rows found.
+    pub(super) fn of_rows(&self) -> Encoded {
+        self.of_rows
+    }
+
+    /// How far codes may mislead the walk of a query.
+    pub(super) fn tolerance(&self, query: &Query) -> Tolerance {
+        let metric = self.coder.metric_of_codes().of_kernel();
+        Tolerance::new(metric, query.square_of_codes(), self.of_rows.greatest_square)
+    }
+
+    /// Number of rows.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len() / self.coder.shifts.len()
     }
 
     /// The distances of walks among the codes.
     pub(super) fn distance(&self) -> WalkDistance<'_> {
-        self.coder.distance(&self.rows)
+        WalkDistance::new(self.coder.metric_of_codes(), VectorSlice::of(&self.rows, self.coder.shifts.len()))
     }
 
     /// Bytes of host memory.
@@ -220,28 +390,49 @@ impl Codes {
     }
 }
 
+/// The greatest deviation of a component of these vectors from its shift. O(vectors · dim).
+fn greatest_deviation(metric: Metric, vectors: VectorSlice<'_>, shifts: &[f32]) -> f32 {
+    let dim = vectors.dim();
+    // Floats from 0 on order as their bits.
+    let greatest = AtomicU64::new(0);
+    with_components!(vectors, components: T => {
+        components.par_chunks_exact(dim).for_each_init(Vec::new, |floats: &mut Vec<f32>, row| {
+            floats.resize(dim, 0.0);
+            convert::<T>(row, floats);
+            normalise(metric, floats);
+            let of_row = floats.iter().zip(shifts).fold(0.0f32, |most, (x, shift)| most.max((x - shift).abs()));
+            greatest.fetch_max(of_row.to_bits().into(), Ordering::Relaxed);
+        });
+    });
+    f32::from_bits(greatest.into_inner() as u32)
+}
+
 impl<T: Element> GraphIndex<T> {
     /// Codes of `rows`, those of the flat index, if walks may go by codes and these are fine enough: see [`Codes::fit`].
     pub(super) fn fitted_codes(&self, rows: &[T]) -> Result<Option<Codes>> {
         if !self.builder.codes || matches!(T::TYPE, ElementType::U8 | ElementType::I8) {
             return Ok(None);
         }
-        let neighbours = self.far_neighbours(rows)?;
-        Codes::fit(self.metric(), VectorSlice::of(rows, self.dim()), |row| *neighbours.get(&row)?)
+        let ids = self.flat.row_ids();
+        let sample = match ids.live() {
+            None => sample(0..ids.rows()),
+            Some(_) => sample(ids.live_rows().collect::<Vec<usize>>().into_iter()),
+        };
+        let neighbours = self.far_neighbours(rows, &sample)?;
+        Codes::fit(self.metric(), VectorSlice::of(rows, self.dim()), &sample, |row| *neighbours.get(&row)?)
     }
 
     /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. An exact search
     /// finds it.
-    fn far_neighbours(&self, rows: &[T]) -> Result<HashMap<usize, Option<u32>>> {
+    fn far_neighbours(&self, rows: &[T], sample: &[usize]) -> Result<HashMap<usize, Option<u32>>> {
         let (ids, dim, degree) = (self.flat.row_ids(), self.dim(), self.degree());
-        let mut queries: Vec<T> = Vec::new();
-        sample(ids.rows()).for_each(|row| queries.extend_from_slice(&rows[row * dim..][..dim]));
+        let queries = crate::random::gather(rows, dim, sample)?;
         let found = self.flat.search(&queries, degree + 1)?;
-        let last = |(row, (found, _)): (usize, (&[u64], &[f32]))| {
+        let last = |(&row, (found, _)): (&usize, (&[u64], &[f32]))| {
             let others = found.iter().filter(|&&id| id != NONE && id != ids.id(row)).take(degree);
             (row, others.last().and_then(|&id| ids.find(id)).map(|row| row as u32))
         };
-        Ok(sample(ids.rows()).zip(found.rows()).map(last).collect())
+        Ok(sample.iter().zip(found.rows()).map(last).collect())
     }
 }
 
@@ -251,15 +442,52 @@ mod tests {
 
     #[test]
     fn codes_are_rounded_and_clamped() {
-        let coder = Coder::new(Metric::L2, vec![0.0, 10.0, 0.0], 2.0).unwrap();
+        let coder = Coder::new(Metric::L2, vec![0.0, 10.0, 0.0], 2.0, 100).unwrap();
         let rows = [0.25, 10.75, 80.0, -0.75, 9.5, -1e30, f32::MAX, -f32::MAX, 63.4];
-        let codes = coder.encoded(VectorSlice::of(&rows, 3)).unwrap();
+        let (codes, outside) = coder.encoded_queries(VectorSlice::of(&rows, 3)).unwrap();
         // 0.5 and −1.5 are ties.
         assert_eq!(codes, [0, 2, 127, -2, -1, -127, 127, -127, 127]);
-        let cosine = Coder::new(Metric::Cosine, vec![0.0; 2], 100.0).unwrap();
-        assert_eq!(cosine.encoded(VectorSlice::of(&[3e5f32, 4e5, 0.0, 0.0], 2)).unwrap(), [60, 80, 0, 0]);
+        // 80 is 33 codes beyond the range, and 33² > 100.
+        assert_eq!(outside, [true, true, true]);
+        // 10² is not more than 100, and 10² + 1² is.
+        let near = [68.5f32, 10.0, 0.0, 68.5, 10.0, -64.0, 63.4, 10.0, 0.0];
+        assert_eq!(coder.encoded_queries(VectorSlice::of(&near, 3)).unwrap().1, [false, true, false]);
+        let mut of_rows = [0; 9];
+        assert_eq!(coder.encode_rows(VectorSlice::of(&rows, 3), &mut of_rows).outside, 3);
+        assert_eq!(of_rows[..], codes);
+        for size in [1.0, 1e22f32, 1e-30] {
+            let cosine = Coder::new(Metric::Cosine, vec![0.0; 2], 100.0, 0).unwrap();
+            let vectors = [3e5f32 * size, 4e5 * size, 0.0, 0.0];
+            assert_eq!(cosine.encoded_queries(VectorSlice::of(&vectors, 2)).unwrap().0, [60, 80, 0, 0]);
+        }
         for (shift, scale) in [(0.0, 0.0), (0.0, -1.0), (0.0, f32::INFINITY), (f32::NAN, 1.0), (f32::INFINITY, 1.0)] {
-            assert_eq!(Coder::new(Metric::L2, vec![shift], scale), None);
+            assert_eq!(Coder::new(Metric::L2, vec![shift], scale, 0), None);
+        }
+    }
+
+    /// Queries for the inner product have a scale of their own, rows have that of the coder.
+    #[test]
+    fn inner_products_do_not_depend_on_the_size_of_a_query() {
+        let coder = Coder::new(Metric::InnerProduct, vec![0.0; 3], 2.0, 0).unwrap();
+        for size in [1e-38f32, 1e-3, 1.0, 1e30] {
+            let queries = [0.5 * size, -1.0 * size, 0.1 * size];
+            let (codes, outside) = coder.encoded_queries(VectorSlice::of(&queries, 3)).unwrap();
+            assert_eq!((&codes[..], &outside[..]), (&[64, -127, 13][..], &[false][..]), "{size}");
+        }
+        assert_eq!(coder.encoded_queries(VectorSlice::of(&[0.0f32; 3], 3)).unwrap(), (vec![0; 3], vec![false]));
+        let mut codes = [0; 6];
+        let found = coder.encode_rows(VectorSlice::of(&[0.5f32, -1.0, 3.0, 0.0, 1.0, 100.0], 3), &mut codes);
+        assert_eq!((codes, found.outside, found.greatest_square), ([1, -2, 6, 0, 2, 127], 1, 127 * 127 + 4));
+    }
+
+    #[test]
+    fn samples_are_random_and_of_all_rows() {
+        assert_eq!(sample(5..9), [5, 6, 7, 8]);
+        let of_many = sample(0..10_240);
+        assert!(of_many.len() == SAMPLE && of_many.is_sorted_by(|a, b| a < b));
+        for period in [2, 7, 10] {
+            let of_class = |class| of_many.iter().filter(|&row| row % period == class).count();
+            assert!((0..period).all(|class| of_class(class) > SAMPLE / period / 2), "{period}");
         }
     }
 
@@ -267,7 +495,8 @@ mod tests {
     fn fitted(step: f32, far: f32) -> Option<Codes> {
         let mut rows: Vec<f32> = (0..400).map(|at| at as f32 * step).collect();
         rows.push(far);
-        Codes::fit(Metric::L2, VectorSlice::of(&rows, 1), |at| Some((at as u32 + 1).min(400))).unwrap()
+        let all: Vec<usize> = (0..401).collect();
+        Codes::fit(Metric::L2, VectorSlice::of(&rows, 1), &all, |at| Some((at as u32 + 1).min(400))).unwrap()
     }
 
     #[test]
@@ -276,7 +505,41 @@ mod tests {
         assert!(fitted(1.0, 0.0).is_none());
         // All are equal but one.
         assert!(fitted(0.0, 5.0).is_some());
-        let empty = Codes::fit(Metric::L2, VectorSlice::of::<f32>(&[], 3), |_| None);
+        let empty = Codes::fit(Metric::L2, VectorSlice::of::<f32>(&[], 3), &[], |_| None);
         assert!(empty.unwrap().is_none());
+    }
+
+    /// 2,000 vectors, 40 of which are far away and in no sample: the codes reach them, or there are none.
+    #[test]
+    fn a_class_outside_of_the_sample_is_not_clamped() {
+        for (far, metric) in [(1.5, Metric::L2), (1.0, Metric::InnerProduct), (1e6, Metric::L2)] {
+            let mut random = Random::new(3);
+            let row = |at: usize| if at < 40 { far } else { 0.0 };
+            let rows: Vec<f32> = (0..2000 * 4).map(|at| row(at / 4) + random.unit() as f32).collect();
+            let sample: Vec<usize> = (40..1000).collect();
+            let codes = Codes::fit(metric, VectorSlice::of(&rows, 4), &sample, |at| Some((at as u32 + 31) % 2000));
+            match codes.unwrap() {
+                Some(codes) => assert!(codes.of_rows.outside == 0 && !codes.for_no_query(), "{far} {metric}"),
+                None => assert!(far == 1e6),
+            }
+        }
+    }
+
+    /// Codes are fitted again when an eighth of the rows is outside, or half of them is new.
+    #[test]
+    fn changes_make_codes_old() {
+        let mut random = Random::new(4);
+        let mut rows: Vec<f32> = (0..2000 * 8).map(|_| random.unit() as f32).collect();
+        let sample: Vec<usize> = (0..1000).collect();
+        let last = |at: usize| Some((at as u32 + 31) % 2000);
+        let fresh = Codes::fit(Metric::L2, VectorSlice::of(&rows, 8), &sample, last).unwrap().unwrap();
+        assert!(!fresh.are_old());
+        for (more, far, old) in [(200, 5.0, false), (300, 5.0, true), (1900, 0.0, false), (2100, 0.0, true)] {
+            rows.truncate(2000 * 8);
+            rows.extend((0..more * 8).map(|_| far + random.unit() as f32));
+            let mut codes = fresh.clone();
+            codes.update(VectorSlice::of(&rows, 8), 2000, [].into_iter(), more).unwrap();
+            assert_eq!(codes.are_old(), old, "{more} at {far}: {:?}", codes.of_rows);
+        }
     }
 }

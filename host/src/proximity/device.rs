@@ -20,7 +20,7 @@ impl<T: Element> GraphIndex<T> {
         match self.device_walk(k, options, among.as_deref())? {
             None => self.flat.device_workspace(queries, k, options),
             Some(walk) => {
-                let search = walk.enqueued(&self.device_links, queries, self.flat.row_ids().names()?)?;
+                let search = walk.enqueued(&self.made.device_links, queries, self.flat.row_ids().names()?)?;
                 Ok(self.flat.workspace_of(Box::new(search), queries, k))
             }
         }

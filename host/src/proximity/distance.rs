@@ -10,12 +10,13 @@
 //! # Definition for floats
 //! All arithmetic is IEEE binary32, round to nearest, without fused multiply-add. For a query x and a vector y of dimension d:
 //!
-//! 0. For cosine, x is divided by sqrt(Σx²), with Σx² by steps 1 to 3, unless that is 0.
+//! 0. For cosine, x is divided by sqrt(Σx²), with Σx² by steps 1 to 3, unless that is 0. If Σx² is less than 2⁻⁸⁰ or more than 2¹²⁰, x is multiplied by
+//!    2¹⁰⁰ or 2⁻⁸⁰ first ([`scale_for_norm`]), so that squares are neither lost nor overflow.
 //! 1. `term(i)` = (x_i − y_i)² for squared L2 (one subtraction, one multiplication), x_i · y_i otherwise.
 //! 2. `acc[j]`, j in 0..32, is the sum of `term(i)` over i ≡ j (mod 32), in ascending i, starting from 0.
 //! 3. `sum` is the sum of `acc` by a balanced binary tree of neighbours: (acc\[0\] + acc\[1\]) + (acc\[2\] + acc\[3\]) and so on.
 //! 4. The value is `sum` for squared L2, −`sum` for the inner product. For cosine it is −`sum` / sqrt(Σy²), with Σy² by steps 1 to 3, and 0
-//!    if Σy² is 0.
+//!    if Σy² is 0. A short or long y is multiplied as in step 0, in both sums.
 //! 5. The [`Key`] of a value orders as the value does. −0 counts as +0, and NaN, which an overflow can make, as worse than all numbers.
 //!
 //! # Why this order
@@ -24,6 +25,8 @@
 //! distance takes 6.1 ns with AVX-512, 7.0 ns with AVX2 and 11.8 ns with SSE2 (AMD EPYC, one thread, 2026-11-25).
 //!
 //! Sums of integers are exact in any order, so bytes need none.
+
+use warpann_kernels::proximity::distance::scale_for_norm;
 
 use crate::product::cpu::convert;
 use crate::simd::{Isa, prefetch};
@@ -43,6 +46,14 @@ pub(super) type Key = u32;
 pub(super) struct Query {
     floats: Vec<f32>,
     bytes: Vec<u8>,
+}
+
+impl Query {
+    /// The sum of the squares of a query of codes.
+    pub(super) fn square_of_codes(&self) -> u32 {
+        let codes: &[i8] = bytemuck::cast_slice(&self.bytes);
+        integer(codes, codes, |x, _| x * x).try_into().unwrap_or(u32::MAX)
+    }
 }
 
 /// The distances of walks among some vectors.
@@ -81,13 +92,7 @@ impl<'a> WalkDistance<'a> {
         let floats = &mut query.floats;
         floats.resize(vectors.dim(), 0.0);
         with_components!(vector, components: T => convert::<T>(components, floats));
-        if self.metric.divides_by_norms() {
-            let square = square(floats);
-            if square != 0.0 {
-                let norm = square.sqrt();
-                floats.iter_mut().for_each(|x| *x /= norm);
-            }
-        }
+        normalise(self.metric, floats);
     }
 
     /// Appends the key of the distance between `query` and each of the listed vectors, which exist, to `keys`. O(listed · dim).
@@ -230,9 +235,18 @@ fn integer<T: Byte>(x: &[T], y: &[T], term: impl Fn(i32, i32) -> i32) -> i64 {
     parts.map(|(x, y)| i64::from(x.iter().zip(y).map(|(&x, &y)| term(x.into(), y.into())).sum::<i32>())).sum()
 }
 
-/// Σ x² by steps 1 to 3 of the definition for floats.
-pub(super) fn square(x: &[f32]) -> f32 {
-    sum(x, x, |_, y| y * y)
+/// Step 0 of the definition for floats.
+pub(super) fn normalise(metric: Metric, x: &mut [f32]) {
+    if !metric.divides_by_norms() {
+        return;
+    }
+    let square = |x: &[f32], scale: f32| sum(x, x, |_, y| (y * scale) * (y * scale));
+    let scale = scale_for_norm(square(x, 1.0));
+    let square = square(x, scale);
+    if square != 0.0 {
+        let norm = square.sqrt();
+        x.iter_mut().for_each(|x| *x = *x * scale / norm);
+    }
 }
 
 /// Steps 1 to 4 of the definition.
@@ -242,8 +256,15 @@ fn value<T: Element>(metric: Metric, query: &[f32], row: &[T]) -> f32 {
         Metric::L2 => sum(query, row, |x, y| (x - y) * (x - y)),
         Metric::InnerProduct => -sum(query, row, |x, y| x * y),
         Metric::Cosine => {
-            let square = sum(query, row, |_, y| y * y);
-            if square == 0.0 { 0.0 } else { -sum(query, row, |x, y| x * y) / square.sqrt() }
+            let squares = |scale: f32| sum(query, row, |_, y| (y * scale) * (y * scale));
+            let usual = squares(1.0);
+            match scale_for_norm(usual) {
+                1.0 => -sum(query, row, |x, y| x * y) / usual.sqrt(),
+                scale => match squares(scale) {
+                    0.0 => 0.0,
+                    square => -sum(query, row, |x, y| x * (y * scale)) / square.sqrt(),
+                },
+            }
         }
     }
 }

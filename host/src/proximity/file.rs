@@ -13,7 +13,8 @@
 //! | 56..64 | checksum of the graph, as of a section of an index file |
 //! | 64..68 | f32: the scale of the codes ([`super::codes`]); 0 if walks compare the vectors |
 //! | 68..72 | u32: 1 if walks must not compare codes, otherwise 0 |
-//! | 72..120 | zeros |
+//! | 72..80 | u64: the limit of the codes; 0 in older files, whose codes are fitted again |
+//! | 80..120 | zeros |
 //! | 120..128 | XXH64 of bytes 0..120 |
 //!
 //! The file of the flat index follows, which an [`IvfIndex`](crate::IvfIndex) with one list writes too. It has its own header and checksums. Then,
@@ -30,7 +31,7 @@ use super::build;
 use super::codes::{Coder, Codes};
 use super::distance::WalkDistance;
 use super::links::{Links, NO_NODE};
-use super::{DEGREES, GraphIndex};
+use super::{DEGREES, GraphIndex, Made};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
@@ -122,6 +123,7 @@ struct Header {
     checksum: u64,
     scale: f32,
     no_codes: u32,
+    limit: u64,
 }
 
 impl Header {
@@ -134,6 +136,7 @@ impl Header {
         put(16, bytemuck::cast_slice(&longs));
         put(64, bytemuck::bytes_of(&self.scale));
         put(68, bytemuck::bytes_of(&self.no_codes));
+        put(72, bytemuck::bytes_of(&self.limit));
         let sum = xxh64(&header[..SUM]);
         header[SUM..].copy_from_slice(&sum.to_le_bytes());
         header
@@ -143,20 +146,21 @@ impl Header {
         let header: &[u8; HEADER] = io::checked_header(bytes, &MAGIC, VERSION, "not a file of a graph index")?;
         let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
         let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);
-        if header[72..SUM].iter().any(|&byte| byte != 0) {
+        if header[80..SUM].iter().any(|&byte| byte != 0) {
             return Err(FileDefect::BadHeader("reserved bytes are not zero"));
         }
         let [beam, exact_ratio, seed, flat_bytes, starts, checksum] = [16, 24, 32, 40, 48, 56].map(long);
-        let (scale, no_codes) = (f32::from_bits(word(64)), word(68));
+        let (scale, no_codes, limit) = (f32::from_bits(word(64)), word(68), long(72));
         let header =
-            Header { degree: word(12), beam, exact_ratio, seed, flat_bytes, starts, checksum, scale, no_codes };
+            Header { degree: word(12), beam, exact_ratio, seed, flat_bytes, starts, checksum, scale, no_codes, limit };
         if !(DEGREES.0..=DEGREES.1).contains(&(header.degree as usize)) {
             return Err(FileDefect::Inconsistent("a degree that no graph has"));
         }
         if beam == 0 {
             return Err(FileDefect::Inconsistent("a beam of 0"));
         }
-        if no_codes > 1 || (scale.to_bits() != 0 && (starts == 0 || no_codes == 1)) {
+        let has_codes = scale.to_bits() != 0;
+        if no_codes > 1 || (has_codes && (starts == 0 || no_codes == 1)) || (!has_codes && limit != 0) {
             return Err(FileDefect::Inconsistent("codes that no graph has"));
         }
         Ok(header)
@@ -251,10 +255,11 @@ impl<T: Element> GraphIndex<T> {
 
     /// The header of a file with `flat_bytes` bytes of the flat index, and the numbers of its graph.
     fn header_and_graph(&self, flat_bytes: usize) -> Result<(Header, Vec<u32>)> {
-        let links = self.links.as_ref().map(|links| self.compacted(links)).transpose()?;
+        let (links, codes) = (self.links(), self.codes());
+        let links = links.map(|links| self.compacted(links)).transpose()?;
         let graph: Vec<u32> = match &links {
             Some(links) => {
-                let shifts: &[f32] = self.codes.as_ref().map_or(&[], |codes| &codes.coder.shifts);
+                let shifts: &[f32] = codes.map_or(&[], |codes| &codes.coder.shifts);
                 let mut graph = host_memory::with_room(links.starts().len() + links.edges().len() + shifts.len())?;
                 graph.extend_from_slice(links.starts());
                 graph.extend_from_slice(links.edges());
@@ -271,8 +276,9 @@ impl<T: Element> GraphIndex<T> {
             flat_bytes: flat_bytes as u64,
             starts: links.as_ref().map_or(0, |links| links.starts().len() as u64),
             checksum: of_bytes(bytemuck::cast_slice(&graph)),
-            scale: self.codes.as_ref().map_or(0.0, |codes| codes.coder.scale),
+            scale: codes.map_or(0.0, |codes| codes.coder.scale),
             no_codes: u32::from(!self.builder.codes),
+            limit: codes.map_or(0, |codes| codes.coder.limit),
         };
         Ok((header, graph))
     }
@@ -283,12 +289,12 @@ impl<T: Element> GraphIndex<T> {
         let Some(live) = ids.live() else { return Ok(Cow::Borrowed(links)) };
         let mut kept = 0..self.len() as u32;
         let next = |row| if live.get(row) { kept.next().unwrap_or(NO_NODE) } else { NO_NODE };
-        let moved: Vec<u32> = (0..ids.rows()).map(next).collect();
+        let mut moved: Vec<u32> = (0..ids.rows()).map(next).collect();
         let rows = self.flat.all_rows()?;
         let rows = VectorSlice::of(&rows, self.dim());
-        let codes = self.codes.as_ref().map(|codes| Codes::of(Arc::clone(&codes.coder), rows)).transpose()?;
+        let codes = self.codes().map(|codes| Codes::of(Arc::clone(&codes.coder), rows)).transpose()?;
         let distance = codes.as_ref().map_or_else(|| WalkDistance::new(self.metric(), rows), Codes::distance);
-        let mut links = build::moved(links, &distance, &moved, self.len())?;
+        let mut links = build::moved(links, &distance, &mut moved, self.len())?;
         links.connect_without(&distance, &[]);
         Ok(Cow::Owned(links))
     }
@@ -356,23 +362,28 @@ impl<T: Element> GraphIndex<T> {
             .seed(header.seed)
             .codes(header.no_codes == 0);
         builder.budget = budget;
-        let mut index =
-            GraphIndex { builder, flat, copy: Arc::default(), codes: None, links: None, device_links: Arc::default() };
+        let mut index = GraphIndex { builder, made: Made::nothing(flat.version()), flat };
         if header.starts > 0 {
             let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
             let mut edges = numbers.split_off(header.starts as usize);
             let shifts = edges.split_off(edges.len() - header.shifts(info.dim));
             let links = Links::of_edges(edges, info.degree, numbers)?;
-            let mut links = links.ok_or_else(|| bad(FileDefect::Inconsistent("edges that no graph has")))?;
+            let no_graph = || bad(FileDefect::Inconsistent("edges that no graph has"));
+            let mut links = links.ok_or_else(no_graph)?;
             index.copy_all_rows()?;
-            if !shifts.is_empty() {
-                let coder = Coder::new(info.metric, bytemuck::cast_vec(shifts), header.scale);
-                let coder = coder.ok_or_else(|| bad(FileDefect::Inconsistent("codes that no graph has")))?;
-                index.codes = Some(Codes::of(Arc::new(coder), VectorSlice::of(index.rows(), info.dim))?);
+            if !links.complete(index.rows(), info.dim)? {
+                return Err(no_graph());
             }
-            links.list_starts(&index.walk_distance());
-            index.links = Some(Arc::new(links));
+            if !shifts.is_empty() {
+                let coder = Coder::new(info.metric, bytemuck::cast_vec(shifts), header.scale, header.limit);
+                let coder = coder.ok_or_else(|| bad(FileDefect::Inconsistent("codes that no graph has")))?;
+                let codes = Codes::of(Arc::new(coder), VectorSlice::of(index.rows(), info.dim))?;
+                let are_old = header.limit == 0 || codes.are_old();
+                index.made.codes = if are_old { index.fitted_codes(index.rows())? } else { Some(codes) };
+            }
+            links.list_starts(&index.walk_distances().fast);
+            index.made.links = Some(Arc::new(links));
         }
         Ok(index)
     }

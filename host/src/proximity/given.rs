@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::build::{Given, build};
 use super::candidates::Candidates;
 use super::links::{Links, NO_NODE};
+use super::twins::Twins;
 use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
 use crate::graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
@@ -60,10 +61,10 @@ impl<T: Element> GraphIndexBuilder<T> {
             return Ok(index);
         }
         index.copy_all_rows()?;
-        index.codes = index.fitted_codes(index.rows())?;
+        index.made.codes = index.fitted_codes(index.rows())?;
         let mut links = Links::with_edges(index.edges_of(graph, ids, graph.k())?, graph.k())?;
-        links.connect_without(&index.walk_distance(), &[]);
-        index.links = Some(Arc::new(links));
+        links.connect_without(&index.walk_distances().fast, &[]);
+        index.made.links = Some(Arc::new(links));
         Ok(index)
     }
 
@@ -120,17 +121,21 @@ impl<T: Element> GraphIndexBuilder<T> {
             return Ok(index);
         }
         index.copy_all_rows()?;
-        index.codes = index.fitted_codes(index.rows())?;
+        index.made.codes = index.fitted_codes(index.rows())?;
+        let twins = Twins::of(index.rows(), index.dim())?;
         let (settings, dim) = (index.builder.settings, index.dim());
         let far = Candidates::far(index.rows(), dim, settings, &index.place(index.rows()), watch)?;
         let width = neighbours.k() + far.most();
         let mut candidates = index.edges_of(neighbours, ids, width)?;
         far.append(index.rows(), dim, &mut candidates, watch)?;
+        if !twins.is_empty() {
+            twins.join(&mut candidates, width);
+        }
         let graph = Graph::of_rows(candidates, width);
-        let distance = index.walk_distance();
+        let distance = index.walk_distances().fast;
         let device = index.device_build(distance)?;
-        let links = build(&distance, &Given::<T>::Graph(&graph), index.degree(), device, watch)?;
-        index.links = Some(Arc::new(links));
+        let links = build(&distance, &Given::<T>::Graph(&graph), index.degree(), device, twins, watch)?;
+        index.made.links = Some(Arc::new(links));
         Ok(index)
     }
 
@@ -193,7 +198,7 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// [`Error::OutOfHostMemory`]; errors of the device's driver.
     pub fn graph(&self) -> Result<Option<Graph>> {
-        let Some(links) = &self.links else { return Ok(None) };
+        let Some(links) = self.links() else { return Ok(None) };
         let links = self.compacted(links)?;
         Ok(Some(Graph::of_rows(host_memory::copied(links.edges())?, links.degree())))
     }

@@ -1,21 +1,23 @@
 //! The edges of the graph, and the proof that walks can reach every node.
 //!
 //! # Invariant
-//! Each node has a parent: a node with an edge to it. Parents lead to a start node in finitely many steps. A walk begins at start nodes, and at all of
+//! Each node, that is each row but the [`twins`](Links::twins), has a parent: a node with an edge to it. Parents lead to a start node in finitely many steps. A walk begins at start nodes, and at all of
 //! them if its beam is as wide as the graph, so such a walk reaches every node. The edge from a parent to its child is *held*: no change drops it
 //! unless the child gets another parent. [`Links::connect_without`] makes the parents of a new graph by a breadth-first search, and gives the nodes
 //! that the search did not find a parent near them ([`Links::adopt`]). A graph of m nodes has fewer than m held edges, and m · degree places for
 //! edges, so a place for one more is always found.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
+use super::twins::{Nodes, Twins};
 use super::walk::{Walker, node_of};
 use crate::simd::prefetch;
-use crate::{Result, host_memory};
+use crate::{Element, Result, host_memory};
 
 /// The content of a place without an edge, and the parent of a node that has none.
 pub(super) const NO_NODE: u32 = u32::MAX;
@@ -39,6 +41,8 @@ pub(super) struct Links {
     starts: Vec<u32>,
     /// The lists of the start nodes.
     entrance: Entrance,
+    /// The rows that are not nodes. They have no edges, and none lead to them.
+    twins: Twins,
 }
 
 /// Number of start nodes for a graph of `nodes` nodes: enough that some are near every cluster of vectors.
@@ -46,23 +50,30 @@ pub(super) fn start_count(nodes: usize) -> usize {
     ((4.0 * (nodes as f64).sqrt()) as usize).max(nodes / 64).min(nodes)
 }
 
-/// The start nodes of a graph of `nodes` nodes: every so-manieth node.
-pub(super) fn starts_of(nodes: usize) -> Vec<u32> {
+/// The start nodes of a graph of `rows` rows, which are nodes or twins: every so-manieth node.
+pub(super) fn starts_of(rows: usize, twins: &Twins) -> Vec<u32> {
+    let nodes = rows - twins.len();
     let count = start_count(nodes);
-    (0..count).map(|at| (at as u64 * nodes as u64 / count as u64) as u32).collect()
+    let starts = (0..count).map(|at| (at as u64 * nodes as u64 / count as u64) as u32);
+    if twins.is_empty() {
+        return starts.collect();
+    }
+    let nodes: Vec<u32> = (0..rows as u32).filter(|&row| !twins.contains(row)).collect();
+    starts.map(|at| nodes[at as usize]).collect()
 }
 
 impl Links {
     /// A graph without edges. [`connect_without`](Self::connect_without) chooses the start nodes and makes the parents.
-    pub(super) fn new(nodes: usize, degree: usize) -> Result<Self> {
-        let edges = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[nodes, degree])?)?;
-        Self::with_edges(edges, degree)
+    pub(super) fn new(rows: usize, degree: usize, twins: Twins) -> Result<Self> {
+        let edges = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[rows, degree])?)?;
+        Ok(Links { twins, ..Self::with_edges(edges, degree)? })
     }
 
     /// As [`new`](Self::new), with these edges: `degree` places for each node.
     pub(super) fn with_edges(edges: Vec<u32>, degree: usize) -> Result<Self> {
         let parents = host_memory::filled(NO_NODE, edges.len() / degree)?;
-        Ok(Links { degree, edges, parents, starts: Vec::new(), entrance: Entrance::default() })
+        let (starts, entrance, twins) = (Vec::new(), Entrance::default(), Twins::default());
+        Ok(Links { degree, edges, parents, starts, entrance, twins })
     }
 
     /// A new graph of these edges, in which every node can be reached from these start nodes. `parents` are those of the nodes to which the
@@ -72,12 +83,13 @@ impl Links {
         degree: usize,
         parents: Option<Vec<u32>>,
         (starts, entrance): (Vec<u32>, Entrance),
+        twins: Twins,
         distance: &WalkDistance<'_>,
     ) -> Result<Self> {
         let mut links = match parents {
-            Some(parents) => Links { degree, edges, parents, starts, entrance },
+            Some(parents) => Links { degree, edges, parents, starts, entrance, twins },
             None => {
-                let mut links = Links { starts, entrance, ..Self::with_edges(edges, degree)? };
+                let mut links = Links { starts, entrance, twins, ..Self::with_edges(edges, degree)? };
                 links.reach_from_starts();
                 links
             }
@@ -87,7 +99,8 @@ impl Links {
     }
 
     /// The graph of these edges, `degree` places of each node, whose start nodes are not [listed](Self::list_starts) yet; `None` if an edge or a start leads nowhere, starts do not ascend, an edge leads to
-    /// its own node, an empty place comes before an edge, a node has two edges to another, or a node cannot be reached.
+    /// its own node, an empty place comes before an edge, or a node has two edges to another. Rows may be left that cannot be
+    /// reached: see [`complete`](Self::complete).
     pub(super) fn of_edges(edges: Vec<u32>, degree: usize, starts: Vec<u32>) -> Result<Option<Self>> {
         let nodes = edges.len() / degree;
         if starts.last().is_some_and(|&last| last as usize >= nodes) || !starts.is_sorted_by(|a, b| a < b) {
@@ -105,14 +118,85 @@ impl Links {
         }
         let mut links = Links { starts, ..Self::with_edges(edges, degree)? };
         links.reach_from_starts();
-        Ok(links.all_reached().then_some(links))
+        Ok(Some(links))
+    }
+
+    /// Makes each row that cannot be reached a twin of a node with an equal vector. Returns whether all rows are nodes or twins then.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    pub(super) fn complete<T: Element>(&mut self, rows: &[T], dim: usize) -> Result<bool> {
+        if self.all_reached() {
+            return Ok(true);
+        }
+        let nodes = Nodes::of(rows, dim, |row| self.is_reached(row))?;
+        for row in 0..self.len() as u32 {
+            if self.is_reached(row) {
+                continue;
+            }
+            let Some(node) = nodes.find(rows, dim, row).filter(|_| self.of(row).is_empty()) else { return Ok(false) };
+            self.twins.add(node, row);
+        }
+        Ok(true)
+    }
+
+    /// Makes rows that are nodes twins of others: edges to them lead to their nodes. Chooses start nodes and parents anew.
+    pub(super) fn join(&mut self, twins: Twins, distance: &WalkDistance<'_>) {
+        twins.join(&mut self.edges, self.degree);
+        self.twins = twins;
+        self.connect_without(distance, &[]);
+    }
+
+    /// Makes twins of those of some rows with new vectors that are no nodes yet and whose vectors nodes have, which `nodes` lists. Returns
+    /// the rows that must get edges, ascending. `None` if so many nodes got the vectors of others that the graph should be made anew.
+    pub(super) fn join_equal<T: Element>(
+        &mut self,
+        nodes: &mut Nodes,
+        (rows, dim): (&[T], usize),
+        new: &[u32],
+    ) -> Option<Vec<u32>> {
+        let (mut inserted, mut equal_nodes) = (Vec::new(), 0);
+        for &row in new {
+            let is_node = !self.twins.contains(row) && (self.is_reached(row) || !self.of(row).is_empty());
+            if let Some(heir) = self.twins.take(row) {
+                nodes.insert(rows, dim, heir);
+                inserted.push(heir);
+            }
+            match nodes.find(rows, dim, row).map(|node| self.twins.node_of(node)).filter(|&node| node != row) {
+                Some(node) if !is_node => self.twins.add(node, row),
+                Some(_) => {
+                    equal_nodes += 1;
+                    inserted.push(row);
+                }
+                None => {
+                    nodes.insert(rows, dim, row);
+                    inserted.push(row);
+                }
+            }
+        }
+        // A row that took over a group may have got another vector itself.
+        inserted.retain(|&row| !self.twins.contains(row));
+        inserted.sort_unstable();
+        inserted.dedup();
+        (equal_nodes <= self.degree).then_some(inserted)
+    }
+
+    /// The rows that are not nodes.
+    pub(super) fn twins(&self) -> &Twins {
+        &self.twins
+    }
+
+    /// The rows of a node.
+    pub(super) fn rows_of(&self, node: u32) -> Cow<'_, [u32]> {
+        self.twins.rows_of(node).map_or_else(|| Cow::Owned(vec![node]), Cow::Borrowed)
     }
 
     /// A copy of the graph.
     pub(super) fn copied(&self) -> Result<Self> {
         let copied = |nodes| host_memory::copied::<u32>(nodes);
         let (edges, parents, starts) = (copied(&self.edges)?, copied(&self.parents)?, copied(&self.starts)?);
-        Ok(Links { degree: self.degree, edges, parents, starts, entrance: self.entrance.clone() })
+        let (entrance, twins) = (self.entrance.clone(), self.twins.clone());
+        Ok(Links { degree: self.degree, edges, parents, starts, entrance, twins })
     }
 
     /// Number of nodes.
@@ -205,7 +289,7 @@ impl Links {
     /// Makes new parents of all nodes except those listed, which ascend and to which no edges lead yet. Chooses start nodes for as many nodes as
     /// there are now. O(nodes · degree), and a walk for each node to which no edges lead.
     pub(super) fn connect_without(&mut self, distance: &WalkDistance<'_>, without: &[u32]) {
-        self.starts = starts_of(self.len());
+        self.starts = starts_of(self.len(), &self.twins);
         self.parents.fill(NO_NODE);
         self.list_starts(distance);
         self.reach_from_starts();
@@ -214,7 +298,8 @@ impl Links {
 
     /// Gives a parent to each node that has none, except those listed, which ascend.
     fn adopt_without(&mut self, distance: &WalkDistance<'_>, without: &[u32]) {
-        let alone = |&node: &u32| !self.is_reached(node) && without.binary_search(&node).is_err();
+        let is_node = |node: u32| !self.twins.contains(node) && without.binary_search(&node).is_err();
+        let alone = |&node: &u32| !self.is_reached(node) && is_node(node);
         let alone: Vec<u32> = (0..self.len() as u32).filter(alone).collect();
         self.adopt(distance, &alone);
     }
@@ -350,10 +435,10 @@ impl Links {
     /// Bytes of host memory that edges, parents and start nodes take.
     pub(super) fn bytes(&self) -> u64 {
         let numbers = self.edges.capacity() + self.parents.capacity() + self.starts.capacity();
-        (numbers * size_of::<u32>()) as u64 + self.entrance.bytes()
+        (numbers * size_of::<u32>()) as u64 + self.entrance.bytes() + self.twins.bytes()
     }
 
-    /// The number of nodes that edges lead to from the start nodes. O(nodes · degree).
+    /// The number of rows of the nodes that edges lead to from the start nodes. O(nodes · degree).
     pub(super) fn reachable(&self) -> usize {
         let mut found = vec![false; self.len()];
         let mut nodes = self.starts.clone();
@@ -367,7 +452,7 @@ impl Links {
             }
             at += 1;
         }
-        nodes.len()
+        nodes.iter().map(|&node| self.twins.rows_of(node).map_or(1, <[u32]>::len)).sum()
     }
 
     /// Number of edges. O(nodes · degree).

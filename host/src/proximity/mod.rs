@@ -21,6 +21,7 @@
 //! | `codes` | floats as bytes, by which walks go |
 //! | `walk` | one walk |
 //! | `links` | the edges, and the proof that every node can be reached |
+//! | `twins` | rows with equal vectors, which are one node |
 //! | `entrance` | the start nodes with which a query is compared |
 //! | `prune` | the choice of a node's edges |
 //! | `candidates` | the nodes among which the edges of a new graph are chosen |
@@ -37,7 +38,7 @@
 //! # Results
 //! Distances are canonical ([`crate::metric`]), results are in the order (distance, lower id), and no vector comes twice. Which of the true
 //! neighbours are missed depends on the graph and on the beam alone: the graph depends on the vectors, the order in which they came, and the
-//! settings. Under a filter and after removals a walk goes through all nodes and returns the accepted ones; its beam is wider by the share
+//! settings. Equal vectors are one node, so they hide no others (`twins.rs`). Under a filter and after removals a walk goes through all nodes and returns the accepted ones; its beam is wider by the share
 //! of nodes that are not accepted. Where comparing all accepted vectors costs no more than the walk, or a walk found fewer than k, the search is
 //! exact ([`GraphIndexBuilder::exact_ratio`]).
 //!
@@ -62,20 +63,26 @@ mod given;
 mod given_tests;
 mod gpu;
 mod links;
+#[cfg(test)]
+mod moved_tests;
 mod prune;
 mod search;
 #[cfg(test)]
 mod tests;
+mod twins;
 mod walk;
 
 use std::sync::Arc;
 
 use self::build::Settings;
 use self::codes::Codes;
-use self::distance::WalkDistance;
+use self::distance::{Query, WalkDistance};
 pub use self::file::GraphInfo;
 use self::gpu::DeviceLinks;
 use self::links::Links;
+use self::twins::Nodes;
+use self::walk::key_of;
+use crate::flat::Version;
 use crate::vectors::VectorSlice;
 use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result};
 
@@ -106,14 +113,30 @@ pub const MAX_NODES: u64 = (1 << 31) - 1;
 pub struct GraphIndex<T: Element = f32> {
     builder: GraphIndexBuilder<T>,
     flat: FlatIndex<T>,
+    made: Made<T>,
+}
+
+/// What was made of the rows of a flat index.
+struct Made<T> {
+    /// The version of the rows of which the rest was made. If it is not that of the flat index, the rest is of other rows, and of no use.
+    of: Version,
     /// All rows of the flat index, if it does not have them in host memory; otherwise empty.
     copy: Arc<Vec<T>>,
     /// All rows as codes, if walks go by them; `None` without a graph.
     codes: Option<Codes>,
     /// The graph of the rows; `None` if there are so few that searches are exact, or if there was no memory for a graph.
     links: Option<Arc<Links>>,
+    /// The nodes of the graph by their vectors, once a change has needed them.
+    nodes: Option<Arc<Nodes>>,
     /// The graph in device memory.
     device_links: Arc<DeviceLinks>,
+}
+
+impl<T> Made<T> {
+    /// Nothing of these rows.
+    fn nothing(of: Version) -> Self {
+        Made { of, copy: Arc::default(), codes: None, links: None, nodes: None, device_links: Arc::default() }
+    }
 }
 
 impl<T: Element> std::fmt::Debug for GraphIndex<T> {
@@ -146,8 +169,13 @@ pub struct GraphStatistics {
     pub starts: u64,
     /// Number of rows that can be reached from these vectors: all, in a graph that this library made.
     pub reachable: u64,
+    /// Number of rows whose vector an earlier row has too. Equal vectors are one node of the graph, which has the edges of all of them.
+    pub equal: u64,
     /// Whether walks compare codes of the vectors, one byte for each component: see [`GraphIndexBuilder::codes`].
     pub codes: bool,
+    /// Number of rows, at most, whose codes cannot stand for them, because they lie outside of the range of the vectors for which codes were fitted. The
+    /// edges of rows that were added there are chosen by vectors, and queries there walk by vectors, until codes are fitted again.
+    pub outside: u64,
     /// Bytes of host memory: vectors, ids, edges.
     pub host_bytes: u64,
     /// Bytes of memory on devices.
@@ -218,6 +246,10 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// Sets whether walks may compare codes instead of vectors of floats: one signed byte for each component. They are faster, take one byte more for
     /// each component, and change which vectors are found only a little; distances are always those of the vectors. True by default; an index
     /// whose vectors have nearer neighbours than codes can tell apart has none. Vectors of bytes need no codes.
+    ///
+    /// Where codes do not suffice, vectors decide, and the search takes longer: for queries and added vectors outside of the range of those for which
+    /// codes were fitted, and for queries whose near vectors codes cannot tell apart. Codes are fitted again when an eighth of the vectors is outside, or
+    /// half of them is newer than the codes.
     pub fn codes(mut self, codes: bool) -> Self {
         self.codes = codes;
         self
@@ -239,14 +271,8 @@ impl<T: Element> GraphIndexBuilder<T> {
         if let Some(budget) = self.budget {
             flat = flat.memory_budget(budget);
         }
-        Ok(GraphIndex {
-            flat: flat.build()?,
-            builder: self,
-            copy: Arc::default(),
-            codes: None,
-            links: None,
-            device_links: Arc::default(),
-        })
+        let flat = flat.build()?;
+        Ok(GraphIndex { made: Made::nothing(flat.version()), flat, builder: self })
     }
 }
 
@@ -360,20 +386,23 @@ impl<T: Element> GraphIndex<T> {
     /// # Ok::<(), warpann::Error>(())
     /// ```
     pub fn snapshot(&self) -> GraphIndex<T> {
-        GraphIndex {
-            builder: self.builder.clone(),
-            flat: self.flat.snapshot(),
-            copy: Arc::clone(&self.copy),
-            codes: self.codes.clone(),
-            links: self.links.clone(),
-            device_links: Arc::clone(&self.device_links),
-        }
+        let flat = self.flat.snapshot();
+        let made = self.made().map(|made| Made {
+            of: flat.version(),
+            copy: Arc::clone(&made.copy),
+            codes: made.codes.clone(),
+            links: made.links.clone(),
+            nodes: made.nodes.clone(),
+            device_links: Arc::clone(&made.device_links),
+        });
+        let made = made.unwrap_or_else(|| Made::nothing(flat.version()));
+        GraphIndex { builder: self.builder.clone(), flat, made }
     }
 
     /// Counts vectors, edges and bytes. O(edges).
     pub fn statistics(&self) -> GraphStatistics {
         let flat = self.flat.statistics();
-        let links = self.links.as_deref();
+        let (links, codes) = (self.links(), self.codes());
         let edges = links.map_or(0, Links::count);
         GraphStatistics {
             vectors: flat.vectors,
@@ -382,29 +411,63 @@ impl<T: Element> GraphIndex<T> {
             mean_degree: links.map_or(0.0, |links| edges as f64 / links.len().max(1) as f64),
             starts: links.map_or(0, |links| links.starts().len() as u64),
             reachable: links.map_or(0, |links| links.reachable() as u64),
-            codes: self.codes.is_some(),
+            equal: links.map_or(0, |links| links.twins().len() as u64),
+            codes: codes.is_some(),
+            outside: codes.map_or(0, |codes| codes.of_rows().outside),
             host_bytes: flat.host_bytes
-                + (self.copy.capacity() * size_of::<T>()) as u64
-                + self.codes.as_ref().map_or(0, Codes::bytes)
-                + links.map_or(0, Links::bytes),
-            device_bytes: flat.device_bytes + self.device_links.bytes(),
+                + (self.made.copy.capacity() * size_of::<T>()) as u64
+                + codes.map_or(0, Codes::bytes)
+                + links.map_or(0, Links::bytes)
+                + self.made.nodes.as_ref().map_or(0, |nodes| nodes.bytes()),
+            device_bytes: flat.device_bytes + self.made.device_links.bytes(),
         }
     }
 
-    /// All rows, also those that removed vectors left.
+    /// What was made of the rows as they are now; `None` if it was made of others.
+    fn made(&self) -> Option<&Made<T>> {
+        (self.made.of == self.flat.version()).then_some(&self.made)
+    }
+
+    /// The graph of the rows.
+    fn links(&self) -> Option<&Links> {
+        self.made()?.links.as_deref()
+    }
+
+    /// The rows as codes.
+    fn codes(&self) -> Option<&Codes> {
+        self.made()?.codes.as_ref()
+    }
+
+    /// All rows, also those that removed vectors left. There is a graph, or [`copy_all_rows`](Self::copy_all_rows) has been called.
     fn rows(&self) -> &[T] {
-        self.flat.host_rows().unwrap_or(&self.copy)
+        self.flat.host_rows().or(self.made().map(|made| &made.copy[..])).unwrap_or(&[])
     }
 
-    fn walk_distance(&self) -> WalkDistance<'_> {
-        self.distance_among(self.codes.as_ref(), self.rows())
+    fn walk_distances(&self) -> Distances<'_> {
+        self.distances_among(self.codes(), self.rows())
     }
 
-    /// The distances of walks among these rows, which go by their codes if there are any.
-    fn distance_among<'a>(&self, codes: Option<&'a Codes>, rows: &'a [T]) -> WalkDistance<'a> {
-        match codes {
-            Some(codes) => codes.distance(),
-            None => WalkDistance::new(self.metric(), VectorSlice::of(rows, self.dim())),
-        }
+    /// The distances of walks among these rows, which have these codes, if any.
+    fn distances_among<'a>(&self, codes: Option<&'a Codes>, rows: &'a [T]) -> Distances<'a> {
+        let exact = WalkDistance::new(self.metric(), VectorSlice::of(rows, self.dim()));
+        Distances { fast: codes.map_or(exact, Codes::distance), exact, codes }
+    }
+}
+
+/// The distances of walks among rows.
+#[derive(Clone, Copy)]
+struct Distances<'a> {
+    /// Among codes, if there are any.
+    fast: WalkDistance<'a>,
+    /// Among vectors.
+    exact: WalkDistance<'a>,
+    codes: Option<&'a Codes>,
+}
+
+impl Distances<'_> {
+    /// Whether codes cannot order the beam of a walk of this width for a query, so that the walk must go by vectors.
+    fn cannot_order(&self, beam: &[u64], width: usize, query: &Query) -> bool {
+        let (Some(codes), Some(first), Some(last)) = (self.codes, beam.first(), beam.last()) else { return false };
+        beam.len() == width && codes.tolerance(query).ties(key_of(*first), key_of(*last))
     }
 }

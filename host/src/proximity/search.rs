@@ -1,10 +1,14 @@
 //! Searches: the choice between walks and an exact search, and the walks of a batch.
 
-use super::GraphIndex;
-use super::distance::WalkDistance;
+use std::borrow::Cow;
+
+use warpann_kernels::ivf::rerank;
+
+use super::codes::Codes;
 use super::gpu::DeviceWalk;
 use super::links::Links;
-use super::walk::{Walker, node_of};
+use super::walk::{Walker, key_of, node_of};
+use super::{Distances, GraphIndex};
 use crate::graph::KnnIndex;
 use crate::ivf::recall;
 use crate::ivf::tune::smallest;
@@ -21,16 +25,19 @@ use crate::{
 /// Smallest width of a beam. Narrower ones save little time.
 const LEAST_BEAM: usize = 16;
 
+/// A warp of a GPU ranks so many nodes at once.
+const RANKED_AT_ONCE: usize = rerank::WARP_SELECTED as usize;
+
 /// What the walks of a batch have in common.
 struct Walk<'a> {
-    distance: WalkDistance<'a>,
+    distances: Distances<'a>,
     metric: Metric,
-    /// The vectors, by which the results are ranked.
-    rows: VectorSlice<'a>,
     links: &'a Links,
     width: usize,
     /// The rows that may be results; `None` if all may.
     among: Option<&'a Bitset>,
+    /// The nodes of which one row at least may be a result; `None` if all may.
+    nodes: Option<Cow<'a, Bitset>>,
 }
 
 impl<T: Element> GraphIndex<T> {
@@ -116,9 +123,10 @@ impl<T: Element> GraphIndex<T> {
             return Ok(statistics);
         };
         let vectors = VectorSlice::of(queries, dim);
-        self.walk_all(&walk, vectors, k, ids, distances)?;
+        let width = walk.width;
+        self.walk_all(walk, vectors, k, ids, distances)?;
         if count > 0 {
-            statistics.walked(walk.width);
+            statistics.walked(width);
         }
         // A walk finds too few where the accepted vectors lie far from the query.
         let wanted = k.min(accepted);
@@ -156,9 +164,13 @@ impl<T: Element> GraphIndex<T> {
         let accepted = among.map_or(rows, Bitset::count_ones);
         // Of the nodes of a beam, about as large a share is accepted as of all rows.
         let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
-        let links = self.links.as_deref().filter(|_| accepted > self.exact_ratio().saturating_mul(width));
-        let rows = VectorSlice::of(self.rows(), self.dim());
-        Ok(links.map(|links| Walk { distance: self.walk_distance(), metric: self.metric(), rows, links, width, among }))
+        let links = self.links().filter(|_| accepted > self.exact_ratio().saturating_mul(width));
+        let Some(links) = links else { return Ok(None) };
+        let nodes = match among {
+            Some(among) if !links.twins().is_empty() => Some(Cow::Owned(links.twins().accepted_nodes(among)?)),
+            among => among.map(Cow::Borrowed),
+        };
+        Ok(Some(Walk { distances: self.walk_distances(), metric: self.metric(), links, width, among, nodes }))
     }
 
     /// The walks of a search on the device that has the rows; `None` if the search is exact, or the device cannot make them.
@@ -169,37 +181,45 @@ impl<T: Element> GraphIndex<T> {
         options: &SearchOptions<'_>,
         among: Option<&'a Bitset>,
     ) -> Result<Option<DeviceWalk<'a>>> {
-        Ok(self.walk(k, options, among)?.and_then(|walk| self.walk_on_device(&walk, k)))
+        Ok(self.walk(k, options, among)?.and_then(|walk| self.walk_on_device(walk, k).ok()))
     }
 
     /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the CPU.
     fn walk_all(
         &self,
-        walk: &Walk<'_>,
+        walk: Walk<'_>,
         queries: VectorSlice<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let coder = self.codes.as_ref().map(|codes| &*codes.coder);
-        if let Some(device) = self.walk_on_device(walk, k) {
-            events::path("graph search", || self.device(), "walks on the device", queries.len());
-            return device.run(&self.device_links, queries, ids, distances);
-        }
-        let codes = coder.map(|coder| coder.encoded(queries)).transpose()?;
-        let compared = codes.as_ref().map_or(queries, |codes| VectorSlice::of(codes, queries.dim()));
+        let walk = match self.walk_on_device(walk, k) {
+            Ok(device) => {
+                events::path("graph search", || self.device(), "walks on the device", queries.len());
+                return device.run(&self.made.device_links, queries, ids, distances);
+            }
+            Err(walk) => walk,
+        };
+        let codes = walk.distances.codes;
+        let coded = codes.map(|codes| codes.coder.encoded_queries(queries)).transpose()?;
         events::path("graph search", || self.device(), "walks on the CPU", queries.len());
-        walk.all((queries, compared), k, ids, distances);
+        let coded = coded.as_ref().filter(|_| !codes.is_some_and(Codes::for_no_query));
+        let coded = coded.map(|(codes, outside)| (VectorSlice::of(codes, queries.dim()), &outside[..]));
+        walk.all((queries, coded), k, ids, distances);
         Ok(())
     }
 
-    /// The walks on the device that has the rows, if there is one that can make them.
-    fn walk_on_device<'a>(&'a self, walk: &Walk<'a>, k: usize) -> Option<DeviceWalk<'a>> {
-        let resident = self.flat.resident_rows()?;
-        let coder = self.codes.as_ref().map(|codes| &*codes.coder);
-        let &Walk { distance, links, width, among, .. } = walk;
-        Some(DeviceWalk { resident, distance, coder, links, width, among, k, ranked: ranked(k) })
-            .filter(DeviceWalk::fits)
+    /// The walks on the device that has the rows; the given ones if there is none that can make them.
+    fn walk_on_device<'a>(&'a self, walk: Walk<'a>, k: usize) -> Result<DeviceWalk<'a>, Walk<'a>> {
+        let Some(resident) = self.flat.resident_rows() else { return Err(walk) };
+        let Walk { distances, metric, links, width, among, nodes } = walk;
+        let (least, selected) = (ranked(k), most_ranked(k, width, distances.codes.is_some()));
+        let device = DeviceWalk { resident, distances, links, width, among, nodes, k, least, selected };
+        if device.fits() {
+            return Ok(device);
+        }
+        let DeviceWalk { nodes, .. } = device;
+        Err(Walk { distances, metric, links, width, among, nodes })
     }
 
     /// Finds the narrowest beam with which searches for the `k` best of `queries` (row-major) find the share `target` of the true neighbours, which an
@@ -230,7 +250,7 @@ impl<T: Element> GraphIndex<T> {
             Ok(recall(&found.ids, k, &truth.ids, k, k))
         };
         let (beam, reached) = smallest(self.flat.row_ids().rows().max(1), target, measure)?;
-        if self.links.is_some() {
+        if self.links().is_some() {
             // A narrower beam is no faster: walks keep so many nodes.
             self.builder.beam = beam.max(LEAST_BEAM);
         }
@@ -279,43 +299,88 @@ fn ranked(k: usize) -> usize {
     k.saturating_add(k / 2).saturating_add(16)
 }
 
+/// Largest number of nodes of a beam that get their canonical distances: if walks go by codes, as many as may be among the k best by what codes tell.
+fn most_ranked(k: usize, width: usize, by_codes: bool) -> usize {
+    let more = if by_codes { ranked(k).saturating_mul(2).min(width).max(RANKED_AT_ONCE) } else { 0 };
+    ranked(k).max(more)
+}
+
+/// Queries as codes, and of each whether it is outside.
+type Coded<'a> = (VectorSlice<'a>, &'a [bool]);
+
 impl Walk<'_> {
-    /// Fills `ids` (row numbers) and `distances`, k for each query. The second queries are those that walks compare.
+    /// Fills `ids` (row numbers) and `distances`, k for each query.
     fn all(
         &self,
-        (queries, compared): (VectorSlice<'_>, VectorSlice<'_>),
+        (queries, coded): (VectorSlice<'_>, Option<Coded<'_>>),
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) {
         let slots = ids.par_chunks_exact_mut(k).zip(distances.par_chunks_exact_mut(k)).enumerate();
         slots.for_each_init(Default::default, |state: &mut State, (query, (ids, distances))| {
-            let some = query..query + 1;
-            self.one(state, (queries.part(some.clone()), compared.part(some)), ids, distances);
+            let vector = queries.part(query..query + 1);
+            let coded = coded.filter(|(_, outside)| !outside[query]);
+            if !coded.is_some_and(|(codes, _)| self.by_codes(state, codes, query, k)) {
+                self.by_vectors(state, vector, k);
+            }
+            self.rank(state, vector, ids, distances);
         });
     }
 
-    /// The results of one query.
-    fn one(
-        &self,
-        state: &mut State,
-        (query, compared): (VectorSlice<'_>, VectorSlice<'_>),
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) {
-        let State { walker, found, scratch } = state;
+    /// Whether the node of a place may be a result.
+    fn accepts(&self, place: u64) -> bool {
+        self.nodes.as_ref().is_none_or(|nodes| nodes.get(node_of(place) as usize))
+    }
+
+    /// Walks by codes, and keeps the nodes that may be among the k best. Returns whether codes can tell which.
+    fn by_codes(&self, state: &mut State, codes: VectorSlice<'_>, query: usize, k: usize) -> bool {
+        let State { walker, nodes, .. } = state;
+        let Some(of_rows) = self.distances.codes else { return false };
+        self.distances.fast.query(codes, query, &mut walker.query);
+        walker.walk(&self.distances.fast, self.links, self.width);
+        if self.distances.cannot_order(walker.beam(), self.width, &walker.query) {
+            return false;
+        }
+        let tolerance = of_rows.tolerance(&walker.query);
+        let accepted = || walker.beam().iter().copied().filter(|&place| self.accepts(place));
+        let kth = accepted().nth(k - 1).map(key_of);
+        let may_be =
+            |&(at, place): &(usize, u64)| at < ranked(k) || kth.is_none_or(|kth| tolerance.within(kth, key_of(place)));
+        nodes.clear();
+        nodes.extend(accepted().enumerate().take_while(may_be).map(|(_, place)| node_of(place)));
+        nodes.len() <= most_ranked(k, self.width, true)
+    }
+
+    /// Walks by vectors, and keeps the nearest nodes.
+    fn by_vectors(&self, state: &mut State, vector: VectorSlice<'_>, k: usize) {
+        let State { walker, nodes, .. } = state;
+        self.distances.exact.query(vector, 0, &mut walker.query);
+        walker.walk(&self.distances.exact, self.links, self.width);
+        nodes.clear();
+        let accepted = walker.beam().iter().copied().filter(|&place| self.accepts(place));
+        nodes.extend(accepted.take(most_ranked(k, self.width, self.distances.codes.is_some())).map(node_of));
+    }
+
+    /// The results of one query among the nodes that its walk kept.
+    fn rank(&self, state: &mut State, vector: VectorSlice<'_>, ids: &mut [u64], distances: &mut [f32]) {
+        let State { nodes, found, scratch, .. } = state;
         let metric = self.metric;
-        self.distance.query(compared, 0, &mut walker.query);
-        let beam = walker.walk(&self.distance, self.links, self.width);
-        let accepted = |&node: &u32| self.among.is_none_or(|among| among.get(node as usize));
-        let nodes = beam.iter().map(|&place| node_of(place)).filter(accepted);
-        let ranked = nodes.take(ranked(ids.len()));
         found.clear();
-        with_components!(query, components: T => {
+        with_components!(vector, components: T => {
             let scorer = Scorer::new(metric, components);
-            let (rows, dim): (&[T], usize) = (self.rows.components(), components.len());
-            found.extend(ranked.map(|node| (scorer.distance(&rows[node as usize * dim..][..dim], scratch), node)));
+            let (rows, dim): (&[T], usize) = (self.distances.exact.rows().components(), components.len());
+            let distance = |&node: &u32| (scorer.distance(&rows[node as usize * dim..][..dim], scratch), node);
+            found.extend(nodes.iter().map(distance));
         });
+        if !self.links.twins().is_empty() {
+            // Each node becomes its rows, and k of them are enough.
+            let accepted = |&row: &u32| self.among.is_none_or(|among| among.get(row as usize));
+            for (distance, node) in std::mem::take(found) {
+                let rows = self.links.rows_of(node);
+                found.extend(rows.iter().copied().filter(accepted).take(ids.len()).map(|row| (distance, row)));
+            }
+        }
         found.sort_unstable_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
         ids.fill(NONE);
         distances.fill(metric.worst());
@@ -329,6 +394,8 @@ impl Walk<'_> {
 #[derive(Default)]
 struct State {
     walker: Walker,
+    /// The nodes of the beam that get canonical distances.
+    nodes: Vec<u32>,
     found: Vec<(f32, u32)>,
     scratch: Vec<f32>,
 }

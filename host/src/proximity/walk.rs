@@ -23,6 +23,11 @@ use super::links::{Links, NO_NODE};
 /// The bit of an expanded node.
 const EXPANDED: u64 = 1;
 
+/// The key of a place in a beam.
+pub(super) fn key_of(place: u64) -> Key {
+    (place >> 32) as Key
+}
+
 /// The node of a place in a beam.
 pub(super) fn node_of(place: u64) -> u32 {
     (place as u32) >> 1
@@ -72,6 +77,11 @@ impl Walker {
                 from = from.min(keep(&mut self.beam, width, place(key, node)));
             }
         }
+    }
+
+    /// The nodes that the last walk found, nearest first.
+    pub(super) fn beam(&self) -> &[u64] {
+        &self.beam
     }
 
     /// The `count` nodes of those listed that are nearest to [`query`](Self::query), nearest first. O(listed · dim).

@@ -29,6 +29,20 @@ pub const fn words(element: ElementKey, stride: u32) -> u32 {
     }
 }
 
+/// What short and long vectors are multiplied by before their norms are computed.
+const SCALES: [f32; 2] = [f32::from_bits((127 + 100) << 23), f32::from_bits((127 - 80) << 23)];
+
+/// The power of two by which a vector is multiplied before its norm is computed, if the sum of its squares is `square`: so that no sum overflows, and
+/// no square of a short vector is lost. 1 for usual vectors, whose bits it does not change.
+#[inline(always)]
+pub fn scale_for_norm(square: f32) -> f32 {
+    match square {
+        _ if square < f32::from_bits((127 - 80) << 23) => SCALES[0],
+        _ if square > f32::from_bits((127 + 120) << 23) => SCALES[1],
+        _ => 1.0,
+    }
+}
+
 /// Number of loads of a row that a lane has in flight.
 const AHEAD: usize = 4;
 
@@ -274,8 +288,18 @@ unsafe fn float_key<E: Element, const ROWS: usize>(
             Metric::InnerProduct => ordered(-of.sum::<E, ROWS>(rows, |x, y| x * y)),
             Metric::Cosine => {
                 // The second pass reads the rows from the cache.
-                let value = of.sum::<E, ROWS>(rows, |x, y| x * y);
-                let square = of.sum::<E, ROWS>(rows, |_, y| y * y);
+                let both = |scale: f32| {
+                    let value = of.sum::<E, ROWS>(rows, |x, y| x * (y * scale));
+                    (value, of.sum::<E, ROWS>(rows, |_, y| (y * scale) * (y * scale)))
+                };
+                let (mut value, mut square) = both(1.0);
+                let wanted = scale_for_norm(square);
+                let mut at = 0;
+                while at < SCALES.len() && warp::any(FULL_MASK, wanted != 1.0) {
+                    let scaled = both(SCALES[at]);
+                    (value, square) = if wanted == SCALES[at] { scaled } else { (value, square) };
+                    at += 1;
+                }
                 ordered(if square == 0.0 { 0.0 } else { -value / sqrt_f32(square) })
             }
         }
@@ -337,22 +361,29 @@ impl Lanes {
 /// `query` has `stride` components, a multiple of 4, and starts at a multiple of 16 bytes; no other thread writes them.
 #[inline(always)]
 unsafe fn divide_by_norm(query: SharedPtr<f32>, stride: u32, threads: u32) {
-    let mut sums = [0.0f32; 4];
-    let mut quad = warp::lane_id() % TEAM;
-    while quad < stride / 4 {
-        // SAFETY: the quad is in the query.
-        let x = unsafe { query.add(4 * quad).cast::<F32x4>().load() }.0;
-        unroll::<4>(|e| sums[e] += x[e] * x[e]);
-        quad += TEAM;
-    }
-    let norm = sqrt_f32(of_row([of_four(sums)], warp::lane_id() % TEAM, |a, b| a + b));
+    let square = |scale: f32| {
+        let mut sums = [0.0f32; 4];
+        let mut quad = warp::lane_id() % TEAM;
+        while quad < stride / 4 {
+            // SAFETY: the quad is in the query.
+            let x = unsafe { query.add(4 * quad).cast::<F32x4>().load() }.0;
+            unroll::<4>(|e| sums[e] += (x[e] * scale) * (x[e] * scale));
+            quad += TEAM;
+        }
+        of_row([of_four(sums)], warp::lane_id() % TEAM, |a, b| a + b)
+    };
+    let usual = square(1.0);
+    let scale = scale_for_norm(usual);
+    // All lanes get the same sums.
+    let square = if scale == 1.0 { usual } else { square(scale) };
+    let norm = sqrt_f32(square);
     thread::sync_threads();
     let mut at = thread::thread_idx_x();
     while at < stride && norm != 0.0 {
         // SAFETY: the component is in the query, and all threads have read it.
         unsafe {
             let x = query.add(at);
-            x.store(x.load() / norm);
+            x.store(x.load() * scale / norm);
         }
         at += threads;
     }

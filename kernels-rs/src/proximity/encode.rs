@@ -4,6 +4,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp;
+use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll};
 
 use crate::product::element;
@@ -17,6 +18,15 @@ pub const MOST: f32 = 127.0;
 /// In a sum with this number the last bit is worth 1, so it is rounded to an integer, ties to even, which its lowest bits hold.
 pub const ROUNDER: f32 = (3 << 22) as f32;
 
+/// The largest excess that is counted: by how many codes a component lies beyond the range. So the squares of all components have a sum of 64 bits.
+pub const MOST_EXCESS: f32 = 65_535.0;
+
+/// By how many codes a component, in units of codes, lies beyond the range: rounded towards 0, at most [`MOST_EXCESS`].
+#[inline(always)]
+pub fn excess(x: f32) -> u32 {
+    min_f32(max_f32(max_f32(x, -x) - MOST, 0.0), MOST_EXCESS) as u32
+}
+
 /// An element type of floats: the key of kernels for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatKey {
@@ -28,7 +38,7 @@ pub enum FloatKey {
     Bf16,
 }
 
-/// Writes the codes of vectors, each of which a warp keeps in shared memory.
+/// Writes the codes of vectors, each of which a warp keeps in shared memory, and whether codes can stand for them.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
@@ -52,12 +62,18 @@ pub struct Encode {
     pub metric: Metric,
     /// What is subtracted from each component: `dim` numbers.
     pub shifts: Ptr<f32>,
-    /// Codes in a unit of a component.
+    /// Codes in a unit of a component; 0: each vector has a scale of its own, by which its greatest component becomes [`MOST`].
     pub scale: f32,
+    /// Greatest sum of the squares of [`excess`] of a vector for which its codes can stand.
+    pub limit: u64,
+    /// Whether codes can stand for none of the vectors: 0 for no.
+    pub none: u32,
     /// Rows of `code_stride` codes, zero padded.
     pub codes: PtrMut<u8>,
     /// Distance from one row of codes to the next: a multiple of 4, at least `dim`.
     pub code_stride: u32,
+    /// One word for each vector: 1 if its codes cannot stand for it, else 0.
+    pub doubtful: PtrMut<u32>,
 }
 
 impl Encode {
@@ -76,7 +92,7 @@ impl Encode {
 /// As [`Encode`].
 #[inline(always)]
 unsafe fn encode<E: Compared>(launch: Encode) {
-    let Encode { rows, stride, dim, metric, shifts, scale, codes, code_stride, .. } = launch;
+    let Encode { rows, stride, dim, metric, shifts, scale, limit, none, codes, code_stride, doubtful, .. } = launch;
     let number = thread::block_idx_x() as usize;
     let vector: SharedPtr<f32> = shared::dynamic();
     // SAFETY: for the whole body, the arrays have the vector, its codes and the shifts; barriers stand between writes and reads of different lanes.
@@ -91,20 +107,57 @@ unsafe fn encode<E: Compared>(launch: Encode) {
                 thread::sync_threads();
             }
         }
+        let mut greatest = 0.0f32;
+        if scale == 0.0 {
+            let mut at = warp::lane_id();
+            while at < dim {
+                let x = vector.add(at).load();
+                greatest = max_f32(greatest, max_f32(x, -x));
+                at += THREADS;
+            }
+            greatest = reduce(greatest, max_f32);
+        }
+        // Components in units of codes.
+        let scaled = |at: u32| {
+            let x = vector.add(at).load() - global::load_nc(shifts.wrapping_add(at as usize));
+            match greatest {
+                _ if scale != 0.0 => x * scale,
+                0.0 => 0.0,
+                _ => x / greatest * MOST,
+            }
+        };
         let codes = codes.cast::<u32>().wrapping_add(number * code_stride as usize / 4);
         let mut word = warp::lane_id();
+        let mut squares = 0u64;
         while word < code_stride / 4 {
             let mut four = 0u32;
             unroll::<4>(|e| {
                 let at = 4 * word + e as u32;
                 if at < dim {
-                    let x = (vector.add(at).load() - global::load_nc(shifts.wrapping_add(at as usize))) * scale;
+                    let x = scaled(at);
                     let code = (max_f32(min_f32(x, MOST), -MOST) + ROUNDER).to_bits() & 0xff;
                     four |= code << (8 * e as u32);
+                    let excess = excess(x) as u64;
+                    squares += excess * excess;
                 }
             });
             global::store(codes.wrapping_add(word as usize), four);
             word += THREADS;
         }
+        let is_doubtful = reduce(squares, |a, b| a + b) > limit || none != 0;
+        if warp::lane_id() == 0 {
+            global::store(doubtful.wrapping_add(number), is_doubtful as u32);
+        }
     }
+}
+
+/// The sum, or the like, of a value over all 32 lanes, which arrive.
+#[inline(always)]
+fn reduce<V: warp::Shuffle + Copy>(mut value: V, join: impl Fn(V, V) -> V) -> V {
+    let mut mask = 16;
+    while mask > 0 {
+        value = join(value, warp::shuffle_xor(FULL_MASK, value, mask));
+        mask /= 2;
+    }
+    value
 }

@@ -5,4 +5,6 @@ pub mod distance;
 pub mod encode;
 pub mod prune;
 pub mod reach;
+pub mod tolerance;
+pub mod twins;
 pub mod walk;

@@ -26,6 +26,10 @@
 //! is not in the table and was met before is farther than all of a full beam, so it does not come in again: no result depends on the
 //! size of the table. Within one step the table forgets nothing, so no node is kept twice.
 //!
+//! A walk by codes ends with two questions that [`Tolerance`] answers: which nodes after the first ones may be among the k best, and whether codes can
+//! order the beam at all. If not, the query's word says so, and a second launch of the same kernel walks by vectors for these queries. Queries that
+//! codes cannot stand for have the word from [`crate::proximity::encode`].
+//!
 //! A block of one warp has barriers that cost nothing, and a multiprocessor has 25 of them at a time, so steps of different queries overlap. One query
 //! alone waits least if its vectors are all read at a time, which takes 256 threads.
 //!
@@ -74,6 +78,7 @@ use crate::NO_ROW;
 use crate::product::element::{self, ElementKey};
 use crate::product::metric::Metric;
 use crate::proximity::distance::{self, Compared, TEAM, is_first_of_row, row_of};
+use crate::proximity::tolerance::Tolerance;
 
 /// The threads that walk for a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,10 +204,22 @@ pub struct Walk {
     pub slots: u32,
     /// A bit for each row, 1 for rows that may be results; absent: all may.
     pub filter: Option<Ptr<u32>>,
-    /// Number of results of a query.
+    /// Number of places of a query in the result.
     pub selected: u32,
     /// `selected` rows for each query, nearest first by the distance of walks; `NO_ROW` in the places after the last.
     pub places: PtrMut<u32>,
+    /// One word for each query; absent: all queries walk.
+    pub doubtful: Option<PtrMut<u32>>,
+    /// Whether queries and rows are codes: 0 for no. Queries whose word is 0 walk by codes, and their word becomes 1 if codes cannot order their beam
+    /// ([`Tolerance`]). The others walk by vectors, in another launch.
+    pub by_codes: u32,
+    /// Codes only: number of results that are wanted.
+    pub k: u32,
+    /// Codes only: number of accepted nodes of a beam that become results in any case, at least k. Those after them become results if they may be
+    /// among the k nearest.
+    pub least: u32,
+    /// Codes only: greatest sum of the squares of a row's codes.
+    pub greatest_square: u32,
 }
 
 impl Walk {
@@ -631,6 +648,13 @@ unsafe fn fill_table<const THREADS: u32>(block: Block, slots: u32, beam: &Beam) 
 #[inline(always)]
 unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk) {
     let Walk { stride, degree, width, slots, .. } = launch;
+    if let Some(doubtful) = launch.doubtful {
+        // SAFETY: the caller promises a word for each query. The whole block takes the same way.
+        let is_doubtful = unsafe { global::load(doubtful.wrapping_add(thread::block_idx_x() as usize)) } != 0;
+        if is_doubtful == (launch.by_codes != 0) {
+            return;
+        }
+    }
     let thread = thread::thread_idx_x();
     let (padded, most) = (distance::words(E::KEY, stride), most_nodes(degree));
     let words = shared::dynamic::<u32>();
@@ -678,7 +702,7 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
                 }
                 let (chosen, named) = choose::<THREADS>(block, &mut beam);
                 if chosen == 0 {
-                    store_places(&launch, beam);
+                    store_places::<E>(&launch, block, beam);
                     return;
                 }
                 if met == NO_ROW || met + chosen * degree > slots / 4 * 3 {
@@ -767,42 +791,67 @@ unsafe fn meet<E: Compared, const THREADS: u32, const AHEAD: usize>(
     count
 }
 
-/// Writes the first accepted nodes of the beam. All threads of the block arrive, after a barrier.
+/// Writes the first accepted nodes of the beam. Of a beam by codes, also those that may be among the k nearest; if there are too many of
+/// them, or codes cannot order the beam, the query's word becomes 1. All threads of the block arrive, after a barrier.
 ///
 /// # Safety
 /// As [`Walk`].
 #[inline(always)]
-unsafe fn store_places(launch: &Walk, beam: Beam) {
-    let Walk { selected, filter, places, .. } = *launch;
+unsafe fn store_places<E: Compared>(launch: &Walk, block: Block, beam: Beam) {
+    let Walk { metric, width, selected, filter, places, doubtful, k, least, greatest_square, .. } = *launch;
     if warp::warp_id() != 0 {
         return;
     }
+    let by_codes = matches!(E::KEY, ElementKey::I8) && launch.by_codes != 0;
     let lane = warp::lane_id();
     let to = places.wrapping_add(thread::block_idx_x() as usize * selected as usize);
     let mut count = 0;
     let mut first = 0;
-    // SAFETY: places below the beam's length and below `selected`; no thread writes the beam any more.
+    // SAFETY: places below the beam's length and below `selected`; no thread writes the beam any more; there is a word for each query.
     unsafe {
-        while first < beam.len && count < selected {
+        let tolerance = Tolerance::new(metric, block.own, greatest_square);
+        let key_at = |at: u32| (beam.places.add(at).load() >> 32) as u32;
+        let mut ties = by_codes && beam.len == width && tolerance.ties(key_at(0), key_at(beam.len - 1));
+        // The key of the k-th accepted node, once it is known.
+        let (mut kth, mut ended) = (u32::MAX, false);
+        while first < beam.len && !ended {
             let at = first + lane;
-            let node = if at < beam.len { node_of(beam.places.add(at).load()) } else { 0 };
-            let accepted = at < beam.len
+            let place = if at < beam.len { beam.places.add(at).load() } else { 0 };
+            let (node, key) = (node_of(place), (place >> 32) as u32);
+            let mut accepted = at < beam.len
                 && match filter {
                     Some(filter) => global::load_nc(filter.wrapping_add((node / 32) as usize)) >> (node % 32) & 1 == 1,
                     None => true,
                 };
             let votes = warp::ballot(FULL_MASK, accepted);
             let place = count + lanes_before(votes);
+            if by_codes {
+                let is_kth = warp::ballot(FULL_MASK, accepted && place == k - 1);
+                if is_kth != 0 {
+                    kth = shuffle_idx(FULL_MASK, key, is_kth.trailing_zeros());
+                }
+                // Keys ascend, so those that are left out come after the others.
+                accepted &= place < least || tolerance.within(kth, key);
+                ended = warp::any(FULL_MASK, at < beam.len && place >= least && !accepted);
+                ties |= warp::any(FULL_MASK, accepted && place >= selected);
+            }
             if accepted && place < selected {
                 global::store(to.wrapping_add(place as usize), node);
             }
-            count += votes.count_ones();
+            count += warp::ballot(FULL_MASK, accepted).count_ones();
+            ended |= !by_codes && count >= selected;
             first += 32;
         }
         let mut place = count + lane;
         while place < selected {
             global::store(to.wrapping_add(place as usize), NO_ROW);
             place += 32;
+        }
+        if let Some(doubtful) = doubtful
+            && ties
+            && lane == 0
+        {
+            global::store(doubtful.wrapping_add(thread::block_idx_x() as usize), 1);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Walks from device memory to device memory, which only enqueue work on a stream: no copy to or from the host, no allocation, no wait.
 //!
 //! ```text
-//! queries ──stage_rows──► padded, checked ──encode──► codes ──walk──► nodes ──rerank──► rows ──name_results──► ids
+//! queries ──stage_rows──► padded, checked ──as from the host (`mod.rs`)──► rows ──name_results──► ids
 //! ```
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::name_results::NameResults;
 
-use super::{DeviceLinks, DeviceWalk, Image, Plan, WalkShape};
+use super::{DeviceLinks, DeviceWalk, Image, Plan, WalkShape, nodes_and_rows};
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
@@ -27,8 +27,8 @@ pub(in super::super) struct EnqueuedWalk {
     scratch: Memory,
     /// The id of each row; `None` if it is the row.
     names: Option<Reserved<u64>>,
-    /// A bit for each row; `None` if all may be results.
-    bits: Option<Reserved<u32>>,
+    /// A bit for each node, and one for each row if rows are equal; `None` if all may be results.
+    bits: Option<[Reserved<u32>; 2]>,
     /// A word of each query of a tile: whether it was refused.
     refused: Reserved<u32>,
     table_memory: Memory,
@@ -54,7 +54,7 @@ impl DeviceWalk<'_> {
         let plan = self.plan(tile);
         let mut layout = Layout::default();
         let names = ids.as_ref().map(|ids| layout.array(ids.len()));
-        let bits = self.among.map(|among| layout.array(2 * among.words().len()));
+        let bits = self.bits().map(|bits| bits.map(|bits| layout.array(bits.len())));
         let refused = layout.array(tile);
         let walk = EnqueuedWalk {
             runtime: runtime.clone(),
@@ -78,8 +78,8 @@ impl DeviceWalk<'_> {
                     if let (Some(to), Some(ids)) = (names, &ids) {
                         runtime.copy_to_device(&lane.stream, tables.at(to), ids)?;
                     }
-                    if let (Some(to), Some(among)) = (bits, self.among) {
-                        runtime.copy_to_device(&lane.stream, tables.at(to), bytemuck::cast_slice(among.words()))?;
+                    for (to, bits) in bits.into_iter().flatten().zip(self.bits().into_iter().flatten()) {
+                        runtime.copy_to_device(&lane.stream, tables.at(to), bits)?;
                     }
                 }
                 let mut layout = Layout::default();
@@ -120,14 +120,14 @@ impl Enqueue for EnqueuedWalk {
         let runtime = &self.runtime;
         let (on, tables) = (OnStream { runtime, stream }, runtime.scratch(&self.table_memory));
         let (shape, slots) = (self.shape.vectors, count as usize * self.shape.k as usize);
-        let filter = self.bits.map(|bits| tables.at(bits).into());
-        let places = self.plan.places(runtime.scratch(&self.scratch), filter);
+        let filters = self.bits.map(|bits| nodes_and_rows(bits.map(|bits| tables.at(bits))));
+        let places = self.plan.places(runtime.scratch(&self.scratch), filters);
         let refused = tables.at(self.refused).take(count as usize);
         // SAFETY: the plan reserved every part for a tile, the stream runs these in order, and the caller promises queries and results.
         unsafe {
             let notes = StagedRows { refused: Some(refused), first_refused: None };
             stage_rows(on, shape, queries, count, places.queries, notes)?;
-            if !self.shape.own_rows && self.shape.scale.is_none() {
+            if !self.shape.own_rows && self.shape.coded.is_none() {
                 let notes = StagedRows { refused: None, first_refused: None };
                 stage_rows_to(on, shape, queries, count, places.codes, self.shape.stride, notes)?;
             }

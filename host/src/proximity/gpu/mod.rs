@@ -2,21 +2,31 @@
 //!
 //! The rows are those of the flat index in device memory. Edges, start nodes and codes are uploaded by the first search after a change. The results of a walk
 //! get their canonical distances from the kernel that re-ranks results of inverted files.
+//!
+//! ```text
+//! queries ──encode──► codes, doubtful ──walk by codes──► places, more doubtful ──walk by vectors, doubtful only──► places
+//! places ──rerank──► nodes ──expand, if rows are equal──► rows
+//! ```
+//! Whether a query is doubtful ([`super::codes`]) is decided and acted upon on the device, so that searches which only enqueue work need no host.
+//! The second walk is a launch whose blocks end at once where no query is doubtful.
 
 mod build;
 #[cfg(feature = "cuda")]
 pub(super) mod enqueued;
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::rerank::{self, Rerank};
 use warpann_kernels::proximity::encode::{Encode, FloatKey};
+use warpann_kernels::proximity::twins::ExpandTwins;
 use warpann_kernels::proximity::walk::{self, PerQuery, Walk};
 
 pub(super) use self::build::{DeviceBuild, Source};
-use super::codes::Coder;
+use super::Distances;
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::links::Links;
@@ -59,11 +69,16 @@ struct Image {
     starts: Reserved<u32>,
     pivots: Reserved<u32>,
     ends: Reserved<u32>,
+    /// Of each row the place of its group in `members`; empty if no rows are equal.
+    groups: Reserved<u32>,
+    /// Groups of equal rows: their number and the rows.
+    members: Reserved<u32>,
 }
 
 impl Image {
     fn bytes(&self) -> u64 {
-        let words: usize = [self.edges, self.starts, self.pivots, self.ends].map(Reserved::len).iter().sum();
+        let words = [self.edges, self.starts, self.pivots, self.ends, self.groups, self.members];
+        let words: usize = words.map(Reserved::len).iter().sum();
         (4 * (words + self.shifts.len()) + self.codes.len()) as u64
     }
 }
@@ -93,7 +108,9 @@ impl DeviceLinks {
                 return Ok(Arc::clone(image));
             }
             let entrance = links.entrance();
-            let arrays = [links.edges(), entrance.listed(), entrance.pivots(), entrance.ends()];
+            let (groups, members) = groups_of(links);
+            let arrays =
+                [links.edges(), entrance.listed(), entrance.pivots(), entrance.ends(), &groups[..], &members[..]];
             let mut layout = Layout::default();
             let places = arrays.map(|array| layout.array::<u32>(array.len()));
             let code_bytes = codes.map_or(0, |codes| codes.len() * code_stride(codes.dim()));
@@ -111,12 +128,28 @@ impl DeviceLinks {
                 // SAFETY: the layout has room for every array.
                 unsafe { runtime.copy_to_device(stream, scratch.at(place), array)? };
             }
-            let [edges, starts, pivots, ends] = places;
+            let [edges, starts, pivots, ends, groups, members] = places;
             runtime.synchronize(stream)?;
-            let made = Image { memory, codes: code_place, shifts: shift_place, edges, starts, pivots, ends };
+            let (codes, shifts) = (code_place, shift_place);
+            let made = Image { memory, codes, shifts, edges, starts, pivots, ends, groups, members };
             Ok(Arc::clone(image.insert(Arc::new(made))))
         })
     }
+}
+
+/// The groups of equal rows: of each row the place of its group, and the groups. Both are empty if no rows are equal.
+fn groups_of(links: &Links) -> (Vec<u32>, Vec<u32>) {
+    let twins = links.twins();
+    if twins.is_empty() {
+        return (Vec::new(), Vec::new());
+    }
+    let (mut groups, mut members) = (vec![NO_ROW; links.len()], Vec::new());
+    for (_, rows) in twins.groups() {
+        rows.iter().for_each(|&row| groups[row as usize] = members.len() as u32);
+        members.push(rows.len() as u32);
+        members.extend_from_slice(rows);
+    }
+    (groups, members)
 }
 
 /// Distance in bytes from one row of bytes to the next for walks.
@@ -161,16 +194,27 @@ unsafe fn upload_codes(runtime: &Runtime, stream: &Stream, to: PtrMut<u8>, codes
 /// The walks of a batch on a device.
 pub(super) struct DeviceWalk<'a> {
     pub(super) resident: ResidentRows<'a>,
-    /// The vectors or codes that walks compare.
-    pub(super) distance: WalkDistance<'a>,
-    /// The coder of the codes; `None` if walks compare vectors.
-    pub(super) coder: Option<&'a Coder>,
+    pub(super) distances: Distances<'a>,
     pub(super) links: &'a Links,
     pub(super) width: usize,
+    /// The rows that may be results.
     pub(super) among: Option<&'a Bitset>,
+    /// The nodes that may be results.
+    pub(super) nodes: Option<Cow<'a, Bitset>>,
     pub(super) k: usize,
-    /// Number of nodes of a beam that get their canonical distances.
-    pub(super) ranked: usize,
+    /// Number of nodes of a beam that get their canonical distances in any case.
+    pub(super) least: usize,
+    /// Largest number of these nodes.
+    pub(super) selected: usize,
+}
+
+/// What coding the queries of a search needs.
+#[derive(Clone, Copy)]
+struct CodedShape {
+    scale: f32,
+    limit: u64,
+    for_no_query: bool,
+    greatest_square: u32,
 }
 
 /// What all walks of a search have in common.
@@ -185,24 +229,31 @@ struct WalkShape {
     metric: Metric,
     stride: u32,
     own_rows: bool,
-    /// The scale of the coder of the codes.
-    scale: Option<f32>,
+    /// How queries become codes; `None` if walks compare vectors.
+    coded: Option<CodedShape>,
+    /// Whether nodes can be several rows.
+    twins: bool,
     degree: u32,
     wanted: u32,
     width: u32,
     slots: u32,
     k: u32,
-    ranked: u32,
+    least: u32,
+    selected: u32,
 }
 
 /// The arrays of a launch.
 struct Places {
     queries: PtrMut<u8>,
     codes: PtrMut<u8>,
-    filter: Option<Ptr<u32>>,
+    doubtful: PtrMut<u32>,
+    /// Bits of the nodes that may be results, and of the rows.
+    filters: Option<(Ptr<u32>, Ptr<u32>)>,
     places: PtrMut<u32>,
     keys: PtrMut<f32>,
     ranks: PtrMut<u32>,
+    /// Distances of nodes, nodes and cursors, if nodes can be several rows.
+    of_nodes: (PtrMut<f32>, PtrMut<u32>, PtrMut<u32>),
 }
 
 impl WalkShape {
@@ -251,9 +302,19 @@ impl WalkShape {
             wanted: self.wanted,
             width: self.width,
             slots: self.slots,
-            filter: places.filter,
-            selected: self.ranked,
+            filter: places.filters.map(|(nodes, _)| nodes),
+            selected: self.selected,
             places: places.places,
+            doubtful: self.coded.map(|_| places.doubtful),
+            by_codes: self.coded.is_some().into(),
+            k: self.k,
+            least: self.least,
+            greatest_square: self.coded.map_or(0, |coded| coded.greatest_square),
+        };
+        let (found, keys, ranks) = if self.twins {
+            (self.selected, places.of_nodes.0, places.of_nodes.1)
+        } else {
+            (self.k, places.keys, places.ranks)
         };
         let rerank = Rerank {
             query_count: count as u32,
@@ -261,20 +322,20 @@ impl WalkShape {
             rows: rows.into(),
             stride: shape.stride() as u32,
             places: places.places.into(),
-            selected: self.ranked,
+            selected: self.selected,
             row_count: self.rows,
             metric: shape.metric.of_kernel(),
             sort: 1,
-            k: self.k,
-            out_keys: places.keys,
-            out_ranks: places.ranks,
+            k: found,
+            out_keys: keys,
+            out_ranks: ranks,
             ..Rerank::default()
         };
         let few = rerank.selected <= rerank::WARP_SELECTED;
         let per_ranked = if few { rerank::PerQuery::Warp } else { rerank::PerQuery::Block };
         // SAFETY: as the caller promises.
         unsafe {
-            if let Some((scale, key)) = self.scale.zip(float_key(shape.element)) {
+            if let Some((coded, key)) = self.coded.zip(float_key(shape.element)) {
                 let encode = Encode {
                     count: count as u32,
                     rows: places.queries.into(),
@@ -282,18 +343,56 @@ impl WalkShape {
                     dim: shape.dim as u32,
                     metric: shape.metric.of_kernel(),
                     shifts: image_at.at(image.shifts).into(),
-                    scale,
+                    scale: coded.scale,
+                    limit: coded.limit,
+                    none: coded.for_no_query.into(),
                     codes: places.codes,
                     code_stride: self.stride,
+                    doubtful: places.doubtful,
                 };
                 runtime.launch(stream, Encode::kernel(key), encode.config(), encode)?;
             }
             let key = self.compared.key();
+            let by_vectors = self.coded.map(|_| Walk {
+                queries: places.queries.into(),
+                rows: rows.into(),
+                stride: shape.stride() as u32,
+                metric: shape.metric.of_kernel(),
+                by_codes: 0,
+                ..walk
+            });
             runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk)?;
+            if let Some(walk) = by_vectors {
+                let key = shape.element.key();
+                runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk)?;
+            }
             let kernel = Rerank::kernel((shape.element.key(), per_ranked));
-            runtime.launch(stream, kernel, rerank.config(per_ranked), rerank)
+            runtime.launch(stream, kernel, rerank.config(per_ranked), rerank)?;
+            if self.twins {
+                let expand = ExpandTwins {
+                    query_count: count as u32,
+                    found,
+                    distances: keys.into(),
+                    nodes: ranks.into(),
+                    groups: image_at.at(image.groups).into(),
+                    members: image_at.at(image.members).into(),
+                    filter: places.filters.map(|(_, rows)| rows),
+                    cursors: places.of_nodes.2,
+                    worst: shape.metric.worst(),
+                    k: self.k,
+                    out_distances: places.keys,
+                    out_rows: places.ranks,
+                };
+                runtime.launch(stream, &ExpandTwins::KERNEL, expand.config(), expand)?;
+            }
+            Ok(())
         }
     }
+}
+
+/// The bits of nodes and of rows, which are the same if there are none of rows.
+fn nodes_and_rows([nodes, rows]: [PtrMut<u32>; 2]) -> (Ptr<u32>, Ptr<u32>) {
+    (nodes.into(), if rows.len() == 0 { nodes } else { rows }.into())
 }
 
 /// The arrays of a launch in scratch memory.
@@ -301,27 +400,33 @@ struct Plan {
     queries: Reserved<u8>,
     /// The queries that walks compare, if these are codes.
     codes: Reserved<u8>,
-    filter: Reserved<u32>,
+    doubtful: Reserved<u32>,
+    /// Bits of nodes and of rows: one array if no rows are equal.
+    filters: [Reserved<u32>; 2],
     places: Reserved<u32>,
     keys: Reserved<f32>,
     ranks: Reserved<u32>,
+    of_nodes: (Reserved<f32>, Reserved<u32>, Reserved<u32>),
     bytes: usize,
 }
 
 impl Plan {
-    fn places(&self, scratch: Scratch, filter: Option<Ptr<u32>>) -> Places {
+    fn places(&self, scratch: Scratch, filters: Option<(Ptr<u32>, Ptr<u32>)>) -> Places {
+        let (keys, nodes, cursors) = self.of_nodes;
         Places {
             queries: scratch.at(self.queries),
             codes: scratch.at(self.codes),
-            filter,
+            doubtful: scratch.at(self.doubtful),
+            filters,
             places: scratch.at(self.places),
             keys: scratch.at(self.keys),
             ranks: scratch.at(self.ranks),
+            of_nodes: (scratch.at(keys), scratch.at(nodes), scratch.at(cursors)),
         }
     }
 }
 
-impl DeviceWalk<'_> {
+impl<'a> DeviceWalk<'a> {
     fn shape(&self) -> VectorShape {
         self.resident.shape
     }
@@ -336,7 +441,14 @@ impl DeviceWalk<'_> {
 
     /// The rows that walks compare, if these are not those of the flat index.
     fn codes(&self) -> Option<VectorSlice<'_>> {
-        compared_codes(&self.resident, &self.distance)
+        compared_codes(&self.resident, &self.distances.fast)
+    }
+
+    /// The bits of the nodes that may be results, and of the rows, if these are others.
+    fn bits(&self) -> Option<[&[u32]; 2]> {
+        let (nodes, rows) = (self.nodes.as_deref()?.words(), self.among?.words());
+        let rows = if self.links.twins().is_empty() { &[] } else { rows };
+        Some([bytemuck::cast_slice(nodes), bytemuck::cast_slice(rows)])
     }
 
     /// Distance from one compared row to the next in components.
@@ -348,23 +460,31 @@ impl DeviceWalk<'_> {
         WalkShape {
             vectors: self.shape(),
             rows: self.links.len() as u32,
-            compared: self.distance.rows().element(),
-            metric: self.distance.metric(),
+            compared: self.distances.fast.rows().element(),
+            metric: self.distances.fast.metric(),
             stride: self.stride() as u32,
             own_rows: self.codes().is_none(),
-            scale: self.coder.map(|coder| coder.scale),
+            coded: self.distances.codes.map(|codes| CodedShape {
+                scale: codes.coder.scale_of_queries(),
+                limit: codes.coder.limit,
+                for_no_query: codes.for_no_query(),
+                greatest_square: codes.of_rows().greatest_square,
+            }),
+            twins: !self.links.twins().is_empty(),
             degree: self.links.degree() as u32,
             wanted: u32::try_from(Entrance::wanted(self.width)).unwrap_or(u32::MAX),
             width: self.width as u32,
             slots: self.slots().unwrap_or(1),
             k: self.k as u32,
-            ranked: self.ranked as u32,
+            least: self.least as u32,
+            selected: self.selected as u32,
         }
     }
 
     /// The graph in device memory.
     fn image(&self, device: &DeviceLinks) -> Result<Arc<Image>> {
-        let (runtime, shifts) = (self.resident.runtime, self.coder.map_or(&[][..], |coder| &coder.shifts));
+        let runtime = self.resident.runtime;
+        let shifts = self.distances.codes.map_or(&[][..], |codes| &codes.coder.shifts);
         // `apart` keeps a pool thread from starting another search while it has a lane.
         apart(|| {
             self.resident
@@ -379,30 +499,38 @@ impl DeviceWalk<'_> {
         let stride = u32::try_from(self.stride()).ok().filter(|&stride| stride <= 1 << 16);
         let (Some(slots), Some(stride)) = (self.slots(), stride) else { return false };
         let (width, degree) = (self.width as u32, self.links.degree() as u32);
-        let ranked = self.ranked <= 1 << 16 && rerank::shared_bytes(self.ranked as u32) <= shared;
+        let ranked = self.selected <= 1 << 16 && rerank::shared_bytes(self.selected as u32) <= shared;
         let pivots = self.links.entrance().pivots().len() as u32;
-        let encoded = self.coder.is_none() || Encode::shared_bytes(self.shape().stride() as u32) <= shared;
-        ranked
-            && encoded
-            && Walk::shared_bytes(self.distance.rows().element().key(), stride, width, degree, pivots, slots) <= shared
+        let of_walk = |element: ElementType, stride| {
+            Walk::shared_bytes(element.key(), stride, width, degree, pivots, slots) <= shared
+        };
+        let own = self.shape().stride() as u32;
+        // Queries that codes cannot stand for walk by vectors.
+        let coded =
+            self.distances.codes.is_none() || Encode::shared_bytes(own) <= shared && of_walk(self.shape().element, own);
+        ranked && coded && of_walk(self.distances.fast.rows().element(), stride)
     }
 
     fn plan(&self, queries: usize) -> Plan {
         let mut layout = Layout::default();
+        let of_nodes = if self.links.twins().is_empty() { 0 } else { queries.saturating_mul(self.selected) };
         Plan {
             queries: layout.array(queries.saturating_mul(self.shape().row_bytes())),
             codes: layout.array(self.codes().map_or(0, |codes| queries.saturating_mul(code_stride(codes.dim())))),
-            filter: layout.array(self.among.map_or(0, |among| 2 * among.words().len())),
-            places: layout.array(queries.saturating_mul(self.ranked)),
+            doubtful: layout.array(if self.distances.codes.is_some() { queries } else { 0 }),
+            filters: self.bits().unwrap_or_default().map(|bits| layout.array(bits.len())),
+            places: layout.array(queries.saturating_mul(self.selected)),
             keys: layout.array(queries.saturating_mul(self.k)),
             ranks: layout.array(queries.saturating_mul(self.k)),
+            of_nodes: (layout.array(of_nodes), layout.array(of_nodes), layout.array(of_nodes)),
             bytes: layout.bytes(),
         }
     }
 
     /// The largest number of queries of one launch.
     fn most_of_tile(&self) -> usize {
-        let of_query = 4 * (self.ranked + 2 * self.k) + self.shape().row_bytes() + self.stride();
+        let of_nodes = if self.links.twins().is_empty() { 0 } else { 3 * self.selected };
+        let of_query = 4 * (self.selected + of_nodes + 2 * self.k + 1) + self.shape().row_bytes() + self.stride();
         (SCRATCH_BYTES / of_query).clamp(1, MOST_OF_TILE)
     }
 
@@ -443,17 +571,18 @@ impl DeviceWalk<'_> {
         let plan = self.plan(count);
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
-        let filter = self.among.map(|among| (scratch.at(plan.filter), bytemuck::cast_slice::<u64, u32>(among.words())));
-        let places = plan.places(scratch, filter.map(|(to, _)| to.into()));
+        let filters = plan.filters.map(|filter| scratch.at(filter));
+        let bits = self.bits();
+        let places = plan.places(scratch, bits.map(|_| nodes_and_rows(filters)));
         let arrays = [ResultArray::new(places.keys, self.k), ResultArray::new(places.ranks, self.k)];
         let mut slots = Slots { k: self.k, worst: shape.metric.worst(), ids, distances };
         // SAFETY: the plan has room for these arrays, and the rows and the graph are resident. Edges and start nodes are rows: `Links` says so.
         unsafe {
             upload_vectors(runtime, stream, shape, scratch.at(plan.queries), queries)?;
-            if let Some((to, words)) = filter {
+            for (to, words) in filters.into_iter().zip(bits.unwrap_or_default()) {
                 runtime.copy_to_device(stream, to, words)?;
             }
-            if self.codes().is_some() && self.coder.is_none() {
+            if self.codes().is_some() && self.distances.codes.is_none() {
                 upload_codes(runtime, stream, scratch.at(plan.codes), queries)?;
             }
             self.shape_of_walks().launch(OnStream { runtime, stream }, image, self.resident.rows, &places, count)?;

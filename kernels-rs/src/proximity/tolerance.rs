@@ -1,0 +1,92 @@
+//! How far the roundings of codes may mislead a walk, for device and host.
+//!
+//! A code differs from the scaled component by a rounding: an error that is uniform between −½ and ½ where nothing was clamped, with a mean square of
+//! 1/12. Errors of different components are taken for independent. So the distance of two vectors, in units of codes, has an error of deviation
+//! √(2/12), and the inner product of x and y one of √((‖x‖² + ‖y‖²)/12). [`DEVIATIONS`] of these are allowed for.
+//!
+//! Both questions of a walk compare two nodes of one beam:
+//!
+//! - Which nodes may be among the k best? Those [within](Tolerance::within) the tolerance of the k-th: they are ranked by their vectors.
+//! - May nodes outside of the beam be nearer than some inside? If the last node of a full beam is [as near as the first](Tolerance::ties), codes cannot
+//!   tell, and the query walks by vectors instead. Near-duplicates and equal vectors make such beams.
+//!
+//! All operations are IEEE binary32, round to nearest, so host and device agree to the bit.
+
+use cuda_std::math::sqrt_f32;
+
+use crate::product::metric::Metric;
+
+/// Deviations of an error that are allowed for.
+pub const DEVIATIONS: f32 = 6.0;
+
+/// How far the codes of a query and of rows may mislead its walk.
+#[derive(Debug, Clone, Copy)]
+pub struct Tolerance {
+    products: bool,
+    most: f32,
+}
+
+impl Tolerance {
+    /// That of a query whose codes have the sum of squares `query_square`, among rows with at most `greatest_square`. `metric` is that of the codes:
+    /// squared L2 or the inner product.
+    #[inline(always)]
+    pub fn new(metric: Metric, query_square: u32, greatest_square: u32) -> Self {
+        match metric {
+            Metric::L2 | Metric::Cosine => Self { products: false, most: DEVIATIONS * sqrt_f32(1.0 / 6.0) },
+            Metric::InnerProduct => {
+                let squares = query_square as f32 + greatest_square as f32;
+                Self { products: true, most: DEVIATIONS * sqrt_f32(squares / 12.0) }
+            }
+        }
+    }
+
+    /// What the error adds to, of a key: a distance, or the negative of a product.
+    #[inline(always)]
+    fn value(self, key: u32) -> f32 {
+        if self.products { (key ^ 1 << 31) as i32 as f32 } else { sqrt_f32(key as f32) }
+    }
+
+    /// Whether the node of `key`, which is not less than `nearer`, may be as near as that of `nearer`.
+    #[inline(always)]
+    pub fn within(self, nearer: u32, key: u32) -> bool {
+        self.value(key) - self.value(nearer) <= self.most
+    }
+
+    /// Whether codes cannot order a full beam, whose first and last nodes have these keys.
+    #[inline(always)]
+    pub fn ties(self, first: u32, last: u32) -> bool {
+        self.value(last) - self.value(first) <= 2.0 * self.most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key of a product, as [`crate::proximity::distance`] makes it.
+    fn key_of(product: i32) -> u32 {
+        !(product as u32 ^ 1 << 31)
+    }
+
+    #[test]
+    fn distances_tie_within_six_deviations() {
+        let tolerance = Tolerance::new(Metric::L2, 0, 0);
+        // 6 / √6 = 2.449: from √100 = 10 to √155 = 12.4499, and not to √156.
+        assert!(tolerance.within(100, 155) && !tolerance.within(100, 156));
+        // From 0 to 4.8989² = 23.9999.
+        assert!(tolerance.ties(0, 23) && !tolerance.ties(0, 25));
+        assert!(tolerance.within(u32::MAX, u32::MAX));
+    }
+
+    #[test]
+    fn products_tie_by_the_norms_of_both() {
+        // 6 · √((300 + 900) / 12) = 60.
+        let tolerance = Tolerance::new(Metric::InnerProduct, 300, 900);
+        for best in [50, 5, -70] {
+            assert!(tolerance.within(key_of(best), key_of(best - 60)));
+            assert!(!tolerance.within(key_of(best), key_of(best - 61)));
+            assert!(tolerance.ties(key_of(best), key_of(best - 120)));
+            assert!(!tolerance.ties(key_of(best), key_of(best - 121)));
+        }
+    }
+}
