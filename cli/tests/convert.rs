@@ -381,6 +381,55 @@ fn datasets_of_hdf5_files_are_converted() {
 
 #[test]
 fn commands_explain_themselves() {
+/// The file of cli/tests/data/hdf5-chunks.py.
+const CHUNKS: &[u8] = include_bytes!("data/hdf5-chunks.hdf5");
+
+/// HDF5 numbers the chunks of most indexes over the maximum extent of a dataset, and the extent can be smaller.
+#[test]
+fn datasets_of_hdf5_files_have_the_values_of_their_chunks() {
+    let files = Files::new();
+    files.write("in.h5", CHUNKS);
+    type Value = fn(usize, usize) -> usize;
+    let (all, seven, zero): (Value, Value, Value) = (|i, j| 16 * i + j, |_, _| 7, |_, _| 0);
+    let mut expected: Vec<(&str, [usize; 2], Value)> = [
+        "fixed fixed-wide fixed-high fixed-gzip fixed-pages implicit implicit-wide implicit-high single single-gzip",
+        "extensible-high extensible-wide extensible-early tree tree-gzip old",
+        "shrunk-fixed shrunk-tree shrunk-extensible shrunk-implicit shrunk-single",
+    ]
+    .iter()
+    .flat_map(|names| names.split(' '))
+    .map(|name| (name, [5, 6], all))
+    .collect();
+    expected.extend([
+        ("grown", [5, 6], (|i, j| if i < 3 && j < 5 { 16 * i + j } else { 7 }) as Value),
+        ("partial", [5, 6], |i, j| if i == 0 { j } else { 7 }),
+        ("nothing", [5, 6], seven),
+        ("attribute", [5, 6], zero),
+        ("attribute-whole", [5, 6], zero),
+        ("line", [1, 10], |_, j| j),
+        ("shuffled", [4, 8], all),
+    ]);
+    for (name, [rows, columns], value) in expected {
+        files.convert("in.h5", "out.npy", &format!("--dataset {name}"));
+        let vectors = warpann::io::read_vectors(files.path("out.npy")).unwrap();
+        assert_eq!((vectors.rows(), vectors.dim()), (rows, columns), "{name}");
+        let expected: Vec<f32> = (0..rows).flat_map(|i| (0..columns).map(move |j| value(i, j) as f32)).collect();
+        assert_eq!(vectors.as_slice::<f32>().unwrap(), expected, "{name}");
+    }
+    // Sets of which nobody can tell the values.
+    for (name, expected) in [
+        ("shuffled-edge", "its filters have no checksum"),
+        ("unfiltered-edge", "its filters have no checksum"),
+        ("unfiltered-edge-gzip", "deflate"),
+        ("other-bias", "numbers of 32 bits in another layout than usual"),
+        ("narrow", "numbers of 32 bits in another layout than usual"),
+        ("external", "external"),
+    ] {
+        let message = files.refused("in.h5", "x.npy", &format!("--dataset {name}"));
+        assert!(message.contains(expected), "{name}: {message}: expected {expected}");
+    }
+}
+
     for command in ["convert", "add", "remove", "merge"] {
         let (code, stdout, _) = warpann(&[command, "--help"]);
         assert_eq!((code, stdout.contains("--out"), stdout.contains("--json")), (0, true, true), "{stdout}");
