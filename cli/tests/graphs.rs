@@ -206,6 +206,16 @@ fn tuned_indexes_keep_what_was_found() {
         files.refused(2, &format!("{tune} {target} --index @x.graph"));
     }
     assert!(files.refused(1, "tune --index @x.graph --query @gone.npy --target-recall 1").contains("No such file"));
+    // Without true neighbours every number would have the recall 1.
+    io::write_ids(files.path("all.ibin"), &(0..ROWS as u64).collect::<Vec<_>>(), 1).unwrap();
+    io::write_vectors::<f32>(files.path("none.fbin"), &[], DIM).unwrap();
+    for index in ["x.graph", "x.ivf"] {
+        let message = files.refused(1, &format!("tune --index @{index} --query @none.fbin --target-recall 0.9"));
+        assert!(message.contains("no queries"), "{message}");
+        files.json(&format!("remove --index @{index} --ids @all.ibin"));
+        let message = files.refused(1, &format!("{tune} 0.9 --index @{index}"));
+        assert!(message.contains("queries has a true neighbour among 0 vectors"), "{message}");
+    }
 }
 
 /// The edges of an index, written to a file, make an index with the same bytes. Other edges are searched as they are.

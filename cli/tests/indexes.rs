@@ -215,7 +215,7 @@ fn a_recall_out_of_reach_is_an_error_with_what_can_be_reached() {
     let before = std::fs::read(&index).unwrap();
     let args = ["bench", "ivf", "--device", "cpu", "--index", &index, "--query", &query, "--gt", &truth, "--k", "1"];
     let message = failure(1, &[&args[..], &["--target-recall", "0.9"]].concat());
-    assert!(message.contains("recall 0.9 cannot be reached; all lists give 0"), "{message}");
+    assert!(message.contains("recall 0.9 cannot be reached; a search of all lists has 0"), "{message}");
     assert!(std::fs::read(&index).unwrap() == before);
     for target in ["0", "1.01", "-1", "NaN", "much"] {
         failure(2, &[&args[..], &["--target-recall", target]].concat());

@@ -260,13 +260,23 @@ pub enum Error {
         /// Name of the property that differs: `dimension`, `metric`, `encoding`, `centroids`, ..
         what: &'static str,
     },
-    /// The target recall is not reached by any number of probes, or is not a recall.
-    #[error("recall {target} cannot be reached; all lists give {best}")]
+    /// The target recall is not reached by any number of probes or any beam, or is not a recall.
+    #[error("recall {target} cannot be reached; {widest} has {best}")]
     RecallOutOfReach {
         /// The recall that was requested.
         target: f64,
-        /// The recall with every list probed.
+        /// The recall of the widest search.
         best: f64,
+        /// The widest search: `a search of all lists`, or `a beam of all vectors`.
+        widest: &'static str,
+    },
+    /// No query has a true neighbour, so there is no recall: there are no queries, or the index is empty.
+    #[error("there is no recall to measure: none of {queries} queries has a true neighbour among {vectors} vectors")]
+    NoTrueNeighbors {
+        /// Number of queries.
+        queries: usize,
+        /// Number of vectors in the index.
+        vectors: u64,
     },
     /// The number of components of the starting centroids is not clusters times dimension.
     #[error("{actual} components of starting centroids; the clusters times the dimension need {expected}")]
@@ -735,6 +745,7 @@ impl Error {
             Error::BadRadius => "bad_radius",
             Error::Incompatible { .. } => "incompatible",
             Error::RecallOutOfReach { .. } => "recall_out_of_reach",
+            Error::NoTrueNeighbors { .. } => "no_true_neighbors",
             Error::WrongCentroids { .. } => "wrong_centroids",
             Error::WrongCodebooks { .. } => "wrong_codebooks",
             Error::NotOrthogonal { .. } => "not_orthogonal",

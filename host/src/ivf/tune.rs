@@ -46,19 +46,21 @@ impl<T: Element> IvfIndex<T> {
     ///
     /// # Errors
     /// [`Error::RecallOutOfReach`] if a search of all lists misses the target, or the target is not above 0 and at most 1;
-    /// [`Error::WrongResultLength`] if the length of `truth` is not queries × `k`; and the errors of [`search_with`](Self::search_with).
+    /// [`Error::NoTrueNeighbors`] if no query has a true neighbour, also without queries; [`Error::WrongResultLength`] if the length of
+    /// `truth` is not queries × `k`; and the errors of [`search_with`](Self::search_with).
     pub fn probes_for_recall(&self, queries: &[T], k: usize, truth: &[u64], target: f64) -> Result<(usize, f64)> {
         let count = check_vectors(queries, self.dim(), Input::Queries)?;
         let slots = count.checked_mul(k).ok_or(Error::ResultTooLarge { queries: count, k })?;
         if truth.len() != slots {
             return Err(Error::WrongResultLength { expected: slots, actual: truth.len() });
         }
+        check_truth(truth, count, self.len())?;
         let measure = |probes: usize| -> Result<f64> {
             let options = SearchOptions::new().probes(probes);
             let found = self.search_with(queries, k, &options)?;
             Ok(recall(&found.ids, k, truth, k, k))
         };
-        smallest(self.lists(), target, measure)
+        smallest(self.lists(), target, "a search of all lists", measure)
     }
 
     /// Finds the smallest number of probes with which searches for the `k` best of `queries` (row-major) find the share `target` of the neighbours
@@ -82,8 +84,8 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1; the errors of [`search_with`](Self::search_with). The index is then as it
-    /// was.
+    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1; [`Error::NoTrueNeighbors`] without queries or if the index
+    /// is empty; the errors of [`search_with`](Self::search_with). The index is then as it was.
     pub fn tune(&mut self, queries: &[T], k: usize, target: f64) -> Result<(usize, f64)> {
         let truth = self.search(queries, k, self.lists())?;
         let (probes, reached) = self.probes_for_recall(queries, k, &truth.ids, target)?;
@@ -92,21 +94,38 @@ impl<T: Element> IvfIndex<T> {
     }
 }
 
-/// The smallest number from 1 to `most` that reaches the recall `target`, and its recall, if a greater number has no smaller recall. O(log most)
-/// measurements.
+/// Checks that a recall can be measured: that one of `queries` queries has a true neighbour among `vectors` vectors. `truth` holds the ids
+/// of the true neighbours, and [`NONE`] in slots without one.
+///
+/// # Errors
+/// [`Error::NoTrueNeighbors`].
+pub(crate) fn check_truth(truth: &[u64], queries: usize, vectors: usize) -> Result<()> {
+    match truth.iter().all(|&id| id == NONE) {
+        true => Err(Error::NoTrueNeighbors { queries, vectors: vectors as u64 }),
+        false => Ok(()),
+    }
+}
+
+/// The smallest number from 1 to `most` that reaches the recall `target`, and its recall, if a greater number has no smaller recall.
+/// `widest` names the search with `most` in errors. O(log most) measurements.
 ///
 /// # Errors
 /// [`Error::RecallOutOfReach`] if `most` misses the target, or the target is not above 0 and at most 1; the errors of `measure`.
-pub(crate) fn smallest(most: usize, target: f64, measure: impl Fn(usize) -> Result<f64>) -> Result<(usize, f64)> {
+pub(crate) fn smallest(
+    most: usize,
+    target: f64,
+    widest: &'static str,
+    measure: impl Fn(usize) -> Result<f64>,
+) -> Result<(usize, f64)> {
     if !(target > 0.0 && target <= 1.0) {
-        return Err(Error::RecallOutOfReach { target, best: measure(most)? });
+        return Err(Error::RecallOutOfReach { target, best: measure(most)?, widest });
     }
     // `low` misses the target (0 finds nothing), `high` reaches it.
     let (mut low, mut high) = (0, 1);
     let mut reached = measure(high)?;
     while reached < target {
         if high == most {
-            return Err(Error::RecallOutOfReach { target, best: reached });
+            return Err(Error::RecallOutOfReach { target, best: reached, widest });
         }
         (low, high) = (high, (2 * high).min(most));
         reached = measure(high)?;
@@ -133,10 +152,11 @@ mod tests {
                 count.set(count.get() + 1);
                 Ok(if number >= needed { 0.9 } else { 0.5 })
             };
-            assert_eq!(smallest(most, 0.8, measure).unwrap(), (needed, 0.9), "{needed} of {most}");
+            assert_eq!(smallest(most, 0.8, "all", measure).unwrap(), (needed, 0.9), "{needed} of {most}");
             assert!(count.get() <= 2 * (most.ilog2() as usize + 1), "{needed} of {most}: {}", count.get());
-            let out_of_reach =
-                |target| matches!(smallest(most, target, measure), Err(Error::RecallOutOfReach { best: 0.9, .. }));
+            let out_of_reach = |target| {
+                matches!(smallest(most, target, "all", measure), Err(Error::RecallOutOfReach { best: 0.9, .. }))
+            };
             assert!([0.95, 0.0, -1.0, 1.5, f64::NAN].into_iter().all(out_of_reach));
         }
     }
@@ -156,6 +176,30 @@ mod tests {
         assert!(probes > 1 && at(probes) == reached && reached >= 0.95 && at(probes - 1) < 0.95);
         let loaded = IvfIndex::<f32>::from_bytes(&index.to_bytes().unwrap(), Device::Cpu, None).unwrap();
         assert_eq!(loaded.probes(), probes);
-        assert!(index.tune(&queries, 5, 2.0).is_err() && index.probes() == probes);
+        let error = index.tune(&queries, 5, 2.0).unwrap_err();
+        assert!(error.to_string().contains("a search of all lists has 1"), "{error}");
+        assert_eq!(index.probes(), probes);
+    }
+
+    /// Without a true neighbour every number of probes would have the recall 1, and the smallest would be kept.
+    #[test]
+    fn an_index_is_not_tuned_without_true_neighbours() {
+        let base = Random::new(6).whole(500 * 3, 50);
+        let mut index = IvfIndex::<f32>::builder(3, 10).device(Device::Cpu).build().unwrap();
+        index.train(&base).unwrap();
+        index.set_probes(7).unwrap();
+        let none = |queries: usize, vectors: u64, result: Result<(usize, f64)>| {
+            let Err(Error::NoTrueNeighbors { queries: q, vectors: v }) = result else { panic!("{result:?}") };
+            assert_eq!((q, v), (queries, vectors));
+        };
+        none(2, 0, index.tune(&base[..6], 5, 0.9));
+        index.add(&base).unwrap();
+        none(0, 500, index.tune(&[], 5, 0.9));
+        none(0, 500, index.probes_for_recall(&[], 5, &[], 0.9));
+        none(2, 500, index.probes_for_recall(&base[..6], 5, &[NONE; 10], 0.9));
+        assert_eq!(index.probes(), 7);
+        index.remove(&(0..500).collect::<Vec<_>>()).unwrap();
+        none(2, 0, index.tune(&base[..6], 5, 0.9));
+        assert_eq!(index.probes(), 7);
     }
 }

@@ -11,7 +11,7 @@ use super::walk::{Walker, key_of, node_of};
 use super::{Distances, GraphIndex};
 use crate::graph::KnnIndex;
 use crate::ivf::recall;
-use crate::ivf::tune::smallest;
+use crate::ivf::tune::{check_truth, smallest};
 use crate::neighbors::cut_off;
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
@@ -241,15 +241,16 @@ impl<T: Element> GraphIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1; the errors of [`search_with`](Self::search_with). The index is then as it
-    /// was.
+    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1, or a beam of all vectors misses it; [`Error::NoTrueNeighbors`]
+    /// without queries or if the index is empty; the errors of [`search_with`](Self::search_with). The index is then as it was.
     pub fn tune(&mut self, queries: &[T], k: usize, target: f64) -> Result<(usize, f64)> {
         let truth = self.flat.search(queries, k)?;
+        check_truth(&truth.ids, truth.ids.len() / k, self.len())?;
         let measure = |beam: usize| -> Result<f64> {
             let found = self.search_with(queries, k, &SearchOptions::new().beam(beam))?;
             Ok(recall(&found.ids, k, &truth.ids, k, k))
         };
-        let (beam, reached) = smallest(self.flat.row_ids().rows().max(1), target, measure)?;
+        let (beam, reached) = smallest(self.flat.row_ids().rows(), target, "a beam of all vectors", measure)?;
         if self.links().is_some() {
             // A narrower beam is no faster: walks keep so many nodes.
             self.builder.beam = beam.max(LEAST_BEAM);

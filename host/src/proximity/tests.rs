@@ -123,13 +123,21 @@ fn a_tuned_index_finds_what_was_asked_for() {
     }
     let before = index.beam();
     for target in [0.0, 1.1, f64::NAN] {
-        assert!(matches!(index.tune(&queries, K, target), Err(Error::RecallOutOfReach { .. })));
+        let error = index.tune(&queries, K, target).unwrap_err();
+        assert!(matches!(error, Error::RecallOutOfReach { .. }));
+        assert!(error.to_string().contains("a beam of all vectors has 1"), "{error}");
     }
+    let error = index.tune(&[], K, 0.9);
+    assert!(matches!(error, Err(Error::NoTrueNeighbors { queries: 0, vectors: 4_000 })), "{error:?}");
     assert!(matches!(index.tune(&queries, 0, 0.9), Err(Error::ZeroK)));
     assert_eq!(index.beam(), before);
     let mut few = GraphIndex::<f32>::builder(DIM).device(Device::Cpu).build().unwrap();
     few.add(&base[..100 * DIM]).unwrap();
     assert_eq!(few.tune(&queries, K, 1.0).unwrap(), (64, 1.0));
+    few.remove(&(0..100).collect::<Vec<_>>()).unwrap();
+    let error = few.tune(&queries, K, 1.0);
+    assert!(matches!(error, Err(Error::NoTrueNeighbors { queries: 60, vectors: 0 })), "{error:?}");
+    assert_eq!(few.beam(), 64);
 }
 
 /// Walks by codes find about what walks by vectors find, and the results have the same distances.
