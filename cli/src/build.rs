@@ -12,7 +12,7 @@ use warpann::io::{IdMatrix, Vectors};
 use crate::index::{GRAPH, GraphRecipe, INVERTED_FILES, Kind, Place, Recipe, Stored, Summary, parse_kind};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
-use crate::streams::{check_files, parse_index};
+use crate::streams::{check_files, lock, parse_index};
 use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `build`.
@@ -130,6 +130,8 @@ fn saved<T: Element>(
     load_seconds: f64,
     (train_seconds, add_seconds): (f64, f64),
 ) -> Outcome<Report> {
+    // A run that changes the old file meanwhile would replace the new one by what it made of the old.
+    let _lock = lock(&args.out)?;
     let start = Instant::now();
     staged("saving the index", |watch| index.save_watched(&args.out, watch))?;
     Ok(Report {

@@ -1,6 +1,7 @@
 //! `warpann add`, `warpann remove` and `warpann merge`: changes of index files.
 //!
-//! The changed index is written in full and takes its name when it is complete, so a failure leaves the file as it was.
+//! The changed index is written in full and takes its name when it is complete, so a failure leaves the file as it was. Runs that change one
+//! file wait for each other. Each reads its input before it takes the lock, because the input may come from a pipe that waits for another run.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,13 +12,13 @@ use warpann::{Device, Element, Error, NONE};
 use crate::index::{IndexFile, Place, Stored, Summary, open, with_index};
 use crate::progress::{Step, spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
-use crate::streams::{check_files, parse_index};
+use crate::streams::{check_files, lock, parse_index};
 use crate::vectors::{Access, exactly};
 
 /// Arguments of `add`.
 #[derive(Debug, clap::Args)]
 pub struct AddArgs {
-    /// The index to change, which `warpann build` made.
+    /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
     /// Vectors to add: fvecs, bvecs, fbin, u8bin, i8bin or npy. Other element types than that of the index are converted if that is exact.
@@ -44,7 +45,7 @@ pub struct AddArgs {
 /// Arguments of `remove`.
 #[derive(Debug, clap::Args)]
 pub struct RemoveArgs {
-    /// The index to change, which `warpann build` made.
+    /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
     /// Ids of the vectors to remove, each once: ibin, ivecs, npy or bin. Empty slots are ignored. An id that the index does not hold is an
@@ -102,13 +103,15 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     let target = args.out.as_ref().unwrap_or(&args.index);
     let inputs = [Some(&*args.base), args.ids.as_deref()];
     check_files(args.access.stdin, inputs.into_iter().flatten(), [&**target])?;
-    let file = IndexFile::read(&args.index)?;
+    IndexFile::read(&args.index)?;
     let start = Instant::now();
     let base = spinning("reading", || args.access.first_vectors(&args.base, args.rows))?;
+    let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
+    let _lock = lock(target)?;
+    let file = IndexFile::read(&args.index)?;
     if base.rows() > 0 && base.dim() != file.dim() {
         return Err(Error::WrongDimension { expected: file.dim(), actual: base.dim() }.into());
     }
-    let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
     with_index!(file, T, I => {
         let rows = exactly::<T>(&base, &args.base)?;
         let mut index = open::<T, I>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
@@ -124,10 +127,12 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
 pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     let target = args.out.as_ref().unwrap_or(&args.index);
     check_files(args.access.stdin, [&*args.ids], [&**target])?;
-    let file = IndexFile::read(&args.index)?;
+    IndexFile::read(&args.index)?;
     let start = Instant::now();
     let mut ids = spinning("reading", || args.access.ids(&args.ids))?.ids;
     ids.retain(|&id| id != NONE);
+    let _lock = lock(target)?;
+    let file = IndexFile::read(&args.index)?;
     with_index!(file, T, I => {
         let mut index = open::<T, I>(&args.index, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
@@ -168,6 +173,7 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
             step.at(number + 1);
         }
         drop(step);
+        let _lock = lock(&args.out)?;
         let change = Change::Merged(args.index.len());
         save(&index, &args.out, change, load_seconds, start.elapsed().as_secs_f64(), out)
     })

@@ -8,7 +8,7 @@ use warpann::graph::Graph;
 use warpann::io::{self, Format, GroundTruth, IdMatrix, Open, Vectors};
 use warpann::{Element, Error};
 
-use crate::report::{Failure, Outcome};
+use crate::report::{Failure, Outcome, complain};
 
 /// The file name of standard input and standard output.
 const STREAM: &str = "-";
@@ -190,6 +190,13 @@ pub fn check_files<'i, 'o>(
         return Err(Failure::Message("standard output can be only one of the outputs".into()));
     }
     Ok(io::check_files(inputs, outputs)?)
+}
+
+/// Takes the lock of an index file that a command writes, and waits while another run has it. A command that changes a file holds the lock from
+/// before it reads the file.
+pub fn lock(path: &Path) -> Outcome<io::FileLock> {
+    let waiting = || complain(format_args!("note: another run is changing {}: waiting", path.display()));
+    Ok(io::lock_file(path, waiting)?)
 }
 
 /// Refuses standard input and output for a command of several ranks: mpirun connects them with one rank only.

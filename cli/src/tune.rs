@@ -9,13 +9,14 @@ use warpann::{Element, Error};
 use crate::index::{Details, IndexFile, Place, Stored, open, with_index};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, positive};
-use crate::streams::{check_files, parse_index};
+use crate::streams::{check_files, lock, parse_index};
 use crate::vectors::{Access, exactly};
 
 /// Arguments of `tune`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The index to tune, which `warpann build` made. Its number of probes or its beam is replaced.
+    /// The index to tune, which `warpann build` made. Its number of probes or its beam is replaced. Runs that change one
+    /// index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
     /// Vectors like those of later searches: fvecs, bvecs, fbin, u8bin, i8bin or npy. A hundred or more are enough to estimate a recall of 0.95.
@@ -68,11 +69,13 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let target = args.out.as_ref().unwrap_or(&args.index);
     check_files(args.access.stdin, [&*args.query], [&**target])?;
     let start = Instant::now();
-    let file = IndexFile::read(&args.index)?;
+    IndexFile::read(&args.index)?;
     let queries = spinning("reading", || args.access.vectors(&args.query))?;
     if queries.rows() == 0 {
         return Err(Failure::Message(format!("{}: no queries", args.query.display())));
     }
+    let _lock = lock(target)?;
+    let file = IndexFile::read(&args.index)?;
     if queries.dim() != file.dim() {
         return Err(Error::WrongDimension { expected: file.dim(), actual: queries.dim() }.into());
     }

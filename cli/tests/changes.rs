@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::{Command, Stdio};
+
 use common::{Folder, failure, piped};
 use warpann::io;
 
@@ -219,5 +221,74 @@ fn a_change_that_fails_leaves_the_index() {
         "merge --index a - --out y",
     ] {
         failure(2, &line.split_whitespace().collect::<Vec<_>>());
+    }
+}
+
+/// Starts all commands and waits for them; each must succeed.
+fn at_once(files: &Files, lines: &[String]) {
+    let start = |line: &String| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warpann"));
+        command.args(files.args(line)).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts")
+    };
+    let running: Vec<_> = lines.iter().map(start).collect();
+    for (line, child) in lines.iter().zip(running) {
+        let ended = child.wait_with_output().expect("the program ends");
+        assert!(ended.status.success(), "{line}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+/// No change is lost, of whatever kind the changes and the index are, and nothing else is left in the folder.
+#[test]
+fn runs_that_change_one_index_wait_for_each_other() {
+    let files = Files::new();
+    files.build("head.fbin", "x.ivf", "");
+    files.run("build --device cpu --kind graph --base @head.fbin --out @x.graph");
+    let parts: Vec<f32> = (0..60 * DIM).map(|i| 1000.0 + i as f32).collect();
+    io::write_vectors(files.path("parts.fbin"), &parts, DIM).unwrap();
+    for part in 0..6u64 {
+        let rows = &parts[part as usize * 10 * DIM..][..10 * DIM];
+        io::write_vectors(files.path(&format!("part{part}.fbin")), rows, DIM).unwrap();
+        let ids: Vec<u64> = (part * 20..part * 20 + 10).collect();
+        io::write_ids(files.path(&format!("ids{part}.ibin")), &ids, 1).unwrap();
+    }
+    let before: Vec<_> = files.contents().into_iter().map(|(path, _)| path).collect();
+    for index in ["x.ivf", "x.graph"] {
+        let add = |part| format!("add --device cpu --index @{index} --base @part{part}.fbin");
+        at_once(&files, &(0..6).map(add).collect::<Vec<_>>());
+        assert_eq!(files.json(&format!("info --index @{index}"))["vectors"], 360, "{index}");
+        // Each added vector is there, under an id of its own.
+        let found = files.json(&format!("search --device cpu --index @{index} --query @parts.fbin --k 1 --show 60"));
+        let rows = found["neighbours"].as_array().unwrap();
+        assert!(rows.iter().all(|row| row["distances"][0] == 0.0), "{index}: {rows:?}");
+        let mut ids: Vec<u64> = rows.iter().map(|row| row["ids"][0].as_u64().unwrap()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 60, "{index}");
+        let changes = (0..6).map(|part| format!("remove --index @{index} --ids @ids{part}.ibin"));
+        let tune = format!("tune --device cpu --index @{index} --query @tail.fvecs --k 5 --target-recall 0.9");
+        at_once(&files, &changes.chain([tune, add(0)]).collect::<Vec<_>>());
+        assert_eq!(files.json(&format!("info --index @{index}"))["vectors"], 310, "{index}");
+    }
+    assert_eq!(files.contents().into_iter().map(|(path, _)| path).collect::<Vec<_>>(), before);
+}
+
+/// An index that only its owner may read stays so.
+#[cfg(unix)]
+#[test]
+fn a_changed_index_keeps_its_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let files = Files::new();
+    files.build("head.fbin", "x.ivf", "");
+    io::write_ids(files.path("ids.ibin"), &[3, 5], 1).unwrap();
+    let mode = |name: &str| std::fs::metadata(files.path(name)).unwrap().permissions().mode() & 0o777;
+    for (bits, line) in [
+        (0o600, "add --device cpu --index @x.ivf --base @tail.fvecs"),
+        (0o640, "remove --index @x.ivf --ids @ids.ibin"),
+        (0o444, "tune --device cpu --index @x.ivf --query @tail.fvecs --target-recall 0.5"),
+    ] {
+        std::fs::set_permissions(files.path("x.ivf"), std::fs::Permissions::from_mode(bits)).unwrap();
+        files.run(line);
+        assert_eq!(mode("x.ivf"), bits, "{line}");
     }
 }

@@ -18,8 +18,9 @@
 //! For any bytes of a file, a reader returns a value or an [`Error`]: it checks the header against the size of the file before it reserves
 //! memory. Every writer writes a temporary file in the same folder, waits until it is on the disk, and renames it. So a reader never sees
 //! an incomplete file, and a failed write or a power failure leaves the old file unchanged. Links are followed; pipes and character devices
-//! are written directly. If a process is killed, its temporary file `.warpann-*.part` remains until the next writer of the same name
-//! removes it. [`check_files`] checks before the work that outputs can be written.
+//! are written directly. A file that is replaced keeps its permissions, and its owner and group if the process may set them. If a process
+//! is killed, its temporary file `.warpann-*.part` remains until the next writer of the same name removes it. [`check_files`] checks before
+//! the work that outputs can be written. [`lock_file`] makes programs wait that change one file at the same time.
 //!
 //! `fbin`, `u8bin`, `i8bin` and `npy` vectors above 64 MiB are mapped, not read: opening costs O(1), and the system loads pages when they
 //! are used. [`Open`] explains when this is safe, and selects another way. The `vecs` formats have a dimension in front of every row and
@@ -71,7 +72,7 @@ pub use ids::{GroundTruth, IdMatrix};
 pub use open::Open;
 pub(crate) use open::{FileBytes, open, open_regular};
 pub(crate) use output::{Destination, Watched, folder_of, is_at, open_locked, replace, sync_folder};
-pub use output::{check_files, write_file, write_file_with};
+pub use output::{FileLock, check_files, lock_file, write_file, write_file_with};
 pub use vectors::{Elements, VectorData, Vectors};
 pub(crate) use write::layout;
 pub use write::{

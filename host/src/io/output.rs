@@ -7,6 +7,14 @@
 //! removes it. So the number of remaining files is at most the number of writers of one file that were killed at the same time. On a file
 //! system without locks, such files stay.
 //!
+//! A file that is replaced keeps its permissions and, as far as the process may set them, its owner and group. The temporary file has them
+//! before the first byte is written.
+//!
+//! # Locks
+//! A writer replaces a whole file, so of two programs that load, change and save one file at the same time one would lose its change.
+//! [`lock_file`] makes the second wait for the first. The lock of a file is a lock on `.warpann-HASH.lock` in its folder, and not on the
+//! file itself, because the writer replaces the file, and because some systems let no one else read a locked file.
+//!
 //! A link is followed: its target is replaced, and the link stays. A pipe or a character device is written, not replaced. Its bytes come
 //! from a file in the system's temporary folder, because writers seek.
 
@@ -241,14 +249,13 @@ pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<(
 #[cfg(unix)]
 fn unnamed() -> io::Result<File> {
     use std::hash::{BuildHasher, RandomState};
-    use std::os::unix::fs::OpenOptionsExt;
 
     for _ in 0..MOST_ATTEMPTS {
         // The standard library seeds each state at random, so other programs cannot take the name in advance. If a file of the name exists
         // nevertheless, or a link, `create_new` does not open it.
         let path = std::env::temp_dir()
             .join(format!(".warpann-{:016x}.part", RandomState::new().hash_one(std::process::id())));
-        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+        match new_file(true).open(&path) {
             Ok(file) => return std::fs::remove_file(&path).map(|()| file),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -292,14 +299,15 @@ struct Temporary {
 }
 
 impl Temporary {
-    /// Makes a temporary file in the folder of `target`.
+    /// Makes a temporary file in the folder of `target`, with the access of the file there.
     fn new(target: &Path) -> io::Result<Self> {
-        let name = target.file_name().ok_or_else(|| invalid("the path does not end in a file name"))?;
-        let hash = xxh64(name.as_encoded_bytes());
+        let old = std::fs::metadata(target).ok();
         for number in 0..MOST_WRITERS {
-            let path = folder_of(target).join(format!(".warpann-{hash:016x}-{number}.part"));
-            if let Some(file) = take(&path)? {
-                return Ok(Self { path, file, named: false });
+            let path = hidden(target, &format!("-{number}.part"))?;
+            if let Some(file) = take(&path, old.is_some())? {
+                let made = Self { path, file, named: false };
+                old.map_or(Ok(()), |old| keep_access(&made.file, &old))?;
+                return Ok(made);
             }
         }
         Err(io::Error::new(io::ErrorKind::WouldBlock, "the folder contains too many temporary files of this name"))
@@ -323,10 +331,44 @@ impl Drop for Temporary {
     }
 }
 
+/// The path of a file that belongs to `target`: `.warpann-HASH` and `suffix` in the same folder.
+fn hidden(target: &Path, suffix: &str) -> io::Result<PathBuf> {
+    let name = target.file_name().ok_or_else(|| invalid("the path does not end in a file name"))?;
+    Ok(folder_of(target).join(format!(".warpann-{:016x}{suffix}", xxh64(name.as_encoded_bytes()))))
+}
+
+/// Gives a new file the permissions of the file that it will replace, and the owner and the group, as far as the process may set them.
+#[cfg(unix)]
+fn keep_access(file: &File, old: &std::fs::Metadata) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, fchown};
+
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) && fchown(file, Some(old.uid()), Some(old.gid())).is_err() {
+        // Only root may give a file to another owner. The group may be one of the process's; if it is not, it stays that of new files.
+        let _ = fchown(file, None, Some(old.gid()));
+    }
+    if new.mode() == old.mode() { Ok(()) } else { file.set_permissions(old.permissions()) }
+}
+
+/// Other systems take the access of a new file from its folder.
+#[cfg(not(unix))]
+fn keep_access(_: &File, _: &std::fs::Metadata) -> io::Result<()> {
+    Ok(())
+}
+
+/// How a new file is opened. Only this user may open a `private` file.
+fn new_file(private: bool) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, if private { 0o600 } else { 0o666 });
+    options
+}
+
 /// Makes a locked file at `path`. `None` if another process uses the file there, or if the file there cannot be removed.
-fn take(path: &Path) -> io::Result<Option<File>> {
+fn take(path: &Path, private: bool) -> io::Result<Option<File>> {
     for _ in 0..MOST_ATTEMPTS {
-        match OpenOptions::new().read(true).write(true).create_new(true).open(path) {
+        match new_file(private).open(path) {
             Ok(file) => {
                 // Before it is locked, another writer may take it for the file of a killed process and remove it.
                 if lock(&file).is_ok() && is_at(&file, path) {
@@ -349,6 +391,85 @@ fn take(path: &Path) -> io::Result<Option<File>> {
         }
     }
     Ok(None)
+}
+
+/// The right to change a file. Only one value of one process has it at a time; dropping the value gives it up.
+#[derive(Debug)]
+pub struct FileLock {
+    /// The file that is locked, `.warpann-HASH.lock`.
+    path: PathBuf,
+    /// Keeps the lock.
+    _file: File,
+}
+
+/// Takes the lock of the file at `path`, which need not exist. While another process or value holds it, calls `wait` once and waits. The
+/// system releases the lock of a process that ends, however it ends.
+///
+/// A program that loads an index, changes it and saves it under the same name holds the lock meanwhile, or changes of programs that do the
+/// same at the same time are lost. The program `warpann` does so. Loading and saving do not take the lock: they need none, since a file is
+/// replaced as a whole. Two values for one file in one thread wait for each other without end. On a file system without locks nothing is
+/// locked.
+///
+/// # Errors
+/// [`Error::Io`] if the folder cannot be written, or `path` leads to something other than a file.
+///
+/// ```
+/// use warpann::{Device, GraphIndex, io};
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let path = folder.path().join("x.graph");
+/// # GraphIndex::<f32>::builder(2).device(Device::Cpu).build()?.save(&path)?;
+/// let lock = io::lock_file(&path, || eprintln!("another program changes the index: waiting"))?;
+/// let mut index = GraphIndex::<f32>::load(&path, Device::Cpu, None)?;
+/// index.add(&[1.0, 2.0])?;
+/// index.save(&path)?;
+/// drop(lock);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+pub fn lock_file(path: impl AsRef<Path>, wait: impl FnOnce()) -> Result<FileLock> {
+    let path = path.as_ref();
+    let locked = || match Destination::of(path)? {
+        Destination::File(target) => FileLock::take(hidden(&target, ".lock")?, wait),
+        Destination::Stream => Err(invalid("only a regular file can be locked")),
+    };
+    locked().map_err(|source| failed(path, source))
+}
+
+impl FileLock {
+    fn take(path: PathBuf, wait: impl FnOnce()) -> io::Result<Self> {
+        let mut wait = Some(wait);
+        loop {
+            let made = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            let file = match made {
+                // Of another user.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(&path)?,
+                made => made?,
+            };
+            match lock(&file) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if let Some(wait) = wait.take() {
+                        wait();
+                    }
+                    match file.lock() {
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                        locked => locked?,
+                    }
+                }
+                locked => drop(locked?),
+            }
+            // The process that had the lock has removed the file, and others may have made and locked a new one.
+            if is_at(&file, &path) {
+                return Ok(Self { path, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // The file is still locked. If it cannot be removed, it stays and the next process locks it.
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 /// Opens a file to read and write, or makes it, and locks it until it is closed. On return, `path` leads to the locked file.

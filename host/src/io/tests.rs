@@ -799,6 +799,93 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random, samples: &[(Format, Vec<u8>)
         "(",
         ")",
         "{",
+/// A file that only some may read stays so, also while its successor is written.
+#[cfg(unix)]
+#[test]
+fn a_replaced_file_keeps_its_access() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+    let folder = folder();
+    let path = folder.path().join("x.npy");
+    let access = |path: &Path| {
+        let found = std::fs::metadata(path).unwrap();
+        (found.mode(), found.uid(), found.gid())
+    };
+    write_vectors(&path, &[1.0f32], 1).unwrap();
+    let new = access(&path);
+    for mode in [0o600, 0o640, 0o444, 0o777] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        // Only root can do this; for others the owner is their own.
+        let _ = chown(&path, Some(7), Some(9));
+        let before = access(&path);
+        assert_eq!(before.0 & 0o777, mode);
+        replace(&path, |_| {
+            let entries = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+            let temporary = entries.into_iter().find(|entry| *entry != path).unwrap();
+            assert_eq!(access(&temporary), before);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(access(&path), before);
+    }
+    std::fs::remove_file(&path).unwrap();
+    write_vectors(&path, &[1.0f32], 1).unwrap();
+    assert_eq!(access(&path), new, "a new file has the access of new files");
+}
+
+/// Only one of several has the lock, whatever the path is called; nothing is left when all are done, and what was left does not matter.
+#[test]
+fn a_file_is_locked_by_one_at_a_time() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let folder = folder();
+    let path = folder.path().join("x.ivf");
+    let names = || std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let lock = lock_file(&path, || panic!("nobody has it")).unwrap();
+    let [left] = &names()[..] else { panic!("{:?}", names()) };
+    let other = lock_file(folder.path().join("y.ivf"), || panic!("another file")).unwrap();
+    drop((lock, other));
+    assert_eq!(names(), [] as [PathBuf; 0]);
+    // What a killed process left.
+    std::fs::write(left, "").unwrap();
+    let (count, waited) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let first = lock_file(&path, || panic!("nobody has it")).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let lock = lock_file(&path, || drop(waited.fetch_add(1, Ordering::Relaxed))).unwrap();
+                    let before = count.load(Ordering::Relaxed);
+                    std::thread::yield_now();
+                    count.store(before + 1, Ordering::Relaxed);
+                    drop(lock);
+                }
+            });
+        }
+        while waited.load(Ordering::Relaxed) < 8 {
+            std::thread::yield_now();
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        drop(first);
+    });
+    assert_eq!(count.into_inner(), 160);
+    assert_eq!(names(), [] as [PathBuf; 0]);
+    assert!(matches!(lock_file(folder.path(), || {}), Err(Error::Io { .. })));
+    assert!(matches!(lock_file(path.join("x"), || {}), Err(Error::Io { .. })));
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("x.ivf", folder.path().join("link.ivf")).unwrap();
+        let lock = lock_file(&path, || {}).unwrap();
+        let (sender, waits) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let link = folder.path().join("link.ivf");
+            scope.spawn(move || lock_file(link, || sender.send(()).unwrap()).map(drop).unwrap());
+            assert!(waits.recv().is_ok(), "the link leads to the locked file");
+            drop(lock);
+        });
+    }
+}
+
         "}",
         ",",
         "True",
