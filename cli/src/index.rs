@@ -5,6 +5,7 @@ mod ivf;
 
 use std::path::Path;
 
+use rayon::prelude::*;
 use serde::Serialize;
 use warpann::io::Open;
 use warpann::ivf::IndexInfo;
@@ -160,6 +161,10 @@ pub trait Stored<T: Element>: Index<T> {
     fn add_all(&mut self, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome;
     /// Makes the smallest number of probes or the narrowest beam with this recall that of the index, and returns it and its recall.
     fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)>;
+    /// The first row of `base` that is not the vector whose id is the number of the row; none if all are. Equal vectors, and in an index of
+    /// codes vectors of equal codes, are the same vector. `base` has as many rows as the index has vectors, and their numbers are the ids. The
+    /// index was opened from `path`. O(base), and with codes as much as adding the base.
+    fn first_other(&self, base: &[T], path: &Path, how: Open) -> warpann::Result<Option<usize>>;
     /// The greatest id; none if the index is empty.
     fn greatest_id(&self) -> Option<u64>;
     /// The kind and its parameters in a few words, such as `ivf-flat, 64 lists`.
@@ -168,6 +173,20 @@ pub trait Stored<T: Element>: Index<T> {
     fn details(&self) -> Details;
     /// The devices in words, such as `cpu, 2 threads, avx512`.
     fn devices(&self) -> String;
+}
+
+/// The number of the first of `rows`, of dimension `dim`, that is not equal to what `vector` returns for its number; none if all are equal.
+fn first_unequal<T: Element>(
+    rows: &[T],
+    dim: usize,
+    vector: impl Fn(u64) -> warpann::Result<Vec<f32>> + Sync,
+) -> warpann::Result<Option<usize>> {
+    let unequal = |(number, row): (usize, &[T])| match vector(number as u64) {
+        Ok(vector) if vector.iter().copied().eq(row.iter().map(|x| x.to_f32())) => None,
+        Ok(_) => Some(Ok(number)),
+        Err(error) => Some(Err(error)),
+    };
+    rows.par_chunks_exact(dim).enumerate().filter_map(unequal).find_first(|_| true).transpose()
 }
 
 /// Opens an index file.

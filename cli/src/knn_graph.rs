@@ -23,8 +23,8 @@ pub struct Args {
     /// Neighbours of each vector, without the vector itself.
     #[arg(long, default_value_t = 10)]
     k: usize,
-    /// An index of the base, which `warpann build` made without --ids. The search is faster and misses some neighbours; without an index
-    /// the graph is exact.
+    /// An index of the base: each id is the number of the vector in the base, as `warpann build` without --ids makes it. Another index is an
+    /// error. The search is faster and misses some neighbours; without an index the graph is exact.
     #[arg(long, value_name = "INDEX", conflicts_with = "metric", value_parser = parse_index)]
     index: Option<PathBuf>,
     /// With --index and an inverted file: lists to search for each vector; unless given, the number that the index holds.
@@ -155,6 +155,14 @@ fn by_index<T: Element, I: Stored<T> + KnnIndex<T>>(
     let mut index = open::<T, I>(path, args.device, args.memory_budget, args.access)?;
     let probes = set(&mut index)?;
     let build_seconds = start.elapsed().as_secs_f64();
+    // Other numbers of vectors, and other ids than 0, 1, 2, .., are errors of the graph.
+    let count = base.rows();
+    if KnnIndex::len(&index) == count && KnnIndex::greatest_id(&index).is_some_and(|id| id < count as u64) {
+        let other = || index.first_other(&rows, path, args.access.how);
+        if let Some(row) = spinning("comparing the base with the index", other)? {
+            return Err(Failure::OtherBase { base: args.base.clone(), index: path.to_owned(), row });
+        }
+    }
     let mut report = make(args, &index, &rows, index.devices(), load_seconds, build_seconds)?;
     (report.index, report.probes) = (Some(index.description()), probes);
     let (dim, metric) = (KnnIndex::dim(&index), KnnIndex::metric(&index));

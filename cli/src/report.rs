@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::Write;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -52,6 +53,19 @@ pub enum Failure {
         /// The kind of the index.
         kind: String,
     },
+    /// A file of vectors is not the base of an index.
+    #[error(
+        "{}: vector {row} is not the vector with id {row} in {}; a graph needs an index whose ids are the numbers of the vectors in the base",
+        base.display(), index.display()
+    )]
+    OtherBase {
+        /// The file of vectors.
+        base: PathBuf,
+        /// The index.
+        index: PathBuf,
+        /// The first row of the file that differs.
+        row: usize,
+    },
     /// The command line is wrong. The exit code is 2.
     #[error("{0}")]
     Usage(String),
@@ -92,6 +106,7 @@ impl Failure {
             Self::WrongFormat { .. } => "wrong_format",
             Self::NeedsIndex { .. } => "needs_index",
             Self::OtherKind { .. } => "other_kind",
+            Self::OtherBase { .. } => "other_base",
             Self::Usage(_) => "usage",
             Self::Difference { .. } => "difference",
             Self::Output(_) | Self::Report(_) => "output",
@@ -263,6 +278,7 @@ mod tests {
             Failure::WrongFormat { option: "--out-format", format: "bin", known: "npy" },
             Failure::NeedsIndex { option: "--filter" },
             Failure::OtherKind { option: "--probes", known: "inverted files", kind: "graph".into() },
+            Failure::OtherBase { base: "base.fbin".into(), index: "x.ivf".into(), row: 3 },
             Failure::Usage(String::new()),
             Failure::difference(String::new(), &()),
             Failure::Output(failed()),

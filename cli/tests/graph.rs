@@ -96,6 +96,49 @@ fn an_index_gives_a_graph_of_known_accuracy() {
     assert!(json(&[&make[..], &["--sample", "0"]].concat())["accuracy"].is_null());
 }
 
+/// The ids of an index can be 0, 1, 2, .. in another order than the vectors of the base. Then they are not the numbers of the nodes.
+#[test]
+fn an_index_of_other_ids_than_the_rows_is_refused() {
+    let files = Files::new();
+    let vectors = io::read_vectors(files.part(600, 8)).unwrap().to_f32().unwrap();
+    io::write_vectors(files.path("base.fbin"), vectors.as_slice::<f32>().unwrap(), 8).unwrap();
+    let base = files.text("base.fbin");
+    let mut order: Vec<u64> = (0..600).collect();
+    order.swap(400, 599);
+    io::write_ids(files.path("swapped.ibin"), &order, 1).unwrap();
+    io::write_ids(files.path("rows.ibin"), &(0..600).collect::<Vec<_>>(), 1).unwrap();
+    let graph = files.text("g.ibin");
+    for kind in [
+        "graph",
+        "ivf-flat",
+        "ivf-f16 --metric cosine",
+        "ivf-sq8 --metric ip",
+        "ivf-pq --sub-quantizers 4 --bits 8",
+        "ivf-pq --sub-quantizers 4 --bits 8 --opq",
+    ] {
+        let index = files.text("x.index");
+        let build = |ids: &str| {
+            let ids = files.text(ids);
+            let args = ["build", "--device", "cpu", "--base", &base, "--out", &index, "--ids", &ids, "--kind"];
+            json(&args.into_iter().chain(kind.split(' ')).collect::<Vec<_>>());
+        };
+        let make = ["knn-graph", "--device", "cpu", "--base", &base, "--index", &index, "--k", "3", "--out", &graph];
+        build("swapped.ibin");
+        let message = failure(1, &make);
+        assert!(message.contains("vector 400 is not the vector with id 400"), "{kind}: {message}");
+        assert!(!files.path("g.ibin").exists(), "{kind}");
+        build("rows.ibin");
+        json(&make);
+        std::fs::remove_file(files.path("g.ibin")).unwrap();
+    }
+    // Another base of the same shape.
+    let other: Vec<f32> = (0..600 * 8).map(|i| (i * i % 251) as f32).collect();
+    io::write_vectors(files.path("other.fbin"), &other, 8).unwrap();
+    let (other, index) = (files.text("other.fbin"), files.text("x.index"));
+    let message = failure(1, &["knn-graph", "--device", "cpu", "--base", &other, "--index", &index, "--out", &graph]);
+    assert!(message.contains("vector 0 is not the vector with id 0"), "{message}");
+}
+
 /// The run is killed as soon as a batch is done, and goes on.
 #[test]
 fn a_killed_run_goes_on() {

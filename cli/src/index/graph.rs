@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use warpann::graph::{Graph, KnnIndex};
 use warpann::io::Open;
-use warpann::{Element, GraphIndex, GraphIndexBuilder, Placement};
+use warpann::{Device, Element, GraphIndex, GraphIndexBuilder, Index, Placement};
 
-use super::{Basis, Details, GRAPH, INVERTED_FILES, Place, Stored, first_given};
+use super::{Basis, Details, GRAPH, INVERTED_FILES, Place, Stored, first_given, first_unequal};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
@@ -120,6 +120,12 @@ impl<T: Element> Stored<T> for GraphIndex<T> {
 
     fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)> {
         self.tune(queries, k, recall)
+    }
+
+    /// Compares the vectors in host memory: one at a time is slow to read from a device.
+    fn first_other(&self, base: &[T], path: &Path, how: Open) -> warpann::Result<Option<usize>> {
+        let index = Self::load_with(path, Device::Cpu, None, how)?;
+        first_unequal(base, index.dim(), |id| index.reconstruct_f32(id))
     }
 
     fn greatest_id(&self) -> Option<u64> {

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use rayon::prelude::*;
 use serde::Serialize;
 use warpann::graph::KnnIndex;
 use warpann::io::Open;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Placement};
 
-use super::{BATCH, Basis, Details, Place, Stored, first_given};
+use super::{BATCH, Basis, Details, Place, Stored, first_given, first_unequal};
 use crate::progress::{Step, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
@@ -187,6 +188,28 @@ impl<T: Element> Stored<T> for IvfIndex<T> {
 
     fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)> {
         self.tune(queries, k, recall)
+    }
+
+    /// Compares the vectors; or what their codes stand for, with an index of the same training to which batches of the base are added.
+    fn first_other(&self, base: &[T], _: &Path, _: Open) -> warpann::Result<Option<usize>> {
+        let dim = self.dim();
+        if self.encoding() == Encoding::Flat {
+            return first_unequal(base, dim, |id| self.reconstruct(id));
+        }
+        let mut coded = self.snapshot();
+        for (first, rows) in (0u64..).step_by(BATCH).zip(base.chunks(BATCH * dim)) {
+            coded.clear();
+            let ids: Vec<u64> = (first..).take(rows.len() / dim).collect();
+            coded.add_with_ids(rows, &ids)?;
+            let unequal = |&id: &u64| match (coded.reconstruct(id), self.reconstruct(id)) {
+                (Ok(coded), Ok(held)) => (coded != held).then_some(Ok(id as usize)),
+                (Err(error), _) | (_, Err(error)) => Some(Err(error)),
+            };
+            if let Some(found) = ids.par_iter().filter_map(unequal).find_first(|_| true) {
+                return found.map(Some);
+            }
+        }
+        Ok(None)
     }
 
     fn greatest_id(&self) -> Option<u64> {
