@@ -32,7 +32,7 @@ pub struct Args {
     /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it. Default: 1048576.
     #[arg(long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
-    /// Ids of the vectors, one for each: ibin, ivecs or npy. Default: 0, 1, 2, ..
+    /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each line. Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
     /// The file to write.

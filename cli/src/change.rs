@@ -27,7 +27,8 @@ pub struct AddArgs {
     /// Add only the first N vectors; the file may end anywhere behind them.
     #[arg(long, value_name = "N", value_parser = positive)]
     rows: Option<usize>,
-    /// Ids of the vectors, one for each: ibin, ivecs or npy. Default: the numbers after the greatest id of the index.
+    /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each line. Default: the numbers
+    /// after the greatest id of the index.
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
     /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it. Default: 1048576.
@@ -48,8 +49,8 @@ pub struct RemoveArgs {
     /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Ids of the vectors to remove, each once: ibin, ivecs, npy or bin. Empty slots are ignored. An id that the index does not hold is an
-    /// error.
+    /// Ids of the vectors to remove, each once: ibin, ivecs, npy or bin; or txt, with an id or a range such as 100-199 in each line. Empty
+    /// slots are ignored. An id that the index does not hold is an error.
     #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// Write the changed index here and leave the old one. Default: replace the old one.

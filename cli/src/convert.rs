@@ -11,6 +11,7 @@ use warpann::io::{self, Format, IdMatrix, Vectors};
 use warpann::{Element, ElementType, Error, FileDefect};
 
 use crate::hdf5::{self, Matrix};
+use crate::id_list;
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::{Stdout, Written, check_files, is_stream};
@@ -22,7 +23,8 @@ const FORMATS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, ivecs, ibin, npy";
 /// Arguments of `convert`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy) or ids (ivecs, ibin, bin, npy); or an HDF5 file (hdf5, h5) with --dataset.
+    /// Vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy) or ids (ivecs, ibin, bin, npy, txt, or big-ann ground truth without extension or as
+    /// fbin); or an HDF5 file (hdf5, h5) with --dataset.
     #[arg(long = "in", value_name = "FILE")]
     input: PathBuf,
     /// With an HDF5 file: the dataset to convert. Files of ann-benchmarks have train, test, neighbors and distances.
@@ -123,8 +125,8 @@ impl Args {
         std::iter::once(&*self.out)
     }
 
-    /// Reads the input for an output in `to`. An npy file can hold vectors or ids: the output's format selects one; if the output is npy as
-    /// well, the element type of the input does.
+    /// Reads the input for an output in `to`. An npy file can hold vectors or ids, and so can an fbin file, by its size: the output's
+    /// format selects one; if the output is npy, the input does. A file without extension can only hold ids.
     fn read(&self, to: Format) -> Outcome<Matrix> {
         if hdf5::is_hdf5(&self.input) {
             return hdf5::read(&self.input, self.dataset.as_deref());
@@ -136,13 +138,23 @@ impl Args {
         let rows = self.rows.map(|rows| rows.saturating_add(self.skip));
         let vectors = || self.access.first_vectors(&self.input, rows).map(Matrix::Vectors);
         let ids = || self.access.ids(&self.input).map(Matrix::Ids);
+        if id_list::is_text(&self.input) {
+            return ids();
+        }
         match self.access.stdin.format_of(&self.input)? {
             Some(from) if !from.holds_vectors() => ids(),
+            None if self.input.extension().is_none() => ids(),
             Some(from) if from.holds_ids() => match (to.holds_vectors(), to.holds_ids()) {
                 (true, true) if is_stream(&self.input) => either(&self.input, from),
-                (true, true) => vectors().or_else(|error| if is_of_ids(&error) { ids() } else { Err(error) }),
+                (true, true) => {
+                    vectors().or_else(|error| if is_of_ids(&error) { ids().map_err(of_neither) } else { Err(error) })
+                }
                 (true, false) => vectors(),
                 _ => ids(),
+            },
+            Some(Format::Fbin) if !is_stream(&self.input) && to.holds_ids() => match to.holds_vectors() {
+                true => vectors().or_else(|error| ids().map_err(|_| error)),
+                false => ids(),
             },
             // The reader reports an unknown extension.
             _ => vectors(),
@@ -213,6 +225,19 @@ fn is_of_ids(error: &Failure) -> bool {
     matches!(error, Failure::Library(Error::BadFile { defect: FileDefect::WrongElement { .. }, .. }))
 }
 
+/// The element types of npy files, in errors of files whose type is that of neither vectors nor ids.
+const NPY_TYPES: &str = "<f4, <f2, <f8, |u1 or |i1 for vectors; <i4, <u4, <i8 or <u8 for ids";
+
+/// The error of a file that a reader of ids refused after a reader of vectors had refused it.
+fn of_neither(error: Failure) -> Failure {
+    match error {
+        Failure::Library(Error::BadFile { path, defect: FileDefect::WrongElement { actual, .. } }) => {
+            Error::BadFile { path, defect: FileDefect::WrongElement { actual, expected: NPY_TYPES } }.into()
+        }
+        error => error,
+    }
+}
+
 /// Vectors or ids from standard input, by their element type.
 fn either(path: &Path, format: Format) -> Outcome<Matrix> {
     let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
@@ -220,7 +245,10 @@ fn either(path: &Path, format: Format) -> Outcome<Matrix> {
     let read = std::io::stdin().lock().read_to_end(&mut bytes);
     read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
     match io::vectors_from_bytes(format, &bytes) {
-        Err(FileDefect::WrongElement { .. }) => Ok(Matrix::Ids(io::ids_from_bytes(format, &bytes).map_err(bad)?.ids)),
+        Err(FileDefect::WrongElement { .. }) => {
+            let ids = io::ids_from_bytes(format, &bytes).map_err(|defect| of_neither(bad(defect).into()))?;
+            Ok(Matrix::Ids(ids.ids))
+        }
         vectors => Ok(Matrix::Vectors(vectors.map_err(bad)?)),
     }
 }

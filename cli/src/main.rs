@@ -8,6 +8,7 @@ mod completions;
 mod components;
 mod convert;
 mod hdf5;
+mod id_list;
 mod index;
 mod info;
 mod kmeans;

@@ -53,7 +53,7 @@ pub struct Args {
     /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
     #[arg(long, default_value = "auto")]
     pub device: Placement,
-    /// True neighbours: ivecs, ibin, npy, or big-ann ground truth (bin, ibin).
+    /// True neighbours: ivecs, ibin, npy, or big-ann ground truth (bin, ibin, fbin or without extension).
     ///
     /// Prints two figures. recall@k: the fraction of the first k true neighbours that were found, averaged over queries. Recall by
     /// distance: the fraction of found neighbours that are at most as far as the k-th true one, by distances that are computed from the

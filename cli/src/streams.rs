@@ -8,6 +8,7 @@ use warpann::graph::Graph;
 use warpann::io::{self, Format, GroundTruth, IdMatrix, Open, Vectors};
 use warpann::{Element, Error};
 
+use crate::id_list;
 use crate::report::{Failure, Outcome, complain};
 
 /// The file name of standard input and standard output.
@@ -53,14 +54,17 @@ impl Stdin {
         })
     }
 
-    /// The ids of a file or of standard input.
+    /// The ids of a file, also of a text, or of standard input.
     pub fn ids(self, path: &Path) -> Outcome<IdMatrix> {
+        if id_list::is_text(path) {
+            return id_list::ids(path);
+        }
         self.ground_truth(path).map(|truth| truth.ids)
     }
 
     /// The graph in a file or in standard input.
     pub fn graph(self, path: &Path) -> Outcome<Graph> {
-        let graph = Graph::from_ids(&self.ids(path)?);
+        let graph = Graph::from_ids(&self.ground_truth(path)?.ids);
         Ok(graph.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?)
     }
 }

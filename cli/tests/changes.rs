@@ -224,6 +224,35 @@ fn a_change_that_fails_leaves_the_index() {
     }
 }
 
+/// Texts are lists of ids in every command: ranges count as all their ids, in the order of the file.
+#[test]
+fn ids_come_from_texts() {
+    let files = Files::new();
+    files.build("head.fbin", "x.ivf", "");
+    std::fs::write(files.path("out.txt"), "\u{feff}10-19\r\n7\r\n\r\n").unwrap();
+    io::write_ids(files.path("out.npy"), &(10..20).chain([7]).collect::<Vec<u64>>(), 1).unwrap();
+    files.json("remove --index @x.ivf --ids @out.npy --out @less.ivf");
+    assert_eq!(files.json("remove --index @x.ivf --ids @out.txt --out @text.ivf")["removed"], 11);
+    assert!(files.bytes("less.ivf") == files.bytes("text.ivf"));
+    io::write_ids(files.path("new.ivecs"), &(900..1000).rev().chain(500..600).collect::<Vec<u64>>(), 1).unwrap();
+    let rows: Vec<String> = (900..1000).rev().map(|id| id.to_string()).collect();
+    std::fs::write(files.path("NEW.TXT"), format!("{}\n500-599", rows.join("\n"))).unwrap();
+    for ids in ["new.ivecs", "NEW.TXT"] {
+        files.json(&format!("add --device cpu --index @less.ivf --base @tail.fvecs --ids @{ids} --out @{ids}.ivf"));
+    }
+    assert!(files.bytes("new.ivecs.ivf") == files.bytes("NEW.TXT.ivf"));
+    for (text, expected) in [
+        ("3\n4-x", "line 2 is neither an id nor a range"),
+        ("3\n3", "id 3 is not unique"),
+        ("299-300", "id 300 does not exist"),
+        ("0-18446744073709551615", "18446744073709551615 rows"),
+    ] {
+        std::fs::write(files.path("bad.txt"), text).unwrap();
+        let message = files.refused(1, "remove --index @x.ivf --ids @bad.txt");
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
 /// Starts all commands and waits for them; each must succeed.
 fn at_once(files: &Files, lines: &[String]) {
     let start = |line: &String| {

@@ -299,6 +299,7 @@ fn what_cannot_be_converted_is_refused_by_name() {
     let files = Files::new();
     files.write("in.fbin", encoded("fbin", &NUMBERS));
     files.write("in.txt", "1 2 3");
+    files.write("in.text", "1 2 3");
     files.write("cut.npy", &encoded("f4.npy", &NUMBERS)[..100]);
     files.write("other.npy", b"NUMPY");
     files.write(
@@ -311,12 +312,55 @@ fn what_cannot_be_converted_is_refused_by_name() {
         ("in.fbin", "x.txt", "unknown extension; the known ones are fvecs, bvecs, fbin"),
         ("in.fbin", "x.csv", "unknown extension"),
         ("in.fbin", "x.bin", "unknown extension"),
-        ("in.txt", "x.npy", "unknown extension"),
+        ("in.text", "x.npy", "unknown extension"),
+        ("in.txt", "x.npy", "line 1 is neither an id nor a range"),
         ("absent.fbin", "x.npy", "No such file"),
         ("absent.h5", "x.npy", "No such file"),
         ("cut.npy", "x.npy", "truncated"),
         ("other.npy", "x.npy", "not a NumPy file"),
         ("in.fbin", "x.i8bin/y.npy", "No such file"),
+    ] {
+        let message = files.refused(input, out, "");
+        assert!(message.contains(expected), "{input} to {out}: {message}");
+    }
+}
+
+/// Big-ann's ground truth has names of vectors or no extension, and its parts of files have a suffix.
+#[test]
+fn files_with_the_names_of_big_ann_are_converted() {
+    let files = Files::new();
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let ids = words(&[2, 2, 7, 8, 9, u32::MAX]);
+    let truth = [ids.clone(), words(&[0, 1, 2, 3])].concat();
+    for name in ["gt100.fbin", "bigann-10M", "gt.fbin.crop_nb_2"] {
+        files.write(name, &truth);
+        files.convert(name, "out.ibin", "");
+        assert!(files.bytes("out.ibin") == ids, "{name}");
+        files.convert(name, "out.npy", "");
+        assert!(files.bytes("out.npy").ends_with(&(-1i64).to_le_bytes()), "{name}");
+    }
+    files.write("base.1B.u8bin.crop_nb_2", [words(&[2, 3]), (1..7).collect()].concat());
+    files.convert("base.1B.u8bin.crop_nb_2", "out.u8bin", "");
+    assert_eq!(files.bytes("out.u8bin")[8..], [1, 2, 3, 4, 5, 6]);
+    files.write("ids.TXT", "\u{feff}5\n7-8\n");
+    files.convert("ids.TXT", "out.ibin", "");
+    assert!(files.bytes("out.ibin") == words(&[3, 1, 5, 7, 8]));
+    // Without distances the fbin is one of vectors.
+    files.write("gt100.fbin", &ids);
+    files.write("bigann-10M", &truth[..truth.len() - 1]);
+    // An array of neither vectors nor ids may have been meant as either.
+    let array = |descr: &str| {
+        let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (0, 4), }}\n");
+        [b"\x93NUMPY\x01\0".to_vec(), (text.len() as u16).to_le_bytes().to_vec(), text.into_bytes()].concat()
+    };
+    files.write("big.npy", array(">f4"));
+    for (input, out, expected) in [
+        ("gt100.fbin", "x.ibin", "fbin or none only for big-ann ground truth"),
+        ("bigann-10M", "x.ibin", "fbin or none only for big-ann ground truth"),
+        ("bigann-10M", "x.npy", "fbin or none only for big-ann ground truth"),
+        ("big.npy", "x.npy", "element type >f4; needed: <f4, <f2, <f8, |u1 or |i1 for vectors; <i4"),
+        ("big.npy", "x.fbin", "element type >f4; needed: <f4, <f2, <f8, |u1 or |i1\n"),
+        ("big.npy", "x.ibin", "element type >f4; needed: <i4, <u4, <i8 or <u8\n"),
     ] {
         let message = files.refused(input, out, "");
         assert!(message.contains(expected), "{input} to {out}: {message}");
@@ -379,8 +423,6 @@ fn datasets_of_hdf5_files_are_converted() {
     }
 }
 
-#[test]
-fn commands_explain_themselves() {
 /// The file of cli/tests/data/hdf5-chunks.py.
 const CHUNKS: &[u8] = include_bytes!("data/hdf5-chunks.hdf5");
 
@@ -430,6 +472,8 @@ fn datasets_of_hdf5_files_have_the_values_of_their_chunks() {
     }
 }
 
+#[test]
+fn commands_explain_themselves() {
     for command in ["convert", "add", "remove", "merge"] {
         let (code, stdout, _) = warpann(&[command, "--help"]);
         assert_eq!((code, stdout.contains("--out"), stdout.contains("--json")), (0, true, true), "{stdout}");

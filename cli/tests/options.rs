@@ -113,6 +113,11 @@ fn filters_include_or_exclude_ids() {
     let keep = |id: u64| id == 7 || (100..=170).contains(&id);
     let kept = files.json(&format!("{SEARCH} --k 5 --show 30 --filter @ids.txt"));
     let left = files.json(&format!("{SEARCH} --k 5 --show 30 --exclude @ids.txt"));
+    // As an editor of another system writes the same text.
+    let text = std::fs::read_to_string(files.path("ids.txt")).unwrap().replace('\n', "\r\n");
+    std::fs::write(files.path("IDS.TXT"), format!("\u{feff}{text}")).unwrap();
+    let marked = files.json(&format!("{SEARCH} --k 5 --show 30 --filter @IDS.TXT"));
+    assert_eq!(marked["neighbours"], kept["neighbours"]);
     assert_eq!((&kept["filtered"], &left["filtered"]), (&72.into(), &(ROWS - 72).into()));
     for query in 0..QUERIES {
         check_ids(&kept, query, &ranked(query, keep)[..5]);

@@ -7,6 +7,7 @@ use warpann::io::Vectors;
 use warpann::ivf::{Bitset, IvfIndex, Refiner};
 use warpann::{Element, Error, Index, NONE};
 
+use crate::id_list;
 use crate::index::Stored;
 use crate::progress::spinning;
 use crate::report::{Failure, Outcome, complain, positive};
@@ -33,7 +34,8 @@ pub struct IndexOptions {
     /// With --refine: N times k candidates.
     #[arg(long, value_name = "N", default_value_t = 4, requires = "refine", value_parser = positive)]
     refine_factor: usize,
-    /// With --refine: the ids of its vectors, one for each: ibin, ivecs or npy. Default: 0, 1, 2, ..
+    /// With --refine: the ids of its vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each line.
+    /// Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE", requires = "refine")]
     refine_ids: Option<PathBuf>,
     /// With --index: leave out neighbours beyond this distance (l2: squared), or of less than this similarity (ip, cosine). With --refine, the
@@ -147,9 +149,9 @@ enum Named {
 
 impl Named {
     fn read(path: &Path, access: Access) -> Outcome<Named> {
-        if path.extension().is_some_and(|extension| extension == "txt") {
-            let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-            return Ok(Named::Ranges(ranges(path, &text)?));
+        // Ranges of a filter may hold more ids than memory.
+        if id_list::is_text(path) {
+            return Ok(Named::Ranges(joined(id_list::ranges(path)?)));
         }
         let mut ids = access.ids(path)?.ids;
         // Empty slots name no vector.
@@ -169,30 +171,17 @@ impl Named {
     }
 }
 
-/// The ids and ranges of a text, in ascending order, joined where they meet.
-fn ranges(path: &Path, text: &str) -> Outcome<Vec<(u64, u64)>> {
-    let mut all = Vec::new();
-    for (line, number) in text.lines().map(str::trim).zip(1..) {
-        if line.is_empty() {
-            continue;
-        }
-        let (first, last) = line.split_once('-').unwrap_or((line, line));
-        let range = first.trim().parse::<u64>().ok().zip(last.trim().parse::<u64>().ok());
-        let Some(range) = range.filter(|(first, last)| first <= last) else {
-            let message = format!("{}: line {number} is neither an id nor a range such as 100-199", path.display());
-            return Err(Failure::Message(message));
-        };
-        all.push(range);
-    }
-    all.sort_unstable();
-    all.dedup_by(|next, before| {
+/// Ranges in ascending order, joined where they meet.
+fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, before| {
         let meet = next.0 <= before.1.saturating_add(1);
         if meet {
             before.1 = before.1.max(next.1);
         }
         meet
     });
-    Ok(all)
+    ranges
 }
 
 /// The original vectors of an index.

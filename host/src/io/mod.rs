@@ -8,8 +8,12 @@
 //! | `fbin` `u8bin` `i8bin` | u32 rows, u32 dimension, then rows · dimension f32, u8 or i8 | vectors | vectors, distances (`fbin`) |
 //! | `ibin` | u32 rows, u32 k, then rows · k u32 ids | ids | ids |
 //! | `bin`, or an `ibin` of twice the size | an `ibin`, then rows · k f32 distances (big-ann ground truth) | ids | |
+//! | none, or `fbin`, for ids | the same: names that big-ann and DiskANN use; another size is [`Error::UnknownExtension`] | ids | |
 //! | `bin` by [`read_range_truth`] | u32 queries, u32 results, u32 results of each query, then u32 ids and f32 distances of all | results | |
 //! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f8 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
+//!
+//! The case of an extension does not matter. A suffix `.crop_nb_N` behind the extension, which big-ann gives to the first N vectors of a
+//! file, is left out: `base.1B.u8bin.crop_nb_10000000` is a `u8bin`.
 //!
 //! `f8` values become the nearest f32 ([`Vectors::from_f64`]). A finite value beyond the range of f32 is an error.
 //!
@@ -57,6 +61,7 @@ mod vecs;
 mod vectors;
 mod write;
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -111,6 +116,9 @@ pub enum Format {
 const VECTOR_EXTENSIONS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, npy";
 /// Extensions of the formats for ids.
 const ID_EXTENSIONS: &str = "ivecs, ibin, npy, bin";
+/// The same, in errors of files that could be big-ann ground truth by their names.
+const ID_NAMES: &str =
+    "ivecs, ibin, npy, bin; fbin or none only for big-ann ground truth, whose size this file does not have";
 
 impl Format {
     /// All formats that the library reads or writes.
@@ -132,9 +140,10 @@ impl Format {
         }
     }
 
-    /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a format.
+    /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a format. A suffix
+    /// `.crop_nb_N` with digits N behind the extension is left out.
     pub fn of(path: &Path) -> Option<Self> {
-        Self::of_extension(path.extension()?.to_str()?)
+        Self::of_extension(extension(path)?.to_str()?)
     }
 
     /// The format with this extension, without the dot and without regard to case; `None` if there is none.
@@ -268,26 +277,37 @@ pub fn read_ids(path: impl AsRef<Path>) -> Result<IdMatrix> {
     read_ground_truth(path).map(|truth| truth.ids)
 }
 
-/// Reads ids, and the distances behind them where the file is big-ann ground truth (`bin`, `ibin`; recognised by its size).
+/// Reads ids, and the distances behind them where the file is big-ann ground truth (`bin`, `ibin`; recognised by its size). A file without
+/// extension is read as `bin`. So is an `fbin`, which must have distances: otherwise it is a file of vectors.
 ///
 /// # Errors
 /// As [`read_vectors`].
 pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
     let path = path.as_ref();
+    let floats = Format::of(path) == Some(Format::Fbin);
+    if floats || extension(path).is_none() {
+        let bytes = open(path, Open::Auto)?;
+        let truth = bin::ids(bytes.as_deref().map_or(&[], |bytes| &bytes[..])).ok();
+        return truth
+            .filter(|truth| !floats || truth.distances.is_some())
+            .ok_or_else(|| Error::UnknownExtension { path: path.to_owned(), known: ID_NAMES });
+    }
     let format = known(path, Format::holds_ids, ID_EXTENSIONS)?;
     let bytes = open(path, Open::Auto)?;
     ids_from_bytes(format, bytes.as_deref().map_or(&[], |bytes| &bytes[..]))
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 
-/// Reads big-ann ground truth of a range search (`bin` or `ibin`), which has for each query all vectors within a radius: u32 number of
-/// queries, u32 number of results, u32 number of results of each query, then all ids (u32) and all distances (f32).
+/// Reads big-ann ground truth of a range search (`bin`, `ibin`, or without extension), which has for each query all vectors within a
+/// radius: u32 number of queries, u32 number of results, u32 number of results of each query, then all ids (u32) and all distances (f32).
 ///
 /// # Errors
 /// As [`read_vectors`].
 pub fn read_range_truth(path: impl AsRef<Path>) -> Result<RangeNeighbors> {
     let path = path.as_ref();
-    known(path, |format| matches!(format, Format::Bin | Format::Ibin), "bin, ibin")?;
+    if extension(path).is_some() {
+        known(path, |format| matches!(format, Format::Bin | Format::Ibin), "bin, ibin, or none")?;
+    }
     let bytes = open(path, Open::Auto)?;
     ranges_from_bytes(bytes.as_deref().map_or(&[], |bytes| &bytes[..]))
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
@@ -388,6 +408,16 @@ fn vectors_of(format: Format, source: Source<'_>, first: Option<usize>) -> Resul
         ElementType::I8 => VectorData::I8(source.elements(at, rows * dim)?),
     };
     Ok(Vectors::from_parts(rows, dim, data))
+}
+
+/// The extension of `path`, without the dot and without regard to a suffix `.crop_nb_N`; `None` if there is none.
+fn extension(path: &Path) -> Option<&OsStr> {
+    let last = path.extension()?;
+    let digits = last.to_str().and_then(|last| last.strip_prefix("crop_nb_"));
+    match digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())) {
+        true => Path::new(path.file_stem()?).extension(),
+        false => Some(last),
+    }
 }
 
 /// The format of `path`; an error unless `accept` returns true for it.

@@ -673,6 +673,56 @@ fn an_ibin_holds_every_id_of_32_bits() {
     }
 }
 
+/// Names of big-ann: the first vectors of a file with a suffix, and ground truth with the extension of vectors or with none.
+#[test]
+fn files_are_read_by_the_names_of_big_ann() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    for (name, format) in [
+        ("base.1B.u8bin.crop_nb_10000000", Some(Format::U8bin)),
+        ("x.FBIN.crop_nb_1", Some(Format::Fbin)),
+        ("x.fbin.crop_nb_", None),
+        ("x.fbin.crop_nb_1a", None),
+        ("x.crop_nb_10", None),
+        ("x.fbin.10", None),
+        ("bigann-10M", None),
+    ] {
+        assert_eq!(Format::of(Path::new(name)), format, "{name}");
+    }
+    write_vectors(path("x.u8bin"), &[1u8, 2, 3, 4], 2).unwrap();
+    std::fs::rename(path("x.u8bin"), path("base.1B.u8bin.crop_nb_2")).unwrap();
+    assert_eq!(read_vectors(path("base.1B.u8bin.crop_nb_2")).unwrap().as_slice(), Some(&[1u8, 2, 3, 4][..]));
+
+    let ids = [2u32, 2, 7, 8, 9, u32::MAX].map(u32::to_le_bytes).concat();
+    let both = [ids.clone(), [0.5f32, 1.0, 2.0, f32::INFINITY].map(f32::to_le_bytes).concat()].concat();
+    let names = ["gt100.fbin", "bigann-10M", "gt.bin", "gt.fbin.crop_nb_2", "gt.crop_nb_2"];
+    for name in names {
+        std::fs::write(path(name), &both).unwrap();
+        let truth = read_ground_truth(path(name)).unwrap();
+        assert_eq!(truth.ids, IdMatrix { rows: 2, k: 2, ids: vec![7, 8, 9, NONE] }, "{name}");
+        assert_eq!(truth.distances, Some(vec![0.5, 1.0, 2.0, f32::INFINITY]), "{name}");
+        assert_eq!(read_ids(path(name)).unwrap(), truth.ids, "{name}");
+    }
+    // Ids alone: in an fbin the same bytes are vectors.
+    for (name, read) in [("bigann-10M", true), ("gt100.fbin", false)] {
+        std::fs::write(path(name), &ids).unwrap();
+        assert_eq!(read_ids(path(name)).is_ok(), read, "{name}");
+    }
+    for name in ["gt100.fbin", "bigann-10M"] {
+        for bytes in [&both[..both.len() - 1], &ids[..ids.len() - 1], b"12\n13\n", b""] {
+            std::fs::write(path(name), bytes).unwrap();
+            let error = read_ids(path(name)).unwrap_err();
+            assert!(matches!(error, Error::UnknownExtension { .. }), "{name}: {error}");
+        }
+    }
+    assert!(matches!(read_vectors(path("bigann-10M")), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(read_ids(path("gt.u8bin")), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(read_ids(path("gone")), Err(Error::Io { .. })));
+    let ranges = [1u32, 1, 1, 5].map(u32::to_le_bytes).concat().into_iter().chain(0.5f32.to_le_bytes());
+    std::fs::write(path("ssnpp-1M"), ranges.collect::<Vec<u8>>()).unwrap();
+    assert_eq!(read_range_truth(path("ssnpp-1M")).unwrap().ids, [5]);
+}
+
 /// A failed write leaves nothing where a link leads, either.
 #[cfg(unix)]
 #[test]
@@ -749,56 +799,6 @@ fn temporary_files_that_were_left_are_removed() {
     }
 }
 
-#[test]
-fn outputs_are_compared_with_all_other_files() {
-    let folder = folder();
-    let path = |name: &str| folder.path().join(name);
-    write_vectors(path("in.npy"), &[1.0f32], 1).unwrap();
-    let check = |inputs: &[&str], outputs: &[&str]| {
-        check_files(inputs.iter().map(|name| path(name)), outputs.iter().map(|name| path(name)))
-    };
-    let same = |result: Result<()>| match result.unwrap_err() {
-        Error::SameFile { path, other } => [path, other].map(|path| path.file_name().unwrap().to_owned()),
-        other => panic!("{other}"),
-    };
-    check(&["in.npy", "in.npy", "absent.npy"], &["a.npy", "b.npy"]).unwrap();
-    assert_eq!(same(check(&["in.npy"], &["a.npy", "in.npy"])), ["in.npy", "in.npy"]);
-    assert_eq!(same(check(&[], &["a.npy", "b.npy", "./a.npy"])), ["a.npy", "a.npy"]);
-    assert_eq!(same(check(&["absent.npy"], &["absent.npy"])), ["absent.npy", "absent.npy"]);
-    assert!(matches!(check(&[], &["a.npy", "no/b.npy"]), Err(Error::Io { path, .. }) if path.ends_with("no/b.npy")));
-    assert!(matches!(check(&[], &["a.npy/"]), Err(Error::Io { .. })));
-    assert!(matches!(check_files([""; 0], [""]), Err(Error::Io { .. })));
-    assert!(matches!(check_files([""; 0], [".."]), Err(Error::Io { .. })));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-}
-
-#[test]
-fn files_that_cannot_be_read() {
-    let folder = folder();
-    let path = |name: &str| folder.path().join(name);
-    assert!(matches!(read_vectors(path("absent.fbin")), Err(Error::Io { .. })));
-    assert!(matches!(read_vectors(path("absent.ibin")), Err(Error::UnknownExtension { .. })));
-    assert!(matches!(read_vectors(path("absent")), Err(Error::UnknownExtension { .. })));
-    assert!(matches!(read_vectors(PathBuf::new()), Err(Error::UnknownExtension { .. })));
-    assert!(matches!(read_ids(path("absent.fvecs")), Err(Error::UnknownExtension { .. })));
-    std::fs::create_dir(path("dir.fbin")).unwrap();
-    assert!(matches!(read_vectors(path("dir.fbin")), Err(Error::Io { .. })));
-    std::fs::write(path("empty.FBIN"), []).unwrap();
-    let Err(Error::BadFile { defect, path: named }) = read_vectors(path("empty.FBIN")) else { panic!() };
-    assert_eq!(defect, FileDefect::Truncated { expected: 8, actual: 0 });
-    assert_eq!(named, path("empty.FBIN"));
-    std::fs::write(path("empty.fvecs"), []).unwrap();
-    assert_eq!(read_vectors(path("empty.fvecs")).unwrap().rows(), 0);
-}
-
-/// Changes bytes the way damage and forged headers do.
-fn mutate(bytes: &mut Vec<u8>, random: &mut Random, samples: &[(Format, Vec<u8>)]) {
-    const WORDS: [u32; 10] = [0, 1, 2, 3, 127, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
-    const TOKENS: [&str; 14] = [
-        "'",
-        "(",
-        ")",
-        "{",
 /// A file that only some may read stays so, also while its successor is written.
 #[cfg(unix)]
 #[test]
@@ -854,7 +854,8 @@ fn a_file_is_locked_by_one_at_a_time() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..20 {
-                    let lock = lock_file(&path, || drop(waited.fetch_add(1, Ordering::Relaxed))).unwrap();
+                    let wait = || _ = waited.fetch_add(1, Ordering::Relaxed);
+                    let lock = lock_file(&path, wait).unwrap();
                     let before = count.load(Ordering::Relaxed);
                     std::thread::yield_now();
                     count.store(before + 1, Ordering::Relaxed);
@@ -886,6 +887,56 @@ fn a_file_is_locked_by_one_at_a_time() {
     }
 }
 
+#[test]
+fn outputs_are_compared_with_all_other_files() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    write_vectors(path("in.npy"), &[1.0f32], 1).unwrap();
+    let check = |inputs: &[&str], outputs: &[&str]| {
+        check_files(inputs.iter().map(|name| path(name)), outputs.iter().map(|name| path(name)))
+    };
+    let same = |result: Result<()>| match result.unwrap_err() {
+        Error::SameFile { path, other } => [path, other].map(|path| path.file_name().unwrap().to_owned()),
+        other => panic!("{other}"),
+    };
+    check(&["in.npy", "in.npy", "absent.npy"], &["a.npy", "b.npy"]).unwrap();
+    assert_eq!(same(check(&["in.npy"], &["a.npy", "in.npy"])), ["in.npy", "in.npy"]);
+    assert_eq!(same(check(&[], &["a.npy", "b.npy", "./a.npy"])), ["a.npy", "a.npy"]);
+    assert_eq!(same(check(&["absent.npy"], &["absent.npy"])), ["absent.npy", "absent.npy"]);
+    assert!(matches!(check(&[], &["a.npy", "no/b.npy"]), Err(Error::Io { path, .. }) if path.ends_with("no/b.npy")));
+    assert!(matches!(check(&[], &["a.npy/"]), Err(Error::Io { .. })));
+    assert!(matches!(check_files([""; 0], [""]), Err(Error::Io { .. })));
+    assert!(matches!(check_files([""; 0], [".."]), Err(Error::Io { .. })));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    assert!(matches!(read_vectors(path("absent.fbin")), Err(Error::Io { .. })));
+    assert!(matches!(read_vectors(path("absent.ibin")), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(read_vectors(path("absent")), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(read_vectors(PathBuf::new()), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(read_ids(path("absent.fvecs")), Err(Error::UnknownExtension { .. })));
+    std::fs::create_dir(path("dir.fbin")).unwrap();
+    assert!(matches!(read_vectors(path("dir.fbin")), Err(Error::Io { .. })));
+    std::fs::write(path("empty.FBIN"), []).unwrap();
+    let Err(Error::BadFile { defect, path: named }) = read_vectors(path("empty.FBIN")) else { panic!() };
+    assert_eq!(defect, FileDefect::Truncated { expected: 8, actual: 0 });
+    assert_eq!(named, path("empty.FBIN"));
+    std::fs::write(path("empty.fvecs"), []).unwrap();
+    assert_eq!(read_vectors(path("empty.fvecs")).unwrap().rows(), 0);
+}
+
+/// Changes bytes the way damage and forged headers do.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random, samples: &[(Format, Vec<u8>)]) {
+    const WORDS: [u32; 10] = [0, 1, 2, 3, 127, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
+    const TOKENS: [&str; 14] = [
+        "'",
+        "(",
+        ")",
+        "{",
         "}",
         ",",
         "True",
