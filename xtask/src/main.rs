@@ -1,7 +1,7 @@
 //! The repository's commands: `cargo xtask --help`.
 //!
-//! All commands except `floors`, `comments`, `deny` and `fuzz` first make sure that a compiler for device code exists; they install one if it is missing, and
-//! print each installation. No command reads standard input.
+//! All commands except `floors`, `comments`, `deny`, `fuzz` and `mutate` first make sure that a compiler for device code exists; they install
+//! one if it is missing, and print each installation. No command reads standard input.
 
 mod bundle;
 mod comments;
@@ -12,6 +12,7 @@ mod floors;
 mod fuzz;
 mod kernel_report;
 mod mpi;
+mod mutate;
 mod outside;
 mod package;
 mod progress;
@@ -27,7 +28,8 @@ use cuda_builder::GpuArch;
 
 use shell::{Result, cargo};
 
-/// warpann's commands. All except floors, comments, deny and fuzz first make sure that a compiler for device code exists, and install one if it is missing.
+/// warpann's commands. All except floors, comments, deny, fuzz and mutate first make sure that a compiler for device code exists, and install
+/// one if it is missing.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, max_term_width = 120)]
 struct Cli {
@@ -132,6 +134,11 @@ enum Command {
         #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
         runs: Option<u64>,
     },
+    /// Change the code at random places and print the changes that no test notices
+    ///
+    /// Works on a copy of the repository in the target directory. One build has all mutants behind switches, and the tests run once for each.
+    /// CONTRIBUTING.md has an example.
+    Mutate(mutate::Options),
 }
 
 fn arch(name: &str) -> std::result::Result<GpuArch, String> {
@@ -140,7 +147,8 @@ fn arch(name: &str) -> std::result::Result<GpuArch, String> {
 }
 
 fn run(command: Command) -> Result<()> {
-    if !matches!(command, Command::Fuzz { .. } | Command::Floors | Command::Comments | Command::Deny) {
+    use Command::{Comments, Deny, Floors, Fuzz, Mutate};
+    if !matches!(command, Fuzz { .. } | Floors | Comments | Deny | Mutate(_)) {
         device_compiler::ensure()?;
     }
     match command {
@@ -157,6 +165,7 @@ fn run(command: Command) -> Result<()> {
             shell::run(cargo().args(["run", "--release", "-p", "warpann-cli", "--", "bench"]).args(arguments))
         }
         Command::Fuzz { seconds, runs } => fuzz::run(fuzz::Limit::of(seconds, runs)),
+        Command::Mutate(options) => mutate::run(&options),
     }
 }
 
