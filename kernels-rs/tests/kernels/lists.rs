@@ -1,0 +1,207 @@
+//! Inverted files of small whole numbers, whose distances are exact in any order of the sums, for the tests of re-ranking.
+
+use test_random::Random;
+use warpann_kernels::NO_ROW;
+use warpann_kernels::product::element::ElementKey;
+use warpann_kernels::product::metric::Metric;
+
+/// All metrics.
+pub const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
+
+/// The distance of two vectors by its definition.
+pub fn distance(metric: Metric, x: &[f32], y: &[f32]) -> f32 {
+    let sum = |of: &dyn Fn(f64, f64) -> f64| x.iter().zip(y).map(|(&x, &y)| of(x.into(), y.into())).sum::<f64>();
+    let product = sum(&|x, y| x * y);
+    let squares = sum(&|x, _| x * x) * sum(&|_, y| y * y);
+    let distance = match metric {
+        Metric::L2 => sum(&|x, y| (x - y) * (x - y)),
+        Metric::InnerProduct => product,
+        Metric::Cosine if squares == 0.0 => 0.0,
+        Metric::Cosine => product / squares.sqrt(),
+    };
+    distance as f32 + 0.0
+}
+
+/// A distance as a number of which less is better, and back.
+pub fn badness(metric: Metric, distance: f32) -> f32 {
+    if matches!(metric, Metric::L2) { distance } else { 0.0 - distance }
+}
+
+/// The distance of a slot without a neighbour.
+pub fn worst(metric: Metric) -> f32 {
+    if matches!(metric, Metric::L2) { f32::INFINITY } else { f32::NEG_INFINITY }
+}
+
+/// Rows of whole numbers as elements of the type.
+pub fn stored(key: ElementKey, values: &[f32]) -> Vec<u8> {
+    // Whole numbers up to 8 have at most three significant bits.
+    let half = |x: f32| match x.to_bits() {
+        bits if bits << 1 == 0 => 0,
+        bits => (((bits & 0x7fff_ffff) >> 13) - (112 << 10)) as u16 | (bits >> 16) as u16 & 0x8000,
+    };
+    match key {
+        ElementKey::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        ElementKey::F16 => values.iter().flat_map(|&x| half(x).to_le_bytes()).collect(),
+        ElementKey::Bf16 => values.iter().flat_map(|x| ((x.to_bits() >> 16) as u16).to_le_bytes()).collect(),
+        ElementKey::U8 => values.iter().map(|&x| x as u8).collect(),
+        ElementKey::I8 => values.iter().map(|&x| (x as i8).cast_unsigned()).collect(),
+    }
+}
+
+/// Vectors in lists, queries with probes, and scores that approximate the distances.
+pub struct Lists {
+    /// The metric of the distances.
+    pub metric: Metric,
+    /// Components of a row with padding.
+    pub stride: usize,
+    /// Rows of the storage; between the lists are rows that belong to none.
+    pub rows: Vec<f32>,
+    pub starts: Vec<u32>,
+    pub lengths: Vec<u32>,
+    /// The rank of each row of the storage.
+    pub ranks: Vec<u32>,
+    pub queries: Vec<f32>,
+    pub nprobe: usize,
+    /// `nprobe` lists for each query.
+    pub probes: Vec<u32>,
+    /// The start of each probe's scores in the row of its query.
+    pub offsets: Vec<u32>,
+    /// The scores of all queries, and where the row of each begins.
+    pub scores: Vec<f32>,
+    pub row_starts: Vec<u64>,
+    pub shifts: Vec<f32>,
+    /// A bound of |score + shift − distance| for each query.
+    pub errors: Vec<f32>,
+    /// A bit for each rank.
+    pub filter: Vec<u32>,
+}
+
+/// A vector that a query may find.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Found {
+    pub badness: f32,
+    pub rank: u32,
+    /// Place of its score in the row of the query.
+    pub place: u32,
+}
+
+impl Lists {
+    /// `lists` lists of up to `most` vectors of `dim` components, `queries` queries of `nprobe` probes each. The vectors have few different
+    /// distances.
+    pub fn random(
+        random: &mut Random,
+        metric: Metric,
+        dim: usize,
+        lists: usize,
+        most: usize,
+        queries: usize,
+        nprobe: usize,
+    ) -> Lists {
+        let stride = dim.next_multiple_of(4);
+        let (mut starts, mut lengths, mut count) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..lists {
+            count += random.below(3) as u32;
+            starts.push(count);
+            lengths.push(random.below(most + 1) as u32);
+            count += lengths[lengths.len() - 1];
+        }
+        // Row 0 of list 0 is read for places without a vector.
+        let count = count as usize + 3;
+        let padded = |random: &mut Random, rows: usize| {
+            let mut values = Vec::new();
+            for _ in 0..rows {
+                values.extend(random.whole(dim, 4));
+                values.resize(values.len().next_multiple_of(stride.max(1)), 0.0);
+            }
+            values
+        };
+        let (rows, query_rows) = (padded(random, count), padded(random, queries));
+        let mut ranks: Vec<u32> = (0..count as u32).collect();
+        random.shuffle(&mut ranks);
+        let (mut probes, mut offsets, mut row_starts, mut end) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for _ in 0..queries {
+            let mut order: Vec<u32> = (0..lists as u32).collect();
+            random.shuffle(&mut order);
+            row_starts.push(end);
+            let mut offset = 0;
+            for probe in 0..nprobe {
+                let list = order.get(probe).copied().filter(|_| !random.once_in(8)).unwrap_or(NO_ROW);
+                probes.push(list);
+                offsets.push(offset);
+                // The rows of scores of a list are padded.
+                offset += lengths.get(list as usize).map_or(0, |&length| length.next_multiple_of(4));
+            }
+            end += u64::from(offset) + 2;
+        }
+        let filter = (0..count.div_ceil(32)).map(|_| random.bits() as u32 | random.bits() as u32).collect();
+        // Cosines lie closer together than the other distances of whole numbers.
+        let unit = if matches!(metric, Metric::Cosine) { 0.05 } else { 0.75 };
+        let shifts: Vec<f32> = (0..queries).map(|_| random.below(5) as f32 - 2.0).collect();
+        let errors: Vec<f32> = (0..queries).map(|_| unit * (1 + random.below(3)) as f32).collect();
+        let mut made = Lists {
+            metric,
+            stride,
+            rows,
+            starts,
+            lengths,
+            ranks,
+            queries: query_rows,
+            nprobe,
+            probes,
+            offsets,
+            scores: vec![f32::NAN; end as usize],
+            row_starts,
+            shifts,
+            errors,
+            filter,
+        };
+        for query in 0..queries {
+            for found in made.all(query, None) {
+                let noise = random.signed_unit() * 0.9 * made.errors[query];
+                let at = made.row_starts[query] as usize + found.place as usize;
+                made.scores[at] = found.badness - made.shifts[query] + noise;
+            }
+        }
+        made
+    }
+
+    pub fn query_count(&self) -> usize {
+        self.queries.len() / self.stride
+    }
+
+    pub fn query(&self, query: usize) -> &[f32] {
+        &self.queries[query * self.stride..(query + 1) * self.stride]
+    }
+
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.rows[row * self.stride..(row + 1) * self.stride]
+    }
+
+    /// All vectors in the probed lists of a query that pass the filter, best first.
+    pub fn all(&self, query: usize, filter: Option<&[u32]>) -> Vec<Found> {
+        let mut found = Vec::new();
+        for pair in query * self.nprobe..(query + 1) * self.nprobe {
+            let list = self.probes[pair] as usize;
+            for local in 0..self.lengths.get(list).copied().unwrap_or(0) {
+                let row = (self.starts[list] + local) as usize;
+                let rank = self.ranks[row];
+                if filter.is_none_or(|filter| filter[rank as usize / 32] >> (rank % 32) & 1 == 1) {
+                    let badness = badness(self.metric, distance(self.metric, self.query(query), self.row(row)));
+                    found.push(Found { badness, rank, place: self.offsets[pair] + local });
+                }
+            }
+        }
+        found.sort_by(|a, b| a.badness.total_cmp(&b.badness).then(a.rank.cmp(&b.rank)));
+        found
+    }
+
+    /// The keys and ranks of the first `k` of `found`, as a kernel writes them.
+    pub fn results(&self, found: &[Found], k: usize) -> (Vec<f32>, Vec<u32>) {
+        let slot = |slot: usize| match found.get(slot) {
+            // The distance whose badness this is.
+            Some(found) => (badness(self.metric, found.badness), found.rank),
+            None => (worst(self.metric), NO_ROW),
+        };
+        (0..k).map(slot).unzip()
+    }
+}
