@@ -4,6 +4,7 @@
 //! with the same arguments. The tests here launch it. They are the tests that `cargo xtask mutate` runs, so each takes milliseconds. The
 //! references are sorts and sums on the host, and share no code with the kernels.
 
+mod filter;
 mod lists;
 mod pq;
 mod rerank;

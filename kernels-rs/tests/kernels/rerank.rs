@@ -316,8 +316,15 @@ fn probes_near_the_last_are_compared() {
     let mut random = Random::new(54);
     for metric in Metric::UNNORMALISED {
         for error in [0.0, 1.0, 40.0, 1e6] {
-            for (centroids, selected, nprobe) in [(1, 1, 1), (60, 50, 7), (60, 60, 33), (300, 250, 100), (200, 220, 64)]
-            {
+            for (centroids, selected, nprobe) in [
+                (1, 1, 1),
+                (60, 50, 7),
+                (60, 60, 33),
+                (300, 250, 100),
+                (200, 220, 64),
+                (128, 128, 100),
+                (129, 129, 100),
+            ] {
                 settle(&mut random, metric, centroids, selected, nprobe, error);
             }
         }

@@ -337,6 +337,7 @@ fn lists_find_the_best_of_every_row() {
     let mut random = Random::new(34);
     for (key, columns, k, capacity) in [
         (KeyType::F32, 300, 300, 512),
+        (KeyType::I32, 700, 40, 512),
         (KeyType::F16, 5000, 2500, 5024),
         (KeyType::U32, 9000, 4300, 9056),
         (KeyType::I32, 4200, 2000, 2048),
