@@ -5,6 +5,7 @@
 //! references are sorts and sums on the host, and share no code with the kernels.
 
 mod filter;
+mod graph;
 mod lists;
 mod pq;
 mod rerank;
