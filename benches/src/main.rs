@@ -10,6 +10,7 @@
 //! | [`kinds`] | every kind of index on one data set, HNSW and KD-tree of other crates among them |
 //! | [`levels`] | inverted-file search on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
+//! | `load` | searches of one query by many threads at once |
 //! | [`scale`] | several devices: replicas, shards, k-means |
 //! | [`sort`] | radix sort of 64- and 128-bit keys with payloads |
 //! | [`graph`] | k-NN graphs: exact and through inverted files |
@@ -36,6 +37,7 @@ mod keys;
 mod kinds;
 mod kmeans;
 mod levels;
+mod load;
 mod machine;
 #[cfg(feature = "peers")]
 mod peers;
@@ -80,6 +82,8 @@ enum Grid {
     Kinds(kinds::Args),
     /// Inverted-file search on the CPU, plain, with SIMD, in parallel and with both.
     Levels(levels::Args),
+    /// Searches of one query by many threads at once: percentiles of the latency, with cold and warm threads.
+    Load(load::Args),
     /// k-means on all vectors.
     Kmeans(kmeans::Args),
     /// Sorting pairs: on the device, times by device events (on the CPU: in memory, wall time).
@@ -193,6 +197,7 @@ fn main() -> ExitCode {
         Grid::DeviceData(args) => device_data::run(&args),
         Grid::Kinds(args) => kinds::run(&args),
         Grid::Levels(args) => levels::run(&args),
+        Grid::Load(args) => load::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
         Grid::Sort(args) => sort::run(&args),
         Grid::Graph(args) => graph::run(&args),

@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Instant;
 
-use cuda_std::emulator::{BoundLaunch, Buffer, kernels};
+use cuda_std::emulator::{BoundLaunch, kernels};
 use cuda_std::launch::LaunchConfig;
 
 use crate::faults;
-use crate::state::{Allocation, Capture, Event, Function, HostMemory, Module, State, Work, lock, violation};
+use crate::state::{Capture, Event, Function, HostMemory, Module, State, Work, lock, violation};
 
-const INVALID_VALUE: c_int = 1;
-const OUT_OF_MEMORY: c_int = 2;
+pub const INVALID_VALUE: c_int = 1;
+pub const OUT_OF_MEMORY: c_int = 2;
 pub const NOT_INITIALIZED: c_int = 3;
 const NO_DEVICE: c_int = 100;
 pub const INVALID_DEVICE: c_int = 101;
@@ -24,6 +24,7 @@ pub const ILLEGAL_ADDRESS: c_int = 700;
 pub const LAUNCH_FAILED: c_int = 719;
 pub const STREAM_CAPTURE_UNSUPPORTED: c_int = 900;
 const STREAM_CAPTURE_INVALIDATED: c_int = 901;
+const NOT_SUPPORTED: c_int = 801;
 
 type Done = Result<(), c_int>;
 
@@ -61,6 +62,16 @@ struct CUlaunchAttribute {
     id: c_int,
     padding: [u8; 4],
     value: [u32; 16],
+}
+
+/// `CUmemPoolProps` of cuda.h: 88 bytes.
+#[repr(C, align(8))]
+struct CUmemPoolProps {
+    allocation_type: c_int,
+    handle_types: c_int,
+    location_type: c_int,
+    location_id: c_int,
+    rest: [u8; 72],
 }
 
 /// The function of a launch, if its handle, stream and sizes are right.
@@ -159,7 +170,7 @@ functions! {
             76 => device.capability.1,
             97 => device.shared_bytes,
             // CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
-            115 => 0,
+            115 => c_int::from(device.memory_pools),
             _ => return Err(INVALID_VALUE),
         };
         // SAFETY: the caller promises the function's contract.
@@ -235,19 +246,9 @@ functions! {
         let mut state = lock();
         state.may_wait()?;
         let device = state.current()?;
-        if bytes == 0 {
-            return Err(INVALID_VALUE);
-        }
-        let left = state.devices[device].device.memory.saturating_sub(state.usage(device).bytes);
-        if bytes as u64 > left {
-            return Err(OUT_OF_MEMORY);
-        }
-        let mut buffer = Buffer::<u8>::new_poisoned(bytes);
-        // The provenance is exposed, because copies and kernels receive the address as a number.
-        let start = buffer.as_mut_ptr().expose_provenance();
-        state.allocations.insert(start, Allocation { device, buffer });
+        let start = state.allocate(device, bytes)?;
         // SAFETY: the caller promises the function's contract.
-        unsafe { write(address, start as u64) }
+        unsafe { write(address, start) }
     }
 
     give_back cuMemFree_v2(address: u64) {
@@ -257,6 +258,75 @@ functions! {
         drop(state);
         drop(allocation);
         Ok(())
+    }
+
+    fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) {
+        let mut state = lock();
+        let device = state.stream(stream)?;
+        if !state.devices[device].device.memory_pools {
+            return Err(NOT_SUPPORTED);
+        }
+        let start = state.allocate(device, bytes)?;
+        // SAFETY: the caller promises the function's contract.
+        unsafe { write(address, start) }
+    }
+
+    fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, pool: usize, stream: usize) {
+        let mut state = lock();
+        let device = state.stream(stream)?;
+        if state.pools.get(&pool) != Some(&device) {
+            return Err(INVALID_VALUE);
+        }
+        let start = state.allocate(device, bytes)?;
+        // SAFETY: the caller promises the function's contract.
+        unsafe { write(address, start) }
+    }
+
+    give_back cuMemFreeAsync(address: u64, stream: usize) {
+        let mut state = lock();
+        if !faults::fired() {
+            state.stream(stream)?;
+        }
+        let allocation = state.allocations.remove(&(address as usize)).ok_or(INVALID_VALUE)?;
+        drop(state);
+        drop(allocation);
+        Ok(())
+    }
+
+    fn cuMemPoolCreate(pool: *mut usize, properties: *const CUmemPoolProps) {
+        // SAFETY: the caller passes null or properties.
+        let given = unsafe { properties.as_ref() }.ok_or(INVALID_VALUE)?;
+        let mut state = lock();
+        let device = state.device(given.location_id)?;
+        if !state.devices[device].device.memory_pools {
+            return Err(NOT_SUPPORTED);
+        }
+        // CU_MEM_ALLOCATION_TYPE_PINNED, no handles to share, CU_MEM_LOCATION_TYPE_DEVICE.
+        if (given.allocation_type, given.handle_types, given.location_type) != (1, 0, 1) || given.rest != [0; 72] {
+            return Err(INVALID_VALUE);
+        }
+        let handle = state.handle();
+        state.pools.insert(handle, device);
+        // SAFETY: the caller promises the function's contract.
+        unsafe { write(pool, handle) }
+    }
+
+    fn cuMemPoolSetAttribute(pool: usize, attribute: c_int, value: *mut c_void) {
+        let state = lock();
+        // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: a number of 64 bits. The pools of this driver keep nothing.
+        if attribute != 4 || value.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        state.pools.get(&pool).map(|_| ()).ok_or(INVALID_VALUE)
+    }
+
+    fn cuMemPoolTrimTo(pool: usize, kept: usize) {
+        let _ = kept;
+        lock().pools.get(&pool).map(|_| ()).ok_or(INVALID_VALUE)
+    }
+
+    give_back cuMemPoolDestroy(pool: usize) {
+        lock().pools.remove(&pool).map(|_| ()).ok_or(INVALID_VALUE)
     }
 
     fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, flags: c_uint) {

@@ -10,7 +10,10 @@ use std::time::Instant;
 use cuda_loader::DriverInUse;
 use cuda_std::emulator::{AnyKernel, Buffer};
 
-use crate::calls::{INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, NOT_INITIALIZED, STREAM_CAPTURE_UNSUPPORTED};
+use crate::calls::{
+    INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED, OUT_OF_MEMORY,
+    STREAM_CAPTURE_UNSUPPORTED,
+};
 
 /// The properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub struct Device {
     pub memory: u64,
     /// CUDA version of the driver, such as 12040. The driver reports the version of device 0.
     pub driver: i32,
+    /// Whether the device has stream-ordered allocation.
+    pub memory_pools: bool,
 }
 
 impl Default for Device {
@@ -38,6 +43,7 @@ impl Default for Device {
             shared_bytes: 163 << 10,
             memory: 1 << 30,
             driver: 12_040,
+            memory_pools: true,
         }
     }
 }
@@ -128,6 +134,8 @@ pub struct State {
     pub host: HashMap<usize, HostMemory>,
     /// The device of each stream.
     pub streams: HashMap<usize, usize>,
+    /// The device of each memory pool.
+    pub pools: HashMap<usize, usize>,
     pub events: HashMap<usize, Event>,
     /// The captures of streams.
     pub captures: HashMap<usize, Capture>,
@@ -256,6 +264,22 @@ impl State {
                 Err(STREAM_CAPTURE_UNSUPPORTED)
             }
         }
+    }
+
+    /// Allocates memory of a device; returns its address.
+    pub fn allocate(&mut self, device: usize, bytes: usize) -> Result<u64, c_int> {
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let left = self.devices[device].device.memory.saturating_sub(self.usage(device).bytes);
+        if bytes as u64 > left {
+            return Err(OUT_OF_MEMORY);
+        }
+        let mut buffer = Buffer::<u8>::new_poisoned(bytes);
+        // The provenance is exposed, because copies and kernels receive the address as a number.
+        let start = buffer.as_mut_ptr().expose_provenance();
+        self.allocations.insert(start, Allocation { device, buffer });
+        Ok(start as u64)
     }
 
     /// The device whose allocation holds `bytes` bytes from `address` on.

@@ -1,5 +1,6 @@
 //! A part of the case table on the CUDA path without a GPU: the library calls the driver, which is made of the emulator
-//! (`cuda_driver_emulator`). Device 0 has compute capability 8.0 and device 1 has 9.0, so both kinds of tile products run.
+//! (`cuda_driver_emulator`). Device 0 has compute capability 8.0 and memory pools, device 1 has 9.0 and none, so both
+//! kinds of tile products and of allocations run.
 //! `tests/emulator.rs` runs the whole small table on the emulator without the driver, so a share of it is enough here.
 
 use std::collections::BTreeSet;
@@ -31,7 +32,8 @@ const SHARE: [usize; 3] = [60, 60, 60];
 const MEASURED: usize = 2;
 
 fn main() -> ExitCode {
-    let devices = [(8, 0), (9, 0), (8, 0)].map(|capability| driver::Device { capability, ..driver::Device::default() });
+    let devices = [((8, 0), true), ((9, 0), false), ((8, 0), true)]
+        .map(|(capability, memory_pools)| driver::Device { capability, memory_pools, ..driver::Device::default() });
     if let Err(error) = driver::install(devices.to_vec()) {
         eprintln!("{error}");
         return ExitCode::FAILURE;

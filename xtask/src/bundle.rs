@@ -96,13 +96,14 @@ impl Artifact {
     /// not have. Tests that open no GPU give the same results on every machine.
     fn belongs(&self) -> bool {
         /// Programs of tests/tests that open no GPU: they use the CPU, the emulator, the emulated driver or nothing.
-        const WITHOUT_GPU: [&str; 10] = [
+        const WITHOUT_GPU: [&str; 11] = [
             "anywhere",
             "cpu",
             "driver_cases",
             "driver_cudarc",
             "driver_events",
             "driver_faults",
+            "driver_load",
             "emulator",
             "events",
             "host",

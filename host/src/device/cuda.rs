@@ -6,6 +6,19 @@
 //! already, this costs one query of 12 ns (H200, driver 580, 2026-11-23); a change and its reversal take 59 ns. A search holds one guard from
 //! its first call to its last (`Lanes::with_some`), so the context changes twice for each search. Guards nest like the calls of a thread, also
 //! where a pool thread runs other tasks while it waits. So after a call every thread, the caller's or a pool's, has the same context as before.
+//!
+//! # Calls that wait for other threads
+//! `cuMemAlloc`, `cuMemFree`, `cuMemHostAlloc`, `cuStreamCreate` and the like wait until the device, or the driver's lock of the context, is free.
+//! While other threads launch kernels without a pause, this can take as long as they do: on an H200 with 16 CPU cores (2026-11-26) the first
+//! search of a thread took 1.5 s, the whole run of the others, whose median was 77 µs. So a search makes none of these calls once the index has
+//! been searched in the same way before:
+//!
+//! - streams are made ahead, and waited for in order ([`super::lanes`]);
+//! - scratch of lanes comes from a memory pool of the device, which keeps [`POOL_KEEPS`] bytes ([`Backend::allocate_on`]);
+//! - pinned buffers for small results are made ahead ([`Backend::make_ready`]).
+//!
+//! What remains: rows, images and tables of an index are ordinary memory, since they change with the index and not with a search. Pinned
+//! buffers for copies above [`SMALL_PINNED_BYTES`], and modules, are made by the first search that needs them.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -34,6 +47,13 @@ const PINNED_BYTES: usize = 32 << 20;
 /// Size of the pinned buffers of copies that need no more. Two of [`PINNED_BYTES`] took 18 to 35 ms, in which other threads waited for the driver
 /// (H200, driver 580, 2026-11-26).
 const FEW_PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
+/// Size of the pinned buffers for results that need no more: those of a thousand queries for 7 neighbours, or of one query for thousands.
+const SMALL_PINNED_BYTES: usize = 64 << 10;
+/// The sizes of pinned buffers, ascending.
+const PINNED_SIZES: [usize; 3] = [SMALL_PINNED_BYTES, FEW_PINNED_BYTES, PINNED_BYTES];
+/// Bytes of free memory that the pool of a device keeps, and has from the first lanes on: for 32 searches of one query in a million
+/// vectors, which take 4 MB each for scores.
+const POOL_KEEPS: usize = 128 << 20;
 /// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus, and small enough that
 /// the host processes one part while the next is copied.
 const RECEIVED_BYTES: usize = 4 << 20;
@@ -55,6 +75,12 @@ pub(crate) struct Cuda {
     functions: Mutex<HashMap<(&'static str, bool), Function>>,
     /// The pairs of pinned buffers that no copy uses at the moment.
     pinned: Mutex<Vec<Pair>>,
+    /// Number of pairs of [`SMALL_PINNED_BYTES`] that were made ahead.
+    made_ahead: Mutex<usize>,
+    /// Whether the device has memory pools.
+    has_pools: bool,
+    /// The memory pool of lanes, once there are lanes.
+    pool: Mutex<Option<Pool>>,
     /// Indices of the devices for which [`Cuda::reach`] succeeded.
     reached: Mutex<HashSet<usize>>,
 }
@@ -112,17 +138,35 @@ impl Drop for Entered {
     }
 }
 
+/// A memory pool of the device. It is destroyed with the device.
+#[derive(Clone, Copy)]
+struct Pool(sys::CUmemoryPool);
+
+// SAFETY: any thread may use a pool.
+unsafe impl Send for Pool {}
+
+/// A stream of the library's whose handle outlives what has this.
+#[derive(Clone, Copy)]
+struct OfStream(sys::CUstream);
+
+// SAFETY: any thread may use a stream.
+unsafe impl Send for OfStream {}
+// SAFETY: as above.
+unsafe impl Sync for OfStream {}
+
 /// Device memory, which is freed when dropped.
 pub(crate) struct Memory {
     address: u64,
     bytes: usize,
     device: Arc<Cuda>,
+    /// The stream in whose order memory of the pool is freed; `None` for memory that is not of the pool.
+    stream: Option<OfStream>,
 }
 
 impl Memory {
     /// An allocation of no bytes, for which the driver is not called.
     pub fn none(device: &CudaDevice) -> Memory {
-        Memory { address: 0, bytes: 0, device: device.clone() }
+        Memory { address: 0, bytes: 0, device: device.clone(), stream: None }
     }
 
     /// Size of the memory in bytes.
@@ -134,9 +178,11 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != 0 {
-            self.device.release(|| {
+            self.device.release(|| match self.stream {
+                // SAFETY: the address came from cuMemAllocFromPoolAsync and is freed once, and the stream exists.
+                Some(stream) => unsafe { sys::cuMemFreeAsync(self.address, stream.0) },
                 // SAFETY: the address came from cuMemAlloc and is freed once.
-                unsafe { sys::cuMemFree_v2(self.address) };
+                None => unsafe { sys::cuMemFree_v2(self.address) },
             });
         }
     }
@@ -288,12 +334,17 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         let modules = std::mem::take(self.modules.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
         let pinned = std::mem::take(self.pinned.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let pool = self.pool.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         self.release(move || {
             for module in modules.into_values() {
                 // SAFETY: the handle came from cuModuleLoadDataEx and is unloaded once; no launch follows, because the device is dropped.
                 unsafe { sys::cuModuleUnload(module.0) };
             }
             drop(pinned);
+            if let Some(Pool(pool)) = pool {
+                // SAFETY: the handle came from cuMemPoolCreate and is destroyed once. Memory of the pool keeps the device alive.
+                unsafe { sys::cuMemPoolDestroy(pool) };
+            }
         });
     }
 }
@@ -374,6 +425,14 @@ impl Ordinal {
         // SAFETY: the driver writes the number.
         let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.raw) };
         check(self.index, "cuDeviceGetAttribute", code).map(|()| value)
+    }
+
+    /// Whether the device has memory pools, which drivers before CUDA 11.2 do not know.
+    fn has_pools(&self) -> Result<bool> {
+        match self.attribute(sys::MEMORY_POOLS_SUPPORTED) {
+            Err(Error::Driver { code: sys::INVALID_VALUE, .. }) => Ok(false),
+            supported => supported.map(|supported| supported != 0),
+        }
     }
 
     /// Compute capability: (major, minor).
@@ -464,6 +523,9 @@ impl Cuda {
             modules: Mutex::default(),
             functions: Mutex::default(),
             pinned: Mutex::default(),
+            made_ahead: Mutex::default(),
+            has_pools: device.has_pools()?,
+            pool: Mutex::default(),
             reached: Mutex::default(),
         })
     }
@@ -517,7 +579,7 @@ impl Cuda {
 
     /// Calls `give_back`, which returns a resource to the driver, with the context current. It is also called if the driver refuses to change
     /// the context: either the context is current all the same, or it is lost with all its resources.
-    fn release(&self, give_back: impl FnOnce()) {
+    fn release<V>(&self, give_back: impl FnOnce() -> V) {
         let _current = self.enter();
         give_back();
     }
@@ -525,22 +587,25 @@ impl Cuda {
     /// The function handle of a kernel, set to allow `shared_bytes` bytes of dynamic shared memory. The first use loads the module. If
     /// `waits`, the kernel first waits for the work ahead (`dependent`).
     fn function(&self, name: &'static str, waits: bool, shared_bytes: u32) -> Result<sys::CUfunction> {
-        let mut functions = self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let known = functions.get(&(name, waits)).copied();
+        let functions = || self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let known = functions().get(&(name, waits)).copied();
         // Every launch comes here, and nearly every one finds what it needs.
         if let Some(function) = known.filter(|function| shared_bytes <= function.shared_bytes) {
             return Ok(function.raw);
         }
+        // Launches of other threads do not wait for the driver's compiler.
         let raw = known.map_or_else(|| self.load(name, waits), |function| Ok(function.raw))?;
+        let mut functions = functions();
+        let function = functions.entry((name, waits)).or_insert(Function { raw, shared_bytes: 0 });
         // A launch may use 48 KiB without this attribute, but the static arrays of the kernel count too. So every size is set.
-        if shared_bytes > 0 {
+        if shared_bytes > function.shared_bytes {
             let attribute = sys::MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the handle belongs to a module that stays loaded.
-            let result = unsafe { sys::cuFuncSetAttribute(raw, attribute, shared_bytes as i32) };
+            let result = unsafe { sys::cuFuncSetAttribute(function.raw, attribute, shared_bytes as i32) };
             self.check("cuFuncSetAttribute", result)?;
+            function.shared_bytes = shared_bytes;
         }
-        functions.insert((name, waits), Function { raw, shared_bytes });
-        Ok(raw)
+        Ok(function.raw)
     }
 
     fn load(&self, kernel: &'static str, waits: bool) -> Result<sys::CUfunction> {
@@ -609,20 +674,56 @@ impl Cuda {
     /// Calls `work` with a pair of pinned buffers that no other copy uses, each for `bytes` bytes or for the largest piece of them; allocates a
     /// pair if none is idle. A pair whose work failed is not used again.
     fn with_pinned<V>(&self, bytes: usize, work: impl FnOnce(&Pair) -> Result<V>) -> Result<V> {
-        let size = if bytes <= FEW_PINNED_BYTES { FEW_PINNED_BYTES } else { PINNED_BYTES };
+        let size = PINNED_SIZES.into_iter().find(|&size| bytes <= size).unwrap_or(PINNED_BYTES);
         let idle = {
             let mut idle = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let exact = idle.iter().rposition(|pair| pair.bytes == size);
-            let at = exact.or_else(|| idle.iter().rposition(|pair| pair.bytes > size));
-            at.map(|at| idle.swap_remove(at))
+            let fits = (0..idle.len()).rev().filter(|&at| idle[at].bytes >= size);
+            fits.min_by_key(|&at| idle[at].bytes).map(|at| idle.swap_remove(at))
         };
         let pair = match idle {
             Some(pair) => pair,
-            None => Pair { buffers: [self.new_pinned(size)?, self.new_pinned(size)?], next: Cell::new(0), bytes: size },
+            None => self.new_pair(size)?,
         };
         let result = work(&pair)?;
         self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(pair);
         Ok(result)
+    }
+
+    fn new_pair(&self, bytes: usize) -> Result<Pair> {
+        Ok(Pair { buffers: [self.new_pinned(bytes)?, self.new_pinned(bytes)?], next: Cell::new(0), bytes })
+    }
+
+    /// The memory pool of lanes; `None` if the device has none.
+    fn pool(self: &Arc<Self>) -> Result<Option<Pool>> {
+        if !self.has_pools {
+            return Ok(None);
+        }
+        let mut pool = self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(pool) = *pool {
+            return Ok(Some(pool));
+        }
+        let _current = self.enter()?;
+        let (mut raw, properties) = (null_mut(), sys::MemoryPoolProperties::of_device(self.context.ordinal));
+        // SAFETY: the driver reads the properties and writes the handle.
+        self.check("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut raw, &properties) })?;
+        let mut kept = POOL_KEEPS as u64;
+        // SAFETY: the pool exists; the driver reads 64 bits.
+        let result = unsafe {
+            sys::cuMemPoolSetAttribute(raw, sys::POOL_RELEASE_THRESHOLD, std::ptr::from_mut(&mut kept).cast())
+        };
+        if let Err(error) = self.check("cuMemPoolSetAttribute", result) {
+            // SAFETY: the handle came from cuMemPoolCreate, and nothing else has it.
+            unsafe { sys::cuMemPoolDestroy(raw) };
+            return Err(error);
+        }
+        Ok(Some(*pool.insert(Pool(raw))))
+    }
+
+    /// Returns the memory that the pool keeps to the driver, if there is a pool. The caller has entered the device.
+    fn trim_pool(&self) -> bool {
+        let pool = *self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // SAFETY: the pool exists as long as the device.
+        pool.is_some_and(|Pool(pool)| unsafe { sys::cuMemPoolTrimTo(pool, 0) } == 0)
     }
 
     /// Sets up access to the memory of another device, at the first call. If access is not possible (another root complex, a virtual machine),
@@ -713,6 +814,13 @@ impl Parts {
         Parts { rows, each, offsets: arrays.iter().map(offset).collect(), together: None }
     }
 
+    /// Bytes of a buffer for any part: less than [`FEW_PINNED_BYTES`], because these are [`RECEIVED_BYTES`] and the padding for alignment.
+    fn buffer_bytes(&self, arrays: &[ResultArray]) -> usize {
+        let end = |(array, offset): (&ResultArray, &usize)| offset + self.each * array.row_bytes;
+        let parts = arrays.iter().zip(&self.offsets).map(end).max().unwrap_or(0);
+        self.together.map_or(parts, |(_, bytes)| bytes)
+    }
+
     fn count(&self) -> usize {
         self.rows.div_ceil(self.each.max(1))
     }
@@ -767,8 +875,15 @@ impl Backend for CudaDevice {
         let mut address = 0;
         if bytes > 0 {
             let _current = Cuda::enter(self)?;
-            // SAFETY: the driver writes the address.
-            match unsafe { sys::cuMemAlloc_v2(&mut address, bytes) } {
+            let mut allocate = || {
+                // SAFETY: the driver writes the address.
+                unsafe { sys::cuMemAlloc_v2(&mut address, bytes) }
+            };
+            let code = match allocate() {
+                sys::OUT_OF_MEMORY if self.trim_pool() => allocate(),
+                code => code,
+            };
+            match code {
                 sys::OUT_OF_MEMORY => {
                     // If the driver does not report the free memory, the error is still that of the allocation.
                     let (device, code) = (self.index, sys::OUT_OF_MEMORY);
@@ -779,7 +894,44 @@ impl Backend for CudaDevice {
                 other => self.check("cuMemAlloc", other)?,
             }
         }
-        Ok(Memory { address, bytes, device: self.clone() })
+        Ok(Memory { address, bytes, device: self.clone(), stream: None })
+    }
+
+    fn allocate_on(&self, stream: &Stream, bytes: usize) -> Result<Memory> {
+        let Some(Pool(pool)) = self.pool()?.filter(|_| bytes > 0) else { return self.allocate(bytes) };
+        let _current = Cuda::enter(self)?;
+        let mut address = 0;
+        // SAFETY: the driver writes the address; pool and stream exist.
+        match unsafe { sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool, stream.raw) } {
+            // Ordinary memory may have room yet. If not, its error has the numbers.
+            sys::OUT_OF_MEMORY => return self.allocate(bytes),
+            code => self.check("cuMemAllocFromPoolAsync", code)?,
+        }
+        let memory = Memory { address, bytes, device: self.clone(), stream: Some(OfStream(stream.raw)) };
+        // So that other streams may use the memory as well. The stream has no other work.
+        self.synchronize(stream)?;
+        Ok(memory)
+    }
+
+    fn make_ready(&self, stream: &Stream, searches: usize) -> Result<()> {
+        let mut made = self.made_ahead.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if *made >= searches {
+            return Ok(());
+        }
+        let _current = Cuda::enter(self)?;
+        if *made == 0 && self.has_pools {
+            // The pool keeps the memory. A device that has none left does without.
+            match self.allocate_on(stream, POOL_KEEPS) {
+                Ok(_) | Err(Error::OutOfDeviceMemory { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        while *made < searches {
+            let pair = self.new_pair(SMALL_PINNED_BYTES)?;
+            self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(pair);
+            *made += 1;
+        }
+        Ok(())
     }
 
     fn address(&self, memory: &Memory) -> *mut u8 {
@@ -893,15 +1045,15 @@ impl Backend for CudaDevice {
         }
         let _current = Cuda::enter(self)?;
         let parts = Parts::of(rows, arrays);
-        self.with_pinned(FEW_PINNED_BYTES, |Pair { buffers, .. }| {
+        self.with_pinned(parts.buffer_bytes(arrays), |Pair { buffers, .. }| {
             let ask = |part: usize| {
                 let buffer = &buffers[part % 2];
                 // A transfer of another stream may still use the buffer.
                 buffer.wait()?;
                 for (offset, from, bytes) in parts.copies(part, arrays) {
                     let to = buffer.start().wrapping_add(offset);
-                    // SAFETY: the caller promises that `from` has the bytes. The buffer has room, because RECEIVED_BYTES and the padding
-                    // for alignment are less than FEW_PINNED_BYTES. No code reads the bytes before the event.
+                    // SAFETY: the caller promises that `from` has the bytes. The buffer has room for a part. No code
+                    // reads the bytes before the event.
                     self.check("cuMemcpyDtoHAsync", unsafe {
                         sys::cuMemcpyDtoHAsync_v2(to.cast(), from as u64, bytes, stream.raw)
                     })?;
@@ -1103,7 +1255,8 @@ mod tests {
                     assert_eq!((of_part.start, of_part.is_empty()), (seen, false));
                     seen = of_part.end;
                     let copies = parts.copies(part, &arrays);
-                    assert!(copies.iter().all(|&(to, _, bytes)| to + bytes <= FEW_PINNED_BYTES));
+                    let room = parts.buffer_bytes(&arrays);
+                    assert!(room <= FEW_PINNED_BYTES && copies.iter().all(|&(to, _, bytes)| to + bytes <= room));
                     for (array, &offset) in arrays.iter().zip(&parts.offsets) {
                         // The bytes of the array's rows arrive at the offset that the host reads.
                         let (from, bytes) =

@@ -19,6 +19,11 @@ pub type CUmodule = *mut c_void;
 /// Handle of a kernel of a loaded module.
 pub type CUfunction = *mut c_void;
 
+/// Handle of a memory pool.
+pub type CUmemoryPool = *mut c_void;
+
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub const INVALID_VALUE: Code = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: Code = 2;
 /// `CUDA_ERROR_NO_DEVICE`.
@@ -38,6 +43,10 @@ pub const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 pub const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
 pub const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
+/// `CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED`.
+pub const MEMORY_POOLS_SUPPORTED: c_int = 115;
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: the bytes of free memory that a pool keeps, as a `u64`.
+pub const POOL_RELEASE_THRESHOLD: c_int = 4;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
@@ -97,6 +106,25 @@ impl LaunchAttribute {
     }
 }
 
+/// `CUmemPoolProps` of a pool of device memory that no other process shares: 88 bytes.
+#[repr(C, align(8))]
+pub struct MemoryPoolProperties {
+    allocation_type: c_int,
+    handle_types: c_int,
+    location_type: c_int,
+    location_id: c_int,
+    rest: [u8; 72],
+}
+
+impl MemoryPoolProperties {
+    /// A pool of the memory of a device.
+    pub fn of_device(ordinal: c_int) -> MemoryPoolProperties {
+        // CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_NONE and CU_MEM_LOCATION_TYPE_DEVICE.
+        let (allocation_type, handle_types, location_type) = (1, 0, 1);
+        MemoryPoolProperties { allocation_type, handle_types, location_type, location_id: ordinal, rest: [0; 72] }
+    }
+}
+
 // SAFETY: names and parameters are those of NVIDIA's cuda.h, where CUresult, CUdevice and the enums are ints.
 unsafe extern "C" {
     pub fn cuInit(flags: c_uint) -> Code;
@@ -115,6 +143,12 @@ unsafe extern "C" {
     pub fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Code;
     pub fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Code;
     pub fn cuMemFree_v2(address: u64) -> Code;
+    pub fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, pool: CUmemoryPool, stream: CUstream) -> Code;
+    pub fn cuMemFreeAsync(address: u64, stream: CUstream) -> Code;
+    pub fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const MemoryPoolProperties) -> Code;
+    pub fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_int, value: *mut c_void) -> Code;
+    pub fn cuMemPoolTrimTo(pool: CUmemoryPool, kept: usize) -> Code;
+    pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> Code;
     pub fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code;
     pub fn cuMemFreeHost(start: *mut c_void) -> Code;
     pub fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: CUstream) -> Code;

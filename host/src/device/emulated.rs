@@ -67,6 +67,14 @@ impl Backend for Emulator {
         Ok(Buffer::new_poisoned(bytes.div_ceil(size_of::<U32x4>())))
     }
 
+    fn allocate_on(&self, _: &Immediate, bytes: usize) -> Result<Buffer<U32x4>> {
+        self.allocate(bytes)
+    }
+
+    fn make_ready(&self, _: &Immediate, _: usize) -> Result<()> {
+        Ok(())
+    }
+
     fn address(&self, memory: &Buffer<U32x4>) -> *mut u8 {
         memory.as_ptr().cast_mut().cast()
     }

@@ -161,6 +161,24 @@ impl Runtime {
         })
     }
 
+    /// See [`Backend::allocate_on`].
+    pub fn allocate_on(&self, stream: &Stream, bytes: usize) -> Result<Memory> {
+        match (self, stream) {
+            #[cfg(feature = "cuda")]
+            (Runtime::Cuda(device), Stream::Cuda(stream)) => device.allocate_on(stream, bytes).map(Memory::Cuda),
+            (Runtime::Emulator(device), Stream::Emulator(stream)) => {
+                device.allocate_on(stream, bytes).map(Memory::Emulator)
+            }
+            #[cfg(feature = "cuda")]
+            _ => unreachable!("a stream of another kind of device"),
+        }
+    }
+
+    /// See [`Backend::make_ready`].
+    pub fn make_ready(&self, stream: &Stream, searches: usize) -> Result<()> {
+        call!(self, Stream stream, make_ready(searches))
+    }
+
     /// An allocation of no bytes, which takes no call of the driver.
     pub fn no_memory(&self) -> Memory {
         match self {

@@ -259,19 +259,23 @@ impl<P> Tiling<P> {
     ) -> Result<()> {
         let tiles: Vec<_> = self.tiles().zip(outs).map(Some).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);
-        let lane = || {
-            pool.with(runtime, |lane| {
-                while let Some(slot) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let tile = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    tile.map_or(Ok(()), |(rows, out)| work(lane, rows, out))?;
-                }
-                Ok(())
-            })
+        let work_off = |lane: &mut Lane| {
+            while let Some(slot) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let tile = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+                tile.map_or(Ok(()), |(rows, out)| work(lane, rows, out))?;
+            }
+            Ok(())
         };
-        match self.lanes.min(tiles.len()) {
-            0 | 1 => lane(),
-            lanes => apart(|| at_once(vec![(); lanes], |()| lane())).into_iter().collect(),
-        }
+        pool.with_some(runtime, self.lanes.min(tiles.len()).max(1), |lanes| match lanes {
+            [lane] => work_off(lane),
+            lanes => {
+                let on_thread = |lane| {
+                    let _current = runtime.enter()?;
+                    work_off(lane)
+                };
+                apart(|| at_once(lanes.iter_mut().collect(), on_thread)).into_iter().collect()
+            }
+        })
     }
 
     /// Does the work of all tiles on `lanes` in rotation. A lane's results are taken before its next tile is queued; the tiles of the other

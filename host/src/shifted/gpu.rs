@@ -89,7 +89,7 @@ impl<W> SortedLayout<W> {
 impl ShiftedDevice {
     /// An empty index within `budget` bytes of device memory, or nine tenths of what is free.
     pub fn new(runtime: Runtime, budget: Option<u64>) -> Self {
-        ShiftedDevice { runtime, budget, lanes: Lanes::new(), sorted: None }
+        ShiftedDevice { runtime, budget, lanes: Lanes::of_index(), sorted: None }
     }
 
     /// Sorts `rows` into copies.

@@ -156,8 +156,13 @@ impl FlatDevice {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, shape: VectorShape, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
+        Ok(FlatDevice::with_lanes(runtime, shape, budget, Arc::new(Lanes::of_index())))
+    }
+
+    /// An empty index that shares lanes with another one of the device.
+    pub fn with_lanes(runtime: Runtime, shape: VectorShape, budget: u64, lanes: Arc<Lanes>) -> Self {
         let tuning = Tuning::of(runtime.limits());
-        Ok(FlatDevice::without_rows(runtime, shape, tuning, budget, Arc::default()))
+        FlatDevice::without_rows(runtime, shape, tuning, budget, lanes)
     }
 
     fn without_rows(runtime: Runtime, shape: VectorShape, tuning: Tuning, budget: u64, lanes: Arc<Lanes>) -> Self {

@@ -100,7 +100,7 @@ impl IvfDevice {
     pub fn new(runtime: Runtime, device: Device, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
         let resident = Exclusive::new(None);
-        Ok(IvfDevice { runtime, device, budget, resident, lanes: Arc::default() })
+        Ok(IvfDevice { runtime, device, budget, resident, lanes: Arc::new(Lanes::of_index()) })
     }
 
     /// The device that has the images of the index.
@@ -610,7 +610,7 @@ impl IvfBackend for IvfDevice {
         let shape = VectorShape { element: ElementType::F32, metric, dim: rows.dim() };
         // The image leaves this part of the budget.
         let budget = self.budget / RESIDENT_SHARE.1 * (RESIDENT_SHARE.1 - RESIDENT_SHARE.0);
-        let mut flat = FlatDevice::new(self.runtime.clone(), shape, Some(budget))?;
+        let mut flat = FlatDevice::with_lanes(self.runtime.clone(), shape, budget, Arc::clone(&self.lanes));
         flat.add(rows)?;
         flat.search(queries, k, None, ids, distances)
     }

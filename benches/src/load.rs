@@ -1,0 +1,182 @@
+//! Latency of searches of one query by many threads at once: the percentiles of all calls.
+//!
+//! *Cold* threads search an index that has been moved to the device a moment ago and that one thread has searched: its image is made and its
+//! kernels are loaded, but no other thread has searched. *Warm* threads repeat this right afterwards. Every result is compared with that of one
+//! thread. A row has the latency of a call in milliseconds: the median, the least and the greatest of all calls; the rows `p99` and `p99.9` have
+//! only these percentiles.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use warpann::ivf::Encoding;
+use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
+
+use crate::machine::Machine;
+use crate::record::{Measured, Record};
+use crate::vectors::clustered;
+use crate::{Common, Outcome};
+
+/// Number of neighbours of a query.
+const K: usize = 10;
+/// Lists that a search of an inverted file reads.
+const PROBES: usize = 16;
+/// Distinct queries.
+const QUERIES: usize = 1_024;
+
+/// A kind of index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    Flat,
+    Ivf,
+    Graph,
+}
+
+/// Arguments of `load`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Number of base vectors.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..))]
+    n: u32,
+    /// Dimension of the vectors.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    dim: u32,
+    /// Kinds of indexes.
+    #[arg(long, value_delimiter = ',', default_value = "flat,ivf,graph")]
+    kinds: Vec<Kind>,
+    /// Numbers of threads.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
+    /// Milliseconds for which the threads search.
+    #[arg(long, default_value_t = 1_000)]
+    milliseconds: u64,
+}
+
+/// Measures the load. Returns true if every result was right.
+pub fn run(args: &Args) -> Outcome<bool> {
+    let (n, dim) = if args.common.quick { (2_000, 20) } else { (args.n as usize, args.dim as usize) };
+    let mut base = clustered(n + QUERIES, dim, 1);
+    let queries = base.split_off(n * dim);
+    let machine = Machine::open(args.common.device, args.common.quick)?;
+    let mut record = Record::open(&args.common, &machine)?;
+    let (device, none) = (machine.device(), SearchOptions::new());
+    let mut load = Load { args, machine: &machine, record: &mut record, queries: &queries, dim, case: String::new() };
+    for &kind in &args.kinds {
+        let name = format!("{kind:?}").to_lowercase();
+        load.case = format!("load {name} {n}x{dim} f32");
+        match kind {
+            Kind::Flat => {
+                let mut index = FlatIndex::<f32>::new(dim, Metric::L2, device)?;
+                index.add(&base)?;
+                load.index(&mut index, FlatIndex::move_to, n * dim * size_of::<f32>(), &none)?;
+            }
+            Kind::Ivf => {
+                let lists = (4 * (n as f64).sqrt() as usize).next_power_of_two().min(n / 64).max(1);
+                let mut index =
+                    IvfIndex::<f32>::builder(dim, lists).encoding(Encoding::Flat).device(device).build()?;
+                index.train(&base)?;
+                index.add(&base)?;
+                load.case = format!("{} lists={lists} probes={PROBES}", load.case);
+                let bytes = n * dim * size_of::<f32>() / lists * PROBES.min(lists);
+                load.index(&mut index, IvfIndex::move_to, bytes, &SearchOptions::new().probes(PROBES.min(lists)))?;
+            }
+            Kind::Graph => {
+                let mut index = GraphIndex::<f32>::builder(dim).device(device).build()?;
+                index.add(&base)?;
+                load.index(&mut index, GraphIndex::move_to, dim * size_of::<f32>(), &none)?;
+            }
+        }
+    }
+    Ok(record.all_verified())
+}
+
+struct Load<'a> {
+    args: &'a Args,
+    machine: &'a Machine,
+    record: &'a mut Record,
+    queries: &'a [f32],
+    dim: usize,
+    case: String,
+}
+
+impl Load<'_> {
+    /// Measures an index, which `move_to` moves. A search reads about `bytes` bytes.
+    fn index<I: Index<f32> + Sync>(
+        &mut self,
+        index: &mut I,
+        move_to: impl Fn(&mut I, Device) -> warpann::Result<()>,
+        bytes: usize,
+        options: &SearchOptions<'_>,
+    ) -> Outcome {
+        let query = |at: usize| &self.queries[at % QUERIES * self.dim..][..self.dim];
+        let expected = (0..QUERIES).map(|at| index.search_with(query(at), K, options)).collect::<Result<Vec<_>, _>>()?;
+        for &threads in &self.args.threads {
+            move_to(index, Device::Cpu)?;
+            move_to(index, self.machine.device())?;
+            index.search_with(query(0), K, options)?;
+            for state in ["cold", "warm"] {
+                let (calls, seconds, verified) = self.threads(threads as usize, &*index, options, &expected)?;
+                let case = format!("{} threads={threads} {state}", self.case);
+                let percentile = |share: f64| vec![calls[((calls.len() - 1) as f64 * share) as usize]];
+                let (p99, p999) = (percentile(0.99), percentile(0.999));
+                println!(
+                    "{case}: {:.0} queries a second; ms: p50 {:.3}, p99 {:.3}, p99.9 {:.3}, max {:.3}",
+                    calls.len() as f64 / seconds,
+                    percentile(0.5)[0],
+                    p99[0],
+                    p999[0],
+                    percentile(1.0)[0],
+                );
+                let memory_floor_ms = self.machine.floor_ms(bytes as f64);
+                for (name, milliseconds) in [("", calls), (" p99", p99), (" p99.9", p999)] {
+                    let case = format!("{case}{name}");
+                    let measured = Measured { case, k: K, milliseconds, memory_floor_ms, verified, ..Measured::default() };
+                    self.record.add(measured)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Searches by many threads. Returns the milliseconds of all calls, ascending, the seconds of the run, and whether all results were right.
+    fn threads(
+        &self,
+        threads: usize,
+        index: &(impl Index<f32> + Sync),
+        options: &SearchOptions<'_>,
+        expected: &[Neighbors],
+    ) -> Outcome<(Vec<f64>, f64, bool)> {
+        let (start, time) = (Barrier::new(threads), Duration::from_millis(self.args.milliseconds));
+        let time = if self.args.common.quick { Duration::from_millis(20) } else { time };
+        let of_thread = |thread: usize| {
+            let (mut calls, mut right) = (Vec::new(), true);
+            start.wait();
+            let begin = Instant::now();
+            for turn in 0.. {
+                let at = (37 * thread + turn) % QUERIES;
+                let before = begin.elapsed();
+                let found = index.search_with(&self.queries[at * self.dim..][..self.dim], K, options)?;
+                calls.push(1e3 * (begin.elapsed() - before).as_secs_f64());
+                right &= found == expected[at];
+                if begin.elapsed() >= time {
+                    break;
+                }
+            }
+            Ok::<_, warpann::Error>((calls, right))
+        };
+        let begin = Instant::now();
+        let of_threads = thread::scope(|scope| {
+            let of_thread = &of_thread;
+            let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || of_thread(thread))).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            joined.collect::<Result<Vec<_>, _>>()
+        })?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let verified = of_threads.iter().all(|(_, right)| *right);
+        let mut calls: Vec<f64> = of_threads.into_iter().flat_map(|(calls, _)| calls).collect();
+        calls.sort_by(f64::total_cmp);
+        Ok((calls, seconds, verified))
+    }
+}

@@ -1,0 +1,86 @@
+//! First searches of many threads on the emulated driver: once one thread has searched an index, no other thread makes a call that waits for the
+//! device, such as an allocation. Such a call takes as long as other threads search without a pause.
+
+use std::sync::Barrier;
+use std::thread;
+
+use cuda_driver_emulator as driver;
+use warpann::ivf::Encoding;
+use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Metric, SearchOptions};
+
+/// Number of threads of a search: as many as an index has lanes.
+const THREADS: usize = 32;
+const DIM: usize = 8;
+
+/// Calls that wait for the device or for the driver's lock of the context.
+const WAITS: [&str; 17] = [
+    "cuCtxSynchronize",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuFuncSetAttribute",
+    "cuMemAlloc_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemGetInfo_v2",
+    "cuMemHostAlloc",
+    "cuMemPoolCreate",
+    "cuMemPoolTrimTo",
+    "cuModuleGetFunction",
+    "cuModuleLoadDataEx",
+    "cuModuleUnload",
+    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy_v2",
+];
+
+/// Numbers without a pattern.
+fn vectors(count: usize) -> Vec<f32> {
+    (0..(count * DIM) as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 20) as f32 / 256.0 - 8.0).collect()
+}
+
+/// One thread searches, and then many at once. Those may not wait, and find the same.
+fn first_searches_do_not_wait(name: &str, index: &(impl Index<f32> + Sync), options: &SearchOptions<'_>) {
+    let queries = vectors(3);
+    let search = || index.search_with(&queries, 5, options).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let expected = search();
+    let start = Barrier::new(THREADS);
+    let threads = || {
+        thread::scope(|scope| {
+            let of_thread = || {
+                start.wait();
+                search()
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(of_thread)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    let (found, calls) = driver::watch(threads);
+    assert!(found.iter().all(|found| *found == expected), "{name}: other results");
+    let waits: Vec<_> = calls.iter().map(|call| call.name).filter(|name| WAITS.contains(name)).collect();
+    assert!(calls.len() > THREADS && waits.is_empty(), "{name}: {} of {} calls wait: {waits:?}", waits.len(), calls.len());
+}
+
+/// One test, because the driver and its record of calls are those of the process.
+#[test]
+fn first_searches_of_threads_do_not_wait_for_the_device() {
+    driver::install(vec![driver::Device::default()]).unwrap();
+    let (base, none, device) = (vectors(400), SearchOptions::new(), Device::Gpu(0));
+    let mut flat = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
+    flat.add(&base).unwrap();
+    first_searches_do_not_wait("exact", &flat, &none);
+    let mut graph = GraphIndex::<f32>::builder(DIM).device(device).build().unwrap();
+    graph.add(&base).unwrap();
+    first_searches_do_not_wait("graph", &graph, &none);
+    for encoding in [Encoding::Flat, Encoding::Scalar8, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }] {
+        // Trained on the CPU, which is faster, and gives the same bits.
+        let mut ivf = IvfIndex::<f32>::builder(DIM, 8).encoding(encoding).device(Device::Cpu).build().unwrap();
+        ivf.train(&base).unwrap();
+        ivf.add(&base).unwrap();
+        ivf.move_to(device).unwrap();
+        first_searches_do_not_wait(&format!("ivf-{encoding}"), &ivf, &SearchOptions::new().probes(3));
+    }
+    assert_eq!(driver::violations(), Vec::<String>::new());
+    drop((flat, graph));
+    let left = driver::usage(0);
+    assert_eq!((left.bytes, left.allocations, left.streams), (0, 0, 0), "{left:?}");
+}
