@@ -31,7 +31,7 @@ use warpann_kernels::flat::mask_values::MaskValues;
 
 use super::copies::gather_rows;
 use super::exact::Block;
-use super::{BaseRows, FlatDevice, Resident, Slots, set_layout};
+use super::{BaseRows, CENTRE_SAMPLE, Centre, FlatDevice, Resident, Slots, set_layout};
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Planned, Tiling};
@@ -94,6 +94,21 @@ struct HostRows<'a> {
 }
 
 impl HostRows<'_> {
+    /// The centre of the rows of a set, the first of which is row `first`.
+    fn centre(self, shape: VectorShape, set: VectorSet, first: usize) -> Vec<f32> {
+        let (mut centre, some) = (Centre::default(), first..first + set.count as usize);
+        match self.numbers {
+            _ if !shape.metric.ignores_translation() => return Vec::new(),
+            None => centre.add(self.rows.part(some)),
+            Some(numbers) => {
+                for &number in numbers[some].iter().step_by((set.count as usize).div_ceil(CENTRE_SAMPLE).max(1)) {
+                    centre.add(self.rows.part(number as usize..number as usize + 1));
+                }
+            }
+        }
+        centre.components(shape.stride())
+    }
+
     fn len(self) -> usize {
         self.numbers.map_or(self.rows.len(), <[u32]>::len)
     }
@@ -143,7 +158,7 @@ impl FlatDevice {
     pub(super) fn prepared_block(&self, resident: &Resident) -> Result<Block> {
         let set = self.set(resident);
         resident.prepared.with(|prepared| {
-            if prepared.is_stale(set.count as usize) {
+            if prepared.is_stale(set.count as usize, self.centred()) {
                 self.lanes.with(&self.runtime, |lane| self.prepare_stale(lane, set, prepared))?;
             }
             Result::Ok(())
@@ -204,6 +219,7 @@ impl FlatDevice {
         let free = self.budget.saturating_sub(self.resident_bytes(resident));
         let (budget, count) = (Budget::new(&self.runtime, free / 2), numbers.len());
         let tiling = Tiling::new(budget, (count, count), 1, |rows| Ok(Piece::new(self.shape, rows)))?;
+        let centre = self.centre_of(resident)?;
         // The piece is the scratch of a lane, which the next search uses again. The search of the piece takes other lanes.
         self.lanes.with(&self.runtime, |lane| {
             let scratch = lane.scratch(&self.runtime, tiling.plan.bytes)?;
@@ -213,27 +229,27 @@ impl FlatDevice {
                 let list = scratch.at(tiling.plan.numbers);
                 // SAFETY: the piece has room for the tile's numbers and rows, and the search of the last piece is finished. The numbers are
                 // those of resident rows.
-                unsafe { self.gather(on, resident, &numbers[tile.clone()], list, set.rows())? };
-                self.prepare(&lane.stream, set)?;
+                unsafe { self.gather(on, self.set(resident), &numbers[tile.clone()], list, set.rows())? };
+                self.prepare(&lane.stream, set, &centre)?;
                 work(&self.block(set, tile.start), free - tiling.plan.bytes as u64)?;
             }
             Ok(())
         })
     }
 
-    /// Copies the listed resident rows to `to`, in stream order.
+    /// Copies the listed rows of a resident set to `to`, in stream order.
     ///
     /// # Safety
     /// `list` has room for `numbers` and `to` for the rows, outside of the resident memory. The rows exist.
     pub(super) unsafe fn gather(
         &self,
         on: OnStream<'_>,
-        resident: &Resident,
+        from: VectorSet,
         numbers: &[u32],
         list: PtrMut<u32>,
         to: PtrMut<u8>,
     ) -> Result<()> {
-        let (from, list) = (self.set(resident).stored(self.shape), list.take(numbers.len()));
+        let (from, list) = (from.stored(self.shape), list.take(numbers.len()));
         // SAFETY: as the caller promises.
         unsafe {
             on.runtime.copy_to_device(on.stream, list, numbers)?;
@@ -267,7 +283,7 @@ impl FlatDevice {
                 let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
                 // SAFETY: a slot has room for a piece, and the search that used it is finished.
                 unsafe { host.upload(on, self.shape, set, piece * most)? };
-                self.prepare(&lane.stream, set)
+                self.prepare(&lane.stream, set, &host.centre(self.shape, set, piece * most))
             })?;
             let bytes = u64::from(set.count) * self.shape.row_bytes() as u64;
             events::uploaded("piece of the base", || self.runtime.describe(), bytes, &started);

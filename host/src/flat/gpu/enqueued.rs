@@ -205,7 +205,8 @@ impl FlatDevice {
         };
         let set = VectorSet::new(self.runtime.scratch(&copies.memory), copies.layout, numbers.len() as u32);
         if !numbers.is_empty() {
-            self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set))?;
+            let centre = self.centre_of(resident)?;
+            self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set, &centre))?;
         }
         Ok((self.block(set, 0), copies))
     }

@@ -69,7 +69,6 @@ pub(crate) struct FlatDevice {
     budget: u64,
     count: usize,
     rows: BaseRows,
-    centre: Centre,
     lanes: Arc<Lanes>,
 }
 
@@ -92,7 +91,7 @@ impl Resident {
     /// No rows, and no room for any.
     fn empty(runtime: &Runtime, shape: VectorShape) -> Resident {
         let (layout, _) = set_layout(shape, 0);
-        let prepared = Exclusive::new(Preparation::Nothing);
+        let prepared = Exclusive::new(Preparation::default());
         Resident { memory: runtime.no_memory(), layout, capacity: 0, prepared }
     }
 }
@@ -167,7 +166,7 @@ impl FlatDevice {
 
     fn without_rows(runtime: Runtime, shape: VectorShape, tuning: Tuning, budget: u64, lanes: Arc<Lanes>) -> Self {
         let rows = BaseRows::Device(Resident::empty(&runtime, shape));
-        FlatDevice { runtime, shape, tuning, budget, count: 0, rows, centre: Centre::default(), lanes }
+        FlatDevice { runtime, shape, tuning, budget, count: 0, rows, lanes }
     }
 
     /// All rows, if they are in the memory of the device.
@@ -198,7 +197,7 @@ impl FlatDevice {
             unsafe { self.runtime.copy(&lane.stream, to, from.take(self.count * self.shape.row_bytes()))? };
             self.runtime.synchronize(&lane.stream)
         })?;
-        Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(Preparation::Nothing) })
+        Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(Preparation::default()) })
     }
 
     /// A copy of the rows in other memory of the device, with room for `more` rows.
@@ -241,10 +240,10 @@ impl FlatDevice {
             let list = lane.scratch(&self.runtime, layout.bytes())?.at(list);
             let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
             // SAFETY: the scratch has room for the numbers, and the new memory for the rows. The numbers are those of resident rows.
-            unsafe { self.gather(on, old, numbers, list, to)? };
+            unsafe { self.gather(on, self.set(old), numbers, list, to)? };
             self.runtime.synchronize(&lane.stream)
         })?;
-        Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(Preparation::Nothing) }))
+        Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(Preparation::default()) }))
     }
 
     /// Size of the memory of resident rows.
@@ -379,13 +378,13 @@ impl FlatDevice {
         self.shape.metric.ignores_translation()
     }
 
-    /// Makes copies, norms and bounds of a set of uploaded rows, and waits for them.
-    fn prepare(&self, stream: &Stream, set: VectorSet) -> Result<()> {
+    /// Makes copies, norms and bounds of a set of uploaded rows with a centre of `stride` components, and waits for them. A metric without a centre
+    /// leaves it out.
+    fn prepare(&self, stream: &Stream, set: VectorSet, centre: &[f32]) -> Result<()> {
         // SAFETY: the set was laid out by `set_layout`, so its centre has `stride` components.
         unsafe {
             if self.centred() {
-                let centre = self.centre.components(self.shape.stride());
-                self.runtime.copy_to_device(stream, set.centre(), &centre)?;
+                self.runtime.copy_to_device(stream, set.centre(), centre)?;
             }
             prepare_set(&self.runtime, stream, self.shape, set, self.centred())?;
         }
@@ -458,8 +457,8 @@ impl FlatBackend for FlatDevice {
                 BaseRows::Host { rows: copy, slots: Exclusive::new(None) }
             }
         };
-        let (runtime, centre, lanes) = (self.runtime.clone(), self.centre.clone(), Arc::clone(&self.lanes));
-        Ok(Box::new(FlatDevice { runtime, rows, centre, lanes, ..*self }))
+        let (runtime, lanes) = (self.runtime.clone(), Arc::clone(&self.lanes));
+        Ok(Box::new(FlatDevice { runtime, rows, lanes, ..*self }))
     }
 
     fn emptied(&self) -> Box<dyn FlatBackend> {
@@ -480,7 +479,6 @@ impl FlatBackend for FlatDevice {
                 *slots = Exclusive::new(None);
             }
         }
-        self.centre.add(rows);
         self.count += rows.len();
         Ok(())
     }

@@ -527,3 +527,56 @@ fn replaced_and_removed_rows_are_not_found() {
     // Old and new rows do not fit together, so they move through the host.
     changes::<f16>(Metric::L2, Some(310 << 10), false, false);
 }
+
+/// The centre of the prepared rows.
+fn centre_of(index: &FlatDevice) -> Vec<f32> {
+    let BaseRows::Device(resident) = &index.rows else { panic!("the rows are streamed") };
+    let set = index.prepared_block(resident).unwrap().base;
+    let mut centre = vec![0.0; index.shape.dim];
+    // SAFETY: the set has a centre of at least `dim` components.
+    unsafe { index.runtime.copy_to_host(&Stream::EMULATOR, &mut centre, set.centre()).unwrap() };
+    centre
+}
+
+/// The bounds of the filter grow with the distance from the centre, so a centre of rows that are gone makes every search slow.
+#[test]
+fn the_centre_is_that_of_the_rows_that_are_there() {
+    const DIM: usize = 8;
+    let rows = |count: usize, around: f32| -> Vec<f32> {
+        let mut random = Random::new(count as u64);
+        (0..count * DIM).map(|_| around + random.unit_f32()).collect()
+    };
+    let shape = VectorShape { element: crate::ElementType::F32, metric: Metric::L2, dim: DIM };
+    let first = || {
+        let mut index = FlatDevice::new(Runtime::EMULATOR, shape, None).unwrap();
+        index.add(VectorSlice::of(&rows(600, 0.0), DIM)).unwrap();
+        assert!(centre_of(&index).iter().all(|x| (0.3..0.7).contains(x)));
+        index
+    };
+    let others = rows(1_000, 1_000.0);
+    let others = VectorSlice::of(&others, DIM);
+    let near = |index: &FlatDevice, what: &str| {
+        let centre = centre_of(index);
+        assert!(centre.iter().all(|x| (600.0..1_001.0).contains(x)), "{what}: {centre:?}");
+    };
+    let mut cleared = first();
+    cleared.truncate(0);
+    cleared.add(others).unwrap();
+    near(&cleared, "cleared");
+    let mut removed = first();
+    removed.add(others).unwrap();
+    removed.retain(&(0..1_600).map(|row| row >= 600).collect()).unwrap();
+    near(&removed, "the first are removed");
+    let mut replaced = first();
+    replaced.replace(&(0..600).collect::<Vec<_>>(), others.part(0..600)).unwrap();
+    near(&replaced, "replaced");
+    let mut outnumbered = first();
+    outnumbered.add(others).unwrap();
+    near(&outnumbered, "outnumbered");
+    // Fewer changes keep the centre, and so the copies of the other rows.
+    let mut changed = first();
+    let centre = centre_of(&changed);
+    changed.replace(&[3, 5], others.part(0..2)).unwrap();
+    changed.truncate(590);
+    assert_eq!(centre_of(&changed), centre);
+}
