@@ -15,7 +15,7 @@ use warpann::generate::Generator;
 use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
 use warpann::{NONE, Neighbors};
 
-use crate::ivf::{count, milliseconds};
+use crate::ivf::{ScanOrder, count, milliseconds};
 use crate::machine::Machine;
 use crate::record::{Measured, Record, print};
 use crate::ten_million::free_memory;
@@ -48,6 +48,12 @@ pub struct Args {
     /// Numbers of probed lists to measure.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = count)]
     probes: Vec<usize>,
+    /// How lists are read: auto, list-major or query-major, one after the other. Named in the cases unless auto.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    scan: Vec<ScanOrder>,
+    /// Bytes of device memory that the index may use: fewer cut a search into more batches.
+    #[arg(long)]
+    budget: Option<u64>,
     /// Make the vectors on the CPU and copy them to the device, as vectors of a file are.
     #[arg(long)]
     over_the_bus: bool,
@@ -87,11 +93,14 @@ pub fn run(args: &Args) -> Outcome<bool> {
     for &bytes in &run.bytes {
         let encoding = encoding(run.dim, bytes)?;
         let case = format!("pq{bytes} {}x{} lists={}", run.rows, run.dim, run.lists);
-        let mut index = IvfIndex::<f32>::builder(run.dim, run.lists)
+        let builder = IvfIndex::<f32>::builder(run.dim, run.lists)
             .encoding(encoding)
             .points_per_centroid(args.train_per_list)
-            .device(machine.device())
-            .build()?;
+            .device(machine.device());
+        let mut index = match args.budget {
+            Some(bytes) => builder.memory_budget(bytes).build()?,
+            None => builder.build()?,
+        };
         // Rows in the order of their numbers are in random order: the first ones are a sample.
         let training = (run.lists * args.train_per_list).min(run.rows);
         let start = Instant::now();
@@ -113,8 +122,10 @@ pub fn run(args: &Args) -> Outcome<bool> {
         index.search(&queries, K, 1)?;
         let carried = (run.rows * (bytes + size_of::<u32>())) as f64;
         run.stage(&mut record, format!("image {case}"), 1e3 * start.elapsed().as_secs_f64(), carried, true)?;
-        for &probes in &run.probes {
-            run.search(&mut record, &index, &case, probes, &queries, &truth.ids)?;
+        for &scan in &args.scan {
+            for &probes in &run.probes {
+                run.search(&mut record, &index, &case, (probes, scan), &queries, &truth.ids)?;
+            }
         }
         let statistics = index.statistics();
         print(format_args!(
@@ -180,11 +191,11 @@ impl<'a> Run<'a> {
         record: &mut Record,
         index: &IvfIndex<f32>,
         case: &str,
-        probes: usize,
+        (probes, scan): (usize, ScanOrder),
         queries: &[f32],
         truth: &[u64],
     ) -> Outcome {
-        let options = SearchOptions::new().probes(probes);
+        let options = SearchOptions::new().probes(probes).scan(scan.scan());
         let slots = self.queries * K;
         let mut found = Neighbors { k: K, ids: vec![NONE; slots], distances: vec![0.0; slots] };
         let milliseconds = milliseconds(self.repeat, || {
@@ -205,7 +216,7 @@ impl<'a> Run<'a> {
             let recall = truth.iter().enumerate().filter(hit).count() as f64 / truth.len() as f64;
             recalls.push(format!("R@{at} {recall:.4}"));
             record.add(Measured {
-                case: format!("{case} nq={} probes={probes}", self.queries),
+                case: format!("{case} nq={} probes={probes}{}", self.queries, scan.suffix()),
                 k: at,
                 milliseconds: milliseconds.clone(),
                 memory_floor_ms: self.machine.floor_ms(bytes + 12.0 * slots as f64),

@@ -55,14 +55,15 @@ pub struct Args {
 
 /// [`Scan`] as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum ScanOrder {
+pub enum ScanOrder {
     Auto,
     ListMajor,
     QueryMajor,
 }
 
 impl ScanOrder {
-    fn scan(self) -> Scan {
+    /// The option of a search.
+    pub fn scan(self) -> Scan {
         match self {
             Self::Auto => Scan::Auto,
             Self::ListMajor => Scan::ListMajor,
@@ -71,7 +72,7 @@ impl ScanOrder {
     }
 
     /// The text that the scan adds to the name of a case.
-    fn suffix(self) -> &'static str {
+    pub fn suffix(self) -> &'static str {
         match self {
             Self::Auto => "",
             Self::ListMajor => " list-major",

@@ -40,7 +40,7 @@ use warpann_kernels::ivf::range::CountWithin;
 
 use self::changes::Update;
 use self::image::{Held, Resident};
-use self::plan::{SearchPlan, SearchShape};
+use self::plan::{Reading, SearchPlan, SearchShape};
 use self::search::Search;
 use self::stage::Stage;
 use self::storage::Growth;
@@ -173,7 +173,20 @@ impl IvfDevice {
         Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes))
     }
 
-    /// The shape of attempt number `attempt` to search `queries` of the request's queries.
+    /// How attempt number 0 reads the lists for `queries` of the request's queries, if list by list takes `batches` batches.
+    fn preferred(resident: &Resident, queries: usize, request: &SearchRequest<'_>, batches: usize) -> Reading {
+        let probes = request.probes.min(resident.image.lists as usize) as u32;
+        let by_tables = resident.image.stored.tables.is_some()
+            && request.filter.is_none()
+            && match request.scan {
+                Scan::Auto => resident.tables_pay(queries, probes, batches),
+                Scan::ListMajor => false,
+                Scan::QueryMajor => true,
+            };
+        if by_tables { Reading::Tables } else { Reading::Lists }
+    }
+
+    /// The shape of attempt number `attempt` to search `queries` of the request's queries in one batch.
     fn search_shape(
         resident: &Resident,
         queries: usize,
@@ -181,24 +194,63 @@ impl IvfDevice {
         request: &SearchRequest<'_>,
         attempt: u32,
     ) -> SearchShape {
+        Self::shape_by(resident, queries, k, request, attempt, Self::preferred(resident, queries, request, 1))
+    }
+
+    /// As [`search_shape`](Self::search_shape), with the given way to read the lists.
+    fn shape_by(
+        resident: &Resident,
+        queries: usize,
+        k: usize,
+        request: &SearchRequest<'_>,
+        attempt: u32,
+        reading: Reading,
+    ) -> SearchShape {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let k = k.min(resident.columns(probes).most as usize) as u32;
         let filter_words = request.filter.map(filter_words);
-        let by_tables = resident.image.stored.tables.is_some()
-            && filter_words.is_none()
-            && match request.scan {
-                Scan::Auto => resident.tables_pay(queries, probes),
-                Scan::ListMajor => false,
-                Scan::QueryMajor => true,
-            };
-        let (queries, needs_scores) = (queries as u32, request.scan != Scan::Auto);
-        let shape =
-            SearchShape { queries, k, probes, attempt, filter_words, by_tables, needs_scores, dense_probes: probes };
+        let by_tables = reading == Reading::Tables;
         // A retry keeps all scores: the number of selected candidates then grows until no proof is needed. If few vectors pass a filter,
         // the first lists give no threshold.
         let appends = attempt == 0 && !by_tables && filter_words.is_none();
+        let small_tiles = !(appends && reading == Reading::Appending) && resident.small_tiles(queries, probes);
+        let shape = SearchShape {
+            queries: queries as u32,
+            k,
+            probes,
+            attempt,
+            filter_words,
+            by_tables,
+            small_tiles,
+            needs_scores: request.scan != Scan::Auto,
+            dense_probes: probes,
+        };
         let dense_probes = if appends { resident.dense_probes(shape) } else { probes };
         SearchShape { dense_probes, ..shape }
+    }
+
+    /// Chooses how the lists are read, and cuts `count` queries into tiles, which `tiling` does for a way of reading. Each batch list by list reads
+    /// and decodes the lists again ([`Resident::tables_pay`]). Only a search of several batches costs a second plan.
+    fn reading(
+        resident: &Resident,
+        count: usize,
+        request: &SearchRequest<'_>,
+        lanes: usize,
+        tiling: impl Fn(Reading) -> Result<Tiling<SearchPlan>>,
+    ) -> Result<(Reading, Tiling<SearchPlan>)> {
+        let preferred = |batches| Self::preferred(resident, count.div_ceil(lanes), request, batches);
+        let first = preferred(1);
+        let tiles = tiling(first)?;
+        if first == Reading::Tables || tiles.len() <= lanes {
+            return Ok((first, tiles));
+        }
+        let appending = tiling(Reading::Appending)?;
+        let (reading, tiles) =
+            if appending.len() < tiles.len() { (Reading::Appending, appending) } else { (first, tiles) };
+        match preferred(tiles.len().div_ceil(lanes)) {
+            Reading::Tables => Ok((Reading::Tables, tiling(Reading::Tables)?)),
+            _ => Ok((reading, tiles)),
+        }
     }
 
     /// Copies the filter and the queries of a search to the device, and finds the probes of each part of the queries while the next part is
@@ -257,16 +309,15 @@ impl IvfDevice {
     ) -> Result<()> {
         let count = which.len();
         let limits = self.runtime.limits();
-        let plan = |queries: usize| {
-            SearchPlan::new(
-                resident,
-                task.view.element,
-                Self::search_shape(resident, queries, task.slots.k, task.request, attempt),
-                limits,
-            )
+        let plan = |queries: usize, reading: Reading| {
+            let shape = Self::shape_by(resident, queries, task.slots.k, task.request, attempt, reading);
+            SearchPlan::new(resident, task.view.element, shape, limits)
         };
         let probes = task.request.probes.min(resident.image.lists as usize).max(1);
-        let tiling = Tiling::new(self.scratch(resident), (count, MOST_PAIRS / probes), lanes.len(), plan)?;
+        let (reading, tiling) = Self::reading(resident, count, task.request, lanes.len(), |reading| {
+            let most = (count, MOST_PAIRS / probes);
+            Tiling::new(self.scratch(resident), most, lanes.len(), |queries| plan(queries, reading))
+        })?;
         let path = if tiling.plan.search_shape.by_tables { "query by query, by tables" } else { "list by list" };
         events::path("inverted file", || self.runtime.describe(), path, count);
         // The copy of a batch checks its queries, but with more batches than lanes the first results are written before the last batches
@@ -274,7 +325,7 @@ impl IvfDevice {
         if tiling.len() > lanes.len() {
             task.request.queries.check_finite(Input::Queries)?;
         }
-        let last = if tiling.last_rows() == tiling.rows { None } else { Some(plan(tiling.last_rows())?) };
+        let last = if tiling.last_rows() == tiling.rows { None } else { Some(plan(tiling.last_rows(), reading)?) };
         let plans = [Some(&tiling.plan), last.as_ref()];
         let mut pass = Pass { device: self, resident, task, which, plans, unproved: Vec::new() };
         tiling.pipelined(lanes, &mut pass)?;

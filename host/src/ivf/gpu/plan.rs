@@ -42,6 +42,17 @@ const LISTS_BLOCKS: u32 = 2;
 /// Number of rows of an item if there are many pairs. With few pairs, items are short, so that there are more of them.
 pub(super) const ITEM_ROWS: u32 = 1024;
 
+/// How a search reads the lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Query by query, by lookup tables.
+    Tables,
+    /// List by list; candidates are appended if the pairs are many ([`Resident::dense_probes`]).
+    Lists,
+    /// List by list, and candidates are appended, so that the scores take less memory.
+    Appending,
+}
+
 /// The sizes of a search, and the choices that follow from them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SearchShape {
@@ -55,6 +66,8 @@ pub(super) struct SearchShape {
     pub filter_words: Option<usize>,
     /// Whether codes are scanned by lookup tables, query by query.
     pub by_tables: bool,
+    /// Whether tiles have 16 queries instead of 64. There are no kernels that append with such tiles.
+    pub small_tiles: bool,
     /// Whether scores of the vectors are needed, because the caller reads them or says how lists are read.
     pub needs_scores: bool,
     /// Number of probes whose scores are all kept. Candidates from the lists of the other probes are appended. If it equals `probes`,
@@ -293,7 +306,7 @@ impl Resident {
         let average = (u64::from(self.image.rows) / u64::from(self.image.lists.max(1))).max(1);
         let wanted = u64::from(selected(search_shape.k, u32::MAX, 0)) * DENSE_ROWS / average + DENSE_PROBES;
         let dense = u32::try_from(wanted).unwrap_or(u32::MAX);
-        if self.small_tiles(search_shape) || search_shape.probes < dense.saturating_mul(APPEND_FROM) {
+        if search_shape.small_tiles || search_shape.probes < dense.saturating_mul(APPEND_FROM) {
             search_shape.probes
         } else {
             dense
@@ -314,7 +327,26 @@ impl Resident {
     /// | 10,000, 1 | 0.84, 0.86 | 0.86, 0.82 | 1.02, 0.84 | 1.36, 0.81 |
     /// | 10,000, 8 | 0.94, 0.94 | 0.98, 0.94 | 1.23, 0.94 | 1.80, 0.88 |
     /// | 10,000, 32 | 1.38, 1.28 | 1.55, 1.27 | 2.29, 1.26 | 3.99, 1.15 |
-    pub fn tables_pay(&self, queries: usize, probes: u32) -> bool {
+    ///
+    /// # Bytes and operations
+    /// A pair of a query and a list of R rows takes R · M lookups by tables, M being the number of sub-quantizers. By the table, between 8 and 32 lists
+    /// of 10,000 queries, a lookup takes 5.8, 5.7 and 6.1 · 10⁻¹³ s with 64, 32 and 16 bytes: a warp loads from shared memory every 4.4 clocks. The same
+    /// rate predicts another set: 10,000 queries of 64 of 65,536 lists, 10⁹ × 96, 48 bytes, are 4.7 · 10¹¹ lookups, or 277 ms; 263 were measured.
+    ///
+    /// A scan list by list decodes each row once for all queries of a batch. By the limits of this rule that is as much as 625 lookups with 32 bytes
+    /// (`TABLES_UP_TO`) and 278 with 48, where a byte is two components. A pair then takes 5.5 · 10⁻¹² s for each row (10,000 queries, 8 to 32
+    /// lists), as much as nine lookups: its product, and the score of 4 bytes, which is written and read.
+    ///
+    /// # Batches
+    /// The decoding is paid by each batch, and lookups are not. A search list by list that keeps all scores needs 4 · R bytes a pair: 39 GB in the
+    /// example if lists have equal lengths, and more by a plan, which assumes the longest lists. This is cut into batches, and a rule that was asked
+    /// for each batch saw half of the pairs and took the tables at five pairs a list. So 64 lists (263 ms) took longer than 128 (243 ms), with more
+    /// than twelve pairs a list, where candidates are appended and most scores are not kept.
+    ///
+    /// So the rule is asked for all queries of a call, with the number of batches that list by list takes; and where all scores need several
+    /// batches, candidates are appended with fewer pairs as well, if batches become fewer (`IvfDevice::reading`). For the example the figures above
+    /// predict 0.19 s in one batch; nobody has measured it yet. `warpann-grid billion --scan` measures each scan.
+    pub fn tables_pay(&self, queries: usize, probes: u32, batches: usize) -> bool {
         let Some(index) = self.image.stored.tables else { return false };
         let sub_quantizers = index.shape.sub_quantizers;
         let (queries, lists) = (queries as u64, u64::from(self.image.lists.max(1)));
@@ -323,16 +355,18 @@ impl Resident {
         // The list scan decodes codes of two components a byte fastest, and tables of many sub-quantizers leave room for few blocks.
         let many = u64::from(sub_quantizers.max(MANY_SUB_QUANTIZERS)).pow(2);
         let cost = pairs.saturating_mul(u64::from(sub_quantizers)).saturating_mul(many);
-        cost <= TABLES_UP_TO * lists * u64::from(MANY_SUB_QUANTIZERS).pow(2)
+        let of_lists = TABLES_UP_TO * lists * u64::from(MANY_SUB_QUANTIZERS).pow(2);
+        cost <= of_lists.saturating_mul(batches as u64)
     }
 
-    pub fn small_tiles(&self, search_shape: SearchShape) -> bool {
-        let pairs = u64::from(search_shape.queries) * u64::from(search_shape.probes);
+    /// Whether tiles of 16 queries are faster than those of 64.
+    pub fn small_tiles(&self, queries: usize, probes: u32) -> bool {
+        let pairs = queries as u64 * u64::from(probes);
         pairs <= SMALL_TILES * u64::from(self.image.lists)
     }
 
-    pub fn tile(&self, search_shape: SearchShape) -> u32 {
-        if self.small_tiles(search_shape) { 16 } else { 64 }
+    pub fn tile(search_shape: SearchShape) -> u32 {
+        if search_shape.small_tiles { 16 } else { 64 }
     }
 
     /// Number of rows of a list in one item.
@@ -346,7 +380,7 @@ impl Resident {
         let pairs = u64::from(search_shape.queries) * u64::from(search_shape.probes);
         // If there are few pairs, each pair is a separate item.
         let few = pairs.min(u64::from(pairs::FEW));
-        let tiles = (pairs / u64::from(self.tile(search_shape)) + pairs.min(u64::from(self.image.lists))).max(few);
+        let tiles = (pairs / u64::from(Self::tile(search_shape)) + pairs.min(u64::from(self.image.lists))).max(few);
         usize::try_from(tiles * u64::from(self.longest_list.div_ceil(Self::item_rows(search_shape))))
             .unwrap_or(usize::MAX)
     }

@@ -253,7 +253,7 @@ impl Search<'_> {
     /// The tiles of queries with which the lists are scanned.
     fn tile(&self, appends: bool) -> Tile {
         // Appending pays only with many pairs for each list, so there are no kernels that append with small tiles.
-        let all = if self.resident.small_tiles(self.plan.search_shape) { Tile::Of16 } else { Tile::Of64 };
+        let all = if self.plan.search_shape.small_tiles { Tile::Of16 } else { Tile::Of64 };
         if appends { Tile::Append } else { all }
     }
 

@@ -7,15 +7,16 @@ use std::ops::Range;
 use test_random::Random;
 
 use super::IvfDevice;
-use super::plan::SearchPlan;
+use super::plan::{Reading, SearchPlan};
 use crate::device::bytes_sent;
 use crate::device::open::open;
 use crate::device::scratch::Layout;
+use crate::device::tiling::{Budget, Tiling};
 use crate::enqueued::{Enqueue, Range as Within};
 use crate::ivf::held::HeldVectors;
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, FlatIndex, Metric, NONE, Neighbors};
+use crate::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors};
 
 /// Components in −1 .. 1, in clusters (times 100 for integer types).
 fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
@@ -720,4 +721,48 @@ fn images_of_shards_follow_changes() {
     follow_shards::<u8>(Metric::Cosine, Encoding::Flat, 3);
     follow_shards::<f32>(Metric::InnerProduct, Encoding::Scalar8, 2);
     follow_shards::<f32>(Metric::L2, Encoding::Pq { sub_quantizers: 10, bits: 4, rotate: false }, 3);
+}
+
+/// A scan list by list decodes the lists for each batch. So codes are scanned by tables where the scores of all queries need several batches, though
+/// they are not for one batch.
+#[test]
+fn batches_change_how_lists_are_read() {
+    let (dim, lists, probes, queries, k) = (8, 4, 3, 200_usize, 3);
+    let base = vectors::<f32>(1_600, dim, 5);
+    let pq = Encoding::Pq { sub_quantizers: 4, bits: 4, rotate: false };
+    let mut cpu = IvfIndex::<f32>::builder(dim, lists).encoding(pq).device(Device::Cpu).build().unwrap();
+    cpu.train(&base).unwrap();
+    cpu.add(&base).unwrap();
+    let (device, view) = (device(), cpu.view(cpu.trained().unwrap()));
+    let resident = device.resident(&view).unwrap();
+    let read = |scan, batches: usize| {
+        let request = SearchRequest { queries: VectorSlice::of::<f32>(&[], dim), probes, filter: None, scan };
+        let plan = |queries, reading| {
+            let shape = IvfDevice::shape_by(&resident, queries, k, &request, 0, reading);
+            SearchPlan::new(&resident, ElementType::F32, shape, device.runtime.limits())
+        };
+        let bytes = plan(queries.div_ceil(batches), Reading::Lists).unwrap().bytes as u64;
+        let tiling = |reading| {
+            let budget = Budget::new(&device.runtime, bytes);
+            Tiling::new(budget, (queries, queries), 1, |queries| plan(queries, reading))
+        };
+        let lists = tiling(Reading::Lists).unwrap();
+        let (reading, tiles) = IvfDevice::reading(&resident, queries, &request, 1, tiling).unwrap();
+        assert_eq!(tiles.plan.search_shape.by_tables, reading == Reading::Tables);
+        (lists.len(), reading)
+    };
+    assert_eq!(read(Scan::Auto, 1), (1, Reading::Lists));
+    assert_eq!(read(Scan::Auto, 4), (4, Reading::Tables));
+    assert_eq!(read(Scan::ListMajor, 4), (4, Reading::Lists));
+    assert_eq!(read(Scan::QueryMajor, 1), (1, Reading::Tables));
+    // A search by the choice finds what the CPU finds.
+    let budget = 4 * resident.bytes;
+    let small = IvfIndex::<f32>::from_bytes(&cpu.to_bytes().unwrap(), Device::Emulator, Some(budget)).unwrap();
+    let queries = vectors::<f32>(queries, dim, 6);
+    let options = SearchOptions::new().probes(probes).widen(false);
+    same(
+        "batches",
+        &cpu.search_with(&queries, k, &options).unwrap(),
+        &small.search_with(&queries, k, &options).unwrap(),
+    );
 }
