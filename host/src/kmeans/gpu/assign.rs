@@ -8,6 +8,8 @@
 //!
 //! If vectors have more components than the bound of the products is proved for, all points are unbounded, and no product is computed.
 
+use std::cmp::Ordering;
+
 use cuda_std::PtrMut;
 use warpann_kernels::kmeans::assign::{Assign, LIST};
 use warpann_kernels::kmeans::assign_few::{AssignFew, CopyWidth};
@@ -137,6 +139,45 @@ pub(crate) unsafe fn assign_batch(
             enqueue_all(runtime, stream, batch)?;
         }
         settle_queues(runtime, stream, shape, batch, centroids)
+    }
+}
+
+/// The value of a centroid that no point may get: above all scores with a bound, as in [`warpann_kernels::kmeans::assign_few`].
+const HIDDEN: f32 = 3e38;
+
+/// The numbers of the rows that equal an earlier one, ascending. O(rows · log(rows)), times dim for equal rows.
+pub(super) fn equals_of_earlier(rows: &[f32], dim: usize) -> Vec<u32> {
+    let row = |number: u32| &rows[number as usize * dim..][..dim];
+    // −0 equals 0.
+    let compare = |a: u32, b: u32| {
+        let mut components = row(a).iter().zip(row(b)).map(|(a, b)| (a + 0.0).total_cmp(&(b + 0.0)));
+        components.find(|ordering| ordering.is_ne()).unwrap_or(Ordering::Equal)
+    };
+    let mut numbers: Vec<u32> = (0..(rows.len() / dim) as u32).collect();
+    numbers.sort_unstable_by(|&a, &b| compare(a, b).then(a.cmp(&b)));
+    let mut equals: Vec<u32> =
+        numbers.windows(2).filter(|pair| compare(pair[0], pair[1]).is_eq()).map(|pair| pair[1]).collect();
+    equals.sort_unstable();
+    equals
+}
+
+/// Hides prepared centroids that equal an earlier one, by their values. Of equal centroids a point gets the one with the lowest number, so no label
+/// changes. But a point near many equal centroids has more candidates than its list, and was compared with all centroids in f64: if half of the
+/// rows of a training are equal, so are half of the first centroids, and half of the points are near these.
+///
+/// # Safety
+/// The set is prepared, and has rows of these numbers.
+pub(super) unsafe fn hide(runtime: &Runtime, stream: &Stream, centroids: VectorSet, equals: &[u32]) -> Result<()> {
+    if equals.is_empty() {
+        return Ok(());
+    }
+    let there = centroids.part(centroids.layout.values);
+    let mut values = vec![0.0f32; there.len()];
+    // SAFETY: the prepared set has all values, padding included.
+    unsafe {
+        runtime.copy_to_host(stream, &mut values, there)?;
+        equals.iter().for_each(|&number| values[number as usize] = HIDDEN);
+        runtime.copy_to_device(stream, there, &values)
     }
 }
 
@@ -270,6 +311,13 @@ mod tests {
     use crate::product::gpu::prepare_set;
     use crate::product::gpu::upload_rows;
     use crate::{ElementType, Metric};
+
+    #[test]
+    fn equal_rows_are_those_after_the_first() {
+        let rows = [1.0, 2.0, 0.0, 5.0, 1.0, 2.0, -0.0, 5.0, 1.0, 2.0, 0.0, 6.0];
+        assert_eq!(equals_of_earlier(&rows, 2), [2, 3, 4]);
+        assert_eq!(equals_of_earlier(&rows[..4], 2), [0; 0]);
+    }
 
     /// The path of vectors with too many components, for short vectors.
     #[test]

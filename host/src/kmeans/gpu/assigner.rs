@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use cuda_std::{Ptr, PtrMut};
 
-use super::assign::{Batch, BatchLayout, assign_batch};
+use super::assign::{Batch, BatchLayout, assign_batch, equals_of_earlier, hide};
 use super::check_clusters;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime, Stream};
@@ -70,6 +70,7 @@ impl Assigner {
                     runtime.copy_to_device(&lane.stream, set.centre(), &centre.components(shape.stride()))?;
                 }
                 prepare_set(runtime, &lane.stream, shape, set, assigner.is_centred())?;
+                hide(runtime, &lane.stream, set, &equals_of_earlier(centroids, dim))?;
             }
             runtime.synchronize(&lane.stream)
         })?;

@@ -18,7 +18,7 @@ pub(super) mod parts;
 
 use std::ops::Range;
 
-use self::assign::{Batch, BatchLayout, assign_batch};
+use self::assign::{Batch, BatchLayout, assign_batch, equals_of_earlier, hide};
 pub(crate) use self::cluster_sums::Means;
 use self::cluster_sums::{
     ClusterLayout, Clusters, add_batch, clear_sums, forget_labels, sums_of, totals_of, update_centroids,
@@ -93,6 +93,8 @@ pub(crate) struct KMeansDevice<'a> {
     cluster_layout: ClusterLayout,
     /// Whether copies and bounds belong to the present centroids.
     prepared: bool,
+    /// Numbers of the present centroids that equal an earlier one, as far as the host has set them: means of points hardly ever do.
+    equals: Vec<u32>,
     /// Whether all points are in one batch with labels of an earlier assignment and their sums, from which the next assignment starts.
     labelled: bool,
     /// Labels of all points if they are in several batches.
@@ -199,6 +201,7 @@ impl<'a> KMeansDevice<'a> {
             cluster_memory,
             cluster_layout,
             prepared: false,
+            equals: Vec::new(),
             labelled: false,
             labels,
         };
@@ -237,6 +240,7 @@ impl<'a> KMeansDevice<'a> {
     /// Marks the centroids as changed: their copies and bounds will be made again.
     pub(crate) fn centroids_move(&mut self) {
         self.prepared = false;
+        self.equals.clear();
     }
 
     pub(crate) fn cluster_parts(&self) -> Clusters {
@@ -248,8 +252,12 @@ impl<'a> KMeansDevice<'a> {
         let clusters = self.cluster_parts();
         if !self.prepared {
             let centred = self.points.centre.is_some();
+            let runtime = &self.points.runtime;
             // SAFETY: the centroids are set or updated, and the centre is uploaded.
-            unsafe { prepare_set(&self.points.runtime, &self.stream, self.cluster_shape(), clusters.set, centred)? };
+            unsafe {
+                prepare_set(runtime, &self.stream, self.cluster_shape(), clusters.set, centred)?;
+                hide(runtime, &self.stream, clusters.set, &self.equals)?;
+            }
             self.prepared = true;
         }
         let (means, anew) = (self.means, !self.labelled);
@@ -374,17 +382,11 @@ impl Worker for KMeansDevice<'_> {
 impl PartWorker for KMeansDevice<'_> {
     fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
+        let centroids = &centroids[..self.clusters * shape.dim];
         self.centroids_move();
+        self.equals = equals_of_earlier(centroids, shape.dim);
         // SAFETY: the layout has room for this number of centroids.
-        unsafe {
-            upload_rows(
-                &self.points.runtime,
-                &self.stream,
-                shape,
-                clusters.set.rows(),
-                &centroids[..self.clusters * shape.dim],
-            )
-        }
+        unsafe { upload_rows(&self.points.runtime, &self.stream, shape, clusters.set.rows(), centroids) }
     }
 
     fn assign_part(&mut self, sums: &mut PartialSums) -> Result<()> {
