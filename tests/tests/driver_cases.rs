@@ -32,8 +32,11 @@ const SHARE: [usize; 3] = [60, 60, 60];
 const MEASURED: usize = 2;
 
 fn main() -> ExitCode {
-    let devices = [((8, 0), true), ((9, 0), false), ((8, 0), true)]
-        .map(|(capability, memory_pools)| driver::Device { capability, memory_pools, ..driver::Device::default() });
+    let devices = [((8, 0), true), ((9, 0), false), ((8, 0), true)].map(|(capability, memory_pools)| driver::Device {
+        capability,
+        memory_pools,
+        ..driver::Device::default()
+    });
     if let Err(error) = driver::install(devices.to_vec()) {
         eprintln!("{error}");
         return ExitCode::FAILURE;

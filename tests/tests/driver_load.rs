@@ -57,7 +57,12 @@ fn first_searches_do_not_wait(name: &str, index: &(impl Index<f32> + Sync), opti
     let (found, calls) = driver::watch(threads);
     assert!(found.iter().all(|found| *found == expected), "{name}: other results");
     let waits: Vec<_> = calls.iter().map(|call| call.name).filter(|name| WAITS.contains(name)).collect();
-    assert!(calls.len() > THREADS && waits.is_empty(), "{name}: {} of {} calls wait: {waits:?}", waits.len(), calls.len());
+    assert!(
+        calls.len() > THREADS && waits.is_empty(),
+        "{name}: {} of {} calls wait: {waits:?}",
+        waits.len(),
+        calls.len()
+    );
 }
 
 /// One test, because the driver and its record of calls are those of the process.

@@ -95,6 +95,11 @@ impl DeviceLinks {
         self.image.with(|image| image.as_ref().map_or(0, |image| image.bytes()))
     }
 
+    /// The graph in device memory, if a search has uploaded it.
+    fn made(&self) -> Option<Arc<Image>> {
+        self.image.with(|image| image.as_ref().map(Arc::clone))
+    }
+
     /// The graph in device memory.
     fn image(
         &self,
@@ -483,6 +488,10 @@ impl<'a> DeviceWalk<'a> {
 
     /// The graph in device memory.
     fn image(&self, device: &DeviceLinks) -> Result<Arc<Image>> {
+        // Nearly every search finds it, without a lane, for which it may have to wait.
+        if let Some(image) = device.made() {
+            return Ok(image);
+        }
         let runtime = self.resident.runtime;
         let shifts = self.distances.codes.map_or(&[][..], |codes| &codes.coder.shifts);
         // `apart` keeps a pool thread from starting another search while it has a lane.
