@@ -74,8 +74,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
             }
             Kind::Ivf => {
                 let lists = (4 * (n as f64).sqrt() as usize).next_power_of_two().min(n / 64).max(1);
-                let mut index =
-                    IvfIndex::<f32>::builder(dim, lists).encoding(Encoding::Flat).device(device).build()?;
+                let mut index = IvfIndex::<f32>::builder(dim, lists).encoding(Encoding::Flat).device(device).build()?;
                 index.train(&base)?;
                 index.add(&base)?;
                 load.case = format!("{} lists={lists} probes={PROBES}", load.case);
@@ -111,7 +110,8 @@ impl Load<'_> {
         options: &SearchOptions<'_>,
     ) -> Outcome {
         let query = |at: usize| &self.queries[at % QUERIES * self.dim..][..self.dim];
-        let expected = (0..QUERIES).map(|at| index.search_with(query(at), K, options)).collect::<Result<Vec<_>, _>>()?;
+        let expected =
+            (0..QUERIES).map(|at| index.search_with(query(at), K, options)).collect::<Result<Vec<_>, _>>()?;
         for &threads in &self.args.threads {
             move_to(index, Device::Cpu)?;
             move_to(index, self.machine.device())?;
@@ -132,7 +132,8 @@ impl Load<'_> {
                 let memory_floor_ms = self.machine.floor_ms(bytes as f64);
                 for (name, milliseconds) in [("", calls), (" p99", p99), (" p99.9", p999)] {
                     let case = format!("{case}{name}");
-                    let measured = Measured { case, k: K, milliseconds, memory_floor_ms, verified, ..Measured::default() };
+                    let measured =
+                        Measured { case, k: K, milliseconds, memory_floor_ms, verified, ..Measured::default() };
                     self.record.add(measured)?;
                 }
             }
@@ -170,7 +171,9 @@ impl Load<'_> {
         let of_threads = thread::scope(|scope| {
             let of_thread = &of_thread;
             let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || of_thread(thread))).collect();
-            let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             joined.collect::<Result<Vec<_>, _>>()
         })?;
         let seconds = begin.elapsed().as_secs_f64();

@@ -10,6 +10,7 @@
 //! | [`kinds`] | every kind of index on one data set, HNSW and KD-tree of other crates among them |
 //! | [`levels`] | inverted-file search on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
+//! | `moved` | data that once cost many times as much as other data: an index whose first vectors lay elsewhere, and equal rows |
 //! | `load` | searches of one query by many threads at once |
 //! | [`scale`] | several devices: replicas, shards, k-means |
 //! | [`sort`] | radix sort of 64- and 128-bit keys with payloads |
@@ -39,6 +40,7 @@ mod kmeans;
 mod levels;
 mod load;
 mod machine;
+mod moved;
 #[cfg(feature = "peers")]
 mod peers;
 mod plan;
@@ -84,6 +86,8 @@ enum Grid {
     Levels(levels::Args),
     /// Searches of one query by many threads at once: percentiles of the latency, with cold and warm threads.
     Load(load::Args),
+    /// Exact search of an index whose first vectors lay elsewhere, and training with equal rows, each beside the same work without that.
+    Moved(moved::Args),
     /// k-means on all vectors.
     Kmeans(kmeans::Args),
     /// Sorting pairs: on the device, times by device events (on the CPU: in memory, wall time).
@@ -198,6 +202,7 @@ fn main() -> ExitCode {
         Grid::Kinds(args) => kinds::run(&args),
         Grid::Levels(args) => levels::run(&args),
         Grid::Load(args) => load::run(&args),
+        Grid::Moved(args) => moved::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
         Grid::Sort(args) => sort::run(&args),
         Grid::Graph(args) => graph::run(&args),

@@ -1,0 +1,93 @@
+//! Data that once cost many times as much as other data of the same size: exact search of an index whose first vectors lay elsewhere, and training
+//! with many equal vectors. Each case stands beside the same work without that, so the two medians should be alike.
+
+use std::time::Instant;
+
+use warpann::ivf::Encoding;
+use warpann::{FlatIndex, IvfIndex, Metric, Neighbors};
+
+use crate::ivf::milliseconds;
+use crate::machine::Machine;
+use crate::record::{Measured, Record};
+use crate::vectors::clustered;
+use crate::{Common, Outcome};
+
+/// Arguments of `moved`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Number of vectors.
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1_000..))]
+    n: u32,
+    /// Dimension of the vectors.
+    #[arg(long, default_value_t = 128, value_parser = fours)]
+    dim: u32,
+}
+
+/// Product codes have a sub-quantizer for each four components.
+fn fours(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(dim) if dim > 0 && u32::is_multiple_of(dim, 4) => Ok(dim),
+        _ => Err("the dimension must be a multiple of 4".into()),
+    }
+}
+
+/// Number of neighbours of a query.
+const K: usize = 10;
+/// Distance of the vectors from those that were there before, in each component.
+const AWAY: f32 = 1_000.0;
+
+/// Measures. Returns true if every result was right.
+pub fn run(args: &Args) -> Outcome<bool> {
+    let quick = args.common.quick;
+    let (n, dim, queries) = if quick { (2_000, 20, 20) } else { (args.n as usize, args.dim as usize, 1_000) };
+    let machine = Machine::open(args.common.device, quick)?;
+    let mut record = Record::open(&args.common, &machine)?;
+    let repeat = args.common.repeat.unwrap_or(5).max(1);
+    let first = clustered(n / 2, dim, 2);
+    let mut base: Vec<f32> = clustered(n + queries, dim, 1).into_iter().map(|x| x + AWAY).collect();
+    let queries = base.split_off(n * dim);
+    let bytes = size_of_val(&base[..]) as f64;
+    let mut add = |case: String, milliseconds: Vec<f64>, verified: bool| {
+        let memory_floor_ms = machine.floor_ms(bytes);
+        record.add(Measured { case, k: K, milliseconds, memory_floor_ms, verified, ..Measured::default() })
+    };
+
+    let mut expected: Option<Neighbors> = None;
+    for before in ["nothing", "others, removed", "others, cleared"] {
+        let mut index = FlatIndex::<f32>::new(dim, Metric::L2, machine.device())?;
+        let ids: Vec<u64> = (0..n as u64).collect();
+        if before != "nothing" {
+            let others: Vec<u64> = (n as u64..).take(n / 2).collect();
+            index.add_with_ids(&first, &others)?;
+            index.search(&queries, K)?;
+            if before == "others, cleared" { index.clear() } else { index.remove(&others)? }
+        }
+        index.add_with_ids(&base, &ids)?;
+        let mut found = index.search(&queries, K)?;
+        let times = milliseconds(repeat, || {
+            found = index.search(&queries, K)?;
+            Ok(())
+        })?;
+        let right = *expected.get_or_insert_with(|| found.clone()) == found;
+        add(format!("exact {n}x{dim} f32 nq={} after {before}", queries.len() / dim), times, right)?;
+    }
+
+    let lists = (n / 64).min(1_024);
+    let mut half = base.clone();
+    (0..n).step_by(2).for_each(|row| half.copy_within(0..dim, row * dim));
+    for (name, rows) in [("distinct rows", &base), ("half of the rows equal", &half)] {
+        let encoding = Encoding::Pq { sub_quantizers: dim / 4, bits: if quick { 4 } else { 8 }, rotate: false };
+        let mut times = Vec::new();
+        for _ in 0..repeat.min(3) {
+            let mut index = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(machine.device()).build()?;
+            let start = Instant::now();
+            index.train(rows)?;
+            times.push(1e3 * start.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        add(format!("train pq{} {n}x{dim} lists={lists} {name}", dim / 4), times, true)?;
+    }
+    Ok(record.all_verified())
+}
