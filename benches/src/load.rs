@@ -13,7 +13,7 @@ use warpann::ivf::Encoding;
 use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
 
 use crate::machine::Machine;
-use crate::record::{Measured, Record};
+use crate::record::{Measured, Record, print};
 use crate::vectors::clustered;
 use crate::{Common, Outcome};
 
@@ -121,14 +121,14 @@ impl Load<'_> {
                 let case = format!("{} threads={threads} {state}", self.case);
                 let percentile = |share: f64| vec![calls[((calls.len() - 1) as f64 * share) as usize]];
                 let (p99, p999) = (percentile(0.99), percentile(0.999));
-                println!(
-                    "{case}: {:.0} queries a second; ms: p50 {:.3}, p99 {:.3}, p99.9 {:.3}, max {:.3}",
+                print(format_args!(
+                    "{case}: {:.0} queries a second; ms: p50 {:.3}, p99 {:.3}, p99.9 {:.3}, max {:.3}\n",
                     calls.len() as f64 / seconds,
                     percentile(0.5)[0],
                     p99[0],
                     p999[0],
                     percentile(1.0)[0],
-                );
+                ))?;
                 let memory_floor_ms = self.machine.floor_ms(bytes as f64);
                 for (name, milliseconds) in [("", calls), (" p99", p99), (" p99.9", p999)] {
                     let case = format!("{case}{name}");

@@ -236,16 +236,18 @@ impl Lanes {
     fn take<'a>(&'a self, runtime: &'a Runtime, count: usize) -> Result<Taken<'a>> {
         let most = most_lanes(runtime);
         let mut state = self.state();
-        // The first caller makes all lanes.
-        let more = if self.ahead && state.made == 0 { most.saturating_sub(count) } else { 0 };
-        let granted = if HELD.get() > 0 || (state.waiting.is_empty() && state.has(count, most)) {
+        let (granted, more) = if HELD.get() > 0 || (state.waiting.is_empty() && state.has(count, most)) {
+            // The first caller makes all lanes.
+            let more = if self.ahead && state.made == 0 { most.saturating_sub(count) } else { 0 };
             state.made += more;
-            state.grant(count)
+            let granted = state.grant(count);
+            drop(state);
+            (granted, more)
         } else {
             let turn = Arc::new(Turn { count, granted: Mutex::default(), changed: Condvar::new() });
             state.waiting.push_back(Arc::clone(&turn));
             drop(state);
-            self.wait(&turn)
+            (self.wait(&turn), 0)
         };
         let Granted { lanes, missing } = granted;
         HELD.set(HELD.get() + lanes.len());
