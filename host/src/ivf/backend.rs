@@ -120,11 +120,6 @@ impl<'a> View<'a> {
         &self.directory().ranks(list)[self.places(list)]
     }
 
-    /// The metric of canonical distances between queries and stored vectors.
-    pub(crate) fn distance_metric(&self) -> Metric {
-        if self.codec.in_place() { self.metric } else { self.metric.of_normalised() }
-    }
-
     /// The metric by which queries are compared with centroids.
     pub(crate) fn probe_metric(&self) -> Metric {
         self.metric.probed_by().metric()

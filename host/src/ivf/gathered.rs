@@ -77,7 +77,7 @@ impl View<'_> {
         distances: &mut [f32],
     ) -> Result<()> {
         request.queries.check_finite(Input::Queries)?;
-        let (metric, directory) = (self.distance_metric(), self.directory());
+        let (metric, directory) = (self.metric, self.directory());
         let queries = self.queries(request.queries, Device::Cpu)?;
         let queries = VectorSlice::of(&queries, self.dim);
         ids.fill(NONE);

@@ -40,7 +40,7 @@ impl IvfBackend for IvfGrid {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let metric = view.distance_metric();
+        let metric = view.metric;
         // All queries are checked before any device writes results.
         let places = self.grid.places.len();
         let count = with_components!(request.queries, rows: T => check_queries::<T>(places, rows, view.dim))?;
@@ -67,7 +67,7 @@ impl IvfBackend for IvfGrid {
     }
 
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
-        let (metric, count) = (view.distance_metric(), request.queries.len());
+        let (metric, count) = (view.metric, request.queries.len());
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
         let jobs = parts.into_iter().enumerate().flat_map(|(shard, parts)| parts.into_iter().map(move |p| (shard, p)));

@@ -13,11 +13,13 @@
 //! The [`Encoding`] of an [`IvfIndex`] determines what the index keeps of each vector: the vector itself, or a code of fewer bytes.
 //!
 //! # Results
-//! The lists that a query probes are defined exactly: the `probes` best centroids by canonical distance ([`crate::metric`]; squared L2, or
-//! inner product for the other metrics), ties by lower list number. Of the vectors in these lists, a search returns exactly the k best by
-//! (canonical distance, lower id), with the same bits on every device. With a code, the distance is that of the query from the vector that
-//! the code stands for, evaluated in float64, so it has no rounding error of a lookup table. Only two things are approximate: lists that
-//! are not probed, and the codes themselves. [`Refiner`] removes the second error if it has the original vectors.
+//! The lists that a query probes are defined exactly: the `probes` best centroids by canonical distance
+//! ([`crate::metric`]; squared L2, or inner product for the other metrics), ties by lower list number. Of the vectors
+//! in these lists, a search returns exactly the k best by (canonical distance, lower id), with the same bits on every
+//! device. With a code, the distance is that of the query from the vector that the code stands for
+//! ([`IvfIndex::reconstruct`] returns it), evaluated in float64, so it has no rounding error of a lookup table. Under
+//! cosine it is divided by the lengths of both, so it is at most 1. Only two things are approximate: lists that are not
+//! probed, and the codes themselves. [`Refiner`] removes the second error if it has the original vectors.
 //!
 //! # Cost
 //! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search: lists · dim for the

@@ -316,8 +316,9 @@ impl<T: Element> IvfIndex<T> {
         Lists::own(&mut self.lists)?.append_lists(&other.lists)
     }
 
-    /// The components of vector `id` as f32, which holds the values of every element type: for [`Encoding::Flat`](super::Encoding::Flat)
-    /// the components that were added, otherwise the vector that the code stands for (under cosine of a vector of length 1), rotated back.
+    /// The components of vector `id` as f32, which holds the values of every element type: for
+    /// [`Encoding::Flat`](super::Encoding::Flat) the components that were added, otherwise the vector that the code
+    /// stands for (under cosine of a vector of length 1), rotated back. Distances of a search are from this vector.
     /// O(log len + dim), O(dim²) with a rotation; and O(len) in the first call after very many vectors were added.
     ///
     /// # Errors

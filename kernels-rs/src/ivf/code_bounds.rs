@@ -2,6 +2,20 @@
 //!
 //! This is [`crate::product::prepare`] for vectors that are stored as codes only. It writes no copy: the scan decodes by the same formula
 //! (`crate::ivf::encoding::Operand4`). The error of that formula is measured here, row by row, once for an index.
+//!
+//! # Cosine
+//! A code of a normalised vector stands for a vector r whose length is not 1, and the distance is ⟨x, r⟩ / (‖x‖ ‖r‖).
+//! So the vector of the bounds is u = r / ‖r‖, and there are two kinds of operands û:
+//! - With a factor w = f32(1/‖r‖) of each row, the scan computes −⟨x̂, r̂⟩ · w, so û = w · r̂. ‖u − û‖ ≤ ‖r − r̂‖ / ‖r‖
+//!   + 2⁻²⁴ ‖r̂‖ / ‖r‖. The second part, and the rounding of the product with w, are roundings of the score, for which
+//!   [`crate::product::bounds`] has room.
+//! - Without it, û = r̂, and ‖u − û‖ ≤ |‖r‖ − 1| + ‖r − r̂‖. f16 rows are so: their length differs from 1 by less than
+//!   2⁻¹¹.
+//!
+//! The factor 1/‖x‖ of a query x, which was normalised before, is 1 but for its rounding and that of a rotation;
+//! [`crate::ivf::queries`] measures the difference. If r is zero, its factor is 0: all scores are 0, as the distances
+//! are. If ‖r‖ is not between [`LEAST_LENGTH`] and [`GREATEST_LENGTH`], the bounds are infinite. A factor takes the 4
+//! bytes that a row has for its value anyway.
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
@@ -14,6 +28,10 @@ use crate::pq::codes::Codes;
 use crate::product::bounds::Bounds;
 use crate::product::metric::{Metric, scale_of};
 use crate::product::prepare::raise;
+
+/// The lengths of decoded vectors, except 0, for which the scores of cosine have finite bounds: 2⁻¹⁰⁰ and 2¹⁰⁰.
+const LEAST_LENGTH: f64 = 1.0 / GREATEST_LENGTH;
+const GREATEST_LENGTH: f64 = (1u128 << 100) as f64;
 
 /// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -191,17 +209,21 @@ pub struct MeasureCodes {
     pub centre: Option<Ptr<f32>>,
     /// The metric of the values.
     pub metric: Metric,
+    /// Cosine only: 1 if the values are factors of the rows (module documentation).
+    pub row_factors: u32,
     /// The word that [`GreatestCode`] wrote.
     pub greatest: Ptr<u32>,
     /// The `offsets` of [`ScaleCodes`], laid out as `centroids`.
     pub offsets: Ptr<u16>,
     /// The `halves` of [`ScaleCodes`], laid out as `codebooks`.
     pub halves: Ptr<u16>,
-    /// ‖r − centre‖² (squared L2) or 0 of each row r; +∞ for padding.
+    /// ‖r − centre‖² (squared L2), the factor, or 0 of each row r; +∞ for padding.
     pub values: PtrMut<f32>,
     /// Two words, which the launch raises: the bits of the greatest norm of a decoded row or its operand, and those of the greatest
-    /// residual, the norm of a decoded row minus its operand.
+    /// residual, the norm of a decoded row minus its operand; for cosine both as in the module documentation.
     pub bounds: PtrMut<u32>,
+    /// A word, which the launch raises to the bits of the greatest factor, +∞ if a row has no finite bounds.
+    pub greatest_factor: PtrMut<u32>,
 }
 
 impl MeasureCodes {
@@ -216,7 +238,7 @@ impl MeasureCodes {
 #[inline(always)]
 pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
     let MeasureCodes { codes, code_bytes, bits, width, dim, codebooks, centroids, row_lists, .. } = launch;
-    let MeasureCodes { row_count, centre, metric, greatest, offsets, halves, values, bounds, .. } = launch;
+    let MeasureCodes { row_count, centre, metric, row_factors, greatest, offsets, halves, values, bounds, .. } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if row >= row_count {
         return;
@@ -249,10 +271,26 @@ pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
         let of_operand = butterfly_sum(of_operand);
         let lost = butterfly_sum(lost);
         if lane == 0 {
-            let value = if list == NO_ROW { f32::INFINITY } else { metric.value(own) };
-            global::store(values.wrapping_add(row as usize), value);
             // A decoded component beyond the range of f32 is infinite, and so are the bounds.
-            let Bounds { norm, residual } = Bounds::of_squares(own.max(of_operand), lost);
+            let (mut value, mut measured) = (metric.value(own), Bounds::of_squares(own.max(of_operand), lost));
+            if metric.divides_by_norms() {
+                let length = math::sqrt_f64(own);
+                let is_measured = length == 0.0 || length >= LEAST_LENGTH && length <= GREATEST_LENGTH;
+                if !is_measured {
+                    measured = Bounds { norm: f32::INFINITY, residual: f32::INFINITY };
+                } else if row_factors != 0 {
+                    value = if length == 0.0 { 0.0 } else { (1.0 / length) as f32 };
+                    let of = if length == 0.0 { [0.0; 2] } else { [own.max(of_operand) / own, lost / own] };
+                    measured = Bounds::of_squares(of[0], of[1]);
+                } else if length != 0.0 {
+                    let residual = math::sqrt_f64(lost) + (length - 1.0).abs();
+                    measured = Bounds::of_squares(own.max(of_operand).max(1.0), residual * residual);
+                }
+                raise(*launch.greatest_factor, if is_measured { value } else { f32::INFINITY });
+            }
+            let value = if list == NO_ROW { f32::INFINITY } else { value };
+            global::store(values.wrapping_add(row as usize), value);
+            let Bounds { norm, residual } = measured;
             raise(*bounds, norm);
             raise(bounds.wrapping_add(1), residual);
         }

@@ -22,6 +22,10 @@
 //!
 //! Vectors that a filter excludes, and padding between lists, get the score +∞.
 //!
+//! Codes of normalised vectors do not decode to vectors of length 1. For their cosine the value of a row is the factor
+//! 1/‖y‖ instead of a summand ([`ScanLists::row_factors`]), so score(x, y) = −⟨x, y⟩/‖y‖. It costs a multiplication and
+//! a comparison for each score, and no memory.
+//!
 //! # Appending
 //! With hundreds of probes nearly all scores are useless, because the nearest lists of a query hold its best vectors. So the first few
 //! probes are scored as above, and k-selection gives each query a limit, its k'-th smallest score. The lists of the other probes are
@@ -245,8 +249,10 @@ pub struct ScanLists {
     pub lengths: Ptr<u32>,
     /// Number of rows of the storage, all of which every query is compared with. Dense use only.
     pub row_count: u32,
-    /// The term that is added to the product of each row: +∞ for padding.
+    /// The term that is added to the product of each row, or its factor: +∞ for padding.
     pub values: Ptr<f32>,
+    /// Codes only: 1 if `values` are factors of the products. 0: they are added.
+    pub row_factors: u32,
     /// The rank of each row's id; empty if `filter` is absent.
     pub ranks: Ptr<u32>,
     /// A bit for each rank: rows whose bit is 0 get the score +∞. Absent: no filter.
@@ -323,7 +329,7 @@ impl ScanLists {
         }
     }
 
-    /// The term that the scan adds to the product of a row of the storage.
+    /// The value of a row of the storage: +∞ if the row has the score +∞.
     #[inline(always)]
     unsafe fn value(&self, row: u32) -> f32 {
         // SAFETY: the row exists; a rank has a bit in the filter, and padding is not looked up.
@@ -464,6 +470,8 @@ struct ItemScores<'a, const RESIDENT: bool, const APPEND: bool> {
     row: u32,
     /// The value of the thread's row of the next tile. It is loaded a tile ahead, so no thread waits for memory.
     next_value: f32,
+    /// Whether values are factors; a constant in the kernels of f16 copies.
+    multiplies: bool,
 }
 
 impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> {
@@ -616,7 +624,12 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
                                 let factor = self.header.factors.add(place).load();
                                 let score = |j: usize, e: usize| {
                                     let product = sums[i][(group * GROUP + j) % COLUMNS][2 * half + e];
-                                    mul_add_f32(product, factor, values[j][e])
+                                    let value = values[j][e];
+                                    if self.multiplies {
+                                        if value == f32::INFINITY { value } else { product * factor * value }
+                                    } else {
+                                        mul_add_f32(product, factor, value)
+                                    }
                                 };
                                 if APPEND {
                                     self.append(place, first, count, score);
@@ -690,8 +703,10 @@ pub(crate) unsafe fn scan<
             let numbers = header.numbers;
             let mut operands =
                 ItemTiles::<R, QUERIES> { work: &work, rows, numbers, item, chunks, thread, row: first_row, ahead };
+            let multiplies = R::FACTORS && work.row_factors != 0;
+            let (row, next_value) = (first_row, 0.0);
             let mut scores =
-                ItemScores::<RESIDENT, APPEND> { work: &work, header, item, thread, row: first_row, next_value: 0.0 };
+                ItemScores::<RESIDENT, APPEND> { work: &work, header, item, thread, row, next_value, multiplies };
             let pass = Pass { tiles: (end - first_row).div_ceil(TILE_ROWS), ..pass };
             pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut scores);
         }

@@ -11,16 +11,21 @@
 //! error = bound of |score + shift - distance| for every row of the base      // crate::product::bounds, by the base's greatest norm and residual
 //! shift = |v|^2 (L2) or 0                                        // score + shift is the distance
 //! ```
+//!
+//! Queries for codes of normalised vectors are normalised before, and also compared with centroids by inner product. So
+//! their operands are those of inner product. Their distances from the codes are cosines, which divide by |x| as well.
+//! |x| is nearly 1, and no cosine exceeds 1, so the error grows by
+//! ||x| - 1| at most.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::canonical::squares;
 use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::{Metric, normaliser, product_factor, scale_of};
-use crate::product::prepare::{RowOperand, copy_row, row_greatest};
+use crate::product::prepare::{RowOperand, copy_row, round_up, row_greatest};
 
 /// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -57,6 +62,8 @@ pub struct PrepareQueries {
     pub copy_stride: u32,
     /// The factor of each query.
     pub factors: PtrMut<f32>,
+    /// 1 if distances from the vectors are cosines, and the metric of the scores is inner product.
+    pub cosines: u32,
     /// Four numbers: the greatest norm and residual of the vectors, then those of the centroids.
     pub base_bounds: Ptr<f32>,
     /// The error bound of each query against the vectors, and `errors_apart` places after it the one against the centroids. The array
@@ -80,7 +87,7 @@ impl PrepareQueries {
 #[inline(always)]
 unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
     let PrepareQueries { count, stride, centre, metric, base_greatest, copy, copy_stride, .. } = launch;
-    let PrepareQueries { factors, base_bounds, errors, errors_apart, shifts, .. } = launch;
+    let PrepareQueries { factors, base_bounds, cosines, errors, errors_apart, shifts, .. } = launch;
     let rows = launch.rows.cast::<E::Stored>();
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if row >= count {
@@ -104,12 +111,15 @@ unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
             let factor = product_factor(metric, scale, scale_of(metric, f32::from_bits(global::load(*base_greatest))));
             global::store(factors.wrapping_add(at), factor);
             let terms = QueryTerms::new(metric, copy_stride, bounds).with_factor(factor);
+            // The distances of a zero query are 0, as its scores are.
+            let of_length = if cosines == 0 || own == 0.0 { 0.0 } else { round_up((math::sqrt_f64(own) - 1.0).abs()) };
             unroll::<2>(|set| {
                 let y = Bounds {
                     norm: global::load_nc(base_bounds.wrapping_add(2 * set)),
                     residual: global::load_nc(base_bounds.wrapping_add(2 * set + 1)),
                 };
-                global::store(errors.wrapping_add(set * errors_apart as usize + at), terms.error(metric, y));
+                let error = terms.error(metric, y) + if set == 0 { of_length } else { 0.0 };
+                global::store(errors.wrapping_add(set * errors_apart as usize + at), error);
             });
             global::store(shifts.wrapping_add(at), metric.value(own));
         }

@@ -25,6 +25,8 @@
 //! 4. A chunk's partial sums pass through `scores`. The same lane continues the same row, so they need no barrier, and any M works with any
 //!    size of shared memory.
 //! 5. Sums are in f32, in ascending m, so the score of a row does not depend on the shape of the launch.
+//! 6. For cosine the sum is multiplied by the factor of the row, 1/‖r‖ ([`crate::ivf::code_bounds`]): 4 more bytes to
+//!    read for a row.
 //!
 //! # Cost
 //! Floor: shared memory does 32 lookups for each clock and multiprocessor if all lanes hit different banks: 7.2·10¹² a second for
@@ -280,6 +282,8 @@ pub struct ScanTables {
     pub query_tables: Ptr<f32>,
     /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); absent for the other forms.
     pub terms: Option<Ptr<f32>>,
+    /// A factor for the sum of each stored row; absent: 1.
+    pub factors: Option<Ptr<f32>>,
     /// The σ of each query; absent for [`EntryKey::F32`].
     pub scales: Option<Ptr<f32>>,
     /// Number of sub-quantizers whose tables are in shared memory at once.
@@ -307,7 +311,8 @@ impl ScanTables {
 unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
     let ScanTables { queries, stride, centroids, codebooks, sub_dim, sub_quantizers, bits, codes, .. } = launch;
     let ScanTables { code_bytes, list_starts, list_lengths, probes, pair_offsets, nprobe, row_starts, .. } = launch;
-    let ScanTables { form, query_tables, terms, scales, chunk_size, block_pairs, segments, scores, .. } = launch;
+    let ScanTables { form, query_tables, terms, factors, scales, chunk_size, block_pairs, segments, .. } = launch;
+    let scores = launch.scores;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let (lane, warp, warps) = (warp::lane_id(), thread / 32, threads / 32);
     let groups = nprobe.div_ceil(block_pairs.max(1)).max(1);
@@ -399,6 +404,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
 
             let chunk = Chunk { first, count, bits, code_bytes };
             let row_terms = terms.filter(|_| form != FORM_LIST_TERMS);
+            let row_factors = factors.filter(|_| first + count == sub_quantizers);
             // The warps share the tiles of all pairs in turn: `tile` counts from the first tile of the current pair.
             let mut tile = warp;
             let mut pair = 0;
@@ -430,7 +436,11 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
                     unroll::<ROWS>(|r| {
                         let row = first_row + 32 * r as u32;
                         if row < padded {
-                            let score = if row < length { sums[r] } else { f32::INFINITY };
+                            let mut score = sums[r];
+                            if let Some(factors) = row_factors {
+                                score *= global::load_nc(factors.wrapping_add((start + row.min(length - 1)) as usize));
+                            }
+                            let score = if row < length { score } else { f32::INFINITY };
                             global::store(scores.wrapping_add(row as usize), score);
                         }
                     });

@@ -38,6 +38,10 @@
 //! If S is near f32's limit, sums may overflow, and if C + P is, so may c + p (S is small then if Q is). In these cases the bound is +∞,
 //! and certifies nothing.
 //!
+//! *Cosine.* The scan multiplies −<q, c + p> by the factor w = f32(1/‖r‖) of the row ([`crate::ivf::code_bounds`]).
+//! With W, the greatest factor, the error is at most γ_n · S · W, and 2⁻²⁰ · Q for the roundings of factor, product and
+//! distance, and |Q − 1| because a cosine is also divided by ‖q‖.
+//!
 //! # Cost
 //! Tables of queries or lists: dim · 2^bits multiply-adds each, and M · 2^bits · 4 bytes written; a codeword's component is loaded once for
 //! [`VECTORS`] vectors. Row terms: dim f64 multiply-adds for each row, once for an index.
@@ -262,6 +266,9 @@ pub struct TableBounds {
     pub sub_codeword_norm: f64,
     /// Upper bound of γ_n (module documentation).
     pub gamma: f64,
+    /// The greatest factor of a row: one word; absent if rows have no factors. With factors the real values are cosines
+    /// of queries whose length is nearly 1.
+    pub greatest_factor: Option<Ptr<f32>>,
     /// The bound of each query.
     pub errors: PtrMut<f32>,
     /// The σ of each query; absent for f32 tables.
@@ -280,7 +287,7 @@ impl TableBounds {
 #[inline(always)]
 unsafe fn bounds_of(launch: TableBounds) {
     let TableBounds { queries, stride, count, form, sub_quantizers, centroid_norm, codeword_norm, .. } = launch;
-    let TableBounds { sub_codeword_norm, gamma, errors, scales, .. } = launch;
+    let TableBounds { sub_codeword_norm, gamma, greatest_factor, errors, scales, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= count {
         return;
@@ -312,8 +319,16 @@ unsafe fn bounds_of(launch: TableBounds) {
         // SAFETY: query < count.
         unsafe { global::store(scales.wrapping_add(query as usize), scale_of(Metric::L2, round_up(of_one))) };
     }
+    let mut error = error + 1e-35;
+    if let Some(greatest_factor) = greatest_factor {
+        // SAFETY: one word.
+        let factor = unsafe { global::load_nc(*greatest_factor) } as f64;
+        // The roundings of factor, product and distance, and the length of the query (module documentation).
+        let of_length = if norm == 0.0 { 0.0 } else { norm / 1_048_576.0 + (norm - 1.0).abs() };
+        error = error * factor + of_length;
+    }
     // No partial sum exceeds `sum` and its error, and no component c + p exceeds c + p of the norms. NaN is not below the limit either.
-    let bound = if sum + error < 1e38 && c + p < 1e38 { round_up(error + 1e-35) } else { f32::INFINITY };
+    let bound = if sum + error < 1e38 && c + p < 1e38 { round_up(error) } else { f32::INFINITY };
     // SAFETY: query < count.
     unsafe { global::store(errors.wrapping_add(query as usize), bound) };
 }

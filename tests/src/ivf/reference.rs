@@ -51,11 +51,6 @@ impl Model {
         if self.metric == Metric::L2 { Metric::L2 } else { Metric::InnerProduct }
     }
 
-    /// The metric by which queries are compared with stored vectors.
-    pub fn fine(&self) -> Metric {
-        if self.kept == Kept::Vector { self.metric } else { self.coarse() }
-    }
-
     /// Transforms a vector or query for assignment, coding and comparison.
     pub fn transform(&self, x: &[f64]) -> Vec<f64> {
         let mut x = x.to_vec();
@@ -177,7 +172,7 @@ impl Contents {
             let x = self.model.transform(row);
             let list = self.model.list(&x);
             let stored = self.model.stored(&x, list);
-            let squares = defined_squares(self.model.fine(), &stored);
+            let squares = defined_squares(self.model.metric, &stored);
             self.lists[list].push(Member { id, stored, squares });
         }
     }
@@ -201,7 +196,7 @@ impl Contents {
 
     /// All vectors that a query may find, best first, equal distances by lower id.
     pub fn ranked(&self, query: &[f64], probes: usize, allowed: impl Fn(u64) -> bool) -> Vec<(u64, f32)> {
-        let (query, metric) = (self.model.transform(query), self.model.fine());
+        let (query, metric) = (self.model.transform(query), self.model.metric);
         let query = (query.as_slice(), defined_squares(metric, &query));
         let mut found = Vec::new();
         for list in self.model.probes(query.0, probes) {
@@ -264,7 +259,13 @@ mod tests {
         assert_eq!(cosine.transform(&[3.0, 4.0]), [3.0, 4.0]);
         cosine.kept = Kept::Codebooks(vec![0.0, 0.0], 1);
         assert_eq!(cosine.transform(&[3.0, 4.0]), [f64::from(0.6f32), f64::from(0.8f32)]);
-        assert_eq!((cosine.fine(), cosine.list(&[3.0, 4.0])), (Metric::InnerProduct, 1));
+        assert_eq!(cosine.list(&[3.0, 4.0]), 1);
+        // The list has the centroid (0, 1), which is what its codes stand for. Twice the length is the same direction.
+        cosine.centroids[3] = 2.0;
+        let mut contents = Contents::new(cosine);
+        contents.add(&[3.0, 4.0], &[5]);
+        assert_eq!(contents.nearest(&[0.0, 9.0], 1, 2, |_| true), [(5, 1.0)]);
+        assert_eq!(contents.nearest(&[-3.0, -4.0], 1, 2, |_| true)[0].1, -0.8);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub const ALL: &[Scenario] = &[
     ("ivf::repeat::training_gives_the_same_bits", training_repeats),
     ("ivf::range::products_outside_that_of_f32", products_outside_f32),
     ("ivf::refine::as_exact_as_the_candidates_allow", refining),
+    ("ivf::cosine::of_what_comes_back", cosines_of_what_comes_back),
+    ("ivf::cosine::recall_as_by_squared_distance", recall_by_cosine),
     ("ivf::probes::kept_in_the_index", probes_kept),
     ("ivf::errors::change_nothing_flat", errors_flat),
     ("ivf::errors::change_nothing_pq", errors_pq),
@@ -76,6 +78,113 @@ fn verify(index: &IvfIndex, contents: &Contents, vectors: &Vectors<f32>) -> Outc
         let options = SearchOptions::new().probes(3).filter(filter).widen(false);
         let allowed = |id: u64| all || odd(id);
         check(index, contents, &vectors.queries, &vectors.exact_queries, 10, &options, allowed)?;
+    }
+    Ok(())
+}
+
+/// Vectors around 40 centres, whose lengths differ by a factor of up to 3.
+fn around_centres(dim: usize, count: usize, seed: u64) -> Vec<f32> {
+    let mut random = data::Random::new(seed);
+    let centres: Vec<f64> = (0..40 * dim).map(|_| random.normal()).collect();
+    let mut rows = Vec::new();
+    for row in 0..count {
+        let length = 1.0 + 2.0 * random.unit();
+        rows.extend(centres[row % 40 * dim..][..dim].iter().map(|c| (length * (c + 0.4 * random.normal())) as f32));
+    }
+    rows
+}
+
+fn wide(vector: &[f32]) -> Vec<f64> {
+    vector.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// The encodings that do not keep vectors as they are.
+const CODED: [Encoding; 4] = [
+    Encoding::F16,
+    Encoding::Scalar8,
+    Encoding::Pq { sub_quantizers: 4, bits: 5, rotate: false },
+    Encoding::Pq { sub_quantizers: 8, bits: 4, rotate: true },
+];
+
+/// Each similarity is that of the query and the vector that comes back, in float64.
+fn cosines_of_what_comes_back(device: Device) -> Outcome {
+    let (dim, count) = (16, by_device(device, 400, 4_000));
+    let mut rows = around_centres(dim, count, 31);
+    // A vector without a direction, and one of another scale.
+    rows[..dim].fill(0.0);
+    rows[dim..2 * dim].iter_mut().for_each(|x| *x *= 1e-12);
+    let queries = &rows[dim..by_device(device, 9, 60) * dim];
+    for encoding in CODED {
+        let mut index =
+            runner::trained(settings(Metric::Cosine, encoding, dim, by_device(device, 6, 16)), device, &rows)?;
+        index.add(&rows).map_err(text)?;
+        let reloaded = IvfIndex::from_bytes(&index.to_bytes().map_err(text)?, device, None).map_err(text)?;
+        let odd = index.filter(|id| id % 2 == 1);
+        for (index, filter) in [(&index, None), (&index, Some(Filter::Bits(&odd))), (&reloaded, None)] {
+            let options = SearchOptions::new().probes(5).filter(filter);
+            let found = index.search_with(queries, 10, &options).map_err(text)?;
+            let near = index.range_search(queries, 0.9, &options).map_err(text)?;
+            for (number, query) in queries.chunks(dim).enumerate() {
+                let found = found.found(number).map(|(id, distance)| (id, distance, -1.0));
+                let (ids, distances) = near.row(number);
+                let near = ids.iter().zip(distances).map(|(&id, &distance)| (id, distance, 0.9));
+                for (id, distance, least) in found.chain(near) {
+                    let vector = wide(&index.reconstruct(id).map_err(text)?);
+                    let right = reference::textbook(Metric::Cosine, &wide(query), &vector);
+                    if !(least..=1.0).contains(&distance) || (f64::from(distance) - right).abs() > 1e-6 {
+                        return Err(format!("{encoding}, query {number}: {distance} to {id}; by definition {right}"));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The share of the ten nearest of `queries` by the metric that a search of codes finds in all lists; and that of the
+/// nearest by the inner product with the vectors that come back.
+fn recalls(
+    device: Device,
+    metric: Metric,
+    encoding: Encoding,
+    rows: &[f32],
+    queries: usize,
+) -> Result<[f64; 2], String> {
+    let (dim, k, lists) = (16, 10, 16);
+    let mut index = runner::trained(settings(metric, encoding, dim, lists), device, rows)?;
+    index.add(rows).map_err(text)?;
+    let found = index.search(&rows[..queries * dim], k, lists).map_err(text)?;
+    let mut back = Vec::new();
+    for id in index.ids() {
+        back.extend(wide(&index.reconstruct(id).map_err(text)?));
+    }
+    let (exact, mut shared) = (wide(rows), [0; 2]);
+    for (number, query) in exact.chunks(dim).take(queries).enumerate() {
+        let nearest = reference::nearest(metric, dim, &exact, query, k);
+        let is_near = |id: u64| nearest.iter().any(|&(near, _)| near == id);
+        shared[0] += found.found(number).filter(|&(id, _)| is_near(id)).count();
+        let by_product = reference::nearest(Metric::InnerProduct, dim, &back, query, k);
+        shared[1] += by_product.into_iter().filter(|&(id, _)| is_near(id)).count();
+    }
+    Ok(shared.map(|shared| shared as f64 / (k * queries) as f64))
+}
+
+/// Squared L2 and cosine order vectors of length 1 in the same way, so codes of these find about as many of the nearest
+/// by either. Without the division by the length of what a code stands for, they found fewer.
+fn recall_by_cosine(device: Device) -> Outcome {
+    let (dim, count, queries) = (16, by_device(device, 400, 4_000), by_device(device, 16, 100));
+    let mut rows = around_centres(dim, count, 32);
+    for row in rows.chunks_mut(dim) {
+        let length = reference::squares(&wide(row)).sqrt();
+        row.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+    for encoding in CODED {
+        let [by_cosine, by_product] = recalls(device, Metric::Cosine, encoding, &rows, queries)?;
+        let [by_square, _] = recalls(device, Metric::L2, encoding, &rows, queries)?;
+        if by_cosine < by_product || by_cosine < by_square - 0.06 {
+            let others = format!("{by_product} by inner product, {by_square} by squared L2");
+            return Err(format!("{encoding}: recall {by_cosine} by cosine, {others}"));
+        }
     }
     Ok(())
 }

@@ -94,7 +94,7 @@ fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device) -> O
         2 | 3 => pq,
         _ => Encoding::Flat,
     };
-    // Under cosine, distances are those of normalised vectors, which codes do not show.
+    // Under cosine, queries for codes are rounded when they are normalised, which this model does not.
     let metric = if encoding == Encoding::Flat { metric } else { random.pick(&[Metric::L2, Metric::InnerProduct]) };
     let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).iterations(2);
     let mut index = builder.device(Device::Cpu).build().map_err(text)?;

@@ -277,7 +277,12 @@ impl<C: Collect> Worker<'_, C> {
                 let offset = if norms.offset.is_empty() { &[] } else { &norms.offset[rows.clone()] };
                 let scores = &mut scores[..rows.len()];
                 tables::score(quantizer, tables::unpacked(quantizer, codes, numbers), (tables, base), offset, scores);
-                let error = tables::error(bound, quantizer, norms.largest[start / BLOCK], norms.centroid);
+                if let Some(scales) = norms.scale.get(rows.clone()) {
+                    scores.iter_mut().zip(scales).for_each(|(score, scale)| *score *= scale);
+                }
+                let block = start / BLOCK;
+                let error =
+                    tables::error(bound, quantizer, (norms.largest[block], norms.steepest[block]), norms.centroid);
                 let mut threshold = found.threshold(bound, error, limit);
                 let first_id = job.image.range(list).start + start as u32;
                 let ranks = &job.view.ranks(list)[rows.clone()];

@@ -95,12 +95,17 @@ impl Judge for PairJudge<'_> {
         // All codes are decoded before the first row is read: a load of several short stores waits until they are in the cache.
         let mut rows = std::mem::take(self.scratch);
         rows.resize(rows.len().max(TOGETHER * dim), 0.0);
-        for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(dim)) {
-            let (list, code) = self.here.code(job, id);
+        let bytes = job.view.code_bytes();
+        let mut places = [(0, 0); TOGETHER];
+        for ((&id, at), row) in ids.iter().zip(&mut places).zip(rows.chunks_exact_mut(dim)) {
+            let (list, place) = self.here.find(job, id);
+            let code = &self.here.codes[place * bytes..][..bytes];
             job.view.codec.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
+            *at = (list, place);
         }
-        // List and place matter for cosine only, and codes are of normalised vectors, whose metric is never cosine.
-        to.iter_mut().zip(rows.chunks_exact(dim)).for_each(|(to, row)| *to = self.distance(0, 0, row));
+        for ((to, row), (list, place)) in to.iter_mut().zip(rows.chunks_exact(dim)).zip(places) {
+            *to = self.distance(list, place, row);
+        }
         *self.scratch = rows;
     }
 

@@ -125,6 +125,8 @@ struct Norms {
     scale: Vec<f32>,
     squares: Vec<f64>,
     largest: Vec<f32>,
+    /// The greatest scale of each block; 0 without scales.
+    steepest: Vec<f32>,
     /// Whether all components of a block are whole numbers.
     whole: Vec<bool>,
     /// The norm of the list's centroid.
@@ -142,6 +144,10 @@ impl Norms {
             norms.scale = squares.iter().map(|&square| bound::scale(square)).collect();
             norms.squares = squares;
         }
+        norms.steepest = vec![0.0; norms.largest.len()];
+        for (steepest, scales) in norms.steepest.iter_mut().zip(norms.scale.chunks(BLOCK)) {
+            *steepest = scales.iter().fold(0.0, |steepest, scale| steepest.max(*scale));
+        }
         norms
     }
 }
@@ -151,7 +157,7 @@ struct Job<'a> {
     view: &'a View<'a>,
     image: &'a Image,
     isa: Isa,
-    /// The metric of [`View::distance_metric`].
+    /// The metric of [`View`].
     metric: Metric,
     filter: Option<&'a Bitset>,
 }
@@ -215,7 +221,7 @@ impl IvfCpu {
     ) -> Result<Vec<Vec<u64>>> {
         let image = self.image(view)?;
         view.directory();
-        let job = Job { view, image: &image, isa: self.isa, metric: view.distance_metric(), filter: request.filter };
+        let job = Job { view, image: &image, isa: self.isa, metric: view.metric, filter: request.filter };
         let (dim, probes, threads) = (view.dim, request.probes, rayon::current_num_threads());
         let count = queries.len() / dim;
         // Bytes of a query: its probes before and after the sort by list, several forms of the query, and its candidates on each thread.
@@ -301,7 +307,7 @@ impl IvfBackend for IvfCpu {
     ) -> Result<()> {
         request.queries.check_finite(Input::Queries)?;
         let queries = view.queries(request.queries, Device::Cpu)?;
-        let (rows, metric, directory) = (view.len(), view.distance_metric(), view.directory());
+        let (rows, metric, directory) = (view.len(), view.metric, view.directory());
         let kept = k.min(rows);
         let collect = || Candidates::new(kept, rows);
         let found = self.run(view, &queries, request, Candidates::bytes(kept, rows), &collect)?;
@@ -319,7 +325,7 @@ impl IvfBackend for IvfCpu {
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
         request.queries.check_finite(Input::Queries)?;
         let queries = view.queries(request.queries, Device::Cpu)?;
-        let (metric, directory) = (view.distance_metric(), view.directory());
+        let (metric, directory) = (view.metric, view.directory());
         let found = self.run(view, &queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
         RangeNeighbors::of_rows(&found, |key| (directory.id(candidates::id(key)), candidates::distance(metric, key)))
     }

@@ -8,10 +8,11 @@
 //! ⟨x', r⟩ ≈ ⟨x', c⟩ + Σ_m T[m][code m],     T[m][w] = ⟨part m of x', codeword w of m⟩
 //! ```
 //!
-//! T is computed once for a query, in d · 2^bits multiply-adds, for all lists of the query that are scored by tables: a worker scans them
-//! one after the other. Then a vector takes M look-ups. The bound includes the difference between this sum and the score of the decoded
-//! vector ([`QueryBound::error_by_tables`]); everything else is as for decoded vectors. With M = 32 and one query, a vector takes a third
-//! of the time of decoding and scanning it; from about 192 / M queries on, decoding is cheaper ([`few`]).
+//! T is computed once for a query, in d · 2^bits multiply-adds, for all lists of the query that are scored by tables: a
+//! worker scans them one after the other. Then a vector takes M look-ups; for cosine, the sum is multiplied by the
+//! vector's scale 1/‖r‖. The bound includes the difference between this sum and the score of the decoded vector
+//! ([`QueryBound::error_by_tables`]); everything else is as for decoded vectors. With M = 32 and one query, a vector
+//! takes a third of the time of decoding and scanning it; from about 192 / M queries on, decoding is cheaper ([`few`]).
 
 use crate::pq::{ProductQuantizer, codes, encode};
 use crate::product::cpu::bound::QueryBound;
@@ -116,7 +117,8 @@ pub(super) fn terms(quantizer: &ProductQuantizer) -> usize {
     quantizer.width() + quantizer.sub_quantizers() + 2
 }
 
-/// The error bound E of a block whose largest ‖r‖ is `largest`, in a list whose centroid has norm `centroid`.
-pub(super) fn error(bound: &QueryBound, quantizer: &ProductQuantizer, largest: f32, centroid: f64) -> f64 {
-    bound.error_by_tables(largest, centroid, terms(quantizer))
+/// The error bound E of a block whose largest ‖r‖ and whose greatest scale are `(largest, steepest)`, in a list whose
+/// centroid has norm `centroid`.
+pub(super) fn error(bound: &QueryBound, quantizer: &ProductQuantizer, block: (f32, f32), centroid: f64) -> f64 {
+    bound.error_by_tables(block, centroid, terms(quantizer))
 }

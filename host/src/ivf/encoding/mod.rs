@@ -17,9 +17,13 @@
 //! [`Encoding::scheme`] and [`READERS`].
 //!
 //! # Meaning of codes
-//! [`Encoding::Flat`] compares vectors as they are. All other encodings code vectors as f32. Under cosine they divide vectors by the
-//! canonical norm (zero stays zero), and then compare them by inner product. Canonical distances are between the query, transformed in the
-//! same way, and the vector r that [`Codec::decode`] returns; each encoding defines r to the bit.
+//! [`Encoding::Flat`] compares vectors as they are. All other encodings code vectors as f32. Under cosine they divide
+//! vectors by the canonical norm (zero stays zero), so that training and codes know directions only. Canonical
+//! distances are by the metric of the index, between the query, transformed in the same way, and the vector r that
+//! [`Codec::decode`] returns; each encoding defines r to the bit. The length of r is not 1, and cosine divides by it.
+//! It follows from list and code, so it is in no file: the CPU keeps it with the norms of a list, and a device as the
+//! factor of a row (`warpann_kernels::ivf::code_bounds`). Re-ranking computes it from the decoded row, which it reads a
+//! second time.
 
 pub(super) mod f16;
 pub(super) mod flat;

@@ -153,7 +153,7 @@ impl Resident {
         let mut greatest = [0];
         // SAFETY: the image has the word.
         unsafe { runtime.copy_to_host(on.stream, &mut greatest, self.parts.greatest)? };
-        let scale = |greatest| scale_of(self.image.row_metric(), f32::from_bits(greatest));
+        let scale = |greatest| scale_of(self.image.operand_metric(), f32::from_bits(greatest));
         let is_fixed = matches!(self.image.stored.measuring, Measuring::Codes { scaled: false, .. });
         if !is_fixed && scale(greatest[0]) != scale(self.greatest) {
             return Ok(Update::Impossible);
@@ -291,6 +291,7 @@ impl Resident {
             operands: scratch.at(plan.operands),
             values: scratch.at(plan.values).take(count),
             bounds: parts.bounds,
+            factor: parts.factor,
         };
         // Straight into the memory from which the bus copies.
         let write = |some: Range<usize>, to: &mut [u8]| {

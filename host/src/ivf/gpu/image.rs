@@ -260,6 +260,8 @@ pub(crate) struct Measured<'a> {
     pub values: PtrMut<f32>,
     /// The bits of the greatest norm and residual of all rows of the image: two words.
     pub bounds: PtrMut<u32>,
+    /// The bits of the greatest factor of all rows of the image: one word.
+    pub factor: PtrMut<u32>,
 }
 
 impl Measured<'_> {
@@ -273,7 +275,7 @@ impl Measured<'_> {
             padded: self.row_count,
             stride: image.stride(),
             centre: image.centre,
-            metric: image.row_metric(),
+            metric: image.operand_metric(),
             tiles: None,
             greatest: self.greatest,
         }
@@ -315,7 +317,7 @@ impl Measured<'_> {
     /// # Safety
     /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of operands.
     pub unsafe fn measure(&self, on: OnStream<'_>) -> Result<()> {
-        let &Measured { image, codes, row_count, row_lists, greatest, operands, values, bounds } = self;
+        let &Measured { image, codes, row_count, row_lists, greatest, operands, values, bounds, factor } = self;
         let stored = &image.stored;
         match stored.measuring {
             Measuring::Operands(element) => {
@@ -336,11 +338,13 @@ impl Measured<'_> {
                     row_count,
                     centre: image.centre,
                     metric: image.row_metric(),
+                    row_factors: image.has_factors().into(),
                     greatest: greatest.into(),
                     offsets: stored.offsets,
                     halves: stored.halves,
                     values,
                     bounds,
+                    greatest_factor: factor,
                 };
                 // SAFETY: as the caller promises.
                 unsafe { on.runtime.launch(on.stream, by, launch.config(), launch) }
@@ -380,7 +384,7 @@ pub(crate) struct Image {
     pub greatest: Ptr<u32>,
     /// Greatest component of the centroids: one word, the same as `greatest` unless the metric is cosine.
     pub centroid_greatest: Ptr<u32>,
-    /// Greatest norm and residual of the vectors, then of the centroids.
+    /// Greatest norm and residual of the vectors, then of the centroids; then the greatest factor of a vector.
     pub bounds: Ptr<f32>,
 }
 
@@ -392,9 +396,25 @@ impl Image {
 
     /// The metric for comparisons with stored vectors.
     pub fn row_metric(&self) -> KernelMetric {
-        // If the metric divides by norms, coded vectors were normalised before encoding.
+        self.metric.of_kernel()
+    }
+
+    /// The metric of the operands of queries and stored vectors, and of their products.
+    pub fn operand_metric(&self) -> KernelMetric {
+        // If the metric divides by norms, queries for codes are normalised before, and rows are divided by their norms
+        // after the product.
         let metric = if self.stored.in_place { self.metric } else { self.metric.of_normalised() };
         metric.of_kernel()
+    }
+
+    /// Whether distances are divided by norms of which the operands know nothing.
+    pub fn divides_scores(&self) -> bool {
+        self.metric.divides_by_norms() && !self.stored.in_place
+    }
+
+    /// Whether the values of rows are factors of their products (`warpann_kernels::ivf::code_bounds`).
+    pub fn has_factors(&self) -> bool {
+        self.divides_scores() && self.stored.decodes
     }
 
     /// The arrays of the index for the scan by lookup tables.
@@ -405,6 +425,7 @@ impl Image {
             codes: self.stored.rows,
             list_starts: self.starts,
             list_lengths: self.lengths,
+            factors: self.has_factors().then(|| (self.values, self.bounds.skip(4))),
         }
     }
 
@@ -448,9 +469,10 @@ pub(super) struct ImageParts {
     pub ranks: PtrMut<u32>,
     pub starts: PtrMut<u32>,
     pub lengths: PtrMut<u32>,
-    /// As [`Measured::greatest`] and [`Measured::bounds`].
+    /// As [`Measured::greatest`], [`Measured::bounds`] and [`Measured::factor`].
     pub greatest: PtrMut<u32>,
     pub bounds: PtrMut<u32>,
+    pub factor: PtrMut<u32>,
 }
 
 /// The places of the parts of an image.
@@ -469,7 +491,8 @@ struct ImagePlan<'a> {
     centre: Reserved<f32>,
     /// Greatest component of the vectors, and then (cosine only) of the centroids.
     greatest: Reserved<u32>,
-    /// Bits of the greatest norm and residual of the vectors, and then of the centroids.
+    /// Bits of the greatest norm and residual of the vectors, and then of the centroids; then of the greatest factor of
+    /// a vector.
     bounds: Reserved<u32>,
     bytes: usize,
 }
@@ -497,7 +520,7 @@ impl<'a> ImagePlan<'a> {
             centroid_values: layout.array(padded_lists),
             centre: layout.array(stride),
             greatest: layout.array(2),
-            bounds: layout.array(4),
+            bounds: layout.array(5),
             bytes: 0,
         };
         ImagePlan { bytes: layout.bytes(), ..plan }
@@ -550,6 +573,7 @@ impl<'a> ImagePlan<'a> {
             lengths: memory.at(self.lengths),
             greatest: memory.at(self.greatest().0),
             bounds: memory.at(self.bounds.part(0, 2)),
+            factor: memory.at(self.bounds.part(4, 1)),
         }
     }
 
@@ -599,8 +623,8 @@ impl<'a> ImagePlan<'a> {
         let OnStream { runtime, stream } = on;
         let (greatest, centroid_greatest) = self.greatest();
         let (greatest, centroid_greatest) = (memory.at(greatest), memory.at(centroid_greatest));
-        let (bounds, centroid_bounds) = self.bounds.split_at(2);
-        let (bounds, centroid_bounds) = (memory.at(bounds), memory.at(centroid_bounds));
+        let bounds = memory.at(self.bounds);
+        let (bounds, centroid_bounds, factor) = (bounds.take(2), bounds.skip(2).take(2), bounds.skip(4));
         let values = memory.at(self.values);
         let centroids = Unprepared {
             element: ElementType::F32,
@@ -627,6 +651,7 @@ impl<'a> ImagePlan<'a> {
                 operands: PtrMut::empty(),
                 values,
                 bounds,
+                factor,
             };
             self.stored.prepare(on, memory, all)?;
             let (f16_centroids, values) = (memory.at(self.f16_centroids), memory.at(self.centroid_values));

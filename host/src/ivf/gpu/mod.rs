@@ -456,7 +456,7 @@ impl IvfDevice {
         if !budget.has(plan.bytes as u64) {
             return Ok(Attempt::Exceeds(plan.bytes as u64));
         }
-        let metric = view.distance_metric();
+        let metric = view.metric;
         let mut within = vec![0u32; count];
         let mut flags = vec![0u32; count];
         let search = self.search_on(resident, lane, view.element, &plan)?;

@@ -166,7 +166,8 @@ pub(super) struct SearchPlan {
     pub narrow_queries: Option<Reserved<u8>>,
     pub queries: Reserved<f32>,
     pub operands: OperandsPlan,
-    /// The operands of the coarse quantizer; separate for cosine only, and not if centroids are compared exactly.
+    /// The operands of the coarse quantizer; separate for cosine of vectors as they were added only, and not if
+    /// centroids are compared exactly.
     pub coarse_operands: Option<OperandsPlan>,
     pub coarse_scores: Reserved<f32>,
     pub coarse: Stage,
@@ -207,7 +208,7 @@ impl SearchPlan {
         let mut layout = Layout::default();
         let components = queries.saturating_mul(image.stride() as usize);
         let narrow = image.stored.in_place && element != ElementType::F32;
-        let cosine = image.row_metric().divides_by_norms();
+        let cosine = image.operand_metric().divides_by_norms();
         let lists = image.lists as usize;
         let pair_count = queries.saturating_mul(search_shape.probes as usize);
         let columns = resident.columns(search_shape.dense_probes);

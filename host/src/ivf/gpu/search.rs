@@ -62,7 +62,10 @@ struct GivenQueries {
     element: ElementType,
     /// All queries of the search.
     rows: PtrMut<u8>,
+    /// The metric of the operands.
     metric: KernelMetric,
+    /// Whether distances from stored vectors are divided by norms of which the operands know nothing.
+    cosines: bool,
     /// The greatest component of the compared vectors.
     greatest: Ptr<u32>,
     to: OperandsPlan,
@@ -268,7 +271,8 @@ impl Search<'_> {
         let own = GivenQueries {
             element: if plan.narrow_queries.is_some() { self.element } else { ElementType::F32 },
             rows: self.queries(),
-            metric: image.row_metric(),
+            metric: image.operand_metric(),
+            cosines: image.divides_scores(),
             greatest: image.greatest,
             to: plan.operands,
         };
@@ -285,6 +289,7 @@ impl Search<'_> {
                         element: ElementType::F32,
                         rows: wide.as_bytes(),
                         metric: image.probe_metric(),
+                        cosines: false,
                         greatest: image.centroid_greatest,
                         to,
                     };
@@ -390,7 +395,7 @@ impl Search<'_> {
     /// # Safety
     /// As [`Self::probe`].
     unsafe fn prepare(&self, of: &Range<u32>, from: GivenQueries) -> Result<()> {
-        let GivenQueries { element, rows, metric, greatest, to } = from;
+        let GivenQueries { element, rows, metric, cosines, greatest, to } = from;
         let (image, queries) = (&self.resident.image, self.plan.search_shape.queries);
         let row_bytes = image.stride() as usize * element.size();
         // `errors` has the bounds of all queries against vectors, then against centroids. This part reaches from the first to the second
@@ -406,6 +411,7 @@ impl Search<'_> {
             copy: part(self.at(to.f16_queries), of, image.f16_stride as usize),
             copy_stride: image.f16_stride,
             factors: part(self.at(to.factors), of, 1),
+            cosines: cosines.into(),
             base_bounds: image.bounds,
             errors,
             errors_apart: queries,
@@ -557,6 +563,7 @@ impl Search<'_> {
             list_starts: image.starts,
             lengths: image.lengths,
             values: image.values,
+            row_factors: image.has_factors().into(),
             ranks: image.ranks,
             filter: self.filter_bits(),
             base: stored.f16_rows,

@@ -6,8 +6,9 @@
 //! | [`Terms::Lists`] | 4 · M · 2^bits bytes a list | of the query + of the list | 1 |
 //! | [`Terms::None`] | nothing | of the pair, computed for it | 1 |
 //!
-//! Inner product stores nothing and uses the table of the query. [`warpann_kernels::pq::pq_tables`] and
-//! [`warpann_kernels::ivf::table_scan`] explain the arithmetic, its error bound and the cost of the kernels.
+//! Inner product and cosine store nothing more and use the table of the query; cosine reads the factors that the rows
+//! have for the list scan. [`warpann_kernels::pq::pq_tables`] and [`warpann_kernels::ivf::table_scan`] explain the
+//! arithmetic, its error bound and the cost of the kernels.
 
 mod index;
 #[cfg(test)]
@@ -286,6 +287,7 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
         codeword_norm: codeword,
         sub_codeword_norm: sub_codeword,
         gamma,
+        greatest_factor: image.factors.map(|(_, greatest)| greatest),
         errors: what.errors,
         scales,
     };
@@ -337,6 +339,7 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
             form: plan.form,
             query_tables: tables.into(),
             terms,
+            factors: image.factors.map(|(factors, _)| factors),
             scales: scales.map(|scales| tile.of(scales.into(), 1)),
             chunk_size: plan.chunk,
             block_pairs: plan.block_pairs,

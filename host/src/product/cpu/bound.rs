@@ -34,11 +34,15 @@
 //! so the product with y/‖y‖ errs by 1.01u; the dot product by 1.01γ‖y‖ + η, where ‖y‖ ≥ 2⁻¹⁰⁰ makes η/‖y‖ ≤ d·2⁻⁴⁹ ≪ γ; the
 //! scale by 1.01u and the product with it by u; c by 1.01u. E = 1.1γ + 8u. A zero vector scores exactly 0 = c.
 //!
-//! *Lookup tables.* A vector r_i = f32(c_i + p_i) may be scored by `acc` = fl(⟨x', c⟩) + Σ_m T\[m\] instead, where T\[m\] is the f32
-//! sum of the w products of part m of x' and p, x' is −2x or −x exactly, and M + 1 numbers are added in any order
-//! ([`QueryBound::error_by_tables`]). ⟨x', r⟩ differs from ⟨x', c⟩ + ⟨x', p⟩ by at most 1.01u‖x'‖‖r‖; fl(⟨x', c⟩), an f64 sum rounded, errs by
-//! 1.01u‖x'‖‖c‖; the tables by γ_w‖x'‖‖p‖ + η; their sum by γ_M(1 + γ_w)‖x'‖(‖p‖ + ‖c‖). As ‖p‖ ≤ (1 + 1.01u)‖r‖ + ‖c‖, these errors
-//! are at most 1.1γ_n‖x'‖(‖r‖ + 2‖c‖) + η with n = w + M + 2, which is added to E. Partial sums are at most 1.1‖x'‖(‖r‖ + 2‖c‖).
+//! *Lookup tables.* A vector r_i = f32(c_i + p_i) may be scored by `acc` = fl(⟨x', c⟩) + Σ_m T\[m\] instead, where
+//! T\[m\] is the f32 sum of the w products of part m of x' and p, x' is −2x or −x exactly, and M + 1 numbers are added
+//! in any order ([`QueryBound::error_by_tables`]). ⟨x', r⟩ differs from ⟨x', c⟩ + ⟨x', p⟩ by at most 1.01u‖x'‖‖r‖;
+//! fl(⟨x', c⟩), an f64 sum rounded, errs by 1.01u‖x'‖‖c‖; the tables by γ_w‖x'‖‖p‖ + η; their sum by γ_M(1 +
+//! γ_w)‖x'‖(‖p‖ + ‖c‖). As ‖p‖ ≤ (1 + 1.01u)‖r‖ + ‖c‖, these errors are at most 1.1γ_n‖x'‖(‖r‖ + 2‖c‖) + η with n = w +
+//! M + 2, which is added to E. Partial sums are at most 1.1‖x'‖(‖r‖ + 2‖c‖). Cosine multiplies the sum by the scale of
+//! r, so these errors are divided by ‖r‖: at most 1.1γ_n(1 + 2‖c‖/‖r‖) + η/‖r‖. There x' has an error of 1.01u in each
+//! component, for which n has room, because w and M are at least 1. The fold over a block uses its greatest scale for
+//! 1/‖r‖.
 //!
 //! *Whole numbers.* Where x and y have whole components and S ≤ 2²⁴ (L2) or ‖x‖M ≤ 2²⁴ (inner product), every sum of some of the
 //! products and squares is a whole number of at most that magnitude (Cauchy-Schwarz). So no operation rounds, in any order: s = t,
@@ -122,17 +126,24 @@ impl QueryBound {
         if error.is_nan() { f64::INFINITY } else { round_up(error) + self.tiny }
     }
 
-    /// E for a block of vectors that are sums of a centroid, of norm `centroid`, and codewords, scored by lookup tables. Each product passes
-    /// through at most `terms` f32 operations. Not for cosine.
-    pub(crate) fn error_by_tables(&self, largest: f32, centroid: f64, terms: usize) -> f64 {
-        let factor = match self.metric {
-            Metric::L2 => 2.0,
-            Metric::InnerProduct | Metric::Cosine => 1.0,
+    /// E for a block of vectors that are sums of a centroid, of norm `centroid`, and codewords, scored by lookup
+    /// tables. Each product passes through at most `terms` f32 operations. `largest` is the largest norm of the block,
+    /// and `steepest` its greatest scale, which only cosine has.
+    pub(crate) fn error_by_tables(&self, (largest, steepest): (f32, f32), centroid: f64, terms: usize) -> f64 {
+        let (norm, wide) = (f64::from(largest), 2.0 * round_up(centroid));
+        // The greatest sum, and the part of a score that it is.
+        let (sum, reach, tiny) = match self.metric {
+            Metric::L2 => (2.0 * self.norm * (norm + wide), 2.0 * self.norm * (norm + wide), self.tiny),
+            Metric::InnerProduct => (self.norm * (norm + wide), self.norm * (norm + wide), self.tiny),
+            Metric::Cosine => {
+                // The scale is rounded, and x' has a norm of at most 1 + 1.01u.
+                let steepest = f64::from(steepest) * (1.0 + 4.0 * U);
+                (norm + wide, (1.0 + 4.0 * U) + wide * steepest, self.tiny * steepest)
+            }
         };
-        let reach = factor * self.norm * (f64::from(largest) + 2.0 * round_up(centroid));
         let gamma = terms as f64 * U / (1.0 - terms as f64 * U);
-        // An infinite or NaN reach fails the comparison.
-        if reach < LIMIT { self.error(largest) + round_up(1.1 * gamma * reach) + self.tiny } else { f64::INFINITY }
+        // An infinite or NaN sum fails the comparison.
+        if sum < LIMIT { self.error(largest) + round_up(1.1 * gamma * reach) + tiny } else { f64::INFINITY }
     }
 
     /// The canonical distance of a vector whose score is exact (E = 0).

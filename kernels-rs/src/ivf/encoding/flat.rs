@@ -51,6 +51,7 @@ pub(crate) struct Copies {
 
 impl Rows for Copies {
     const DENSE: bool = true;
+    const FACTORS: bool = false;
     const STAGES: u32 = STAGES;
     type Ahead = ();
 

@@ -79,6 +79,8 @@ pub(crate) trait Operand4: Decode {
 pub(crate) trait Rows: Copy {
     /// Whether a launch may be without items (dense use).
     const DENSE: bool;
+    /// Whether the values of rows may be factors ([`ScanLists::row_factors`]).
+    const FACTORS: bool;
 
     /// The rows of a launch.
     fn of(launch: &ScanLists) -> Self;

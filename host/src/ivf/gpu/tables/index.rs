@@ -136,4 +136,6 @@ pub(crate) struct Image {
     pub list_starts: Ptr<u32>,
     /// The number of rows of each list; the storage of a list reaches to the next multiple of 8.
     pub list_lengths: Ptr<u32>,
+    /// \[stored_rows\]: the factor of each row's sum, and a word with the greatest. `None`: 1.
+    pub factors: Option<(Ptr<f32>, Ptr<f32>)>,
 }

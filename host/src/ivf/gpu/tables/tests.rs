@@ -205,6 +205,7 @@ impl Case {
             codes: codes.into(),
             list_starts: list_starts.into(),
             list_lengths: list_lengths.into(),
+            factors: None,
         };
         let what = TableScan {
             queries: queries.into(),
