@@ -5,9 +5,18 @@
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "the functions are empty"))]
 
 #[cfg(feature = "tracing")]
+use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(feature = "tracing")]
 use std::time::Instant;
 
 use crate::{Device, Error};
+
+/// Calls a subscriber. The subscriber is code of the program and may panic, and events are sent between two steps of changes and while locks are
+/// held. So such a panic ends here, after the panic hook has reported it.
+#[cfg(feature = "tracing")]
+fn caught<V>(call: impl FnOnce() -> V) -> Option<V> {
+    catch_unwind(AssertUnwindSafe(call)).ok()
+}
 
 /// The begin of a piece of work whose time an event reports.
 pub(crate) struct Started {
@@ -22,7 +31,9 @@ impl Started {
     pub fn now() -> Self {
         Self {
             #[cfg(feature = "tracing")]
-            at: tracing::enabled!(target: "warpann", tracing::Level::DEBUG).then(Instant::now),
+            at: caught(|| tracing::enabled!(target: "warpann", tracing::Level::DEBUG))
+                .unwrap_or(false)
+                .then(Instant::now),
         }
     }
 
@@ -37,51 +48,58 @@ impl Started {
 #[inline(always)]
 pub(crate) fn device_chosen(device: Device, reason: Option<&Error>) {
     #[cfg(feature = "tracing")]
-    match reason {
+    caught(|| match reason {
         None => tracing::info!(target: "warpann", %device, "device chosen"),
         Some(Error::NoDevice { reason: off @ crate::NoDeviceReason::FeatureOff }) => {
             static ONCE: std::sync::Once = std::sync::Once::new();
-            ONCE.call_once(|| tracing::warn!(target: "warpann", %device, reason = %off, "fallback to the CPU"));
+            // A panic must not leave the `Once` poisoned.
+            ONCE.call_once(|| {
+                drop(caught(|| tracing::warn!(target: "warpann", %device, reason = %off, "fallback to the CPU")))
+            });
         }
         Some(reason) => tracing::info!(target: "warpann", %device, %reason, "fallback to the CPU"),
-    }
+    });
 }
 
 /// The base of a flat index does not fit the device, so searches stream it from host memory.
 #[inline(always)]
 pub(crate) fn base_streamed(device: impl FnOnce() -> String, budget: u64) {
     #[cfg(feature = "tracing")]
-    tracing::info!(target: "warpann", device = device(), budget, "base exceeds the memory budget and is streamed");
+    caught(
+        || tracing::info!(target: "warpann", device = device(), budget, "base exceeds the memory budget and is streamed"),
+    );
 }
 
 /// A device of several failed; `left` others hold its shard.
 #[inline(always)]
 pub(crate) fn device_failed(device: Device, shard: usize, left: usize, reason: &Error) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: "warpann", %device, shard, left, %reason, "device failed and is not used again");
+    caught(|| tracing::warn!(target: "warpann", %device, shard, left, %reason, "device failed and is not used again"));
 }
 
 /// A search of `operation` takes `path`.
 #[inline(always)]
 pub(crate) fn path(operation: &'static str, device: impl FnOnce() -> String, path: &'static str, queries: usize) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(target: "warpann", operation, device = device(), path, queries, "path chosen");
+    caught(|| tracing::debug!(target: "warpann", operation, device = device(), path, queries, "path chosen"));
 }
 
 /// A k-selection of a device takes `path`.
 #[inline(always)]
 pub(crate) fn selection(path: &'static str, rows: u32, k: u32) {
     #[cfg(feature = "tracing")]
-    tracing::trace!(target: "warpann", operation = "selection", path, rows, k, "path chosen");
+    caught(|| tracing::trace!(target: "warpann", operation = "selection", path, rows, k, "path chosen"));
 }
 
 /// Data was copied to a device.
 #[inline(always)]
 pub(crate) fn uploaded(content: &'static str, device: impl FnOnce() -> String, bytes: u64, started: &Started) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(
-        target: "warpann", content, device = device(), bytes, milliseconds = started.milliseconds(), "upload"
-    );
+    caught(|| {
+        tracing::debug!(
+            target: "warpann", content, device = device(), bytes, milliseconds = started.milliseconds(), "upload"
+        );
+    });
 }
 
 /// The driver loaded a module of kernels, which it may have compiled.
@@ -89,7 +107,9 @@ pub(crate) fn uploaded(content: &'static str, device: impl FnOnce() -> String, b
 #[inline(always)]
 pub(crate) fn module_loaded(device: usize, module: &'static str, bytes: usize, started: &Started) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(
-        target: "warpann", device, module, bytes, milliseconds = started.milliseconds(), "kernel module loaded"
-    );
+    caught(|| {
+        tracing::debug!(
+            target: "warpann", device, module, bytes, milliseconds = started.milliseconds(), "kernel module loaded"
+        );
+    });
 }

@@ -81,6 +81,8 @@ pub mod mesh;
 pub mod metric;
 mod names;
 pub mod neighbors;
+#[cfg(test)]
+mod panic_tests;
 mod parallel;
 pub mod placement;
 pub mod pq;
@@ -98,6 +100,7 @@ pub mod shifted;
 mod simd;
 pub mod sort;
 mod threads;
+mod undo;
 mod validate;
 mod vectors;
 mod versions;

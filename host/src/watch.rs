@@ -80,8 +80,9 @@ type Callback<'a> = Mutex<Box<dyn FnMut(Progress) -> ControlFlow<()> + Send + 'a
 ///
 /// The calls that take one have names that end in `_watched`, and are otherwise the calls of the names without it: with the same results, bit for
 /// bit. They call the watch from time to time, on any thread, never twice at once. If it returns [`ControlFlow::Break`], the call stops as soon as it
-/// can and returns [`Error::Cancelled`], and the index is as it was before the call. The callback should return soon, and must not begin work that
-/// takes the same watch: other threads of the call may wait for it. Work between two calls of the watch is not interrupted:
+/// can and returns [`Error::Cancelled`], and the index is as it was before the call. If the callback panics, the panic leaves the call, perhaps on
+/// another thread than that of the callback, and the index is as it was before the call as well. The callback should return soon, and must not begin
+/// work that takes the same watch: other threads of the call may wait for it. Work between two calls of the watch is not interrupted:
 ///
 /// | stage | the watch is called |
 /// |---|---|

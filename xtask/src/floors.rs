@@ -67,6 +67,7 @@ const HOST: [Room; 22] = [
             "simd",
             "vectors",
             "watch",
+            "undo",
         ],
     },
     room(&["views"]),

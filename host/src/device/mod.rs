@@ -32,7 +32,8 @@
 //! | DEBUG | `kernel module loaded` | `device`, `module`, `bytes` of PTX, `milliseconds`, which include the driver's compilation |
 //! | TRACE | `path chosen` | `operation`: `selection`, `path`: the method of k-selection, `rows`, `k` |
 //!
-//! A subscriber must not call this library, because some events are sent while a lock is held.
+//! A subscriber must not call this library, because some events are sent while a lock is held. If a subscriber panics, the panic hook reports it, and
+//! the call of the library goes on.
 
 pub(crate) mod backend;
 #[cfg(feature = "cuda")]

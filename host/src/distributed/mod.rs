@@ -44,7 +44,8 @@ use crate::{
 
 /// A group of processes that call the same collective operations in the same order, each in one thread.
 ///
-/// An operation returns when this rank's part is done. Operations do not fail: if a rank is lost, the transport ends the program.
+/// An operation returns when this rank's part is done. Operations do not fail: if a rank is lost, the transport ends the program. A rank whose call
+/// panics is lost: the others wait for it.
 pub trait Ranks {
     /// The number of this rank, from 0.
     fn rank(&self) -> usize;

@@ -8,6 +8,7 @@ use crate::ids::ascending;
 use crate::ids::row_ids::{Room, RowIds};
 use crate::random::gather;
 use crate::shared::own;
+use crate::undo::undone_unless_ok;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Element, Error, Input, NONE, Placement, Result, Stage, Watch, host_memory};
@@ -17,6 +18,14 @@ const ROWS_A_REMOVED_ONE: usize = 4;
 
 /// Number of vectors that are appended between two calls of a watch.
 const WATCHED_ROWS: usize = 1 << 15;
+
+/// The most rows of a shard, [`MAX_ROWS`]; tests on this thread may set a smaller number.
+fn most_rows() -> u64 {
+    #[cfg(test)]
+    return tests::MOST_ROWS.get();
+    #[cfg(not(test))]
+    MAX_ROWS
+}
 
 /// A row of an index that is arranged anew.
 #[derive(Clone, Copy)]
@@ -235,24 +244,27 @@ impl<T: Element> FlatIndex<T> {
 
     /// Adds checked vectors whose ids are new and ascending.
     fn append_or_arrange(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
+        let next = self.rows.next();
+        // The rows may move together for the vectors after the last one. Then no row is left over that an id could come back to.
+        self.make_room(ids.len() - ids.partition_point(|&id| id < next))?;
         match self.rows.room(ids) {
             Room::AtTheEnd => self.append(rows, ids, watch),
             Room::InRows => {
-                let next = self.rows.next();
                 let (old, new) = ids.split_at(ids.partition_point(|&id| id < next));
-                // What an error must bring back, if there are vectors to append.
-                let before = (!new.is_empty()).then(|| Arc::clone(&self.rows));
-                self.append(&rows[old.len() * self.dim()..], new, watch)?;
-                let places: Vec<(usize, usize)> = self.rows.old_rows(old).into_iter().zip(0..).collect();
-                if let Err(error) = self.own_rows().map(|_| ()).and_then(|()| self.replace(rows, &places)) {
-                    if let Some(before) = before {
-                        self.truncate(before.rows());
-                        self.rows = before;
-                    }
-                    return Err(error);
+                let appended = &rows[old.len() * self.dim()..];
+                if new.is_empty() {
+                    return self.put_back(rows, old);
                 }
-                self.own_rows()?.revive(&places.iter().map(|&(row, _)| row).collect::<Vec<_>>());
-                Ok(())
+                // What an error must bring back.
+                let before = Arc::clone(&self.rows);
+                let undo = |index: &mut Self| {
+                    index.truncate(before.rows());
+                    index.rows = before;
+                };
+                undone_unless_ok(self, undo, |index| {
+                    index.append(appended, new, watch)?;
+                    index.put_back(rows, old)
+                })
             }
             Room::Between => {
                 let sources = self.merged(ids);
@@ -268,6 +280,16 @@ impl<T: Element> FlatIndex<T> {
                 Ok(())
             }
         }
+    }
+
+    /// Puts vectors with these ascending ids into the rows that removed vectors of these ids left. The vectors are the first of `rows`.
+    fn put_back(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        let old_rows = self.rows.old_rows(ids);
+        let places: Vec<(usize, usize)> = old_rows.iter().copied().zip(0..).collect();
+        self.own_rows()?;
+        self.replace(rows, &places)?;
+        self.own_rows()?.revive(&old_rows);
+        Ok(())
     }
 
     /// The rows of the index and new vectors with these ascending ids, in the order of all ids.
@@ -337,32 +359,40 @@ impl<T: Element> FlatIndex<T> {
         if ids.is_empty() {
             return Ok(());
         }
-        if self.check_room(self.rows.rows() + ids.len()).is_err() {
-            self.compact()?;
-            self.check_room(self.rows.rows() + ids.len())?;
-        }
+        self.make_room(ids.len())?;
         self.own_rows()?.reserve(ids)?;
         self.version = Version::new();
         let (dim, before) = (self.dim(), self.rows.rows());
         let backend = self.own_backend(ids.len())?;
         let mut pieces = if watch.is_some() { rows.chunks(WATCHED_ROWS * dim) } else { rows.chunks(rows.len()) };
         let mut added = 0;
-        watch.report(Stage::Adding, added, ids.len())?;
-        let appended = pieces.try_for_each(|piece| {
-            backend.add(VectorSlice::of(piece, dim))?;
-            added += piece.len() / dim;
-            watch.report(Stage::Adding, added, ids.len())
-        });
-        if let Err(error) = appended {
-            backend.truncate(before);
-            return Err(error);
-        }
+        undone_unless_ok(
+            backend,
+            |backend| backend.truncate(before),
+            |backend| {
+                watch.report(Stage::Adding, added, ids.len())?;
+                pieces.try_for_each(|piece| {
+                    backend.add(VectorSlice::of(piece, dim))?;
+                    added += piece.len() / dim;
+                    watch.report(Stage::Adding, added, ids.len())
+                })
+            },
+        )?;
         self.own_rows()?.append(ids);
         Ok(())
     }
 
+    /// Makes room for `more` rows after the last one. If there are too many rows, those that hold vectors move together.
+    fn make_room(&mut self, more: usize) -> Result<()> {
+        if self.check_room(self.rows.rows() + more).is_ok() {
+            return Ok(());
+        }
+        self.check_room(self.len() + more)?;
+        self.compact()
+    }
+
     pub(super) fn check_room(&self, rows: usize) -> Result<()> {
-        check_rows(rows as u64, MAX_ROWS.saturating_mul(self.builder.settings.placement.shards() as u64))
+        check_rows(rows as u64, most_rows().saturating_mul(self.builder.settings.placement.shards() as u64))
     }
 
     /// Overwrites rows of the index: for each pair, which ascend, row `.0` with vector `.1` of `rows`.
@@ -399,5 +429,97 @@ impl<T: Element> FlatIndex<T> {
             let _ = self.compact();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::ops::ControlFlow;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    use super::*;
+    use crate::{Device, Metric};
+
+    thread_local! {
+        /// The most rows of a shard of the indexes that this thread changes.
+        pub(super) static MOST_ROWS: Cell<u64> = const { Cell::new(MAX_ROWS) };
+    }
+
+    fn vectors(ids: &[u64]) -> Vec<f32> {
+        ids.iter().map(|&id| id as f32).collect()
+    }
+
+    /// An index of 10 rows, which is the limit. The vector of each id is its number.
+    fn full(device: impl Into<Placement>, removed: &[u64]) -> FlatIndex<f32> {
+        let mut index = FlatIndex::<f32>::new(1, Metric::L2, device).unwrap();
+        let ids: Vec<u64> = (0..10).map(|row| 10 * row).collect();
+        index.add_with_ids(&vectors(&ids), &ids).unwrap();
+        index.remove(removed).unwrap();
+        assert_eq!(index.statistics().removed, removed.len() as u64);
+        index
+    }
+
+    /// Fails unless the index has these ids, and each with its vector.
+    fn check(index: &FlatIndex<f32>, ids: &[u64]) {
+        assert_eq!(index.ids(), ids);
+        for &id in ids {
+            assert_eq!(index.reconstruct(id).unwrap(), [id as f32]);
+            let found = index.search(&[id as f32], 1).unwrap();
+            assert_eq!((found.ids, found.distances), (vec![id], vec![0.0]));
+        }
+        assert_eq!(index.search(&[0.0], ids.len()).unwrap().ids, ids);
+        let bytes = index.to_bytes().unwrap();
+        assert_eq!(FlatIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap().ids(), ids);
+    }
+
+    /// If the last rows of all are in use, an addition moves the rows together. An id that comes back then has no old row.
+    #[test]
+    fn an_addition_moves_rows_together_where_there_is_no_room() {
+        for placement in ["cpu", "emulator", "cpu+cpu"] {
+            let placement: Placement = placement.parse().unwrap();
+            MOST_ROWS.set(10 / placement.shards() as u64);
+            let before = [0, 10, 40, 50, 60, 70, 80, 90];
+            for (new, after) in [
+                (vec![20, 95], vec![0, 10, 20, 40, 50, 60, 70, 80, 90, 95]),
+                (vec![95, 96], vec![0, 10, 40, 50, 60, 70, 80, 90, 95, 96]),
+                (vec![20, 30], vec![0, 10, 20, 30, 40, 50, 60, 70, 80, 90]),
+                (vec![25, 95], vec![0, 10, 25, 40, 50, 60, 70, 80, 90, 95]),
+            ] {
+                // Cancelled or unwound at each call of the watch, the index is as before.
+                for (stop, panics) in [(0, false), (0, true), (1, false), (1, true)] {
+                    let mut index = full(placement.clone(), &[20, 30]);
+                    let mut calls = 0;
+                    let watch = Watch::new(|_| {
+                        calls += 1;
+                        match calls > stop {
+                            true if panics => resume_unwind(Box::new(())),
+                            true => ControlFlow::Break(()),
+                            false => ControlFlow::Continue(()),
+                        }
+                    });
+                    let added =
+                        catch_unwind(AssertUnwindSafe(|| index.add_watched(&vectors(&new), Some(&new), &watch)));
+                    drop(watch);
+                    if calls > stop {
+                        assert!(added.map_or(panics, |added| matches!(added, Err(Error::Cancelled))));
+                        check(&index, &before);
+                        index.add_with_ids(&vectors(&new), &new).unwrap();
+                    }
+                    check(&index, &after);
+                    let mut other = full(placement.clone(), &[20, 30]);
+                    assert_eq!(other.upsert(&vectors(&[40, new[0], new[1]]), &[40, new[0], new[1]]).unwrap(), 1);
+                    check(&other, &after);
+                }
+            }
+            // Too many vectors also for rows that moved together. Nothing moves for them.
+            let mut index = full(placement.clone(), &[20, 30]);
+            let many = [20, 95, 96, 97];
+            let error = index.add_with_ids(&vectors(&many), &many);
+            assert!(matches!(error, Err(Error::TooManyRows { asked: 12, limit: 10 })), "{error:?}");
+            assert_eq!(index.statistics().removed, 2);
+            check(&index, &before);
+            MOST_ROWS.set(MAX_ROWS);
+        }
     }
 }

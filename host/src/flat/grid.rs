@@ -14,6 +14,7 @@ use super::{FlatBackend, runs_of};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shards::{Grid, Part, merge, merge_ranges};
 use crate::threads::at_once;
+use crate::undo::undone_unless_ok;
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut};
 use crate::{Bitset, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result, host_memory};
 
@@ -314,13 +315,13 @@ impl FlatBackend for FlatGrid {
         let parts = self.runs.cut(rows.len() as u64);
         let takes_rows = |shard: usize| !parts[shard].is_empty();
         self.check_left(takes_rows)?;
-        let added = self.at_places(takes_rows, |shard, backend| backend.add(rows.part(parts[shard].clone())));
-        let all = added.into_iter().try_for_each(|(_, result)| result);
-        match all {
-            Ok(()) => self.runs.append(&parts),
-            Err(_) => self.restore(self.runs.len),
-        }
-        all
+        let undo = |grid: &mut Self| grid.restore(grid.runs.len);
+        undone_unless_ok(self, undo, |grid| {
+            let added = grid.at_places(takes_rows, |shard, backend| backend.add(rows.part(parts[shard].clone())));
+            added.into_iter().try_for_each(|(_, result)| result)
+        })?;
+        self.runs.append(&parts);
+        Ok(())
     }
 
     fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {

@@ -137,7 +137,8 @@ impl KnnGraph {
     /// at most k rows, slots stay empty.
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::RaggedVectors`]; [`Error::WrongBase`] if the index holds another number of vectors;
+    /// [`Error::ZeroK`], [`Error::ZeroDimension`], [`Error::RaggedVectors`]; [`Error::WrongResultLength`] if `index` returns another number of
+    /// neighbours than it was asked for; [`Error::WrongBase`] if the index holds another number of vectors;
     /// [`Error::IdsAreNotRows`]; [`Error::ResultTooLarge`]; and the errors of the index's search.
     pub fn run<T: Element>(&self, index: &impl KnnIndex<T>, base: &[T]) -> Result<(Graph, Vec<f32>)> {
         self.run_watched(index, base, &Watch::none())
@@ -234,6 +235,9 @@ impl KnnGraph {
             return Err(Error::ZeroK);
         }
         let (len, dim) = (base.len(), index.dim());
+        if dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
         if !len.is_multiple_of(dim) {
             return Err(Error::RaggedVectors { len, dim });
         }
@@ -311,6 +315,12 @@ impl<'a, T: Element, I: KnnIndex<T>> Searches<'a, T, I> {
             Error::NotFinite { row, column, value, .. } => Error::NotFinite { input: Input::Base, row, column, value },
             other => other,
         })?;
+        // The index may be code of the caller.
+        let slots = range.len().saturating_mul(self.wanted);
+        let given = [found.ids.len(), found.distances.len()].into_iter().find(|&len| len != slots);
+        if let Some(actual) = given.or((found.k != self.wanted).then_some(range.len().saturating_mul(found.k))) {
+            return Err(Error::WrongResultLength { expected: slots, actual });
+        }
         if !self.fixed && start.elapsed() < BATCH_TIME {
             self.batch = self.most.min(2 * self.batch);
         }

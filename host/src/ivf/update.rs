@@ -175,7 +175,8 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`add`](Self::add), with rows counted over all batches. After an error the index holds the batches before the one that failed.
+    /// As [`add`](Self::add), with rows counted over all batches. After an error, or a panic of the iterator, the index holds the batches before the
+    /// one that failed.
     pub fn add_batches<B: AsRef<[T]>>(&mut self, batches: impl IntoIterator<Item = B>) -> Result<()> {
         let mut batches = batches.into_iter();
         let dim = self.dim();

@@ -27,6 +27,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::random::gather;
 use crate::shared::own_with_room;
 use crate::threads::meanwhile;
+use crate::undo::undone_unless_ok;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, FlatIndex, Placement, Result, Watch, host_memory};
@@ -88,12 +89,11 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// As the call without a watch; [`Error::Cancelled`]. The index is then as it was.
     pub fn add_watched(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
-        let before = watch.is_some().then(|| self.snapshot());
-        let added = self.add_or_stop(rows, ids, watch);
-        if let (Err(_), Some(before)) = (&added, before) {
-            *self = before;
+        if !watch.is_some() {
+            return self.add_or_stop(rows, ids, watch);
         }
-        added
+        let before = self.snapshot();
+        undone_unless_ok(self, |index| *index = before, |index| index.add_or_stop(rows, ids, watch))
     }
 
     /// Adds vectors. If the call is cancelled, the index holds them without a graph, or none of them.

@@ -40,6 +40,7 @@ pub(crate) use self::grid::Grid;
 pub use self::quality::{Epsilon, Quality, quality};
 use crate::device::open::open;
 use crate::neighbors::slots::Slots;
+use crate::undo::undone_unless_ok;
 use crate::validate::{MAX_ROWS, check_results, check_rows, check_vectors};
 use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
@@ -194,13 +195,14 @@ impl ShiftedIndex {
         }
         let before = self.rows.len();
         host_memory::reserve(&mut self.rows, rows.len())?;
-        self.rows.extend_from_slice(rows);
-        let grid = Grid::of(&self.rows, self.dim, self.shifts);
-        let rebuilt = self.backend.rebuild(&grid, &self.rows);
-        if rebuilt.is_err() {
-            self.rows.truncate(before);
-        }
-        rebuilt
+        undone_unless_ok(
+            &mut self.rows,
+            |own| own.truncate(before),
+            |own| {
+                own.extend_from_slice(rows);
+                self.backend.rebuild(&Grid::of(own, self.dim, self.shifts), own)
+            },
+        )
     }
 
     /// The `k` nearest vectors that the search finds for each query (`queries`: row-major, `dim` components each), best first, equal
