@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::panic::resume_unwind;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -36,6 +38,10 @@ impl Visit for Recorded {
 
 static EVENTS: Mutex<Vec<Recorded>> = Mutex::new(Vec::new());
 
+/// Whether the subscriber panics at each event, and how often it did.
+static PANICS: AtomicBool = AtomicBool::new(false);
+static PANICKED: AtomicUsize = AtomicUsize::new(0);
+
 struct Recorder;
 
 impl Subscriber for Recorder {
@@ -52,6 +58,10 @@ impl Subscriber for Recorder {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        if PANICS.load(Ordering::Relaxed) {
+            PANICKED.fetch_add(1, Ordering::Relaxed);
+            resume_unwind(Box::new("a panic of the subscriber"));
+        }
         let mut recorded = Recorded { level: *event.metadata().level(), fields: BTreeMap::new() };
         event.record(&mut recorded);
         EVENTS.lock().unwrap().push(recorded);
@@ -78,4 +88,13 @@ pub fn events_of<V>(work: impl FnOnce() -> V) -> (V, Vec<Recorded>) {
     EVENTS.lock().unwrap().clear();
     let value = work();
     (value, std::mem::take(&mut *EVENTS.lock().unwrap()))
+}
+
+/// Calls `work` while the subscriber panics at each event. Returns its result and the number of these panics.
+pub fn with_panics<V>(work: impl FnOnce() -> V) -> (V, usize) {
+    PANICKED.store(0, Ordering::Relaxed);
+    PANICS.store(true, Ordering::Relaxed);
+    let value = work();
+    PANICS.store(false, Ordering::Relaxed);
+    (value, PANICKED.load(Ordering::Relaxed))
 }

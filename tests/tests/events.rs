@@ -4,7 +4,7 @@ use tracing::Level;
 use warpann::ivf::{IvfIndex, Scan, SearchOptions};
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
 use warpann::{Device, FlatIndex, Metric, NoDeviceReason};
-use warpann_tests::recorder::{Recorded, events_of, install};
+use warpann_tests::recorder::{Recorded, events_of, install, with_panics};
 
 const DIM: usize = 16;
 
@@ -26,6 +26,7 @@ fn events_tell_what_the_library_decides() {
     a_base_beyond_the_budget();
     inverted_files();
     selection();
+    a_subscriber_that_panics();
 }
 
 fn the_choice_of_the_device() {
@@ -129,4 +130,35 @@ fn selection() {
     assert_eq!(paths.len(), 1);
     let fields = ["operation", "path", "rows", "k"].map(|name| paths[0].field(name));
     assert_eq!((paths[0].level, fields), (Level::TRACE, ["selection", "warp", "2", "5"]));
+}
+
+/// The calls go on, and the indexes are those of calls without events.
+fn a_subscriber_that_panics() {
+    let rows = vectors(300);
+    for device in [Device::Cpu, Device::Emulator] {
+        let flat = || {
+            let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
+            index.add(&rows).unwrap();
+            index.upsert(&rows[..2 * DIM], &[7, 400]).unwrap();
+            (index.to_bytes().unwrap(), index.search(&vectors(20), 3).unwrap())
+        };
+        let streamed = || {
+            let builder = FlatIndex::<f32>::builder(DIM).device(device).memory_budget(256 << 10);
+            let mut index = builder.build().unwrap();
+            index.add(&vectors(9_000)).unwrap();
+            index.search(&vectors(1), 3).unwrap()
+        };
+        let inverted = || {
+            let mut index = IvfIndex::<f32>::builder(DIM, 4).device(device).iterations(2).build().unwrap();
+            index.train(&rows).unwrap();
+            index.add(&rows).unwrap();
+            let before = index.search(&vectors(5), 3, 2).unwrap();
+            index.remove(&[3]).unwrap();
+            (index.to_bytes().unwrap(), before, index.search(&vectors(5), 3, 2).unwrap())
+        };
+        let ((found_flat, found_streamed, found_inverted), panics) = with_panics(|| (flat(), streamed(), inverted()));
+        assert!(panics > 3, "{panics}");
+        assert!(found_flat == flat() && found_inverted == inverted(), "{device}");
+        assert_eq!(found_streamed, streamed());
+    }
 }

@@ -1,8 +1,9 @@
 //! Random sequences of changes and searches of an index and its snapshots, each against an ordered map of vectors. Of inverted files with
 //! codes, the map has the vectors for which the codes stand.
 //!
-//! Every operation is one that a user may call, also with ids that are wrong. After a refused or cancelled one, the index must be as before. A case
-//! is [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000 operations of each:
+//! Every operation is one that a user may call, also with ids that are wrong. After a refused or cancelled one, and after one whose callback
+//! panicked, the index must be as before. A case is [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000
+//! operations of each:
 //!
 //! ```text
 //! WARPANN_PROPERTY_CASES=3000 cargo test -p warpann-tests --test property changes::cpu
@@ -11,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warpann::ivf::{Encoding, Scan};
 use warpann::{
@@ -29,6 +31,9 @@ const IDS: usize = 60;
 
 /// Largest number of snapshots beside the index.
 const OTHERS: usize = 3;
+
+/// What a callback of the caller panics with.
+struct Stopped;
 
 /// What the index must hold: the components of each id.
 type Vectors = BTreeMap<u64, Vec<f64>>;
@@ -225,20 +230,28 @@ impl<I> Pair<I> {
         let dim = self.index.dim();
         let (ids, rows) = self.given::<T>(random, dim);
         let mut refused = refusal(&ids).or(ids.iter().any(|id| self.model.contains_key(id)).then_some("duplicate_id"));
-        let found = if random.once_in(3) {
-            // The watch cancels at one of its first calls, if it has so many.
-            let (stop, mut calls) = (random.below(5), 0);
-            let watch = Watch::new(|_| {
-                calls += 1;
-                if calls > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-            let found = self.index.add_watched(&rows, Some(&ids), &watch);
-            drop(watch);
-            refused = refused.or((calls > stop).then_some("cancelled"));
-            found
-        } else {
-            self.index.add_with_ids(&rows, &ids)
-        };
+        let found =
+            if random.once_in(3) {
+                // The watch cancels at one of its first calls, if it has so many, or its callback panics there.
+                let (stop, panics, mut calls) = (random.below(5), ids[0] % 2 == 1, 0);
+                let watch = Watch::new(|_| {
+                    calls += 1;
+                    match calls > stop {
+                        true if panics => resume_unwind(Box::new(Stopped)),
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    }
+                });
+                let found = catch_unwind(AssertUnwindSafe(|| self.index.add_watched(&rows, Some(&ids), &watch)));
+                drop(watch);
+                let found = found.unwrap_or_else(|panic| {
+                    if panic.is::<Stopped>() { Err(Error::Cancelled) } else { resume_unwind(panic) }
+                });
+                refused = refused.or((calls > stop).then_some("cancelled"));
+                found
+            } else {
+                self.index.add_with_ids(&rows, &ids)
+            };
         as_expected(found, refused.map_or(Ok(()), Err))?;
         if refused.is_none() { self.note(&ids, &rows) } else { Ok(()) }
     }

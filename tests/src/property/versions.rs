@@ -1,17 +1,22 @@
 //! Eight threads search an index while one changes it ([`IndexWriter`]). Each result must be that of a version that existed, to the bit.
 //!
-//! The reference is an ordered map of vectors for each version, searched by brute force. A version has its number in itself: the first component
-//! of vector 0. A thread reads the number, and compares what it found with the map of that number, at once and again when
-//! later versions exist.
+//! The reference is an ordered map of vectors for each version, searched by brute force; of an encoding, the map has the vectors for which codes
+//! stand. A version has its number in itself: its greatest id. A thread reads the number, and compares what it found with the map of that number,
+//! at once and again when later versions exist. So data that snapshots share (images on a device, norms, tables of ids, workspaces) must be those
+//! of the version that is searched. Some versions go on from an old one, so that versions with different vectors have the same ancestor. Some
+//! changes are cancelled, or end in a panic of their callback, before the version is published.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use warpann::ivf::Encoding;
 use warpann::{
-    Device, Error, FlatIndex, GraphIndex, Index, IndexReader, IndexWriter, IvfIndex, Metric, Placement, SearchOptions,
+    Bitset, Device, Error, FlatIndex, GraphIndex, Index, IndexReader, IndexWriter, IvfIndex, Metric, Placement,
+    SearchOptions, Watch,
 };
 
 use crate::data::Random;
@@ -20,10 +25,13 @@ use crate::runner::Outcome;
 
 /// Number of threads that search at the same time.
 const THREADS: usize = 8;
-/// The id of the vector that has the number of the version.
-const NUMBERED: u64 = 0;
+/// The greatest id of a version is this number and the number of the version. All other ids are lower.
+const NUMBERED: u64 = 1 << 40;
 /// Old versions that a thread keeps to look at them again.
 const KEPT: usize = 3;
+
+/// What a callback of the caller panics with.
+struct Stopped;
 
 /// The vectors of one version.
 type Vectors = BTreeMap<u64, Vec<f32>>;
@@ -67,51 +75,77 @@ pub fn case(seed: u64, device: Device) -> Outcome {
     let lists = 1 + random.below(8);
     let told = match seed % 3 {
         0 => {
-            let index = FlatIndex::<f32>::builder(dim).metric(metric).device(placement).build().map_err(text)?;
-            run(&case(SearchOptions::new()), index, count, changes, &mut random)
+            let builder = FlatIndex::<f32>::builder(dim).metric(metric).device(placement);
+            run(&case(SearchOptions::new()), builder.build().map_err(text)?, None, count, changes, &mut random)
         }
         1 => {
-            // Under cosine, codes hold normalised vectors, which are no whole numbers.
-            let encoding =
-                if metric == Metric::Cosine { Encoding::Flat } else { random.pick(&[Encoding::Flat, Encoding::F16]) };
+            let pq = Encoding::Pq { sub_quantizers: dim, bits: 4, rotate: false };
+            // Under cosine, distances are those of normalised vectors, which codes do not show.
+            let encoding = match random.below(6) {
+                _ if metric == Metric::Cosine => Encoding::Flat,
+                0 => Encoding::F16,
+                1 => Encoding::Scalar8,
+                2 | 3 => pq,
+                _ => Encoding::Flat,
+            };
             let builder = IvfIndex::<f32>::builder(dim, lists).metric(metric).encoding(encoding).iterations(2);
             let mut index = builder.device(Device::Cpu).build().map_err(text)?;
             index.train(&sample).map_err(text)?;
+            let coder = (encoding != Encoding::Flat).then(|| index.snapshot());
             index.move_to(placement).map_err(text)?;
-            run(&case(SearchOptions::new().probes(lists)), index, count, changes, &mut random)
+            run(&case(SearchOptions::new().probes(lists)), index, coder, count, changes, &mut random)
         }
         _ => {
             let count = count.min(200);
             // Codes are rounded, so walks by them need not find the lowest ids of vectors at the same distance.
             let builder = GraphIndex::<f32>::builder(dim).metric(metric).device(placement).codes(false);
             let index = builder.degree(4 + random.below(5)).exact_ratio(0).beam(4 * count).build().map_err(text)?;
-            run(&case(SearchOptions::new()), index, count, changes, &mut random)
+            run(&case(SearchOptions::new()), index, None, count, changes, &mut random)
         }
     };
     told.map_err(|failure| format!("{failure}\nkind {}, {dim}, {metric:?}, {count} vectors", seed % 3))
 }
 
-/// Small whole numbers, which every encoding of the cases holds exactly.
+/// Small whole numbers.
 fn vectors(random: &mut Random, components: usize) -> Vec<f32> {
     (0..components).map(|_| random.below(9) as f32).collect()
 }
 
+/// The versions that one thread makes.
+struct Writing<I> {
+    writer: IndexWriter<I>,
+    /// The vectors of the last version.
+    model: Vectors,
+    /// An index with the same training, which shows what a code stands for; `None` if the index keeps vectors as they are.
+    coder: Option<I>,
+    /// Old versions, from which later ones may go on.
+    old: Vec<(Arc<I>, Vectors)>,
+    /// Number of vectors of the first version.
+    count: usize,
+}
+
 /// Changes the index in this thread, while others search it.
-fn run<I: Index<f32>>(case: &Case, mut index: I, count: usize, changes: usize, random: &mut Random) -> Outcome {
+fn run<I: Index<f32>>(
+    case: &Case,
+    mut index: I,
+    mut coder: Option<I>,
+    count: usize,
+    changes: usize,
+    random: &mut Random,
+) -> Outcome {
     let text = |error: Error| error.to_string();
-    let ids: Vec<u64> = (0..count as u64).map(|id| 3 * id).collect();
-    let mut rows = vectors(random, ids.len() * case.dim);
-    rows[0] = 0.0;
+    let ids: Vec<u64> = (0..count as u64).map(|id| 3 * id).chain([NUMBERED]).collect();
+    let rows = vectors(random, ids.len() * case.dim);
     index.add_with_ids(&rows, &ids).map_err(text)?;
-    let mut model: Vectors = ids.iter().copied().zip(rows.chunks(case.dim).map(<[f32]>::to_vec)).collect();
+    let model: Vectors = ids.iter().copied().zip(stored(&mut coder, &rows, case.dim).map_err(text)?).collect();
     case.versions.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(model.clone()));
-    let mut writer = IndexWriter::new(index);
+    let mut writing = Writing { writer: IndexWriter::new(index), model, coder, old: Vec::new(), count };
     std::thread::scope(|scope| {
         let seeds: Vec<u64> = (0..THREADS).map(|_| random.bits()).collect();
         let searching: Vec<_> = seeds
             .into_iter()
             .map(|seed| {
-                let reader = writer.reader();
+                let reader = writing.writer.reader();
                 scope.spawn(move || search_on(case, &reader, Random::new(seed)))
             })
             .collect();
@@ -119,7 +153,7 @@ fn run<I: Index<f32>>(case: &Case, mut index: I, count: usize, changes: usize, r
             if searching.iter().any(|thread| thread.is_finished()) {
                 return Ok(());
             }
-            change(case, &mut writer, &mut model, version, random)
+            change(case, &mut writing, version, random)
         });
         case.over.store(true, Ordering::Relaxed);
         let found = searching
@@ -129,33 +163,59 @@ fn run<I: Index<f32>>(case: &Case, mut index: I, count: usize, changes: usize, r
     })
 }
 
+/// The vectors for which the codes of some vectors stand.
+fn stored<I: Index<f32>>(coder: &mut Option<I>, rows: &[f32], dim: usize) -> Result<Vec<Vec<f32>>, Error> {
+    let Some(coder) = coder else { return Ok(rows.chunks(dim).map(<[f32]>::to_vec).collect()) };
+    coder.clear();
+    coder.add(rows)?;
+    (0..(rows.len() / dim) as u64).map(|id| coder.reconstruct_f32(id)).collect()
+}
+
 /// Makes and publishes a version by some changes.
-fn change<I: Index<f32>>(
-    case: &Case,
-    writer: &mut IndexWriter<I>,
-    model: &mut Vectors,
-    version: u64,
-    random: &mut Random,
-) -> Outcome {
+fn change<I: Index<f32>>(case: &Case, writing: &mut Writing<I>, version: u64, random: &mut Random) -> Outcome {
+    let Writing { writer, model, coder, old, count } = writing;
+    let (dim, count) = (case.dim, *count);
+    if old.len() < KEPT || random.once_in(4) {
+        old.truncate(KEPT - 1);
+        old.insert(0, (writer.current(), model.clone()));
+    }
     let mut next = model.clone();
-    let count = model.len();
     let result = writer.change(|index| {
+        if random.once_in(5) {
+            let (other, others) = &old[random.below(old.len())];
+            *index = other.snapshot();
+            next = others.clone();
+        }
+        // The number of the version before is the last row. Without it, the other ids lie above all rows as well.
+        let number = *next.last_key_value().map_or(&NUMBERED, |(id, _)| id);
+        index.remove(&[number])?;
+        next.remove(&number);
         for _ in 0..1 + random.below(3) {
-            let ids: Vec<u64> = next.keys().copied().filter(|&id| id != NUMBERED).collect();
-            match random.below(4) {
-                0 => {
-                    let first = random.below(3 * count) as u64;
+            let ids: Vec<u64> = next.keys().copied().collect();
+            match random.below(6) {
+                kind @ (0 | 1) => {
+                    let first = random.below(4 * count) as u64;
                     let new: Vec<u64> = (first..first + 4).filter(|id| !next.contains_key(id)).collect();
-                    let rows = vectors(random, new.len() * case.dim);
-                    index.add_with_ids(&rows, &new)?;
-                    next.extend(new.into_iter().zip(rows.chunks(case.dim).map(<[f32]>::to_vec)));
+                    let rows = vectors(random, new.len() * dim);
+                    if kind == 1 {
+                        stopped(index, &rows, &new, random)?;
+                    } else {
+                        index.add_with_ids(&rows, &new)?;
+                        next.extend(new.into_iter().zip(stored(coder, &rows, dim)?));
+                    }
                 }
-                1 => {
+                2 => {
                     let known = [random.pick(&ids), 1 + random.below(4 * count) as u64];
                     let known = &known[..1 + usize::from(known[0] != known[1])];
-                    let rows = vectors(random, known.len() * case.dim);
+                    let rows = vectors(random, known.len() * dim);
                     index.upsert(&rows, known)?;
-                    next.extend(known.iter().copied().zip(rows.chunks(case.dim).map(<[f32]>::to_vec)));
+                    next.extend(known.iter().copied().zip(stored(coder, &rows, dim)?));
+                }
+                3 if random.once_in(12) => {
+                    index.clear();
+                    let rows = vectors(random, ids.len() * dim);
+                    index.add_with_ids(&rows, &ids)?;
+                    next = ids.into_iter().zip(stored(coder, &rows, dim)?).collect();
                 }
                 _ if ids.len() > count / 2 => {
                     // A removal of neighbours in the order of ids, and rarely of so many that the others move.
@@ -168,10 +228,9 @@ fn change<I: Index<f32>>(
                 _ => {}
             }
         }
-        let mut row = vectors(random, case.dim);
-        row[0] = version as f32;
-        index.upsert(&row, &[NUMBERED])?;
-        next.insert(NUMBERED, row);
+        let row = vectors(random, dim);
+        index.add_with_ids(&row, &[NUMBERED + version])?;
+        next.extend([NUMBERED + version].into_iter().zip(stored(coder, &row, dim)?));
         // The version is noted before any thread can see it.
         case.versions.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(next.clone()));
         Ok(())
@@ -180,9 +239,34 @@ fn change<I: Index<f32>>(
     result.map_err(|error| format!("version {version}: {error}"))
 }
 
+/// Adds vectors with a callback that cancels, or that panics.
+fn stopped<I: Index<f32>>(index: &mut I, rows: &[f32], ids: &[u64], random: &mut Random) -> Result<(), Error> {
+    let (stop, panics, mut calls) = (random.below(3), random.once_in(2), 0);
+    let watch = Watch::new(|_| {
+        calls += 1;
+        match calls > stop {
+            true if panics => resume_unwind(Box::new(Stopped)),
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    let added = catch_unwind(AssertUnwindSafe(|| index.add_watched(rows, Some(ids), &watch)));
+    drop(watch);
+    match added {
+        // Its callback was not called as often.
+        Ok(Ok(())) => index.remove(ids),
+        Ok(Err(Error::Cancelled)) => Ok(()),
+        Ok(other) => other,
+        Err(panic) if panic.is::<Stopped>() => Ok(()),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
 /// Searches versions until the case is over.
 fn search_on<I: Index<f32>>(case: &Case, reader: &IndexReader<I>, mut random: Random) -> Outcome {
     let mut kept: Vec<Arc<I>> = Vec::new();
+    // A filter, and the ids for which it was made.
+    let mut filter: (Bitset, Vec<u64>) = (Bitset::new(0), Vec::new());
     loop {
         let over = case.over.load(Ordering::Relaxed);
         let index = reader.current();
@@ -194,7 +278,7 @@ fn search_on<I: Index<f32>>(case: &Case, reader: &IndexReader<I>, mut random: Ra
         // Some threads search an old version while others are the first to search the new one.
         let old = (!kept.is_empty()).then(|| Arc::clone(&kept[random.below(kept.len())]));
         for index in old.iter().chain([&index]) {
-            check(case, &**index, &mut random)?;
+            check(case, &**index, &mut filter, &mut random)?;
         }
         if kept.len() == KEPT {
             kept.remove(0);
@@ -206,10 +290,11 @@ fn search_on<I: Index<f32>>(case: &Case, reader: &IndexReader<I>, mut random: Ra
     }
 }
 
-/// Compares one search of a version with brute force.
-fn check<I: Index<f32>>(case: &Case, index: &I, random: &mut Random) -> Outcome {
+/// Compares one search of a version with brute force: of all vectors or under a filter, for k of them or for those within a radius.
+fn check<I: Index<f32>>(case: &Case, index: &I, filter: &mut (Bitset, Vec<u64>), random: &mut Random) -> Outcome {
     let text = |error: Error| error.to_string();
-    let (ids, version) = (index.ids(), index.reconstruct_f32(NUMBERED).map_err(text)?[0]);
+    let ids = index.ids();
+    let version = ids.last().copied().unwrap_or(NUMBERED) - NUMBERED;
     let (model, last) = {
         let versions = case.versions.read().unwrap_or_else(PoisonError::into_inner);
         (versions.get(version as usize).cloned(), versions.len() - 1)
@@ -218,21 +303,51 @@ fn check<I: Index<f32>>(case: &Case, index: &I, random: &mut Random) -> Outcome 
     if !ids.iter().eq(model.keys()) {
         return Err(format!("version {version} has the ids {ids:?}"));
     }
+    let id = random.pick(&ids);
+    let vector = index.reconstruct_f32(id).map_err(text)?;
+    if vector != model[&id] {
+        return Err(format!(
+            "version {version}, with {last} the last: vector {id} is {vector:?}, not {:?}",
+            model[&id]
+        ));
+    }
+    let accepts = |id: u64| id % 3 != 1;
+    if random.once_in(3) {
+        *filter = (index.filter(accepts), ids.clone());
+    }
+    let form = random.below(4);
+    let is_accepted = |id: u64| form > 1 || accepts(id);
+    let options = match form {
+        0 => case.options.filter(&filter.0),
+        1 => case.options.filter_by(&accepts),
+        _ => case.options,
+    };
     let (query, k) = (vectors(random, case.dim), 1 + random.below(10));
-    let found = index.search_with(&query, k, &case.options).map_err(text)?;
     let wide = |vector: &[f32]| vector.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
-    let query = wide(&query);
+    let wide_query = wide(&query);
+    let accepted = model.iter().filter(|&(&id, _)| is_accepted(id));
     let mut all: Vec<(u64, f32)> =
-        model.iter().map(|(&id, vector)| (id, defined(case.metric, &query, &wide(vector)))).collect();
-    all.sort_by(|a, b| {
-        badness(case.metric, a.1.into()).total_cmp(&badness(case.metric, b.1.into())).then(a.0.cmp(&b.0))
-    });
-    all.resize(k, (NO_ID, worst(case.metric)));
-    let found = found.ids.iter().zip(&found.distances);
-    let same =
-        |((&id, &distance), best): ((&u64, &f32), &(u64, f32))| id == best.0 && distance.to_bits() == best.1.to_bits();
-    if found.clone().zip(&all).all(same) {
+        accepted.map(|(&id, vector)| (id, defined(case.metric, &wide_query, &wide(vector)))).collect();
+    let badness = |distance: f32| badness(case.metric, distance.into());
+    all.sort_by(|a, b| badness(a.1).total_cmp(&badness(b.1)).then(a.0.cmp(&b.0)));
+    let found = if random.once_in(4) && !all.is_empty() {
+        let radius = random.pick(&all).1;
+        all.retain(|&(_, distance)| badness(distance) <= badness(radius));
+        index.range_search(&query, radius, &options).map(|found| (found.ids, found.distances))
+    } else {
+        all.resize(k, (NO_ID, worst(case.metric)));
+        index.search_with(&query, k, &options).map(|found| (found.ids, found.distances))
+    };
+    let (found, distances) = match found {
+        // A filter of another version is refused, unless that has the same ids.
+        Err(Error::StaleFilter { .. } | Error::WrongFilterLength { .. }) if form == 0 && filter.1 != ids => {
+            return Ok(());
+        }
+        found => found.map_err(text)?,
+    };
+    let found: Vec<(u64, u32)> = found.into_iter().zip(distances.into_iter().map(f32::to_bits)).collect();
+    if found.iter().copied().eq(all.iter().map(|&(id, distance)| (id, distance.to_bits()))) {
         return Ok(());
     }
-    Err(format!("version {version}, with {last} the last: {:?}, expected {all:?}", found.collect::<Vec<_>>()))
+    Err(format!("version {version}, with {last} the last, form {form}: {found:?}, expected {all:?}"))
 }
