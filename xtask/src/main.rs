@@ -5,6 +5,7 @@
 
 mod bundle;
 mod comments;
+mod deep;
 mod demo;
 mod deny;
 mod device_compiler;
@@ -117,6 +118,23 @@ enum Command {
     /// deny.toml has the rules. Installs cargo-deny with cargo if it is missing. Where the database of advisories cannot be fetched, the
     /// command says so and checks the rest.
     Deny,
+    /// Run every property with fresh seeds, in a release build, for some minutes
+    ///
+    /// The properties are the random cases of tests/src/property. They run on the CPU, the emulator, the driver emulator and, where there is
+    /// one, the GPU; all have the same time. The first seed follows from the time and is printed. Failures are printed when they are found.
+    /// At the end the command prints the number of cases of each property and the commands that repeat the failures; it fails if there is
+    /// one.
+    Deep {
+        /// Minutes to run, without the build; a part of a minute is possible
+        #[arg(long, default_value_t = 10.0)]
+        minutes: f64,
+        /// Only properties whose names contain this text: changes, graph::cpu, ::driver ..
+        #[arg(long, value_name = "TEXT")]
+        filter: Option<String>,
+        /// The first seed, instead of a fresh one
+        #[arg(long, value_name = "NUMBER")]
+        base: Option<u64>,
+    },
     /// Run `warpann bench` (release build) with the arguments that follow
     Bench {
         /// Passed to warpann bench: select, exact, --json ..
@@ -161,6 +179,7 @@ fn run(command: Command) -> Result<()> {
         Command::GpuBundle => bundle::run(),
         Command::Package => package::run(),
         Command::Deny => deny::run(),
+        Command::Deep { minutes, filter, base } => deep::run(minutes, filter.as_deref(), base),
         Command::Bench { arguments } => {
             shell::run(cargo().args(["run", "--release", "-p", "warpann-cli", "--", "bench"]).args(arguments))
         }

@@ -4,18 +4,23 @@
 //! library as a user would, and compares what comes back with the definition: to the bit where the documentation promises bits, else
 //! with what is promised.
 //!
-//! `cargo test -p warpann-tests --test property` runs a fixed share of each kind on the CPU and the emulator: the first seeds, and those
-//! that have found defects. More of them, or one again:
+//! `cargo test -p warpann-tests --test property` runs a share of each kind on the CPU and the emulator: cases whose seeds follow from the
+//! revision ([`seeds`]), and those that once failed ([`Kind::kept`]). More of them, or one again:
 //!
 //! ```text
 //! WARPANN_PROPERTY_CASES=10000 WARPANN_PROPERTY_SEED=77 cargo test -p warpann-tests --test property flat::cpu
 //! ```
 //!
+//! `cargo xtask deep` runs all kinds with fresh seeds for some minutes ([`deep`]).
+//!
 //! | variable | meaning |
 //! |---|---|
 //! | `WARPANN_PROPERTY_CASES` | cases of each kind; unless set the share of the kind, or one if a seed is given |
-//! | `WARPANN_PROPERTY_SEED` | seed of the first case; the next cases have the next numbers |
+//! | `WARPANN_PROPERTY_BASE` | seed of the first case, beside the seeds that once failed; unless set it follows from the revision |
+//! | `WARPANN_PROPERTY_SEED` | seed of the first case, without the seeds that once failed; the next cases have the next numbers |
 //! | `WARPANN_PROPERTY_WORK` | products of components in the largest case ([`most_work`]); a seed means another case with another value |
+//! | `WARPANN_PROPERTY_DRIVER` | with the value `emulated` the cases run on the driver emulator, as a GPU, instead of the other devices |
+//! | `WARPANN_PROPERTY_SECONDS` | time of a deep run; only `cargo xtask deep` sets it |
 
 /// Calls a function of an element type, and of the arguments.
 macro_rules! by_element {
@@ -32,11 +37,13 @@ macro_rules! by_element {
 }
 
 pub mod changes;
+pub mod deep;
 pub mod flat;
 pub mod graph;
 pub mod ivf;
 pub mod kmeans;
 pub mod pq;
+pub mod seeds;
 pub mod select;
 pub mod shifted;
 pub mod sort;
@@ -44,6 +51,7 @@ pub mod vectors;
 pub mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use warpann::Device;
 
@@ -59,7 +67,8 @@ pub struct Kind {
     pub case: fn(u64, Device) -> Outcome,
     /// Cases that every test run has: on the CPU, and on every other device.
     pub share: (u64, u64),
-    /// Seeds beyond the share whose cases have found defects.
+    /// Seeds whose cases once failed. They run beside the drawn ones. Whoever changes how a kind draws its cases looks for seeds that find the
+    /// same defects, because an old seed then means another case.
     pub kept: &'static [u64],
 }
 
@@ -82,31 +91,38 @@ pub const KINDS: &[Kind] = &[
 pub struct Asked {
     /// Number of cases.
     pub cases: Option<u64>,
-    /// The seed of the first.
+    /// The seed of the first of the drawn cases.
+    pub base: u64,
+    /// The seed of the first case. With it only the cases from this one on are run.
     pub seed: Option<u64>,
 }
 
 impl Asked {
-    /// Reads the environment variables.
+    /// Reads the environment variables, and the revision.
     ///
     /// # Errors
     /// A variable that is no number.
     pub fn from_environment() -> Result<Asked, String> {
-        Ok(Asked { cases: number("WARPANN_PROPERTY_CASES")?, seed: number("WARPANN_PROPERTY_SEED")? })
+        let base = number("WARPANN_PROPERTY_BASE")?.unwrap_or_else(seeds::of_the_revision);
+        Ok(Asked { cases: number("WARPANN_PROPERTY_CASES")?, base, seed: number("WARPANN_PROPERTY_SEED")? })
     }
 
     /// The seeds of a kind's cases on `device`.
     fn seeds(&self, kind: &Kind, device: Device) -> Vec<u64> {
         let share = if device == Device::Cpu { kind.share.0 } else { kind.share.1 };
-        let cases = self.cases.unwrap_or(if self.seed.is_some() { 1 } else { share });
-        let first = self.seed.unwrap_or(0);
-        let kept = if self.seed.is_some() { &[] } else { kind.kept };
-        let drawn = (0..cases).map(|case| first.wrapping_add(case));
-        kept.iter().copied().filter(|&seed| seed >= cases).chain(drawn).collect()
+        let (kept, first, cases) = match self.seed {
+            Some(seed) => (&[][..], seed, self.cases.unwrap_or(1)),
+            None => (kind.kept, self.base, self.cases.unwrap_or(share)),
+        };
+        kept.iter().copied().chain((0..cases).map(|case| first.wrapping_add(case))).collect()
     }
 }
 
-fn number(name: &str) -> Result<Option<u64>, String> {
+/// The number in an environment variable. `None` if the variable is not set.
+///
+/// # Errors
+/// A value that is no number, in words.
+pub fn number(name: &str) -> Result<Option<u64>, String> {
     match std::env::var(name) {
         Ok(text) => text.parse().map(Some).map_err(|error| format!("{name}={text}: {error}")),
         Err(_) => Ok(None),
@@ -119,6 +135,7 @@ pub fn most_work(device: Device) -> usize {
     match (number("WARPANN_PROPERTY_WORK"), device) {
         (Ok(Some(work)), _) => work as usize,
         (_, Device::Emulator) => 1 << 16,
+        (_, Device::Gpu(_)) if driver_is_emulated() => 1 << 16,
         (_, Device::Cpu) => 1 << 20,
         // A real device filters only from about 50 million products on.
         (_, Device::Gpu(_) | Device::Auto) => 1 << 26,
@@ -132,6 +149,12 @@ fn work(random: &mut Random, device: Device) -> usize {
     if random.once_in(16) { most } else { most.min(1 << 16) }
 }
 
+/// Runs the case of a seed. A panic of the case is a failure.
+fn run_case(kind: &Kind, seed: u64, device: Device) -> Outcome {
+    let outcome = catch_unwind(AssertUnwindSafe(|| (kind.case)(seed, device)));
+    outcome.unwrap_or_else(|panic| Err(format!("panic: {}", message(panic.as_ref()))))
+}
+
 /// Runs the cases of `kind` that `asked` names on `device`, all of them whatever they find. Prints each failure when it is found.
 ///
 /// # Errors
@@ -140,8 +163,7 @@ pub fn run(kind: &Kind, device: Device, asked: Asked) -> Outcome {
     let seeds = asked.seeds(kind, device);
     let mut failures: Vec<(u64, String)> = Vec::new();
     for &seed in &seeds {
-        let outcome = catch_unwind(AssertUnwindSafe(|| (kind.case)(seed, device)));
-        if let Err(failure) = outcome.unwrap_or_else(|panic| Err(format!("panic: {}", message(panic.as_ref())))) {
+        if let Err(failure) = run_case(kind, seed, device) {
             eprintln!("{}, seed {seed}, {device}: {failure}", kind.name);
             failures.push((seed, failure));
         }
@@ -149,13 +171,41 @@ pub fn run(kind: &Kind, device: Device, asked: Asked) -> Outcome {
     let Some((first, failure)) = failures.first() else { return Ok(()) };
     let numbers: Vec<u64> = failures.iter().map(|&(seed, _)| seed).collect();
     Err(format!(
-        "{} of {} cases failed, seeds {numbers:?}\nseed {first}: {failure}\nagain: WARPANN_PROPERTY_SEED={first} cargo test -p \
-         warpann-tests --test property {}::{}",
+        "{} of {} cases failed, seeds {numbers:?}\nseed {first}: {failure}\nagain: {}",
         failures.len(),
         seeds.len(),
-        kind.name,
-        device_name(device)
+        again(kind, device, *first)
     ))
+}
+
+/// The command that runs one case again, in a build of the same profile.
+fn again(kind: &Kind, device: Device, seed: u64) -> String {
+    let driver = if matches!(device, Device::Gpu(_)) && driver_is_emulated() {
+        format!("{DRIVER}={EMULATED} ")
+    } else {
+        String::new()
+    };
+    let release = if cfg!(debug_assertions) { "" } else { " --release" };
+    let (kind, device) = (kind.name, device_name(device));
+    format!(
+        "{driver}WARPANN_PROPERTY_SEED={seed} cargo test{release} -p warpann-tests --test property {kind}::{device}"
+    )
+}
+
+/// The variable that names the driver, and its value for the driver emulator.
+pub const DRIVER: &str = "WARPANN_PROPERTY_DRIVER";
+/// See [`DRIVER`].
+pub const EMULATED: &str = "emulated";
+
+static DRIVER_IS_EMULATED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program has installed the driver emulator, so that its GPU gets small cases and another name.
+pub fn emulate_the_driver() {
+    DRIVER_IS_EMULATED.store(true, Ordering::Relaxed);
+}
+
+fn driver_is_emulated() -> bool {
+    DRIVER_IS_EMULATED.load(Ordering::Relaxed)
 }
 
 /// A device in the name of a test.
@@ -163,6 +213,7 @@ pub fn device_name(device: Device) -> &'static str {
     match device {
         Device::Cpu => "cpu",
         Device::Emulator => "emulator",
+        Device::Gpu(_) if driver_is_emulated() => "driver",
         Device::Gpu(_) | Device::Auto => "gpu",
         other => unreachable!("no test runs on {other}"),
     }
@@ -190,19 +241,20 @@ mod tests {
 
     #[test]
     fn the_share_and_what_was_kept_are_run_unless_a_seed_is_given() {
-        let seeds = |cases, seed, device| Asked { cases, seed }.seeds(&ODD, device);
-        assert_eq!(seeds(None, None, Device::Cpu), [40, 43, 0, 1, 2]);
-        assert_eq!(seeds(None, None, Device::Emulator), [2, 40, 43, 0]);
-        assert_eq!(seeds(Some(2), None, Device::Gpu(0)), [2, 40, 43, 0, 1]);
-        assert_eq!(seeds(None, Some(9), Device::Cpu), [9]);
-        assert_eq!(seeds(Some(2), Some(u64::MAX), Device::Cpu), [u64::MAX, 0]);
+        let seeds = |cases, base, seed, device| Asked { cases, base, seed }.seeds(&ODD, device);
+        assert_eq!(seeds(None, 100, None, Device::Cpu), [2, 40, 43, 100, 101, 102]);
+        assert_eq!(seeds(None, 0, None, Device::Emulator), [2, 40, 43, 0]);
+        assert_eq!(seeds(Some(2), 7, None, Device::Gpu(0)), [2, 40, 43, 7, 8]);
+        assert_eq!(seeds(None, 7, Some(9), Device::Cpu), [9]);
+        assert_eq!(seeds(Some(2), 7, Some(u64::MAX), Device::Cpu), [u64::MAX, 0]);
     }
 
     #[test]
     fn failures_and_panics_are_told_with_their_seeds() {
-        let failed = run(&ODD, Device::Cpu, Asked { cases: Some(4), seed: None }).unwrap_err();
-        assert!(failed.starts_with("3 of 6 cases failed, seeds [43, 1, 3]\nseed 43: panic: very odd\n"), "{failed}");
-        assert!(failed.ends_with("WARPANN_PROPERTY_SEED=43 cargo test -p warpann-tests --test property odd::cpu"));
-        assert_eq!(run(&ODD, Device::Cpu, Asked { cases: None, seed: Some(2) }), Ok(()));
+        let failed = run(&ODD, Device::Cpu, Asked { cases: Some(4), base: 0, seed: None }).unwrap_err();
+        assert!(failed.starts_with("3 of 7 cases failed, seeds [43, 1, 3]\nseed 43: panic: very odd\n"), "{failed}");
+        let again = "WARPANN_PROPERTY_SEED=43 cargo test -p warpann-tests --test property odd::cpu";
+        assert!(failed.replace(" --release", "").ends_with(again), "{failed}");
+        assert_eq!(run(&ODD, Device::Cpu, Asked { cases: None, base: 0, seed: Some(2) }), Ok(()));
     }
 }
