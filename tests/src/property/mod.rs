@@ -76,7 +76,7 @@ pub struct Kind {
 pub const KINDS: &[Kind] = &[
     Kind { name: "flat", case: flat::case, share: (1500, 150), kept: &[225, 238, 677] },
     Kind { name: "ivf", case: ivf::case, share: (1000, 100), kept: &[434, 520] },
-    Kind { name: "changes", case: changes::case, share: (90, 6), kept: &[] },
+    Kind { name: "changes", case: changes::case, share: (90, 6), kept: &[224, 338, 446, 572, 911] },
     Kind { name: "versions", case: versions::case, share: (6, 3), kept: &[] },
     Kind { name: "select", case: select::case, share: (2000, 200), kept: &[] },
     Kind { name: "sort", case: sort::case, share: (2000, 100), kept: &[] },
