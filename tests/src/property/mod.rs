@@ -76,7 +76,8 @@ pub struct Kind {
 pub const KINDS: &[Kind] = &[
     Kind { name: "flat", case: flat::case, share: (1500, 150), kept: &[225, 238, 677] },
     Kind { name: "ivf", case: ivf::case, share: (1000, 100), kept: &[434, 520] },
-    Kind { name: "changes", case: changes::case, share: (90, 6), kept: &[224, 338, 446, 572, 911] },
+    Kind { name: "changes", case: changes::case, share: (50, 3), kept: &[224, 338, 446, 572, 911] },
+    Kind { name: "corners", case: changes::corners, share: (35, 3), kept: &[] },
     Kind { name: "versions", case: versions::case, share: (6, 3), kept: &[] },
     Kind { name: "select", case: select::case, share: (2000, 200), kept: &[] },
     Kind { name: "sort", case: sort::case, share: (2000, 100), kept: &[] },
@@ -103,8 +104,8 @@ impl Asked {
     /// # Errors
     /// A variable that is no number.
     pub fn from_environment() -> Result<Asked, String> {
-        let base = number("WARPANN_PROPERTY_BASE")?.unwrap_or_else(seeds::of_the_revision);
-        Ok(Asked { cases: number("WARPANN_PROPERTY_CASES")?, base, seed: number("WARPANN_PROPERTY_SEED")? })
+        let (cases, seed) = (number("WARPANN_PROPERTY_CASES")?, number("WARPANN_PROPERTY_SEED")?);
+        Ok(Asked { cases, base: seeds::base()?, seed })
     }
 
     /// The seeds of a kind's cases on `device`.

@@ -10,6 +10,14 @@ const FIXED: u64 = 0;
 /// Hexadecimal digits of a hash that become a base: 48 bits, so that the number is short enough to type.
 const DIGITS: usize = 12;
 
+/// The seed of the first case of a run: the value of `WARPANN_PROPERTY_BASE`, or else [`of_the_revision`].
+///
+/// # Errors
+/// A value that is no number, in words.
+pub fn base() -> Result<u64, String> {
+    Ok(super::number("WARPANN_PROPERTY_BASE")?.unwrap_or_else(of_the_revision))
+}
+
 /// The seed of the first case of a run at the present revision of the repository (git's HEAD). Without git it is always the same.
 pub fn of_the_revision() -> u64 {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
