@@ -43,6 +43,7 @@ pub mod graph;
 pub mod ivf;
 pub mod kmeans;
 pub mod pq;
+pub mod recall;
 pub mod seeds;
 pub mod select;
 pub mod shifted;
@@ -84,6 +85,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "kmeans", case: kmeans::case, share: (1000, 100), kept: &[] },
     Kind { name: "pq", case: pq::case, share: (1000, 100), kept: &[] },
     Kind { name: "graph", case: graph::case, share: (1500, 100), kept: &[] },
+    Kind { name: "ivf_recall", case: recall::ivf::case, share: (30, 3), kept: &[] },
     Kind { name: "shifted", case: shifted::case, share: (1000, 100), kept: &[] },
 ];
 
