@@ -5,6 +5,7 @@
 //! k-th nearest, so equal distances do not matter. What was found is checked as well: no id twice, no id that does not exist, and the
 //! distance that the vectors have.
 
+pub mod graph;
 pub mod ivf;
 
 use std::collections::{BTreeMap, HashSet};
