@@ -219,11 +219,13 @@ impl<T: Element> GraphIndex<T> {
         Ok(())
     }
 
-    /// Changes the rows. Returns what was there before. If the change fails, the rows are as they were, and so is what was made of them.
+    /// Changes the rows. Returns what was there before. If the change fails, the vectors are as they were. What was made of their rows is still right
+    /// unless the rows have moved together.
     fn change_rows<V>(&mut self, change: impl FnOnce(&mut FlatIndex<T>) -> Result<V>) -> Result<(Before, V)> {
         let before = Before { ids: Arc::clone(self.flat.row_ids()), made: self.made().is_some() };
         let changed = change(&mut self.flat);
-        if changed.is_err() && before.made {
+        let after = self.flat.row_ids();
+        if changed.is_err() && before.made && after.rows() == before.ids.rows() && !moves(&before.ids, after) {
             self.made.of = self.flat.version();
         }
         Ok((before, changed?))
@@ -360,10 +362,10 @@ impl<T: Element> GraphIndex<T> {
                 Arc::new(Nodes::of(vectors, dim, is_node)?)
             }
         };
-        let Some(inserted) = links.join_equal(Arc::make_mut(&mut nodes), (vectors, dim), &new) else {
+        let Some((inserted, replaced)) = links.join_equal(Arc::make_mut(&mut nodes), (vectors, dim), &new) else {
             return self.rebuilt(watch).map(Some);
         };
-        if moves {
+        if moves || replaced {
             // The new rows have no edges yet, and get their parents when they are inserted.
             links.connect_without(&distances.fast, &inserted);
         }

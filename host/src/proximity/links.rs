@@ -134,7 +134,8 @@ impl Links {
             if self.is_reached(row) {
                 continue;
             }
-            let Some(node) = nodes.find(rows, dim, row).filter(|_| self.of(row).is_empty()) else { return Ok(false) };
+            let node = nodes.find(rows, dim, row).filter(|&node| node < row && self.of(row).is_empty());
+            let Some(node) = node else { return Ok(false) };
             self.twins.add(node, row);
         }
         Ok(true)
@@ -148,14 +149,15 @@ impl Links {
     }
 
     /// Makes twins of those of some rows with new vectors that are no nodes yet and whose vectors nodes have, which `nodes` lists. Returns
-    /// the rows that must get edges, ascending. `None` if so many nodes got the vectors of others that the graph should be made anew.
+    /// the rows that must get edges, ascending, and whether nodes need [other parents](Self::connect_without), because a row took the place of
+    /// another node. `None` if so many nodes got the vectors of others that the graph should be made anew.
     pub(super) fn join_equal<T: Element>(
         &mut self,
         nodes: &mut Nodes,
         (rows, dim): (&[T], usize),
         new: &[u32],
-    ) -> Option<Vec<u32>> {
-        let (mut inserted, mut equal_nodes) = (Vec::new(), 0);
+    ) -> Option<(Vec<u32>, bool)> {
+        let (mut inserted, mut equal_nodes, mut replaced) = (Vec::new(), 0, false);
         for &row in new {
             let is_node = !self.twins.contains(row) && (self.is_reached(row) || !self.of(row).is_empty());
             if let Some(heir) = self.twins.take(row) {
@@ -163,7 +165,16 @@ impl Links {
                 inserted.push(heir);
             }
             match nodes.find(rows, dim, row).map(|node| self.twins.node_of(node)).filter(|&node| node != row) {
-                Some(node) if !is_node => self.twins.add(node, row),
+                Some(node) if !is_node => {
+                    self.twins.add(node, row);
+                    if row < node {
+                        let places = self.places(node);
+                        self.edges.copy_within(places, row as usize * self.degree);
+                        nodes.insert(rows, dim, row);
+                        inserted.push(row);
+                        replaced = true;
+                    }
+                }
                 Some(_) => {
                     equal_nodes += 1;
                     inserted.push(row);
@@ -174,11 +185,14 @@ impl Links {
                 }
             }
         }
-        // A row that took over a group may have got another vector itself.
+        if replaced {
+            self.twins.join(&mut self.edges, self.degree);
+        }
+        // A row that took over a group may have got another vector itself, or a lower one took its place.
         inserted.retain(|&row| !self.twins.contains(row));
         inserted.sort_unstable();
         inserted.dedup();
-        (equal_nodes <= self.degree).then_some(inserted)
+        (equal_nodes <= self.degree).then_some((inserted, replaced))
     }
 
     /// The rows that are not nodes.

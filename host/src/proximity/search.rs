@@ -38,6 +38,25 @@ struct Walk<'a> {
     among: Option<&'a Bitset>,
     /// The nodes of which one row at least may be a result; `None` if all may.
     nodes: Option<Cow<'a, Bitset>>,
+    ranks: Ranks,
+}
+
+/// How many nodes of a beam get canonical distances.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ranks {
+    /// In any case. The distances of walks are rounded, so these are some more than k; and one more for each node whose first row is no result, because it
+    /// stands before others at its distance.
+    pub(super) least: usize,
+    /// At the most. If walks go by codes, as many as may be among the k best by what codes tell.
+    pub(super) most: usize,
+}
+
+impl Ranks {
+    fn new(k: usize, later: usize, width: usize, by_codes: bool) -> Self {
+        let least = k.saturating_add(k / 2).saturating_add(16).saturating_add(later.min(width));
+        let more = if by_codes { least.saturating_mul(2).min(width).max(RANKED_AT_ONCE) } else { 0 };
+        Ranks { least, most: least.max(more) }
+    }
 }
 
 impl<T: Element> GraphIndex<T> {
@@ -166,11 +185,16 @@ impl<T: Element> GraphIndex<T> {
         let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
         let links = self.links().filter(|_| accepted > self.exact_ratio().saturating_mul(width));
         let Some(links) = links else { return Ok(None) };
-        let nodes = match among {
-            Some(among) if !links.twins().is_empty() => Some(Cow::Owned(links.twins().accepted_nodes(among)?)),
-            among => among.map(Cow::Borrowed),
+        let (nodes, later) = match among {
+            Some(among) if !links.twins().is_empty() => {
+                let (nodes, later) = links.twins().accepted_nodes(among)?;
+                (Some(Cow::Owned(nodes)), later)
+            }
+            among => (among.map(Cow::Borrowed), 0),
         };
-        Ok(Some(Walk { distances: self.walk_distances(), metric: self.metric(), links, width, among, nodes }))
+        let (distances, metric) = (self.walk_distances(), self.metric());
+        let ranks = Ranks::new(k, later, width, distances.codes.is_some());
+        Ok(Some(Walk { distances, metric, links, width, among, nodes, ranks }))
     }
 
     /// The walks of a search on the device that has the rows; `None` if the search is exact, or the device cannot make them.
@@ -212,14 +236,13 @@ impl<T: Element> GraphIndex<T> {
     /// The walks on the device that has the rows; the given ones if there is none that can make them.
     fn walk_on_device<'a>(&'a self, walk: Walk<'a>, k: usize) -> Result<DeviceWalk<'a>, Walk<'a>> {
         let Some(resident) = self.flat.resident_rows() else { return Err(walk) };
-        let Walk { distances, metric, links, width, among, nodes } = walk;
-        let (least, selected) = (ranked(k), most_ranked(k, width, distances.codes.is_some()));
-        let device = DeviceWalk { resident, distances, links, width, among, nodes, k, least, selected };
+        let Walk { distances, metric, links, width, among, nodes, ranks } = walk;
+        let device = DeviceWalk { resident, distances, links, width, among, nodes, k, ranks };
         if device.fits() {
             return Ok(device);
         }
         let DeviceWalk { nodes, .. } = device;
-        Err(Walk { distances, metric, links, width, among, nodes })
+        Err(Walk { distances, metric, links, width, among, nodes, ranks })
     }
 
     /// Finds the narrowest beam with which searches for the `k` best of `queries` (row-major) find the share `target` of the true neighbours, which an
@@ -295,17 +318,6 @@ impl<T: Element> KnnIndex<T> for GraphIndex<T> {
     }
 }
 
-/// Number of nodes of a beam that get their canonical distances. The distances of walks are rounded, so these are some more than k.
-fn ranked(k: usize) -> usize {
-    k.saturating_add(k / 2).saturating_add(16)
-}
-
-/// Largest number of nodes of a beam that get their canonical distances: if walks go by codes, as many as may be among the k best by what codes tell.
-fn most_ranked(k: usize, width: usize, by_codes: bool) -> usize {
-    let more = if by_codes { ranked(k).saturating_mul(2).min(width).max(RANKED_AT_ONCE) } else { 0 };
-    ranked(k).max(more)
-}
-
 /// Queries as codes, and of each whether it is outside.
 type Coded<'a> = (VectorSlice<'a>, &'a [bool]);
 
@@ -323,7 +335,7 @@ impl Walk<'_> {
             let vector = queries.part(query..query + 1);
             let coded = coded.filter(|(_, outside)| !outside[query]);
             if !coded.is_some_and(|(codes, _)| self.by_codes(state, codes, query, k)) {
-                self.by_vectors(state, vector, k);
+                self.by_vectors(state, vector);
             }
             self.rank(state, vector, ids, distances);
         });
@@ -346,21 +358,22 @@ impl Walk<'_> {
         let tolerance = of_rows.tolerance(&walker.query);
         let accepted = || walker.beam().iter().copied().filter(|&place| self.accepts(place));
         let kth = accepted().nth(k - 1).map(key_of);
-        let may_be =
-            |&(at, place): &(usize, u64)| at < ranked(k) || kth.is_none_or(|kth| tolerance.within(kth, key_of(place)));
+        let may_be = |&(at, place): &(usize, u64)| {
+            at < self.ranks.least || kth.is_none_or(|kth| tolerance.within(kth, key_of(place)))
+        };
         nodes.clear();
         nodes.extend(accepted().enumerate().take_while(may_be).map(|(_, place)| node_of(place)));
-        nodes.len() <= most_ranked(k, self.width, true)
+        nodes.len() <= self.ranks.most
     }
 
     /// Walks by vectors, and keeps the nearest nodes.
-    fn by_vectors(&self, state: &mut State, vector: VectorSlice<'_>, k: usize) {
+    fn by_vectors(&self, state: &mut State, vector: VectorSlice<'_>) {
         let State { walker, nodes, .. } = state;
         self.distances.exact.query(vector, 0, &mut walker.query);
         walker.walk(&self.distances.exact, self.links, self.width);
         nodes.clear();
         let accepted = walker.beam().iter().copied().filter(|&place| self.accepts(place));
-        nodes.extend(accepted.take(most_ranked(k, self.width, self.distances.codes.is_some())).map(node_of));
+        nodes.extend(accepted.take(self.ranks.most).map(node_of));
     }
 
     /// The results of one query among the nodes that its walk kept.

@@ -11,6 +11,8 @@
 //! By a hash of 64 bits of each row, and a comparison where hashes are equal. A new graph sorts the hashes of all rows, while its edges are chosen. A
 //! row that is added is looked up in a table ([`Nodes`]), which the first addition makes: 16 to 32 bytes a row.
 //!
+//! The node of a group is its first row, so that nodes at one distance come in the order of their first rows.
+//!
 //! A row that gets another vector stays a node, even if another row has that vector: its edges and its children stay. If so many rows
 //! become equal in this way that walks could suffer, the graph is made anew (`change.rs`).
 
@@ -28,7 +30,7 @@ type Hashed = (u64, u32);
 /// The rows that are not nodes, and the rows of each node that is several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Twins {
-    /// For each node that is several rows: all of them, ascending.
+    /// For each node that is several rows: all of them, ascending. The node is the first.
     rows: HashMap<u32, Vec<u32>>,
     /// For each row that is not a node, its node.
     nodes: HashMap<u32, u32>,
@@ -93,11 +95,15 @@ impl Twins {
         self.rows.iter().map(|(&node, rows)| (node, rows.as_slice()))
     }
 
-    /// Makes a row, which is in no group, a twin of a node.
+    /// Puts a row, which is in no group, into the group of a node. The lower one of the two is the node then.
     pub(super) fn add(&mut self, node: u32, row: u32) {
-        let rows = self.rows.entry(node).or_insert_with(|| vec![node]);
+        let mut rows = self.rows.remove(&node).unwrap_or_else(|| vec![node]);
         rows.insert(rows.partition_point(|&other| other < row), row);
-        self.nodes.insert(row, node);
+        let first = node.min(row);
+        self.nodes.remove(&first);
+        let others = if first == node { std::slice::from_ref(&row) } else { &rows[1..] };
+        self.nodes.extend(others.iter().map(|&other| (other, first)));
+        self.rows.insert(first, rows);
     }
 
     /// Takes a row, which got another vector, out of its group. Returns the row that must become a node, if the row was the node of others.
@@ -155,15 +161,19 @@ impl Twins {
         });
     }
 
-    /// The nodes of which one row at least is accepted; twins keep their bits.
+    /// The nodes of which one row at least is accepted, and the number of those whose first row is not. Twins keep their bits.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
-    pub(super) fn accepted_nodes(&self, among: &Bitset) -> Result<Bitset> {
-        let mut nodes = among.copied()?;
-        self.groups()
-            .for_each(|(node, rows)| nodes.set(node as usize, rows.iter().any(|&row| among.get(row as usize))));
-        Ok(nodes)
+    pub(super) fn accepted_nodes(&self, among: &Bitset) -> Result<(Bitset, usize)> {
+        let (mut nodes, mut later) = (among.copied()?, 0);
+        let is_accepted = |&row: &u32| among.get(row as usize);
+        for (node, rows) in self.groups().filter(|(node, rows)| !is_accepted(node) && rows.iter().any(is_accepted)) {
+            debug_assert_eq!(node, rows[0], "the node of a group is its first row");
+            nodes.set(node as usize, true);
+            later += 1;
+        }
+        Ok((nodes, later))
     }
 
     /// Bytes of host memory, about.
@@ -341,7 +351,12 @@ mod tests {
             ]
         );
         let among: Bitset = (0..7).map(|row| row == 5 || row == 3).collect();
-        let nodes = twins.accepted_nodes(&among).unwrap();
-        assert_eq!([0, 1, 2, 3].map(|node| nodes.get(node)), [true, false, false, true]);
+        let (nodes, later) = twins.accepted_nodes(&among).unwrap();
+        assert_eq!(([0, 1, 2, 3].map(|node| nodes.get(node)), later), ([true, false, false, true], 1));
+        // A lower row becomes the node.
+        let mut lower = Twins::default();
+        [(5, 7), (5, 3), (3, 4)].into_iter().for_each(|(node, row)| lower.add(node, row));
+        assert_eq!((sorted(&lower), lower.node_of(5), lower.node_of(7)), (vec![vec![3, 4, 5, 7]], 3, 3));
+        assert!(!lower.contains(3) && lower.len() == 3);
     }
 }

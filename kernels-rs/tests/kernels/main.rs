@@ -12,6 +12,7 @@ mod rerank;
 mod rescan;
 mod select;
 mod sort;
+mod twins;
 mod warp_select;
 
 use cuda_std::emulator;

@@ -30,6 +30,7 @@ use super::Distances;
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::links::Links;
+use super::search::Ranks;
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::queue::OnStream;
@@ -207,10 +208,8 @@ pub(super) struct DeviceWalk<'a> {
     /// The nodes that may be results.
     pub(super) nodes: Option<Cow<'a, Bitset>>,
     pub(super) k: usize,
-    /// Number of nodes of a beam that get their canonical distances in any case.
-    pub(super) least: usize,
-    /// Largest number of these nodes.
-    pub(super) selected: usize,
+    /// Number of nodes of a beam that get their canonical distances.
+    pub(super) ranks: Ranks,
 }
 
 /// What coding the queries of a search needs.
@@ -481,8 +480,8 @@ impl<'a> DeviceWalk<'a> {
             width: self.width as u32,
             slots: self.slots().unwrap_or(1),
             k: self.k as u32,
-            least: self.least as u32,
-            selected: self.selected as u32,
+            least: self.ranks.least as u32,
+            selected: self.ranks.most as u32,
         }
     }
 
@@ -508,7 +507,7 @@ impl<'a> DeviceWalk<'a> {
         let stride = u32::try_from(self.stride()).ok().filter(|&stride| stride <= 1 << 16);
         let (Some(slots), Some(stride)) = (self.slots(), stride) else { return false };
         let (width, degree) = (self.width as u32, self.links.degree() as u32);
-        let ranked = self.selected <= 1 << 16 && rerank::shared_bytes(self.selected as u32) <= shared;
+        let ranked = self.ranks.most <= 1 << 16 && rerank::shared_bytes(self.ranks.most as u32) <= shared;
         let pivots = self.links.entrance().pivots().len() as u32;
         let of_walk = |element: ElementType, stride| {
             Walk::shared_bytes(element.key(), stride, width, degree, pivots, slots) <= shared
@@ -522,13 +521,13 @@ impl<'a> DeviceWalk<'a> {
 
     fn plan(&self, queries: usize) -> Plan {
         let mut layout = Layout::default();
-        let of_nodes = if self.links.twins().is_empty() { 0 } else { queries.saturating_mul(self.selected) };
+        let of_nodes = if self.links.twins().is_empty() { 0 } else { queries.saturating_mul(self.ranks.most) };
         Plan {
             queries: layout.array(queries.saturating_mul(self.shape().row_bytes())),
             codes: layout.array(self.codes().map_or(0, |codes| queries.saturating_mul(code_stride(codes.dim())))),
             doubtful: layout.array(if self.distances.codes.is_some() { queries } else { 0 }),
             filters: self.bits().unwrap_or_default().map(|bits| layout.array(bits.len())),
-            places: layout.array(queries.saturating_mul(self.selected)),
+            places: layout.array(queries.saturating_mul(self.ranks.most)),
             keys: layout.array(queries.saturating_mul(self.k)),
             ranks: layout.array(queries.saturating_mul(self.k)),
             of_nodes: (layout.array(of_nodes), layout.array(of_nodes), layout.array(of_nodes)),
@@ -538,8 +537,8 @@ impl<'a> DeviceWalk<'a> {
 
     /// The largest number of queries of one launch.
     fn most_of_tile(&self) -> usize {
-        let of_nodes = if self.links.twins().is_empty() { 0 } else { 3 * self.selected };
-        let of_query = 4 * (self.selected + of_nodes + 2 * self.k + 1) + self.shape().row_bytes() + self.stride();
+        let of_nodes = if self.links.twins().is_empty() { 0 } else { 3 * self.ranks.most };
+        let of_query = 4 * (self.ranks.most + of_nodes + 2 * self.k + 1) + self.shape().row_bytes() + self.stride();
         (SCRATCH_BYTES / of_query).clamp(1, MOST_OF_TILE)
     }
 
