@@ -214,7 +214,9 @@ fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], liv
             let distance = if by_vectors { &distances.exact } else { &distances.fast };
             distance.query(distance.rows(), node as usize, &mut walker.query);
             walker.walk(distance, graph, 2 * degree);
-            if by_vectors || !distances.cannot_order(walker.beam(), 2 * degree, &walker.query) {
+            let (beam, query) = (walker.beam(), &walker.query);
+            let tie = distances.cannot_order(beam, 2 * degree, query) || distances.cannot_tell(beam, degree / 4, query);
+            if by_vectors || !tie {
                 break (walker.beam().iter().map(|&place| node_of(place)).collect::<Vec<u32>>(), distance);
             }
             by_vectors = true;

@@ -470,4 +470,12 @@ impl Distances<'_> {
         let (Some(codes), Some(first), Some(last)) = (self.codes, beam.first(), beam.last()) else { return false };
         beam.len() == width && codes.tolerance(query).ties(key_of(*first), key_of(*last))
     }
+
+    /// Whether the nearest `count` nodes of a beam are equally near by what codes tell. Edges that are chosen among such nodes lead to these only.
+    fn cannot_tell(&self, beam: &[u64], count: usize, query: &Query) -> bool {
+        let nearest = beam.first().zip(beam.get(count.saturating_sub(1)));
+        self.codes.zip(nearest).is_some_and(|(codes, (first, last))| {
+            codes.tolerance(query).within(key_of(*first), key_of(*last))
+        })
+    }
 }
