@@ -61,7 +61,7 @@ pub enum Failure {
     OtherBase {
         /// The file of vectors.
         base: PathBuf,
-        /// The index.
+        /// The index file, which `--index` names.
         index: PathBuf,
         /// The first row of the file that differs.
         row: usize,

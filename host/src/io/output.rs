@@ -398,7 +398,7 @@ fn take(path: &Path, private: bool) -> io::Result<Option<File>> {
 pub struct FileLock {
     /// The file that is locked, `.warpann-HASH.lock`.
     path: PathBuf,
-    /// Keeps the lock.
+    /// Locked until it is closed.
     _file: File,
 }
 
