@@ -15,7 +15,7 @@
 mod find;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -446,22 +446,29 @@ fn tests(programs: &[(PathBuf, PathBuf)], arguments: &[String], number: usize, l
     for (program, folder) in programs {
         let mut command = Command::new(program);
         command.current_dir(folder).args(arguments).env(VARIABLE, number.to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break status;
-            }
-            if start.elapsed() > limit {
-                child.kill()?;
-                child.wait()?;
-                return Ok(Outcome::TimedOut);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        if !status.success() {
-            return Ok(Outcome::Killed);
+        // The program runs its other tests after a failure; this command does not wait for them.
+        let (tell, told) = std::sync::mpsc::channel();
+        let output = child.stdout.take();
+        let reader = std::thread::spawn(move || {
+            let lines =
+                output.into_iter().flat_map(|output| BufReader::new(output).lines().map_while(|line| line.ok()));
+            let failed = lines.into_iter().any(|line| line.ends_with("... FAILED"));
+            // Nobody waits any more after the limit.
+            let _ = tell.send(failed);
+        });
+        let failed = told.recv_timeout(limit);
+        if failed != Ok(false) {
+            child.kill()?;
+        }
+        let status = child.wait()?;
+        reader.join().map_err(|_| "the reader of a test program's output panicked")?;
+        match failed {
+            Err(_) => return Ok(Outcome::TimedOut),
+            Ok(true) => return Ok(Outcome::Killed),
+            Ok(false) if !status.success() => return Ok(Outcome::Killed),
+            Ok(false) => {}
         }
     }
     Ok(Outcome::Survived)

@@ -474,8 +474,8 @@ impl Distances<'_> {
     /// Whether the nearest `count` nodes of a beam are equally near by what codes tell. Edges that are chosen among such nodes lead to these only.
     fn cannot_tell(&self, beam: &[u64], count: usize, query: &Query) -> bool {
         let nearest = beam.first().zip(beam.get(count.saturating_sub(1)));
-        self.codes.zip(nearest).is_some_and(|(codes, (first, last))| {
-            codes.tolerance(query).within(key_of(*first), key_of(*last))
-        })
+        self.codes
+            .zip(nearest)
+            .is_some_and(|(codes, (first, last))| codes.tolerance(query).within(key_of(*first), key_of(*last)))
     }
 }

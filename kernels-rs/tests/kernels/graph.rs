@@ -332,38 +332,37 @@ fn check_walk(random: &mut Random, graph: &Entered, key: ElementKey, metric: Met
     let degree = graph.degree as u32;
     for per_query in [PerQuery::Block, PerQuery::Pair, PerQuery::Warp] {
         // Tables that are cleared often, and others.
-        for slots in [least_slots(width as u32, degree), slots(width as u32, degree)] {
-            let mut places = Buffer::<u32>::new_poisoned(queries * selected);
-            let launch = Walk {
-                query_count: queries as u32,
-                queries: queries_at.as_ptr(),
-                rows: rows.as_ptr(),
-                stride: STRIDE as u32,
-                metric,
-                edges: edges.as_ptr(),
-                degree,
-                starts: starts.as_ptr(),
-                start_count: graph.starts.len() as u32,
-                pivots: pivots.as_ptr(),
-                pivot_count: graph.pivots.len() as u32,
-                ends: ends.as_ptr(),
-                wanted: graph.wanted as u32,
-                width: width as u32,
-                slots,
-                filter: filtered.then(|| filter.as_ptr()),
-                selected: selected as u32,
-                places: places.as_mut_ptr(),
-                doubtful: None,
-                by_codes: 0,
-                k: 0,
-                least: 0,
-                greatest_square: 0,
-            };
-            // SAFETY: edges and start nodes are rows, and slots are a power of two.
-            unsafe { crate::launch(Walk::kernel((key, per_query)), launch.config(key, per_query), launch) };
-            let what = format!("{metric:?}, {key:?}, {per_query:?}, {nodes} nodes, beam {width}, {slots} slots");
-            assert_eq!(places.to_vec(), expected, "{what}, {} pivots", graph.pivots.len());
-        }
+        let slots = random.pick(&[least_slots(width as u32, degree), slots(width as u32, degree)]);
+        let mut places = Buffer::<u32>::new_poisoned(queries * selected);
+        let launch = Walk {
+            query_count: queries as u32,
+            queries: queries_at.as_ptr(),
+            rows: rows.as_ptr(),
+            stride: STRIDE as u32,
+            metric,
+            edges: edges.as_ptr(),
+            degree,
+            starts: starts.as_ptr(),
+            start_count: graph.starts.len() as u32,
+            pivots: pivots.as_ptr(),
+            pivot_count: graph.pivots.len() as u32,
+            ends: ends.as_ptr(),
+            wanted: graph.wanted as u32,
+            width: width as u32,
+            slots,
+            filter: filtered.then(|| filter.as_ptr()),
+            selected: selected as u32,
+            places: places.as_mut_ptr(),
+            doubtful: None,
+            by_codes: 0,
+            k: 0,
+            least: 0,
+            greatest_square: 0,
+        };
+        // SAFETY: edges and start nodes are rows, and slots are a power of two.
+        unsafe { crate::launch(Walk::kernel((key, per_query)), launch.config(key, per_query), launch) };
+        let what = format!("{metric:?}, {key:?}, {per_query:?}, {nodes} nodes, beam {width}, {slots} slots");
+        assert_eq!(places.to_vec(), expected, "{what}, {} pivots", graph.pivots.len());
     }
 }
 

@@ -1,4 +1,9 @@
 //! Re-ranking of candidates, its certificate, and the probes near the last one.
+//!
+//! No result tells these changes:
+//! - `candidate` names another list for a place without a vector: what is computed for it is dropped.
+//! - The first values of the batch's lists are others: all of them are overwritten.
+//! - The barrier before `block_order` is left out: that function has a barrier of its own before it reads entries. Its contract asks for one.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;

@@ -1,4 +1,11 @@
 //! Exact comparison of queries with all vectors of their lists.
+//!
+//! No result tells these changes:
+//! - The distance of the k-th neighbour so far is not used: more vectors are compared.
+//! - The pieces go to other warps, as long as each goes to one.
+//! - A loop over entries or centroids has one more turn: no lane has work in it.
+//! - After the last row of a batch another row of the batch is evaluated again.
+//! - The first place of lanes other than lane 0 is another: they get that of lane 0.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
@@ -132,7 +139,7 @@ fn queries_without_a_certificate_find_the_best_of_their_lists() {
     for (turn, metric) in METRICS.into_iter().cycle().take(6).enumerate() {
         let key = [ElementKey::F32, ElementKey::U8, ElementKey::F16, ElementKey::I8, ElementKey::Bf16][turn % 5];
         for (nprobe, most, k) in [(1, 70, 1), (5, 40, 32), (36, 12, 33), (8, 50, 70)] {
-            let lists = Lists::random(&mut random, metric, [3, 12][turn % 2], 40, most, 6, nprobe);
+            let lists = Lists::random(&mut random, metric, [3, 12][turn % 2], 40, most, 4, nprobe);
             let way = Way { filtered: turn % 2 == 0, scored: turn % 3 != 0, shared: (0, 0), multiprocessors: 4 };
             check(&mut random, &lists, key, k, way);
         }
@@ -143,7 +150,7 @@ fn queries_without_a_certificate_find_the_best_of_their_lists() {
 #[test]
 fn few_blocks_serve_many_queries() {
     let mut random = Random::new(62);
-    for (queries, multiprocessors) in [(70, 1), (33, 2), (9, 1)] {
+    for (queries, multiprocessors) in [(40, 1), (9, 2)] {
         let lists = Lists::random(&mut random, Metric::L2, 4, 6, 10, queries, 2);
         let way = Way { filtered: false, scored: true, shared: (0, 0), multiprocessors };
         check(&mut random, &lists, ElementKey::F32, 3, way);
@@ -191,7 +198,7 @@ fn vectors_within_a_radius_are_counted() {
 
 /// The probes of queries without a certificate, from centroids whose scores miss the distances by up to E.
 fn probes(random: &mut Random, metric: Metric, centroids: usize, nprobe: usize, error: f32) {
-    let (queries, selected, row_stride) = (6, nprobe + 2, centroids + 3);
+    let (queries, selected, row_stride) = (3, nprobe + 2, centroids + 3);
     let (base, of) = (random.whole(centroids * 4, 9), random.whole(queries * 4, 9));
     let mut scores = vec![f32::NAN; queries * row_stride];
     let (mut best_scores, mut expected) = (Vec::new(), Vec::new());

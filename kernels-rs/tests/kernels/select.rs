@@ -1,4 +1,8 @@
 //! The selections by blocks: ThresholdSelect, ShortSelect, the selection by many blocks, and that of lists. All give the same results.
+//!
+//! No result tells these changes:
+//! - `block_order` puts an entry before or behind an equal one: entries with different ids are never equal.
+//! - `StagedSink::flush` reserves no places in the list if there is nothing to flush: an addition of 0.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;

@@ -1,4 +1,6 @@
 //! Radix sort: all passes, against the standard library's stable sort.
+//!
+//! No result tells the first values of `look_back`'s window: all of them are overwritten.
 
 use cuda_std::emulator::Buffer;
 use cuda_std::launch::Kernel;

@@ -1,4 +1,6 @@
 //! WarpSelect: every result of rows with few distinct keys, so that the k-th and the next differ by their ids only.
+//!
+//! No result tells if `WarpSelect::merge` leaves 1 instead of 0 entries waiting: the queues then have one empty place more, and are merged earlier.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
