@@ -446,6 +446,8 @@ fn tests(programs: &[(PathBuf, PathBuf)], arguments: &[String], number: usize, l
     for (program, folder) in programs {
         let mut command = Command::new(program);
         command.current_dir(folder).args(arguments).env(VARIABLE, number.to_string());
+        // A backtrace can take longer than all tests.
+        command.env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
         // The program runs its other tests after a failure; this command does not wait for them.
