@@ -92,11 +92,12 @@ impl Lane {
 }
 
 /// The lanes of an index or of a call.
-#[derive(Default)]
 pub(crate) struct Lanes {
     state: Mutex<State>,
     /// Whether the first caller makes all lanes.
     ahead: bool,
+    /// The longest wait for a lane.
+    patience: Duration,
 }
 
 #[derive(Default)]
@@ -188,12 +189,12 @@ fn most_lanes(runtime: &Runtime) -> usize {
 impl Lanes {
     /// The lanes of one call, which are made when they are needed.
     pub fn new() -> Self {
-        Lanes::default()
+        Lanes { state: Mutex::default(), ahead: false, patience: PATIENCE }
     }
 
     /// The lanes of an index, which the first call makes for all searches.
     pub fn of_index() -> Self {
-        Lanes { ahead: true, ..Lanes::default() }
+        Lanes { ahead: true, ..Lanes::new() }
     }
 
     /// Calls `work` with a lane that no other search uses. A lane whose work failed is not used again.
@@ -286,7 +287,7 @@ impl Lanes {
             let granted = turn.granted.lock().unwrap_or_else(PoisonError::into_inner);
             let none = |granted: &mut Option<Granted>| granted.is_none();
             let (mut granted, _) =
-                turn.changed.wait_timeout_while(granted, PATIENCE, none).unwrap_or_else(PoisonError::into_inner);
+                turn.changed.wait_timeout_while(granted, self.patience, none).unwrap_or_else(PoisonError::into_inner);
             if let Some(granted) = granted.take() {
                 return granted;
             }
@@ -312,6 +313,11 @@ mod tests {
 
     const RUNTIME: Runtime = Runtime::EMULATOR;
 
+    /// Lanes of an index, for which threads of a slow machine wait as long as it takes.
+    fn patient() -> Lanes {
+        Lanes { patience: Duration::from_secs(3_600), ..Lanes::of_index() }
+    }
+
     fn waiting(lanes: &Lanes) -> usize {
         lanes.state().waiting.len()
     }
@@ -327,7 +333,7 @@ mod tests {
 
     #[test]
     fn threads_get_lanes_in_the_order_in_which_they_came() {
-        let (lanes, order) = (Lanes::of_index(), Mutex::new(Vec::new()));
+        let (lanes, order) = (patient(), Mutex::new(Vec::new()));
         thread::scope(|scope| {
             lanes
                 .with_some(&RUNTIME, MOST_EMULATED, |_| {
@@ -356,14 +362,14 @@ mod tests {
 
     #[test]
     fn many_threads_share_few_lanes() {
-        let (lanes, used, most) = (Lanes::of_index(), AtomicUsize::new(0), AtomicUsize::new(0));
-        let (nested, start) = (AtomicUsize::new(0), Barrier::new(24));
+        let (lanes, used, most) = (patient(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (nested, start) = (AtomicUsize::new(0), Barrier::new(16));
         thread::scope(|scope| {
-            for number in 0..24 {
+            for number in 0..16 {
                 let (lanes, used, most, nested, start) = (&lanes, &used, &most, &nested, &start);
                 scope.spawn(move || {
                     start.wait();
-                    for turn in 0..200 {
+                    for turn in 0..120 {
                         let count = 1 + (number + turn) % 3;
                         let failed = lanes.with_some(&RUNTIME, count, |taken| {
                             assert_eq!(taken.len(), count);
@@ -403,7 +409,7 @@ mod tests {
     /// All lanes are held by a thread that waits for the other one, as a callback of the caller can.
     #[test]
     fn nobody_waits_for_ever() {
-        let lanes = Lanes::of_index();
+        let lanes = Lanes { patience: Duration::from_millis(10), ..Lanes::of_index() };
         lanes
             .with_some(&RUNTIME, MOST_EMULATED, |_| {
                 thread::scope(|scope| scope.spawn(|| lanes.with(&RUNTIME, |_| Ok(()))).join().unwrap())
