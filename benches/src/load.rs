@@ -1,9 +1,9 @@
 //! Latency of searches of one query by many threads at once: the percentiles of all calls.
 //!
-//! *Cold* threads search an index that has been moved to the device a moment ago and that one thread has searched: its image is made and its
-//! kernels are loaded, but no other thread has searched. *Warm* threads repeat this right afterwards. Every result is compared with that of one
-//! thread. A row has the latency of a call in milliseconds: the median, the least and the greatest of all calls; the rows `p99` and `p99.9` have
-//! only these percentiles.
+//! *Cold* threads search an index that has been moved to the device a moment ago and that one thread has searched: its
+//! image is made and its kernels are loaded, but no other thread has searched. *Warm* threads repeat this right
+//! afterwards. Every result is compared with that of one thread. A row has the latency of a call in milliseconds: the
+//! median, the least and the greatest of all calls; the rows `p99` and `p99.9` have only these percentiles.
 
 use std::sync::Barrier;
 use std::thread;
@@ -47,7 +47,8 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "flat,ivf,graph")]
     kinds: Vec<Kind>,
     /// Numbers of threads.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
     /// Milliseconds for which the threads search.
     #[arg(long, default_value_t = 1_000)]
@@ -141,7 +142,8 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Searches by many threads. Returns the milliseconds of all calls, ascending, the seconds of the run, and whether all results were right.
+    /// Searches by many threads. Returns the milliseconds of all calls, ascending, the seconds of the run, and whether
+    /// all results were right.
     fn threads(
         &self,
         threads: usize,

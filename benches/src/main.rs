@@ -86,7 +86,8 @@ enum Grid {
     Levels(levels::Args),
     /// Searches of one query by many threads at once: percentiles of the latency, with cold and warm threads.
     Load(load::Args),
-    /// Exact search of an index whose first vectors lay elsewhere, and training with equal rows, each beside the same work without that.
+    /// Exact search of an index whose first vectors lay elsewhere, and training with equal rows, each beside the same
+    /// work without that.
     Moved(moved::Args),
     /// k-means on all vectors.
     Kmeans(kmeans::Args),

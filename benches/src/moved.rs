@@ -1,5 +1,6 @@
-//! Data that once cost many times as much as other data of the same size: exact search of an index whose first vectors lay elsewhere, and training
-//! with many equal vectors. Each case stands beside the same work without that, so the two medians should be alike.
+//! Data that once cost many times as much as other data of the same size: exact search of an index whose first vectors
+//! lay elsewhere, and training with many equal vectors. Each case stands beside the same work without that, so the two
+//! medians should be alike.
 
 use std::time::Instant;
 

@@ -22,7 +22,8 @@
 //! - Streams do their work at once, so synchronisation returns at once. An event stores the time at which it was recorded.
 //! - A stream can be captured into a graph, whose launches do the captured work again. A call that allocates or waits in the thread that
 //!   captures fails (900), and then the end of the capture does (901).
-//! - Each device has the memory of its settings; an allocation that does not fit fails (2). A memory pool keeps nothing that is freed.
+//! - Each device has the memory of its settings; an allocation that does not fit fails (2). A memory pool keeps nothing
+//!   that is freed.
 //!
 //! # Faults
 //! Every function counts its calls. [`fail`] makes one of the next calls fail with a code, once or from then on ([`Lasts`]). A function

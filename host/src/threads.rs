@@ -14,8 +14,8 @@
 //! 3. **No pool thread waits for a thread that may need the pool.** On a pool thread [`at_once`] and [`meanwhile`] put their jobs into that
 //!    pool, where the waiting thread can do them itself. So the library also stays within pools that callers install.
 //!
-//! A lane of a device is not an [`Exclusive`], and a search may use a pool while it has one; the rules of [`crate::device::lanes`] say why
-//! nobody waits for ever.
+//! A lane of a device is not an [`Exclusive`], and a search may use a pool while it has one; the rules of
+//! [`crate::device::lanes`] say why nobody waits for ever.
 //!
 //! A thread outside all pools may wait for anything, because pool threads wait for it only while it holds an [`Exclusive`]. One case is left
 //! to the caller: if a task holds a lock of the caller during a call, another task of its pool may run on the same stack and take the same

@@ -46,8 +46,8 @@ const SILENT: [&str; 9] = [
     "cuStreamDestroy_v2",
 ];
 
-/// Whether the library may continue after the failure: the error cannot be reported, or the library does the work in smaller parts, or tries
-/// another way.
+/// Whether the library may continue after the failure: the error cannot be reported, or the library does the work in
+/// smaller parts, or tries another way.
 fn may_be_silent(failed: Failed) -> bool {
     SILENT.contains(&failed.name) || (failed.name.starts_with("cuMemAlloc") && failed.code == 2)
 }

@@ -1,5 +1,6 @@
-//! First searches of many threads on the emulated driver: once one thread has searched an index, no other thread makes a call that waits for the
-//! device, such as an allocation. Such a call takes as long as other threads search without a pause.
+//! First searches of many threads on the emulated driver: once one thread has searched an index, no other thread makes
+//! a call that waits for the device, such as an allocation. Such a call takes as long as other threads search without a
+//! pause.
 
 use std::sync::Barrier;
 use std::thread;

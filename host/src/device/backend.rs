@@ -30,11 +30,12 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn free_memory(&self) -> Result<u64>;
     /// Allocates `bytes` (0 is legal) with unspecified contents.
     fn allocate(&self, bytes: usize) -> Result<Self::Memory>;
-    /// As [`allocate`](Self::allocate), for the work of `stream`, which has none at the moment. Where the device can, without waiting for work of
-    /// other streams. The memory is freed in the order of the stream and must be dropped before the stream.
+    /// As [`allocate`](Self::allocate), for the work of `stream`, which has none at the moment. Where the device can,
+    /// without waiting for work of other streams. The memory is freed in the order of the stream and must be dropped
+    /// before the stream.
     fn allocate_on(&self, stream: &Self::Stream, bytes: usize) -> Result<Self::Memory>;
-    /// Makes what so many searches at the same time need besides their streams, so that none of them waits for the device to make it. `stream`
-    /// has no work.
+    /// Makes what so many searches at the same time need besides their streams, so that none of them waits for the
+    /// device to make it. `stream` has no work.
     fn make_ready(&self, stream: &Self::Stream, searches: usize) -> Result<()>;
     /// The first address of an allocation.
     fn address(&self, memory: &Self::Memory) -> *mut u8;

@@ -8,17 +8,20 @@
 //! where a pool thread runs other tasks while it waits. So after a call every thread, the caller's or a pool's, has the same context as before.
 //!
 //! # Calls that wait for other threads
-//! `cuMemAlloc`, `cuMemFree`, `cuMemHostAlloc`, `cuStreamCreate` and the like wait until the device, or the driver's lock of the context, is free.
-//! While other threads launch kernels without a pause, this can take as long as they do: on an H200 with 16 CPU cores (2026-11-26) the first
-//! search of a thread took 1.5 s, the whole run of the others, whose median was 77 µs. So a search makes none of these calls once the index has
-//! been searched in the same way before:
+//! `cuMemAlloc`, `cuMemFree`, `cuMemHostAlloc`, `cuStreamCreate` and the like wait until the device, or the driver's
+//! lock of the context, is free. While other threads launch kernels without a pause, this can take as long as they do:
+//! on an H200 with 16 CPU cores (2026-11-26) the first search of a thread took 1.5 s, the whole run of the others,
+//! whose median was 77 µs. So a search makes none of these calls once the index has been searched in the same way
+//! before:
 //!
 //! - streams are made ahead, and waited for in order ([`super::lanes`]);
-//! - scratch of lanes comes from a memory pool of the device, which keeps [`POOL_KEEPS`] bytes ([`Backend::allocate_on`]);
+//! - scratch of lanes comes from a memory pool of the device, which keeps [`POOL_KEEPS`] bytes
+//!   ([`Backend::allocate_on`]);
 //! - pinned buffers for small results are made ahead ([`Backend::make_ready`]).
 //!
-//! What remains: rows, images and tables of an index are ordinary memory, since they change with the index and not with a search. Pinned
-//! buffers for copies above [`SMALL_PINNED_BYTES`], and modules, are made by the first search that needs them.
+//! What remains: rows, images and tables of an index are ordinary memory, since they change with the index and not with
+//! a search. Pinned buffers for copies above [`SMALL_PINNED_BYTES`], and modules, are made by the first search that
+//! needs them.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -47,12 +50,13 @@ const PINNED_BYTES: usize = 32 << 20;
 /// Size of the pinned buffers of copies that need no more. Two of [`PINNED_BYTES`] took 18 to 35 ms, in which other threads waited for the driver
 /// (H200, driver 580, 2026-11-26).
 const FEW_PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
-/// Size of the pinned buffers for results that need no more: those of a thousand queries for 7 neighbours, or of one query for thousands.
+/// Size of the pinned buffers for results that need no more: those of a thousand queries for 7 neighbours, or of one
+/// query for thousands.
 const SMALL_PINNED_BYTES: usize = 64 << 10;
 /// The sizes of pinned buffers, ascending.
 const PINNED_SIZES: [usize; 3] = [SMALL_PINNED_BYTES, FEW_PINNED_BYTES, PINNED_BYTES];
-/// Bytes of free memory that the pool of a device keeps, and has from the first lanes on: for 32 searches of one query in a million
-/// vectors, which take 4 MB each for scores.
+/// Bytes of free memory that the pool of a device keeps, and has from the first lanes on: for 32 searches of one query
+/// in a million vectors, which take 4 MB each for scores.
 const POOL_KEEPS: usize = 128 << 20;
 /// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus, and small enough that
 /// the host processes one part while the next is copied.
@@ -342,7 +346,8 @@ impl Drop for Cuda {
             }
             drop(pinned);
             if let Some(Pool(pool)) = pool {
-                // SAFETY: the handle came from cuMemPoolCreate and is destroyed once. Memory of the pool keeps the device alive.
+                // SAFETY: the handle came from cuMemPoolCreate and is destroyed once. Memory of the pool keeps the
+                // device alive.
                 unsafe { sys::cuMemPoolDestroy(pool) };
             }
         });
@@ -814,7 +819,8 @@ impl Parts {
         Parts { rows, each, offsets: arrays.iter().map(offset).collect(), together: None }
     }
 
-    /// Bytes of a buffer for any part: less than [`FEW_PINNED_BYTES`], because these are [`RECEIVED_BYTES`] and the padding for alignment.
+    /// Bytes of a buffer for any part: less than [`FEW_PINNED_BYTES`], because these are [`RECEIVED_BYTES`] and the
+    /// padding for alignment.
     fn buffer_bytes(&self, arrays: &[ResultArray]) -> usize {
         let end = |(array, offset): (&ResultArray, &usize)| offset + self.each * array.row_bytes;
         let parts = arrays.iter().zip(&self.offsets).map(end).max().unwrap_or(0);

@@ -1,26 +1,28 @@
 //! Streams with scratch memory, which are kept for the next search.
 //!
 //! # Problem
-//! Making a stream and allocating memory wait for the device, and while other threads search without a pause they wait as long as these do
-//! ([`super::cuda`], "Calls that wait for other threads"). A pool that made a lane for each thread which found none made the first search of a
-//! thread wait for the end of the others' searches: 1.5 s on an H200 with 16 to 64 threads (2026-11-26).
+//! Making a stream and allocating memory wait for the device, and while other threads search without a pause they wait
+//! as long as these do ([`super::cuda`], "Calls that wait for other threads"). A pool that made a lane for each thread
+//! which found none made the first search of a thread wait for the end of the others' searches: 1.5 s on an H200 with
+//! 16 to 64 threads (2026-11-26).
 //!
 //! # Rules
-//! 1. Lanes of an index are made ahead, all [`MOST_LANES`] at once, by the first call that needs one. This is a call that adds rows, or the search
-//!    that makes the image of an inverted file, so other threads wait for this call anyway.
-//! 2. A thread that finds no idle lane waits. Threads get lanes in the order in which they came: the one that puts a lane back gives it to the
-//!    thread that has waited longest. So a wait is as long as the searches ahead.
+//! 1. Lanes of an index are made ahead, all [`MOST_LANES`] at once, by the first call that needs one. This is a call
+//!    that adds rows, or the search that makes the image of an inverted file, so other threads wait for this call
+//!    anyway.
+//! 2. A thread that finds no idle lane waits. Threads get lanes in the order in which they came: the one that puts a
+//!    lane back gives it to the thread that has waited longest. So a wait is as long as the searches ahead.
 //! 3. A caller of several lanes gets all of them at once, so no caller waits with a part of its lanes.
-//! 4. A thread that has lanes never waits for another one: it gets an idle lane, or makes one. Such a thread searches rows that it has gathered in
-//!    the scratch of a lane, or does other work of a pool while it waits for its own.
+//! 4. A thread that has lanes never waits for another one: it gets an idle lane, or makes one. Such a thread searches
+//!    rows that it has gathered in the scratch of a lane, or does other work of a pool while it waits for its own.
 //!
-//! By rules 3 and 4 nobody waits for a lane and has one, so the threads with lanes always go on, unless they wait for something else: code of
-//! the caller that is called during a build, or a pool whose threads all wait for lanes. So nobody waits longer than [`PATIENCE`] without
-//! making a lane.
+//! By rules 3 and 4 nobody waits for a lane and has one, so the threads with lanes always go on, unless they wait for
+//! something else: code of the caller that is called during a build, or a pool whose threads all wait for lanes. So
+//! nobody waits longer than [`PATIENCE`] without making a lane.
 //!
 //! # Cost
-//! A stream costs a few tens of µs to make and little memory; scratch comes later, from the memory pool of the device. More lanes than the device
-//! has queues (8 by default, 32 at most) make no search faster.
+//! A stream costs a few tens of µs to make and little memory; scratch comes later, from the memory pool of the device.
+//! More lanes than the device has queues (8 by default, 32 at most) make no search faster.
 //!
 //! Lanes of a single call ([`Lanes::new`]) are made when they are needed.
 
@@ -63,7 +65,8 @@ impl Lane {
         Ok(Lane { memory: runtime.no_memory(), bytes: 0, counters: None, stream, copies })
     }
 
-    /// [`COUNTERS`] words that are 0 at first, and that kernels of the lane's stream leave at 0. The stream has no work at the first call.
+    /// [`COUNTERS`] words that are 0 at first, and that kernels of the lane's stream leave at 0. The stream has no work
+    /// at the first call.
     pub fn counters(&mut self, runtime: &Runtime) -> Result<PtrMut<u32>> {
         let mut layout = Layout::default();
         let words = layout.array(COUNTERS);
@@ -138,7 +141,8 @@ impl State {
         Granted { lanes, missing }
     }
 
-    /// Whether `count` lanes can be taken without making more than `most`. A caller of more lanes than that gets them once it is alone.
+    /// Whether `count` lanes can be taken without making more than `most`. A caller of more lanes than that gets them
+    /// once it is alone.
     fn has(&self, count: usize, most: usize) -> bool {
         self.idle.len() + most.max(count).saturating_sub(self.made) >= count
     }

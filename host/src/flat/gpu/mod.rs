@@ -378,8 +378,8 @@ impl FlatDevice {
         self.shape.metric.ignores_translation()
     }
 
-    /// Makes copies, norms and bounds of a set of uploaded rows with a centre of `stride` components, and waits for them. A metric without a centre
-    /// leaves it out.
+    /// Makes copies, norms and bounds of a set of uploaded rows with a centre of `stride` components, and waits for
+    /// them. A metric without a centre leaves it out.
     fn prepare(&self, stream: &Stream, set: VectorSet, centre: &[f32]) -> Result<()> {
         // SAFETY: the set was laid out by `set_layout`, so its centre has `stride` components.
         unsafe {

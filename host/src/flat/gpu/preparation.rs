@@ -3,10 +3,11 @@
 //! A change makes the tiles of its rows stale. The next search uploads the numbers of these tiles, prepares them, and leaves the other tiles
 //! as they are. Three numbers belong to all rows:
 //! - The scale of the copies follows from the greatest component. If a new row has a greater one, all rows are prepared again.
-//! - The centre stays the one with which all rows were prepared last. Any centre is right, but a distant one makes the bounds of the filter wide:
-//!   3,000 rows around 1,000, after others around 0 that were removed, took 16 times as long as a new index (emulator, 2026-11-26). So a
-//!   centre knows the tiles of which it was made. Once less than half of the tiles are such, it is computed anew from the rows that are there,
-//!   and all rows are prepared again. This costs at most two preparations of a tile for each tile that has changed or come.
+//! - The centre stays the one with which all rows were prepared last. Any centre is right, but a distant one makes the
+//!   bounds of the filter wide: 3,000 rows around 1,000, after others around 0 that were removed, took 16 times as long
+//!   as a new index (emulator, 2026-11-26). So a centre knows the tiles of which it was made. Once less than half of
+//!   the tiles are such, it is computed anew from the rows that are there, and all rows are prepared again. This costs
+//!   at most two preparations of a tile for each tile that has changed or come.
 //! - The greatest norms, of tiles and of all rows, are only raised. After a replacement or removal they may be larger than needed, which is
 //!   still a bound.
 //!

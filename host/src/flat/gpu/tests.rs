@@ -538,7 +538,8 @@ fn centre_of(index: &FlatDevice) -> Vec<f32> {
     centre
 }
 
-/// The bounds of the filter grow with the distance from the centre, so a centre of rows that are gone makes every search slow.
+/// The bounds of the filter grow with the distance from the centre, so a centre of rows that are gone makes every
+/// search slow.
 #[test]
 fn the_centre_is_that_of_the_rows_that_are_there() {
     const DIM: usize = 8;

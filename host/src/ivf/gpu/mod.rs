@@ -173,7 +173,8 @@ impl IvfDevice {
         Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes))
     }
 
-    /// How attempt number 0 reads the lists for `queries` of the request's queries, if list by list takes `batches` batches.
+    /// How attempt number 0 reads the lists for `queries` of the request's queries, if list by list takes `batches`
+    /// batches.
     fn preferred(resident: &Resident, queries: usize, request: &SearchRequest<'_>, batches: usize) -> Reading {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let by_tables = resident.image.stored.tables.is_some()
@@ -229,8 +230,9 @@ impl IvfDevice {
         SearchShape { dense_probes, ..shape }
     }
 
-    /// Chooses how the lists are read, and cuts `count` queries into tiles, which `tiling` does for a way of reading. Each batch list by list reads
-    /// and decodes the lists again ([`Resident::tables_pay`]). Only a search of several batches costs a second plan.
+    /// Chooses how the lists are read, and cuts `count` queries into tiles, which `tiling` does for a way of reading.
+    /// Each batch list by list reads and decodes the lists again ([`Resident::tables_pay`]). Only a search of several
+    /// batches costs a second plan.
     fn reading(
         resident: &Resident,
         count: usize,

@@ -330,23 +330,27 @@ impl Resident {
     /// | 10,000, 32 | 1.38, 1.28 | 1.55, 1.27 | 2.29, 1.26 | 3.99, 1.15 |
     ///
     /// # Bytes and operations
-    /// A pair of a query and a list of R rows takes R · M lookups by tables, M being the number of sub-quantizers. By the table, between 8 and 32 lists
-    /// of 10,000 queries, a lookup takes 5.8, 5.7 and 6.1 · 10⁻¹³ s with 64, 32 and 16 bytes: a warp loads from shared memory every 4.4 clocks. The same
-    /// rate predicts another set: 10,000 queries of 64 of 65,536 lists, 10⁹ × 96, 48 bytes, are 4.7 · 10¹¹ lookups, or 277 ms; 263 were measured.
+    /// A pair of a query and a list of R rows takes R · M lookups by tables, M being the number of sub-quantizers. By
+    /// the table, between 8 and 32 lists of 10,000 queries, a lookup takes 5.8, 5.7 and 6.1 · 10⁻¹³ s with 64, 32 and
+    /// 16 bytes: a warp loads from shared memory every 4.4 clocks. The same rate predicts another set: 10,000 queries
+    /// of 64 of 65,536 lists, 10⁹ × 96, 48 bytes, are 4.7 · 10¹¹ lookups, or 277 ms; 263 were measured.
     ///
-    /// A scan list by list decodes each row once for all queries of a batch. By the limits of this rule that is as much as 625 lookups with 32 bytes
-    /// (`TABLES_UP_TO`) and 278 with 48, where a byte is two components. A pair then takes 5.5 · 10⁻¹² s for each row (10,000 queries, 8 to 32
-    /// lists), as much as nine lookups: its product, and the score of 4 bytes, which is written and read.
+    /// A scan list by list decodes each row once for all queries of a batch. By the limits of this rule that is as much
+    /// as 625 lookups with 32 bytes (`TABLES_UP_TO`) and 278 with 48, where a byte is two components. A pair then takes
+    /// 5.5 · 10⁻¹² s for each row (10,000 queries, 8 to 32 lists), as much as nine lookups: its product, and the score
+    /// of 4 bytes, which is written and read.
     ///
     /// # Batches
-    /// The decoding is paid by each batch, and lookups are not. A search list by list that keeps all scores needs 4 · R bytes a pair: 39 GB in the
-    /// example if lists have equal lengths, and more by a plan, which assumes the longest lists. This is cut into batches, and a rule that was asked
-    /// for each batch saw half of the pairs and took the tables at five pairs a list. So 64 lists (263 ms) took longer than 128 (243 ms), with more
-    /// than twelve pairs a list, where candidates are appended and most scores are not kept.
+    /// The decoding is paid by each batch, and lookups are not. A search list by list that keeps all scores needs 4 · R
+    /// bytes a pair: 39 GB in the example if lists have equal lengths, and more by a plan, which assumes the longest
+    /// lists. This is cut into batches, and a rule that was asked for each batch saw half of the pairs and took the
+    /// tables at five pairs a list. So 64 lists (263 ms) took longer than 128 (243 ms), with more than twelve pairs a
+    /// list, where candidates are appended and most scores are not kept.
     ///
-    /// So the rule is asked for all queries of a call, with the number of batches that list by list takes; and where all scores need several
-    /// batches, candidates are appended with fewer pairs as well, if batches become fewer (`IvfDevice::reading`). For the example the figures above
-    /// predict 0.19 s in one batch; nobody has measured it yet. `warpann-grid billion --scan` measures each scan.
+    /// So the rule is asked for all queries of a call, with the number of batches that list by list takes; and where
+    /// all scores need several batches, candidates are appended with fewer pairs as well, if batches become fewer
+    /// (`IvfDevice::reading`). For the example the figures above predict 0.19 s in one batch; nobody has measured it
+    /// yet. `warpann-grid billion --scan` measures each scan.
     pub fn tables_pay(&self, queries: usize, probes: u32, batches: usize) -> bool {
         let Some(index) = self.image.stored.tables else { return false };
         let sub_quantizers = index.shape.sub_quantizers;

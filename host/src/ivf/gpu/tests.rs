@@ -723,8 +723,8 @@ fn images_of_shards_follow_changes() {
     follow_shards::<f32>(Metric::L2, Encoding::Pq { sub_quantizers: 10, bits: 4, rotate: false }, 3);
 }
 
-/// A scan list by list decodes the lists for each batch. So codes are scanned by tables where the scores of all queries need several batches, though
-/// they are not for one batch.
+/// A scan list by list decodes the lists for each batch. So codes are scanned by tables where the scores of all queries
+/// need several batches, though they are not for one batch.
 #[test]
 fn batches_change_how_lists_are_read() {
     let (dim, lists, probes, queries, k) = (8, 4, 3, 200_usize, 3);

@@ -142,7 +142,8 @@ pub(crate) unsafe fn assign_batch(
     }
 }
 
-/// The value of a centroid that no point may get: above all scores with a bound, as in [`warpann_kernels::kmeans::assign_few`].
+/// The value of a centroid that no point may get: above all scores with a bound, as in
+/// [`warpann_kernels::kmeans::assign_few`].
 const HIDDEN: f32 = 3e38;
 
 /// The numbers of the rows that equal an earlier one, ascending. O(rows · log(rows)), times dim for equal rows.
@@ -161,9 +162,10 @@ pub(super) fn equals_of_earlier(rows: &[f32], dim: usize) -> Vec<u32> {
     equals
 }
 
-/// Hides prepared centroids that equal an earlier one, by their values. Of equal centroids a point gets the one with the lowest number, so no label
-/// changes. But a point near many equal centroids has more candidates than its list, and was compared with all centroids in f64: if half of the
-/// rows of a training are equal, so are half of the first centroids, and half of the points are near these.
+/// Hides prepared centroids that equal an earlier one, by their values. Of equal centroids a point gets the one with
+/// the lowest number, so no label changes. But a point near many equal centroids has more candidates than its list, and
+/// was compared with all centroids in f64: if half of the rows of a training are equal, so are half of the first
+/// centroids, and half of the points are near these.
 ///
 /// # Safety
 /// The set is prepared, and has rows of these numbers.

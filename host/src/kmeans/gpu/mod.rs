@@ -93,7 +93,8 @@ pub(crate) struct KMeansDevice<'a> {
     cluster_layout: ClusterLayout,
     /// Whether copies and bounds belong to the present centroids.
     prepared: bool,
-    /// Numbers of the present centroids that equal an earlier one, as far as the host has set them: means of points hardly ever do.
+    /// Numbers of the present centroids that equal an earlier one, as far as the host has set them: means of points
+    /// hardly ever do.
     equals: Vec<u32>,
     /// Whether all points are in one batch with labels of an earlier assignment and their sums, from which the next assignment starts.
     labelled: bool,

@@ -304,15 +304,17 @@ fn few_points_need_canonical_distances() {
     centroids[5 * 64..6 * 64].fill(300.0);
     let [pending, unbounded] = queues(run_of(Assign::L2, 300, &rows, 64), &centroids);
     assert!(pending < 384 / 4 && unbounded == 0, "far: {pending} pending, {unbounded} unbounded");
-    // Two of each centroid, which differ by little: nearly all points are pending (the kernels for few centroids keep two candidates, so a third
-    // near one makes a point unbounded). Ten of each: all points are unbounded. Products beyond the range of f32: the point is unbounded.
+    // Two of each centroid, which differ by little: nearly all points are pending (the kernels for few centroids keep
+    // two candidates, so a third near one makes a point unbounded). Ten of each: all points are unbounded. Products
+    // beyond the range of f32: the point is unbounded.
     let copies = |count: usize, step: f32| -> Vec<f32> {
         (0..count).flat_map(|copy| centroids[..4 * 64].iter().map(move |x| x * (1.0 + copy as f32 * step))).collect()
     };
     let [pending, unbounded] = queues(run_of(Assign::L2, 8, &rows, 64), &copies(2, 3e-7));
     assert!(pending + unbounded == 384 && unbounded < 10, "twins: {pending} pending, {unbounded} unbounded");
     assert_eq!(queues(run_of(Assign::L2, 40, &rows, 64), &copies(10, 3e-7)), [0, 384]);
-    // Equal centroids are as good as one, with few and with many centroids. Before, all points were compared with all of these.
+    // Equal centroids are as good as one, with few and with many centroids. Before, all points were compared with all
+    // of these.
     for (metric, count) in
         [(Assign::L2, 10), (Assign::L2, 500), (Assign::InnerProduct, 10), (Assign::InnerProduct, 500)]
     {
