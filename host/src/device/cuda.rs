@@ -909,8 +909,12 @@ impl Backend for CudaDevice {
         let mut address = 0;
         // SAFETY: the driver writes the address; pool and stream exist.
         match unsafe { sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool, stream.raw) } {
-            // Ordinary memory may have room yet. If not, its error has the numbers.
-            sys::OUT_OF_MEMORY => return self.allocate(bytes),
+            // What the stream freed is the pool's once the stream has done so, and `allocate` takes it from the pool. If
+            // there is still no room, its error has the numbers.
+            sys::OUT_OF_MEMORY => {
+                self.synchronize(stream)?;
+                return self.allocate(bytes);
+            }
             code => self.check("cuMemAllocFromPoolAsync", code)?,
         }
         let memory = Memory { address, bytes, device: self.clone(), stream: Some(OfStream(stream.raw)) };
