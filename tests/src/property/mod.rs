@@ -85,7 +85,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "kmeans", case: kmeans::case, share: (1000, 100), kept: &[] },
     Kind { name: "pq", case: pq::case, share: (1000, 100), kept: &[] },
     Kind { name: "graph", case: graph::case, share: (1500, 100), kept: &[] },
-    Kind { name: "graph_recall", case: recall::graph::case, share: (30, 3), kept: &[] },
+    Kind { name: "graph_recall", case: recall::graph::case, share: (20, 2), kept: &[] },
     Kind { name: "ivf_recall", case: recall::ivf::case, share: (30, 3), kept: &[] },
     Kind { name: "shifted", case: shifted::case, share: (1000, 100), kept: &[] },
 ];
