@@ -2,8 +2,9 @@
 //! made of the emulator (`cuda_driver_emulator`), so no GPU is needed.
 //!
 //! After each failure: the error is typed and names the call with its code; nothing panicked; the object is as it was; the thread's
-//! current context is as it was; the same call made again gives the same bits; and when the object is gone, so is all that it took from
-//! the driver. A scenario of very many calls is sampled: the first call from every place in the program, and some others.
+//! current context is as it was; the same call made again gives the same bits and leaves the object as it does without a failure; and when
+//! the object is gone, so is all that it took from the driver. A scenario of very many calls is sampled: the first call from every place
+//! in the program, and some others.
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +21,10 @@ use warpann::kmeans::KMeans;
 use warpann::pq::ProductQuantizer;
 use warpann::select::{Best, Rows, select_k};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
-use warpann::{Device, Error, FlatIndex, Metric, Neighbors, NoDeviceReason, Placement, ShiftedIndex};
+use warpann::{
+    Device, Error, FlatIndex, GraphIndex, Index, Metric, Neighbors, NoDeviceReason, Placement, ShiftedIndex,
+};
+use warpann_tests::property::seeds;
 
 /// Devices of the driver; from `FRESH` on each is opened by one test, because an open device stays open.
 const DEVICES: usize = 256;
@@ -33,6 +37,9 @@ const FOR_GOOD: usize = 6;
 const SAMPLED: usize = 8;
 /// Single failures of a scenario, at most: where threads take work from each other, one call comes from many places.
 const ONCE: usize = 80;
+/// The same for a change of an index, of which there are many, each with a search after every failure. Which of the calls fail follows from the
+/// revision, so all of them fail in the course of some revisions; `WARPANN_FAULTS=all` makes all fail.
+const ONCE_OF_CHANGES: usize = 10;
 /// Calls that release something, or that restore a context: their errors cannot be reported.
 const SILENT: [&str; 9] = [
     "cuCtxGetCurrent",
@@ -90,15 +97,21 @@ where
     fn run(&self, counts: &mut Counts) {
         let started = Instant::now();
         // Loads the kernels and fills the pool of pinned buffers.
-        let (mut expected, mut calls) = (Bits::new(), Vec::new());
+        let (mut expected, mut end, mut calls) = (Bits::new(), Bits::new(), Vec::new());
         for _ in 0..2 {
             let mut object = (self.make)().unwrap_or_else(|error| panic!("{}: {error}", self.name));
             (self.state)(&object).unwrap_or_else(|error| panic!("{}: {error}", self.name));
             let (done, made) = driver::watch(|| (self.act)(&mut object));
             expected = done.unwrap_or_else(|error| panic!("{}: {error}", self.name));
             calls = made;
+            end = (self.state)(&object).unwrap_or_else(|error| panic!("{}: {error}", self.name));
         }
-        let faults = faults(&calls);
+        let expected = (expected, end);
+        let faults = if self.name.contains(": change: ") && !every_fault() {
+            faults(&calls, ONCE_OF_CHANGES, seeds::base().unwrap_or_default() as usize)
+        } else {
+            faults(&calls, ONCE, 0)
+        };
         for (number, &fault) in faults.iter().enumerate() {
             // Callers with a current context, and without any.
             driver::set_current_context(if number % 2 == 0 { 0 } else { driver::context(CALLERS) });
@@ -116,7 +129,7 @@ where
     }
 
     /// One failure, and all that must hold after it.
-    fn fail(&self, fault: Fault, expected: &Bits, counts: &mut Counts) {
+    fn fail(&self, fault: Fault, (expected, end): &(Bits, Bits), counts: &mut Counts) {
         let at = format!("{}, {fault:?}", self.name);
         let before_all = in_use();
         let context = driver::current_context();
@@ -141,7 +154,10 @@ where
         let mut lost = false;
         let acted = match done {
             Ok(bits) => {
-                assert!(may_be_silent(failed), "{at}: nobody noticed {failed:?}");
+                // A removal is done before the other rows move together; if they cannot, they stay. A graph that cannot follow a change is left out,
+                // and searches are exact. Both show in the state, which is compared below.
+                let does_without = self.name.ends_with(": remove most") || self.name.starts_with("graph: change");
+                assert!(may_be_silent(failed) || does_without, "{at}: nobody noticed {failed:?}");
                 assert_eq!(&bits, expected, "{at}, {failed:?}: other results");
                 counts.unnoticed += 1;
                 true
@@ -162,6 +178,8 @@ where
                 let again = (self.act)(&mut object).unwrap_or_else(|error| panic!("{at}, {failed:?}, again: {error}"));
                 assert_eq!(&again, expected, "{at}, {failed:?}: other results afterwards");
             }
+            let after = (self.state)(&object).unwrap_or_else(|error| panic!("{at}, {failed:?}, at the end: {error}"));
+            assert_eq!(&after, end, "{at}, {failed:?}: another object at the end");
             assert_eq!(driver::current_context(), context, "{at}, {failed:?}: the caller's context");
         }
         drop(object);
@@ -191,12 +209,18 @@ fn in_use() -> Vec<Usage> {
     (0..3).map(driver::usage).collect()
 }
 
-/// Which calls fail: the first from every place, some others; and some for good.
-fn faults(calls: &[Call]) -> Vec<Fault> {
+fn every_fault() -> bool {
+    std::env::var("WARPANN_FAULTS").is_ok_and(|value| value == "all")
+}
+
+/// Which calls fail: the first from every place, some others, and of these about `most`, counted from one that `offset` chooses; and some for
+/// good.
+fn faults(calls: &[Call], most: usize, offset: usize) -> Vec<Fault> {
     let mut seen = HashSet::new();
     let stride = calls.len().div_ceil(SAMPLED).max(1);
     let once: Vec<usize> = (0..calls.len()).filter(|&at| seen.insert(calls[at]) || at.is_multiple_of(stride)).collect();
-    let once: Vec<usize> = once.iter().copied().step_by(once.len().div_ceil(ONCE).max(1)).collect();
+    let step = once.len().div_ceil(most).max(1);
+    let once: Vec<usize> = once.iter().copied().skip(offset % step).step_by(step).collect();
     let every = once.len().div_ceil(FOR_GOOD).max(1);
     let for_good = once.iter().copied().step_by(every).map(|at| (at, Lasts::ForGood));
     let all = once.iter().copied().map(|at| (at, Lasts::Once)).chain(for_good);
@@ -475,6 +499,284 @@ fn inverted_files(counts: &mut Counts) {
     scenario(counts, "ivf-pq: search", full(pq), |index| search(index), nothing);
 }
 
+/// Ids, and the results of a search.
+fn content<I: Index<f32>>(index: &I, queries: &[f32], options: &SearchOptions<'_>) -> Result<Bits> {
+    let mut content = index.ids();
+    content.extend(bits(&index.search_with(queries, 5, options)?));
+    Ok(content)
+}
+
+/// Every change of an index on a device, whose search has prepared all that searches use. `made` makes an empty index there, `compact` moves
+/// its rows together. The state is what a search finds, so a fault that a change hides shows there.
+fn changes<I: Index<f32>>(
+    counts: &mut Counts,
+    names: [&'static str; 9],
+    options: &SearchOptions<'_>,
+    made: impl Fn() -> Result<I>,
+    compact: fn(&mut I) -> Result<()>,
+) {
+    const N: u64 = 30;
+    let (base, new, queries) = (vectors(N as usize * DIM), vectors(64 * DIM), vectors(2 * DIM));
+    let new = &new[40 * DIM..];
+    let ids: Vec<u64> = (0..N).map(|id| 3 * id).collect();
+    let full = || {
+        let mut index = made()?;
+        index.add_with_ids(&base, &ids)?;
+        content(&index, &queries, options).map(|_| index)
+    };
+    let state = |index: &I| content(index, &queries, options);
+    let other = |device: Device| {
+        let mut other = full()?;
+        other.clear();
+        other.add_with_ids(&new[..6 * DIM], &[1, 2, 100, 101, 102, 103])?;
+        other.move_to(device).map(|()| other)
+    };
+    let others = [other(Device::Cpu), other(GPU)].map(|other| other.unwrap_or_else(|error| panic!("{error}")));
+    let [add, upsert, remove, remove_most, compaction, merge, merge_there, move_away, empty_and_add] = names;
+    let done = |index: &I| Ok(index.ids());
+    scenario(
+        counts,
+        add,
+        full,
+        |index| {
+            index.add_with_ids(&new[..4 * DIM], &[7, 8, 1000, 1])?;
+            done(index)
+        },
+        state,
+    );
+    scenario(
+        counts,
+        upsert,
+        full,
+        |index| {
+            index.upsert(&new[..4 * DIM], &[9, 3, 1000, 45])?;
+            done(index)
+        },
+        state,
+    );
+    scenario(
+        counts,
+        remove,
+        full,
+        |index| {
+            index.remove(&[9, 3])?;
+            done(index)
+        },
+        state,
+    );
+    // So many that the rows move.
+    scenario(
+        counts,
+        remove_most,
+        full,
+        |index| {
+            index.remove(&ids[4..28])?;
+            done(index)
+        },
+        state,
+    );
+    let with_gaps = || {
+        let mut index = full()?;
+        index.remove(&[9, 3, 45])?;
+        content(&index, &queries, options).map(|_| index)
+    };
+    scenario(
+        counts,
+        compaction,
+        with_gaps,
+        |index| {
+            compact(index)?;
+            done(index)
+        },
+        state,
+    );
+    for (name, other) in [merge, merge_there].into_iter().zip(&others) {
+        scenario(
+            counts,
+            name,
+            full,
+            |index| {
+                index.merge(other)?;
+                done(index)
+            },
+            state,
+        );
+    }
+    scenario(
+        counts,
+        move_away,
+        with_gaps,
+        |index| {
+            index.move_to(Device::Gpu(1))?;
+            done(index)
+        },
+        state,
+    );
+    let emptied = || {
+        let mut index = full()?;
+        index.remove(&ids).map(|()| index)
+    };
+    scenario(
+        counts,
+        empty_and_add,
+        emptied,
+        |index| {
+            index.add_with_ids(&new[..20 * DIM], &ids[..20])?;
+            done(index)
+        },
+        state,
+    );
+}
+
+/// The names of the scenarios of [`changes`].
+macro_rules! names {
+    ($kind:literal) => {
+        [
+            concat!($kind, ": change: add"),
+            concat!($kind, ": change: upsert"),
+            concat!($kind, ": change: remove"),
+            concat!($kind, ": change: remove most"),
+            concat!($kind, ": change: compact"),
+            concat!($kind, ": change: merge from the CPU"),
+            concat!($kind, ": change: merge from the device"),
+            concat!($kind, ": change: move"),
+            concat!($kind, ": change: add after all are removed"),
+        ]
+    };
+}
+
+fn changes_of_all(counts: &mut Counts) {
+    let flat = || FlatIndex::<f32>::new(DIM, Metric::L2, GPU);
+    changes(counts, names!("flat"), &SearchOptions::new(), flat, |index| index.compact());
+    let ivf = |encoding| {
+        move || {
+            let mut index =
+                IvfIndex::<f32>::builder(DIM, 3).encoding(encoding).iterations(1).device(Device::Cpu).build()?;
+            index.train(&vectors(30 * DIM))?;
+            index.move_to(GPU).map(|()| index)
+        }
+    };
+    let probes = SearchOptions::new().probes(3);
+    let pq = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
+    changes(counts, names!("ivf"), &probes, ivf(Encoding::Flat), |_| Ok(()));
+    changes(counts, names!("ivf-pq"), &probes, ivf(pq), |_| Ok(()));
+    let graph = || GraphIndex::<f32>::builder(DIM).degree(4).exact_ratio(0).beam(16).device(GPU).build();
+    changes(counts, names!("graph"), &SearchOptions::new(), graph, |index| index.compact());
+}
+
+/// Additions from device memory and searches on a stream, of inverted files and graphs. Exact search has [`flat_on_the_device`].
+fn others_on_the_device(counts: &mut Counts) {
+    let (base, new) = (vectors(30 * DIM), vectors(50 * DIM));
+    driver::set_current_context(driver::context(0));
+    let there = DeviceBuffer::from_slice(&new).unwrap_or_else(|error| panic!("{error}"));
+    let ids = DeviceBuffer::from_slice(&[0u64; 6]).unwrap_or_else(|error| panic!("{error}"));
+    let distances = DeviceBuffer::from_slice(&[0f32; 6]).unwrap_or_else(|error| panic!("{error}"));
+    driver::set_current_context(0);
+    let rows = |count| DeviceVectors::<f32>::new(there.as_device_ptr().as_raw(), count);
+    let results = DeviceNeighbors::new(ids.as_device_ptr().as_raw(), distances.as_device_ptr().as_raw());
+    let new_ids: Vec<u64> = (100..110).collect();
+
+    let probes = SearchOptions::new().probes(3);
+    let ivf = || {
+        let mut index = IvfIndex::<f32>::builder(DIM, 3).iterations(1).device(Device::Cpu).build()?;
+        index.train(&base)?;
+        index.move_to(GPU)?;
+        index.add(&base)?;
+        content(&index, &base[..2 * DIM], &probes).map(|_| index)
+    };
+    let of_ivf = |index: &IvfIndex| content(index, &base[..2 * DIM], &probes);
+    scenario(
+        counts,
+        "ivf: add from the device",
+        ivf,
+        |index| {
+            // SAFETY: the buffer holds the vectors.
+            unsafe { index.add_device_with_ids(null_mut(), &rows(10), &new_ids)? };
+            Ok(index.ids())
+        },
+        of_ivf,
+    );
+    scenario(
+        counts,
+        "ivf: train from the device",
+        || IvfIndex::<f32>::builder(DIM, 3).iterations(1).device(GPU).build(),
+        |index| {
+            // SAFETY: the buffer holds the vectors.
+            unsafe { index.train_device(null_mut(), &rows(30))? };
+            Ok(index.centroids().iter().map(|x| x.to_bits().into()).collect())
+        },
+        |index| Ok(vec![u64::from(index.is_trained())]),
+    );
+    scenario(
+        counts,
+        "ivf: workspace",
+        ivf,
+        |index| Ok(vec![index.device_workspace(2, 3, &probes)?.device_bytes()]),
+        of_ivf,
+    );
+    let planned = || {
+        let index = ivf()?;
+        let workspace = index.device_workspace(2, 3, &probes)?;
+        Ok((index, workspace))
+    };
+    scenario(
+        counts,
+        "ivf: search on a stream",
+        planned,
+        |(index, workspace)| {
+            // SAFETY: the buffers have room, and the emulated driver works at once.
+            unsafe { index.search_device(workspace, null_mut(), &rows(2), &results)? };
+            Ok(Bits::new())
+        },
+        |(index, _)| of_ivf(index),
+    );
+
+    let none = SearchOptions::new();
+    let graph = || {
+        let mut index = GraphIndex::<f32>::builder(DIM).degree(4).exact_ratio(0).beam(16).device(GPU).build()?;
+        index.add(&base)?;
+        content(&index, &base[..2 * DIM], &none).map(|_| index)
+    };
+    let of_graph = |index: &GraphIndex| content(index, &base[..2 * DIM], &none);
+    scenario(
+        counts,
+        "graph: add from the device",
+        graph,
+        |index| {
+            // SAFETY: the buffer holds the vectors.
+            unsafe { index.add_device_with_ids(null_mut(), &rows(10), &new_ids)? };
+            Ok(index.ids())
+        },
+        of_graph,
+    );
+    scenario(counts, "graph: search", graph, |index| of_graph(index), of_graph);
+    scenario(
+        counts,
+        "graph: workspace",
+        graph,
+        |index| Ok(vec![index.device_workspace(2, 3, &none)?.device_bytes()]),
+        of_graph,
+    );
+    let planned = || {
+        let index = graph()?;
+        let workspace = index.device_workspace(2, 3, &none)?;
+        Ok((index, workspace))
+    };
+    scenario(
+        counts,
+        "graph: search on a stream",
+        planned,
+        |(index, workspace)| {
+            // SAFETY: the buffers have room, and the emulated driver works at once.
+            unsafe { index.search_device(workspace, null_mut(), &rows(2), &results)? };
+            Ok(Bits::new())
+        },
+        |(index, _)| of_graph(index),
+    );
+    // They cannot be freed: there is no current context.
+    std::mem::forget((there, ids, distances));
+}
+
 fn functions(counts: &mut Counts) {
     let keys = vectors(3 * 70);
     scenario(
@@ -595,7 +897,7 @@ fn opening(counts: &mut Counts) {
     let first = next();
     let (expected, calls) = driver::watch(|| act(first));
     let expected = expected.unwrap_or_else(|error| panic!("{error}"));
-    let faults = faults(&calls);
+    let faults = faults(&calls, ONCE, 0);
     for &fault in &faults {
         let device = next();
         driver::fail(fault);
@@ -740,6 +1042,8 @@ fn main() -> ExitCode {
     flat(&mut counts);
     flat_on_the_device(&mut counts);
     inverted_files(&mut counts);
+    changes_of_all(&mut counts);
+    others_on_the_device(&mut counts);
     functions(&mut counts);
     several_devices(&mut counts);
     places();
