@@ -78,15 +78,15 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "flat", case: flat::case, share: (1500, 150), kept: &[225, 238, 677] },
     Kind { name: "ivf", case: ivf::case, share: (1000, 100), kept: &[434, 520] },
     Kind { name: "changes", case: changes::case, share: (50, 3), kept: &[224, 338, 446, 572, 911] },
-    Kind { name: "corners", case: changes::corners, share: (35, 3), kept: &[] },
+    Kind { name: "corners", case: changes::corners, share: (35, 3), kept: &[2000, 2019, 2028, 2100] },
     Kind { name: "versions", case: versions::case, share: (6, 3), kept: &[] },
     Kind { name: "select", case: select::case, share: (2000, 200), kept: &[] },
     Kind { name: "sort", case: sort::case, share: (2000, 100), kept: &[] },
     Kind { name: "kmeans", case: kmeans::case, share: (1000, 100), kept: &[] },
     Kind { name: "pq", case: pq::case, share: (1000, 100), kept: &[] },
     Kind { name: "graph", case: graph::case, share: (1500, 100), kept: &[] },
-    Kind { name: "graph_recall", case: recall::graph::case, share: (20, 2), kept: &[] },
-    Kind { name: "ivf_recall", case: recall::ivf::case, share: (30, 3), kept: &[] },
+    Kind { name: "graph_recall", case: recall::graph::case, share: (20, 2), kept: &[1002, 1006, 1012, 1034, 2136] },
+    Kind { name: "ivf_recall", case: recall::ivf::case, share: (30, 3), kept: &[1010, 1015, 1021, 1023] },
     Kind { name: "shifted", case: shifted::case, share: (1000, 100), kept: &[] },
 ];
 
