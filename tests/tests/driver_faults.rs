@@ -740,7 +740,7 @@ fn others_on_the_device(counts: &mut Counts) {
     let of_graph = |index: &GraphIndex| content(index, &base[..2 * DIM], &none);
     scenario(
         counts,
-        "graph: add from the device",
+        "graph: change: add from the device",
         graph,
         |index| {
             // SAFETY: the buffer holds the vectors.

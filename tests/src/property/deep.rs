@@ -38,6 +38,9 @@ impl Property {
     }
 }
 
+/// An instant that is farther away may not exist.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
 /// What the threads share.
 struct Run {
     properties: Vec<Property>,
@@ -66,6 +69,24 @@ pub fn run(
     time: Duration,
     threads: usize,
 ) -> Report {
+    let run = start(kinds, devices, filters, base, threads.max(1));
+    let threads = if lock(&run).properties.is_empty() { 0 } else { threads.max(1) };
+    let end = Instant::now() + time.min(LONGEST);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let run = &run;
+            scope.spawn(move || while Instant::now() < end && one(run, thread) {});
+        }
+        while threads > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100).min(end.saturating_duration_since(Instant::now())));
+            tell_long_cases(&mut lock(&run));
+        }
+    });
+    report(&lock(&run).properties)
+}
+
+/// The state before the first case.
+fn start(kinds: &'static [Kind], devices: &[Device], filters: &[String], base: u64, threads: usize) -> Mutex<Run> {
     let all = devices.iter().flat_map(|&device| kinds.iter().map(move |kind| (kind, device)));
     let properties = all.map(|(kind, device)| Property {
         kind,
@@ -79,32 +100,23 @@ pub fn run(
         let name = property.name();
         filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
     };
-    let properties: Vec<Property> = properties.filter(chosen).collect();
-    let threads = if properties.is_empty() { 0 } else { threads.max(1) };
-    let run = Mutex::new(Run { properties, base, running: vec![None; threads] });
-    let end = Instant::now() + time;
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let run = &run;
-            scope.spawn(move || while Instant::now() < end && one(run, thread) {});
-        }
-        while threads > 0 && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(100).min(end.saturating_duration_since(Instant::now())));
-            tell_long_cases(&mut lock(&run));
-        }
-    });
-    let run = run.into_inner().unwrap_or_else(PoisonError::into_inner);
-    report(&run.properties)
+    let properties = properties.filter(chosen).collect();
+    Mutex::new(Run { properties, base, running: vec![None; threads] })
 }
 
 fn lock(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
     run.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The property that has had the least time.
+fn next(properties: &[Property]) -> Option<usize> {
+    (0..properties.len()).min_by_key(|&at| properties[at].time)
+}
+
 /// Runs one case of the property that has had the least time. Returns false if there is no property.
 fn one(run: &Mutex<Run>, thread: usize) -> bool {
     let mut shared = lock(run);
-    let Some(at) = (0..shared.properties.len()).min_by_key(|&at| shared.properties[at].time) else { return false };
+    let Some(at) = next(&shared.properties) else { return false };
     let base = shared.base;
     let property = &mut shared.properties[at];
     let seed = base.wrapping_add(property.cases);
@@ -171,55 +183,57 @@ mod tests {
     use super::*;
     use crate::runner::Outcome;
 
-    fn quick(_: u64, _: Device) -> Outcome {
-        Ok(())
-    }
-
-    fn slow(_: u64, _: Device) -> Outcome {
-        std::thread::sleep(Duration::from_millis(5));
+    fn right(_: u64, _: Device) -> Outcome {
         Ok(())
     }
 
     fn wrong(seed: u64, device: Device) -> Outcome {
-        if seed.is_multiple_of(2) || device == Device::Emulator { quick(seed, device) } else { panic!("odd") }
+        if seed.is_multiple_of(2) || device == Device::Emulator { Ok(()) } else { Err("odd".to_owned()) }
     }
 
     const KINDS: &[Kind] = &[
-        Kind { name: "quick", case: quick, share: (1, 1), kept: &[] },
-        Kind { name: "slow", case: slow, share: (1, 1), kept: &[] },
+        Kind { name: "right", case: right, share: (1, 1), kept: &[] },
         Kind { name: "wrong", case: wrong, share: (1, 1), kept: &[] },
     ];
+    const DEVICES: &[Device] = &[Device::Cpu, Device::Emulator];
 
-    fn of(filters: &[&str], devices: &[Device]) -> Report {
-        let filters: Vec<String> = filters.iter().map(|&filter| filter.to_owned()).collect();
-        run(KINDS, devices, &filters, 100, Duration::from_millis(60), 2)
+    /// `cases` cases of the properties that a filter chooses.
+    fn of(filter: &str, cases: usize) -> Mutex<Run> {
+        let run = start(KINDS, DEVICES, &[filter.to_owned()], 100, 1);
+        assert!((0..cases).all(|_| one(&run, 0)));
+        run
     }
 
     #[test]
-    fn every_property_has_cases_and_slow_ones_have_fewer() {
-        let report = of(&["quick::", "slow::emulator"], &[Device::Cpu, Device::Emulator]);
-        let cases: Vec<u64> =
-            report.text.lines().map(|line| line.split_whitespace().nth(1).unwrap().parse().unwrap_or(0)).collect();
-        assert_eq!(report.failures, 0, "{}", report.text);
-        assert_eq!(cases.len(), 4, "{}", report.text);
-        // Two quick ones, then the slow one.
-        assert!(cases[2] >= 1 && cases[0] > cases[2] && cases[1] > cases[2], "{}", report.text);
+    fn every_property_has_a_case_before_one_has_two_and_then_the_time_decides() {
+        let run = of("", 4);
+        let properties = &mut lock(&run).properties;
+        let names: Vec<String> = properties.iter().map(Property::name).collect();
+        assert_eq!(names, ["right::cpu", "wrong::cpu", "right::emulator", "wrong::emulator"]);
+        assert!(properties.iter().all(|property| property.cases == 1), "{properties:?}");
+        for (property, seconds) in properties.iter_mut().zip([5, 3, 2, 4]) {
+            property.time = Duration::from_secs(seconds);
+        }
+        assert_eq!(next(properties), Some(2));
     }
 
     #[test]
     fn failures_are_counted_and_some_are_told_with_their_commands() {
-        let report = of(&["wrong"], &[Device::Cpu, Device::Emulator]);
-        assert!(report.failures > SHOWN as u64, "{}", report.text);
+        let run = of("wrong::cpu", 30);
+        let report = report(&lock(&run).properties);
+        assert_eq!(report.failures, 15, "{}", report.text);
         let again: Vec<&str> = report.text.lines().filter(|line| line.starts_with("again: ")).collect();
         assert!(again.len() == SHOWN && again.iter().all(|line| line.ends_with("wrong::cpu")), "{}", report.text);
-        assert!(report.text.contains("more failures of wrong::cpu\n"), "{}", report.text);
+        assert!(again[0].contains("WARPANN_PROPERTY_SEED=101 "), "{}", report.text);
+        assert!(report.text.contains("and 7 more failures of wrong::cpu\n"), "{}", report.text);
     }
 
     #[test]
-    fn a_filter_without_properties_ends_at_once() {
-        let start = Instant::now();
-        let report = run(KINDS, &[Device::Cpu], &["none".to_owned()], 0, Duration::from_secs(60), 2);
-        assert!(report.failures == 0 && start.elapsed() < Duration::from_secs(30), "{}", report.text);
-        assert_eq!(report.text, "0 cases of 0 properties, 0 failed\n");
+    fn a_run_without_properties_ends_at_once_and_one_with_them_has_cases() {
+        let of = |filter: &str, time| run(KINDS, DEVICES, &[filter.to_owned()], 0, time, 2);
+        let report = of("none", Duration::MAX / 4);
+        assert_eq!((report.failures, report.text.as_str()), (0, "0 cases of 0 properties, 0 failed\n"));
+        let report = of("right", Duration::from_millis(1));
+        assert!(report.failures == 0 && report.text.contains("of 2 properties, 0 failed"), "{}", report.text);
     }
 }
