@@ -37,7 +37,7 @@ const FOR_GOOD: usize = 6;
 const SAMPLED: usize = 8;
 /// Single failures of a scenario, at most: where threads take work from each other, one call comes from many places.
 const ONCE: usize = 80;
-/// The same for a change of an index, of which there are many, each with a search after every failure. Which of the calls fail follows from the
+/// The same for a change of an index and for graphs, of which there are many scenarios, each with a search after every failure. Which of the calls fail follows from the
 /// revision, so all of them fail in the course of some revisions; `WARPANN_FAULTS=all` makes all fail.
 const ONCE_OF_CHANGES: usize = 10;
 /// Calls that release something, or that restore a context: their errors cannot be reported.
@@ -107,7 +107,8 @@ where
             end = (self.state)(&object).unwrap_or_else(|error| panic!("{}: {error}", self.name));
         }
         let expected = (expected, end);
-        let faults = if self.name.contains(": change: ") && !every_fault() {
+        let many = self.name.contains(": change: ") || self.name.starts_with("graph: ");
+        let faults = if many && !every_fault() {
             faults(&calls, ONCE_OF_CHANGES, seeds::base().unwrap_or_default() as usize)
         } else {
             faults(&calls, ONCE, 0)
