@@ -37,8 +37,8 @@ const FOR_GOOD: usize = 6;
 const SAMPLED: usize = 8;
 /// Single failures of a scenario, at most: where threads take work from each other, one call comes from many places.
 const ONCE: usize = 80;
-/// The same for a change of an index and for graphs, of which there are many scenarios, each with a search after every failure. Which of the calls fail follows from the
-/// revision, so all of them fail in the course of some revisions; `WARPANN_FAULTS=all` makes all fail.
+/// The same for a change of an index and for graphs, of which there are many scenarios, each with a search after every failure. Which of
+/// the calls fail follows from the revision, so all of them fail in the course of some revisions; `WARPANN_FAULTS=all` makes all fail.
 const ONCE_OF_CHANGES: usize = 10;
 /// Calls that release something, or that restore a context: their errors cannot be reported.
 const SILENT: [&str; 9] = [

@@ -126,7 +126,7 @@ impl Source {
             Shape::Sorted(_) | Shape::Periodic(_) => near(random, rows, group),
             Shape::Rare if at % 200 == 77 => near(random, rows, 0),
             Shape::Rare => normal(random, rows),
-            Shape::NearDuplicates if at % 32 == 0 || rows.is_empty() => normal(random, rows),
+            Shape::NearDuplicates if at.is_multiple_of(32) || rows.is_empty() => normal(random, rows),
             Shape::NearDuplicates => {
                 let before = rows.len() - dim;
                 rows.extend_from_within(before..);
@@ -134,7 +134,7 @@ impl Source {
             }
             Shape::Zeros(percent) if at * 37 % 100 >= 100 - percent => rows.extend(std::iter::repeat_n(0.0, dim)),
             Shape::Zeros(_) => normal(random, rows),
-            Shape::Copies if at % 5 != 0 => rows.extend_from_slice(&self.centres[group * dim..][..dim]),
+            Shape::Copies if !at.is_multiple_of(5) => rows.extend_from_slice(&self.centres[group * dim..][..dim]),
             Shape::Copies => normal(random, rows),
             Shape::FarComponent => {
                 normal(random, rows);
