@@ -246,7 +246,7 @@ impl<T: Element> FlatIndex<T> {
     fn append_or_arrange(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
         let next = self.rows.next();
         // The rows may move together for the vectors after the last one. Then no row is left over that an id could come back to.
-        self.make_room(ids.len() - ids.partition_point(|&id| id < next))?;
+        self.make_room(ids.len() - ids.partition_point(|&id| id < next), ids.len())?;
         match self.rows.room(ids) {
             Room::AtTheEnd => self.append(rows, ids, watch),
             Room::InRows => {
@@ -359,7 +359,7 @@ impl<T: Element> FlatIndex<T> {
         if ids.is_empty() {
             return Ok(());
         }
-        self.make_room(ids.len())?;
+        self.make_room(ids.len(), ids.len())?;
         self.own_rows()?.reserve(ids)?;
         self.version = Version::new();
         let (dim, before) = (self.dim(), self.rows.rows());
@@ -382,12 +382,13 @@ impl<T: Element> FlatIndex<T> {
         Ok(())
     }
 
-    /// Makes room for `more` rows after the last one. If there are too many rows, those that hold vectors move together.
-    fn make_room(&mut self, more: usize) -> Result<()> {
-        if self.check_room(self.rows.rows() + more).is_ok() {
+    /// Makes room for `vectors` vectors, of which `after` go after the last row. If that makes too many rows, those that hold vectors move together,
+    /// and no row is left for the other ones.
+    fn make_room(&mut self, after: usize, vectors: usize) -> Result<()> {
+        if self.check_room(self.rows.rows() + after).is_ok() {
             return Ok(());
         }
-        self.check_room(self.len() + more)?;
+        self.check_room(self.len() + vectors)?;
         self.compact()
     }
 
