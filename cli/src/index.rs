@@ -13,7 +13,9 @@ use warpann::proximity::GraphInfo;
 use warpann::{Element, ElementType, Index, Metric, Placement};
 
 pub use self::graph::{GraphRecipe, describe as describe_graph};
-pub use self::ivf::{Kind as IvfKind, Recipe, describe as describe_ivf, kind_of, parse_kind as parse_ivf_kind};
+pub use self::ivf::{
+    Kind as IvfKind, Recipe, describe as describe_ivf, kind_of, parse_kind as parse_ivf_kind, print_clamped,
+};
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, parse_bytes};
 use crate::vectors::Access;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use warpann::device::info::{self, CpuInfo, DeviceInfo, ModuleInfo};
 
-use crate::index::{IndexFile, describe_graph, describe_ivf};
+use crate::index::{IndexFile, describe_graph, describe_ivf, print_clamped};
 use crate::report::{Out, Outcome, bytes};
 use crate::streams::parse_index;
 
@@ -67,7 +67,7 @@ struct Header {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Details {
-    Ivf { lists: usize, probes: usize },
+    Ivf { lists: usize, probes: usize, clamped_vectors: u64, clamped_components: u64 },
     Graph { degree: usize, beam: u64, starts: u64 },
 }
 
@@ -82,7 +82,12 @@ fn index(path: &Path, out: &Out) -> Outcome {
             metric: info.metric.name(),
             dim: info.dim,
             vectors: info.vectors,
-            details: Details::Ivf { lists: info.lists, probes: info.probes },
+            details: Details::Ivf {
+                lists: info.lists,
+                probes: info.probes,
+                clamped_vectors: info.clamped_vectors,
+                clamped_components: info.clamped_components,
+            },
             bytes: info.bytes,
         },
         IndexFile::Graph(info) => Header {
@@ -100,7 +105,10 @@ fn index(path: &Path, out: &Out) -> Outcome {
     out.field("index", &header.index)?;
     out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
     match header.details {
-        Details::Ivf { probes, .. } => out.field("probes", format_args!("{probes} by default"))?,
+        Details::Ivf { probes, clamped_vectors, clamped_components, .. } => {
+            out.field("probes", format_args!("{probes} by default"))?;
+            print_clamped(out, clamped_vectors, clamped_components)?;
+        }
         Details::Graph { beam, .. } => out.field("beam", format_args!("{beam} by default"))?,
     }
     out.field("file", bytes(header.bytes))?;

@@ -64,6 +64,22 @@ pub enum Error {
         /// The greatest component that the encoding holds.
         greatest: f32,
     },
+    /// All components of a vector are so small that the encoding of an index would keep fewer significant bits of the
+    /// greatest than it promises.
+    #[error(
+        "the components of row {row} are at most {greatest:e} in size; below {least:e} encoding {encoding} loses bits: train \
+         the index with vectors of this scale"
+    )]
+    TooSmall {
+        /// Name of the encoding.
+        encoding: &'static str,
+        /// Row of the vector, from 0.
+        row: usize,
+        /// The size of its greatest component.
+        greatest: f32,
+        /// The least size of a greatest component; only a vector of zeros has none.
+        least: f32,
+    },
     /// The encoding takes vectors of another element type.
     #[error("encoding {encoding} takes {} vectors, not {}", takes.name(), element.name())]
     EncodingOfElement {
@@ -715,6 +731,7 @@ impl Error {
             Error::NotFinite { .. } => "not_finite",
             Error::Overflow { .. } => "overflow",
             Error::DoesNotFit { .. } => "does_not_fit",
+            Error::TooSmall { .. } => "too_small",
             Error::EncodingOfElement { .. } => "encoding_of_element",
             Error::TooManyRows { .. } => "too_many_rows",
             Error::UnknownId { .. } => "unknown_id",
@@ -806,7 +823,11 @@ impl Error {
 
     /// Converts the error of a call for a selection of rows: `row_of` maps a row number of the selection to one of all rows.
     pub(crate) fn with_row(mut self, row_of: impl FnOnce(usize) -> usize) -> Error {
-        if let Error::NotFinite { row, .. } | Error::Overflow { row, .. } | Error::DoesNotFit { row, .. } = &mut self {
+        if let Error::NotFinite { row, .. }
+        | Error::Overflow { row, .. }
+        | Error::DoesNotFit { row, .. }
+        | Error::TooSmall { row, .. } = &mut self
+        {
             *row = row_of(*row);
         }
         self

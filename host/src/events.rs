@@ -102,6 +102,20 @@ pub(crate) fn uploaded(content: &'static str, device: impl FnOnce() -> String, b
     });
 }
 
+/// Vectors were added of which `clamped` of all `components` are beyond the reach of the codes. Many are a warning:
+/// results get worse.
+#[inline(always)]
+pub(crate) fn clamped(encoding: impl FnOnce() -> String, vectors: u64, clamped: u64, components: u64) {
+    #[cfg(feature = "tracing")]
+    if clamped > components / 1000 {
+        let encoding = encoding();
+        tracing::warn!(target: "warpann", encoding, vectors, clamped, components, "vectors beyond the training");
+    } else if clamped > 0 {
+        let encoding = encoding();
+        tracing::debug!(target: "warpann", encoding, vectors, clamped, components, "vectors beyond the training");
+    }
+}
+
 /// The driver loaded a module of kernels, which it may have compiled.
 #[cfg(feature = "cuda")]
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! The events of the feature `tracing`, without a driver: the choice of the device, paths, uploads, and a base that is streamed.
 
 use tracing::Level;
-use warpann::ivf::{IvfIndex, Scan, SearchOptions};
+use warpann::ivf::{Encoding, IvfIndex, Scan, SearchOptions};
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
 use warpann::{Device, FlatIndex, Metric, NoDeviceReason};
 use warpann_tests::recorder::{Recorded, events_of, install, with_panics};
@@ -25,6 +25,7 @@ fn events_tell_what_the_library_decides() {
     exact_search();
     a_base_beyond_the_budget();
     inverted_files();
+    vectors_beyond_the_training();
     selection();
     a_subscriber_that_panics();
 }
@@ -119,6 +120,30 @@ fn inverted_files() {
             assert!(images.iter().all(|image| image.field("content") == "image of an inverted file"));
         }
     }
+}
+
+fn vectors_beyond_the_training() {
+    let mut index =
+        IvfIndex::<f32>::builder(DIM, 4).encoding(Encoding::Scalar8).device(Device::Cpu).iterations(2).build().unwrap();
+    index.train(&vectors(300)).unwrap();
+    let message = "vectors beyond the training";
+    let (_, events) = events_of(|| index.add(&vectors(300)).unwrap());
+    assert!(named(&events, message).is_empty(), "{events:?}");
+    let mut some = vectors(300);
+    some[7] = 9.0;
+    let (_, events) = events_of(|| index.add(&some).unwrap());
+    let fields =
+        |event: &Recorded| ["encoding", "vectors", "clamped", "components"].map(|name| event.field(name).to_owned());
+    let one = named(&events, message);
+    assert_eq!(
+        (one.len(), one[0].level, fields(one[0])),
+        (1, Level::DEBUG, ["sq8", "1", "1", "4800"].map(str::to_owned))
+    );
+    let far: Vec<f32> = some.iter().map(|x| x + 5.0).collect();
+    let (_, events) = events_of(|| index.add(&far).unwrap());
+    let all = named(&events, message);
+    let expected = ["sq8", "300", "4800", "4800"].map(str::to_owned);
+    assert_eq!((all.len(), all[0].level, fields(all[0])), (1, Level::WARN, expected));
 }
 
 fn selection() {

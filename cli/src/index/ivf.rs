@@ -252,6 +252,8 @@ pub struct Lists {
     longest_list: usize,
     imbalance: f64,
     code_bytes: usize,
+    clamped_vectors: u64,
+    clamped_components: u64,
     bytes: u64,
     pub probes: usize,
 }
@@ -268,6 +270,8 @@ impl Lists {
             longest_list: statistics.longest,
             imbalance: statistics.imbalance,
             code_bytes: statistics.code_bytes,
+            clamped_vectors: statistics.clamped_vectors,
+            clamped_components: statistics.clamped_components,
             bytes: statistics.bytes,
             probes: index.probes(),
         }
@@ -285,6 +289,15 @@ impl Lists {
         out.field(
             "memory",
             format_args!("{} bytes per vector and 8 for its id, {}", self.code_bytes, bytes(self.bytes)),
-        )
+        )?;
+        print_clamped(out, self.clamped_vectors, self.clamped_components)
     }
+}
+
+/// Prints how many vectors were added beyond the training, if there are any.
+pub fn print_clamped(out: &Out, vectors: u64, components: u64) -> Outcome {
+    if vectors == 0 {
+        return Ok(());
+    }
+    out.field("clamped", format_args!("{vectors} added vectors beyond the training, {components} components"))
 }

@@ -9,14 +9,14 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::encoding::DeviceCoder;
+use super::encoding::{Clamped, DeviceCoder};
 use super::{Settings, Trained};
 use crate::generate::{Generator, Rows};
 use crate::kmeans::{assign_on_cpu, open_assigner};
 use crate::pq::encode::Residuals;
 use crate::shards::{divided, joined};
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, Input, Result, host_memory};
+use crate::{Device, Element, Input, Result, events, host_memory};
 
 /// Vectors of at most this number of bytes leave the coders to the next call.
 const FEW_BYTES: usize = 8 << 20;
@@ -30,11 +30,13 @@ pub(crate) struct Coded<'a> {
     pub(crate) labels: Vec<u32>,
     /// The codes of all vectors, one after the other.
     pub(crate) codes: Cow<'a, [u8]>,
+    /// What the codes cannot reach.
+    pub(crate) clamped: Clamped,
 }
 
 impl Coded<'_> {
     pub(crate) fn into_owned(self) -> Coded<'static> {
-        Coded { labels: self.labels, codes: Cow::Owned(self.codes.into_owned()) }
+        Coded { labels: self.labels, codes: Cow::Owned(self.codes.into_owned()), clamped: self.clamped }
     }
 }
 
@@ -127,14 +129,15 @@ impl<'a, T: Element> Coder<'a, T> {
         let (settings, trained) = (self.settings, self.trained);
         let &Settings { dim, metric, ref placement, .. } = settings;
         if vectors.len() == 0 {
-            return Ok(Coded { labels: Vec::new(), codes: Cow::Borrowed(&[]) });
+            return Ok(Coded { labels: Vec::new(), codes: Cow::Borrowed(&[]), clamped: Clamped::default() });
         }
         if trained.codec.in_place() {
             let labels = divided(&self.coders.places, vectors.len(), |part, place| {
                 let vectors = vectors.part(part);
                 self.labels(place.coder(settings, trained, vectors)?, vectors)
             })?;
-            return Ok(Coded { labels: joined(labels), codes: Cow::Borrowed(bytemuck::cast_slice(rows)) });
+            let codes = Cow::Borrowed(bytemuck::cast_slice(rows));
+            return Ok(Coded { labels: joined(labels), codes, clamped: Clamped::default() });
         }
         let rows = trained.codec.transform(vectors, metric, placement.first())?;
         self.code_rows(Rows::Given(&rows), rows.len() / dim)
@@ -164,19 +167,33 @@ impl<'a, T: Element> Coder<'a, T> {
                 let mut labels = host_memory::zeroed(count)?;
                 let mut codes = host_memory::zeroed(host_memory::count::<u8>(&[count, code_bytes])?)?;
                 coder.code(rows, &mut labels, &mut codes)?;
-                return Ok((labels, codes));
+                // Generated rows never come to the host.
+                let clamped = match rows {
+                    Rows::Given(rows) => codec.clamped(rows, Residuals { labels: &labels, centroids }),
+                    Rows::Generated { .. } => Clamped::default(),
+                };
+                return Ok((labels, (codes, clamped)));
             }
             let rows = match rows {
                 Rows::Given(rows) => Cow::Borrowed(rows),
                 Rows::Generated { generator, first } => Cow::Owned(generator.rows(first, count)),
             };
             let labels = self.labels(coder, VectorSlice::of(&rows, dim))?;
-            let codes = codec.encode(&rows, Residuals { labels: &labels, centroids });
-            let codes = codes.map_err(|error| error.after_rows(first_row))?;
-            Ok((labels, codes))
+            let residuals = Residuals { labels: &labels, centroids };
+            let codes = codec.encode(&rows, residuals).map_err(|error| error.after_rows(first_row))?;
+            let clamped = codec.clamped(&rows, residuals);
+            Ok((labels, (codes, clamped)))
         })?;
-        let (labels, codes) = parts.into_iter().unzip();
-        Ok(Coded { labels: joined(labels), codes: Cow::Owned(joined(codes)) })
+        let (labels, coded): (_, Vec<_>) = parts.into_iter().unzip();
+        let (codes, clamped): (_, Vec<Clamped>) = coded.into_iter().unzip();
+        let clamped: Clamped = clamped.into_iter().sum();
+        events::clamped(
+            || self.settings.encoding.to_string(),
+            clamped.vectors,
+            clamped.components,
+            (count * dim) as u64,
+        );
+        Ok(Coded { labels: joined(labels), codes: Cow::Owned(joined(codes)), clamped })
     }
 }
 

@@ -45,7 +45,7 @@ use self::format::{Places, Section, Shape};
 pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
 use self::mapped::IndexFile;
 use self::write::Content;
-use super::encoding::FileParts;
+use super::encoding::{Clamped, FileParts};
 use super::lists::Bytes;
 use super::{Encoding, IvfIndex, Lists, Trained};
 use crate::error::{Error, FileDefect, Result};
@@ -72,6 +72,12 @@ pub struct IndexInfo {
     pub vectors: u64,
     /// Number of lists that a search probes unless its options set another.
     pub probes: usize,
+    /// As [`IvfStatistics::clamped_vectors`](super::IvfStatistics::clamped_vectors).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub clamped_vectors: u64,
+    /// As [`IvfStatistics::clamped_components`](super::IvfStatistics::clamped_components).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub clamped_components: u64,
     /// Size of the file in bytes.
     pub bytes: u64,
 }
@@ -107,6 +113,8 @@ impl IndexInfo {
             lists: shape.lists as usize,
             vectors: shape.vectors,
             probes: shape.probes as usize,
+            clamped_vectors: shape.clamped.vectors,
+            clamped_components: shape.clamped.components,
             bytes,
         })
     }
@@ -186,7 +194,7 @@ impl<T: Element> IvfIndex<T> {
     pub(crate) fn training_bytes(&self) -> Result<Vec<u8>> {
         let trained = self.trained().ok_or(Error::NotTrained { call: "training_bytes" })?;
         let mut content = self.content(trained);
-        content.shape.vectors = 0;
+        (content.shape.vectors, content.shape.clamped) = (0, Clamped::default());
         content.lists.fill((&[], &[]));
         content.to_bytes()
     }
@@ -205,7 +213,7 @@ impl<T: Element> IvfIndex<T> {
         if let Some(budget) = budget {
             builder = builder.memory_budget(budget);
         }
-        builder.restore(trained, lists, shape.probes as usize)
+        builder.restore(trained, lists, shape.probes as usize, shape.clamped)
     }
 
     /// A hash of everything on which searches with the index's default number of probes depend. Two indexes that would be saved as the same
@@ -216,6 +224,7 @@ impl<T: Element> IvfIndex<T> {
     pub(crate) fn fingerprint(&self) -> Result<u64> {
         let trained = self.trained().ok_or(Error::NotTrained { call: "search" })?;
         let Content { shape, centroids, codebooks, rotation, lists } = self.content(trained);
+        let shape = Shape { clamped: Clamped::default(), ..shape };
         let header = format::encode(&shape, &Places::default(), &Default::default());
         let mut hashes = vec![checksum::xxh64(&header)];
         hashes.extend([centroids, codebooks, rotation].map(|part| checksum::of_bytes(bytemuck::cast_slice(part))));
@@ -238,6 +247,8 @@ impl<T: Element> IvfIndex<T> {
             lists: self.lists() as u64,
             vectors: self.len() as u64,
             probes: self.probes() as u64,
+            exponent: trained.codec.exponent(),
+            clamped: self.clamped,
         };
         let lists = (0..lists.count()).map(|list| (lists.ids(list), lists.codes(list))).collect();
         Content { shape, centroids: &trained.centroids, codebooks, rotation, lists }
@@ -261,7 +272,7 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
     let scheme = shape.encoding.scheme();
     let (codebooks, rotation) = (file.values(Section::Codebooks), file.values(Section::Rotation));
     let codec = scheme
-        .codec(FileParts { dim, element: shape.element, codebooks, rotation })
+        .codec(FileParts { dim, element: shape.element, codebooks, rotation, exponent: shape.exponent })
         .map_err(FileDefect::Inconsistent)?;
     let (ids, codes) = (file.place(Section::Ids), file.place(Section::Codes));
     // The size fits in memory: it was checked when the sections were placed.

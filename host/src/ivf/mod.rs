@@ -53,8 +53,8 @@ use std::sync::Arc;
 
 pub(crate) use self::backend::{IvfBackend, RowSearch, SearchRequest, View};
 use self::coder::Coders;
-use self::encoding::Codec;
 pub use self::encoding::Encoding;
+use self::encoding::{Clamped, Codec};
 pub use self::file::IndexInfo;
 #[doc(hidden)]
 pub use self::file::{mend_index_bytes, read_any_index_bytes};
@@ -166,6 +166,8 @@ pub struct IvfIndex<T: Element = f32> {
     /// Shared with snapshots until one of the indexes changes: [`Lists::own`].
     lists: Arc<Lists>,
     probes: usize,
+    /// What was added beyond the training.
+    clamped: Clamped,
     backend: Box<dyn IvfBackend>,
     /// What devices have prepared for the next call that adds vectors.
     coders: Option<Coders>,
@@ -266,12 +268,20 @@ impl<T: Element> IvfIndexBuilder<T> {
         let lists = Arc::new(Lists::new(0, code_bytes));
         let probes = self.settings.lists.isqrt().div_ceil(2);
         let settings = self.settings;
-        Ok(IvfIndex { settings, trained: None, lists, probes, backend, coders: None, element: PhantomData })
+        let clamped = Clamped::default();
+        Ok(IvfIndex { settings, trained: None, lists, probes, clamped, backend, coders: None, element: PhantomData })
     }
 
     /// Builds an index of these settings with the contents of a file.
-    pub(crate) fn restore(self, trained: Trained, lists: Lists, probes: usize) -> Result<IvfIndex<T>> {
+    pub(crate) fn restore(
+        self,
+        trained: Trained,
+        lists: Lists,
+        probes: usize,
+        clamped: Clamped,
+    ) -> Result<IvfIndex<T>> {
         let mut index = self.build()?;
+        index.clamped = clamped;
         index.trained = Some(Arc::new(trained));
         index.lists = Arc::new(lists);
         index.probes = probes;
@@ -392,6 +402,7 @@ impl<T: Element> IvfIndex<T> {
             trained: self.trained.clone(),
             lists: Arc::clone(&self.lists),
             probes: self.probes,
+            clamped: self.clamped,
             backend: self.backend.snapshot(),
             coders: None,
             element: PhantomData,
@@ -408,10 +419,11 @@ impl<T: Element> IvfIndex<T> {
         self.trained.as_ref()?.codec.quantizer()
     }
 
-    /// The trained values by which codes are decoded: for [`Encoding::Pq`] the codebooks; for [`Encoding::Scalar8`] the least value of each
-    /// component of a residual, and then the step of each component. Empty for other encodings and until trained.
+    /// The trained values by which codes are decoded: for [`Encoding::Pq`] the codebooks; for [`Encoding::Scalar8`] the
+    /// least value of each component of a residual, and then the step of each component; for [`Encoding::F16`] the
+    /// number by which halves are multiplied. Empty for [`Encoding::Flat`] and until trained.
     pub fn code_tables(&self) -> &[f32] {
-        self.trained.as_ref().map_or(&[], |trained| trained.codec.sections()[0])
+        self.trained.as_ref().map_or(&[], |trained| trained.codec.tables())
     }
 
     /// The rotation that is applied to vectors and queries first; `None` until trained, and for encodings that do not rotate.

@@ -29,6 +29,20 @@ pub struct IvfStatistics {
     pub code_bytes: usize,
     /// Bytes of all codes, ids and centroids together.
     pub bytes: u64,
+    /// Number of vectors that were added beyond the reach of the codes since training: with a clamped component
+    /// ([`clamped_components`](Self::clamped_components)). If they are many, the vectors have moved away from the
+    /// training, and an index that is trained again finds more. Removing vectors does not subtract from the number;
+    /// [`IvfIndex::clear`] and training start again, and merging adds. Files have it; those of versions before have 0.
+    /// Vectors that a device generates are not counted.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub clamped_vectors: u64,
+    /// Number of components of these vectors that were clamped. [`Encoding::Scalar8`](super::Encoding::Scalar8):
+    /// components more than half a step outside of the range that training found.
+    /// [`Encoding::Pq`](super::Encoding::Pq): all components of a vector that is farther from the centroid of its list
+    /// than any code can be, √(Σ over sub-quantizers of the squared length of the longest codeword). Other encodings:
+    /// 0.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub clamped_components: u64,
 }
 
 impl<T: Element> IvfIndex<T> {
@@ -52,6 +66,8 @@ impl<T: Element> IvfIndex<T> {
             imbalance,
             code_bytes,
             bytes: vectors * (code_bytes as u64).saturating_add(8) + centroids,
+            clamped_vectors: self.clamped.vectors,
+            clamped_components: self.clamped.components,
         }
     }
 }

@@ -162,7 +162,7 @@ fn trained_on_cpu(
     let mut index = builder().device(Device::Cpu).build().unwrap();
     index.train(&generator.rows(0, 300)).unwrap();
     let lists = Lists::new(7, index.master().code_bytes());
-    builder().device(device).restore(index.trained().unwrap().clone(), lists, 2).unwrap()
+    builder().device(device).restore(index.trained().unwrap().clone(), lists, 2, Clamped::default()).unwrap()
 }
 
 fn same_lists(one: &IvfIndex<f32>, other: &IvfIndex<f32>) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::coder::{Coded, Coder, Coders};
-use super::encoding::Training;
+use super::encoding::{Clamped, Training};
 use super::{IvfIndex, Lists};
 use crate::generate::Generator;
 use crate::ids::ascending;
@@ -78,6 +78,7 @@ impl<T: Element> IvfIndex<T> {
         let trained = trained.or_else(|error| rows.check_finite(Input::Training).and(Err(error))).map_err(named)?;
         self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));
         self.trained = Some(Arc::new(trained));
+        self.clamped = Clamped::default();
         self.coders = None;
         Ok(())
     }
@@ -115,9 +116,10 @@ impl<T: Element> IvfIndex<T> {
     /// vectors anew, O(len), so add many of such ids in one call.
     ///
     /// # Errors
-    /// [`Error::NotTrained`], [`Error::WrongIds`], [`Error::ReservedId`], [`Error::DuplicateId`], [`Error::RaggedVectors`],
-    /// [`Error::NotFinite`] and [`Error::DoesNotFit`] with the first offending place (row within `rows`), [`Error::TooManyRows`],
-    /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
+    /// [`Error::NotTrained`], [`Error::WrongIds`], [`Error::ReservedId`], [`Error::DuplicateId`],
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`], [`Error::DoesNotFit`] and [`Error::TooSmall`] with the first
+    /// offending place (row within `rows`), [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and errors of the
+    /// device's driver.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         self.add_watched(rows, Some(ids), &Watch::none())
     }
@@ -145,8 +147,10 @@ impl<T: Element> IvfIndex<T> {
         if ids.is_empty() {
             return Ok(());
         }
-        let Coded { labels, codes } = self.coded(rows, "add", watch)?;
-        Lists::own(&mut self.lists)?.append(&labels, &codes, ids)
+        let Coded { labels, codes, clamped } = self.coded(rows, "add", watch)?;
+        Lists::own(&mut self.lists)?.append(&labels, &codes, ids)?;
+        self.clamped = self.clamped + clamped;
+        Ok(())
     }
 
     /// Lists and codes of whole rows, for a public function `call`. The coders of few rows stay for the next call, unless this one fails.
@@ -196,7 +200,7 @@ impl<T: Element> IvfIndex<T> {
         self.trained_for("add")?;
         // The batches may be large.
         self.coders = None;
-        let IvfIndex { settings, trained, lists, .. } = self;
+        let IvfIndex { settings, trained, lists, clamped: all_clamped, .. } = self;
         let Some(trained) = trained else { return Ok(()) };
         let coders = Coders::new(settings);
         let coder = Coder::new(settings, trained, &coders);
@@ -217,10 +221,12 @@ impl<T: Element> IvfIndex<T> {
         };
         // One batch is appended to the lists while `next` codes the following one.
         let mut ready = numbered()?;
-        while let Some((Coded { labels, codes }, ids)) = ready {
+        while let Some((Coded { labels, codes, clamped }, ids)) = ready {
             let list = || lists.append(&labels, &codes, &ids.collect::<Vec<u64>>());
             let (listed, coded) = meanwhile(list, &mut numbered);
-            ready = listed.and(coded)?;
+            listed?;
+            *all_clamped = *all_clamped + clamped;
+            ready = coded?;
         }
         Ok(())
     }
@@ -274,22 +280,24 @@ impl<T: Element> IvfIndex<T> {
         }
         self.trained_for("upsert")?;
         self.check_room(count - known.len())?;
-        let Coded { labels, codes } = self.coded(rows, "upsert", &Watch::none())?;
+        let Coded { labels, codes, clamped } = self.coded(rows, "upsert", &Watch::none())?;
         Lists::own(&mut self.lists)?.put(&labels, &codes, ids)?;
+        self.clamped = self.clamped + clamped;
         Ok(known.len())
     }
 
     /// Removes all vectors. The training and the settings stay.
     pub fn clear(&mut self) {
         self.lists = Arc::new(Lists::new(self.lists.count(), self.lists.code_bytes()));
+        self.clamped = Clamped::default();
     }
 
     /// Adds the vectors of `other`, with their ids, to this index. Both must have the same training. For example, build several indexes
     /// with the same settings and seed, train them on the same vectors, and add a part of the base to each. O(vectors of both) at most.
     ///
     /// # Errors
-    /// [`Error::NotTrained`]; [`Error::Incompatible`] if dimension, number of lists, metric, encoding, centroids or codebooks differ;
-    /// [`Error::DuplicateId`], [`Error::TooManyRows`], [`Error::OutOfHostMemory`].
+    /// [`Error::NotTrained`]; [`Error::Incompatible`] if dimension, number of lists, metric, encoding, centroids,
+    /// codebooks or scale differ; [`Error::DuplicateId`], [`Error::TooManyRows`], [`Error::OutOfHostMemory`].
     pub fn merge(&mut self, other: &IvfIndex<T>) -> Result<()> {
         let (ours, theirs) = (self.trained_for("merge")?, other.trained_for("merge")?);
         let same_bits =
@@ -303,6 +311,7 @@ impl<T: Element> IvfIndex<T> {
             (self.encoding() == other.encoding(), "encoding"),
             (same_bits(&ours.centroids, &theirs.centroids), "centroids"),
             (same_tables, "codebooks"),
+            (ours.codec.exponent() == theirs.codec.exponent(), "scale of the codes"),
         ];
         if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
             return Err(Error::Incompatible { what });
@@ -314,7 +323,9 @@ impl<T: Element> IvfIndex<T> {
         if let Some(id) = self.lists.find_any(&other.ids()) {
             return Err(Error::DuplicateId { id });
         }
-        Lists::own(&mut self.lists)?.append_lists(&other.lists)
+        Lists::own(&mut self.lists)?.append_lists(&other.lists)?;
+        self.clamped = self.clamped + other.clamped;
+        Ok(())
     }
 
     /// The components of vector `id` as f32, which holds the values of every element type: for
@@ -370,7 +381,7 @@ fn coded_in_batches<'r, T: Element>(coder: &Coder<'_, T>, rows: &'r [T], watch: 
         return coder.code(rows);
     }
     let (dim, count) = (coder.dim(), rows.len() / coder.dim());
-    let (mut labels, mut codes) = (host_memory::with_room(count)?, Vec::new());
+    let (mut labels, mut codes, mut clamped) = (host_memory::with_room(count)?, Vec::new(), Clamped::default());
     watch.report(Stage::Adding, 0, count)?;
     for batch in rows.chunks(WATCHED_ROWS * dim) {
         let coded = coder.code(batch).map_err(|error| error.after_rows(labels.len()))?;
@@ -379,7 +390,8 @@ fn coded_in_batches<'r, T: Element>(coder: &Coder<'_, T>, rows: &'r [T], watch: 
         }
         labels.extend_from_slice(&coded.labels);
         codes.extend_from_slice(&coded.codes);
+        clamped = clamped + coded.clamped;
         watch.report(Stage::Adding, labels.len(), count)?;
     }
-    Ok(Coded { labels, codes: Cow::Owned(codes) })
+    Ok(Coded { labels, codes: Cow::Owned(codes), clamped })
 }

@@ -12,8 +12,8 @@ use crate::reference::{NO_ID, badness, defined, defined_squares, defined_with, w
 pub enum Kept {
     /// The vector as it was added.
     Vector,
-    /// The vector as half-precision numbers.
-    Half,
+    /// The vector as half-precision numbers, which are multiplied by this power of two.
+    Half(f32),
     /// One byte for each component of the residual. The fields are the least value and the step of each component.
     Ranges(Vec<f32>, Vec<f32>),
     /// Codes of the residual's parts. The fields are the codebooks (M × codewords × dim / M) and M.
@@ -82,7 +82,10 @@ impl Model {
         let residual: Vec<f32> = x.iter().zip(centroid).map(|(x, c)| *x as f32 - *c as f32).collect();
         let (codebooks, parts) = match &self.kept {
             Kept::Vector => return x.to_vec(),
-            Kept::Half => return x.iter().map(|x| half::f16::from_f32(*x as f32).to_f64()).collect(),
+            Kept::Half(unit) => {
+                let half = |x: &f64| half::f16::from_f64(x / f64::from(*unit)).to_f64() * f64::from(*unit);
+                return x.iter().map(half).collect();
+            }
             Kept::Ranges(least, steps) => {
                 let of = |i: usize| {
                     let place = if steps[i] == 0.0 { 0.0 } else { (residual[i] - least[i]) / steps[i] + 0.5 };
@@ -111,6 +114,16 @@ impl Model {
             }
         }
         stored
+    }
+
+    /// Whether the index takes this vector: its components fit, and the greatest of them has all bits that its encoding
+    /// promises.
+    pub fn holds(&self, x: &[f64]) -> bool {
+        let Kept::Half(unit) = self.kept else { return true };
+        let half = |x: &f64| half::f16::from_f64(x.abs() / f64::from(unit));
+        let x = self.transform(x);
+        let greatest = x.iter().map(half).max_by(half::f16::total_cmp).unwrap_or_default();
+        greatest.is_finite() && (greatest.is_normal() || x.iter().all(|x| *x == 0.0))
     }
 
     /// The vector that reading a stored vector back returns.
@@ -271,9 +284,14 @@ mod tests {
     #[test]
     fn halves_and_bytes_found_by_hand() {
         let mut kept = model(Metric::L2);
-        kept.kept = Kept::Half;
+        kept.kept = Kept::Half(1.0);
         // Between 2048 and 4096, half-precision numbers are even; ties go to multiples of four.
         assert_eq!(kept.stored(&[2049.0, -2051.0], 0), [2048.0, -2052.0]);
+        // Eighths of them.
+        kept.kept = Kept::Half(0.125);
+        assert_eq!(kept.stored(&[2049.0 / 8.0, -2051.0 / 8.0], 0), [256.0, -2052.0 / 8.0]);
+        assert!(kept.holds(&[8187.0, 0.0]) && !kept.holds(&[8190.0, 0.0]));
+        assert!(kept.holds(&[2f64.powi(-17), 0.0]) && !kept.holds(&[2f64.powi(-18), 0.0]) && kept.holds(&[0.0, 0.0]));
         // Residuals of the list at (10, 0): the first component from -1 in steps of 0.5, the second always 3.
         kept.kept = Kept::Ranges(vec![-1.0, 3.0], vec![0.5, 0.0]);
         assert_eq!(kept.stored(&[9.6, 7.0], 1), [9.5, 3.0]);

@@ -80,7 +80,7 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
     let tables = index.code_tables();
     let kept = match index.encoding() {
         Encoding::Flat => Kept::Vector,
-        Encoding::F16 => Kept::Half,
+        Encoding::F16 => Kept::Half(tables[0]),
         Encoding::Scalar8 => Kept::Ranges(tables[..tables.len() / 2].to_vec(), tables[tables.len() / 2..].to_vec()),
         Encoding::Pq { sub_quantizers, .. } => Kept::Codebooks(tables.to_vec(), sub_quantizers),
         other => panic!("the reference has no encoding {other}"),

@@ -31,6 +31,8 @@ pub const ALL: &[Scenario] = &[
     ("ivf::refine::as_exact_as_the_candidates_allow", refining),
     ("ivf::cosine::of_what_comes_back", cosines_of_what_comes_back),
     ("ivf::cosine::recall_as_by_squared_distance", recall_by_cosine),
+    ("ivf::scale::halves_of_any_size", halves_of_any_size),
+    ("ivf::far::recall_falls_only_with_a_count", moved_away),
     ("ivf::probes::kept_in_the_index", probes_kept),
     ("ivf::errors::change_nothing_flat", errors_flat),
     ("ivf::errors::change_nothing_pq", errors_pq),
@@ -80,6 +82,15 @@ fn verify(index: &IvfIndex, contents: &Contents, vectors: &Vectors<f32>) -> Outc
         check(index, contents, &vectors.queries, &vectors.exact_queries, 10, &options, allowed)?;
     }
     Ok(())
+}
+
+macro_rules! refused {
+    ($call:expr, $error:pat $(if $guard:expr)?) => {
+        match $call.map(|_| ()) {
+            Err($error) $(if $guard)? => {}
+            other => return Err(format!("{}: {other:?}", stringify!($call))),
+        }
+    };
 }
 
 /// Vectors around 40 centres, whose lengths differ by a factor of up to 3.
@@ -184,6 +195,68 @@ fn recall_by_cosine(device: Device) -> Outcome {
         if by_cosine < by_product || by_cosine < by_square - 0.06 {
             let others = format!("{by_product} by inner product, {by_square} by squared L2");
             return Err(format!("{encoding}: recall {by_cosine} by cosine, {others}"));
+        }
+    }
+    Ok(())
+}
+
+/// Halves find the same neighbours whatever the size of the components, unless vectors are refused.
+fn halves_of_any_size(device: Device) -> Outcome {
+    let (dim, count, queries) = (16, by_device(device, 200, 2_000), by_device(device, 8, 80));
+    let rows = around_centres(dim, count, 33);
+    let times = |factor: f32| -> Vec<f32> { rows.iter().map(|x| x * factor).collect() };
+    for factor in [1.0, 1e-5, 1e-7, 1e-20, 1e3] {
+        for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
+            // Squares of the smallest vectors leave the range of f32.
+            if metric != Metric::Cosine && factor < 1e-15 {
+                continue;
+            }
+            let [recall, _] = recalls(device, metric, Encoding::F16, &times(factor), queries)?;
+            if recall < 0.97 {
+                return Err(format!("{metric}, times {factor}: recall {recall}"));
+            }
+        }
+    }
+    // After training with larger and smaller vectors.
+    let mut index = runner::trained(settings(Metric::L2, Encoding::F16, dim, 4), device, &times(1.0))?;
+    refused!(index.add(&times(1e-7)), Error::TooSmall { encoding: "f16", row: 0, .. });
+    index.add(&times(1e-3)).map_err(text)?;
+    let mut index = runner::trained(settings(Metric::L2, Encoding::F16, dim, 4), device, &times(1e-7))?;
+    refused!(index.add(&times(1.0)), Error::DoesNotFit { encoding: "f16", row: 0, .. });
+    index.add(&times(1e-4)).map_err(text)?;
+    if index.len() == count { Ok(()) } else { Err(format!("{} vectors", index.len())) }
+}
+
+/// Vectors that move away from the training: an encoding keeps its recall, or the statistics count them.
+fn moved_away(device: Device) -> Outcome {
+    let (dim, count, queries, k) = (16, by_device(device, 300, 3_000), by_device(device, 12, 120), 10);
+    let rows = around_centres(dim, count, 34);
+    for (moved, shift) in [(false, 0.0f32), (true, 8.0), (true, 60.0)] {
+        let there: Vec<f32> = rows.iter().map(|x| if moved { 0.5 * x + shift } else { *x }).collect();
+        for encoding in CODED {
+            let mut index = runner::trained(settings(Metric::L2, encoding, dim, 4), device, &rows)?;
+            index.add(&there).map_err(text)?;
+            let found = index.search(&there[..queries * dim], k, 4).map_err(text)?;
+            let exact = wide(&there);
+            let mut shared = 0;
+            for (number, query) in exact.chunks(dim).take(queries).enumerate() {
+                let nearest = reference::nearest(Metric::L2, dim, &exact, query, k);
+                shared += found.found(number).filter(|(id, _)| nearest.iter().any(|(near, _)| near == id)).count();
+            }
+            let recall = shared as f64 / (k * queries) as f64;
+            let statistics = index.statistics();
+            let far = statistics.clamped_vectors as f64 / count as f64;
+            let least = if matches!(encoding, Encoding::Pq { .. }) { 0.1 } else { 0.8 };
+            // The training is a sample, so a few others may be beyond it.
+            if moved && recall < least && far < 0.5 || !moved && (recall < least || far > 0.2) {
+                return Err(format!("{encoding}, moved by {shift}: recall {recall}, {statistics:?}"));
+            }
+            index.remove(&[0, 1]).map_err(text)?;
+            let before = index.statistics().clamped_vectors;
+            index.clear();
+            if (before, index.statistics().clamped_vectors) != (statistics.clamped_vectors, 0) {
+                return Err(format!("{encoding}: {before} after a removal, {:?}", index.statistics()));
+            }
         }
     }
     Ok(())
@@ -471,15 +544,6 @@ fn errors_f16(device: Device) -> Outcome {
 
 fn errors_sq8(device: Device) -> Outcome {
     errors(device, Encoding::Scalar8)
-}
-
-macro_rules! refused {
-    ($call:expr, $error:pat $(if $guard:expr)?) => {
-        match $call.map(|_| ()) {
-            Err($error) $(if $guard)? => {}
-            other => return Err(format!("{}: {other:?}", stringify!($call))),
-        }
-    };
 }
 
 fn errors(device: Device, encoding: Encoding) -> Outcome {

@@ -338,6 +338,29 @@ fn errors_say_what_was_asked_and_what_there_is() {
 }
 
 #[test]
+fn a_vector_too_small_for_the_scale_of_its_index_is_named_and_changes_nothing() {
+    let rows: Vec<f32> = (0..3 * 40).map(|at| 1e-4 * (at as f32 * 0.7).sin()).collect();
+    for device in DEVICES {
+        let mut index =
+            IvfIndex::<f32>::builder(3, 4).encoding(Encoding::F16).iterations(1).device(device).build().unwrap();
+        index.train(&rows).unwrap();
+        // The greatest component is nearly 1e-4, so the scale is 2^14.
+        let edge = 2f32.powi(-28);
+        let mut small = rows.clone();
+        (small[..3]).fill(0.0);
+        small[3..6].copy_from_slice(&[1e-20, -edge, 0.0]);
+        index.add(&small).unwrap();
+        assert_eq!(index.reconstruct(0).unwrap(), [0.0; 3]);
+        assert_eq!(index.reconstruct(1).unwrap(), [0.0, -edge, 0.0]);
+        let below = 0.999 * edge;
+        small[3 * 9..3 * 10].copy_from_slice(&[0.0, -below, 1e-20]);
+        let result = index.add(&small);
+        let Err(Error::TooSmall { encoding: "f16", row: 9, greatest, least }) = result else { panic!("{result:?}") };
+        assert_eq!((greatest, least, index.len()), (below, edge, 40));
+    }
+}
+
+#[test]
 fn a_component_that_f16_does_not_hold_is_named_by_row_and_column_and_changes_nothing() {
     let rows: Vec<f32> = (0..3 * 40).map(|at| (at as f32 * 0.7).sin()).collect();
     for device in DEVICES.into_iter().map(Placement::from).chain(["cpu+cpu,cpu+cpu".parse().unwrap()]) {

@@ -90,9 +90,13 @@ pub enum Encoding {
         /// Whether training finds a rotation that reduces the quantization error (optimized product quantization).
         rotate: bool,
     },
-    /// The vector as half-precision numbers (IEEE binary16): 2 · dim bytes, for f32 vectors whose components are at most 65,504 in size. On
-    /// a GPU the index keeps nothing else of a vector; [`Encoding::Flat`] keeps 6 · dim bytes there. Under cosine the vector is normalised
-    /// first.
+    /// The vector as half-precision numbers (IEEE binary16) over a power of two: 2 · dim bytes, for f32 vectors. The
+    /// power is 1 if training vectors have components of at least 1 in size; otherwise their greatest component becomes
+    /// a number from 1 to 2. A component keeps 11 significant bits, or its error is at most 2⁻¹¹ of the greatest
+    /// component of its vector. Vectors for which this is not possible are refused: with a component above 65,504,
+    /// divided by the power ([`Error::DoesNotFit`](crate::Error::DoesNotFit)), or with none above 6.1 · 10⁻⁵, divided
+    /// by the power ([`Error::TooSmall`](crate::Error::TooSmall)). On a GPU the index keeps nothing else of a vector;
+    /// [`Encoding::Flat`] keeps 6 · dim bytes there. Under cosine the vector is normalised first.
     F16,
     /// One byte for each component of the residual, which is the vector minus its list's centroid (scalar quantization): dim bytes.
     /// Training finds the least and the greatest value of each component; codes divide this range into 255 equal steps. Under cosine the
@@ -212,6 +216,16 @@ pub(crate) trait Scheme {
         None
     }
 
+    /// The greatest [`Codec::exponent`].
+    fn greatest_exponent(&self) -> u32 {
+        0
+    }
+
+    /// Whether codes cannot come near to vectors far from the training, so that these are counted ([`Codec::clamped`]).
+    fn clamps(&self) -> bool {
+        false
+    }
+
     /// Numbers of f32 in the sections of a file for codebooks and rotation; `None` if they exceed 64 bits.
     fn section_lengths(&self, dim: u64) -> Option<[u64; 2]> {
         let _ = dim;
@@ -245,6 +259,46 @@ pub(crate) struct FileParts<'a> {
     pub codebooks: &'a [f32],
     /// The section for the rotation.
     pub rotation: &'a [f32],
+    /// [`Codec::exponent`], at most [`Scheme::greatest_exponent`].
+    pub exponent: u32,
+}
+
+/// What was added to an index beyond the reach of its codes: vectors, and components of them. Later changes do not
+/// subtract from it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Clamped {
+    pub vectors: u64,
+    pub components: u64,
+}
+
+impl Clamped {
+    /// Counts a vector with so many components beyond the reach.
+    pub fn of_vector(components: usize) -> Clamped {
+        Clamped { vectors: u64::from(components > 0), components: components as u64 }
+    }
+
+    /// Whether there is anything.
+    pub fn is_any(self) -> bool {
+        self != Clamped::default()
+    }
+}
+
+impl std::ops::Add for Clamped {
+    type Output = Clamped;
+
+    /// The sum, at most the greatest u64: a file may have any numbers.
+    fn add(self, more: Clamped) -> Clamped {
+        Clamped {
+            vectors: self.vectors.saturating_add(more.vectors),
+            components: self.components.saturating_add(more.components),
+        }
+    }
+}
+
+impl std::iter::Sum for Clamped {
+    fn sum<I: Iterator<Item = Clamped>>(all: I) -> Clamped {
+        all.fold(Clamped::default(), std::ops::Add::add)
+    }
 }
 
 /// The inputs of an encoding's training.
@@ -299,6 +353,23 @@ pub(crate) trait Codec: Debug + Send + Sync {
 
     /// The codes of transformed rows, one after the other. Not called if codes are [`in_place`](Self::in_place).
     fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>>;
+
+    /// Counts what [`encode`](Self::encode) cannot reach of transformed rows, and so codes by what is nearest. O(rows ·
+    /// dim).
+    fn clamped(&self, rows: &[f32], residuals: Residuals<'_>) -> Clamped {
+        let _ = (rows, residuals);
+        Clamped::default()
+    }
+
+    /// The exponent of the power of two by which vectors are multiplied before they are coded.
+    fn exponent(&self) -> u32 {
+        0
+    }
+
+    /// The trained values by which codes are decoded ([`IvfIndex::code_tables`](crate::ivf::IvfIndex::code_tables)).
+    fn tables(&self) -> &[f32] {
+        self.sections()[0]
+    }
 
     /// Decodes codes of one list to the vectors r in transformed space, row-major. `to` has whole rows.
     fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]);

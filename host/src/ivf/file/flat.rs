@@ -10,6 +10,7 @@ use super::{IN_MEMORY, bytes_defect, parts};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::{FileBytes, Open};
 use crate::ivf::Encoding;
+use crate::ivf::encoding::Clamped;
 use crate::{Element, FlatIndex, Placement, Watch, host_memory};
 
 /// Bytes of vectors that are added to a loaded index at a time.
@@ -65,6 +66,8 @@ impl<T: Element> FlatIndex<T> {
             lists: 1,
             vectors: self.len() as u64,
             probes: 1,
+            exponent: 0,
+            clamped: Clamped::default(),
         };
         let lists = vec![(ids.as_slice(), bytemuck::cast_slice(&rows))];
         use_content(Content { shape, centroids: &centroid, codebooks: &[], rotation: &[], lists })

@@ -10,15 +10,19 @@
 //! | 16..20 | metric: 0 squared L2, 1 inner product, 2 cosine |
 //! | 20..24 | encoding: 0 flat, 1 product quantizer, 2 f16, 3 one byte for each component |
 //! | 24..36 | parameters of the encoding; product quantizer: sub-quantizers, bits of each, whether there is a rotation (0 or 1); others: zeros |
-//! | 36..40 | zeros |
+//! | 36..40 | f16: the exponent e of the scale 2^e of all codes, at most 100; others: zeros |
 //! | 40..72 | dimension, lists, vectors, default number of probes: u64 each |
 //! | 72..216 | for each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
-//! | 216..248 | zeros |
+//! | 216..232 | product quantizer and one byte for each component: vectors, and components, that were added beyond the training: u64 each; others: zeros |
+//! | 232..248 | zeros |
 //! | 248..256 | XXH64 of bytes 0..248 |
 //!
 //! Sections follow each other. Each starts at a multiple of 64 bytes, with zeros between; the file ends with the last section. Lengths of
 //! sections follow from the shape, so the table of sections is redundant, and a file with other values is refused. So one index has one
 //! file: loading and saving it again gives the same bytes.
+//!
+//! Earlier programs wrote zeros for the scale and for the numbers of vectors beyond the training, and refuse files with
+//! others. So an f16 index that they wrote has the scale 1, and the numbers of their indexes count from now on.
 
 use std::ops::Range;
 
@@ -26,6 +30,7 @@ use crate::error::FileDefect;
 use crate::io::checksum::xxh64;
 use crate::io::{check_size, checked_header};
 use crate::ivf::Encoding;
+use crate::ivf::encoding::Clamped;
 use crate::validate::MAX_ROWS;
 use crate::{ElementType, Metric};
 
@@ -41,6 +46,8 @@ const ALIGNMENT: u64 = 64;
 /// The offset of the table of sections.
 pub const TABLE: usize = 72;
 const TABLE_END: usize = TABLE + 24 * Section::ALL.len();
+/// The offset of the exponent of the scale.
+const EXPONENT: usize = 36;
 /// The offset of the header's checksum.
 pub const SUM: usize = HEADER - 8;
 
@@ -89,6 +96,10 @@ pub struct Shape {
     pub lists: u64,
     pub vectors: u64,
     pub probes: u64,
+    /// [`Codec::exponent`](crate::ivf::encoding::Codec::exponent).
+    pub exponent: u32,
+    /// What was added beyond the training.
+    pub clamped: Clamped,
 }
 
 /// The place of every section, in the order of [`Section::ALL`].
@@ -152,7 +163,9 @@ pub fn encode(shape: &Shape, places: &Places, checksums: &[u64; Section::ALL.len
     let codes = [VERSION, place(&ElementType::ALL, shape.element), place(&Metric::ALL, shape.metric)];
     put(8, bytemuck::cast_slice(&codes));
     put(20, bytemuck::cast_slice(&shape.encoding.file_words()));
+    put(EXPONENT, &shape.exponent.to_le_bytes());
     put(40, bytemuck::cast_slice(&[shape.dim, shape.lists, shape.vectors, shape.probes]));
+    put(TABLE_END, bytemuck::cast_slice(&[shape.clamped.vectors, shape.clamped.components]));
     for (index, (place, &sum)) in places.iter().zip(checksums).enumerate() {
         put(TABLE + 24 * index, bytemuck::cast_slice(&[place.start, place.end - place.start, sum]));
     }
@@ -182,9 +195,13 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Sec
         lists: long(48),
         vectors: long(56),
         probes: long(64),
+        exponent: word(EXPONENT),
+        clamped: Clamped { vectors: long(TABLE_END), components: long(TABLE_END + 8) },
     };
     shape.check()?;
-    if header[36..40].iter().chain(&header[TABLE_END..SUM]).any(|&byte| byte != 0) {
+    let scheme = shape.encoding.scheme();
+    let is_unknown = shape.exponent > scheme.greatest_exponent() || shape.clamped.is_any() && !scheme.clamps();
+    if is_unknown || header[TABLE_END + 16..SUM].iter().any(|&byte| byte != 0) {
         return Err(FileDefect::BadHeader("reserved bytes are not zero"));
     }
     let places = shape.places().ok_or(FileDefect::TooLarge { rows: shape.vectors, dim: shape.dim })?;

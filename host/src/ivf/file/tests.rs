@@ -2,11 +2,12 @@
 
 use super::format::{self, HEADER, Section, Shape};
 use super::fuzz::mend_index_bytes as mend;
-use super::{Content, IndexFile};
+use super::{Content, IndexFile, IndexInfo};
 use crate::error::FileDefect;
 use crate::io::FileBytes;
-use crate::ivf::Encoding;
-use crate::{ElementType, Metric, NONE};
+use crate::ivf::encoding::Clamped;
+use crate::ivf::{Encoding, IvfIndex};
+use crate::{Device, ElementType, Metric, NONE};
 
 /// Owned contents of a file, with invented values.
 struct Sample {
@@ -31,6 +32,8 @@ impl Sample {
             lists: lengths.len() as u64,
             vectors: vectors as u64,
             probes: 3,
+            exponent: 0,
+            clamped: Clamped::default(),
         };
         let floats = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
         let (codebooks, rotation, unused) = match encoding {
@@ -258,6 +261,11 @@ fn what_contradicts_itself_is_refused_by_name() {
     assert_eq!(patched(coded(), 32, &[2]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(flat(), 36, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(flat(), 247, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(f16(), 36, &[101]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(scalar8(), 36, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(f16(), 216, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(flat(), 231, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(coded(), 232, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(f16(), 12, &[3]), inconsistent("f16 codes of vectors that are not f32"));
     assert_eq!(patched(f16(), 24, &[1]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(scalar8(), 32, &[1]), FileDefect::BadHeader("unknown encoding"));
@@ -317,4 +325,32 @@ fn large_sections_are_checked_to_the_end() {
     }
     let (_, places, sums) = format::decode(&bytes, bytes.len() as u64).unwrap();
     assert_eq!(super::write::checksums(&bytes, &places), sums);
+}
+
+#[test]
+fn scales_and_numbers_of_clamped_vectors_come_back() {
+    let rows: Vec<f32> = (0..400).map(|at| 1e-6 * (at as f32 * 0.7).sin()).collect();
+    for encoding in [Encoding::F16, Encoding::Scalar8, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }] {
+        let mut index = IvfIndex::<f32>::builder(4, 3).encoding(encoding).device(Device::Cpu).build().unwrap();
+        index.train(&rows).unwrap();
+        index.add(&rows).unwrap();
+        let before = index.statistics();
+        let far: Vec<f32> = rows[..40].iter().map(|x| x + 8e-6).collect();
+        index.add(&far).unwrap();
+        let statistics = index.statistics();
+        let counted = (statistics.clamped_vectors, statistics.clamped_components);
+        let clamps = encoding != Encoding::F16;
+        assert_eq!((before.clamped_vectors, counted), (0, if clamps { (10, 40) } else { (0, 0) }), "{encoding}");
+        let bytes = index.to_bytes().unwrap();
+        let info = IndexInfo::of_header(&bytes[..IndexInfo::HEADER], bytes.len() as u64).unwrap();
+        assert_eq!((info.clamped_vectors, info.clamped_components), counted);
+        let loaded = IvfIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap();
+        assert_eq!((loaded.statistics(), loaded.code_tables()), (statistics, index.code_tables()));
+        assert_eq!(loaded.reconstruct(3).unwrap(), index.reconstruct(3).unwrap());
+        assert_eq!(loaded.to_bytes().unwrap(), bytes);
+        // Neither belongs to the training.
+        index.clear();
+        assert_eq!(index.statistics().clamped_vectors, 0);
+        assert_eq!(index.training_bytes().unwrap(), loaded.training_bytes().unwrap());
+    }
 }

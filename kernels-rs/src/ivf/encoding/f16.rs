@@ -1,5 +1,7 @@
-//! f32 vectors stored as f16. The rows are also the operands, with scale 1 and without centre. The list scan multiplies them in place
-//! (`flat`), and re-ranking compares their exact values with f32 queries.
+//! f32 vectors, times a power of two 2^e that belongs to the index, stored as f16. The rows are also the operands, with
+//! scale 2^e and without centre. The list scan multiplies them in place (`flat`), and re-ranking compares their exact
+//! values, divided by 2^e, with f32 queries. `bits` of a launch is e, at most [`GREATEST_EXPONENT`], so no quotient is
+//! a subnormal f32.
 
 use cuda_std::global;
 use cuda_std::global::U32x2;
@@ -9,6 +11,9 @@ use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
 use crate::product::element::{self, Element};
+
+/// The greatest exponent of the power of two.
+pub const GREATEST_EXPONENT: u32 = 100;
 
 rerank_kernels! {
     /// The kernel that re-ranks f16 rows.
@@ -39,6 +44,8 @@ pub(crate) struct F16Rows {
     rows: *const u16,
     /// Distance from one row to the next in components, a multiple of four.
     stride: u32,
+    /// 2^−e.
+    unit: f32,
 }
 
 impl F16Rows {
@@ -53,13 +60,14 @@ impl Decode for F16Rows {
 
     #[inline(always)]
     fn of(rows: &CodedRows) -> Self {
-        Self { rows: rows.codes.cast(), stride: rows.code_bytes / 2 }
+        Self { rows: rows.codes.cast(), stride: rows.code_bytes / 2, unit: f32::from_bits((127 - rows.bits) << 23) }
     }
 
     #[inline(always)]
     unsafe fn load4(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
-        unsafe { element::F16::load4(self.row(row).cast(), quad) }
+        let halves = unsafe { element::F16::load4(self.row(row).cast(), quad) };
+        halves.map(|half| half * self.unit)
     }
 }
 

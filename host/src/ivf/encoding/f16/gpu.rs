@@ -1,4 +1,5 @@
-//! f16 codes on a device. The list scan reads the rows themselves as operands: their scale is 1, and no centre is subtracted.
+//! f16 codes on a device. The list scan reads the rows themselves as operands: their scale is that of the codes, and no
+//! centre is subtracted.
 
 use warpann_kernels::ivf::encoding::{f16, flat};
 use warpann_kernels::ivf::list_scan::CHUNK;
@@ -8,11 +9,14 @@ use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::gpu::image::{ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan};
 
-/// The greatest component for which the scale is 1 (`warpann_kernels::product::metric::scale_of`).
-const GREATEST_OF_SCALE_ONE: f32 = 16_384.0;
+/// A greatest component for which the scale is 2^exponent (`warpann_kernels::product::metric::scale_of`).
+fn greatest_of_scale(exponent: u32) -> f32 {
+    16_384.0 * 0.5f32.powi(exponent as i32)
+}
 
 /// The places of the parts in the memory of the image.
 pub(super) struct F16Plan {
+    exponent: u32,
     rows: Reserved<u16>,
     row_bytes: usize,
     /// The list of each row, needed only while the image is made.
@@ -20,10 +24,11 @@ pub(super) struct F16Plan {
 }
 
 impl F16Plan {
-    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>) -> Self {
+    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, exponent: u32) -> Self {
         let rows = shape.rows as usize;
         let stride = shape.view.dim.next_multiple_of(CHUNK as usize);
         Self {
+            exponent,
             rows: layout.array(rows.saturating_mul(stride)),
             row_bytes: stride * size_of::<u16>(),
             row_lists: layout.array(rows),
@@ -35,6 +40,7 @@ impl StoredPlan for F16Plan {
     fn stored(&self, memory: Scratch) -> Stored {
         Stored {
             row_bytes: self.row_bytes as u32,
+            bits: self.exponent,
             f16_rows: memory.at(self.rows).into(),
             measuring: Measuring::Codes { by: f16::measuring(), scaled: false },
             ..Stored::new(
@@ -50,7 +56,7 @@ impl StoredPlan for F16Plan {
     }
 
     fn least_greatest(&self) -> f32 {
-        GREATEST_OF_SCALE_ONE
+        greatest_of_scale(self.exponent)
     }
 
     fn fixed_scale(&self) -> bool {
@@ -73,10 +79,14 @@ impl StoredPlan for F16Plan {
 
 #[cfg(test)]
 mod tests {
+    use warpann_kernels::ivf::encoding::f16::GREATEST_EXPONENT;
     use warpann_kernels::product::metric::{Metric, scale_of};
 
     #[test]
-    fn the_scale_of_f16_rows_is_one() {
-        assert_eq!(scale_of(Metric::L2, super::GREATEST_OF_SCALE_ONE), 1.0);
+    fn the_scale_of_f16_rows_is_that_of_their_codes() {
+        for exponent in 0..=GREATEST_EXPONENT {
+            let scale = scale_of(Metric::L2, super::greatest_of_scale(exponent));
+            assert_eq!(scale, 2f32.powi(exponent as i32));
+        }
     }
 }

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use self::coder::Coder;
 use self::gpu::PqPlan;
-use super::{Codec, DeviceCoder, FileParts, Scheme, StoredPlan, Training, to_f32};
+use super::{Clamped, Codec, DeviceCoder, FileParts, Scheme, StoredPlan, Training, to_f32};
 use crate::device::scratch::Layout;
 use crate::ivf::gpu::image::ImageShape;
 use crate::ivf::{Encoding, Trained};
@@ -95,7 +95,7 @@ impl Scheme for PqScheme {
         });
         check_derived(&residuals, dim, "residual").map_err(|error| error.with_row(|row| learned[row]))?;
         let quantizer = Arc::new(ProductQuantizer::train_watched(&settings, &residuals, dim, watch)?);
-        Ok(Trained { centroids, codec: Arc::new(PqCodec { quantizer, rotation }) })
+        Ok(Trained { centroids, codec: Arc::new(PqCodec::new(quantizer, rotation)) })
     }
 
     fn words(&self) -> [u32; 3] {
@@ -108,6 +108,10 @@ impl Scheme for PqScheme {
         }
         let divides = self.sub_quantizers != 0 && dim.is_multiple_of(self.sub_quantizers as u64);
         (!divides).then_some("sub-quantizers that do not divide the dimension")
+    }
+
+    fn clamps(&self) -> bool {
+        true
     }
 
     fn section_lengths(&self, dim: u64) -> Option<[u64; 2]> {
@@ -125,7 +129,7 @@ impl Scheme for PqScheme {
             .map_err(|_| "the codebooks contradict the shape")?;
         let rotation = self.rotate.then(|| Rotation::from_matrix(dim, rotation.to_vec()));
         let rotation = rotation.transpose().map_err(|_| "the rotation is not orthogonal")?;
-        Ok(Arc::new(PqCodec { quantizer: Arc::new(quantizer), rotation }))
+        Ok(Arc::new(PqCodec::new(Arc::new(quantizer), rotation)))
     }
 }
 
@@ -134,6 +138,34 @@ impl Scheme for PqScheme {
 pub(crate) struct PqCodec {
     pub quantizer: Arc<ProductQuantizer>,
     pub rotation: Option<Rotation>,
+    /// The greatest square of the length of a decoded residual: Σ over sub-quantizers of the square of the longest
+    /// codeword.
+    farthest: f32,
+}
+
+impl PqCodec {
+    fn new(quantizer: Arc<ProductQuantizer>, rotation: Option<Rotation>) -> PqCodec {
+        let length = |word: &[f32]| word.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
+        let books = quantizer.codebooks().chunks_exact(quantizer.width() * quantizer.codewords());
+        let longest = |book: &[f32]| book.chunks_exact(quantizer.width()).map(length).fold(0.0, f64::max);
+        // The factor covers the f32 roundings of `square_of_residual`.
+        let farthest = (books.map(longest).sum::<f64>() * (1.0 + 1e-4)) as f32;
+        PqCodec { quantizer, rotation, farthest }
+    }
+}
+
+/// Number of sums of [`square_of_residual`], which are as many lanes.
+const SUMS: usize = 16;
+
+/// ‖x − c‖², in f32 and in any order. It is infinite or NaN if it exceeds f32.
+fn square_of_residual(x: &[f32], c: &[f32]) -> f32 {
+    let mut sums = [0.0f32; SUMS];
+    for (x, c) in x.chunks(SUMS).zip(c.chunks(SUMS)) {
+        for (sum, (x, c)) in sums.iter_mut().zip(x.iter().zip(c)) {
+            *sum += (x - c) * (x - c);
+        }
+    }
+    sums.iter().sum()
 }
 
 impl Codec for PqCodec {
@@ -147,6 +179,17 @@ impl Codec for PqCodec {
 
     fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
         self.quantizer.encode_residuals(rows, residuals)
+    }
+
+    fn clamped(&self, rows: &[f32], residuals: Residuals<'_>) -> Clamped {
+        let dim = self.quantizer.dim();
+        let rows = rows.par_chunks_exact(dim).zip(residuals.labels).with_min_len(64);
+        let of_row = |(row, &label): (&[f32], &u32)| {
+            let square = square_of_residual(row, &residuals.centroids[label as usize * dim..][..dim]);
+            let is_reached = square <= self.farthest;
+            Clamped::of_vector(if is_reached { 0 } else { dim })
+        };
+        rows.map(of_row).reduce(Clamped::default, std::ops::Add::add)
     }
 
     fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]) {

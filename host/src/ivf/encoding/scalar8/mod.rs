@@ -26,7 +26,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use self::gpu::Scalar8Plan;
-use super::{Codec, FileParts, Scheme, StoredPlan, Training};
+use super::{Clamped, Codec, FileParts, Scheme, StoredPlan, Training};
 use crate::device::scratch::Layout;
 use crate::ivf::Trained;
 use crate::ivf::gpu::image::ImageShape;
@@ -67,6 +67,10 @@ impl Scheme for Scalar8Scheme {
         });
         check_derived(&residuals, dim, "residual")?;
         Ok(Trained { centroids, codec: Arc::new(Scalar8Codec { tables: ranges(&residuals, dim) }) })
+    }
+
+    fn clamps(&self) -> bool {
+        true
     }
 
     fn section_lengths(&self, dim: u64) -> Option<[u64; 2]> {
@@ -140,6 +144,23 @@ impl Codec for Scalar8Codec {
         Ok(codes)
     }
 
+    fn clamped(&self, rows: &[f32], residuals: Residuals<'_>) -> Clamped {
+        let (least, steps) = self.parts();
+        let dim = least.len();
+        // Codes reach half a step farther than the training vectors.
+        let low: Vec<f32> = least.iter().zip(steps).map(|(least, step)| least - 0.5 * step).collect();
+        let high: Vec<f32> = least.iter().zip(steps).map(|(least, step)| least + (STEPS + 0.5) * step).collect();
+        let rows = rows.par_chunks_exact(dim).zip(residuals.labels).with_min_len(RUN);
+        let of_row = |(row, &label): (&[f32], &u32)| {
+            let centroid = &residuals.centroids[label as usize * dim..][..dim];
+            let values = row.iter().zip(centroid).map(|(x, c)| x - c);
+            let outside =
+                values.zip(low.iter().zip(&high)).map(|(value, (low, high))| (value < *low) | (value > *high));
+            Clamped::of_vector(outside.map(usize::from).sum())
+        };
+        rows.map(of_row).reduce(Clamped::default, std::ops::Add::add)
+    }
+
     fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]) {
         let (least, steps) = self.parts();
         let dim = least.len();
@@ -188,6 +209,9 @@ mod tests {
         codec.decode_into(&codes, &centroids, &mut decoded);
         assert_eq!(decoded, [9.0, 13.0, 60.0, 13.0, 9.0, 13.0, 60.0, 13.0, 9.4, 13.0]);
         assert_eq!(codec.reach(), 50.0);
+        // 0 and -90 in the second and third vector, and 9e9 in the fourth.
+        let clamped = codec.clamped(&rows, Residuals { labels: &[0; 5], centroids: &centroids });
+        assert_eq!(clamped, Clamped { vectors: 3, components: 3 });
     }
 
     #[test]
