@@ -3,17 +3,17 @@
 //! # Why not by the crate alone
 //! HDF5 numbers the chunks of a fixed array and of an implicit index over the maximum extent of the dataset, so that the extent can change.
 //! The crate `hdf5-reader` 0.12 numbers them over the extent of the moment: it returns values of other places, or refuses the file. Its
-//! fill value may be the attribute `_FillValue` of NetCDF, which HDF5 does not use. Its types have a size only, not an exponent or a
-//! precision.
+//! fill value may be the attribute `_FillValue` of NetCDF, which HDF5 does not use. It filters all chunks, also where a flag says that
+//! those at the edge are not filtered. Its types have a size only, not an exponent or a precision.
 //!
 //! So this module finds the chunks with the crate's readers of indexes and the maximum extent, decodes them with the crate's filters, and
-//! checks the types. What it cannot be sure of is an error.
+//! checks the types.
 
 use hdf5_reader::btree_v1::{BTreeV1Key, collect_btree_v1_leaves_storage};
 use hdf5_reader::chunk_index::{self, ChunkEntry};
 use hdf5_reader::error::{Error, Result};
 use hdf5_reader::extensible_array::collect_extensible_array_chunk_entries_storage;
-use hdf5_reader::filters::{FILTER_DEFLATE, FILTER_FLETCHER32, apply_pipeline_with_limit};
+use hdf5_reader::filters::apply_pipeline_with_limit;
 use hdf5_reader::fixed_array::collect_fixed_array_chunk_entries_storage;
 use hdf5_reader::io::Cursor;
 use hdf5_reader::messages::HdfMessage;
@@ -60,14 +60,14 @@ fn read_parts<T: H5Type + Copy>(file: &Hdf5File, dataset: &Dataset, values: &mut
                 return Ok(());
             }
             values.fill(fill_value(&header, dataset)?);
-            let chunks = Chunks::new(file, dataset, &header, size_of::<T>())?;
+            let chunks = Chunks::new(file, dataset, &header, chunk_indexing.is_some(), size_of::<T>())?;
             let mut entries = chunks.entries(*address, chunk_indexing.as_ref())?;
             entries.sort_by(|a, b| a.offsets.cmp(&b.offsets));
             if let Some(pair) = entries.windows(2).find(|pair| pair[0].offsets == pair[1].offsets) {
                 return Err(damaged(format!("two chunks at {:?}", pair[0].offsets)));
             }
             entries.iter().try_for_each(|entry| {
-                let bytes = chunks.decode(entry, chunk_indexing.is_some())?;
+                let bytes = chunks.decode(entry)?;
                 chunks.copy(entry, &of_bytes(&bytes, dataset.dtype())?, shape, values)
             })
         }
@@ -86,10 +86,19 @@ struct Chunks<'a> {
     element: usize,
     bytes: usize,
     filters: Option<&'a FilterPipelineMessage>,
+    /// Whether chunks that reach beyond the extent are stored without filters.
+    edge_unfiltered: bool,
 }
 
 impl<'a> Chunks<'a> {
-    fn new(file: &'a Hdf5File, dataset: &'a Dataset, header: &'a ObjectHeader, element: usize) -> Result<Self> {
+    /// `flags`: whether the layout has flags, as all layouts have whose index is not a B-tree of version 1.
+    fn new(
+        file: &'a Hdf5File,
+        dataset: &'a Dataset,
+        header: &'a ObjectHeader,
+        flags: bool,
+        element: usize,
+    ) -> Result<Self> {
         let extent = dataset.chunks().unwrap_or_default();
         if extent.len() != dataset.ndim() || extent.contains(&0) {
             return Err(damaged(format!("chunks of extent {extent:?} in a dataset of extent {:?}", dataset.shape())));
@@ -106,7 +115,8 @@ impl<'a> Chunks<'a> {
         if let Some(count) = filters.map(|filters| filters.filters.len()).filter(|&count| count > 32) {
             return Err(damaged(format!("{count} filters")));
         }
-        Ok(Self { file, dataset, extent, element, bytes, filters })
+        let edge_unfiltered = flags && filters.is_some() && layout_flags(file, dataset.address())? & 1 != 0;
+        Ok(Self { file, dataset, extent, element, bytes, filters, edge_unfiltered })
     }
 
     /// The chunks that the index at `address` has within the extent of the dataset.
@@ -180,27 +190,17 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// The bytes of a chunk without filters. `flags`: whether the layout has flags, as those with other indexes than B-trees of version 1.
-    fn decode(&self, entry: &ChunkEntry, flags: bool) -> Result<Vec<u8>> {
-        let size = match self.filters {
+    /// The bytes of a chunk, after its filters were undone.
+    fn decode(&self, entry: &ChunkEntry) -> Result<Vec<u8>> {
+        let filters = self.filters.filter(|_| !(self.edge_unfiltered && self.at_edge(entry)));
+        let size = match filters {
             Some(_) if entry.size > 0 => entry.size,
             _ => self.bytes as u64,
         };
         let size = usize::try_from(size).map_err(|_| damaged(format!("a chunk of {size} bytes")))?;
         let stored = self.file.storage().read_range(entry.address, size)?;
-        let bytes = match self.filters {
+        let bytes = match filters {
             Some(pipeline) => {
-                // A flag of the layout leaves chunks that reach beyond the extent unfiltered, and the crate does not return the flag.
-                // Filters with a checksum notice such chunks.
-                let active = pipeline.filters.iter().enumerate().filter(|(i, _)| entry.filter_mask >> i & 1 == 0);
-                let checked =
-                    active.clone().any(|(_, filter)| [FILTER_DEFLATE, FILTER_FLETCHER32].contains(&filter.id));
-                if flags && size == self.bytes && active.count() > 0 && !checked && self.at_edge(entry) {
-                    return Err(Error::Other(format!(
-                        "the chunk at {:?} reaches beyond the extent, and its filters have no checksum: such chunks can be filtered or not",
-                        entry.offsets
-                    )));
-                }
                 let limit = Some(self.bytes + 1);
                 apply_pipeline_with_limit(&stored, &pipeline.filters, entry.filter_mask, self.element, None, limit)?
             }
@@ -242,6 +242,57 @@ impl<'a> Chunks<'a> {
         }
         Ok(())
     }
+}
+
+/// The flags of the layout of chunks in the object header at `address`, which the crate parses but does not return. Bit 0: chunks that reach
+/// beyond the extent are not filtered.
+fn layout_flags(file: &Hdf5File, address: u64) -> Result<u8> {
+    // Numbers of the specification: types of messages, and sizes in bytes.
+    const LAYOUT: u8 = 8;
+    const CONTINUATION: u8 = 16;
+    /// Largest number of blocks of a header, as the crate has it.
+    const MOST_BLOCKS: usize = 1024;
+    let storage = file.storage();
+    let missing = || damaged("an object header without a layout of chunks that has flags");
+    let head = storage.read_range(address, 6)?;
+    if !head.starts_with(b"OHDR\x02") {
+        return Err(missing());
+    }
+    // Times, numbers of attributes, and the size of the first block come before the messages.
+    let flags = head[5];
+    let size_at = address + 6 + if flags & 0x20 == 0 { 0 } else { 16 } + if flags & 0x10 == 0 { 0 } else { 4 };
+    let size_bytes = 1 << (flags & 3);
+    let mut blocks = vec![(size_at + size_bytes, number(&storage.read_range(size_at, size_bytes as usize)?))];
+    let prefix = if flags & 4 == 0 { 4 } else { 6 };
+    for _ in 0..MOST_BLOCKS {
+        let Some((at, len)) = blocks.pop() else { break };
+        let len = usize::try_from(len).map_err(|_| missing())?;
+        let block = storage.read_range(at, len)?;
+        let mut rest = &block[..];
+        while let Some((kind, after)) = rest.split_at_checked(prefix) {
+            let Some((message, after)) = after.split_at_checked(usize::from(kind[1]) + 256 * usize::from(kind[2]))
+            else {
+                break;
+            };
+            let offset_size = usize::from(file.superblock().offset_size);
+            match (kind[0], message) {
+                (LAYOUT, [4 | 5, 2, flags, ..]) => return Ok(*flags),
+                (CONTINUATION, message) if message.len() > offset_size => {
+                    let (at, len) = message.split_at(offset_size);
+                    // A signature comes before the messages, a checksum behind.
+                    blocks.push((number(at).saturating_add(4), number(len).saturating_sub(8)));
+                }
+                _ => {}
+            }
+            rest = after;
+        }
+    }
+    Err(missing())
+}
+
+/// The number in up to eight bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// Two numbers of a dataset of two dimensions, or of one, which is a single row: `first` is the first number then.
