@@ -21,7 +21,7 @@ use crate::{Common, Outcome};
 const K: usize = 10;
 /// Lists that a search of an inverted file reads.
 const PROBES: usize = 16;
-/// Distinct queries.
+/// Queries that all threads search for, in turn; their results are compared with those of one thread.
 const QUERIES: usize = 1_024;
 
 /// A kind of index.
@@ -43,10 +43,10 @@ pub struct Args {
     /// Dimension of the vectors.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     dim: u32,
-    /// Kinds of indexes.
+    /// Kinds of indexes to measure, one after the other: flat, ivf, graph.
     #[arg(long, value_delimiter = ',', default_value = "flat,ivf,graph")]
     kinds: Vec<Kind>,
-    /// Numbers of threads.
+    /// Numbers of threads that search at the same time, each measured with a fresh index.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
