@@ -54,7 +54,7 @@ pub(crate) fn device_chosen(device: Device, reason: Option<&Error>) {
             static ONCE: std::sync::Once = std::sync::Once::new();
             // A panic must not leave the `Once` poisoned.
             ONCE.call_once(|| {
-                drop(caught(|| tracing::warn!(target: "warpann", %device, reason = %off, "fallback to the CPU")))
+                caught(|| tracing::warn!(target: "warpann", %device, reason = %off, "fallback to the CPU"));
             });
         }
         Some(reason) => tracing::info!(target: "warpann", %device, %reason, "fallback to the CPU"),
@@ -109,10 +109,14 @@ pub(crate) fn clamped(encoding: impl FnOnce() -> String, vectors: u64, clamped: 
     #[cfg(feature = "tracing")]
     if clamped > components / 1000 {
         let encoding = encoding();
-        tracing::warn!(target: "warpann", encoding, vectors, clamped, components, "vectors beyond the training");
+        caught(
+            || tracing::warn!(target: "warpann", encoding, vectors, clamped, components, "vectors beyond the training"),
+        );
     } else if clamped > 0 {
         let encoding = encoding();
-        tracing::debug!(target: "warpann", encoding, vectors, clamped, components, "vectors beyond the training");
+        caught(
+            || tracing::debug!(target: "warpann", encoding, vectors, clamped, components, "vectors beyond the training"),
+        );
     }
 }
 

@@ -261,7 +261,7 @@ impl<T: Element> GraphIndex<T> {
                 }
                 Ok(())
             }
-            Err(error @ Error::Cancelled { .. }) => Err(error),
+            Err(Error::Cancelled) => Err(Error::Cancelled),
             Ok(None) | Err(_) => Ok(()),
         }
     }

@@ -142,10 +142,9 @@ impl<T: Element> GraphIndex<T> {
             return Ok(statistics);
         };
         let vectors = VectorSlice::of(queries, dim);
-        let width = walk.width;
-        self.walk_all(walk, vectors, k, ids, distances)?;
+        self.walk_all(&walk, vectors, k, ids, distances)?;
         if count > 0 {
-            statistics.walked(width);
+            statistics.walked(walk.width);
         }
         // A walk finds too few where the accepted vectors lie far from the query.
         let wanted = k.min(accepted);
@@ -205,25 +204,22 @@ impl<T: Element> GraphIndex<T> {
         options: &SearchOptions<'_>,
         among: Option<&'a Bitset>,
     ) -> Result<Option<DeviceWalk<'a>>> {
-        Ok(self.walk(k, options, among)?.and_then(|walk| self.walk_on_device(walk, k).ok()))
+        Ok(self.walk(k, options, among)?.and_then(|walk| self.walk_on_device(&walk, k)))
     }
 
     /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the CPU.
     fn walk_all(
         &self,
-        walk: Walk<'_>,
+        walk: &Walk<'_>,
         queries: VectorSlice<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let walk = match self.walk_on_device(walk, k) {
-            Ok(device) => {
-                events::path("graph search", || self.device(), "walks on the device", queries.len());
-                return device.run(&self.made.device_links, queries, ids, distances);
-            }
-            Err(walk) => walk,
-        };
+        if let Some(device) = self.walk_on_device(walk, k) {
+            events::path("graph search", || self.device(), "walks on the device", queries.len());
+            return device.run(&self.made.device_links, queries, ids, distances);
+        }
         let codes = walk.distances.codes;
         let coded = codes.map(|codes| codes.coder.encoded_queries(queries)).transpose()?;
         events::path("graph search", || self.device(), "walks on the CPU", queries.len());
@@ -233,16 +229,12 @@ impl<T: Element> GraphIndex<T> {
         Ok(())
     }
 
-    /// The walks on the device that has the rows; the given ones if there is none that can make them.
-    fn walk_on_device<'a>(&'a self, walk: Walk<'a>, k: usize) -> Result<DeviceWalk<'a>, Walk<'a>> {
-        let Some(resident) = self.flat.resident_rows() else { return Err(walk) };
-        let Walk { distances, metric, links, width, among, nodes, ranks } = walk;
-        let device = DeviceWalk { resident, distances, links, width, among, nodes, k, ranks };
-        if device.fits() {
-            return Ok(device);
-        }
-        let DeviceWalk { nodes, .. } = device;
-        Err(Walk { distances, metric, links, width, among, nodes, ranks })
+    /// The walks on the device that has the rows, if there is one that can make them.
+    fn walk_on_device<'a>(&'a self, walk: &Walk<'a>, k: usize) -> Option<DeviceWalk<'a>> {
+        let resident = self.flat.resident_rows()?;
+        let &Walk { distances, links, width, among, ref nodes, ranks, .. } = walk;
+        Some(DeviceWalk { resident, distances, links, width, among, nodes: nodes.clone(), k, ranks })
+            .filter(DeviceWalk::fits)
     }
 
     /// Finds the narrowest beam with which searches for the `k` best of `queries` (row-major) find the share `target` of the true neighbours, which an

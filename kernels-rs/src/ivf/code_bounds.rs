@@ -6,8 +6,8 @@
 //! # Cosine
 //! A code of a normalised vector stands for a vector r whose length is not 1, and the distance is ⟨x, r⟩ / (‖x‖ ‖r‖).
 //! So the vector of the bounds is u = r / ‖r‖, and there are two kinds of operands û:
-//! - With a factor w = f32(1/‖r‖) of each row, the scan computes −⟨x̂, r̂⟩ · w, so û = w · r̂. ‖u − û‖ ≤ ‖r − r̂‖ / ‖r‖
-//!   + 2⁻²⁴ ‖r̂‖ / ‖r‖. The second part, and the rounding of the product with w, are roundings of the score, for which
+//! - With a factor w = f32(1/‖r‖) of each row, the scan computes −⟨x̂, r̂⟩ · w, so û = w · r̂. ‖u − û‖ is at most
+//!   ‖r − r̂‖ / ‖r‖ + 2⁻²⁴ ‖r̂‖ / ‖r‖. The second part, and the rounding of the product with w, are roundings of the score, for which
 //!   [`crate::product::bounds`] has room.
 //! - Without it, û = r̂, and ‖u − û‖ ≤ |‖r‖ − 1| + ‖r − r̂‖. f16 rows are so: their length differs from 1 by less than
 //!   2⁻¹¹.
@@ -275,7 +275,7 @@ pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
             let (mut value, mut measured) = (metric.value(own), Bounds::of_squares(own.max(of_operand), lost));
             if metric.divides_by_norms() {
                 let length = math::sqrt_f64(own);
-                let is_measured = length == 0.0 || length >= LEAST_LENGTH && length <= GREATEST_LENGTH;
+                let is_measured = length == 0.0 || (LEAST_LENGTH..=GREATEST_LENGTH).contains(&length);
                 if !is_measured {
                     measured = Bounds { norm: f32::INFINITY, residual: f32::INFINITY };
                 } else if row_factors != 0 {

@@ -199,7 +199,7 @@ impl Finder<'_> {
         while at < atoms.len() {
             let atom = &atoms[at];
             let next_group = atoms.get(at + 1).and_then(|next| next.group(Delimiter::Bracket));
-            if atom.is("#") && next_group.is_some_and(|group| is_test(group)) {
+            if atom.is("#") && next_group.is_some_and(is_test) {
                 // The attribute and the item behind it.
                 while at < atoms.len() && atoms[at].group(Delimiter::Brace).is_none() && !atoms[at].is(";") {
                     at += 1;

@@ -74,7 +74,7 @@ pub(crate) struct FlatDevice {
 
 /// The memory of the rows: the device, or the host with slots on the device.
 enum BaseRows {
-    Device(Resident),
+    Device(Box<Resident>),
     Host { rows: VectorBuffer, slots: Exclusive<Option<Slots>> },
 }
 
@@ -165,7 +165,7 @@ impl FlatDevice {
     }
 
     fn without_rows(runtime: Runtime, shape: VectorShape, tuning: Tuning, budget: u64, lanes: Arc<Lanes>) -> Self {
-        let rows = BaseRows::Device(Resident::empty(&runtime, shape));
+        let rows = BaseRows::Device(Resident::empty(&runtime, shape).into());
         FlatDevice { runtime, shape, tuning, budget, count: 0, rows, lanes }
     }
 
@@ -351,7 +351,7 @@ impl FlatDevice {
                 Err(Error::OutOfDeviceMemory { .. }) => return Ok(false),
                 Err(error) => return Err(error),
             };
-            self.rows = BaseRows::Device(grown);
+            self.rows = BaseRows::Device(grown.into());
         }
         Ok(true)
     }
@@ -449,7 +449,7 @@ impl FlatDevice {
 impl FlatBackend for FlatDevice {
     fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {
         let rows = match &self.rows {
-            BaseRows::Device(resident) => BaseRows::Device(self.copy_of(resident, more)?),
+            BaseRows::Device(resident) => BaseRows::Device(self.copy_of(resident, more)?.into()),
             BaseRows::Host { rows, .. } => {
                 let mut copy = VectorBuffer::new(self.shape.element);
                 copy.reserve((self.count + more) * self.shape.dim)?;
@@ -528,11 +528,11 @@ impl FlatBackend for FlatDevice {
             && numbers.len() < self.count
         {
             if let Some(resident) = self.without_others(resident, &numbers)? {
-                self.rows = BaseRows::Device(resident);
+                self.rows = BaseRows::Device(resident.into());
             } else {
                 let mut host = self.fetched(resident, 0..self.count, 0)?;
                 host.keep(dim, &numbers);
-                self.rows = BaseRows::Device(Resident::empty(&self.runtime, self.shape));
+                self.rows = BaseRows::Device(Resident::empty(&self.runtime, self.shape).into());
                 self.count = 0;
                 if !matches!(self.add_resident(host.as_slice(dim)), Ok(true)) {
                     events::base_streamed(|| self.runtime.describe(), self.budget);

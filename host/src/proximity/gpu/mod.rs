@@ -396,7 +396,7 @@ impl WalkShape {
 
 /// The bits of nodes and of rows, which are the same if there are none of rows.
 fn nodes_and_rows([nodes, rows]: [PtrMut<u32>; 2]) -> (Ptr<u32>, Ptr<u32>) {
-    (nodes.into(), if rows.len() == 0 { nodes } else { rows }.into())
+    (nodes.into(), if rows.is_empty() { nodes } else { rows }.into())
 }
 
 /// The arrays of a launch in scratch memory.
