@@ -154,8 +154,8 @@ enum Command {
     },
     /// Change the code at random places and print the changes that no test notices
     ///
-    /// Works on a copy of the repository in the target directory. One build has all mutants behind switches, and the tests run once for each.
-    /// CONTRIBUTING.md has an example.
+    /// Works on a copy of the repository in the target directory. One build has all mutants behind switches, and the tests
+    /// run once for each. CONTRIBUTING.md has an example.
     Mutate(mutate::Options),
 }
 

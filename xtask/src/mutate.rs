@@ -2,15 +2,21 @@
 //!
 //! # How
 //! One build serves all mutants. The command copies the repository, and writes each mutation behind a switch:
-//! `(if on(7) { a < b } else { a <= b })`. Then it runs the test programs once for each mutant, with the number of the mutant in the
-//! environment. So a mutant costs the time of its tests, and not a build: the kernels compile in 40 s of CPU, and a direct test takes
-//! milliseconds. (cargo-mutants, the tool for Rust in general, builds each mutant.) A kernel runs on the emulator, so the switch works in it.
+//! `(if on(7) { a < b } else { a <= b })`. Then it runs the test programs once for each mutant, with the number of the
+//! mutant in the
+//! environment. So a mutant costs the time of its tests, and not a build: the kernels compile in 40 s of CPU, and a
+//! direct test takes
+//! milliseconds. (cargo-mutants, the tool for Rust in general, builds each mutant.) A kernel runs on the emulator, so
+//! the switch works in it.
 //!
-//! The compiler says which mutations do not compile behind a switch: types that do not match, and places that it evaluates itself. The
+//! The compiler says which mutations do not compile behind a switch: types that do not match, and places that it
+//! evaluates itself. The
 //! command leaves the former out. The latter, such as a `const fn`, are built one at a time if `--builds` allows it.
 //!
-//! Mutations of the bodies of functions: comparisons, operators, numbers, conditions, `min` for `max` and the like, and statements that
-//! are left out. The sample depends on the seed only, as long as the files do not change. The working tree is never written.
+//! Mutations of the bodies of functions: comparisons, operators, numbers, conditions, `min` for `max` and the like,
+//! and statements that
+//! are left out. The sample depends on the seed only, as long as the files do not change. The working tree is never
+//! written.
 
 mod find;
 
@@ -82,11 +88,11 @@ struct Mutant {
 /// What became of a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// A test failed.
+    /// At least one test failed with the mutant.
     Killed,
     /// A test did not end in time.
     TimedOut,
-    /// All tests passed.
+    /// All tests passed with the mutant, so none notices it.
     Survived,
 }
 
@@ -323,7 +329,8 @@ struct Tree {
 }
 
 impl Tree {
-    /// Copies what git tracks, and new files that it does not ignore. Files that are the same stay untouched, so that cargo compiles only what
+    /// Copies what git tracks, and new files that it does not ignore. Files that are the same stay untouched, so that
+    /// cargo compiles only what
     /// changed.
     fn copy(root: &Path, mutated: &BTreeMap<String, String>, library: &str) -> Result<Tree> {
         let folder = shell::target_dir().join("mutate").join("tree");

@@ -1,7 +1,9 @@
-//! The filter of exact search: every upper bound, and exactly the pairs that a limit keeps. Vectors are small whole numbers, which f16
+//! The filter of exact search: every upper bound, and exactly the pairs that a limit keeps. Vectors are small whole
+//! numbers, which f16
 //! holds; the residuals are made up, so that the error bounds are large and differ between tiles.
 //!
-//! No result tells if `AppendWithin` starts with a bit of `hits` that is set: it then examines a group of pairs once more, each by itself.
+//! No result tells if `AppendWithin` starts with a bit of `hits` that is set: it then examines a group of pairs once
+//! more, each by itself.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;

@@ -1,4 +1,5 @@
-//! Graphs: candidates, the choice of edges, parents from the start nodes, and walks. Vectors are small whole numbers with many equal
+//! Graphs: candidates, the choice of edges, parents from the start nodes, and walks. Vectors are small whole numbers
+//! with many equal
 //! distances.
 
 use cuda_std::emulator::Buffer;

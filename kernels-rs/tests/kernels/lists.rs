@@ -1,11 +1,12 @@
-//! Inverted files of small whole numbers, whose distances are exact in any order of the sums, for the tests of re-ranking.
+//! Inverted files of small whole numbers, whose distances are exact in any order of the sums, for the tests of
+//! re-ranking.
 
 use test_random::Random;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
 
-/// All metrics.
+/// The three metrics: those of products, and cosine.
 pub const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
 /// The distance of two vectors by its definition.
@@ -86,7 +87,8 @@ pub struct Found {
 }
 
 impl Lists {
-    /// `lists` lists of up to `most` vectors of `dim` components, `queries` queries of `nprobe` probes each. The vectors have few different
+    /// `lists` lists of up to `most` vectors of `dim` components, `queries` queries of `nprobe` probes each. The
+    /// vectors have few different
     /// distances.
     pub fn random(
         random: &mut Random,

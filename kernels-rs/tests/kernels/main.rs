@@ -1,7 +1,10 @@
-//! Direct tests of each family of kernels on the emulator, over their edges: lengths around a warp and a block, ties, absent rows.
+//! Direct tests of each family of kernels on the emulator, over their edges: lengths around a warp and a block, ties,
+//! absent rows.
 //!
-//! The library chooses kernels by the shape of a search, so a test through the library may never launch the kernel in question, or always
-//! with the same arguments. The tests here launch it. They are the tests that `cargo xtask mutate` runs, so each takes milliseconds. The
+//! The library chooses kernels by the shape of a search, so a test through the library may never launch the kernel in
+//! question, or always
+//! with the same arguments. The tests here launch it. They are the tests that `cargo xtask mutate` runs, so each takes
+//! milliseconds. The
 //! references are sorts and sums on the host, and share no code with the kernels.
 
 mod filter;

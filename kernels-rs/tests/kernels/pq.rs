@@ -1,4 +1,5 @@
-//! Product quantization: encoding, reading codes, tables and their bounds. Codebooks and vectors are small whole numbers, whose sums are
+//! Product quantization: encoding, reading codes, tables and their bounds. Codebooks and vectors are small whole
+//! numbers, whose sums are
 //! exact.
 
 use cuda_std::emulator::Buffer;
@@ -79,7 +80,8 @@ impl Coded {
     }
 }
 
-/// Stores the components that the codes of rows stand for, a row a block, `stride` components each; and their f16 operands.
+/// Stores the components that the codes of rows stand for, a row a block, `stride` components each; and their f16
+/// operands.
 ///
 /// # Safety
 /// The arrays have the shapes of the codes.
@@ -193,7 +195,8 @@ fn codes_stand_for_their_components() {
     }
 }
 
-/// Stores the codes of a chunk of two rows as a reader finds them: for each row `count` codes, at the places that the reader names.
+/// Stores the codes of a chunk of two rows as a reader finds them: for each row `count` codes, at the places that the
+/// reader names.
 ///
 /// # Safety
 /// The arrays have the shapes of the codes.

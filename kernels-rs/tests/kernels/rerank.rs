@@ -3,7 +3,8 @@
 //! No result tells these changes:
 //! - `candidate` names another list for a place without a vector: what is computed for it is dropped.
 //! - The first values of the batch's lists are others: all of them are overwritten.
-//! - The barrier before `block_order` is left out: that function has a barrier of its own before it reads entries. Its contract asks for one.
+//! - The barrier before `block_order` is left out: that function has a barrier of its own before it reads entries. Its
+//!   contract asks for one.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
@@ -225,7 +226,8 @@ fn rows_of_one_list_are_ranked() {
         unsafe {
             crate::launch(Rerank::kernel((ElementKey::F32, PerQuery::Warp)), launch.config(PerQuery::Warp), launch)
         };
-        // NaN proves nothing; a score of 0 is above no badness of 0 or more; and one plus a thousand million is above all.
+        // NaN proves nothing; a score of 0 is above no badness of 0 or more; and one plus a thousand million is above
+        // all.
         let flags = flags.to_vec();
         assert_eq!((flags[0], flags[2]), (1, 0), "{metric:?}");
         for query in 0..queries {
@@ -270,7 +272,8 @@ fn settle(random: &mut Random, metric: Metric, centroids: usize, selected: usize
         let end = selected - scored[nprobe..].iter().filter(|scored| above(scored.0)).count();
         let mut best: Vec<u32> = exact[..nprobe].iter().map(|exact| exact.1).collect();
         best.sort();
-        // Comparing exactly gives the right result if what lies beyond is surely farther, and what lies before surely nearer.
+        // Comparing exactly gives the right result if what lies beyond is surely farther, and what lies before surely
+        // nearer.
         let settled = end - begin <= SETTLED as usize;
         let worst = f64::from(exact[nprobe - 1].0);
         let next = f64::from(scored[if end < selected { end } else { selected - 1 }].0);

@@ -1,4 +1,5 @@
-//! The selections by blocks: ThresholdSelect, ShortSelect, the selection by many blocks, and that of lists. All give the same results.
+//! The selections by blocks: ThresholdSelect, ShortSelect, the selection by many blocks, and that of lists. All give
+//! the same results.
 //!
 //! No result tells these changes:
 //! - `block_order` puts an entry before or behind an equal one: entries with different ids are never equal.

@@ -7,7 +7,8 @@ use cuda_std::launch::Kernel;
 use test_random::Random;
 use warpann_kernels::sort::radix_sort::{CountDigits, DIGITS, ScanDigits, SortKey, SortPass, WORD_DIGITS};
 
-/// Sorts `sets` sets of `len` keys by the digits of the bits that `low` and `high` select in the words of a key, each as shift and number
+/// Sorts `sets` sets of `len` keys by the digits of the bits that `low` and `high` select in the words of a key, each
+/// as shift and number
 /// of bits, in portions of `portion` tiles. Compares keys and payloads.
 fn check<K: SortKey + Ord + std::fmt::Debug + bytemuck::Pod>(
     count: &Kernel<CountDigits<K>>,

@@ -1,6 +1,7 @@
 //! WarpSelect: every result of rows with few distinct keys, so that the k-th and the next differ by their ids only.
 //!
-//! No result tells if `WarpSelect::merge` leaves 1 instead of 0 entries waiting: the queues then have one empty place more, and are merged earlier.
+//! No result tells if `WarpSelect::merge` leaves 1 instead of 0 entries waiting: the queues then have one empty place
+//! more, and are merged earlier.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
@@ -83,7 +84,8 @@ impl Batch {
     }
 }
 
-/// A batch with `distinct` different keys. With ids these are in random order, so an equal key with a lower id may come late.
+/// A batch with `distinct` different keys. With ids these are in random order, so an equal key with a lower id may
+/// come late.
 fn batch(random: &mut Random, rows: usize, columns: usize, distinct: usize, with_ids: bool) -> Batch {
     let keys = random.whole(rows * columns, distinct);
     let ids = with_ids.then(|| {

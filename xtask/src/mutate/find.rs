@@ -1,7 +1,9 @@
 //! Finds the places of a source file that a mutation can change, and writes the file with mutations behind a switch.
 //!
-//! The finder works on tokens, like `xtask/src/floors/read.rs` and for its reasons. The operands of an operator are found by precedence. It
-//! relies on rustfmt in one respect: an operator between two operands has a blank or a line break on both sides, and no other use of the
+//! The finder works on tokens, like `xtask/src/floors/read.rs` and for its reasons. The operands of an operator are
+//! found by precedence. It
+//! relies on rustfmt in one respect: an operator between two operands has a blank or a line break on both sides, and
+//! no other use of the
 //! same character has.
 
 use std::ops::Range;
@@ -30,7 +32,8 @@ pub struct Mutation {
     /// The expression or statement that exists in two variants, in bytes of the file.
     range: Range<usize>,
     change: Change,
-    /// Whether the place is evaluated by the compiler. The switch does not work there, so such a mutation needs a build of its own.
+    /// Whether the place is evaluated by the compiler. The switch does not work there, so such a mutation needs a
+    /// build of its own.
     pub constant: bool,
 }
 
