@@ -147,7 +147,7 @@ impl Load<'_> {
     fn threads(
         &self,
         threads: usize,
-        index: &(impl Index<f32> + Sync),
+        index: &impl Index<f32>,
         options: &SearchOptions<'_>,
         expected: &[Neighbors],
     ) -> Outcome<(Vec<f64>, f64, bool)> {

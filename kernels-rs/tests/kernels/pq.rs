@@ -53,7 +53,7 @@ impl Coded {
             width,
             parts,
             stride,
-            codebooks: random.whole(parts * width << bits, 4),
+            codebooks: random.whole((parts * width) << bits, 4),
             codes: (0..rows).map(|_| (0..parts).map(|_| random.below(1 << bits) as u32).collect()).collect(),
             lists: (0..rows).map(|_| random.below(lists) as u32).collect(),
             centroids,
@@ -433,6 +433,7 @@ fn bounds_of_tables_are_those_of_the_proof() {
                     codeword_norm: of_base[1],
                     sub_codeword_norm: of_base[2],
                     gamma,
+                    greatest_factor: None,
                     errors: errors.as_mut_ptr(),
                     scales: halves.then(|| scales.as_mut_ptr()),
                 };
