@@ -86,12 +86,12 @@ fn check_filter<I: Index<f32>>(index: &I) {
     let queries = vectors(3, 9);
     let options = SearchOptions::new().probes(3);
     let found = || index.search_with(&queries, 4, &options).unwrap();
-    let (before, even) = (found(), |id: u64| id % 2 == 0);
-    let filtered = index.search_with(&queries, 4, &options.clone().filter_by(&even)).unwrap();
+    let (before, even) = (found(), |id: u64| id.is_multiple_of(2));
+    let filtered = index.search_with(&queries, 4, &options.filter_by(&even)).unwrap();
     for stop in [0, 1, index.len() / 2, index.len() - 1] {
         let calls = AtomicUsize::new(0);
         let accepts = |id: u64| if calls.fetch_add(1, Ordering::Relaxed) == stop { panics() } else { even(id) };
-        let options = options.clone().filter_by(&accepts);
+        let options = options.filter_by(&accepts);
         panicking(|| index.search_with(&queries, 4, &options));
         calls.store(0, Ordering::Relaxed);
         panicking(|| index.search_with_statistics(&queries, 4, &options));
@@ -195,7 +195,8 @@ fn an_index_of_the_callers_panics() {
         assert_eq!(Graph::read(&out).unwrap(), whole.0);
 
         let rows = if stop < 4 { 64 } else { 300 - 4 * 64 };
-        let wrong: [(fn(&mut Neighbors), usize); 4] = [
+        type Wrong = fn(&mut Neighbors);
+        let wrong: [(Wrong, usize); 4] = [
             (|found| found.k = 0, 0),
             (|found| found.k += 1, 7 * rows),
             (|found| found.ids.truncate(7), 7),

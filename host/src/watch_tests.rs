@@ -97,7 +97,7 @@ impl Seen {
         let ids = index.ids();
         let options = SearchOptions::new().probes(3);
         let all = index.search_with(queries, 3, &options).unwrap();
-        let some = index.search_with(queries, 3, &options.clone().filter(filter)).unwrap();
+        let some = index.search_with(queries, 3, &options.filter(filter)).unwrap();
         let vectors = ids.iter().step_by(1 + ids.len() / 50).map(|&id| index.reconstruct_f32(id).unwrap()).collect();
         Seen { bytes: index.to_bytes().unwrap(), ids, vectors, found: vec![all, some] }
     }

@@ -40,7 +40,7 @@ fn vectors(count: usize) -> Vec<f32> {
 }
 
 /// One thread searches, and then many at once. Those may not wait, and find the same.
-fn first_searches_do_not_wait(name: &str, index: &(impl Index<f32> + Sync), options: &SearchOptions<'_>) {
+fn first_searches_do_not_wait(name: &str, index: &impl Index<f32>, options: &SearchOptions<'_>) {
     let queries = vectors(3);
     let search = || index.search_with(&queries, 5, options).unwrap_or_else(|error| panic!("{name}: {error}"));
     let expected = search();

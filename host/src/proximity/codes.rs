@@ -470,7 +470,7 @@ mod tests {
     fn inner_products_do_not_depend_on_the_size_of_a_query() {
         let coder = Coder::new(Metric::InnerProduct, vec![0.0; 3], 2.0, 0).unwrap();
         for size in [1e-38f32, 1e-3, 1.0, 1e30] {
-            let queries = [0.5 * size, -1.0 * size, 0.1 * size];
+            let queries = [0.5 * size, -size, 0.1 * size];
             let (codes, outside) = coder.encoded_queries(VectorSlice::of(&queries, 3)).unwrap();
             assert_eq!((&codes[..], &outside[..]), (&[64, -127, 13][..], &[false][..]), "{size}");
         }

@@ -333,7 +333,7 @@ fn many_blocks_find_the_best_of_every_row() {
     }
     // Several blocks share a sample only where a group has more keys than one block takes.
     let batch = Batch::random(&mut random, KeyType::I32, 1, 90_000, 500, 5);
-    assert!(90_000 / (4 * 256) > BLOCK_GROUP_KEYS);
+    const { assert!(90_000 / (4 * 256) > BLOCK_GROUP_KEYS) };
     batch.check(&mut random, Method::Grid { capacity: 4096, blocks: 3, segments: 2 });
 }
 
