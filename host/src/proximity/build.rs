@@ -192,6 +192,7 @@ pub(super) fn insert(
     live: Option<&Bitset>,
     watch: &Watch<'_>,
 ) -> Result<()> {
+    links.count_inserted(rows.len());
     let mut rest = rows;
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
@@ -279,6 +280,7 @@ pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32],
         }
     }
     let mut links = Links::new(rows, degree, twins)?;
+    links.count_inserted(old.inserted());
     let nodes = links.edges_mut().par_chunks_exact_mut(degree).zip(before.par_iter()).enumerate();
     nodes.for_each_init(Default::default, |(pruner, edges): &mut (Pruner, Vec<u32>), (node, (places, &row))| {
         if row == NO_NODE {

@@ -6,6 +6,7 @@
 //! | a vector is removed | nothing: walks go through its row |
 //! | rows move, because a quarter of them was removed, the last ones were, or new ids lie between others | edges are renumbered, those to removed rows replaced, and the start nodes chosen anew ([`build::moved`]) |
 //! | at least half of the rows are new | the graph is made anew |
+//! | under inner product, half of the rows came after the graph was made | the graph is made anew: walks to a new vector find long vectors rather than those that it is near to, so edges are better from a search among all |
 //! | there are so many rows that twice as many start nodes would be chosen | they are chosen anew |
 //!
 //! A change of the rows either fails, and then nothing has changed, or it is done. If there is then no memory for the graph, the index has none:
@@ -30,7 +31,7 @@ use crate::threads::meanwhile;
 use crate::undo::undone_unless_ok;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, FlatIndex, Placement, Result, Watch, host_memory};
+use crate::{Element, Error, FlatIndex, Metric, Placement, Result, Watch, host_memory};
 
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
@@ -334,7 +335,11 @@ impl<T: Element> GraphIndex<T> {
         let (after, dim) = (self.flat.row_ids(), self.dim());
         let rows = after.rows();
         // Each changed id is that of another row.
-        let links = links.filter(|links| links.len() == before.rows() && 2 * changed.len() < rows);
+        let are_few = |links: &Arc<Links>| {
+            let inserted = if matches!(self.metric(), Metric::InnerProduct) { links.inserted() } else { 0 };
+            2 * changed.len() < rows && 2 * (inserted + changed.len()) <= rows
+        };
+        let links = links.filter(|links| links.len() == before.rows() && are_few(links));
         let Some(links) = links else { return self.rebuilt(watch).map(Some) };
         let moves = moves(before, after);
         if !moves && changed.is_empty() && links.len() == rows {

@@ -136,13 +136,11 @@ impl Coder {
                 floats.resize(dim, 0.0);
                 convert::<T>(row, floats);
                 normalise(self.metric, floats);
-                let greatest = floats.iter().fold(0.0f32, |greatest, x| greatest.max(x.abs()));
-                for (x, &shift) in floats.iter_mut().zip(&self.shifts) {
-                    *x = match greatest {
-                        _ if !own_scale => (*x - shift) * self.scale,
-                        0.0 => 0.0,
-                        _ => *x / greatest * MOST,
-                    };
+                if own_scale {
+                    let greatest = floats.iter().fold(0.0f32, |greatest, x| greatest.max(x.abs()));
+                    floats.iter_mut().for_each(|x| *x = if greatest == 0.0 { 0.0 } else { *x / greatest * MOST });
+                } else {
+                    floats.iter_mut().zip(&self.shifts).for_each(|(x, &shift)| *x = (*x - shift) * self.scale);
                 }
                 codes.iter_mut().zip(floats.iter()).for_each(|(code, &x)| *code = code_of(x));
                 with(number, floats, codes);
@@ -182,6 +180,11 @@ impl Coder {
 
     /// Whether codes cannot stand for a vector with these components, in units of codes.
     fn is_outside(&self, scaled: &[f32]) -> bool {
+        // Floats without a sign order as their bits. Hardly any vector has a component beyond the range.
+        let greatest = scaled.iter().fold(0, |greatest: u32, x| greatest.max(x.to_bits() & (u32::MAX >> 1)));
+        if f32::from_bits(greatest) < MOST + 1.0 {
+            return false;
+        }
         let square = |&x: &f32| u64::from(excess(x)) * u64::from(excess(x));
         scaled.iter().map(square).fold(0, u64::saturating_add) > self.limit
     }

@@ -43,6 +43,8 @@ pub(super) struct Links {
     entrance: Entrance,
     /// The rows that are not nodes. They have no edges, and none lead to them.
     twins: Twins,
+    /// Number of rows that were inserted after the graph was made.
+    inserted: usize,
 }
 
 /// Number of start nodes for a graph of `nodes` nodes: enough that some are near every cluster of vectors.
@@ -73,7 +75,7 @@ impl Links {
     pub(super) fn with_edges(edges: Vec<u32>, degree: usize) -> Result<Self> {
         let parents = host_memory::filled(NO_NODE, edges.len() / degree)?;
         let (starts, entrance, twins) = (Vec::new(), Entrance::default(), Twins::default());
-        Ok(Links { degree, edges, parents, starts, entrance, twins })
+        Ok(Links { degree, edges, parents, starts, entrance, twins, inserted: 0 })
     }
 
     /// A new graph of these edges, in which every node can be reached from these start nodes. `parents` are those of the nodes to which the
@@ -87,7 +89,7 @@ impl Links {
         distance: &WalkDistance<'_>,
     ) -> Result<Self> {
         let mut links = match parents {
-            Some(parents) => Links { degree, edges, parents, starts, entrance, twins },
+            Some(parents) => Links { degree, edges, parents, starts, entrance, twins, inserted: 0 },
             None => {
                 let mut links = Links { starts, entrance, twins, ..Self::with_edges(edges, degree)? };
                 links.reach_from_starts();
@@ -195,6 +197,16 @@ impl Links {
         (equal_nodes <= self.degree).then_some((inserted, replaced))
     }
 
+    /// Number of rows that were inserted after the graph was made.
+    pub(super) fn inserted(&self) -> usize {
+        self.inserted
+    }
+
+    /// Counts rows that are inserted.
+    pub(super) fn count_inserted(&mut self, rows: usize) {
+        self.inserted += rows;
+    }
+
     /// The rows that are not nodes.
     pub(super) fn twins(&self) -> &Twins {
         &self.twins
@@ -210,7 +222,7 @@ impl Links {
         let copied = |nodes| host_memory::copied::<u32>(nodes);
         let (edges, parents, starts) = (copied(&self.edges)?, copied(&self.parents)?, copied(&self.starts)?);
         let (entrance, twins) = (self.entrance.clone(), self.twins.clone());
-        Ok(Links { degree: self.degree, edges, parents, starts, entrance, twins })
+        Ok(Links { degree: self.degree, edges, parents, starts, entrance, twins, inserted: self.inserted })
     }
 
     /// Number of nodes.

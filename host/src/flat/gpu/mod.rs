@@ -31,7 +31,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use self::among::{MOST_LEFT_OUT, accepted, numbers_of};
-use self::copies::scatter_rows;
+use self::copies::{gather_rows, scatter_rows};
 use self::exact::{Block, Tuning};
 use self::preparation::Preparation;
 use super::{FlatBackend, ResidentRows, runs_of};
@@ -308,11 +308,13 @@ impl FlatDevice {
     }
 
     /// Uploads rows in one piece, and copies them over the resident rows with these numbers by one launch. An upload that fails has changed
-    /// nothing. A launch that fails after it was accepted has lost the device, and all rows with it.
+    /// nothing. If the wait for the copy fails, the old rows, which the device has kept, are copied back.
     fn scatter(&self, resident: &Resident, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
         let numbers: Vec<u32> = numbers.iter().map(|&number| number as u32).collect();
         let mut layout = Layout::default();
-        let (list, staging) = (layout.array(numbers.len()), layout.array::<u8>(rows.len() * self.shape.row_bytes()));
+        let row_bytes = self.shape.row_bytes();
+        let list = layout.array(numbers.len());
+        let [staging, before] = [(); 2].map(|()| layout.array::<u8>(rows.len() * row_bytes));
         let to = self.set(resident).rows();
         self.lanes.with(&self.runtime, |lane| {
             // Few rows take the scratch of a lane, which stays. Many get memory of their own.
@@ -321,16 +323,23 @@ impl FlatDevice {
                 Some(memory) => self.runtime.scratch(memory),
                 None => lane.scratch(&self.runtime, layout.bytes())?,
             };
-            let (list, staging) = (scratch.at(list), scratch.at(staging));
+            let (list, staging, before) = (scratch.at(list), scratch.at(staging), scratch.at(before));
             let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
             // SAFETY: the memory has room for the numbers and the rows. The numbers are those of resident rows, and differ.
             unsafe {
                 self.runtime.copy_to_device(&lane.stream, list, &numbers)?;
                 upload_vectors(&self.runtime, &lane.stream, self.shape, staging, rows)?;
+                gather_rows(on, to.take(self.count * row_bytes).into(), list.into(), before, row_bytes)?;
                 self.runtime.synchronize(&lane.stream)?;
-                scatter_rows(on, staging.into(), list.into(), to, self.shape.row_bytes())?;
+                scatter_rows(on, staging.into(), list.into(), to, row_bytes)?;
             }
-            self.runtime.synchronize(&lane.stream)
+            let scattered = self.runtime.synchronize(&lane.stream);
+            if scattered.is_err() {
+                // SAFETY: as above. A device that can do nothing any more has no rows either, so its errors do not matter.
+                let _ = unsafe { scatter_rows(on, before.into(), list.into(), to, row_bytes) };
+                let _ = self.runtime.synchronize(&lane.stream);
+            }
+            scattered
         })
     }
 

@@ -111,8 +111,8 @@ fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
 /// The recall that a case reaches; `None` if nothing is stated: codes cannot tell near-duplicates apart, and codes of one byte a component
 /// and product codes are only for vectors like those of the training.
 ///
-/// The least of 200 cases at each encoding were .97 (half precision), .87 (one byte) and .63 (product codes of half a byte a component on the
-/// CPU, 2026-11-26), so these floors find defects and not bad luck.
+/// The least recall of a sample of cases was .87 (one byte) and .63 (product codes of 8 bits on the CPU, 2026-11-26), so these floors find defects and
+/// not bad luck.
 fn floor(case: &IvfCase) -> Option<f64> {
     if case.encoding == Encoding::Flat {
         return Some(1.0);
