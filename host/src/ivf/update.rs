@@ -222,10 +222,14 @@ impl<T: Element> IvfIndex<T> {
         // One batch is appended to the lists while `next` codes the following one.
         let mut ready = numbered()?;
         while let Some((Coded { labels, codes, clamped }, ids)) = ready {
-            let list = || lists.append(&labels, &codes, &ids.collect::<Vec<u64>>());
+            // Both are done also if the coding of the following batch panics.
+            let list = || -> Result<()> {
+                lists.append(&labels, &codes, &ids.collect::<Vec<u64>>())?;
+                *all_clamped = *all_clamped + clamped;
+                Ok(())
+            };
             let (listed, coded) = meanwhile(list, &mut numbered);
             listed?;
-            *all_clamped = *all_clamped + clamped;
             ready = coded?;
         }
         Ok(())
