@@ -336,7 +336,10 @@ impl<T: Element> GraphIndex<T> {
         let rows = after.rows();
         // Each changed id is that of another row.
         let are_few = |links: &Arc<Links>| {
-            let inserted = if matches!(self.metric(), Metric::InnerProduct) { links.inserted() } else { 0 };
+            let inserted = match self.metric() {
+                Metric::InnerProduct => links.inserted(),
+                Metric::L2 | Metric::Cosine => 0,
+            };
             2 * changed.len() < rows && 2 * (inserted + changed.len()) <= rows
         };
         let links = links.filter(|links| links.len() == before.rows() && are_few(links));

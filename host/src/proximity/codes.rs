@@ -155,9 +155,13 @@ impl Coder {
             if self.is_outside(scaled) {
                 outside.fetch_add(1, Ordering::Relaxed);
             }
-            if matches!(self.metric_of_codes(), Metric::InnerProduct) {
-                let square = codes.iter().map(|&code| i64::from(code) * i64::from(code)).sum::<i64>();
-                greatest.fetch_max(square as u64, Ordering::Relaxed);
+            match self.metric {
+                // The tolerance of distances does not depend on it.
+                Metric::L2 | Metric::Cosine => {}
+                Metric::InnerProduct => {
+                    let square = codes.iter().map(|&code| i64::from(code) * i64::from(code)).sum::<i64>();
+                    greatest.fetch_max(square as u64, Ordering::Relaxed);
+                }
             }
         });
         let greatest_square = u32::try_from(greatest.into_inner()).unwrap_or(u32::MAX);
@@ -363,7 +367,10 @@ impl Codes {
 
     /// Whether codes can stand for no query: an inner product with a row that is outside is greater than its code says.
     pub(super) fn for_no_query(&self) -> bool {
-        matches!(self.coder.metric, Metric::InnerProduct) && self.of_rows.outside > 0
+        match self.coder.metric {
+            Metric::L2 | Metric::Cosine => false,
+            Metric::InnerProduct => self.of_rows.outside > 0,
+        }
     }
 
     /// What encoding the rows found.

@@ -159,13 +159,14 @@ impl Links {
         (rows, dim): (&[T], usize),
         new: &[u32],
     ) -> Option<(Vec<u32>, bool)> {
-        let (mut inserted, mut equal_nodes, mut replaced) = (Vec::new(), 0, false);
-        for &row in new {
-            let is_node = !self.twins.contains(row) && (self.is_reached(row) || !self.of(row).is_empty());
-            if let Some(heir) = self.twins.take(row) {
-                nodes.insert(rows, dim, heir);
-                inserted.push(heir);
-            }
+        let is_node = |row: u32| !self.twins.contains(row) && (self.is_reached(row) || !self.of(row).is_empty());
+        let were_nodes: Vec<bool> = new.iter().map(|&row| is_node(row)).collect();
+        // First all rows with new vectors leave their groups: then the vectors of a group are equal again.
+        let mut inserted: Vec<u32> = new.iter().filter_map(|&row| self.twins.take(row)).collect();
+        inserted.retain(|heir| new.binary_search(heir).is_err());
+        inserted.iter().for_each(|&heir| nodes.insert(rows, dim, heir));
+        let (mut equal_nodes, mut replaced) = (0, false);
+        for (&row, is_node) in new.iter().zip(were_nodes) {
             match nodes.find(rows, dim, row).map(|node| self.twins.node_of(node)).filter(|&node| node != row) {
                 Some(node) if !is_node => {
                     self.twins.add(node, row);
@@ -190,7 +191,7 @@ impl Links {
         if replaced {
             self.twins.join(&mut self.edges, self.degree);
         }
-        // A row that took over a group may have got another vector itself, or a lower one took its place.
+        // A lower row may have taken the place of one that took over a group.
         inserted.retain(|&row| !self.twins.contains(row));
         inserted.sort_unstable();
         inserted.dedup();

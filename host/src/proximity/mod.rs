@@ -459,7 +459,7 @@ impl<T: Element> GraphIndex<T> {
 struct Distances<'a> {
     /// Among codes, if there are any.
     fast: WalkDistance<'a>,
-    /// Among vectors.
+    /// Among the vectors themselves, which decide where codes cannot.
     exact: WalkDistance<'a>,
     codes: Option<&'a Codes>,
 }

@@ -7,7 +7,7 @@ use crate::{Device, SearchOptions};
 
 const K: usize = 10;
 
-/// About normal numbers.
+/// Sums of twelve uniform numbers: nearly normal, with mean 0 and variance 1.
 fn normal(random: &mut Random, count: usize) -> Vec<f32> {
     let one = |random: &mut Random| (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
     (0..count).map(|_| one(random) as f32).collect()

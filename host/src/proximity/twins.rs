@@ -214,7 +214,7 @@ impl Nodes {
         self.of_hash.get(&hash(of_row)).copied().filter(is_equal)
     }
 
-    /// Lists a node.
+    /// Makes a node known under the hash of its vector; a node that was known under this hash is no longer found.
     pub(super) fn insert<T: Element>(&mut self, rows: &[T], dim: usize, node: u32) {
         self.of_hash.insert(hash(vector(rows, dim, node)), node);
     }

@@ -106,7 +106,7 @@ pub fn case(seed: u64, device: Device) -> Outcome {
     told.map_err(|failure| format!("{failure}\nkind {}, {dim}, {metric:?}, {count} vectors", seed % 3))
 }
 
-/// Small whole numbers.
+/// Vectors of small whole numbers, so that many distances are equal.
 fn vectors(random: &mut Random, components: usize) -> Vec<f32> {
     (0..components).map(|_| random.below(9) as f32).collect()
 }

@@ -70,7 +70,7 @@ struct Image {
     starts: Reserved<u32>,
     pivots: Reserved<u32>,
     ends: Reserved<u32>,
-    /// Of each row the place of its group in `members`; empty if no rows are equal.
+    /// For each row the place in `members` where its group of equal rows begins, or `NO_ROW`; empty if no rows are equal.
     groups: Reserved<u32>,
     /// Groups of equal rows: their number and the rows.
     members: Reserved<u32>,

@@ -123,6 +123,8 @@ fn floor(case: &IvfCase) -> Option<f64> {
     match case.encoding {
         Encoding::F16 => Some(0.9),
         _ if case.growth == Growth::Moved => None,
+        // The longest vectors, and those nearest to a query that is farther away than they are from each other, differ by less than a code.
+        _ if case.metric == Metric::InnerProduct || matches!(case.queries, Queries::Shifted | Queries::Scaled(_)) => None,
         Encoding::Scalar8 => Some(0.75),
         Encoding::Pq { bits: 8, .. } => Some(0.5),
         _ => None,
@@ -205,7 +207,7 @@ fn check<T: Component>(case: &IvfCase, random: &mut Random, device: Device) -> O
     }
     let hits = hits(metric, &model, &queries, dim, &found, case.encoding == Encoding::Flat)?;
     match floor(case) {
-        Some(floor) if hits.recall() < floor => Err(format!("recall {:.3}, stated {floor}", hits.recall())),
+        Some(floor) if hits.is_below(floor) => Err(format!("recall {:.3}, stated {floor}", hits.recall())),
         _ => Ok(()),
     }
 }

@@ -220,6 +220,12 @@ impl Hits {
     fn recall(self) -> f64 {
         self.found as f64 / self.of.max(1) as f64
     }
+
+    /// Whether the recall is less than a floor by more than chance: by three deviations of a count of as many neighbours. A case has few queries.
+    fn is_below(self, floor: f64) -> bool {
+        let of = self.of as f64;
+        (self.found as f64) < floor * of - 3.0 * (floor * (1.0 - floor) * of).max(0.0).sqrt()
+    }
 }
 
 /// Counts what a search found, by the distances of the vectors in float64. With `exact_distances` the distances of the results must be those.
