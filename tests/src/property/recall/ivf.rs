@@ -124,7 +124,9 @@ fn floor(case: &IvfCase) -> Option<f64> {
         Encoding::F16 => Some(0.9),
         _ if case.growth == Growth::Moved => None,
         // The longest vectors, and those nearest to a query that is farther away than they are from each other, differ by less than a code.
-        _ if case.metric == Metric::InnerProduct || matches!(case.queries, Queries::Shifted | Queries::Scaled(_)) => None,
+        _ if case.metric == Metric::InnerProduct || matches!(case.queries, Queries::Shifted | Queries::Scaled(_)) => {
+            None
+        }
         Encoding::Scalar8 => Some(0.75),
         Encoding::Pq { bits: 8, .. } => Some(0.5),
         _ => None,
