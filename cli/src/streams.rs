@@ -197,10 +197,13 @@ pub fn check_files<'i, 'o>(
 }
 
 /// Takes the lock of an index file that a command writes, and waits while another run has it. A command that changes a file holds the lock from
-/// before it reads the file.
-pub fn lock(path: &Path) -> Outcome<io::FileLock> {
+/// before it reads the file. Pipes and devices have no lock.
+pub fn lock(path: &Path) -> Outcome<Option<io::FileLock>> {
+    if std::fs::metadata(path).is_ok_and(|file| !file.is_file()) {
+        return Ok(None);
+    }
     let waiting = || complain(format_args!("note: another run is changing {}: waiting", path.display()));
-    Ok(io::lock_file(path, waiting)?)
+    Ok(Some(io::lock_file(path, waiting)?))
 }
 
 /// Refuses standard input and output for a command of several ranks: mpirun connects them with one rank only.

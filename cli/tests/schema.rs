@@ -159,7 +159,7 @@ fn a_failure_is_one_object_with_its_kind() {
         ("add --device cpu --index @base.fbin --base @query.npy", "bad_file"),
         ("remove --index @none.ivf --ids @gt.npy", "io"),
         ("merge --index @base.fbin --out @y.ivf", "invalid_input"),
-        ("convert --in @base.fbin --out @x.ivecs", "invalid_input"),
+        ("convert --in @base.fbin --out @x.ivecs", "unknown_extension"),
         ("shifted --device cpu --base @base.fbin --self-join --out @base.fbin", "unknown_extension"),
         ("kmeans --device cpu --base @base.fbin --centroids 3 --out @base.fbin", "same_file"),
         ("knn-graph --device cpu --base @base.fbin --k 0 --out @g.ibin", "zero_k"),

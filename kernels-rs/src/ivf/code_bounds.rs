@@ -14,7 +14,7 @@
 //!
 //! The factor 1/‖x‖ of a query x, which was normalised before, is 1 but for its rounding and that of a rotation;
 //! [`crate::ivf::queries`] measures the difference. If r is zero, its factor is 0: all scores are 0, as the distances
-//! are. If ‖r‖ is not between [`LEAST_LENGTH`] and [`GREATEST_LENGTH`], the bounds are infinite. A factor takes the 4
+//! are. If ‖r‖ is not between 2⁻¹⁰⁰ and 2¹⁰⁰, the bounds are infinite. A factor takes the 4
 //! bytes that a row has for its value anyway.
 
 use cuda_std::global::F32x4;
