@@ -625,8 +625,9 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
                                 let score = |j: usize, e: usize| {
                                     let product = sums[i][(group * GROUP + j) % COLUMNS][2 * half + e];
                                     let value = values[j][e];
-                                    if self.multiplies {
-                                        if value == f32::INFINITY { value } else { product * factor * value }
+                                    // The sum of an excluded row is +∞ as well, and two sides need fewer registers than three.
+                                    if self.multiplies && value != f32::INFINITY {
+                                        product * factor * value
                                     } else {
                                         mul_add_f32(product, factor, value)
                                     }
