@@ -4,6 +4,7 @@ mod common;
 
 use common::{Folder, piped, warpann};
 use serde_json::Value;
+use test_random::Random;
 use warpann::graph::NO_NODE;
 use warpann::{Device, GraphIndex, NONE, io};
 
@@ -431,7 +432,10 @@ date,implementation,version,revision,device,driver,case,k,ms_median,ms_min,ms_ma
 #[test]
 fn the_speed_of_a_graph_is_measured_and_drawn_with_that_of_others() {
     let files = Files::new();
-    // So few edges that narrow walks miss some neighbours.
+    // No clusters, and so few edges that narrow walks miss some neighbours.
+    let mut random = Random::new(5);
+    io::write_vectors(files.path("base.fbin"), &random.units(ROWS * DIM), DIM).unwrap();
+    io::write_vectors(files.path("query.fvecs"), &random.units(QUERIES * DIM), DIM).unwrap();
     files.json("build --device cpu --base @base.fbin --out @x.graph --kind graph --degree 4 --exact-ratio 0");
     let beams = [16, 32, 64, 600];
     let table = "bench graph --device cpu --base @base.fbin --query @query.fvecs --k 5 --batch 7,all --repeat 1 --beams 600,32,16,64";
@@ -458,10 +462,10 @@ fn the_speed_of_a_graph_is_measured_and_drawn_with_that_of_others() {
         let recall = of("recall");
         // A wider walk meets nearly all that a narrower one meets; one as wide as the index meets all.
         assert!(recall.windows(2).all(|pair| pair[1] >= pair[0] - 0.02) && recall[0] > 0.8, "{recall:?}");
-        assert!(recall[7] == 1.0, "{recall:?}");
+        assert!(recall[0] < 1.0 && recall[7] == 1.0, "{recall:?}");
     }
     let csv = String::from_utf8(files.bytes("new.csv")).unwrap();
-    assert!(csv.starts_with("k,beam,batch,recall,recall_1,") && csv.lines().nth(1).unwrap().starts_with("5,16,7,"));
+    assert!(csv.starts_with("k,beam,batch,recall,recall_1,") && csv.lines().nth(1).unwrap().starts_with("5,16,7,0."));
     assert_eq!((csv.lines().count(), csv.lines().all(|line| line.split(',').count() == 15)), (9, true), "{csv}");
     assert!(String::from_utf8(files.bytes("new.svg")).unwrap().contains("graph, degree 4"));
     assert!(files.bytes("new.png").starts_with(b"\x89PNG\r\n\x1a\n"));
