@@ -53,7 +53,7 @@ pub(crate) struct Lane {
 /// Number of the counters of a lane.
 pub(crate) const COUNTERS: usize = 32;
 /// Number of lanes of an index, above which threads wait.
-const MOST_LANES: usize = 32;
+const MOST_LANES: usize = 16;
 /// The same on the emulator, so that threads of small tests wait.
 const MOST_EMULATED: usize = 3;
 /// The longest wait for a lane: longer than any queue of searches, except those of large batches.

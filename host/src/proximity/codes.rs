@@ -102,14 +102,14 @@ pub(super) struct Encoded {
     pub(super) greatest_square: u32,
 }
 
-/// The numbers of `SAMPLE` random ones of the listed rows, ascending; all if there are fewer.
-fn sample(rows: impl ExactSizeIterator<Item = usize>) -> Vec<usize> {
-    let count = rows.len();
+/// The places of `SAMPLE` of `count` rows, ascending: a random one of each of as many equal parts. All if there are fewer.
+fn sample(count: usize) -> Vec<usize> {
     if count <= SAMPLE {
-        return rows.collect();
+        return (0..count).collect();
     }
-    let mut chosen = Random::new(SAMPLE_SEED).sample(count, SAMPLE).into_iter().peekable();
-    rows.enumerate().filter(|(at, _)| chosen.next_if_eq(at).is_some()).map(|(_, row)| row).collect()
+    let mut random = Random::new(SAMPLE_SEED);
+    let parts = (0..SAMPLE).map(|part| part * count / SAMPLE..(part + 1) * count / SAMPLE);
+    parts.map(|part| part.start + random.below(part.len())).collect()
 }
 
 impl Coder {
@@ -278,8 +278,11 @@ impl Fit {
             let square = |x: f32| (f64::from(x) - f64::from(code_of(x * scale)) / f64::from(scale)).powi(2);
             self.deviations().map(square).sum::<f64>() / (self.rows.len() * dim) as f64
         };
-        let scales = (0..scales).map(|power| (f64::from(MOST) / f64::from(greatest) * RATIO.powi(power)) as f32);
-        let errors = scales.map(|scale| (error(scale), scale)).filter(|(error, _)| error.is_finite());
+        let scale = |power: i32| (f64::from(MOST) / f64::from(greatest) * RATIO.powi(power)) as f32;
+        let scales: Vec<f32> = (0..scales).map(scale).collect();
+        let mut errors = vec![0.0; scales.len()];
+        errors.par_iter_mut().zip(scales.par_iter()).for_each(|(to, &scale)| *to = error(scale));
+        let errors = errors.into_iter().zip(scales).filter(|(error, _)| error.is_finite());
         let (error, scale) = errors.min_by(|a, b| a.0.total_cmp(&b.0))?;
         let coarse = (COARSE_SHARE * self.distances.len() as f64) as usize;
         // The mean squared error at which codes are still fine.
@@ -425,8 +428,11 @@ impl<T: Element> GraphIndex<T> {
         }
         let ids = self.flat.row_ids();
         let sample = match ids.live() {
-            None => sample(0..ids.rows()),
-            Some(_) => sample(ids.live_rows().collect::<Vec<usize>>().into_iter()),
+            None => sample(ids.rows()),
+            Some(_) => {
+                let rows: Vec<usize> = ids.live_rows().collect();
+                sample(rows.len()).into_iter().map(|at| rows[at]).collect()
+            }
         };
         let neighbours = self.far_neighbours(rows, &sample)?;
         Codes::fit(self.metric(), VectorSlice::of(rows, self.dim()), &sample, |row| *neighbours.get(&row)?)
@@ -492,8 +498,9 @@ mod tests {
 
     #[test]
     fn samples_are_random_and_of_all_rows() {
-        assert_eq!(sample(5..9), [5, 6, 7, 8]);
-        let of_many = sample(0..10_240);
+        assert_eq!(sample(4), [0, 1, 2, 3]);
+        assert_eq!(sample(SAMPLE + 1).len(), SAMPLE);
+        let of_many = sample(10_240);
         assert!(of_many.len() == SAMPLE && of_many.is_sorted_by(|a, b| a < b));
         for period in [2, 7, 10] {
             let of_class = |class| of_many.iter().filter(|&row| row % period == class).count();

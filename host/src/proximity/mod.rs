@@ -452,6 +452,11 @@ impl<T: Element> GraphIndex<T> {
         let exact = WalkDistance::new(self.metric(), VectorSlice::of(rows, self.dim()));
         Distances { fast: codes.map_or(exact, Codes::distance), exact, codes }
     }
+
+    /// The distances of the walks of queries: among vectors, if codes can stand for no query.
+    fn query_distances(&self) -> Distances<'_> {
+        self.distances_among(self.codes().filter(|codes| !codes.for_no_query()), self.rows())
+    }
 }
 
 /// The distances of walks among rows.

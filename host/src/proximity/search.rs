@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use warpann_kernels::ivf::rerank;
 
-use super::codes::Codes;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Walker, key_of, node_of};
@@ -191,7 +190,7 @@ impl<T: Element> GraphIndex<T> {
             }
             among => (among.map(Cow::Borrowed), 0),
         };
-        let (distances, metric) = (self.walk_distances(), self.metric());
+        let (distances, metric) = (self.query_distances(), self.metric());
         let ranks = Ranks::new(k, later, width, distances.codes.is_some());
         Ok(Some(Walk { distances, metric, links, width, among, nodes, ranks }))
     }
@@ -220,11 +219,9 @@ impl<T: Element> GraphIndex<T> {
             events::path("graph search", || self.device(), "walks on the device", queries.len());
             return device.run(&self.made.device_links, queries, ids, distances);
         }
-        let codes = walk.distances.codes;
-        let coded = codes.map(|codes| codes.coder.encoded_queries(queries)).transpose()?;
+        let coded = walk.distances.codes.map(|codes| codes.coder.encoded_queries(queries)).transpose()?;
         events::path("graph search", || self.device(), "walks on the CPU", queries.len());
-        let coded = coded.as_ref().filter(|_| !codes.is_some_and(Codes::for_no_query));
-        let coded = coded.map(|(codes, outside)| (VectorSlice::of(codes, queries.dim()), &outside[..]));
+        let coded = coded.as_ref().map(|(codes, outside)| (VectorSlice::of(codes, queries.dim()), &outside[..]));
         walk.all((queries, coded), k, ids, distances);
         Ok(())
     }

@@ -143,28 +143,33 @@ fn a_tuned_index_finds_what_was_asked_for() {
 /// Walks by codes find about what walks by vectors find, and the results have the same distances.
 #[test]
 fn codes_keep_the_recall() {
-    let (base, queries) = (clustered::<f32>(5_000, 1), clustered::<f32>(100, 2));
+    let bases = [1, 3, 4].map(|seed| clustered::<f32>(5_000, seed));
+    let (base, queries) = (&bases[0], clustered::<f32>(100, 2));
     for metric in Metric::ALL {
-        let [coded, plain] = [true, false].map(|codes| {
-            let builder = GraphIndex::<f32>::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0);
-            let mut index = builder.degree(24).codes(codes).build().unwrap();
-            index.add(&base[..4_000 * DIM]).unwrap();
-            index.add(&base[4_000 * DIM..]).unwrap();
-            index.remove(&[5, 7, 4_999]).unwrap();
-            assert_eq!(index.statistics().codes, codes, "{metric}");
-            index
+        // What a graph under inner product finds varies by .01 from base to base, so the mean of some is compared.
+        let recalls = bases.each_ref().map(|base| {
+            let [coded, plain] = [true, false].map(|codes| {
+                let builder = GraphIndex::<f32>::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0);
+                let mut index = builder.degree(24).codes(codes).build().unwrap();
+                index.add(&base[..4_000 * DIM]).unwrap();
+                index.add(&base[4_000 * DIM..]).unwrap();
+                index.remove(&[5, 7, 4_999]).unwrap();
+                assert_eq!(index.statistics().codes, codes, "{metric}");
+                index
+            });
+            let truth = exact_of(&plain, &queries, &SearchOptions::new());
+            [&coded, &plain].map(|index| {
+                let found = index.search(&queries, K).unwrap();
+                check_results(index, &queries, &found);
+                let bytes = index.to_bytes().unwrap();
+                let loaded = GraphIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap();
+                assert_eq!(loaded.statistics().codes, index.statistics().codes);
+                assert_eq!(loaded.to_bytes().unwrap(), bytes);
+                recall(&found, &truth)
+            })
         });
-        let truth = exact_of(&plain, &queries, &SearchOptions::new());
-        let [of_coded, of_plain] = [&coded, &plain].map(|index| {
-            let found = index.search(&queries, K).unwrap();
-            check_results(index, &queries, &found);
-            let bytes = index.to_bytes().unwrap();
-            let loaded = GraphIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap();
-            assert_eq!(loaded.statistics().codes, index.statistics().codes);
-            assert_eq!(loaded.to_bytes().unwrap(), bytes);
-            recall(&found, &truth)
-        });
-        assert!(of_coded >= of_plain - 0.01 && of_coded >= 0.95, "{metric}: {of_coded}, without codes {of_plain}");
+        let [of_coded, of_plain] = [0, 1].map(|at| recalls.iter().map(|of| of[at]).sum::<f64>() / 3.0);
+        assert!(of_coded >= of_plain - 0.01 && of_coded >= 0.95, "{metric}: {recalls:?}");
     }
     // Damaged numbers of the coder, with right checksums.
     let mut index = walking::<f32>(Metric::L2);

@@ -66,8 +66,6 @@ pub struct Encode {
     pub scale: f32,
     /// Greatest sum of the squares of [`excess`] of a vector for which its codes can stand.
     pub limit: u64,
-    /// Whether codes can stand for none of the vectors: 0 for no.
-    pub none: u32,
     /// Rows of `code_stride` codes, zero padded.
     pub codes: PtrMut<u8>,
     /// Distance from one row of codes to the next: a multiple of 4, at least `dim`.
@@ -92,7 +90,7 @@ impl Encode {
 /// As [`Encode`].
 #[inline(always)]
 unsafe fn encode<E: Compared>(launch: Encode) {
-    let Encode { rows, stride, dim, metric, shifts, scale, limit, none, codes, code_stride, doubtful, .. } = launch;
+    let Encode { rows, stride, dim, metric, shifts, scale, limit, codes, code_stride, doubtful, .. } = launch;
     let number = thread::block_idx_x() as usize;
     let vector: SharedPtr<f32> = shared::dynamic();
     // SAFETY: for the whole body, the arrays have the vector, its codes and the shifts; barriers stand between writes and reads of different lanes.
@@ -144,7 +142,7 @@ unsafe fn encode<E: Compared>(launch: Encode) {
             global::store(codes.wrapping_add(word as usize), four);
             word += THREADS;
         }
-        let is_doubtful = reduce(squares, |a, b| a + b) > limit || none != 0;
+        let is_doubtful = reduce(squares, |a, b| a + b) > limit;
         if warp::lane_id() == 0 {
             global::store(doubtful.wrapping_add(number), is_doubtful as u32);
         }

@@ -211,7 +211,7 @@ pub struct Walk {
     /// One word for each query; absent: all queries walk.
     pub doubtful: Option<PtrMut<u32>>,
     /// Whether queries and rows are codes: 0 for no. Queries whose word is 0 walk by codes, and their word becomes 1 if codes cannot order their beam
-    /// ([`Tolerance`]). The others walk by vectors, in another launch.
+    /// ([`Tolerance`]). The others have no places then, and walk by vectors in another launch.
     pub by_codes: u32,
     /// Codes only: number of results that are wanted.
     pub k: u32,
@@ -652,6 +652,11 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
         // SAFETY: the caller promises a word for each query. The whole block takes the same way.
         let is_doubtful = unsafe { global::load(doubtful.wrapping_add(thread::block_idx_x() as usize)) } != 0;
         if is_doubtful == (launch.by_codes != 0) {
+            // The other launch may be missing, and what follows reads the places.
+            if is_doubtful {
+                // SAFETY: the query has `selected` places.
+                unsafe { leave_empty(&launch, thread::thread_idx_x(), THREADS) };
+            }
             return;
         }
     }
@@ -791,6 +796,21 @@ unsafe fn meet<E: Compared, const THREADS: u32, const AHEAD: usize>(
     count
 }
 
+/// Leaves the places of a query from `first` on empty, one of `step` threads each.
+///
+/// # Safety
+/// As [`Walk`].
+#[inline(always)]
+unsafe fn leave_empty(launch: &Walk, first: u32, step: u32) {
+    let to = launch.places.wrapping_add(thread::block_idx_x() as usize * launch.selected as usize);
+    let mut place = first;
+    while place < launch.selected {
+        // SAFETY: the query has this place.
+        unsafe { global::store(to.wrapping_add(place as usize), NO_ROW) };
+        place += step;
+    }
+}
+
 /// Writes the first accepted nodes of the beam. Of a beam by codes, also those that may be among the k nearest; if there are too many of
 /// them, or codes cannot order the beam, the query's word becomes 1. All threads of the block arrive, after a barrier.
 ///
@@ -842,11 +862,7 @@ unsafe fn store_places<E: Compared>(launch: &Walk, block: Block, beam: Beam) {
             ended |= !by_codes && count >= selected;
             first += 32;
         }
-        let mut place = count + lane;
-        while place < selected {
-            global::store(to.wrapping_add(place as usize), NO_ROW);
-            place += 32;
-        }
+        leave_empty(launch, count + lane, 32);
         if let Some(doubtful) = doubtful
             && ties
             && lane == 0

@@ -131,7 +131,9 @@ impl Enqueue for EnqueuedWalk {
                 let notes = StagedRows { refused: None, first_refused: None };
                 stage_rows_to(on, shape, queries, count, places.codes, self.shape.stride, notes)?;
             }
-            self.shape.launch(on, &self.image, self.rows, &places, count as usize)?;
+            self.shape.enqueue_walks(on, &self.image, self.rows, &places, count as usize)?;
+            self.shape.enqueue_doubtful(on, &self.image, self.rows, &places, count as usize)?;
+            self.shape.enqueue_ranking(on, &self.image, self.rows, &places, count as usize)?;
             let launch = NameResults {
                 rows: places.ranks.take(slots).into(),
                 distances: places.keys.take(slots).into(),
