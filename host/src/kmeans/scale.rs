@@ -21,14 +21,20 @@
 //! # Cost
 //! Ordinary data pays for the sample. Further levels read the points once more to choose the levels, and once more for each level in every
 //! iteration. Sums take 8 · clusters · d bytes per level.
+//!
+//! There are as many levels as the usual magnitudes need. For 2000 points a level takes 26 powers of two, so numbers of every magnitude of f32
+//! need at most 11 levels, and products with weights of every magnitude at most 21. A level of more points takes fewer powers. With at most
+//! eight levels the unit was 2^-104 at best beside numbers near f32::MAX, and a component of smaller numbers got the mean 0.
 
 use super::points::Points;
 use crate::Element;
 use crate::parallel::{Loop, turns};
 use crate::random::Random;
+use crate::validate::MAX_ROWS;
 
-/// Largest number of levels.
-pub(crate) const MOST_LEVELS: usize = 8;
+/// Largest number of levels: products of two nonzero f32 have at most 2 · 277 exponents, and a level takes at least
+/// `room − LEVEL_BITS` of them.
+const MOST_LEVELS: usize = 1 + (2usize * 277).div_ceil((room(MAX_ROWS as usize) - LEVEL_BITS) as usize);
 /// Number of points that the usual magnitudes are taken from.
 const SAMPLE: usize = 1024;
 /// Number of components whose usual magnitudes one thread finds. A product quantizer has 8 components and three other runs beside each; with a
@@ -67,47 +73,43 @@ impl Level {
 /// The formats of components or of weights, from the largest numbers to the smallest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Levels {
-    levels: [Level; MOST_LEVELS],
+    /// The unit of a level is 2^(top − `room`).
+    room: i32,
+    /// The magnitudes of a level are below 2^top. The entries after the first `count` are 0.
+    tops: [i16; MOST_LEVELS],
     count: usize,
 }
 
 impl Levels {
-    /// One level for all numbers.
-    fn one(exponent: i32) -> Levels {
-        Levels::between(&[exponent])
-    }
-
     /// Levels with magnitudes below 2^top for each of `tops`; the unit of a level is 2^(top − `room`).
     fn new(room: i32, tops: &[i32]) -> Levels {
-        let mut levels = Self::between(&tops.iter().map(|top| room - top).collect::<Vec<_>>());
-        for (at, &top) in tops.iter().enumerate().skip(1) {
-            levels.levels[at - 1].from = power_of_two(top);
-            levels.levels[at].below = power_of_two(top);
-        }
+        let mut levels = Levels { room, tops: [0; MOST_LEVELS], count: tops.len() };
+        levels.tops[..tops.len()].iter_mut().zip(tops).for_each(|(to, &top)| *to = top as i16);
         levels
     }
 
-    fn between(exponents: &[i32]) -> Levels {
-        let mut levels = [Level::NONE; MOST_LEVELS];
-        for (level, &exponent) in levels.iter_mut().zip(exponents) {
-            *level = Level { exponent, from: 0.0, below: f64::INFINITY };
-        }
-        Levels { levels, count: exponents.len() }
-    }
-
-    /// Levels for numbers up to `greatest`. The unit of the last level is fine enough for magnitudes about 2^`usual`, if [`MOST_LEVELS`]
-    /// suffice. `seen` looks up the exponents that occur.
+    /// Levels for numbers up to `greatest`. The unit of the last level is fine enough for magnitudes about 2^`usual`. `seen` looks up the
+    /// exponents that occur.
     fn choose(room: i32, greatest: f64, usual: Option<i32>, seen: impl FnOnce() -> Exponents) -> Levels {
         let mut tops = vec![exponent(greatest)];
         let fine = |top: i32| usual.is_none_or(|usual| top - room <= usual - USUAL_BITS);
         if !fine(tops[0]) {
             let seen = seen();
-            while let Some(&top) = tops.last().filter(|&&top| !fine(top) && tops.len() < MOST_LEVELS) {
+            while let Some(&top) = tops.last().filter(|&&top| !fine(top)) {
                 let Some(next) = seen.largest(top - (room - LEVEL_BITS)) else { break };
                 tops.push(next);
             }
         }
         Levels::new(room, &tops)
+    }
+
+    /// Level number `at`. After the last level: a level that takes no number.
+    fn get(&self, at: usize) -> Level {
+        let Some(&top) = self.tops[..self.count].get(at) else { return Level::NONE };
+        // The last level takes all smaller numbers, and the first all greater ones.
+        let from = self.tops[..self.count].get(at + 1).map_or(0.0, |&next| power_of_two(next.into()));
+        let below = if at == 0 { f64::INFINITY } else { power_of_two(top.into()) };
+        Level { exponent: self.room - i32::from(top), from, below }
     }
 }
 
@@ -124,10 +126,8 @@ impl Scale {
     #[cfg(any(test, feature = "cuda"))]
     pub fn new(points: usize, greatest: f64, greatest_weight: Option<f64>) -> Scale {
         let room = room(points);
-        Scale {
-            components: Levels::one(room - exponent(greatest)),
-            weights: Levels::one(greatest_weight.map_or(0, |weight| room - exponent(weight))),
-        }
+        let weights = greatest_weight.map_or(Levels::new(0, &[0]), |weight| Levels::new(room, &[exponent(weight)]));
+        Scale { components: Levels::new(room, &[exponent(greatest)]), weights }
     }
 
     /// Levels of w·x and w, given by the exponents of the powers of two above their magnitudes.
@@ -162,7 +162,7 @@ impl Scale {
             || Exponents::of(points.len(), |point| points.row(point).iter().map(move |x| (point, x.to_f32())), weight);
         let components = Levels::choose(room, points.greatest.weighted, finest, seen);
         let weights = match points.weights {
-            None => Levels::one(0),
+            None => Levels::new(0, &[0]),
             Some(weights) => {
                 let greatest = weights.iter().fold(0.0f32, |most, &w| most.max(w));
                 let of_weight = |&point: &usize| exponent_unless_zero(f64::from(weights[point]));
@@ -182,7 +182,7 @@ impl Scale {
     /// The levels of w·x and of w, the largest first. If only one of both has a level, the other one's takes no number.
     pub fn levels(&self) -> impl DoubleEndedIterator<Item = (Level, Level)> + ExactSizeIterator {
         let Scale { components, weights } = *self;
-        (0..self.count()).map(move |at| (components.levels[at], weights.levels[at]))
+        (0..self.count()).map(move |at| (components.get(at), weights.get(at)))
     }
 
     /// The units of the levels of w·x and of w.
@@ -194,8 +194,9 @@ impl Scale {
 }
 
 /// Number of bits that a rounded number may have so that the sum of `points` numbers stays in i64.
-fn room(points: usize) -> i32 {
-    (61 - (usize::BITS - points.leading_zeros()) as i32).min(50)
+const fn room(points: usize) -> i32 {
+    let room = 61 - (usize::BITS - points.leading_zeros()) as i32;
+    if room < 50 { room } else { 50 }
 }
 
 /// The smallest e with |value| < 2^e, clamped to ±[`LARGEST_EXPONENT`].
@@ -335,6 +336,34 @@ mod tests {
         let scale = scale_of(&ordinary, Some(&weights));
         assert_eq!(scale.weights.count, 2);
         assert!(scale.levels().any(|(_, weight)| weight.takes(1.0) && weight.exponent > 0));
+    }
+
+    #[test]
+    fn numbers_of_every_magnitude_have_a_unit_fine_enough() {
+        let (least, greatest) = (f64::from(f32::from_bits(1)), f64::from(f32::MAX));
+        for (count, expected) in [(1, [11, 21]), (2000, [11, 21]), (1 << 20, [17, 35]), (MAX_ROWS as usize, [54, 109])]
+        {
+            let numbers = [(least, greatest), (least * least, greatest * greatest)];
+            for ((least, greatest), expected) in numbers.into_iter().zip(expected) {
+                let [low, high] = [exponent(least), exponent(greatest)];
+                let seen =
+                    || Exponents(std::array::from_fn(|at| (low..=high).contains(&(at as i32 - LARGEST_EXPONENT))));
+                let levels = Levels::choose(room(count), greatest, Some(low), seen);
+                let all: Vec<Level> = (0..levels.count).map(|at| levels.get(at)).collect();
+                assert_eq!(levels.get(levels.count), Level::NONE);
+                for exponent in low..=high {
+                    let number = power_of_two(exponent - 1);
+                    let of: Vec<&Level> = all.iter().filter(|level| level.takes(number)).collect();
+                    assert_eq!(of.len(), 1, "{number:e} of {count} points: {levels:?}");
+                    let scaled = number * power_of_two(of[0].exponent);
+                    assert!(
+                        (32768.0..=power_of_two(room(count) - 1)).contains(&scaled),
+                        "{number:e} of {count} points: {scaled:e}, {levels:?}"
+                    );
+                }
+                assert_eq!(levels.count, expected, "{count} points, {least:e} to {greatest:e}");
+            }
+        }
     }
 
     #[test]

@@ -154,6 +154,33 @@ fn a_large_constant_component_changes_no_cluster() {
 }
 
 #[test]
+fn components_of_every_magnitude_get_their_means() {
+    // The first component has every magnitude of f32, from row to row. Each other component has one magnitude.
+    let exponents = [-149, -135, -120, -104, -90, -30, 60];
+    let power = |exponent: i32| 2f64.powi(exponent);
+    let row = |point: i32| {
+        let first = power(127 - point % 277);
+        std::iter::once(first).chain(exponents.map(|exponent| power(exponent) * f64::from(4 + point % 5)))
+    };
+    let rows: Vec<f32> = (0..600).flat_map(row).map(|x| x as f32).collect();
+    // Weights of every magnitude as well.
+    let all: Vec<f32> = (0..600).map(|point| power(127 - point * 5 % 277) as f32).collect();
+    let quarters: Vec<f32> = (0..600).map(|point| (1 + point % 16) as f32 * 0.25).collect();
+    for weights in [None, Some(&quarters[..]), Some(&all[..])] {
+        let settings = KMeans::new(1).iterations(1).points_per_centroid(None);
+        let found = on_each_device(&settings, &rows, weights);
+        let weight = |point: usize| weights.map_or(1.0, |weights| f64::from(weights[point]));
+        let total: f64 = (0..600).map(weight).sum();
+        for (j, &mean) in found.centroids.iter().enumerate() {
+            let expected = (0..600).map(|point| weight(point) * f64::from(rows[point * 8 + j])).sum::<f64>() / total;
+            // The unit is 2^-16 of what is usual, so the products and the weights lose 2^-15 together. The least f32 bounds the rest.
+            let slack = expected * power(-14) + power(-149);
+            assert!((f64::from(mean) - expected).abs() <= slack, "component {j}: {mean:e}, the mean is {expected:e}");
+        }
+    }
+}
+
+#[test]
 fn one_heavy_point_leaves_the_weights_of_the_others() {
     let rows = groups(600, 6);
     let mut weights = vec![1.0f32; 600];
