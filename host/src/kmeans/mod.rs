@@ -145,9 +145,13 @@ pub struct Clustering {
     /// Number of components of a centroid.
     pub dim: usize,
     /// The objective of each iteration, for the centroids that its points were assigned to and over the training
-    /// points: Σ w‖x − c‖². It falls from one iteration to the next, except for the last bits of f32 centroids, for
-    /// iterations that split a cluster and for balanced runs. Spherical: Σ w⟨x, c⟩, which rises. Balanced: the value
-    /// after balancing.
+    /// points: Σ w‖x − c‖². It falls from one iteration to the next, except for the last bits of f32 centroids and
+    /// distances, for iterations that split a cluster and for balanced runs. Spherical: Σ w⟨x, c⟩, which rises.
+    /// Balanced: the value after balancing.
+    ///
+    /// Points are compared by f32 distances. Squared distances below about 1e-44 have few bits or none, and those above
+    /// 3.4e38 are infinite. Points then go to the lowest of equal clusters, and the objective may get worse. Multiply
+    /// such vectors by a power of two first.
     #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub objectives: Vec<f64>,
     /// Number of points of each cluster: by `labels` if labels were requested, otherwise by the last iteration.

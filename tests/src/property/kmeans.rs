@@ -195,7 +195,12 @@ impl Points<'_> {
         self.rows.chunks(self.dim).zip(&self.weights).map(|(row, weight)| weight * of(row)).sum()
     }
 
-    /// That objectives get no worse where nothing was split or balanced, but for what rounding of centroids to f32 costs.
+    /// That objectives get no worse where nothing was split or balanced, but for what rounding of centroids and of distances to f32 costs.
+    ///
+    /// A point goes to the centroid with the least distance as f32, so it may leave a centroid at d for one at d' ≥ d. Rounding changes each of
+    /// both by at most 2^-24 of itself, or by half of the least f32, 2^-150, below the normal numbers. Distances that round to the same
+    /// number therefore differ by at most 2^-23 · d' or 2^-149. The sums over all points are 2^-23 of the objective, and 2^-149 of the weight.
+    /// So distances below 2^-150 are all equal, and points among them go to the lowest cluster.
     fn objectives_improve(&self, case: &KMeansCase, found: &Clustering, split: &[usize]) -> Outcome {
         require(found.objectives.iter().all(|objective| objective.is_finite()), || {
             format!("objectives {:?}", found.objectives)
@@ -207,12 +212,18 @@ impl Points<'_> {
         }
         // Numbers below the normal ones lose up to half of the least.
         let (count, least) = ((self.len() * self.dim) as f64 * 16.0, 2f64.powi(-149));
-        let slack = match self.metric {
+        let mass: f64 = self.weights.iter().sum();
+        let of_centroids = match self.metric {
             Metric::InnerProduct => self.energy() * 1e-6 + count * least,
             _ => self.energy() * 1e-12 + count * least * least,
         };
         for (at, pair) in found.objectives.windows(2).enumerate() {
-            let worse = if self.metric == Metric::L2 { pair[1] - pair[0] } else { pair[0] - pair[1] };
+            let (worse, of_distances) = match self.metric {
+                // Inner products are at most norms, whose part in the slack is above.
+                Metric::InnerProduct => (pair[0] - pair[1], 0.0),
+                _ => (pair[1] - pair[0], pair[1] * 2f64.powi(-23) + mass * least),
+            };
+            let slack = of_centroids + of_distances;
             require(split[at] > 0 || worse <= slack, || {
                 format!("objectives {:?}, splits {split:?}, slack {slack:e}", found.objectives)
             })?;
