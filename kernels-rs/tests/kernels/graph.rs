@@ -72,9 +72,15 @@ fn candidates_are_appended_once() {
 }
 
 /// The edges of a node as the definition chooses them. `order` is the distance of two rows.
-fn pruned(node: u32, candidates: &[u32], degree: usize, in_order: bool, order: impl Fn(u32, u32) -> f32) -> Vec<u32> {
+pub fn pruned<T: PartialOrd>(
+    node: u32,
+    candidates: &[u32],
+    degree: usize,
+    in_order: bool,
+    order: impl Fn(u32, u32) -> T,
+) -> Vec<u32> {
     let mut near: Vec<u32> = candidates.iter().copied().filter(|&other| other != NO_ROW).collect();
-    near.sort_by(|&a, &b| order(node, a).total_cmp(&order(node, b)).then(a.cmp(&b)));
+    near.sort_by(|&a, &b| order(node, a).partial_cmp(&order(node, b)).unwrap().then(a.cmp(&b)));
     let (mut chosen, mut others) = (Vec::new(), Vec::new());
     for other in near {
         if chosen.len() == degree {

@@ -7,6 +7,8 @@
 //! milliseconds. The
 //! references are sorts and sums on the host, and share no code with the kernels.
 
+mod distance;
+mod encode;
 mod filter;
 mod graph;
 mod lists;
