@@ -8,7 +8,8 @@
 //!          connect                                                     links.rs
 //! insert:  for each batch of new rows:
 //!              candidates = the beam of a walk, the nearest start nodes, and the nearest rows of the batch
-//!              edges = prune(candidates); each edge also back, with another pruning where a node has no place
+//!              edges = prune(candidates); each edge also back, with another pruning where a node has no place, which gives up children
+//!              for it that others can hold                            links.rs
 //! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to
 //! ```
 //! If one device has the rows, the host works on other things meanwhile:
@@ -240,6 +241,8 @@ fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], liv
     }
     back.sort_unstable();
     let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
+    // A node whose edges are all held could have none to the new ones, however near they are.
+    groups.iter().for_each(|group| links.release(group[0].0));
     let graph = &*links;
     let by_vectors = |node: u32| batch.binary_search(&node).is_ok_and(|at| chosen[at].1);
     let join = |pruner: &mut Pruner, group: &&[(u32, u32)]| -> Vec<u32> {

@@ -294,6 +294,40 @@ impl Links {
         self.of(node).iter().copied().filter(move |&other| self.parents[other as usize] == node)
     }
 
+    /// Gives other parents to children of a node until at most half of its edges are held, if there are such parents: nodes that have an edge to the
+    /// child anyway. The edges to these children are then as good as any others. O(children · degree²), and the way of each new parent to its start.
+    pub(super) fn release(&mut self, node: u32) {
+        let (children, half): (Vec<u32>, usize) = (self.children(node).collect(), self.degree / 2);
+        let mut held = children.len();
+        for child in children.into_iter().rev() {
+            if held <= half {
+                break;
+            }
+            let can_hold = |&other: &u32| {
+                other != node
+                    && self.of(other).contains(&child)
+                    && self.children(other).count() < half
+                    && self.is_reached(other)
+                    && !self.descends(other, child)
+            };
+            if let Some(parent) = self.of(child).iter().copied().find(can_hold) {
+                self.parents[child as usize] = parent;
+                held -= 1;
+            }
+        }
+    }
+
+    /// Whether the way from a node to its start leads through `other`, or the node is it.
+    fn descends(&self, mut node: u32, other: u32) -> bool {
+        loop {
+            let parent = self.parents[node as usize];
+            if node == other || parent == node {
+                return node == other;
+            }
+            node = parent;
+        }
+    }
+
     /// Whether a node is known to be reachable.
     pub(super) fn is_reached(&self, node: u32) -> bool {
         self.parents[node as usize] != NO_NODE
@@ -414,31 +448,33 @@ impl Links {
         next
     }
 
-    /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more held edge. The edges from the
-    /// node; a walk to it; all nodes.
+    /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more held edge. The nodes to which
+    /// edges lead from the node; those that a walk to it meets; all nodes. Nodes of which more than half of the edges are held are the last resort, because
+    /// a node whose edges are all held keeps them whatever comes near. Under inner product most nodes have edges to the same few long vectors,
+    /// which would have edges to such nodes only.
     pub(super) fn adopt(&mut self, distance: &WalkDistance<'_>, nodes: &[u32]) {
         let mut walker = Walker::default();
-        // All nodes before this one have held edges only, which they keep.
+        // Of all nodes before this one half of the edges are held, which they keep.
         let mut first = 0;
         for &node in nodes {
             if self.is_reached(node) {
                 continue;
             }
-            let near = self.of(node).iter().find_map(|&other| Some((other, self.place_in(other)?)));
+            let place_in = |other: u32| Some((other, self.place_in(other, self.degree / 2)?));
+            let near = self.of(node).iter().find_map(|&other| place_in(other));
             let near = near.or_else(|| {
                 distance.query(distance.rows(), node as usize, &mut walker.query);
-                let beam = walker.walk(distance, self, 2 * self.degree);
-                beam.iter().map(|&place| node_of(place)).find_map(|other| Some((other, self.place_in(other)?)))
+                walker.walk(distance, self, 2 * self.degree).iter().find_map(|&place| place_in(node_of(place)))
             });
             let near = near.or_else(|| {
-                while self.parents.get(first as usize).is_some()
-                    && self.is_reached(first)
-                    && self.place_in(first).is_none()
+                while self.parents.get(first as usize).is_some() && self.is_reached(first) && place_in(first).is_none()
                 {
                     first += 1;
                 }
-                (first..self.len() as u32).find_map(|other| Some((other, self.place_in(other)?)))
+                (first..self.len() as u32).find_map(place_in)
             });
+            let near = near
+                .or_else(|| (0..self.len() as u32).find_map(|other| Some((other, self.place_in(other, self.degree)?))));
             let Some((parent, place)) = near else { continue };
             self.edges[place] = node;
             self.parents[node as usize] = parent;
@@ -446,9 +482,10 @@ impl Links {
         }
     }
 
-    /// The place of a reachable node that an edge to another node may take: a free one, or the last without a held edge.
-    fn place_in(&self, node: u32) -> Option<usize> {
-        if !self.is_reached(node) {
+    /// The place of a reachable node with less than `most` held edges that an edge to another node may take: a free one, or the last without a held
+    /// edge.
+    fn place_in(&self, node: u32, most: usize) -> Option<usize> {
+        if !self.is_reached(node) || self.children(node).count() >= most {
             return None;
         }
         let count = self.of(node).len();
@@ -529,5 +566,57 @@ mod tests {
         links.reach(vec![3, 4]);
         let reached = parents.iter().filter(|&&parent| parent != NO_NODE).count();
         assert!(reached > 500 && links.parents == parents, "{reached}");
+    }
+
+    /// A node whose edges are all held has room again, unless nobody else can hold its children.
+    #[test]
+    fn children_find_other_parents() {
+        // Node 0 is the start, and holds all others; the last of each set lead back to the first.
+        let others = |edges: [[u32; 2]; 4]| {
+            let mut all = vec![1, 2, 3, 4];
+            edges.iter().for_each(|&[a, b]| all.extend([a, b, NO_NODE, NO_NODE]));
+            let mut links = Links::with_edges(all, 4).unwrap();
+            links.parents[0] = 0;
+            links.reach(vec![0]);
+            assert_eq!(links.children(0).collect::<Vec<_>>(), [1, 2, 3, 4]);
+            links.release(0);
+            // Every way still leads to the start.
+            for mut node in 0..5 {
+                for _ in 0..5 {
+                    node = links.parents[node as usize];
+                }
+                assert_eq!(node, 0);
+            }
+            links
+        };
+        // 1 and 2 as well as 3 and 4 have edges to each other, so one of each pair can hold the other.
+        let links = others([[2, NO_NODE], [1, NO_NODE], [4, NO_NODE], [3, NO_NODE]]);
+        assert_eq!((links.children(0).collect::<Vec<_>>(), links.parents), (vec![1, 3], vec![0, 0, 1, 0, 3]));
+        // Nobody else has an edge to 1 or 2, and 4 and 3 only in a circle, of which one must stay.
+        let links = others([[NO_NODE; 2], [NO_NODE; 2], [4, NO_NODE], [3, NO_NODE]]);
+        assert_eq!(links.children(0).collect::<Vec<_>>(), [1, 2, 3]);
+        // All can be held by others, and half of the places suffice.
+        let links = others([[2, 3], [1, 4], [1, 4], [2, 3]]);
+        assert_eq!(links.children(0).count(), 2);
+        assert!((1..5).all(|node| links.children(node).count() <= 2));
+    }
+
+    /// A node that has no parent gets one of which less than half of the edges are held, if there is one.
+    #[test]
+    fn nodes_are_adopted_where_edges_are_free() {
+        let rows: Vec<f32> = (0..8).map(|at| at as f32).collect();
+        let distance = WalkDistance::new(crate::Metric::L2, crate::vectors::VectorSlice::of(&rows, 1));
+        let mut edges = vec![NO_NODE; 8 * 4];
+        edges[..4].copy_from_slice(&[1, 2, 3, 4]);
+        // Node 7 knows the start, whose edges are held, and node 4.
+        edges[28..30].copy_from_slice(&[0, 4]);
+        let mut links = Links::with_edges(edges, 4).unwrap();
+        (links.starts, links.parents[0]) = (vec![0], 0);
+        links.list_starts(&distance);
+        links.reach(vec![0]);
+        links.adopt(&distance, &[5, 6, 7]);
+        assert_eq!(links.of(0), [1, 2, 3, 4]);
+        assert!(links.all_reached() && links.parents[7] == 4, "{:?}", links.parents);
+        assert!((1..8).all(|node| links.children(node).count() <= 2));
     }
 }

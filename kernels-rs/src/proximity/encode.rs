@@ -115,29 +115,32 @@ unsafe fn encode<E: Compared>(launch: Encode) {
             }
             greatest = reduce(greatest, max_f32);
         }
-        // Components in units of codes.
-        let scaled = |at: u32| {
-            let x = vector.add(at).load() - global::load_nc(shifts.wrapping_add(at as usize));
-            match greatest {
-                _ if scale != 0.0 => x * scale,
-                0.0 => 0.0,
-                _ => x / greatest * MOST,
-            }
-        };
         let codes = codes.cast::<u32>().wrapping_add(number * code_stride as usize / 4);
         let mut word = warp::lane_id();
         let mut squares = 0u64;
         while word < code_stride / 4 {
-            let mut four = 0u32;
+            // All loads come before the first branch, so that they wait together.
+            let mut scaled = [0.0f32; 4];
             unroll::<4>(|e| {
                 let at = 4 * word + e as u32;
                 if at < dim {
-                    let x = scaled(at);
-                    let code = (max_f32(min_f32(x, MOST), -MOST) + ROUNDER).to_bits() & 0xff;
-                    four |= code << (8 * e as u32);
-                    let excess = excess(x) as u64;
-                    squares += excess * excess;
+                    scaled[e] = vector.add(at).load() - global::load_nc(shifts.wrapping_add(at as usize));
                 }
+            });
+            // In units of codes.
+            if scale != 0.0 {
+                unroll::<4>(|e| scaled[e] *= scale);
+            } else if greatest != 0.0 {
+                unroll::<4>(|e| scaled[e] = scaled[e] / greatest * MOST);
+            }
+            let mut four = 0u32;
+            unroll::<4>(|e| {
+                // Of padding 0.
+                let x = scaled[e];
+                let code = (max_f32(min_f32(x, MOST), -MOST) + ROUNDER).to_bits() & 0xff;
+                four |= code << (8 * e as u32);
+                let excess = excess(x) as u64;
+                squares += excess * excess;
             });
             global::store(codes.wrapping_add(word as usize), four);
             word += THREADS;
