@@ -149,7 +149,7 @@ pub struct Clustering {
     /// distances, for iterations that split a cluster and for balanced runs. Spherical: Σ w⟨x, c⟩, which rises.
     /// Balanced: the value after balancing.
     ///
-    /// Points are compared by f32 distances. Squared distances below about 1e-44 have few bits or none, and those above
+    /// Points are compared by f32 distances. Squared distances below 1.2e-38 have fewer bits or none, and those above
     /// 3.4e38 are infinite. Points then go to the lowest of equal clusters, and the objective may get worse. Multiply
     /// such vectors by a power of two first.
     #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
