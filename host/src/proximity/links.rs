@@ -17,7 +17,7 @@ use super::entrance::Entrance;
 use super::twins::{Nodes, Twins};
 use super::walk::{Walker, node_of};
 use crate::simd::prefetch;
-use crate::{Element, Result, host_memory};
+use crate::{Element, Metric, Result, host_memory};
 
 /// The content of a place without an edge, and the parent of a node that has none.
 pub(super) const NO_NODE: u32 = u32::MAX;
@@ -449,18 +449,21 @@ impl Links {
     }
 
     /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more held edge. The nodes to which
-    /// edges lead from the node; those that a walk to it meets; all nodes. Nodes of which more than half of the edges are held are the last resort, because
-    /// a node whose edges are all held keeps them whatever comes near. Under inner product most nodes have edges to the same few long vectors,
-    /// which would have edges to such nodes only.
+    /// edges lead from the node; those that a walk to it meets; all nodes. Under inner product most nodes have edges to the same few long vectors, which
+    /// would have edges to their children only; so nodes of which more than half of the edges are held are the last resort then.
     pub(super) fn adopt(&mut self, distance: &WalkDistance<'_>, nodes: &[u32]) {
         let mut walker = Walker::default();
-        // Of all nodes before this one half of the edges are held, which they keep.
+        let most = match distance.metric() {
+            Metric::L2 | Metric::Cosine => self.degree,
+            Metric::InnerProduct => self.degree / 2,
+        };
+        // All nodes before this one hold as many edges as they should, which they keep.
         let mut first = 0;
         for &node in nodes {
             if self.is_reached(node) {
                 continue;
             }
-            let place_in = |other: u32| Some((other, self.place_in(other, self.degree / 2)?));
+            let place_in = |other: u32| Some((other, self.place_in(other, most)?));
             let near = self.of(node).iter().find_map(|&other| place_in(other));
             let near = near.or_else(|| {
                 distance.query(distance.rows(), node as usize, &mut walker.query);
@@ -531,6 +534,7 @@ mod tests {
 
     use super::*;
     use crate::random::Random;
+    use crate::vectors::VectorSlice;
 
     #[test]
     fn parents_are_those_of_a_breadth_first_search() {
@@ -601,11 +605,11 @@ mod tests {
         assert!((1..5).all(|node| links.children(node).count() <= 2));
     }
 
-    /// A node that has no parent gets one of which less than half of the edges are held, if there is one.
+    /// Under inner product, a node that has no parent gets one of which less than half of the edges are held, if there is one.
     #[test]
     fn nodes_are_adopted_where_edges_are_free() {
         let rows: Vec<f32> = (0..8).map(|at| at as f32).collect();
-        let distance = WalkDistance::new(crate::Metric::L2, crate::vectors::VectorSlice::of(&rows, 1));
+        let distance = WalkDistance::new(Metric::InnerProduct, VectorSlice::of(&rows, 1));
         let mut edges = vec![NO_NODE; 8 * 4];
         edges[..4].copy_from_slice(&[1, 2, 3, 4]);
         // Node 7 knows the start, whose edges are held, and node 4.

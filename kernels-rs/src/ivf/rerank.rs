@@ -387,8 +387,11 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
                 lists[b] = warp::shuffle_idx(FULL_MASK, list, b as u32);
                 numbers[b] = warp::shuffle_idx(FULL_MASK, row, b as u32);
             });
-            // For a place without a vector, row 0 of list 0 is evaluated and dropped.
-            let distances = x.distances(rows, &lists, &numbers, lane);
+            // For a place without a vector, row 0 of list 0 is evaluated and dropped, unless the whole batch is without.
+            let mut distances = [0.0; BATCH];
+            if warp::any(FULL_MASK, rank != NO_ROW) {
+                distances = x.distances(rows, &lists, &numbers, lane);
+            }
             let mut distance = distances[0];
             unroll::<BATCH>(|b| distance = if lane == b as u32 { distances[b] } else { distance });
             let exists = lane < BATCH as u32 && first + lane < selected;
@@ -482,14 +485,17 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
         // Lane l looks up candidates l, l + 32, ..: all searches among the offsets run together.
         let mut candidates = [[0u32; 3]; REGISTERS];
         let mut entries = [EMPTY; REGISTERS];
-        let mut valid = 0;
+        // The number of vectors among them, and of places up to the last of these: walks in graphs leave most places empty.
+        let (mut valid, mut used) = (0, 0);
         unroll::<REGISTERS>(|r| {
             let at = begin + 32 * r as u32 + lane;
             candidates[r] = if at < end { launch.candidate(query, at) } else { [0, 0, NO_ROW] };
-            valid += warp::ballot(FULL_MASK, candidates[r][2] != NO_ROW).count_ones();
+            let votes = warp::ballot(FULL_MASK, candidates[r][2] != NO_ROW);
+            valid += votes.count_ones();
+            used = if votes == 0 { used } else { 32 * (r as u32 + 1) - votes.leading_zeros() };
         });
         let mut first = 0;
-        while begin + first < end {
+        while first < used {
             let of = first / 32;
             let mut own = candidates[0];
             unroll::<REGISTERS>(|r| own = if of == r as u32 { candidates[r] } else { own });
