@@ -58,35 +58,3 @@ impl Tolerance {
         self.value(last) - self.value(first) <= 2.0 * self.most
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The key of a product, as [`crate::proximity::distance`] makes it.
-    fn key_of(product: i32) -> u32 {
-        !(product as u32 ^ 1 << 31)
-    }
-
-    #[test]
-    fn distances_tie_within_six_deviations() {
-        let tolerance = Tolerance::new(Metric::L2, 0, 0);
-        // 6 / √6 = 2.449: from √100 = 10 to √155 = 12.4499, and not to √156.
-        assert!(tolerance.within(100, 155) && !tolerance.within(100, 156));
-        // From 0 to 4.8989² = 23.9999.
-        assert!(tolerance.ties(0, 23) && !tolerance.ties(0, 25));
-        assert!(tolerance.within(u32::MAX, u32::MAX));
-    }
-
-    #[test]
-    fn products_tie_by_the_norms_of_both() {
-        // 6 · √((300 + 900) / 12) = 60.
-        let tolerance = Tolerance::new(Metric::InnerProduct, 300, 900);
-        for best in [50, 5, -70] {
-            assert!(tolerance.within(key_of(best), key_of(best - 60)));
-            assert!(!tolerance.within(key_of(best), key_of(best - 61)));
-            assert!(tolerance.ties(key_of(best), key_of(best - 120)));
-            assert!(!tolerance.ties(key_of(best), key_of(best - 121)));
-        }
-    }
-}

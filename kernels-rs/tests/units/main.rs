@@ -5,6 +5,7 @@
 mod bounds;
 mod keys;
 mod morton;
+mod tolerance;
 mod warp_select;
 mod windows;
 
