@@ -22,7 +22,10 @@
 //!
 //! # Cost
 //! A stream costs a few tens of µs to make and little memory; scratch comes later, from the memory pool of the device.
-//! More lanes than the device has queues (8 by default, 32 at most) make no search faster.
+//! More lanes than the device has queues (8 by default, 32 at most) make no search faster. Making a graph makes lanes
+//! for four indexes. With 32 lanes this took 5 ms of 340, and the longest call of 32 threads that search for the first
+//! time was 11.6 ms (exact), 4.8 (inverted file) or 3.1 (graph); with 16 lanes 6.0, 1.5 and 2.0 (H200, 2026-11-26, two
+//! runs).
 //!
 //! Lanes of a single call ([`Lanes::new`]) are made when they are needed.
 

@@ -9,7 +9,7 @@
 //! ```
 //! The device decides whether a query is doubtful ([`super::codes`]). A search that returns to the host brings the words of its queries along, and only if
 //! one says so, it walks by vectors and ranks a second time. A search that only enqueues work always walks twice; where no query is doubtful, the
-//! blocks of the second launch end at once. That costs 4 to 9 µs, a tenth of the time of one query (H200, 2026-11-26).
+//! blocks of the second launch end at once. That costs about 4 µs (H200, 2026-11-26).
 
 mod build;
 #[cfg(feature = "cuda")]
