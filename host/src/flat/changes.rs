@@ -88,7 +88,8 @@ impl<T: Element> FlatIndex<T> {
     /// replaced vectors. O(rows · dim), with the exception of [`add_with_ids`](Self::add_with_ids).
     ///
     /// # Errors
-    /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error.
+    /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error. The index is then as it was, unless its device
+    /// refuses all further work: then vectors that were to be replaced may have the new values.
     pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
         self.check_new(rows, ids)?;
         let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&at| self.contains(ids[at]));
