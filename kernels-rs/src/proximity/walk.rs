@@ -149,6 +149,8 @@ const MOST_SLOTS: u32 = 1 << 12;
 
 /// Walks for each query, and writes the first accepted nodes of its beam.
 ///
+/// The default has empty or absent pointers and zeros: no filter, no codes.
+///
 /// # Safety
 /// The arrays are as long as the fields say. Edges and start nodes are rows. `slots` is a power of two.
 #[kernel(
@@ -171,6 +173,7 @@ const MOST_SLOTS: u32 = 1 << 12;
     (ElementKey::U8, PerQuery::Warp) => walk_many_u8(max_threads = 32, min_blocks = 21) = walk::<element::U8, 4, 32>,
     (ElementKey::I8, PerQuery::Warp) => walk_many_i8(max_threads = 32, min_blocks = 21) = walk::<element::I8, 4, 32>,
 )]
+#[derive(Default)]
 pub struct Walk {
     /// Number of queries.
     pub query_count: u32,

@@ -78,7 +78,6 @@ fn sorted_by_walks(
     let (rows_at, queries_at) = (Buffer::from_slice(&stored(key, rows)), Buffer::from_slice(&stored(key, queries)));
     let edges = Buffer::from_slice(&vec![NO_ROW; count]);
     let starts = Buffer::from_slice(&(0..count as u32).collect::<Vec<_>>());
-    let none = Buffer::from_slice(&[0u32]);
     let mut places = Buffer::<u32>::new_poisoned(query_count * count);
     let launch = Walk {
         query_count: query_count as u32,
@@ -90,20 +89,12 @@ fn sorted_by_walks(
         degree: 1,
         starts: starts.as_ptr(),
         start_count: count as u32,
-        pivots: none.as_ptr(),
-        pivot_count: 0,
-        ends: none.as_ptr(),
         wanted: count as u32,
         width: count as u32,
         slots: slots(count as u32, 1),
-        filter: None,
         selected: count as u32,
         places: places.as_mut_ptr(),
-        doubtful: None,
-        by_codes: 0,
-        k: 0,
-        least: 0,
-        greatest_square: 0,
+        ..Walk::default()
     };
     // SAFETY: edges and start nodes are rows, and slots are a power of two.
     unsafe { crate::launch(Walk::kernel((key, per_query)), launch.config(key, per_query), launch) };

@@ -360,11 +360,7 @@ fn check_walk(random: &mut Random, graph: &Entered, key: ElementKey, metric: Met
             filter: filtered.then(|| filter.as_ptr()),
             selected: selected as u32,
             places: places.as_mut_ptr(),
-            doubtful: None,
-            by_codes: 0,
-            k: 0,
-            least: 0,
-            greatest_square: 0,
+            ..Walk::default()
         };
         // SAFETY: edges and start nodes are rows, and slots are a power of two.
         unsafe { crate::launch(Walk::kernel((key, per_query)), launch.config(key, per_query), launch) };
