@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::name_results::NameResults;
 
-use super::{DeviceLinks, DeviceWalk, Image, Plan, WalkShape, nodes_and_rows};
+use super::{Batch, DeviceLinks, DeviceWalk, Image, Plan, WalkShape, nodes_and_rows};
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
@@ -131,9 +131,11 @@ impl Enqueue for EnqueuedWalk {
                 let notes = StagedRows { refused: None, first_refused: None };
                 stage_rows_to(on, shape, queries, count, places.codes, self.shape.stride, notes)?;
             }
-            self.shape.enqueue_walks(on, &self.image, self.rows, &places, count as usize)?;
-            self.shape.enqueue_doubtful(on, &self.image, self.rows, &places, count as usize)?;
-            self.shape.enqueue_ranking(on, &self.image, self.rows, &places, count as usize)?;
+            let (image, rows, count) = (&*self.image, self.rows, count as usize);
+            let batch = Batch { shape: self.shape, on, image, rows, places: &places, count };
+            batch.enqueue_walks()?;
+            batch.enqueue_doubtful()?;
+            batch.enqueue_ranking()?;
             let launch = NameResults {
                 rows: places.ranks.take(slots).into(),
                 distances: places.keys.take(slots).into(),

@@ -271,54 +271,63 @@ impl WalkShape {
             WIDE.. => PerQuery::Pair,
         }
     }
+}
 
-    /// The launch of walks for `count` queries: by codes, if there are codes.
-    fn walk(&self, on: OnStream<'_>, image: &Image, rows: PtrMut<u8>, places: &Places, count: usize) -> Walk {
+/// The queries of a launch: up to as many as the arrays have room for. Codes that no coder makes are in place.
+#[derive(Clone, Copy)]
+struct Batch<'a> {
+    shape: WalkShape,
+    on: OnStream<'a>,
+    /// The graph of the index, whose edges and start nodes are rows.
+    image: &'a Image,
+    /// The rows of the index.
+    rows: PtrMut<u8>,
+    places: &'a Places,
+    count: usize,
+}
+
+impl Batch<'_> {
+    /// The launch of walks: by codes, if there are codes.
+    fn walk(&self) -> Walk {
+        let &Batch { ref shape, on, image, rows, places, count } = self;
         let at = on.runtime.scratch(&image.memory);
         let (queries, compared) =
-            if self.own_rows { (places.queries, rows) } else { (places.codes, at.at(image.codes)) };
+            if shape.own_rows { (places.queries, rows) } else { (places.codes, at.at(image.codes)) };
         Walk {
             query_count: count as u32,
             queries: queries.into(),
             rows: compared.into(),
-            stride: self.stride,
-            metric: self.metric.of_kernel(),
+            stride: shape.stride,
+            metric: shape.metric.of_kernel(),
             edges: at.at(image.edges).into(),
-            degree: self.degree,
+            degree: shape.degree,
             starts: at.at(image.starts).into(),
             start_count: image.starts.len() as u32,
             pivots: at.at(image.pivots).into(),
             pivot_count: image.pivots.len() as u32,
             ends: at.at(image.ends).into(),
-            wanted: self.wanted,
-            width: self.width,
-            slots: self.slots,
+            wanted: shape.wanted,
+            width: shape.width,
+            slots: shape.slots,
             filter: places.filters.map(|(nodes, _)| nodes),
-            selected: self.selected,
+            selected: shape.selected,
             places: places.places,
-            doubtful: self.coded.map(|_| places.doubtful),
-            by_codes: self.coded.is_some().into(),
-            k: self.k,
-            least: self.least,
-            greatest_square: self.coded.map_or(0, |coded| coded.greatest_square),
+            doubtful: shape.coded.map(|_| places.doubtful),
+            by_codes: shape.coded.is_some().into(),
+            k: shape.k,
+            least: shape.least,
+            greatest_square: shape.coded.map_or(0, |coded| coded.greatest_square),
         }
     }
 
-    /// Enqueues the coding of `count` queries, if walks go by codes, and the walks. Codes that no coder makes are in place.
+    /// Enqueues the coding of the queries, if walks go by codes, and the walks.
     ///
     /// # Safety
-    /// The arrays have room for `count` queries. `rows` are those of the index, and `image` is its graph, whose edges and start nodes are rows. All
-    /// live until the stream has done the work.
-    unsafe fn enqueue_walks(
-        &self,
-        on: OnStream<'_>,
-        image: &Image,
-        rows: PtrMut<u8>,
-        places: &Places,
-        count: usize,
-    ) -> Result<()> {
-        let (OnStream { runtime, stream }, shape) = (on, self.vectors);
-        if let Some((coded, key)) = self.coded.zip(float_key(shape.element)) {
+    /// The batch is what its fields say, and all of it lives until the stream has done the work.
+    unsafe fn enqueue_walks(&self) -> Result<()> {
+        let &Batch { shape: ref walks, on: OnStream { runtime, stream }, image, places, count, .. } = self;
+        let shape = walks.vectors;
+        if let Some((coded, key)) = walks.coded.zip(float_key(shape.element)) {
             let encode = Encode {
                 count: count as u32,
                 rows: places.queries.into(),
@@ -329,14 +338,14 @@ impl WalkShape {
                 scale: coded.scale,
                 limit: coded.limit,
                 codes: places.codes,
-                code_stride: self.stride,
+                code_stride: walks.stride,
                 doubtful: places.doubtful,
             };
             // SAFETY: as the caller promises.
             unsafe { runtime.launch(stream, Encode::kernel(key), encode.config(), encode)? };
         }
-        let walk = self.walk(on, image, rows, places, count);
-        let (key, per_query) = (self.compared.key(), self.per_query(runtime, count));
+        let walk = self.walk();
+        let (key, per_query) = (walks.compared.key(), walks.per_query(runtime, count));
         // SAFETY: as the caller promises.
         unsafe { runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk) }
     }
@@ -345,16 +354,10 @@ impl WalkShape {
     ///
     /// # Safety
     /// As [`enqueue_walks`](Self::enqueue_walks), which came before.
-    unsafe fn enqueue_doubtful(
-        &self,
-        on: OnStream<'_>,
-        image: &Image,
-        rows: PtrMut<u8>,
-        places: &Places,
-        count: usize,
-    ) -> Result<()> {
-        let (OnStream { runtime, stream }, shape) = (on, self.vectors);
-        if self.coded.is_none() {
+    unsafe fn enqueue_doubtful(&self) -> Result<()> {
+        let &Batch { shape: ref walks, on: OnStream { runtime, stream }, rows, places, count, .. } = self;
+        let shape = walks.vectors;
+        if walks.coded.is_none() {
             return Ok(());
         }
         let walk = Walk {
@@ -363,9 +366,9 @@ impl WalkShape {
             stride: shape.stride() as u32,
             metric: shape.metric.of_kernel(),
             by_codes: 0,
-            ..self.walk(on, image, rows, places, count)
+            ..self.walk()
         };
-        let (key, per_query) = (shape.element.key(), self.per_query(runtime, count));
+        let (key, per_query) = (shape.element.key(), walks.per_query(runtime, count));
         // SAFETY: as the caller promises.
         unsafe { runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk) }
     }
@@ -374,19 +377,13 @@ impl WalkShape {
     ///
     /// # Safety
     /// As [`enqueue_walks`](Self::enqueue_walks), which came before.
-    unsafe fn enqueue_ranking(
-        &self,
-        OnStream { runtime, stream }: OnStream<'_>,
-        image: &Image,
-        rows: PtrMut<u8>,
-        places: &Places,
-        count: usize,
-    ) -> Result<()> {
-        let (shape, image_at) = (self.vectors, runtime.scratch(&image.memory));
-        let (found, keys, ranks) = if self.twins {
-            (self.selected, places.of_nodes.0, places.of_nodes.1)
+    unsafe fn enqueue_ranking(&self) -> Result<()> {
+        let &Batch { shape: ref walks, on: OnStream { runtime, stream }, image, rows, places, count } = self;
+        let (shape, image_at) = (walks.vectors, runtime.scratch(&image.memory));
+        let (found, keys, ranks) = if walks.twins {
+            (walks.selected, places.of_nodes.0, places.of_nodes.1)
         } else {
-            (self.k, places.keys, places.ranks)
+            (walks.k, places.keys, places.ranks)
         };
         let rerank = Rerank {
             query_count: count as u32,
@@ -394,8 +391,8 @@ impl WalkShape {
             rows: rows.into(),
             stride: shape.stride() as u32,
             places: places.places.into(),
-            selected: self.selected,
-            row_count: self.rows,
+            selected: walks.selected,
+            row_count: walks.rows,
             metric: shape.metric.of_kernel(),
             sort: 1,
             k: found,
@@ -409,7 +406,7 @@ impl WalkShape {
         // SAFETY: as the caller promises.
         unsafe {
             runtime.launch(stream, kernel, rerank.config(per_ranked), rerank)?;
-            if self.twins {
+            if walks.twins {
                 let expand = ExpandTwins {
                     query_count: count as u32,
                     found,
@@ -420,7 +417,7 @@ impl WalkShape {
                     filter: places.filters.map(|(_, rows)| rows),
                     cursors: places.of_nodes.2,
                     worst: shape.metric.worst(),
-                    k: self.k,
+                    k: walks.k,
                     out_distances: places.keys,
                     out_rows: places.ranks,
                 };
@@ -624,7 +621,8 @@ impl<'a> DeviceWalk<'a> {
             arrays.push(ResultArray::new(places.doubtful, 1));
         }
         let mut slots = Slots { k: self.k, worst: shape.metric.worst(), ids, distances };
-        let (on, walks, rows) = (OnStream { runtime, stream }, self.shape_of_walks(), self.resident.rows);
+        let on = OnStream { runtime, stream };
+        let batch = Batch { shape: self.shape_of_walks(), on, image, rows: self.resident.rows, places: &places, count };
         // SAFETY: the plan has room for these arrays, and the rows and the graph are resident. Edges and start nodes are rows: `Links` says so.
         unsafe {
             upload_vectors(runtime, stream, shape, scratch.at(plan.queries), queries)?;
@@ -634,9 +632,9 @@ impl<'a> DeviceWalk<'a> {
             if self.codes().is_some() && self.distances.codes.is_none() {
                 upload_codes(runtime, stream, scratch.at(plan.codes), queries)?;
             }
-            walks.enqueue_walks(on, image, rows, &places, count)?;
+            batch.enqueue_walks()?;
             let mut ranked = |arrays: &[ResultArray]| -> Result<bool> {
-                walks.enqueue_ranking(on, image, rows, &places, count)?;
+                batch.enqueue_ranking()?;
                 let mut doubt = false;
                 runtime.copy_results_to_host(stream, count, arrays, &mut |some, parts| {
                     slots.fill(some.start, FoundRows::new(self.k, parts[0], parts[1]), u64::from);
@@ -645,7 +643,7 @@ impl<'a> DeviceWalk<'a> {
                 Ok(doubt)
             };
             if ranked(&arrays)? {
-                walks.enqueue_doubtful(on, image, rows, &places, count)?;
+                batch.enqueue_doubtful()?;
                 ranked(&arrays[..2])?;
             }
         }
