@@ -203,6 +203,8 @@ pub(super) fn insert(
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
         watch.report(Stage::Linking, rows.len() - rest.len(), rows.len())?;
         insert_batch(links, distances, batch, live)?;
+        let nodes = links.len() - links.twins().len() - later.len();
+        links.grow_starts(batch[batch.len() - 1] + 1, nodes, &distances.fast);
         rest = later;
     }
     Ok(())

@@ -2,12 +2,11 @@
 //!
 //! | change of the rows | what happens to the edges |
 //! |---|---|
-//! | rows are appended, or a row gets another vector | the rows are inserted ([`build::insert`]), or become twins of equal ones (`twins.rs`) |
+//! | rows are appended, or a row gets another vector | the rows are inserted ([`build::insert`]), and some become start nodes, or they become twins of equal ones (`twins.rs`) |
 //! | a vector is removed | nothing: walks go through its row |
 //! | rows move, because a quarter of them was removed, the last ones were, or new ids lie between others | edges are renumbered, those to removed rows replaced, and the start nodes chosen anew ([`build::moved`]) |
 //! | at least half of the rows are new | the graph is made anew |
 //! | under inner product, half of the rows came after the graph was made | the graph is made anew: walks to a new vector find long vectors rather than those that it is near to, so edges are better from a search among all |
-//! | there are so many rows that twice as many start nodes would be chosen | they are chosen anew |
 //!
 //! A change of the rows either fails, and then nothing has changed, or it is done. If there is then no memory for the graph, the index has none:
 //! its searches are exact until the next change makes a graph.
@@ -19,7 +18,7 @@ use super::candidates::{Candidates, Place};
 use super::codes::Codes;
 use super::distance::WalkDistance;
 use super::gpu::DeviceBuild;
-use super::links::{Links, NO_NODE, start_count};
+use super::links::{Links, NO_NODE};
 use super::twins::{Nodes, Twins};
 use super::{GraphIndex, GraphIndexBuilder, MAX_NODES, Made};
 use crate::graph::Graph;
@@ -378,9 +377,7 @@ impl<T: Element> GraphIndex<T> {
             links.connect_without(&distances.fast, &inserted);
         }
         build::insert(&mut links, &distances, &inserted, after.live(), watch)?;
-        if 2 * links.starts().len() < start_count(rows - links.twins().len()) {
-            links.connect_without(&distances.fast, &[]);
-        } else if inserted.iter().any(|row| links.starts().binary_search(row).is_ok()) {
+        if inserted.iter().any(|row| links.starts().binary_search(row).is_ok()) {
             links.list_starts(&distances.fast);
         }
         let nodes = (!new.is_empty()).then_some(nodes);

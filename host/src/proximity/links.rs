@@ -29,6 +29,9 @@ const MANY: usize = if cfg!(test) { 16 } else { 4096 };
 /// Number of nodes whose edges one thread follows at a time.
 const PART: usize = if cfg!(test) { 7 } else { 512 };
 
+/// Of so many start nodes one may be missing before more are chosen: to list all costs more than to insert a row.
+const STARTS_OF_ONE_MISSING: usize = 64;
+
 /// The edges of a graph, at most `degree` of each node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Links {
@@ -363,6 +366,25 @@ impl Links {
         let alone = |&node: &u32| !self.is_reached(node) && is_node(node);
         let alone: Vec<u32> = (0..self.len() as u32).filter(alone).collect();
         self.adopt(distance, &alone);
+    }
+
+    /// Makes start nodes of some rows between the last start node and `end`, which were inserted since start nodes were chosen, so that there are as many
+    /// as a new graph of `nodes` nodes has. So every class of vectors gets its share, though it comes late. A few missing ones wait for more, because
+    /// all are listed again.
+    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) {
+        let first = self.starts.last().map_or(0, |&last| last + 1);
+        let missing = start_count(nodes).saturating_sub(self.starts.len());
+        if missing * STARTS_OF_ONE_MISSING <= self.starts.len() || first >= end {
+            return;
+        }
+        let rows: Vec<u32> = (first..end).filter(|&row| !self.twins.contains(row)).collect();
+        let count = missing.min(rows.len());
+        for at in 1..=count {
+            let start = rows[at * rows.len() / count - 1];
+            self.parents[start as usize] = start;
+            self.starts.push(start);
+        }
+        self.list_starts(distance);
     }
 
     fn reach_from_starts(&mut self) {

@@ -1,7 +1,7 @@
 //! What a graph index promises, against exact search and the definition of distances. The property `changes` of the crate `warpann-tests` adds
 //! random sequences of changes.
 
-use super::links::NO_NODE;
+use super::links::{NO_NODE, start_count};
 use super::*;
 use crate::metric::canonical;
 use crate::random::Random;
@@ -250,6 +250,25 @@ fn a_changed_index_is_as_good_as_a_new_one() {
     let loaded = GraphIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap();
     assert_eq!(loaded.search(&queries, K).unwrap(), found);
     assert_eq!(loaded.to_bytes().unwrap(), bytes);
+}
+
+/// A class of vectors that comes late, in parts or one by one, has as many of the start nodes as its share of the rows.
+#[test]
+fn late_classes_have_start_nodes() {
+    let (mut index, first) = (walking::<f32>(Metric::L2), 1_000);
+    index.add(&clustered::<f32>(first, 1)).unwrap();
+    let far: Vec<f32> = clustered::<f32>(500, 2).iter().map(|x| x + 1e4).collect();
+    let (parts, singles) = far.split_at(470 * DIM);
+    for part in parts.chunks(100 * DIM).chain(singles.chunks(DIM)) {
+        index.add(part).unwrap();
+        let (links, rows) = (index.links().unwrap(), index.len());
+        let (starts, late) = (links.starts(), links.starts().iter().filter(|&&row| row as usize >= first).count());
+        let expected = start_count(rows);
+        assert!(starts.len() <= expected && 64 * (expected - starts.len()) <= expected, "{} starts", starts.len());
+        // A class that grows has its share of the new start nodes only: the old ones stay.
+        assert!(late >= starts.len() - start_count(first), "{late} of {} starts", starts.len());
+        check_graph(&index);
+    }
 }
 
 /// The same vectors in the same order give the same graph with any number of threads.

@@ -113,7 +113,7 @@ pub const KINDS: &[Kind] = &[
         name: "graph_recall",
         case: recall::graph::case,
         share: (20, 2),
-        kept: &[1002, 1006, 1012, 1034, 2136, 266_437_314_292_860, 94_493_040_887_168],
+        kept: &[1002, 1006, 1012, 1034, 2136, 266_437_314_292_860, 94_493_040_887_168, 200_284_317_030_680],
     },
     Kind { name: "ivf_recall", case: recall::ivf::case, share: (30, 3), kept: &[1010, 1015, 1021, 1023] },
     Kind { name: "shifted", case: shifted::case, share: (1000, 100), kept: &[] },
