@@ -120,6 +120,17 @@ pub(crate) fn clamped(encoding: impl FnOnce() -> String, vectors: u64, clamped: 
     }
 }
 
+/// A graph index changed, and the graph of its vectors could not be made for `reason`.
+#[inline(always)]
+pub(crate) fn graph_missing(device: impl FnOnce() -> String, vectors: usize, reason: &Error) {
+    #[cfg(feature = "tracing")]
+    caught(|| {
+        tracing::warn!(
+            target: "warpann", device = device(), vectors, %reason, "no graph could be made, so searches are exact"
+        );
+    });
+}
+
 /// The driver loaded a module of kernels, which it may have compiled.
 #[cfg(feature = "cuda")]
 #[inline(always)]

@@ -1,8 +1,8 @@
-//! The events of the feature `tracing` on the CUDA path, with the emulated driver: the chosen GPU, its modules, and uploads.
+//! The events of the feature `tracing` on the CUDA path, with the emulated driver: the chosen GPU, its modules, uploads, and graphs that are missing.
 
-use cuda_driver_emulator as driver;
+use cuda_driver_emulator::{self as driver, Fault, Lasts};
 use tracing::Level;
-use warpann::{Device, FlatIndex, Metric};
+use warpann::{Device, Error, FlatIndex, GraphIndex, Metric};
 use warpann_tests::recorder::{Recorded, events_of, install};
 
 /// One test, because the driver and the subscriber are those of the process.
@@ -44,4 +44,40 @@ fn a_gpu_is_chosen_and_its_modules_are_loaded_once() {
     different.sort_unstable();
     different.dedup();
     assert_eq!(different.len(), loaded.len(), "{loaded:?}");
+    graphs_are_made_or_reported();
+}
+
+/// One of about 60 calls of additions fails once. Then the addition fails, or the index has a graph, or an event says that it has none.
+fn graphs_are_made_or_reported() {
+    let base: Vec<f32> = (0..72 * 4).map(|at| (at * at % 1009) as f32).collect();
+    let added = || {
+        let builder = GraphIndex::<f32>::builder(4).exact_ratio(0).degree(4).device(Device::Gpu(0));
+        let mut index = builder.build()?;
+        index.add(&base[..64 * 4])?;
+        index.add(&base[64 * 4..])?;
+        Ok::<_, Error>(index)
+    };
+    // Loads the modules.
+    added().unwrap();
+    let (_, calls) = driver::watch(&added);
+    let (mut missing, mut made) = (0, 0);
+    for after in (0..calls.len()).step_by(calls.len() / 60 + 1) {
+        driver::fail(Fault { after: after as u64, code: 701, lasts: Lasts::Once });
+        let (added, events) = events_of(&added);
+        driver::heal();
+        let reports: Vec<_> =
+            events.iter().filter(|event| event.field("message").starts_with("no graph could be made")).collect();
+        let Ok(index) = added else { continue };
+        assert_eq!(index.len(), 72);
+        if let [report] = reports[..] {
+            assert_eq!(report.level, Level::WARN);
+            assert!(report.field("device").starts_with("gpu:0"), "{report:?}");
+            assert!(report.field("reason").contains("701"), "{report:?}");
+            missing += 1;
+        } else {
+            assert!(reports.is_empty() && index.statistics().edges > 0, "{after}: {:?}, {events:?}", calls[after]);
+            made += 1;
+        }
+    }
+    assert!(missing > 0 && made > 0, "{missing} graphs are missing, {made} are there, of {} calls", calls.len());
 }

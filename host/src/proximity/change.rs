@@ -8,8 +8,8 @@
 //! | at least half of the rows are new | the graph is made anew |
 //! | under inner product, half of the rows came after the graph was made | the graph is made anew: walks to a new vector find long vectors rather than those that it is near to, so edges are better from a search among all |
 //!
-//! A change of the rows either fails, and then nothing has changed, or it is done. If there is then no memory for the graph, the index has none:
-//! its searches are exact until the next change makes a graph.
+//! A change of the rows either fails, and then nothing has changed, or it is done. If the graph then cannot be made, because memory is missing or a
+//! device fails, the index has none, and an event says so: its searches are exact until the next change makes a graph.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::threads::meanwhile;
 use crate::undo::undone_unless_ok;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, FlatIndex, Metric, Placement, Result, Watch, host_memory};
+use crate::{Element, Error, FlatIndex, Metric, Placement, Result, Watch, events, host_memory};
 
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
@@ -126,11 +126,12 @@ impl<T: Element> GraphIndex<T> {
             meanwhile(|| Candidates::all(rows, dim, settings, &place, &watch), || flat.add_watched(rows, None, &watch));
         added?;
         self.made = Made::nothing(self.flat.version());
-        // Searches of an index without a graph are exact.
-        if let Ok(New { copy, codes, links }) =
-            candidates.and_then(|candidates| self.new_graph(rows, candidates, true, &watch))
-        {
-            self.made = Made { copy: Arc::new(copy), codes, links: Some(links), ..Made::nothing(self.flat.version()) };
+        match candidates.and_then(|candidates| self.new_graph(rows, candidates, true, &watch)) {
+            Ok(New { copy, codes, links }) => {
+                let links = Some(links);
+                self.made = Made { copy: Arc::new(copy), codes, links, ..Made::nothing(self.flat.version()) };
+            }
+            Err(error) => self.tell_missing(&error),
         }
         Ok(())
     }
@@ -261,9 +262,18 @@ impl<T: Element> GraphIndex<T> {
                 }
                 Ok(())
             }
+            Ok(None) => Ok(()),
             Err(Error::Cancelled) => Err(Error::Cancelled),
-            Ok(None) | Err(_) => Ok(()),
+            Err(error) => {
+                self.tell_missing(&error);
+                Ok(())
+            }
         }
+    }
+
+    /// Reports that there is no graph. Searches of an index without a graph are exact.
+    fn tell_missing(&self, reason: &Error) {
+        events::graph_missing(|| self.device(), self.len(), reason);
     }
 
     /// Copies the rows to host memory, unless the flat index has them there. On error there is no copy, and the next change copies all rows.
