@@ -29,7 +29,7 @@ const MANY: usize = if cfg!(test) { 16 } else { 4096 };
 /// Number of nodes whose edges one thread follows at a time.
 const PART: usize = if cfg!(test) { 7 } else { 512 };
 
-/// Of so many start nodes one may be missing before more are chosen: to list all costs more than to insert a row.
+/// Start nodes are added when more than one in this number is missing: to list all of them costs more than to insert a row.
 const STARTS_OF_ONE_MISSING: usize = 64;
 
 /// The edges of a graph, at most `degree` of each node.

@@ -1,5 +1,7 @@
 //! The distance of walks for rows that are longer than a team of lanes reads at once, against f64 sums. A walk that starts from all nodes
 //! sorts them by it, and the choice of edges compares rows with rows.
+//!
+//! No result tells this change: by cosine, the first pass reads rows at another scale than 1. The value is divided by the norm at the same scale.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;

@@ -1,6 +1,8 @@
-//! Graphs: candidates, the choice of edges, parents from the start nodes, and walks. Vectors are small whole numbers
-//! with many equal
-//! distances.
+//! Graphs: candidates, the choice of edges, parents from the start nodes, and walks. Vectors are small whole numbers with many equal distances.
+//!
+//! No result tells these changes:
+//! - A line of edges more is prefetched.
+//! - The first number of chosen nodes that are only named is another: it is always overwritten.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
