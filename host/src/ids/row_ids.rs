@@ -299,3 +299,147 @@ impl RowIds {
         self.ids.bytes() + self.live.as_ref().map_or(0, |live| size_of_val(live.words()) as u64)
     }
 }
+
+/// No result tells that the stamp of rows is another number while the stamp of all ids is not known: it is not added to anything.
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use test_random::Random;
+
+    use super::super::ascending;
+    use super::*;
+    use crate::Error;
+
+    /// The rows as pairs of an id and whether the row holds a vector.
+    type Model = Vec<(u64, bool)>;
+
+    fn live_ids(model: &Model) -> Vec<u64> {
+        model.iter().filter(|(_, live)| *live).map(|&(id, _)| id).collect()
+    }
+
+    fn check(rows: &RowIds, model: &Model) {
+        let all = live_ids(model);
+        assert_eq!((rows.rows(), rows.len(), rows.removed()), (model.len(), all.len(), model.len() - all.len()));
+        assert_eq!(rows.all().unwrap(), all);
+        let live: Vec<usize> = (0..model.len()).filter(|&row| model[row].1).collect();
+        assert_eq!(rows.live_rows().collect::<Vec<_>>(), live);
+        assert_eq!(rows.live().is_some(), all.len() < model.len());
+        assert_eq!(
+            (rows.last(), rows.next()),
+            (model.last().map(|last| last.0), model.last().map_or(0, |last| last.0 + 1))
+        );
+        for (row, &(id, live)) in model.iter().enumerate() {
+            assert_eq!((rows.id(row), rows.find(id)), (id, live.then_some(row)));
+            if !model.iter().any(|other| other.0 == id + 1) {
+                assert_eq!(rows.find(id + 1), None);
+            }
+        }
+        let names: Vec<u64> = model.iter().map(|row| row.0).collect();
+        match rows.names().unwrap() {
+            None => assert!(rows.are_rows() && names.iter().copied().eq(0..names.len() as u64)),
+            Some(own) => assert!(!rows.are_rows() && own == names),
+        }
+        let least = if rows.are_rows() { 0 } else { 8 * model.len() };
+        let bits = rows.live().map_or(0, |_| 8 * model.len().div_ceil(64));
+        assert!(rows.bytes() >= (least + bits) as u64, "{} bytes", rows.bytes());
+        assert_eq!(rows.stamp(), all.iter().fold(0u64, |sum, &id| sum.wrapping_add(stamp(&[id]))));
+    }
+
+    /// Adds vectors as an index does.
+    fn add(rows: &mut RowIds, model: &mut Model, ids: &[u64]) {
+        let next = model.last().map_or(0, |last| last.0 + 1);
+        let place = |id: u64| model.iter().position(|row| row.0 == id);
+        let below: Vec<u64> = ids.iter().copied().filter(|&id| id < next).collect();
+        let expected = match below.iter().all(|&id| place(id).is_some()) {
+            _ if below.is_empty() => Room::AtTheEnd,
+            true => Room::InRows,
+            false => Room::Between,
+        };
+        assert_eq!(rows.room(ids), expected, "{ids:?} into {model:?}");
+        if expected == Room::Between {
+            let mut all = [live_ids(model), ids.to_vec()].concat();
+            all.sort_unstable();
+            *rows = RowIds::of(&all).unwrap();
+            *model = all.into_iter().map(|id| (id, true)).collect();
+            return;
+        }
+        let old: Vec<usize> = below.iter().filter_map(|&id| place(id)).collect();
+        assert_eq!(rows.old_rows(ids), old);
+        let above = &ids[below.len()..];
+        rows.reserve(above).unwrap();
+        rows.revive(&old);
+        rows.append(above);
+        old.into_iter().for_each(|row| model[row].1 = true);
+        model.extend(above.iter().map(|&id| (id, true)));
+    }
+
+    #[test]
+    fn rows_follow_additions_and_removals() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let (mut rows, mut model) = if seed % 3 == 0 {
+                (RowIds::counting(70), (0..70).map(|id| (id, true)).collect())
+            } else {
+                (RowIds::default(), Model::new())
+            };
+            for _ in 0..30 {
+                let next = model.last().map_or(0, |last| last.0 + 1);
+                match random.below(6) {
+                    // After the last row, with and without gaps.
+                    0 | 1 => {
+                        let (count, step) = (random.below(40) as u64, random.pick(&[1, 1, 3]));
+                        let ids: Vec<u64> = (0..count).map(|at| next + at * step).collect();
+                        add(&mut rows, &mut model, &ids);
+                    }
+                    // Ids of removed vectors, others, and the next one.
+                    2 => {
+                        let held = live_ids(&model);
+                        let share = random.pick(&[1, 2, 8]);
+                        let dead = model.iter().map(|row| row.0).filter(|id| !held.contains(id));
+                        let mut ids: Vec<u64> = dead.filter(|_| random.below(share) == 0).collect();
+                        ids.extend([next, random.below(next as usize + 9) as u64].iter().take(random.below(3)));
+                        ids.retain(|id| !held.contains(id));
+                        ids.sort_unstable();
+                        ids.dedup();
+                        add(&mut rows, &mut model, &ids);
+                    }
+                    3 | 4 => {
+                        let share = random.pick(&[1, 2, 8, 40]);
+                        let live = (0..model.len()).filter(|&row| model[row].1);
+                        let removed: Vec<usize> = live.filter(|_| random.below(share) == 0).collect();
+                        rows.remove(&removed).unwrap();
+                        removed.into_iter().for_each(|row| model[row].1 = false);
+                        while model.last().is_some_and(|last| !last.1) {
+                            model.pop();
+                        }
+                    }
+                    _ => {
+                        rows = if random.below(2) == 0 { rows.compacted().unwrap() } else { rows.shared().unwrap() };
+                        if rows.removed() == 0 {
+                            model.retain(|row| row.1);
+                        }
+                    }
+                }
+                // The stamp is carried on from time to time, and computed anew otherwise.
+                if random.below(2) == 0 {
+                    check(&rows, &model);
+                } else {
+                    check(&RowIds { stamp: OnceLock::new(), ..rows.shared().unwrap() }, &model);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ids_are_sorted_and_stamped() {
+        assert!(matches!(ascending(&[1, 2, 9]), Ok(Cow::Borrowed([1, 2, 9]))));
+        assert!(matches!(ascending(&[9, 1, 2]), Ok(Cow::Owned(ids)) if ids == [1, 2, 9]));
+        for ids in [&[4, 4][..], &[7, 4, 1, 4]] {
+            assert!(matches!(ascending(ids), Err(Error::DuplicateId { id: 4 })), "{ids:?}");
+        }
+        // Sums of the finalizer of splitmix64.
+        assert_eq!((stamp(&[]), stamp(&[0]), stamp(&[1])), (0, 0x5692_161d_100b_05e5, 0xdbd2_3897_3a2b_148a));
+        assert_eq!(stamp(&[1_000_000_000_000_000_000, 1, 0]), 0x4ae8_2775_284e_1cb0);
+    }
+}
