@@ -59,11 +59,11 @@ fn graphs_are_made_or_reported() {
     };
     // Loads the modules.
     added().unwrap();
-    let (_, calls) = driver::watch(&added);
+    let (_, calls) = driver::watch(added);
     let (mut missing, mut made) = (0, 0);
     for after in (0..calls.len()).step_by(calls.len() / 60 + 1) {
         driver::fail(Fault { after: after as u64, code: 701, lasts: Lasts::Once });
-        let (added, events) = events_of(&added);
+        let (added, events) = events_of(added);
         driver::heal();
         let reports: Vec<_> =
             events.iter().filter(|event| event.field("message").starts_with("no graph could be made")).collect();
