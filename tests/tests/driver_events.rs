@@ -7,9 +7,14 @@ use warpann_tests::recorder::{Recorded, events_of, install};
 
 /// One test, because the driver and the subscriber are those of the process.
 #[test]
-fn a_gpu_is_chosen_and_its_modules_are_loaded_once() {
+fn events_tell_what_happens_on_a_gpu() {
     driver::install(vec![driver::Device::default()]).unwrap();
     install();
+    a_gpu_is_chosen_and_its_modules_are_loaded_once();
+    graphs_are_made_or_reported();
+}
+
+fn a_gpu_is_chosen_and_its_modules_are_loaded_once() {
     let (index, events) = events_of(|| FlatIndex::<f32>::new(8, Metric::L2, Device::Auto));
     let mut index = index.unwrap();
     let fields = |event: &Recorded, names: [&str; 2]| names.map(|name| event.field(name).to_owned());
@@ -44,10 +49,9 @@ fn a_gpu_is_chosen_and_its_modules_are_loaded_once() {
     different.sort_unstable();
     different.dedup();
     assert_eq!(different.len(), loaded.len(), "{loaded:?}");
-    graphs_are_made_or_reported();
 }
 
-/// One of about 60 calls of additions fails once. Then the addition fails, or the index has a graph, or an event says that it has none.
+/// About 60 calls of additions fail in turn, each once. Then the addition fails, or the index has a graph, or an event says that it has none.
 fn graphs_are_made_or_reported() {
     let base: Vec<f32> = (0..72 * 4).map(|at| (at * at % 1009) as f32).collect();
     let added = || {

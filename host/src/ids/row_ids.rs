@@ -300,16 +300,10 @@ impl RowIds {
     }
 }
 
-/// No result tells that the stamp of rows is another number while the stamp of all ids is not known: it is not added to anything.
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
-    use test_random::Random;
-
-    use super::super::ascending;
     use super::*;
-    use crate::Error;
+    use test_random::Random;
 
     /// The rows as pairs of an id and whether the row holds a vector.
     type Model = Vec<(u64, bool)>;
@@ -429,17 +423,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn ids_are_sorted_and_stamped() {
-        assert!(matches!(ascending(&[1, 2, 9]), Ok(Cow::Borrowed([1, 2, 9]))));
-        assert!(matches!(ascending(&[9, 1, 2]), Ok(Cow::Owned(ids)) if ids == [1, 2, 9]));
-        for ids in [&[4, 4][..], &[7, 4, 1, 4]] {
-            assert!(matches!(ascending(ids), Err(Error::DuplicateId { id: 4 })), "{ids:?}");
-        }
-        // Sums of the finalizer of splitmix64.
-        assert_eq!((stamp(&[]), stamp(&[0]), stamp(&[1])), (0, 0x5692_161d_100b_05e5, 0xdbd2_3897_3a2b_148a));
-        assert_eq!(stamp(&[1_000_000_000_000_000_000, 1, 0]), 0x4ae8_2775_284e_1cb0);
     }
 }
