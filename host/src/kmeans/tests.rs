@@ -35,6 +35,22 @@ fn the_number_of_threads_changes_no_bit() {
 }
 
 #[test]
+fn the_objective_of_half_a_million_equal_points_is_right() {
+    let (count, point, centroid) = (500_001, [0.1f32, 0.7], [0.1001f32, 0.7003]);
+    let rows = point.repeat(count);
+    let settings = KMeans::new(1).iterations(1).points_per_centroid(None).start(Start::Given(centroid.to_vec()));
+    let found = settings.device(Device::Cpu).train(&rows, 2).unwrap();
+    let (mut expected, mut terms) = (0.0, 0.0);
+    for (x, c) in point.map(f64::from).into_iter().zip(centroid.map(f64::from)) {
+        expected += count as f64 * (x - c) * (x - c);
+        terms += count as f64 * (x * x + 2.0 * x * c + c * c);
+    }
+    // The integer sums of 500,001 numbers have 44 bits for each.
+    let off = (found.objectives[0] - expected).abs() / terms;
+    assert!(off <= 2f64.powi(-43), "{:?}, expected {expected:?}: off by {off:e} of the terms", found.objectives[0]);
+}
+
+#[test]
 fn watchers_end_the_training() {
     let mut seen = 0;
     let watch = &mut |iteration: &Iteration| {

@@ -15,10 +15,9 @@
 //!    the smallest unit, to the first. A cluster without weight keeps its centroid. For spherical k-means the centroid is then divided by
 //!    its canonical norm (f64, rounded to f32 at the end); a zero centroid stays zero.
 //! 4. The objective of the iteration, for the centroids that the points were assigned to, is the sum over clusters, in ascending order, of
-//!    W‖c‖² − 2⟨c, S⟩, plus Σ w‖x‖² (squared L2; the last sum is that of the canonical f64 squares in ascending order of points), or
-//!    Σ ⟨c, S⟩ (inner product). All arithmetic is f64; ‖c‖² and ⟨c, S⟩ are in the canonical order of [`crate::metric`] steps 2 to 5. With
-//!    several levels, the rounding errors of the additions are summed separately and added at the end, because far points would otherwise
-//!    hide the other points.
+//!    W‖c‖² − 2⟨c, S⟩, plus Σ w‖x‖² (squared L2; of the canonical f64 squares, by blocks of 4,096 points), or
+//!    Σ ⟨c, S⟩ (inner product). All arithmetic is f64; ‖c‖² and ⟨c, S⟩ are in the canonical order of [`crate::metric`] steps 2 to 5. The
+//!    rounding errors of the additions are summed separately and added at the end.
 
 use super::sums::PartialSums;
 use crate::Result;
