@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::ptr::null_mut;
 use std::time::Instant;
 
@@ -1021,11 +1021,36 @@ fn dependent_launches() {
     assert!(driver::violations().is_empty(), "{:?}", driver::violations());
 }
 
+/// Names the part of the test that a process runs: 0 or 1.
+const PART: &str = "WARPANN_FAULTS_PART";
+
+/// Runs both parts at the same time, in processes of their own, because a driver is the process's. A part takes a minute of one core.
+fn both_parts() -> Result<bool, std::io::Error> {
+    let this = std::env::current_exe()?;
+    let start = |part| Command::new(&this).env(PART, part).spawn();
+    let mut parts = ["0", "1"].map(start).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut passed = true;
+    for part in &mut parts {
+        passed &= part.wait()?.success();
+    }
+    Ok(passed)
+}
+
 fn main() -> ExitCode {
     // Cargo passes the filter of other test programs as well.
     if std::env::args().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS;
     }
+    let Ok(part) = std::env::var(PART) else {
+        return match both_parts() {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        };
+    };
     let mut devices = vec![driver::Device::default(); DEVICES];
     devices[1].capability = (9, 0);
     devices[1].memory_pools = false;
@@ -1038,24 +1063,34 @@ fn main() -> ExitCode {
     start_of_the_driver();
     // Opens the device whose context is the caller's own.
     let _callers = FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(CALLERS)).unwrap_or_else(|error| panic!("{error}"));
-    dependent_launches();
     let mut counts = Counts::default();
-    flat(&mut counts);
-    flat_on_the_device(&mut counts);
-    inverted_files(&mut counts);
-    changes_of_all(&mut counts);
-    others_on_the_device(&mut counts);
-    functions(&mut counts);
-    several_devices(&mut counts);
-    places();
-    opening(&mut counts);
+    match part.as_str() {
+        "0" => {
+            dependent_launches();
+            flat(&mut counts);
+            flat_on_the_device(&mut counts);
+            inverted_files(&mut counts);
+            changes_of_all(&mut counts);
+        }
+        "1" => {
+            others_on_the_device(&mut counts);
+            functions(&mut counts);
+            several_devices(&mut counts);
+            places();
+            opening(&mut counts);
+        }
+        other => {
+            eprintln!("{PART}={other}");
+            return ExitCode::FAILURE;
+        }
+    }
     let Counts { scenarios, calls, failures, unnoticed, broken, kinds } = counts;
     println!(
-        "{scenarios} scenarios of {calls} driver calls: {failures} failures, of which {unnoticed} changed nothing"
+        "part {part}: {scenarios} scenarios of {calls} driver calls: {failures} failures, of which {unnoticed} changed nothing"
     );
-    println!("errors by kind: {kinds:?}; {:.1} s", started.elapsed().as_secs_f32());
+    println!("part {part}: errors by kind: {kinds:?}; {:.1} s", started.elapsed().as_secs_f32());
     if broken > 0 {
-        println!("after {broken} of them something did not hold: see above");
+        println!("part {part}: after {broken} of them something did not hold: see above");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
