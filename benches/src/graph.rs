@@ -7,8 +7,8 @@
 
 use std::time::Instant;
 
-use warpann::graph::{Graph, KnnGraph, NO_NODE};
 use warpann::ivf::IvfIndex;
+use warpann::knn_graph::{Graph, KnnGraph, NO_NODE};
 use warpann::{FlatIndex, Metric, NONE};
 
 use crate::ivf::count;

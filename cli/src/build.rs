@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::Element;
-use warpann::graph::Graph;
 use warpann::io::{IdMatrix, Vectors};
+use warpann::knn_graph::Graph;
 
 use crate::index::{GRAPH, GraphRecipe, INVERTED_FILES, Kind, Place, Recipe, Stored, Summary, parse_kind};
 use crate::progress::{spinning, staged};

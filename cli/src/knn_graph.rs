@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::graph::{Graph, KnnGraph, KnnIndex};
 use warpann::io::Vectors;
+use warpann::knn_graph::{Graph, KnnGraph, KnnIndex};
 use warpann::{Device, Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Watch};
 
 use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};

@@ -9,8 +9,8 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::device::info;
 use warpann::distributed::{Mpi, Ranks, Sharded, agree, part};
-use warpann::graph::KnnIndex;
 use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::knn_graph::KnnIndex;
 use warpann::{Device, Element, FlatIndex, Placement};
 
 use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Kind, Place, describe_ivf};

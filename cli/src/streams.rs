@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
-use warpann::graph::Graph;
 use warpann::io::{self, Format, GroundTruth, IdMatrix, Open, Vectors};
+use warpann::knn_graph::Graph;
 use warpann::{Element, Error};
 
 use crate::id_list;

@@ -5,7 +5,7 @@ mod common;
 use common::{Folder, piped, warpann};
 use serde_json::Value;
 use test_random::Random;
-use warpann::graph::NO_NODE;
+use warpann::knn_graph::NO_NODE;
 use warpann::{Device, GraphIndex, NONE, io};
 
 const ROWS: usize = 600;

@@ -7,7 +7,7 @@
 //! The pictures show a disc or a ring at every place of a small field. Discs at adjacent places differ less than a disc and a ring at one
 //! place, so the graph has two components. A path between two discs moves the disc through the field.
 
-use warpann::graph::KnnGraph;
+use warpann::knn_graph::KnnGraph;
 use warpann::{Device, FlatIndex, Metric};
 
 /// Pixels of a side of a picture.

@@ -7,7 +7,7 @@
 //! | [`IvfIndex`], [`ivf`] | search in inverted files: vectors as they are, halves, bytes or product codes; filters, refinement, changes, files |
 //! | [`GraphIndex`], [`proximity`] | search by walks in a graph of near neighbours |
 //! | [`Index`], [`IndexWriter`] | what all indexes have in common; searches of an index while it changes |
-//! | [`graph`] | k-NN graphs, their components and paths |
+//! | [`knn_graph`] | k-NN graphs, their components and paths |
 //! | `shifted` | near neighbours in up to twelve dimensions (feature `shifted`) |
 //! | [`select`], [`sort`] | k-selection, also on a CUDA stream of the caller; stable sort of keys with payloads |
 //! | [`kmeans`], [`pq`] | clustering; product quantization |
@@ -61,13 +61,13 @@ mod filter;
 mod filter_tests;
 pub mod flat;
 pub mod generate;
-pub mod graph;
 mod host_memory;
 mod ids;
 mod index;
 pub mod io;
 pub mod ivf;
 pub mod kmeans;
+pub mod knn_graph;
 #[cfg(test)]
 mod limits_tests;
 #[cfg(test)]

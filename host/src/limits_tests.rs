@@ -6,9 +6,9 @@ use half::f16;
 #[cfg(feature = "shifted")]
 use crate::ShiftedIndex;
 use crate::generate::Generator;
-use crate::graph::KnnGraph;
 use crate::ivf::{Encoding, IvfIndex, Refiner};
 use crate::kmeans::KMeans;
+use crate::knn_graph::KnnGraph;
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::select::{Best, Rows, select_k};
 #[cfg(feature = "shifted")]

@@ -4,8 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::graph::{Graph, KnnGraph, KnnIndex};
 use crate::ivf::Encoding;
+use crate::knn_graph::{Graph, KnnGraph, KnnIndex};
 use crate::random::Random;
 use crate::{
     Device, Error, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, Placement, Result, SearchOptions, Watch,

@@ -15,7 +15,7 @@
 //! | the same, saving; the closure of `io::write_file_with` | while a temporary file is written | the file is removed, the old one stays |
 //! | the same, k-NN graph | when a batch is in the files and in the journal | the next run resumes after this batch |
 //! | iterator and batches of `IvfIndex::add_batches` | before the batch is coded, while the batch before is appended on another thread | the index has the batches before |
-//! | `graph::KnnIndex` | in searches by a shared reference, while the batch before is written on another thread | as for the watch of a k-NN graph |
+//! | `knn_graph::KnnIndex` | in searches by a shared reference, while the batch before is written on another thread | as for the watch of a k-NN graph |
 //! | functions of filters (`filter`, `SearchOptions::filter_by`) | before the search takes a lane or a lock | nothing has changed |
 //! | closure of `IndexWriter::change`, and an `Index` of the caller | on a snapshot that is not published, without a lock | the snapshot is dropped |
 //! | `distributed::Ranks` | between the collective steps of a call, without a lock | the rank is lost, as one whose process ended |

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 
-use crate::graph::{Graph, KnnGraph};
 use crate::ivf::Encoding;
+use crate::knn_graph::{Graph, KnnGraph};
 use crate::pq::{PqTraining, ProductQuantizer};
 use crate::random::Random;
 use crate::{

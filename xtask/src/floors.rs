@@ -85,7 +85,7 @@ const HOST: [Room; 22] = [
     room(&["pq"]),
     room(&["ivf"]),
     Room { name: "index", holds: &["index", "versions"] },
-    room(&["graph"]),
+    room(&["knn_graph"]),
     room(&["proximity"]),
     room(&["shifted"]),
     room(&["distributed"]),

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use warpann::graph::{Graph, KnnIndex};
 use warpann::io::Open;
+use warpann::knn_graph::{Graph, KnnIndex};
 use warpann::{Device, Element, GraphIndex, GraphIndexBuilder, Index, Placement};
 
 use super::{Basis, Details, GRAPH, INVERTED_FILES, Place, Stored, first_given, first_unequal};

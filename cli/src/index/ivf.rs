@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 use serde::Serialize;
-use warpann::graph::KnnIndex;
 use warpann::io::Open;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
+use warpann::knn_graph::KnnIndex;
 use warpann::{Element, Error, Placement};
 
 use super::{BATCH, Basis, Details, Place, Stored, first_given, first_unequal};

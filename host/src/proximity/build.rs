@@ -45,7 +45,7 @@ use super::links::{Links, NO_NODE, starts_of};
 use super::prune::{Others, Pruner};
 use super::twins::Twins;
 use super::walk::{Walker, node_of};
-use crate::graph::Graph;
+use crate::knn_graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::meanwhile;
 use crate::{Bitset, Element, Error, Metric, Result, Stage, Watch, host_memory};

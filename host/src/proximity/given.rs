@@ -19,7 +19,7 @@ use super::candidates::Candidates;
 use super::links::{Links, NO_NODE};
 use super::twins::Twins;
 use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
-use crate::graph::Graph;
+use crate::knn_graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::validate::check_rows;
 use crate::{Element, Error, Result, Watch, host_memory};
@@ -38,7 +38,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// ([`codes`](Self::codes)).
     ///
     /// ```
-    /// use warpann::graph::Graph;
+    /// use warpann::knn_graph::Graph;
     /// use warpann::io::IdMatrix;
     /// use warpann::{Device, GraphIndex, NONE};
     ///
@@ -83,11 +83,11 @@ impl<T: Element> GraphIndexBuilder<T> {
     ///
     /// # Long builds
     /// The search for neighbours is the longest part of a new graph of many vectors, and [`GraphIndex::add`] begins it anew after an interruption.
-    /// [`KnnGraph::write`](crate::graph::KnnGraph::write) writes the neighbours to a file with a journal, and resumes an interrupted run there.
+    /// [`KnnGraph::write`](crate::knn_graph::KnnGraph::write) writes the neighbours to a file with a journal, and resumes an interrupted run there.
     /// [`Graph::read`] reads the file for this call, which needs the shorter rest of the time:
     ///
     /// ```
-    /// use warpann::graph::{Graph, KnnGraph};
+    /// use warpann::knn_graph::{Graph, KnnGraph};
     /// use warpann::{Device, GraphIndex, IvfIndex, Watch};
     ///
     /// # let folder = tempfile::tempdir()?;
@@ -190,7 +190,7 @@ impl<T: Element> GraphIndex<T> {
     }
 
     /// The edges of the graph: node r is the vector with the r-th of [`ids`](Self::ids), and has [`degree`](Self::degree) slots, of which the last
-    /// ones may be [`NO_NODE`](crate::graph::NO_NODE). `None` if the index has no graph, because it has so few vectors that searches are exact.
+    /// ones may be [`NO_NODE`](crate::knn_graph::NO_NODE). `None` if the index has no graph, because it has so few vectors that searches are exact.
     /// [`GraphIndexBuilder::build_with_graph`] makes an index of it; [`io::write_ids`](crate::io::write_ids) writes it to a file.
     ///
     /// O(len · degree). If there are rows that removed vectors left, also the time of [`compact`](Self::compact): edges to them are replaced.

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use super::tests::{DIM, K, check_graph, check_results, clustered, recall, walking};
 use super::*;
-use crate::graph::{Graph, KnnGraph, NO_NODE};
 use crate::io::IdMatrix;
+use crate::knn_graph::{Graph, KnnGraph, NO_NODE};
 use crate::random::Random;
 use crate::{Device, Element, FileDefect, NONE, Neighbors, SearchOptions, Watch};
 

@@ -1,7 +1,7 @@
 //! k-NN graphs, their components and paths, against plain definitions.
 
-use warpann::graph::{Graph, KnnGraph, NO_NODE};
 use warpann::io::IdMatrix;
+use warpann::knn_graph::{Graph, KnnGraph, NO_NODE};
 use warpann::{Device, ElementType, Error, FlatIndex, Metric, NONE};
 
 use super::vectors::{self, ALL_OF_F32, Form};

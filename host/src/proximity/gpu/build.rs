@@ -23,7 +23,7 @@ use crate::device::lanes::Lane;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::flat::ResidentRows;
-use crate::graph::Graph;
+use crate::knn_graph::Graph;
 use crate::threads::apart;
 use crate::{Error, Result, Stage, Watch, host_memory};
 

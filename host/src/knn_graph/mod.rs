@@ -21,7 +21,7 @@
 //! three batches of results in addition to the index for [`KnnGraph::write`]; 8 bytes more for each slot for [`KnnGraph::run`].
 //!
 //! ```
-//! use warpann::graph::KnnGraph;
+//! use warpann::knn_graph::KnnGraph;
 //! use warpann::{Device, FlatIndex, Metric};
 //!
 //! // Two rows of points, 1 apart in each, 10 apart from each other.
