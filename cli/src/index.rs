@@ -7,9 +7,9 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use serde::Serialize;
+use warpann::graph::GraphInfo;
 use warpann::io::Open;
 use warpann::ivf::IndexInfo;
-use warpann::proximity::GraphInfo;
 use warpann::{Element, ElementType, Index, Metric, Placement};
 
 pub use self::graph::{GraphRecipe, describe as describe_graph};

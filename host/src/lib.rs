@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`FlatIndex`] | exact search |
 //! | [`IvfIndex`], [`ivf`] | search in inverted files: vectors as they are, halves, bytes or product codes; filters, refinement, changes, files |
-//! | [`GraphIndex`], [`proximity`] | search by walks in a graph of near neighbours |
+//! | [`GraphIndex`], [`graph`] | search by walks in a graph of near neighbours |
 //! | [`Index`], [`IndexWriter`] | what all indexes have in common; searches of an index while it changes |
 //! | [`knn_graph`] | k-NN graphs, their components and paths |
 //! | `shifted` | near neighbours in up to twelve dimensions (feature `shifted`) |
@@ -61,6 +61,7 @@ mod filter;
 mod filter_tests;
 pub mod flat;
 pub mod generate;
+pub mod graph;
 mod host_memory;
 mod ids;
 mod index;
@@ -87,7 +88,6 @@ mod parallel;
 pub mod placement;
 pub mod pq;
 mod product;
-pub mod proximity;
 mod random;
 mod search_options;
 mod search_statistics;
@@ -120,13 +120,13 @@ pub use element::{Element, ElementType};
 pub use error::{Error, FileDefect, Input, NoDeviceReason, Result, TensorDefect};
 pub use filter::Filter;
 pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
+pub use graph::{GraphIndex, GraphIndexBuilder};
 pub use index::Index;
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use names::UnknownName;
 pub use neighbors::{NONE, Neighbors, RangeNeighbors};
 pub use placement::{Device, Placement};
-pub use proximity::{GraphIndex, GraphIndexBuilder};
 pub use search_options::{Scan, SearchOptions};
 pub use search_statistics::SearchStatistics;
 #[cfg(feature = "shifted")]

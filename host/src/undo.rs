@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | callback of a [`Watch`](crate::Watch), addition to a flat index | when the back end has some of the rows, and no id names them | the back end drops these rows (`flat::changes`) |
 //! | the same, ids that come back or lie between others | as above; in a second index, which nobody sees yet | as above; the second index is dropped |
-//! | the same, addition to a graph index | when the rows are there and the edges are not | the index becomes the snapshot from before (`proximity::change`) |
+//! | the same, addition to a graph index | when the rows are there and the edges are not | the index becomes the snapshot from before (`graph::change`) |
 //! | the same, addition to inverted files | while vectors are coded; the lists change in one step afterwards | nothing has changed |
 //! | the same, training, and the callback of `KMeans::train_watched` | on values that nobody sees yet, perhaps on a pool thread or with a lane | they are dropped; the next call makes a new lane |
 //! | the same, saving; the closure of `io::write_file_with` | while a temporary file is written | the file is removed, the old one stays |

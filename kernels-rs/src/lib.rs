@@ -12,7 +12,7 @@
 //! | [`kmeans`] | nearest centroids, sums over clusters |
 //! | [`pq`] | product quantization |
 //! | [`ivf`] | inverted files |
-//! | [`proximity`] | walks in a graph |
+//! | [`graph`] | walks in a graph |
 //! | [`shifted`] | shifted sort |
 //! | [`generate`] | clustered vectors, made from their numbers |
 //! | [`read_ceiling`] | one read of memory, as a bound for measurements |
@@ -23,11 +23,11 @@
 
 pub mod flat;
 pub mod generate;
+pub mod graph;
 pub mod ivf;
 pub mod kmeans;
 pub mod pq;
 pub mod product;
-pub mod proximity;
 pub mod read_ceiling;
 pub mod select;
 pub mod shifted;

@@ -1,6 +1,6 @@
 //! Searches among vectors that a device has already, through the lists of an index that holds none itself.
 //!
-//! A new graph searches for the neighbours of each of its vectors ([`crate::proximity`]), once. They lie in the memory of the device, because its
+//! A new graph searches for the neighbours of each of its vectors ([`crate::graph`]), once. They lie in the memory of the device, because its
 //! exact index keeps them there. [`IvfIndex::add`] would bring them to the device twice more, to find their lists and to make the image, and copy
 //! them into the lists of the master copy between the two: 115 ms of the 520 that the graph of 1,000,000 × 128 f32 took (H100, 2026-11-26). Here
 //! the host gets the number of each vector's list, and the device copies the vectors to their places in the image.

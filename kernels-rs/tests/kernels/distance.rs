@@ -6,10 +6,10 @@
 use cuda_std::emulator::Buffer;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
+use warpann_kernels::graph::prune::Prune;
+use warpann_kernels::graph::walk::{PerQuery, Walk, slots};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
-use warpann_kernels::proximity::prune::Prune;
-use warpann_kernels::proximity::walk::{PerQuery, Walk, slots};
 
 use crate::knn_graph::pruned;
 use crate::lists::{METRICS, stored};

@@ -3,9 +3,9 @@
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
+use warpann_kernels::graph::encode::{Encode, FloatKey};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
-use warpann_kernels::proximity::encode::{Encode, FloatKey};
 
 use crate::lists::{METRICS, stored};
 

@@ -7,12 +7,12 @@
 use cuda_std::emulator::Buffer;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
+use warpann_kernels::graph::candidates::AppendCandidates;
+use warpann_kernels::graph::prune::{Count, Fill, Join, Prune};
+use warpann_kernels::graph::reach::{Claim, OPEN, Settle};
+use warpann_kernels::graph::walk::{EXPANSIONS, PerQuery, Walk, least_slots, slots};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
-use warpann_kernels::proximity::candidates::AppendCandidates;
-use warpann_kernels::proximity::prune::{Count, Fill, Join, Prune};
-use warpann_kernels::proximity::reach::{Claim, OPEN, Settle};
-use warpann_kernels::proximity::walk::{EXPANSIONS, PerQuery, Walk, least_slots, slots};
 
 use crate::lists::{badness, distance, stored};
 

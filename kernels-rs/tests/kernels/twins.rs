@@ -3,7 +3,7 @@
 use cuda_std::emulator::Buffer;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
-use warpann_kernels::proximity::twins::ExpandTwins;
+use warpann_kernels::graph::twins::ExpandTwins;
 
 #[test]
 fn rows_of_equal_vectors_are_merged_by_distance_and_number() {

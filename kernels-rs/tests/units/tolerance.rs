@@ -1,9 +1,9 @@
 //! What codes cannot tell apart.
 
+use warpann_kernels::graph::tolerance::Tolerance;
 use warpann_kernels::product::metric::Metric;
-use warpann_kernels::proximity::tolerance::Tolerance;
 
-/// The key of a product, as `proximity::distance` makes it.
+/// The key of a product, as `graph::distance` makes it.
 fn key_of(product: i32) -> u32 {
     !(product as u32 ^ 1 << 31)
 }

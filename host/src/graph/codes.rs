@@ -33,15 +33,15 @@
 //! | vectors are nearer to each other than codes can tell | the beam's ends are as near to each other as two roundings | the query walks by vectors |
 //! | some vectors tie for the k-th place | their distances by codes differ by less than six deviations | all of them are ranked by vectors |
 //!
-//! [`Tolerance`](warpann_kernels::proximity::tolerance::Tolerance) has the model of the errors: those of two roundings, uniform and independent, have a deviation of 1/√6 in one direction, and
+//! [`Tolerance`](warpann_kernels::graph::tolerance::Tolerance) has the model of the errors: those of two roundings, uniform and independent, have a deviation of 1/√6 in one direction, and
 //! six of these are allowed for. That is no proof, as a walk is none; a bound for certain would be √dim, and rank most of each beam.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use warpann_kernels::proximity::encode::{MOST, ROUNDER, excess};
-use warpann_kernels::proximity::tolerance::Tolerance;
+use warpann_kernels::graph::encode::{MOST, ROUNDER, excess};
+use warpann_kernels::graph::tolerance::Tolerance;
 
 use super::GraphIndex;
 use super::distance::{Query, WalkDistance, normalise};

@@ -1,7 +1,7 @@
 //! Walks in a graph: the nodes that a search for a query meets, and the nearest of them.
 //!
 //! # Problem
-//! For each query the `width` nodes that a walk finds nearest, as the library's `proximity::walk` defines them: from the nearest of some start
+//! For each query the `width` nodes that a walk finds nearest, as the library's `graph::walk` defines them: from the nearest of some start
 //! nodes on, expand the nearest nodes of the beam that are not expanded, until all are. Results have the same bits as those on a CPU.
 //!
 //! # Algorithm
@@ -28,7 +28,7 @@
 //!
 //! A walk by codes ends with two questions that [`Tolerance`] answers: which nodes after the first ones may be among the k best, and whether codes can
 //! order the beam at all. If not, the query's word says so, and a second launch of the same kernel walks by vectors for these queries. Queries that
-//! codes cannot stand for have the word from [`crate::proximity::encode`].
+//! codes cannot stand for have the word from [`crate::graph::encode`].
 //!
 //! A block of one warp has barriers that cost nothing, and a multiprocessor has 25 of them at a time, so steps of different queries overlap. One query
 //! alone waits least if its vectors are all read at a time, which takes 256 threads.
@@ -52,7 +52,7 @@
 //! On the same machine FlashLib 0.4.0 took 2.25 ms at .939, 3.93 at .976, 11.9 at .993; cuVS 26.10 2.29 at .869, 4.04 at .980, 7.96 at .996.
 //!
 //! # What it was before
-//! Milliseconds for 10,000 queries from host memory and back. What raised the recall at a beam is in the library's `proximity::candidates`.
+//! Milliseconds for 10,000 queries from host memory and back. What raised the recall at a beam is in the library's `graph::candidates`.
 //!
 //! | revision | what | beam 32 | 64 | 128 |
 //! |---|---|---|---|---|
@@ -75,10 +75,10 @@ use cuda_std::warp::{self, FULL_MASK, shuffle_idx, shuffle_xor};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
+use crate::graph::distance::{self, Compared, TEAM, is_first_of_row, row_of};
+use crate::graph::tolerance::Tolerance;
 use crate::product::element::{self, ElementKey};
 use crate::product::metric::Metric;
-use crate::proximity::distance::{self, Compared, TEAM, is_first_of_row, row_of};
-use crate::proximity::tolerance::Tolerance;
 
 /// The threads that walk for a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! A parent for each node that can be reached from the start nodes, as the library's `proximity::links` defines it: the same parents.
+//! A parent for each node that can be reached from the start nodes, as the library's `graph::links` defines it: the same parents.
 //!
 //! ```text
 //! each level:   Claim     for each node of the level, a warp: it is the parent of each open node to which it has an edge, unless a lower one is

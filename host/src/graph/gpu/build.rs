@@ -1,5 +1,5 @@
-//! The edges of a new graph, chosen on a device ([`warpann_kernels::proximity::prune`]), and the parents of its nodes
-//! ([`warpann_kernels::proximity::reach`]): the same as on the CPU.
+//! The edges of a new graph, chosen on a device ([`warpann_kernels::graph::prune`]), and the parents of its nodes
+//! ([`warpann_kernels::graph::reach`]): the same as on the CPU.
 //!
 //! ```text
 //! for each batch of rows:  search ──append──► candidates ──prune──► edges          or the candidates come from the host
@@ -11,9 +11,9 @@
 use std::ops::Range;
 
 use cuda_std::Ptr;
-use warpann_kernels::proximity::candidates::AppendCandidates;
-use warpann_kernels::proximity::prune::{Count, Fill, Join, Prune};
-use warpann_kernels::proximity::reach::{Claim, OPEN, Settle};
+use warpann_kernels::graph::candidates::AppendCandidates;
+use warpann_kernels::graph::prune::{Count, Fill, Join, Prune};
+use warpann_kernels::graph::reach::{Claim, OPEN, Settle};
 
 use super::super::candidates::{BATCH, PlannedLevel, Sizes};
 use super::super::distance::WalkDistance;

@@ -1,4 +1,4 @@
-//! The choice of edges in a new graph, as the library's `proximity::prune` and `proximity::build` define it, with the same bits.
+//! The choice of edges in a new graph, as the library's `graph::prune` and `graph::build` define it, with the same bits.
 //!
 //! ```text
 //! Prune     for each node, a warp: its edges among its candidates                       n · degree edges
@@ -21,9 +21,9 @@ use cuda_std::warp::{self, FULL_MASK};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
+use crate::graph::distance::{Compared, SUMS, TEAM, is_first_of_row, row_of};
 use crate::product::element::{self, ElementKey};
 use crate::product::metric::Metric;
-use crate::proximity::distance::{Compared, SUMS, TEAM, is_first_of_row, row_of};
 
 /// Number of threads of a block, which is one warp, in `Prune` and `Join`.
 const THREADS: u32 = 32;

@@ -1,4 +1,4 @@
-//! Walks on a device, one block for each query ([`warpann_kernels::proximity::walk`]).
+//! Walks on a device, one block for each query ([`warpann_kernels::graph::walk`]).
 //!
 //! The rows are those of the flat index in device memory. Edges, start nodes and codes are uploaded by the first search after a change. The results of a walk
 //! get their canonical distances from the kernel that re-ranks results of inverted files.
@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::NO_ROW;
+use warpann_kernels::graph::encode::{Encode, FloatKey};
+use warpann_kernels::graph::twins::ExpandTwins;
+use warpann_kernels::graph::walk::{self, PerQuery, Walk};
 use warpann_kernels::ivf::rerank::{self, Rerank};
-use warpann_kernels::proximity::encode::{Encode, FloatKey};
-use warpann_kernels::proximity::twins::ExpandTwins;
-use warpann_kernels::proximity::walk::{self, PerQuery, Walk};
 
 pub(super) use self::build::{DeviceBuild, Source};
 use super::Distances;

@@ -1,4 +1,4 @@
-//! Codes of vectors, as the library's `proximity::codes` defines them: one signed byte for each component.
+//! Codes of vectors, as the library's `graph::codes` defines them: one signed byte for each component.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32};
@@ -7,9 +7,9 @@ use cuda_std::warp;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll};
 
+use crate::graph::distance::{Compared, SUMS};
 use crate::product::element;
 use crate::product::metric::Metric;
-use crate::proximity::distance::{Compared, SUMS};
 
 /// Number of threads of a block, which is one warp.
 const THREADS: u32 = 32;

@@ -15,7 +15,7 @@
 //! nodes order by (distance, number), and the walk is defined to the bit.
 
 use super::distance::{Key, Query, WalkDistance};
-use warpann_kernels::proximity::walk::EXPANSIONS;
+use warpann_kernels::graph::walk::EXPANSIONS;
 
 use super::entrance::Entrance;
 use super::links::{Links, NO_NODE};

@@ -1,4 +1,4 @@
-//! The candidates of rows, list by list: as the library's `proximity::candidates` appends them.
+//! The candidates of rows, list by list: as the library's `graph::candidates` appends them.
 //!
 //! ```text
 //! candidates = those before, then the first `most` rows that a search found and that are not among these; the row itself is left out

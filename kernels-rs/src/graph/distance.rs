@@ -1,4 +1,4 @@
-//! The distance of walks: for bytes an exact integer, for floats an f32 sum in a fixed order. The library's `proximity::distance` has the definition,
+//! The distance of walks: for bytes an exact integer, for floats an f32 sum in a fixed order. The library's `graph::distance` has the definition,
 //! and its path on a CPU.
 //!
 //! [`TEAM`] lanes read a vector. Of bytes a lane reads 16 at a time, and four are multiplied by one instruction: ‖x − y‖² = x·x + y·y − 2 x·y.

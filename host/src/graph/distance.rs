@@ -26,7 +26,7 @@
 //!
 //! Sums of integers are exact in any order, so bytes need none.
 
-use warpann_kernels::proximity::distance::scale_for_norm;
+use warpann_kernels::graph::distance::scale_for_norm;
 
 use crate::product::cpu::convert;
 use crate::simd::{Isa, prefetch};
