@@ -43,7 +43,7 @@ pub struct Args {
     shifts: Option<usize>,
     /// Vectors to look at in each copy; unless given, the library's choice.
     #[arg(long, value_parser = count)]
-    neighbourhood: Option<usize>,
+    neighborhood: Option<usize>,
     /// Queries that are searched exactly, to compare with.
     #[arg(long, default_value_t = 10_000, value_parser = count)]
     sample: usize,
@@ -104,8 +104,8 @@ impl Grid<'_> {
         if let Some(shifts) = args.shifts {
             builder = builder.shifts(shifts);
         }
-        if let Some(positions) = args.neighbourhood {
-            builder = builder.neighbourhood(positions);
+        if let Some(positions) = args.neighborhood {
+            builder = builder.neighborhood(positions);
         }
         let mut index = builder.clone().build()?;
         let milliseconds = self.timed(|| {

@@ -42,7 +42,7 @@ pub struct Args {
     shifts: Option<usize>,
     /// Number of vectors to examine in each copy. Default: 2k, rounded up to a multiple of 32.
     #[arg(long, value_name = "N", value_parser = positive)]
-    neighbourhood: Option<usize>,
+    neighborhood: Option<usize>,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
     #[arg(long, default_value = "auto")]
     device: Device,
@@ -142,8 +142,8 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     if let Some(shifts) = args.shifts {
         builder = builder.shifts(shifts);
     }
-    if let Some(positions) = args.neighbourhood {
-        builder = builder.neighbourhood(positions);
+    if let Some(positions) = args.neighborhood {
+        builder = builder.neighborhood(positions);
     }
     if let Some(budget) = args.memory_budget {
         builder = builder.memory_budget(budget);

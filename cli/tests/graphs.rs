@@ -229,7 +229,7 @@ fn edges_come_from_files() {
     let bytes = files.bytes("x.graph");
     let graph = files.load("x.graph").graph().unwrap().unwrap();
     let wide: Vec<u64> =
-        graph.neighbours().iter().map(|&node| if node == NO_NODE { NONE } else { u64::from(node) }).collect();
+        graph.neighbors().iter().map(|&node| if node == NO_NODE { NONE } else { u64::from(node) }).collect();
     for name in ["edges.ibin", "edges.npy"] {
         io::write_ids(files.path(name), &wide, 12).unwrap();
         let line =

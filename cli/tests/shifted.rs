@@ -64,8 +64,8 @@ fn boxes_of_triangles_are_searched_in_both_forms() {
     let files = Files::new();
     let [mesh, near] = ["strip.obj", "near.fbin"].map(|name| files.text(name));
     for form in ["min-max", "min-extent"] {
-        // A neighbourhood of all: exact.
-        let all = ["--mesh", &mesh, "--boxes", form, "--query", &near, "--k", "4", "--neighbourhood", "40"];
+        // A neighborhood of all: exact.
+        let all = ["--mesh", &mesh, "--boxes", form, "--query", &near, "--k", "4", "--neighborhood", "40"];
         let report = files.run(&all);
         assert_eq!((&report["kind"], &report["base"], &report["dim"]), (&form.into(), &40.into(), &6.into()));
         let quality = &report["quality"];

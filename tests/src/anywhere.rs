@@ -398,7 +398,7 @@ fn knn_graph(device: Device) -> Result<Make, Error> {
         Ok(Box::new(move || {
             let (graph, distances) = KnnGraph::new(6).batch(size(device, 200, 20)).run(&index, &base)?;
             let mut answer: Answer =
-                graph.neighbours().iter().map(|&node| u64::from(node)).chain(bits(&distances)).collect();
+                graph.neighbors().iter().map(|&node| u64::from(node)).chain(bits(&distances)).collect();
             answer.extend(graph.components().sizes);
             if let Ok(path) = graph.path(&base, DIM, Metric::L2, 0, 50) {
                 answer.extend(path.nodes);
@@ -419,7 +419,7 @@ fn knn_graph_files(device: Device) -> Result<Make, Error> {
             graph.write(&index, &base, &out, Some(Path::new(&distances)), &Watch::none())?;
             let found = io::read_vectors(&distances)?;
             let nodes = Graph::read(&out)?;
-            let nodes = nodes.neighbours().iter().map(|&node| u64::from(node));
+            let nodes = nodes.neighbors().iter().map(|&node| u64::from(node));
             Ok(nodes.chain(bits(found.as_slice::<f32>().unwrap_or_default())).collect())
         }))
     }))

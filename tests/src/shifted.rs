@@ -108,7 +108,7 @@ fn all_positions(device: Device) -> Outcome {
         let (n, nq) = (by_device(device, 70, 2_000), by_device(device, 2, 60));
         let base = points.make(dim, n, random);
         let queries = points.make(dim, nq, random);
-        let found = built(builder(dim, shifts).neighbourhood(n), device, &base)?.search(&queries, k)?;
+        let found = built(builder(dim, shifts).neighborhood(n), device, &base)?.search(&queries, k)?;
         let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
         let (wide_base, wide_queries) = (wide(&base), wide(&queries));
         let mut expected = Neighbors { k, ids: Vec::new(), distances: Vec::new() };

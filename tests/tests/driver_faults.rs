@@ -849,7 +849,7 @@ fn functions(counts: &mut Counts) {
         graph,
         |index| {
             let (graph, _) = KnnGraph::new(3).batch(16).run(&*index, &nodes)?;
-            Ok(graph.neighbours().iter().map(|&node| node.into()).collect())
+            Ok(graph.neighbors().iter().map(|&node| node.into()).collect())
         },
         nothing,
     );

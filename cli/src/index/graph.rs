@@ -60,7 +60,7 @@ impl GraphRecipe {
         if let Some(graph) = graph {
             if self.neighbours.is_some() {
                 let name = format!("adding {} vectors", graph.len());
-                return Ok(staged(name, |watch| builder.build_with_neighbours(base, ids, graph, watch))?);
+                return Ok(staged(name, |watch| builder.build_with_neighbors(base, ids, graph, watch))?);
             }
             let build = || builder.build_with_graph(base, ids, graph);
             return Ok(spinning(format!("adding {} vectors and their edges", graph.len()), build)?);

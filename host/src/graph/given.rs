@@ -3,13 +3,13 @@
 //! ```text
 //! build_with_graph:       edges = those of the caller, in their order, without edges to the node itself and repeated ones
 //!                         connect                                                links.rs
-//! build_with_neighbours:  candidates = those of the caller, without the node itself and repeated ones
+//! build_with_neighbors:  candidates = those of the caller, without the node itself and repeated ones
 //!                                    + the nearest of every 16th and 128th row   candidates.rs
 //!                         edges, edges back, connect                             build.rs
 //! graph:                  edges of the rows that hold vectors, in the order of their ids
 //! ```
 //! `build_with_graph` prunes nothing and adds no edges back: the walks go along the caller's edges. Only nodes that no walk could reach get one edge
-//! each, by the repair of new graphs. `build_with_neighbours` treats the caller's neighbours as those that a new graph searches for itself, so the
+//! each, by the repair of new graphs. `build_with_neighbors` treats the caller's neighbours as those that a new graph searches for itself, so the
 //! exact `degree` nearest neighbours give the graph of an index that searches for them exactly.
 
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// KnnGraph::new(16).write(&near, &base, &file, None, &Watch::none())?;
     ///
     /// let builder = GraphIndex::<f32>::builder(2).device(Device::Cpu).degree(16).exact_ratio(0);
-    /// let index = builder.build_with_neighbours(&base, None, &Graph::read(&file)?, &Watch::none())?;
+    /// let index = builder.build_with_neighbors(&base, None, &Graph::read(&file)?, &Watch::none())?;
     /// assert_eq!(index.search(&base[4..6], 1)?.ids, [2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -109,7 +109,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// # Errors
     /// [`Error::WrongBase`] unless there is one vector for each node; [`Error::TooManyRows`] above [`MAX_NODES`]; [`Error::Cancelled`];
     /// [`Error::OutOfHostMemory`]; the errors of [`build`](Self::build) and of [`GraphIndex::add_with_ids`].
-    pub fn build_with_neighbours(
+    pub fn build_with_neighbors(
         self,
         rows: &[T],
         ids: Option<&[u64]>,

@@ -123,7 +123,7 @@ fn full_groups_are_connected() {
     let index = builder::<f32>(Metric::L2).build_with_graph(&base, None, &graph).unwrap();
     check_graph(&index);
     let changed =
-        edges_of(&index).concat().iter().zip(graph.neighbours()).filter(|(a, b)| **a != u64::from(**b)).count();
+        edges_of(&index).concat().iter().zip(graph.neighbors()).filter(|(a, b)| **a != u64::from(**b)).count();
     // Sixteen of the groups have start nodes.
     assert_eq!(changed, 64);
 }
@@ -190,7 +190,7 @@ fn check_same_as_added<T: Element>(metric: Metric) {
     let expected = added.to_bytes().unwrap();
     let near = nearest(&base, metric, 24);
     let built = |base: &[T], ids: &[u64], near: &Graph| {
-        let index = builder(metric).degree(24).build_with_neighbours(base, Some(ids), near, &Watch::none()).unwrap();
+        let index = builder(metric).degree(24).build_with_neighbors(base, Some(ids), near, &Watch::none()).unwrap();
         index.to_bytes().unwrap()
     };
     assert!(built(&base, &ids, &near) == expected, "{} {metric}", T::TYPE);
@@ -233,7 +233,7 @@ fn given_neighbours_have_about_the_recall_of_searched_ones() {
             near.row(node).iter().filter(|_| random.below(100) < kept).map(|&other| u64::from(other)).collect()
         };
         let some = graph_of((0..4_000).map(keep).collect(), k);
-        let built = builder::<f32>(Metric::L2).degree(24).build_with_neighbours(&base, None, &some, &Watch::none());
+        let built = builder::<f32>(Metric::L2).degree(24).build_with_neighbors(&base, None, &some, &Watch::none());
         let mut index = built.unwrap();
         check_graph(&index);
         assert_eq!(index.degree(), 24);
@@ -254,7 +254,7 @@ fn devices_choose_the_same_edges_among_given_neighbours() {
         let near = nearest(&base, Metric::L2, k);
         let [cpu, emulated] = [Device::Cpu, Device::Emulator].map(|device| {
             let builder = builder::<f32>(Metric::L2).device(device).degree(8);
-            builder.build_with_neighbours(&base, None, &near, &Watch::none()).unwrap().to_bytes().unwrap()
+            builder.build_with_neighbors(&base, None, &near, &Watch::none()).unwrap().to_bytes().unwrap()
         });
         assert!(cpu == emulated, "k = {k}");
     }
@@ -265,7 +265,7 @@ fn neighbours_that_do_not_fit_are_refused() {
     let base = clustered::<f32>(20, 1);
     let ring = graph_of((0..20u64).map(|node| vec![(node + 1) % 20]).collect(), 1);
     let made = |rows: &[f32], ids: Option<&[u64]>, graph: &Graph| {
-        let built = builder::<f32>(Metric::L2).build_with_neighbours(rows, ids, graph, &Watch::none());
+        let built = builder::<f32>(Metric::L2).build_with_neighbors(rows, ids, graph, &Watch::none());
         built.map(|index| (index.len(), index.statistics().edges > 0))
     };
     assert_eq!(made(&base, None, &ring).unwrap(), (20, true));
@@ -276,14 +276,14 @@ fn neighbours_that_do_not_fit_are_refused() {
     let mut broken = base.clone();
     broken[DIM * 3 + 2] = f32::NAN;
     assert!(matches!(made(&broken, None, &ring), Err(Error::NotFinite { row: 3, column: 2, .. })));
-    let thin = builder::<f32>(Metric::L2).degree(3).build_with_neighbours(&base, None, &ring, &Watch::none());
+    let thin = builder::<f32>(Metric::L2).degree(3).build_with_neighbors(&base, None, &ring, &Watch::none());
     assert!(matches!(thin, Err(Error::BadDegree { degree: 3, .. })));
 
     // No vectors, vectors without neighbours, and too few vectors for edges.
     assert_eq!(made(&[], None, &graph_of(Vec::new(), 4)).unwrap(), (0, false));
     assert_eq!(made(&base, None, &graph_of(vec![Vec::new(); 20], 2)).unwrap(), (20, true));
     let small = GraphIndex::<f32>::builder(DIM).device(Device::Cpu);
-    let small = small.build_with_neighbours(&base, None, &ring, &Watch::none()).unwrap();
+    let small = small.build_with_neighbors(&base, None, &ring, &Watch::none()).unwrap();
     assert_eq!((small.graph().unwrap(), small.len()), (None, 20));
 
     // Each call of the watch can stop the build.
@@ -292,7 +292,7 @@ fn neighbours_that_do_not_fit_are_refused() {
         calls += 1;
         ControlFlow::Continue(())
     });
-    builder::<f32>(Metric::L2).build_with_neighbours(&base, None, &ring, &count).unwrap();
+    builder::<f32>(Metric::L2).build_with_neighbors(&base, None, &ring, &count).unwrap();
     drop(count);
     assert!(calls >= 4, "{calls}");
     for last in 1..=calls {
@@ -301,7 +301,7 @@ fn neighbours_that_do_not_fit_are_refused() {
             at += 1;
             if at == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        let stopped = builder::<f32>(Metric::L2).build_with_neighbours(&base, None, &ring, &stop);
+        let stopped = builder::<f32>(Metric::L2).build_with_neighbors(&base, None, &ring, &stop);
         assert!(matches!(stopped, Err(Error::Cancelled)), "call {last}");
     }
 }

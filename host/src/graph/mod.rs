@@ -45,7 +45,7 @@
 //! # Cost
 //! Memory: 4 · (degree + 1) bytes a vector beside the flat index, and one byte for each component that is a float. Building: the
 //! nearest of all vectors, of every sixteenth and of every 128th for each vector, and O(degree²) distances. A walk of width w computes about w · degree / 3
-//! distances after those of the start nodes. [`GraphIndexBuilder::build_with_neighbours`] takes neighbours from a k-NN graph, whose computation can be
+//! distances after those of the start nodes. [`GraphIndexBuilder::build_with_neighbors`] takes neighbours from a k-NN graph, whose computation can be
 //! interrupted and resumed. Adding a vector costs a walk and O(degree²) distances, removing one a bit until a quarter of the rows is
 //! left over.
 

@@ -150,7 +150,7 @@ impl Graph {
     }
 
     /// Nodes × k neighbours, row after row.
-    pub fn neighbours(&self) -> &[u32] {
+    pub fn neighbors(&self) -> &[u32] {
         &self.neighbours
     }
 

@@ -156,7 +156,7 @@ fn every_vector_has_its_nearest_others() {
                 let graph = batch.map_or(KnnGraph::new(k), |rows| KnnGraph::new(k).batch(rows));
                 let (graph, found) = graph.run(&index, &base).unwrap();
                 assert_eq!((graph.len(), graph.k()), (rows, k));
-                assert_eq!((graph.neighbours(), &found[..]), (&ids[..], &distances[..]), "{rows} rows, k = {k}");
+                assert_eq!((graph.neighbors(), &found[..]), (&ids[..], &distances[..]), "{rows} rows, k = {k}");
                 assert_eq!(graph.edges(), rows * k.min(rows.saturating_sub(1)));
             }
         }
@@ -168,7 +168,7 @@ fn every_vector_has_its_nearest_others() {
 fn a_vector_that_does_not_find_itself_drops_the_last() {
     let base = [1.0; 4 * DIM];
     let (graph, distances) = KnnGraph::new(2).run(&flat(&base, Metric::L2), &base).unwrap();
-    assert_eq!(graph.neighbours(), [1, 2, 0, 2, 0, 1, 0, 1]);
+    assert_eq!(graph.neighbors(), [1, 2, 0, 2, 0, 1, 0, 1]);
     assert_eq!(distances, [0.0; 8]);
     // Codes know even less who is who.
     let base = points(40);
@@ -190,7 +190,7 @@ fn an_index_that_looks_everywhere_is_exact() {
     index.set_probes(4).unwrap();
     let (ids, distances) = expected(&base, 7);
     let (graph, found) = KnnGraph::new(7).run(&index, &base).unwrap();
-    assert_eq!((graph.neighbours(), &found[..]), (&ids[..], &distances[..]));
+    assert_eq!((graph.neighbors(), &found[..]), (&ids[..], &distances[..]));
     let exact = flat(&base, Metric::L2);
     assert_eq!(graph.accuracy(&exact, &base, 10).unwrap(), 1.0);
     // The last of seven lost everywhere: six sevenths are there.
@@ -266,7 +266,7 @@ fn files_hold_what_a_run_returns() {
             let steps = (0..=rows.div_ceil(12)).map(|step| (Stage::Searching, rows.min(12 * step) as u64, rows as u64));
             assert_eq!(told, steps.collect::<Vec<_>>());
             folder.finished();
-            assert_eq!(Graph::read(&out).unwrap().neighbours(), ids);
+            assert_eq!(Graph::read(&out).unwrap().neighbors(), ids);
             let read = io::read_vectors(&values).unwrap();
             assert_eq!((read.rows(), read.as_slice::<f32>()), (rows, Some(&distances[..])));
             // Ids alone are the same file.

@@ -44,7 +44,7 @@ use crate::undo::undone_unless_ok;
 use crate::validate::{MAX_ROWS, check_results, check_rows, check_vectors};
 use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
-/// Smallest default neighbourhood: number of positions in each copy, equal to the lanes of one warp.
+/// Smallest default neighborhood: number of positions in each copy, equal to the lanes of one warp.
 const LEAST_NEIGHBOURHOOD: usize = 32;
 
 /// The arguments of a search of a back end, already checked.
@@ -72,7 +72,7 @@ pub(crate) trait ShiftedBackend: Send + Sync {
 
 /// An index for approximate search by squared L2 distance among vectors of up to [`MAX_DIM`] f32 components.
 ///
-/// A search examines [`neighbourhood`](ShiftedIndexBuilder::neighbourhood) points in each of
+/// A search examines [`neighborhood`](ShiftedIndexBuilder::neighborhood) points in each of
 /// [`shifts`](ShiftedIndexBuilder::shifts) sorted copies and returns exactly the `k` best of them by (canonical distance, lower id),
 /// each once, with the canonical distances of [`crate::metric`]: the same bits on every device and on every run. The examined points depend
 /// on the query and the index, not on other queries.
@@ -81,7 +81,7 @@ pub(crate) trait ShiftedBackend: Send + Sync {
 pub struct ShiftedIndex {
     dim: usize,
     shifts: usize,
-    neighbourhood: Option<usize>,
+    neighborhood: Option<usize>,
     rows: Vec<f32>,
     backend: Box<dyn ShiftedBackend>,
 }
@@ -91,7 +91,7 @@ impl std::fmt::Debug for ShiftedIndex {
         f.debug_struct("ShiftedIndex")
             .field("dim", &self.dim)
             .field("shifts", &self.shifts)
-            .field("neighbourhood", &self.neighbourhood)
+            .field("neighborhood", &self.neighborhood)
             .field("len", &self.len())
             .field("device", &self.device())
             .finish()
@@ -105,7 +105,7 @@ pub struct ShiftedIndexBuilder {
     dim: usize,
     device: Device,
     shifts: Option<usize>,
-    neighbourhood: Option<usize>,
+    neighborhood: Option<usize>,
     #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
     budget: Option<u64>,
 }
@@ -127,8 +127,8 @@ impl ShiftedIndexBuilder {
     /// Sets the number of points to examine around the position of a query in each copy, half before and half behind it. More points find
     /// more neighbours. Default: 2k (k before and k behind, as published), rounded up to a multiple of 32, because a warp examines 32 at
     /// once.
-    pub fn neighbourhood(mut self, positions: usize) -> Self {
-        self.neighbourhood = Some(positions);
+    pub fn neighborhood(mut self, positions: usize) -> Self {
+        self.neighborhood = Some(positions);
         self
     }
 
@@ -142,7 +142,7 @@ impl ShiftedIndexBuilder {
     ///
     /// # Errors
     /// [`Error::ZeroDimension`]; [`Error::TooManyDimensions`] above [`MAX_DIM`]; [`Error::ZeroClusters`] for no shifts or a
-    /// neighbourhood of no positions; [`Error::TooManyRows`] for more shifts than can be numbered; and the errors of opening the device, as
+    /// neighborhood of no positions; [`Error::TooManyRows`] for more shifts than can be numbered; and the errors of opening the device, as
     /// in [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
     pub fn build(self) -> Result<ShiftedIndex> {
         let dim = self.dim;
@@ -160,14 +160,14 @@ impl ShiftedIndexBuilder {
         if shifts > MOST_SHIFTS {
             return Err(Error::TooManyRows { asked: shifts as u64, limit: MOST_SHIFTS as u64 });
         }
-        if self.neighbourhood == Some(0) {
+        if self.neighborhood == Some(0) {
             return Err(Error::ZeroClusters { what: "positions" });
         }
         let backend: Box<dyn ShiftedBackend> = match open(self.device)?.1 {
             Some(runtime) => Box::new(gpu::ShiftedDevice::new(runtime, self.budget)),
             None => Box::new(ShiftedCpu::default()),
         };
-        Ok(ShiftedIndex { dim, shifts, neighbourhood: self.neighbourhood, rows: Vec::new(), backend })
+        Ok(ShiftedIndex { dim, shifts, neighborhood: self.neighborhood, rows: Vec::new(), backend })
     }
 }
 
@@ -177,7 +177,7 @@ const MOST_SHIFTS: usize = u16::MAX as usize;
 impl ShiftedIndex {
     /// Starts an index over vectors of `dim` components, 1 to [`MAX_DIM`].
     pub fn builder(dim: usize) -> ShiftedIndexBuilder {
-        ShiftedIndexBuilder { dim, device: Device::default(), shifts: None, neighbourhood: None, budget: None }
+        ShiftedIndexBuilder { dim, device: Device::default(), shifts: None, neighborhood: None, budget: None }
     }
 
     /// Appends the vectors of `rows`, row-major, `dim` components each, and sorts all copies again: O(shifts · len), so add all vectors in
@@ -207,7 +207,7 @@ impl ShiftedIndex {
 
     /// The `k` nearest vectors that the search finds for each query (`queries`: row-major, `dim` components each), best first, equal
     /// distances by lower id. If the index holds fewer than `k` vectors, rows end with [`NONE`] and +∞; otherwise every slot is filled
-    /// unless the neighbourhood was set to less than `k`. The index and `queries` may be empty. O(queries · shifts · (neighbourhood · dim +
+    /// unless the neighborhood was set to less than `k`. The index and `queries` may be empty. O(queries · shifts · (neighborhood · dim +
     /// log len)).
     ///
     /// # Errors
@@ -269,7 +269,7 @@ impl ShiftedIndex {
         // At most the number of vectors.
         let at_most = k.min(n);
         let published = (2 * at_most).next_multiple_of(32).max(LEAST_NEIGHBOURHOOD);
-        let width = self.neighbourhood.unwrap_or(published).min(n);
+        let width = self.neighborhood.unwrap_or(published).min(n);
         let request = ShiftedRequest { queries, own, k: at_most, width };
         self.backend.search(&request, Slots { k, worst: Metric::L2.worst(), ids, distances })
     }

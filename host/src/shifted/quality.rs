@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn samples_are_compared_with_exact_search() {
         let rows: Vec<f32> = (0..300).flat_map(|i| [(i * 7 % 100) as f32, (i * 13 % 50) as f32]).collect();
-        let all = ShiftedIndex::builder(2).device(Device::Cpu).neighbourhood(300).build();
-        let few = ShiftedIndex::builder(2).device(Device::Cpu).neighbourhood(6).shifts(1).build();
+        let all = ShiftedIndex::builder(2).device(Device::Cpu).neighborhood(300).build();
+        let few = ShiftedIndex::builder(2).device(Device::Cpu).neighborhood(6).shifts(1).build();
         for (index, exact) in [(all, true), (few, false)] {
             let mut index = index.unwrap();
             index.add(&rows).unwrap();

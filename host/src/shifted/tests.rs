@@ -59,7 +59,7 @@ fn a_neighbourhood_of_everything_is_exact() {
     let mut random = Random::new(1);
     for (dim, n, k) in [(1, 50, 3), (3, 300, 8), (6, 200, 5), (12, 130, 200), (2, 1, 2)] {
         let (base, queries) = (random.whole(n * dim, 7), random.whole(40 * dim, 9));
-        let index = built(ShiftedIndex::builder(dim).shifts(2).neighbourhood(usize::MAX), Device::Cpu, &base);
+        let index = built(ShiftedIndex::builder(dim).shifts(2).neighborhood(usize::MAX), Device::Cpu, &base);
         assert_complete(&index.search(&queries, k).unwrap(), &base, dim, &queries, false);
         assert_complete(&index.self_join(k).unwrap(), &base, dim, &base, true);
     }
@@ -94,7 +94,7 @@ fn little_is_missed_in_low_dimension() {
 fn devices_agree_to_the_bit() {
     let mut random = Random::new(3);
     let cases = [
-        // dimension, points, queries, k, shifts, neighbourhood; 0: as it comes
+        // dimension, points, queries, k, shifts, neighborhood; 0: as it comes
         (1, 40, 5, 1, 0, 0),
         (3, 300, 9, 8, 0, 0),
         (4, 150, 4, 40, 3, 0),
@@ -104,7 +104,7 @@ fn devices_agree_to_the_bit() {
         (12, 60, 3, 16, 2, 0),
         (11, 90, 2, 100, 3, 0),
     ];
-    for (dim, n, nq, k, shifts, neighbourhood) in cases {
+    for (dim, n, nq, k, shifts, neighborhood) in cases {
         let ties = n % 100 == 0;
         let base = if ties { random.whole(n * dim, 4) } else { random.units(n * dim) };
         let queries = if ties { random.whole(nq * dim, 5) } else { random.units(nq * dim) };
@@ -112,8 +112,8 @@ fn devices_agree_to_the_bit() {
         if shifts > 0 {
             builder = builder.shifts(shifts);
         }
-        if neighbourhood > 0 {
-            builder = builder.neighbourhood(neighbourhood);
+        if neighborhood > 0 {
+            builder = builder.neighborhood(neighborhood);
         }
         let [cpu, emulator] = [Device::Cpu, Device::Emulator].map(|device| {
             let index = built(builder.clone(), device, &base);
@@ -157,7 +157,7 @@ fn odd_ranges_are_sorted_all_the_same() {
         (0..50).flat_map(|i| [i as f32, if i == 7 { 1e30 } else { 0.0 }, 0.0]).collect(),
     ];
     for base in sets {
-        let index = built(ShiftedIndex::builder(3).neighbourhood(50), Device::Cpu, &base);
+        let index = built(ShiftedIndex::builder(3).neighborhood(50), Device::Cpu, &base);
         let found = index.search(&base, 4).unwrap();
         for (query, (ids, distances)) in found.rows().enumerate() {
             assert!(distances.is_sorted() && distances[0] == 0.0);
@@ -202,7 +202,7 @@ fn bad_arguments_are_refused_with_the_numbers() {
     ));
     assert!(matches!(build(ShiftedIndex::builder(3).shifts(0)), Err(Error::ZeroClusters { what: "shifts" })));
     assert!(matches!(build(ShiftedIndex::builder(3).shifts(1 << 16)), Err(Error::TooManyRows { .. })));
-    assert!(matches!(build(ShiftedIndex::builder(3).neighbourhood(0)), Err(Error::ZeroClusters { what: "positions" })));
+    assert!(matches!(build(ShiftedIndex::builder(3).neighborhood(0)), Err(Error::ZeroClusters { what: "positions" })));
 
     for device in [Device::Cpu, Device::Emulator] {
         let mut index = ShiftedIndex::builder(2).device(device).build().unwrap();
@@ -240,7 +240,7 @@ proptest! {
     ) {
         let mut random = Random::new(seed);
         let (base, queries) = (random.whole(n * dim, 6), random.whole(7 * dim, 8));
-        let index = built(ShiftedIndex::builder(dim).shifts(shifts).neighbourhood(part), Device::Cpu, &base);
+        let index = built(ShiftedIndex::builder(dim).shifts(shifts).neighborhood(part), Device::Cpu, &base);
         let found = index.search(&queries, k).unwrap();
         if part >= n {
             assert_complete(&found, &base, dim, &queries, false);

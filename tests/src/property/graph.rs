@@ -55,13 +55,8 @@ fn check<T: Component>(case: &GraphCase, random: &mut Random, device: Device) ->
     index.add(&vectors.base).map_err(text)?;
     let settings = batch.map_or(KnnGraph::new(k), |rows| KnnGraph::new(k).batch(rows));
     let (graph, distances) = settings.run(&index, &vectors.base).map_err(text)?;
-    if (graph.len(), graph.neighbours().len(), distances.len()) != (n, n * k, n * k) {
-        return Err(format!(
-            "{} nodes, {} slots, {} distances",
-            graph.len(),
-            graph.neighbours().len(),
-            distances.len()
-        ));
+    if (graph.len(), graph.neighbors().len(), distances.len()) != (n, n * k, n * k) {
+        return Err(format!("{} nodes, {} slots, {} distances", graph.len(), graph.neighbors().len(), distances.len()));
     }
     let row = |node: usize| &vectors.exact_base[node * dim..][..dim];
     for node in 0..n {

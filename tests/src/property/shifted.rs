@@ -17,7 +17,7 @@ struct ShiftedCase {
     nq: usize,
     k: usize,
     shifts: Option<usize>,
-    neighbourhood: Option<usize>,
+    neighborhood: Option<usize>,
     /// Vectors of the first of two additions.
     first: usize,
     form: Form,
@@ -44,7 +44,7 @@ pub fn case(seed: u64, device: Device) -> Outcome {
         nq: random.size(if emulated { 6 } else { 40 }),
         k,
         shifts,
-        neighbourhood: random.once_in(2).then(|| 1 + random.size(n + 2)),
+        neighborhood: random.once_in(2).then(|| 1 + random.size(n + 2)),
         first: if random.once_in(2) { 0 } else { random.below(n + 1) },
         form: vectors::form(random, Some(ALL_OF_F32)),
     };
@@ -52,22 +52,22 @@ pub fn case(seed: u64, device: Device) -> Outcome {
 }
 
 fn check(case: &ShiftedCase, random: &mut Random, device: Device) -> Outcome {
-    let &ShiftedCase { dim, n, nq, k, shifts, neighbourhood, first, ref form } = case;
+    let &ShiftedCase { dim, n, nq, k, shifts, neighborhood, first, ref form } = case;
     let vectors: Vectors<f32> = vectors::vectors(form, dim, n, nq, random);
     let text = |error: Error| error.to_string();
     let mut builder = ShiftedIndex::builder(dim).device(device);
     if let Some(shifts) = shifts {
         builder = builder.shifts(shifts);
     }
-    if let Some(positions) = neighbourhood {
-        builder = builder.neighbourhood(positions);
+    if let Some(positions) = neighborhood {
+        builder = builder.neighborhood(positions);
     }
     let mut index = builder.build().map_err(text)?;
     index.add(&vectors.base[..first * dim]).map_err(text)?;
     index.add(&vectors.base[first * dim..]).map_err(text)?;
     let copies = Copies::new(dim, shifts.unwrap_or((dim + 1) | 1), &vectors.exact_base);
     let published = (2 * k.min(n)).next_multiple_of(32).max(32);
-    let width = neighbourhood.unwrap_or(published).min(n);
+    let width = neighborhood.unwrap_or(published).min(n);
     let expected = |queries: &[f64], own: bool| {
         let mut found = Neighbors { k, ids: Vec::new(), distances: Vec::new() };
         for (number, query) in queries.chunks(dim).enumerate() {

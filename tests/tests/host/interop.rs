@@ -259,7 +259,7 @@ fn settings_are_checked_when_they_are_used() {
     assert_eq!(read.build().unwrap().metric(), Metric::InnerProduct);
     let error = serde_json::from_value::<FlatIndexBuilder<f32>>(value).unwrap_err();
     assert!(error.to_string().contains("of an index of u8, not of f32"), "{error}");
-    let shifted = json!({"dim": 2, "device": "cpu", "shifts": null, "neighbourhood": 0, "memory_budget": null});
+    let shifted = json!({"dim": 2, "device": "cpu", "shifts": null, "neighborhood": 0, "memory_budget": null});
     let shifted: ShiftedIndexBuilder = serde_json::from_value(shifted).unwrap();
     assert!(matches!(shifted.build(), Err(Error::ZeroClusters { what: "positions" })));
     let graph = serde_json::to_value(KnnGraph::new(3)).unwrap();

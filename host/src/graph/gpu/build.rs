@@ -233,7 +233,7 @@ impl Running<'_> {
             unsafe {
                 match source {
                     Source::Found(graph) => {
-                        let rows = &graph.neighbours()[some.start * most..some.end * most];
+                        let rows = &graph.neighbors()[some.start * most..some.end * most];
                         self.runtime.copy_to_device(self.stream, self.at.at(self.arrays.candidates), rows)?;
                     }
                     Source::Searched(levels) => self.search(levels, some.clone())?,
