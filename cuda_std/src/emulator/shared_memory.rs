@@ -220,36 +220,43 @@ impl SharedMemory {
         })
     }
 
-    /// Checks and records a read of 16 bytes by a product of a warpgroup that `lane` takes part in.
+    /// Checks and records a read of `BYTES` bytes by a product of a warpgroup that `lane` takes part in.
     ///
     /// Of a write in the epoch in which its thread published, and later wrote again, it is not known which came first, nor who published the
     /// atomic operations of several warps: these pass.
     ///
     /// # Safety
     /// `lane` is the running thread.
-    pub unsafe fn read_by_group(&mut self, lane: *const Lane, address: u32, site: Site) -> Result<(), ViolationKind> {
+    pub unsafe fn read_by_group<const BYTES: u32>(
+        &mut self,
+        lane: *const Lane,
+        address: u32,
+        site: Site,
+    ) -> Result<(), ViolationKind> {
         // SAFETY: same contract.
-        unsafe { self.read::<16>(lane, address, site)? };
-        let mut writer = Record::default();
-        let mut byte = address;
-        self.visit(address, 16, |cell, at| {
-            if cell.write.epoch > writer.epoch {
-                (writer, byte) = (cell.write, at);
+        unsafe { self.read::<BYTES>(lane, address, site)? };
+        // Apart from the cells, of which one is borrowed at a time.
+        let published = std::mem::take(&mut self.published);
+        // One thread mostly wrote several words of a row.
+        let mut last_seen = (0, u32::MAX);
+        let found = self.visit(address, BYTES, |cell, byte| {
+            let writer = &cell.write;
+            let thread = writer.thread();
+            if last_seen == (writer.epoch, thread) || writer.several_warps() {
+                return Ok(());
             }
-            Ok(())
-        })?;
-        if writer.several_warps() {
-            return Ok(());
-        }
-        let thread = writer.thread();
-        let Published { dirty_since, last } = *self.published(thread);
-        let published = dirty_since == 0 || writer.epoch < dirty_since || writer.epoch == last;
-        match writer.site {
-            Some(written) if !published => {
-                Err(ViolationKind::NotPublished { address: byte, thread, written: written.into() })
+            last_seen = (writer.epoch, thread);
+            let Published { dirty_since, last } = published.get(thread as usize).copied().unwrap_or_default();
+            let is_published = dirty_since == 0 || writer.epoch < dirty_since || writer.epoch == last;
+            match writer.site {
+                Some(written) if !is_published => {
+                    Err(ViolationKind::NotPublished { address: byte, thread, written: written.into() })
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
-        }
+        });
+        self.published = published;
+        found
     }
 
     /// Checks and records a write (or the start of an asynchronous copy) by `lane`.

@@ -45,11 +45,9 @@ unsafe fn check_rows(lane: *mut Lane, (own_rows, b, columns): (u32, u32, u32), s
         let of_a = (number < 16).then(|| own_rows + number * ROW_BYTES);
         let of_b = (number..columns).step_by(LANES).map(|row| b + row * ROW_BYTES);
         for row in of_a.into_iter().chain(of_b) {
-            for part in 0..ROW_BYTES / PART_BYTES {
-                let shared = &mut (*(*lane).block).shared;
-                if let Err(kind) = shared.read_by_group(lane, row + part * PART_BYTES, site) {
-                    fail(lane, site, kind);
-                }
+            let shared = &mut (*(*lane).block).shared;
+            if let Err(kind) = shared.read_by_group::<ROW_BYTES>(lane, row, site) {
+                fail(lane, site, kind);
             }
         }
     }
@@ -115,11 +113,17 @@ unsafe fn start_f16(d: &mut [[f32; 4]], a: u32, b: u32, add: bool, site: Site) {
         let number = (*lane).lane as usize;
         let (row, column) = (number / 4, number % 4 * 2);
         for (j, d) in d.iter_mut().enumerate() {
-            for (r, d) in d.iter_mut().enumerate() {
-                let (a, b) = (&chunks.a[row + r / 2 * 8], &chunks.b[8 * j + column + r % 2]);
-                let start = if add { *d } else { 0.0 };
-                *d = a.iter().zip(b).fold(start, |sum, (a, b)| sum + a * b);
+            let (a, next_a) = (&chunks.a[row], &chunks.a[row + 8]);
+            let (b, next_b) = (&chunks.b[8 * j + column], &chunks.b[8 * j + column + 1]);
+            // Four sums at a time, because each addition waits for the one before it in its sum.
+            let mut sums = if add { *d } else { [0.0; 4] };
+            for i in 0..a.len() {
+                sums[0] += a[i] * b[i];
+                sums[1] += a[i] * next_b[i];
+                sums[2] += next_a[i] * b[i];
+                sums[3] += next_a[i] * next_b[i];
             }
+            *d = sums;
         }
     }
 }
