@@ -20,6 +20,8 @@
 //! multiple of the constant give overlapping sequences; small seeds do not.
 #![forbid(unsafe_code)]
 
+pub mod seeds;
+
 /// The increment of the counter: 2⁶⁴ divided by the golden ratio.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 

@@ -44,7 +44,6 @@ pub mod ivf;
 pub mod kmeans;
 pub mod pq;
 pub mod recall;
-pub mod seeds;
 pub mod select;
 pub mod shifted;
 pub mod sort;
@@ -54,6 +53,7 @@ pub mod versions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use test_random::seeds;
 use warpann::Device;
 
 use crate::data::Random;

@@ -7,20 +7,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The base where no revision can be read: in a folder without git, or on a machine without git.
 const FIXED: u64 = 0;
 
+/// The environment variable with the seed of the first case.
+const BASE: &str = "WARPANN_PROPERTY_BASE";
+
 /// Hexadecimal digits of a hash that become a base: 48 bits, so that the number is short enough to type.
 const DIGITS: usize = 12;
 
-/// The seed of the first case of a run: the value of `WARPANN_PROPERTY_BASE`, or else [`of_the_revision`].
+/// The seed of the first case of a run: the value of the variable `WARPANN_PROPERTY_BASE`, or else [`of_the_revision`].
 ///
 /// # Errors
 /// A value that is no number, in words.
 pub fn base() -> Result<u64, String> {
-    Ok(super::number("WARPANN_PROPERTY_BASE")?.unwrap_or_else(of_the_revision))
+    match std::env::var(BASE) {
+        Ok(text) => text.parse().map_err(|error| format!("{BASE}={text}: {error}")),
+        Err(_) => Ok(of_the_revision()),
+    }
 }
 
 /// The seed of the first case of a run at the present revision of the repository (git's HEAD). Without git it is always the same.
 pub fn of_the_revision() -> u64 {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut git = Command::new("git");
     git.arg("-C").arg(root).args(["rev-parse", "HEAD"]).stdin(Stdio::null()).stderr(Stdio::null());
     let hash = git.output().ok().filter(|output| output.status.success());
@@ -36,7 +42,7 @@ pub fn fresh() -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // The generator mixes the bits of both.
     let seed = time.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40);
-    test_random::Random::new(seed).bits() >> 16
+    crate::Random::new(seed).bits() >> 16
 }
 
 #[cfg(test)]
