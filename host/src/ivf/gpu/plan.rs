@@ -349,8 +349,15 @@ impl Resident {
     ///
     /// So the rule is asked for all queries of a call, with the number of batches that list by list takes; and where
     /// all scores need several batches, candidates are appended with fewer pairs as well, if batches become fewer
-    /// (`IvfDevice::reading`). For the example the figures above predict 0.19 s in one batch; nobody has measured it
-    /// yet. `warpann-grid billion --scan` measures each scan.
+    /// (`IvfDevice::reading`). For the example the figures above predict 0.19 s in one batch. The billion on an H200,
+    /// 2026-11-27, in ms (`--scan` of `warpann-grid billion`; `benches/record/nvidia-h200/2026-11-27-billion-48.csv`):
+    ///
+    /// | lists of a query | chosen | list by list | by tables |
+    /// |---|---|---|---|
+    /// | 16 | 70 | 101 | 70 |
+    /// | 32 | 142 | 141 | 142 |
+    /// | 64 | 211 | 229 | 257 |
+    /// | 128 | 253 | 261 | 508 |
     pub fn tables_pay(&self, queries: usize, probes: u32, batches: usize) -> bool {
         let Some(index) = self.image.stored.tables else { return false };
         let sub_quantizers = index.shape.sub_quantizers;
