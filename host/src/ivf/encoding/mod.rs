@@ -100,7 +100,8 @@ pub enum Encoding {
     F16,
     /// One byte for each component of the residual, which is the vector minus its list's centroid (scalar quantization): dim bytes.
     /// Training finds the least and the greatest value of each component; codes divide this range into 255 equal steps. Under cosine the
-    /// vector is normalised first.
+    /// vector is normalised first; the code of a vector of zeros then stands for a short vector of some direction, which may be anywhere among
+    /// the results (so it is with [`Encoding::Pq`]).
     Scalar8,
 }
 

@@ -127,6 +127,8 @@ fn floor(case: &IvfCase) -> Option<f64> {
         _ if case.metric == Metric::InnerProduct || matches!(case.queries, Queries::Shifted | Queries::Scaled(_)) => {
             None
         }
+        // The code of a vector of zeros has some direction (docs/LIMITS.md).
+        _ if case.metric == Metric::Cosine && matches!(case.shape, Shape::Zeros(_)) => None,
         // The 255 steps of that component reach as far, so it says nothing about the other rows: a quarter or an eighth of what there is.
         Encoding::Scalar8 if case.shape == Shape::FarComponent && case.dim < 16 => Some(0.3),
         Encoding::Scalar8 => Some(0.75),
