@@ -11,7 +11,7 @@ use warpann_kernels::graph::walk::{PerQuery, Walk, slots};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
 
-use crate::knn_graph::pruned;
+use crate::graph::pruned;
 use crate::lists::{METRICS, stored};
 
 const KEYS: [ElementKey; 5] = [ElementKey::F32, ElementKey::F16, ElementKey::Bf16, ElementKey::U8, ElementKey::I8];
