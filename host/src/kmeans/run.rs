@@ -17,7 +17,6 @@ use crate::{Element, Error, Result};
 pub(super) struct Run<'a, T: Element> {
     metric: Assign,
     points: Points<'a, T>,
-    scale: Scale,
     worker: &'a mut dyn Worker,
     /// The centroids on the host; current if `here`.
     centroids: Vec<f32>,
@@ -55,7 +54,6 @@ impl<'a, T: Element> Run<'a, T> {
         Self {
             metric: settings.assign_by(),
             points,
-            scale,
             worker,
             centroids,
             here: true,
