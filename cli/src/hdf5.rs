@@ -168,7 +168,7 @@ mod tests {
         datasets.split(' ').filter(read).count()
     }
 
-    /// One byte of so many is damaged in a run. Which ones follows from the revision, so each is damaged in the course of some revisions.
+    /// A run damages one byte in four. Which ones follows from the revision, so each is damaged in the course of some revisions.
     const SHARE: usize = 4;
 
     /// Neither a panic nor an allocation that ends the program.

@@ -28,7 +28,7 @@
 //! The CPU then makes the update from the new labels.
 //!
 //! *Equal points.* If half of 200,000 × 128 points are equal, training IVF-PQ (1,024 lists, 32 bytes) takes 499 ms instead of 235 (H200,
-//! 2026-11-27, `warpann-grid moved`). On the emulator it had taken 25 times as long.
+//! 2026-11-27, `warpann-grid moved`).
 //!
 //! ```
 //! use warpann::{Device, kmeans::{KMeans, Start}};

@@ -22,6 +22,13 @@ pub(super) struct Points<'a, T: Element> {
     pub(super) greatest: Greatest,
 }
 
+impl<T: Element> Points<'_, T> {
+    /// The weight of a point; 1 without weights.
+    pub(super) fn weight(&self, point: usize) -> f64 {
+        self.weights.map_or(1.0, |weights| f64::from(weights[point]))
+    }
+}
+
 /// The greatest magnitudes of points.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Greatest {

@@ -24,7 +24,7 @@ pub(super) struct Run<'a, T: Element> {
     /// Whether the worker has the present centroids.
     sent: bool,
     totals: Totals,
-    /// Σ w‖x‖² for L2.
+    /// Σ w‖x‖² for L2, otherwise 0.
     energy: Total,
     /// The size of the nudges, set by the first split.
     nudge: Option<Nudge>,
@@ -46,20 +46,21 @@ impl<'a, T: Element> Run<'a, T> {
         worker: &'a mut dyn Worker,
         centroids: Vec<f32>,
     ) -> Self {
+        let metric = settings.assign_by();
         let balance = settings.most(points.len()).map(|most| Balance {
             most,
             labels: vec![0; points.len()],
             sums: Sums::new(settings.clusters, points.dim, scale),
         });
         Self {
-            metric: settings.assign_by(),
+            metric,
             points,
             worker,
             centroids,
             here: true,
             sent: false,
             totals: Totals::default(),
-            energy: energy(&points),
+            energy: if metric == Assign::L2 { energy(&points) } else { Total::default() },
             nudge: None,
             balance,
         }
@@ -199,10 +200,9 @@ const BLOCK: usize = 4096;
 
 /// Σ w‖x‖², by blocks of points. O(points).
 fn energy<T: Element>(points: &Points<'_, T>) -> Total {
-    let weight = |point: usize| points.weights.map_or(1.0, |weights| f64::from(weights[point]));
     let of_block = |(block, squares): (usize, &[f64])| {
         let mut sum = Total::default();
-        squares.iter().enumerate().for_each(|(at, square)| sum.add(weight(block * BLOCK + at) * square));
+        squares.iter().enumerate().for_each(|(at, square)| sum.add(points.weight(block * BLOCK + at) * square));
         sum
     };
     let blocks = points.squares.par_chunks(BLOCK).enumerate().map(of_block).collect();

@@ -141,7 +141,7 @@ impl Scale {
     pub(super) fn of<T: Element>(points: &Points<'_, T>) -> Scale {
         let room = room(points.len());
         let places = sample(points.len());
-        let weight = |point: usize| points.weights.map_or(1.0, |weights| f64::from(weights[point]));
+        let weight = |point: usize| points.weight(point);
         // The smallest usual magnitude of some components.
         let of_block = |block: usize| {
             let first = block * COMPONENTS;

@@ -1,4 +1,4 @@
-//! Random numbers for tests and measurements: the same from the same seed on every machine.
+//! Random numbers for tests and measurements: the same from the same seed on every machine; and the seeds of a revision ([`seeds`]).
 //!
 //! The crate has no dependencies, so that the tests of every crate of the workspace can use it. No method uses a library function
 //! whose rounding varies between machines, such as a logarithm.

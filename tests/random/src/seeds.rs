@@ -18,9 +18,17 @@ const DIGITS: usize = 12;
 /// # Errors
 /// A value that is no number, in words.
 pub fn base() -> Result<u64, String> {
-    match std::env::var(BASE) {
-        Ok(text) => text.parse().map_err(|error| format!("{BASE}={text}: {error}")),
-        Err(_) => Ok(of_the_revision()),
+    Ok(number(BASE)?.unwrap_or_else(of_the_revision))
+}
+
+/// The number in an environment variable. `None` if the variable is not set.
+///
+/// # Errors
+/// A value that is no number, in words.
+pub fn number(name: &str) -> Result<Option<u64>, String> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().map(Some).map_err(|error| format!("{name}={text}: {error}")),
+        Err(_) => Ok(None),
     }
 }
 

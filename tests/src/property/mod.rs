@@ -53,7 +53,7 @@ pub mod versions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use test_random::seeds;
+pub use test_random::seeds::{self, number};
 use warpann::Device;
 
 use crate::data::Random;
@@ -153,17 +153,6 @@ impl Asked {
             None => (kind.kept, self.base, self.cases.unwrap_or(share)),
         };
         kept.iter().copied().chain((0..cases).map(|case| first.wrapping_add(case))).collect()
-    }
-}
-
-/// The number in an environment variable. `None` if the variable is not set.
-///
-/// # Errors
-/// A value that is no number, in words.
-pub fn number(name: &str) -> Result<Option<u64>, String> {
-    match std::env::var(name) {
-        Ok(text) => text.parse().map(Some).map_err(|error| format!("{name}={text}: {error}")),
-        Err(_) => Ok(None),
     }
 }
 
