@@ -60,7 +60,10 @@ impl<'a, T: Element> Run<'a, T> {
             here: true,
             sent: false,
             totals: Totals::default(),
-            energy: if metric == Assign::L2 { energy(&points) } else { Total::default() },
+            energy: match metric {
+                Assign::L2 => energy(&points),
+                Assign::InnerProduct => Total::default(),
+            },
             nudge: None,
             balance,
         }
