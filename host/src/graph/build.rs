@@ -275,7 +275,13 @@ fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], liv
     groups.par_iter().map_init(Pruner::default, join, &mut joined);
     let changed: Vec<u32> = groups.iter().map(|group| group[0].0).collect();
     changed.iter().zip(&joined).for_each(|(&node, edges)| links.set(node, edges));
-    links.reach(changed.into_iter().filter(|&node| links.is_reached(node)).collect());
+    // A row of the batch may be a node already, with edges to rows that nothing else leads to.
+    let mut leading = changed;
+    leading.extend_from_slice(batch);
+    leading.retain(|&node| links.is_reached(node));
+    leading.sort_unstable();
+    leading.dedup();
+    links.reach(leading);
     links.adopt(&distances.fast, batch);
     Ok(())
 }
@@ -319,4 +325,40 @@ pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32],
         places[..edges.len()].copy_from_slice(edges);
     });
     Ok(links)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vectors::VectorSlice;
+
+    /// A node with a new vector has an edge to a new row, to which nothing else leads. The row gets no second one from the same node.
+    #[test]
+    fn edges_of_replaced_nodes_lead_to_new_rows() {
+        const DEGREE: usize = 3;
+        let (replaced, new) = (12, 13);
+        // Three hubs around the new row, three far rows behind each hub, which hold all of its edges, the replaced row, and the new one.
+        let hubs = [[0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]];
+        let far = hubs.iter().flat_map(|&[x, y]| [0.0, 0.1, 0.2].map(|aside| [4.0 * x - aside, 4.0 * y]));
+        let rows: Vec<[f32; 2]> = hubs.into_iter().chain(far).chain([[3.0, 0.0], [0.0, 0.0]]).collect();
+        let mut edges = vec![NO_NODE; rows.len() * DEGREE];
+        for hub in 0..3 {
+            for at in 0..DEGREE {
+                let behind = 3 + hub * DEGREE + at;
+                (edges[hub * DEGREE + at], edges[behind * DEGREE]) = (behind as u32, hub as u32);
+            }
+        }
+        edges[replaced as usize * DEGREE] = 0;
+        let exact = WalkDistance::new(Metric::L2, VectorSlice::of(rows.as_flattened(), 2));
+        let mut links = Links::of_edges(edges, DEGREE, vec![0, 1, 2, replaced]).unwrap().unwrap();
+        links.list_starts(&exact);
+        let distances = Distances { fast: exact, exact, codes: None };
+        insert(&mut links, &distances, &[replaced, new], None, &Watch::none()).unwrap();
+        assert_eq!(links.of(new), [0, 1, 2]);
+        assert!(links.of(replaced).contains(&new) && links.is_reached(new));
+        for node in 0..rows.len() as u32 {
+            let edges = links.of(node);
+            assert!((1..edges.len()).all(|at| !edges[..at].contains(&edges[at])), "{node}: {edges:?}");
+        }
+    }
 }
