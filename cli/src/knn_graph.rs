@@ -99,7 +99,7 @@ struct Accuracy {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     // Everything that can be checked without work is checked first.
     if args.k == 0 {
-        return Err(Error::ZeroK.into());
+        return Err(Error::Zero { what: "k" }.into());
     }
     if [Some(&args.out), args.distances.as_ref()].into_iter().flatten().any(|path| is_stream(path)) {
         return Err(Failure::Message("a graph grows in files, so it cannot be written to standard output".into()));

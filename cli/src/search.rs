@@ -91,7 +91,7 @@ impl Args {
     /// Checks the arguments that can be checked without work. `index` is the index file.
     pub fn check(&self, index: Option<&Path>) -> Outcome {
         if self.k == 0 {
-            return Err(Error::ZeroK.into());
+            return Err(Error::Zero { what: "k" }.into());
         }
         if index.is_none() {
             self.options.none()?;

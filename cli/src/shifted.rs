@@ -126,7 +126,7 @@ impl From<Quality> for Measured {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     // Everything that can be checked without work is checked first.
     if args.k == 0 {
-        return Err(Error::ZeroK.into());
+        return Err(Error::Zero { what: "k" }.into());
     }
     args.out.as_ref().map(|path| args.stdout.format_of(path, ID_FORMATS)).transpose()?;
     args.distances.as_ref().map(|path| args.stdout.format_of(path, F32_FORMATS)).transpose()?;

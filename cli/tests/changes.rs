@@ -177,7 +177,7 @@ fn a_change_that_fails_leaves_the_index() {
         (format!("{add} @flat.npy"), "wrong dimension: the index has 6, the vectors have 2"),
         (format!("{add} @nan.npy"), "component NaN at row 8, column 2 of the base is not finite"),
         (format!("{add} @nan.npy --batch 3"), "component NaN at row 8, column 2 of the base is not finite"),
-        (format!("{add} @tail.fvecs --ids @few.npy"), "2 ids for 200 vectors"),
+        (format!("{add} @tail.fvecs --ids @few.npy"), "2 ids; 200 are needed"),
         (format!("{add} @tail.fvecs --ids @taken.npy"), "499"),
         (format!("{add} @tail.fvecs --ids @taken.npy --batch 150"), "499"),
         (format!("{add} @cut.fbin"), "truncated"),

@@ -199,6 +199,6 @@ fn what_is_wrong_is_refused_by_name() {
     failure(2, &["knn-graph", "--base", &base]);
     let walk = |graph: &str| failure(1, &["path", "--graph", graph, "--base", &base, "--from", "0", "--to", "1"]);
     assert!(walk(&past).contains("row 2, column 0: id 3 is not a row; there are 3 rows"));
-    assert!(walk(&two).contains("the base has 3 vectors; 2 are needed"));
+    assert!(walk(&two).contains("3 vectors of the base; 2 are needed"));
     assert!(failure(1, &["components", "--graph", &past]).contains("is not a row"));
 }

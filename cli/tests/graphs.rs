@@ -261,8 +261,8 @@ fn edges_come_from_files() {
     io::write_ids(files.path("beyond.npy"), &beyond, 4).unwrap();
     std::fs::write(files.path("cut.ibin"), &files.bytes("edges.ibin")[..5000]).unwrap();
     for (edges, expected) in [
-        ("few.npy", "the base has 600 vectors; 599 are needed"),
-        ("thin.npy", "degree 3; a graph has 4 to 256 edges"),
+        ("few.npy", "600 vectors of the base; 599 are needed"),
+        ("thin.npy", "degree = 3; 4 to 256 are possible"),
         ("beyond.npy", "beyond.npy: "),
         ("cut.ibin", "cut.ibin: "),
         ("none.npy", "No such file"),
@@ -300,7 +300,7 @@ fn edges_are_chosen_among_neighbours_in_files() {
     }
 
     for (line, code, expected) in [
-        (format!("{build} --rows 500 --neighbours @near.ibin"), 1, "the base has 500 vectors; 600 are needed"),
+        (format!("{build} --rows 500 --neighbours @near.ibin"), 1, "500 vectors of the base; 600 are needed"),
         (format!("{build} --neighbours @none.npy"), 1, "No such file"),
         (format!("{build} --neighbours @near.ibin --edges @near.ibin"), 2, "cannot be used with"),
     ] {

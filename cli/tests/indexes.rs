@@ -270,7 +270,7 @@ fn what_is_wrong_is_refused_by_name() {
         (build(&["--bits", "8"]), "--sub-quantizers, --bits and --opq are for --kind ivf-pq"),
         (build(&["--lists", "601"]), "600 training vectors; at least 601 are needed"),
         (build(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),
-        (build(&["--ids", &text("few.ivecs")]), "2 ids for 600 vectors"),
+        (build(&["--ids", &text("few.ivecs")]), "2 ids; 600 are needed"),
         (build(&["--ids", &text("twice.ivecs")]), "id 9 is not unique"),
         (failure(1, &["build", "--base", &base, "--out", &nowhere]), "no/y.ivf: No such file"),
         (failure(1, &["build", "--base", &index, "--out", &out]), "unknown extension"),

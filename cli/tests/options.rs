@@ -223,7 +223,7 @@ fn refinement_orders_by_the_original_vectors() {
     let message = files.failure(1, &line);
     assert!(message.contains("has 400 vectors, and the index has a vector with id 7000001197"), "{message}");
     for (further, expected) in [
-        ("--refine-ids @short.npy", "399 ids for 400 vectors"),
+        ("--refine-ids @short.npy", "399 ids; 400 are needed"),
         ("--refine-ids @wrong.npy", "which the index holds"),
         ("--refine-ids @absent.npy", "No such file"),
     ] {

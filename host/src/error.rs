@@ -8,16 +8,21 @@ use crate::{Device, ElementType, Metric};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The dimension is 0; vectors must have at least one component.
-    #[error("dimension is 0; vectors need at least one component")]
-    ZeroDimension,
-    /// The flat array of components is not a whole number of vectors.
-    #[error("{len} components are not a whole number of vectors of dimension {dim}")]
-    RaggedVectors {
-        /// Number of components that were passed.
+    /// A number that must be at least 1 is 0.
+    #[error("{what} = 0; at least 1 is needed")]
+    Zero {
+        /// Name of the number: `dimension`, `k`, `probes`, `beam`, `refine`, `lists`, `clusters`, `shifts` or `positions`.
+        what: &'static str,
+    },
+    /// A flat array is not a whole number of rows.
+    #[error("{len} {what} are not a whole number of rows of {size}")]
+    Ragged {
+        /// Name of what the array holds: `components`, `code bytes`, `keys` or `values`.
+        what: &'static str,
+        /// Length of the array.
         len: usize,
-        /// Dimension of the vectors.
-        dim: usize,
+        /// Length of a row: the dimension of the vectors, or the bytes of a code.
+        size: usize,
     },
     /// Queries and index disagree on the dimension.
     #[error("wrong dimension: the index has {expected}, the vectors have {actual}")]
@@ -27,9 +32,6 @@ pub enum Error {
         /// Dimension of the vectors that were passed.
         actual: usize,
     },
-    /// `k` must be at least 1.
-    #[error("k is 0; it must be at least 1")]
-    ZeroK,
     /// A component is NaN or infinite.
     #[error("component {value} at row {row}, column {column} of the {input} is not finite")]
     NotFinite {
@@ -90,12 +92,14 @@ pub enum Error {
         /// The element type that the encoding takes.
         takes: ElementType,
     },
-    /// More rows than an index can hold.
-    #[error("{asked} rows exceed the {limit} that one index can hold")]
-    TooManyRows {
-        /// Number of rows that the index would have.
+    /// More of something than an index, a call or a kernel can hold or number.
+    #[error("{asked} {what}; the limit is {limit}")]
+    TooMany {
+        /// Name of what is too many: `rows`, `clusters`, `shifts` or `pairs`.
+        what: &'static str,
+        /// The number that the call needs.
         asked: u64,
-        /// Largest number of rows of an index.
+        /// The largest possible number.
         limit: u64,
     },
     /// No vector of the index has the id.
@@ -106,12 +110,16 @@ pub enum Error {
         /// Number of vectors in the index.
         len: u64,
     },
-    /// The length of a result slice is not the number of queries times k.
-    #[error("a result slice has {actual} slots; the queries times k need {expected}")]
-    WrongResultLength {
-        /// Length that the slice must have.
+    /// An array has another length than the arrays or numbers that it belongs to need.
+    #[error("{actual} {what}; {expected} are needed")]
+    WrongLength {
+        /// Name of what the array holds: `results` (slots: queries times k), `ids`, `weights` (one for each vector), `lengths` (one for each row),
+        /// `payloads` (one for each key), `bits` (of another filter), `vectors of the base`, `components of starting centroids` (clusters times dimension) or `components of
+        /// codebooks` (dimension · 2^bits).
+        what: &'static str,
+        /// The length that is needed.
         expected: usize,
-        /// Length of the slice.
+        /// The length that was passed.
         actual: usize,
     },
     /// The results, queries times k, do not fit in the address space.
@@ -123,12 +131,6 @@ pub enum Error {
         k: usize,
     },
 
-    /// Clusters (of k-means), lists (of an inverted file), or copies and positions (of shifted sort) must be at least 1.
-    #[error("the number of {what} is 0; it must be at least 1")]
-    ZeroClusters {
-        /// `clusters`, `lists`, `shifts` or `positions`.
-        what: &'static str,
-    },
     /// The index or quantizer is not trained.
     #[error("not trained; call train before {call}")]
     NotTrained {
@@ -160,20 +162,6 @@ pub enum Error {
         /// Number of sub-quantizers that was passed.
         parts: usize,
     },
-    /// The number of bits per sub-quantizer is not in 4..=8.
-    #[error("{bits} bits per sub-quantizer; 4 to 8 are possible")]
-    BadCodeBits {
-        /// Number of bits that was passed.
-        bits: u32,
-    },
-    /// The code bytes are not a whole number of codes.
-    #[error("{len} code bytes are not a whole number of codes of {code_bytes} bytes")]
-    RaggedCodes {
-        /// Number of code bytes that were passed.
-        len: usize,
-        /// Bytes of the code of one vector.
-        code_bytes: usize,
-    },
     /// A code contains the number of a codeword that does not exist. This is possible if a codebook has fewer than 256 codewords.
     #[error("the code of vector {row} names codeword {code} of sub-quantizer {sub_quantizer}; there are {codewords}")]
     NoSuchCodeword {
@@ -185,14 +173,6 @@ pub enum Error {
         code: u32,
         /// Number of codewords of each sub-quantizer.
         codewords: usize,
-    },
-    /// The numbers of weights and training vectors differ.
-    #[error("{weights} weights for {rows} vectors")]
-    WrongWeights {
-        /// Number of weights that were passed.
-        weights: usize,
-        /// Number of vectors.
-        rows: usize,
     },
     /// A weight is negative, NaN or infinite, or all weights are zero.
     #[error("weight {value} of row {row}: weights are finite, not negative, and not all zero")]
@@ -208,14 +188,6 @@ pub enum Error {
         /// The bound that was passed.
         bound: f64,
     },
-    /// The numbers of ids and vectors differ.
-    #[error("{ids} ids for {rows} vectors")]
-    WrongIds {
-        /// Number of ids that were passed.
-        ids: usize,
-        /// Number of vectors.
-        rows: usize,
-    },
     /// An id occurs twice, or a vector of the index already has it.
     #[error("id {id} is not unique")]
     DuplicateId {
@@ -225,12 +197,6 @@ pub enum Error {
     /// The id `u64::MAX`, which means "no neighbour" and cannot be the id of a vector.
     #[error("id {} means 'no neighbour' and cannot be a vector's", u64::MAX)]
     ReservedId,
-    /// The number of probes is 0; it must be at least 1.
-    #[error("probes is 0; at least one list must be searched")]
-    ZeroProbes,
-    /// The number of candidates for each result of a refined search is 0; it must be at least 1.
-    #[error("refine is 0; each result needs at least one candidate")]
-    ZeroRefine,
     /// A refiner and an index have different metrics.
     #[error("wrong metric: the index has {expected}, the refiner has {actual}")]
     WrongMetric {
@@ -239,18 +205,17 @@ pub enum Error {
         /// Metric of the refiner.
         actual: Metric,
     },
-    /// The width of a graph's beam is 0; it must be at least 1.
-    #[error("the beam is 0; at least one vector must be kept")]
-    ZeroBeam,
-    /// The number of edges of a vector in a graph is not supported.
-    #[error("degree {degree}; a graph has {least} to {most} edges for each vector")]
-    BadDegree {
-        /// Number of edges that the call or the graph has for each node.
-        degree: usize,
-        /// Smallest number of edges that a graph index may have for each node.
-        least: usize,
-        /// Largest number of edges that a graph index may have for each node.
-        most: usize,
+    /// A number is not among those that are supported.
+    #[error("{what} = {value}; {least} to {most} are possible")]
+    OutOfRange {
+        /// Name of the number: `degree` (edges of a vector in a graph) or `bits` (of a sub-quantizer).
+        what: &'static str,
+        /// The number that was passed.
+        value: u64,
+        /// The smallest possible number.
+        least: u64,
+        /// The largest possible number.
+        most: u64,
     },
     /// The number of bits of a filter is not the number of vectors.
     #[error("the filter has {bits} bits; the index holds {vectors} vectors")]
@@ -293,22 +258,6 @@ pub enum Error {
         queries: usize,
         /// Number of vectors in the index.
         vectors: u64,
-    },
-    /// The number of components of the starting centroids is not clusters times dimension.
-    #[error("{actual} components of starting centroids; the clusters times the dimension need {expected}")]
-    WrongCentroids {
-        /// Number of components that are needed: clusters times dimension.
-        expected: usize,
-        /// Number of components that were passed.
-        actual: usize,
-    },
-    /// The codebooks do not have 2^bits codewords for each sub-quantizer.
-    #[error("the codebooks have {actual} components; dimension and bits need {expected}")]
-    WrongCodebooks {
-        /// Number of components that are needed: dimension · 2^bits.
-        expected: usize,
-        /// Number of components that were passed.
-        actual: usize,
     },
     /// A matrix is not a rotation: it is not dim × dim, or its rows are not orthonormal.
     #[error("the matrix of {len} entries is not a rotation of dimension {dim}: it is {error} away from orthogonal")]
@@ -382,22 +331,6 @@ pub enum Error {
         end: u64,
         /// Number of keys that were passed.
         len: usize,
-    },
-    /// The numbers of lengths and rows differ.
-    #[error("{lengths} lengths for {rows} rows")]
-    WrongLengths {
-        /// Number of rows of keys.
-        rows: usize,
-        /// Number of lengths that were passed.
-        lengths: usize,
-    },
-    /// The numbers of payloads and keys differ.
-    #[error("{payloads} payloads for {keys} keys")]
-    WrongPayloads {
-        /// Number of keys, including those between rows.
-        keys: usize,
-        /// Number of payloads that were passed.
-        payloads: usize,
     },
     /// A selection contains a position that is not in its row.
     #[error("the selection of row {row} contains position {position}; the row has {length} keys")]
@@ -478,14 +411,6 @@ pub enum Error {
         /// What is wrong with it.
         defect: TensorDefect,
     },
-    /// More pairs than 32-bit positions can number.
-    #[error("{asked} pairs to sort exceed the limit of {limit}")]
-    TooManyPairs {
-        /// Number of pairs that were passed.
-        asked: u64,
-        /// Largest number of pairs.
-        limit: u64,
-    },
     /// A range of bits to sort by is not within the key.
     #[error("bit range {start}..{end} is not within the key's {bits} bits")]
     BadBitRange {
@@ -497,14 +422,6 @@ pub enum Error {
         bits: u32,
     },
 
-    /// The base does not have as many vectors as the index or graph that it is used with.
-    #[error("the base has {actual} vectors; {expected} are needed")]
-    WrongBase {
-        /// Number of vectors of the index, or of nodes of the graph.
-        expected: u64,
-        /// Number of vectors of the base.
-        actual: u64,
-    },
     /// The ids of the index are not the row numbers of its base. A graph needs them as its nodes.
     #[error("the index has a vector with id {id}; a graph needs the row numbers below {rows} as ids")]
     IdsAreNotRows {
@@ -718,99 +635,112 @@ pub enum Error {
     },
 }
 
+/// What the cause of an error is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Input,
+    Device,
+    Other,
+}
+
 impl Error {
     /// The name of the variant in lower case with underscores, such as `wrong_dimension`. The name of an error stays the same in later
     /// versions, and its message may change. The program `warpann` prints the name with `--json`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
+        self.facts().0
+    }
+
+    /// Whether the arguments, the files or the order of the calls are the cause, so that the same call fails on every machine. A service tells it
+    /// to its client.
+    #[must_use]
+    pub fn is_input(&self) -> bool {
+        self.facts().1 == Class::Input
+    }
+
+    /// Whether a device, its memory or its driver is the cause: the call may succeed on another device, or with more memory. Errors that are
+    /// neither this nor [`is_input`](Self::is_input) come from the operating system, from another rank, from a [`Watch`](crate::Watch) that
+    /// cancelled the call, or from a bug of the library.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        self.facts().1 == Class::Device
+    }
+
+    /// Name and class of each variant.
+    fn facts(&self) -> (&'static str, Class) {
         match self {
-            Error::ZeroDimension => "zero_dimension",
-            Error::RaggedVectors { .. } => "ragged_vectors",
-            Error::WrongDimension { .. } => "wrong_dimension",
-            Error::ZeroK => "zero_k",
-            Error::NotFinite { .. } => "not_finite",
-            Error::Overflow { .. } => "overflow",
-            Error::DoesNotFit { .. } => "does_not_fit",
-            Error::TooSmall { .. } => "too_small",
-            Error::EncodingOfElement { .. } => "encoding_of_element",
-            Error::TooManyRows { .. } => "too_many_rows",
-            Error::UnknownId { .. } => "unknown_id",
-            Error::WrongResultLength { .. } => "wrong_result_length",
-            Error::ResultTooLarge { .. } => "result_too_large",
-            Error::ZeroClusters { .. } => "zero_clusters",
-            Error::NotTrained { .. } => "not_trained",
-            Error::NotEmpty { .. } => "not_empty",
-            Error::Cancelled => "cancelled",
-            Error::TooFewTrainingVectors { .. } => "too_few_training_vectors",
-            Error::NotDivisible { .. } => "not_divisible",
-            Error::BadCodeBits { .. } => "bad_code_bits",
-            Error::RaggedCodes { .. } => "ragged_codes",
-            Error::NoSuchCodeword { .. } => "no_such_codeword",
-            Error::WrongWeights { .. } => "wrong_weights",
-            Error::BadWeight { .. } => "bad_weight",
-            Error::BadBalance { .. } => "bad_balance",
-            Error::WrongIds { .. } => "wrong_ids",
-            Error::DuplicateId { .. } => "duplicate_id",
-            Error::ReservedId => "reserved_id",
-            Error::ZeroProbes => "zero_probes",
-            Error::ZeroRefine => "zero_refine",
-            Error::WrongMetric { .. } => "wrong_metric",
-            Error::ZeroBeam => "zero_beam",
-            Error::BadDegree { .. } => "bad_degree",
-            Error::WrongFilterLength { .. } => "wrong_filter_length",
-            Error::StaleFilter { .. } => "stale_filter",
-            Error::BadRadius => "bad_radius",
-            Error::Incompatible { .. } => "incompatible",
-            Error::RecallOutOfReach { .. } => "recall_out_of_reach",
-            Error::NoTrueNeighbors { .. } => "no_true_neighbors",
-            Error::WrongCentroids { .. } => "wrong_centroids",
-            Error::WrongCodebooks { .. } => "wrong_codebooks",
-            Error::NotOrthogonal { .. } => "not_orthogonal",
-            Error::TooManyDimensions { .. } => "too_many_dimensions",
-            Error::UnlikeNeighbors { .. } => "unlike_neighbors",
-            Error::RowTooLong { .. } => "row_too_long",
-            Error::RowsPastEnd { .. } => "rows_past_end",
-            Error::StartsNotAscending { .. } => "starts_not_ascending",
-            Error::StartsPastEnd { .. } => "starts_past_end",
-            Error::WrongLengths { .. } => "wrong_lengths",
-            Error::WrongPayloads { .. } => "wrong_payloads",
-            Error::NoSuchPosition { .. } => "no_such_position",
-            Error::NoSuchSelection { .. } => "no_such_selection",
-            Error::BeyondPlan { .. } => "beyond_plan",
-            Error::NotInDeviceMemory { .. } => "not_in_device_memory",
-            Error::StaleWorkspace => "stale_workspace",
-            Error::BadAddress { .. } => "bad_address",
-            Error::UnknownAddress { .. } => "unknown_address",
-            Error::OtherDevice { .. } => "other_device",
-            Error::OtherContext { .. } => "other_context",
-            Error::BadTensor { .. } => "bad_tensor",
-            Error::TooManyPairs { .. } => "too_many_pairs",
-            Error::BadBitRange { .. } => "bad_bit_range",
-            Error::WrongBase { .. } => "wrong_base",
-            Error::IdsAreNotRows { .. } => "ids_are_not_rows",
-            Error::NoSuchNode { .. } => "no_such_node",
-            Error::NotConnected { .. } => "not_connected",
-            Error::OtherRun { .. } => "other_run",
-            Error::NoDevice { .. } => "no_device",
-            Error::NoSuchDevice { .. } => "no_such_device",
-            Error::DeviceTooOld { .. } => "device_too_old",
-            Error::OutOfDeviceMemory { .. } => "out_of_device_memory",
-            Error::OutOfHostMemory { .. } => "out_of_host_memory",
-            Error::PtxRefused { .. } => "ptx_refused",
-            Error::NoSuchKernel { .. } => "no_such_kernel",
-            Error::Driver { .. } => "driver",
-            Error::BadPlacement { .. } => "bad_placement",
-            Error::DeviceFailed { .. } => "device_failed",
-            Error::ShardLost { .. } => "shard_lost",
-            Error::LaunchLimit { .. } => "launch_limit",
-            Error::WrongSelection { .. } => "wrong_selection",
-            Error::KernelViolation { .. } => "kernel_violation",
-            Error::RankFailed { .. } => "rank_failed",
-            Error::MpiStarted => "mpi_started",
-            Error::Io { .. } => "io",
-            Error::SameFile { .. } => "same_file",
-            Error::UnknownExtension { .. } => "unknown_extension",
-            Error::BadFile { .. } => "bad_file",
+            Error::Zero { .. } => ("zero", Class::Input),
+            Error::Ragged { .. } => ("ragged", Class::Input),
+            Error::WrongDimension { .. } => ("wrong_dimension", Class::Input),
+            Error::NotFinite { .. } => ("not_finite", Class::Input),
+            Error::Overflow { .. } => ("overflow", Class::Input),
+            Error::DoesNotFit { .. } => ("does_not_fit", Class::Input),
+            Error::TooSmall { .. } => ("too_small", Class::Input),
+            Error::EncodingOfElement { .. } => ("encoding_of_element", Class::Input),
+            Error::TooMany { .. } => ("too_many", Class::Input),
+            Error::UnknownId { .. } => ("unknown_id", Class::Input),
+            Error::WrongLength { .. } => ("wrong_length", Class::Input),
+            Error::ResultTooLarge { .. } => ("result_too_large", Class::Input),
+            Error::NotTrained { .. } => ("not_trained", Class::Input),
+            Error::NotEmpty { .. } => ("not_empty", Class::Input),
+            Error::Cancelled => ("cancelled", Class::Other),
+            Error::TooFewTrainingVectors { .. } => ("too_few_training_vectors", Class::Input),
+            Error::NotDivisible { .. } => ("not_divisible", Class::Input),
+            Error::NoSuchCodeword { .. } => ("no_such_codeword", Class::Input),
+            Error::BadWeight { .. } => ("bad_weight", Class::Input),
+            Error::BadBalance { .. } => ("bad_balance", Class::Input),
+            Error::DuplicateId { .. } => ("duplicate_id", Class::Input),
+            Error::ReservedId => ("reserved_id", Class::Input),
+            Error::WrongMetric { .. } => ("wrong_metric", Class::Input),
+            Error::OutOfRange { .. } => ("out_of_range", Class::Input),
+            Error::WrongFilterLength { .. } => ("wrong_filter_length", Class::Input),
+            Error::StaleFilter { .. } => ("stale_filter", Class::Input),
+            Error::BadRadius => ("bad_radius", Class::Input),
+            Error::Incompatible { .. } => ("incompatible", Class::Input),
+            Error::RecallOutOfReach { .. } => ("recall_out_of_reach", Class::Input),
+            Error::NoTrueNeighbors { .. } => ("no_true_neighbors", Class::Input),
+            Error::NotOrthogonal { .. } => ("not_orthogonal", Class::Input),
+            Error::TooManyDimensions { .. } => ("too_many_dimensions", Class::Input),
+            Error::UnlikeNeighbors { .. } => ("unlike_neighbors", Class::Input),
+            Error::RowTooLong { .. } => ("row_too_long", Class::Input),
+            Error::RowsPastEnd { .. } => ("rows_past_end", Class::Input),
+            Error::StartsNotAscending { .. } => ("starts_not_ascending", Class::Input),
+            Error::StartsPastEnd { .. } => ("starts_past_end", Class::Input),
+            Error::NoSuchPosition { .. } => ("no_such_position", Class::Input),
+            Error::NoSuchSelection { .. } => ("no_such_selection", Class::Input),
+            Error::BeyondPlan { .. } => ("beyond_plan", Class::Input),
+            Error::NotInDeviceMemory { .. } => ("not_in_device_memory", Class::Input),
+            Error::StaleWorkspace => ("stale_workspace", Class::Input),
+            Error::BadAddress { .. } => ("bad_address", Class::Input),
+            Error::UnknownAddress { .. } => ("unknown_address", Class::Input),
+            Error::OtherDevice { .. } => ("other_device", Class::Input),
+            Error::OtherContext { .. } => ("other_context", Class::Input),
+            Error::BadTensor { .. } => ("bad_tensor", Class::Input),
+            Error::BadBitRange { .. } => ("bad_bit_range", Class::Input),
+            Error::IdsAreNotRows { .. } => ("ids_are_not_rows", Class::Input),
+            Error::NoSuchNode { .. } => ("no_such_node", Class::Input),
+            Error::NotConnected { .. } => ("not_connected", Class::Input),
+            Error::OtherRun { .. } => ("other_run", Class::Input),
+            Error::NoDevice { .. } => ("no_device", Class::Device),
+            Error::NoSuchDevice { .. } => ("no_such_device", Class::Device),
+            Error::DeviceTooOld { .. } => ("device_too_old", Class::Device),
+            Error::OutOfDeviceMemory { .. } => ("out_of_device_memory", Class::Device),
+            Error::OutOfHostMemory { .. } => ("out_of_host_memory", Class::Other),
+            Error::PtxRefused { .. } => ("ptx_refused", Class::Device),
+            Error::NoSuchKernel { .. } => ("no_such_kernel", Class::Device),
+            Error::Driver { .. } => ("driver", Class::Device),
+            Error::BadPlacement { .. } => ("bad_placement", Class::Input),
+            Error::DeviceFailed { .. } => ("device_failed", Class::Device),
+            Error::ShardLost { .. } => ("shard_lost", Class::Device),
+            Error::LaunchLimit { .. } => ("launch_limit", Class::Input),
+            Error::WrongSelection { .. } => ("wrong_selection", Class::Other),
+            Error::KernelViolation { .. } => ("kernel_violation", Class::Other),
+            Error::RankFailed { .. } => ("rank_failed", Class::Other),
+            Error::MpiStarted => ("mpi_started", Class::Input),
+            Error::Io { .. } => ("io", Class::Other),
+            Error::SameFile { .. } => ("same_file", Class::Input),
+            Error::UnknownExtension { .. } => ("unknown_extension", Class::Input),
+            Error::BadFile { .. } => ("bad_file", Class::Input),
         }
     }
 
@@ -1088,6 +1018,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[cfg(test)]
 mod tests {
+    use super::{Device, Error, FileDefect};
+
     /// Each variant that this file declares has its own name as its kind.
     #[test]
     fn kinds_are_the_names_of_the_variants() {
@@ -1106,10 +1038,37 @@ mod tests {
                     (at > 0 && c.is_uppercase()).then_some('_').into_iter().chain([c.to_ascii_lowercase()])
                 })
                 .collect();
-            let arms = [format!("Error::{name} => \"{kind}\","), format!("Error::{name} {{ .. }} => \"{kind}\",")];
+            let arms = [format!("Error::{name} => (\"{kind}\", "), format!("Error::{name} {{ .. }} => (\"{kind}\", ")];
             assert!(arms.iter().any(|arm| source.contains(arm)), "{name}");
             count += 1;
         }
         assert!(count > 60, "only {count} variants were found");
+    }
+
+    /// A service has one answer for what its client gave, one for a device, and one for the rest.
+    #[test]
+    fn errors_have_classes() {
+        let classes = |error: Error| (error.is_input(), error.is_device());
+        let io = || std::io::Error::other("none");
+        let driver = || Error::Driver { call: "cuInit", device: 0, code: 100 };
+        for input in [
+            Error::Zero { what: "k" },
+            Error::NotTrained { call: "search" },
+            Error::BadFile { path: "x".into(), defect: FileDefect::BadDimension(0) },
+        ] {
+            assert_eq!(classes(input), (true, false));
+        }
+        for device in [
+            driver(),
+            Error::OutOfDeviceMemory { device: "gpu:0".to_owned(), asked: 2, available: 1 },
+            Error::DeviceFailed { device: Device::Cpu, shard: 0, left: 1, source: Box::new(driver()) },
+        ] {
+            assert_eq!(classes(device), (false, true));
+        }
+        for other in
+            [Error::Cancelled, Error::OutOfHostMemory { asked: 1 }, Error::Io { path: "x".into(), source: io() }]
+        {
+            assert_eq!(classes(other), (false, false));
+        }
     }
 }

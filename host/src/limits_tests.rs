@@ -48,7 +48,7 @@ fn components_of_a_vector() {
         let mut index = FlatIndex::<f32>::new(MAX_COMPONENTS, Metric::L2, device).unwrap();
         index.move_to(device).unwrap();
         assert_eq!(index.search(&[], 3).unwrap().queries(), 0);
-        refused!(index.add(&[1.0]), Error::RaggedVectors { len: 1, dim: MAX_COMPONENTS });
+        refused!(index.add(&[1.0]), Error::Ragged { what: "components", len: 1, size: MAX_COMPONENTS });
         IvfIndex::<f32>::builder(MAX_COMPONENTS, usize::MAX).device(device).build().unwrap();
     }
 }
@@ -57,8 +57,11 @@ fn components_of_a_vector() {
 fn rows_of_an_index() {
     assert_eq!(MAX_ROWS, 0xffff_ffff);
     check_rows(MAX_ROWS, MAX_ROWS).unwrap();
-    refused!(check_rows(MAX_ROWS + 1, MAX_ROWS), Error::TooManyRows { asked: 0x1_0000_0000, limit: MAX_ROWS });
-    refused!(check_rows(u64::MAX, MAX_ROWS / 2), Error::TooManyRows { asked: u64::MAX, limit: 0x7fff_ffff });
+    refused!(
+        check_rows(MAX_ROWS + 1, MAX_ROWS),
+        Error::TooMany { what: "rows", asked: 0x1_0000_0000, limit: MAX_ROWS }
+    );
+    refused!(check_rows(u64::MAX, MAX_ROWS / 2), Error::TooMany { what: "rows", asked: u64::MAX, limit: 0x7fff_ffff });
 }
 
 #[cfg(feature = "shifted")]
@@ -67,8 +70,8 @@ fn components_of_shifted_sort_and_its_copies() {
     let build = |dim, shifts| ShiftedIndex::builder(dim).shifts(shifts).device(Device::Cpu).build();
     build(MAX_DIM, 65_535).unwrap();
     refused!(build(MAX_DIM + 1, 1), Error::TooManyDimensions { what: "shifted sort", dim: 13, limit: 12 });
-    refused!(build(1, 65_536), Error::TooManyRows { asked: 65_536, limit: 65_535 });
-    refused!(build(1, usize::MAX), Error::TooManyRows { limit: 65_535, .. });
+    refused!(build(1, 65_536), Error::TooMany { what: "shifts", asked: 65_536, limit: 65_535 });
+    refused!(build(1, usize::MAX), Error::TooMany { what: "shifts", limit: 65_535, .. });
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn results_of_a_search() {
     for device in DEVICES {
         let mut index = FlatIndex::<f32>::new(1, Metric::L2, device).unwrap();
         index.add(&[1.0, 2.0, 3.0]).unwrap();
-        refused!(index.search(&[1.0], 0), Error::ZeroK);
+        refused!(index.search(&[1.0], 0), Error::Zero { what: "k" });
         refused!(index.search(&[1.0], usize::MAX), Error::ResultTooLarge { queries: 1, k: usize::MAX });
         // More neighbours than vectors: the other slots are empty.
         let found = index.search(&[1.9], 5).unwrap();
@@ -106,8 +109,8 @@ fn trained(encoding: Encoding, device: Device) -> IvfIndex<f32> {
 fn probes_and_ids_of_inverted_files() -> Result<()> {
     for device in DEVICES {
         let mut index = trained(Encoding::Flat, device);
-        refused!(index.search(&[1.0; 4], 1, 0), Error::ZeroProbes);
-        refused!(index.set_probes(0), Error::ZeroProbes);
+        refused!(index.search(&[1.0; 4], 1, 0), Error::Zero { what: "probes" });
+        refused!(index.set_probes(0), Error::Zero { what: "probes" });
         index.add_with_ids(&[1.0; 4], &[NONE - 1])?;
         refused!(index.add_with_ids(&[1.0; 4], &[NONE]), Error::ReservedId);
         refused!(index.add(&[1.0; 4]), Error::ReservedId);
@@ -128,9 +131,9 @@ fn sub_quantizers_and_their_bits() {
         build(1, bits).unwrap();
         build(4, bits).unwrap();
     }
-    refused!(build(4, 3), Error::BadCodeBits { bits: 3 });
-    refused!(build(4, 9), Error::BadCodeBits { bits: 9 });
-    refused!(build(4, u32::MAX), Error::BadCodeBits { .. });
+    refused!(build(4, 3), Error::OutOfRange { what: "bits", value: 3, least: 4, most: 8 });
+    refused!(build(4, 9), Error::OutOfRange { what: "bits", value: 9, least: 4, most: 8 });
+    refused!(build(4, u32::MAX), Error::OutOfRange { what: "bits", .. });
     for parts in [0, 3, 5, 8, usize::MAX] {
         refused!(build(parts, 8), Error::NotDivisible { dim: 4, parts: p } if *p == parts);
     }
@@ -147,8 +150,8 @@ fn lists_and_clusters() {
             refused!(index.train(&base), Error::TooFewTrainingVectors { have: 16, need } if *need == clusters);
         }
         KMeans::new(16).iterations(1).device(device).train(&base, 1).unwrap();
-        refused!(KMeans::new(0).device(device).train(&base, 1), Error::ZeroClusters { what: "clusters" });
-        refused!(IvfIndex::<f32>::builder(1, 0).device(device).build(), Error::ZeroClusters { what: "lists" });
+        refused!(KMeans::new(0).device(device).train(&base, 1), Error::Zero { what: "clusters" });
+        refused!(IvfIndex::<f32>::builder(1, 0).device(device).build(), Error::Zero { what: "lists" });
     }
 }
 
@@ -159,16 +162,16 @@ fn neighbours_whose_fields_contradict_each_other() {
     let good = Neighbors { k: 1, ids: vec![0; 3], distances: vec![0.0; 3] };
     quality(&good, &good).unwrap();
     let short = Neighbors { distances: vec![0.0; 2], ..good.clone() };
-    refused!(quality(&short, &good), Error::WrongResultLength { expected: 3, actual: 2 });
-    refused!(quality(&good, &short), Error::WrongResultLength { expected: 3, actual: 2 });
+    refused!(quality(&short, &good), Error::WrongLength { what: "results", expected: 3, actual: 2 });
+    refused!(quality(&good, &short), Error::WrongLength { what: "results", expected: 3, actual: 2 });
     let ragged = Neighbors { k: 2, ..good.clone() };
-    refused!(quality(&ragged, &ragged), Error::WrongResultLength { expected: 2, actual: 3 });
+    refused!(quality(&ragged, &ragged), Error::WrongLength { what: "results", expected: 2, actual: 3 });
     let none = Neighbors { k: 0, ..good.clone() };
-    refused!(quality(&none, &none), Error::ZeroK);
+    refused!(quality(&none, &none), Error::Zero { what: "k" });
     let mut index = ShiftedIndex::builder(1).device(Device::Cpu).build().unwrap();
     index.add(&[1.0, 2.0, 3.0]).unwrap();
-    refused!(index.quality(&short, None, 3, Device::Cpu), Error::WrongResultLength { .. });
-    refused!(index.quality(&none, None, 3, Device::Cpu), Error::ZeroK);
+    refused!(index.quality(&short, None, 3, Device::Cpu), Error::WrongLength { what: "results", .. });
+    refused!(index.quality(&none, None, 3, Device::Cpu), Error::Zero { what: "k" });
 }
 
 #[test]

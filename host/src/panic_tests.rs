@@ -204,7 +204,7 @@ fn an_index_of_the_callers_panics() {
         ];
         for (wrong, given) in wrong {
             let error = settings.run(&stopping(stop, Some(wrong)), &base).unwrap_err();
-            let is_named = matches!(error, Error::WrongResultLength { expected, actual } if (expected, actual) == (6 * rows, given));
+            let is_named = matches!(error, Error::WrongLength { what: "results", expected, actual } if (expected, actual) == (6 * rows, given));
             assert!(is_named, "{error}");
         }
     }

@@ -16,15 +16,23 @@ const CHUNK: usize = 1024;
 /// Checks that vectors can have `dim` components.
 pub(crate) fn check_dim(dim: usize) -> Result<()> {
     match dim {
-        0 => Err(Error::ZeroDimension),
+        0 => Err(Error::Zero { what: "dimension" }),
         1..=MAX_COMPONENTS => Ok(()),
         _ => Err(Error::TooManyDimensions { what: "the library", dim, limit: MAX_COMPONENTS }),
     }
 }
 
+/// Checks that the number called `what` is within a range.
+pub(crate) fn check_range(what: &'static str, value: usize, (least, most): (usize, usize)) -> Result<()> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange { what, value: value as u64, least: least as u64, most: most as u64 })
+}
+
 /// Checks that `asked` rows are at most `limit`.
 pub(crate) fn check_rows(asked: u64, limit: u64) -> Result<()> {
-    if asked > limit { Err(Error::TooManyRows { asked, limit }) } else { Ok(()) }
+    if asked > limit { Err(Error::TooMany { what: "rows", asked, limit }) } else { Ok(()) }
 }
 
 /// Checks that `ids` and `distances` have `k` slots for each of `count` queries.
@@ -32,7 +40,7 @@ pub(crate) fn check_results(count: usize, k: usize, ids: &[u64], distances: &[f3
     let Some(slots) = count.checked_mul(k) else { return Err(Error::ResultTooLarge { queries: count, k }) };
     for len in [ids.len(), distances.len()] {
         if len != slots {
-            return Err(Error::WrongResultLength { expected: slots, actual: len });
+            return Err(Error::WrongLength { what: "results", expected: slots, actual: len });
         }
     }
     Ok(())
@@ -43,7 +51,7 @@ pub(crate) fn check_whole<T>(rows: &[T], dim: usize) -> Result<usize> {
     if rows.len().is_multiple_of(dim) {
         Ok(rows.len() / dim)
     } else {
-        Err(Error::RaggedVectors { len: rows.len(), dim })
+        Err(Error::Ragged { what: "components", len: rows.len(), size: dim })
     }
 }
 

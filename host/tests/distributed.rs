@@ -187,7 +187,11 @@ fn a_rank_that_fails_stops_all_and_the_next_call_works() {
         assert_eq!(worked.unwrap(), (rank == 0).then(|| vec![0]));
     }
     // Of several failures the lowest rank's is told.
-    let outcomes =
-        at_ranks(4, |ranks| agree::<_, Error>(ranks, if ranks.rank() % 2 == 1 { Err(Error::ZeroK) } else { Ok(()) }));
-    assert!(matches!(outcomes[2], Err(Error::RankFailed { rank: 1, .. })) && matches!(outcomes[3], Err(Error::ZeroK)));
+    let outcomes = at_ranks(4, |ranks| {
+        agree::<_, Error>(ranks, if ranks.rank() % 2 == 1 { Err(Error::Zero { what: "k" }) } else { Ok(()) })
+    });
+    assert!(
+        matches!(outcomes[2], Err(Error::RankFailed { rank: 1, .. }))
+            && matches!(outcomes[3], Err(Error::Zero { what: "k" }))
+    );
 }

@@ -193,8 +193,8 @@ fn refusals(device: Device) -> Outcome {
     const SLOTS: usize = SMALL.queries * K;
     let mut search = Search::<f32>::new(device, Metric::L2, &SMALL)?;
     let on = OnStream::new(&search.searcher).map_err(text)?;
-    refused!(on.vectors(&search.queries, 0), Error::ZeroDimension);
-    refused!(on.vectors(&search.queries, DIM + 1), Error::RaggedVectors { .. });
+    refused!(on.vectors(&search.queries, 0), Error::Zero { what: "dimension" });
+    refused!(on.vectors(&search.queries, DIM + 1), Error::Ragged { what: "components", .. });
     let part = search.queries.slice(DIM..3 * DIM);
     let view = on.vectors(&part, DIM).map_err(text)?;
     let whole = on.vectors(&search.queries, DIM).map_err(text)?;
@@ -203,7 +203,10 @@ fn refusals(device: Device) -> Outcome {
         return Err(format!("{:?} of {:?}", *view, *whole));
     }
     let mut shorter = search.distances.slice_mut(..K);
-    refused!(on.neighbors(&mut search.ids, &mut shorter), Error::WrongResultLength { expected: SLOTS, actual: K });
+    refused!(
+        on.neighbors(&mut search.ids, &mut shorter),
+        Error::WrongLength { what: "results", expected: SLOTS, actual: K }
+    );
 
     let primary = search.searcher.context();
     // cudarc takes every context that it did not retain itself for one that is not primary, and would destroy it.

@@ -283,7 +283,7 @@ fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape,
         graph.destroy()?;
     }
     let refused = index.device_workspace(1, k, &SearchOptions::new().beam(0)).err();
-    if !matches!(refused, Some(Error::ZeroBeam)) {
+    if !matches!(refused, Some(Error::Zero { what: "beam" })) {
         return Err(format!("a beam of 0: {refused:?}"));
     }
     // Few accepted vectors need a beam as wide as the index. A device that has no room for it compares all accepted vectors.
@@ -408,8 +408,8 @@ fn refusals_of_lists(device: Device) -> Outcome {
     let untrained = IvfIndex::<f32>::builder(dim, 4).device(device).build().map_err(text)?;
     refused!(untrained.device_workspace(1, k, &options), Error::NotTrained { call: "device_workspace" });
     let [mut index, mut on_cpu] = files::<f32>(device, (Metric::L2, Encoding::Flat), &SMALL_LISTS, raw)?;
-    refused!(index.device_workspace(2, 0, &options), Error::ZeroK);
-    refused!(index.device_workspace(2, k, &options.probes(0)), Error::ZeroProbes);
+    refused!(index.device_workspace(2, 0, &options), Error::Zero { what: "k" });
+    refused!(index.device_workspace(2, k, &options.probes(0)), Error::Zero { what: "probes" });
     refused!(on_cpu.device_workspace(2, k, &options), Error::NotInDeviceMemory { .. });
     let mut host = vectors::<f32>(2, dim, 3);
     host[dim + 4] = f32::NAN;
@@ -542,7 +542,7 @@ fn refusals(device: Device) -> Outcome {
     let mut results = Results::new(2, k)?;
     let view = results.view()?;
     let raw = stream.as_inner();
-    refused!(index.device_workspace(2, 0, &none), Error::ZeroK);
+    refused!(index.device_workspace(2, 0, &none), Error::Zero { what: "k" });
     refused!(on_cpu.device_workspace(2, k, &none), Error::NotInDeviceMemory { .. });
     let mut shape = [2, dim as i64];
     let mut tensor = DLTensor {
@@ -571,7 +571,7 @@ fn refusals(device: Device) -> Outcome {
         // Memory of the host that no driver knows.
         let unknown = host.as_ptr().addr() as u64;
         refused!(search(&at(unknown, 2), &view), Error::UnknownAddress { what: "queries", .. });
-        refused!(search(&at(address, 1), &view), Error::WrongResultLength { expected: 2, actual: 4 });
+        refused!(search(&at(address, 1), &view), Error::WrongLength { what: "results", expected: 2, actual: 4 });
         let (ids, distances) = view.addresses();
         let misplaced = DeviceNeighbors::new(ids + 4, distances);
         refused!(search(&queries, &misplaced), Error::BadAddress { what: "ids", align: 8, .. });
@@ -594,7 +594,10 @@ fn refusals(device: Device) -> Outcome {
         results.verify(&expected)?;
 
         refused!(on_cpu.add_device(raw, &queries), Error::NotInDeviceMemory { .. });
-        refused!(index.add_device_with_ids(raw, &queries, &[7]), Error::WrongIds { ids: 1, rows: 2 });
+        refused!(
+            index.add_device_with_ids(raw, &queries, &[7]),
+            Error::WrongLength { what: "ids", expected: 2, actual: 1 }
+        );
         refused!(index.add_device_with_ids(raw, &queries, &[1, 1 << 40]), Error::DuplicateId { id: 1 });
         let len = index.len();
         refused!(index.add_device(raw, &queries), Error::NotFinite { row: 1, column: 4, .. });

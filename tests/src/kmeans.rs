@@ -457,9 +457,13 @@ fn bad_arguments(device: Device) -> Outcome {
         Err(error) if matches(&error) => Ok(()),
         other => Err(format!("{case}: {other:?}")),
     };
-    refused("dimension 0", two.train(&rows, 0), |e| matches!(e, Error::ZeroDimension))?;
-    refused("no clusters", KMeans::new(0).device(device).train(&rows, 2), |e| matches!(e, Error::ZeroClusters { .. }))?;
-    refused("ragged", two.train(&rows[..5], 2), |e| matches!(e, Error::RaggedVectors { len: 5, dim: 2 }))?;
+    refused("dimension 0", two.train(&rows, 0), |e| matches!(e, Error::Zero { what: "dimension" }))?;
+    refused("no clusters", KMeans::new(0).device(device).train(&rows, 2), |e| {
+        matches!(e, Error::Zero { what: "clusters" })
+    })?;
+    refused("ragged", two.train(&rows[..5], 2), |e| {
+        matches!(e, Error::Ragged { what: "components", len: 5, size: 2 })
+    })?;
     refused("too few", KMeans::new(4).device(device).train(&rows, 2), |e| {
         matches!(e, Error::TooFewTrainingVectors { have: 3, need: 4 })
     })?;
@@ -468,7 +472,7 @@ fn bad_arguments(device: Device) -> Outcome {
         matches!(e, Error::NotFinite { row: 1, column: 1, .. })
     })?;
     refused("weights", two.train_weighted(&rows, 2, &[1.0; 2]), |e| {
-        matches!(e, Error::WrongWeights { weights: 2, rows: 3 })
+        matches!(e, Error::WrongLength { what: "weights", expected: 3, actual: 2 })
     })?;
     for bad in [-1.0, f32::NAN, f32::INFINITY] {
         refused("weight", two.train_weighted(&rows, 2, &[1.0, bad, 1.0]), |e| {
@@ -482,14 +486,15 @@ fn bad_arguments(device: Device) -> Outcome {
         })?;
     }
     refused("start", two.clone().start(Start::Given(vec![0.0; 3])).train(&rows, 2), |e| {
-        matches!(e, Error::WrongCentroids { expected: 4, actual: 3 })
+        matches!(e, Error::WrongLength { what: "components of starting centroids", expected: 4, actual: 3 })
     })?;
     refused("start", two.clone().start(Start::Given(vec![f32::NAN; 4])).train(&rows, 2), |e| {
         matches!(e, Error::NotFinite { row: 0, column: 0, .. })
     })?;
     let trained = two.train(&rows, 2).map_err(text)?;
-    require(matches!(trained.assign(&rows[..3], device), Err(Error::RaggedVectors { len: 3, dim: 2 })), || {
-        "ragged rows assigned".to_owned()
-    })?;
+    require(
+        matches!(trained.assign(&rows[..3], device), Err(Error::Ragged { what: "components", len: 3, size: 2 })),
+        || "ragged rows assigned".to_owned(),
+    )?;
     require(trained.assign::<f32>(&[], device).map_err(text)?.is_empty(), || "labels of nothing".to_owned())
 }

@@ -195,7 +195,7 @@ fn bad_arguments(device: Device) -> Outcome {
     let mut keys = [3u64, 1, 2];
     let mut payloads = [0, 1];
     match sort_pairs(device, &mut keys, &mut payloads) {
-        Err(Error::WrongPayloads { keys: 3, payloads: 2 }) => {}
+        Err(Error::WrongLength { what: "payloads", expected: 3, actual: 2 }) => {}
         other => return Err(format!("three keys, two payloads: {other:?}")),
     }
     match sort_pairs_by_bits(device, &mut keys, &mut [0; 3], 60..65) {

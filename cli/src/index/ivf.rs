@@ -178,7 +178,9 @@ impl<T: Element> Stored<T> for IvfIndex<T> {
         });
         let added = match ids {
             None => self.add_batches(batches),
-            Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
+            Some(ids) if ids.len() != count => {
+                Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() })
+            }
             Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
                 self.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
             }),

@@ -177,7 +177,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
             let mut index = builder.build()?;
             let dim = index.dim();
             if !base.len().is_multiple_of(dim) {
-                return Err(Error::RaggedVectors { len: base.len(), dim });
+                return Err(Error::Ragged { what: "components", len: base.len(), size: dim });
             }
             let rows = share(base.len() / dim, ranks);
             index.add(&base[rows.start * dim..rows.end * dim]).map_err(|error| error.after_rows(rows.start))?;
@@ -219,11 +219,11 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
             let mut index = builder.build()?;
             let (dim, len) = (index.dim(), base.len());
             if !len.is_multiple_of(dim) {
-                return Err(Error::RaggedVectors { len, dim });
+                return Err(Error::Ragged { what: "components", len, size: dim });
             }
             let rows = len / dim;
             if let Some(ids) = ids.map(<[u64]>::len).filter(|&ids| ids != rows) {
-                return Err(Error::WrongIds { ids, rows });
+                return Err(Error::WrongLength { what: "ids", expected: rows, actual: ids });
             }
             if ranks.rank() > 0 {
                 return Ok((index, Vec::new()));

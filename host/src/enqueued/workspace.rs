@@ -114,10 +114,10 @@ impl DeviceWorkspace {
 /// Checks the size of the results of a planned search.
 ///
 /// # Errors
-/// [`Error::ZeroK`]; [`Error::ResultTooLarge`] if memory has no room for the results.
+/// [`Error::Zero`]; [`Error::ResultTooLarge`] if memory has no room for the results.
 pub(crate) fn check_planned(queries: usize, k: usize) -> Result<()> {
     if k == 0 {
-        return Err(Error::ZeroK);
+        return Err(Error::Zero { what: "k" });
     }
     if queries.checked_mul(k).is_none_or(|slots| slots > isize::MAX as usize / size_of::<u64>()) {
         return Err(Error::ResultTooLarge { queries, k });

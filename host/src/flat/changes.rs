@@ -69,8 +69,8 @@ impl<T: Element> FlatIndex<T> {
     /// a second index during the call. So add many of such ids in one call.
     ///
     /// # Errors
-    /// [`Error::WrongIds`], [`Error::ReservedId`], [`Error::DuplicateId`] if the index has an id or it occurs twice;
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first bad component (row within `rows`), [`Error::TooManyRows`],
+    /// [`Error::WrongLength`], [`Error::ReservedId`], [`Error::DuplicateId`] if the index has an id or it occurs twice;
+    /// [`Error::Ragged`], [`Error::NotFinite`] with the first bad component (row within `rows`), [`Error::TooMany`],
     /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         self.add_watched(rows, Some(ids), &Watch::none())
@@ -225,7 +225,7 @@ impl<T: Element> FlatIndex<T> {
     /// Checks the ids of `count` vectors: one for each, different, not reserved.
     pub(super) fn check_id_list(&self, count: usize, ids: &[u64]) -> Result<()> {
         if ids.len() != count {
-            return Err(Error::WrongIds { ids: ids.len(), rows: count });
+            return Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() });
         }
         if ascending(ids)?.last() == Some(&NONE) { Err(Error::ReservedId) } else { Ok(()) }
     }
@@ -521,7 +521,7 @@ mod tests {
             let mut index = full(placement.clone(), &[20, 30]);
             let many = [20, 95, 96, 97];
             let error = index.add_with_ids(&vectors(&many), &many);
-            assert!(matches!(error, Err(Error::TooManyRows { asked: 12, limit: 10 })), "{error:?}");
+            assert!(matches!(error, Err(Error::TooMany { what: "rows", asked: 12, limit: 10 })), "{error:?}");
             assert_eq!(index.statistics().removed, 2);
             check(&index, &before);
             MOST_ROWS.set(MAX_ROWS);

@@ -58,7 +58,7 @@ impl<T: Element> FlatIndex<T> {
     ///
     /// # Errors
     /// [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices, or whose vectors are streamed from host memory;
-    /// [`Error::ZeroK`], [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::WrongFilterLength`], [`Error::StaleFilter`],
+    /// [`Error::Zero`], [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::WrongFilterLength`], [`Error::StaleFilter`],
     /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
     pub fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace> {
         let device = self.check_device_search(queries, k)?;
@@ -87,7 +87,7 @@ impl<T: Element> FlatIndex<T> {
     ///
     /// # Errors
     /// [`Error::StaleWorkspace`] if the index has changed since the workspace was made; [`Error::BeyondPlan`] for too many queries;
-    /// [`Error::BadAddress`], [`Error::OtherDevice`], [`Error::WrongResultLength`]; [`Error::Driver`] if the device refuses a launch, after which
+    /// [`Error::BadAddress`], [`Error::OtherDevice`], [`Error::WrongLength`]; [`Error::Driver`] if the device refuses a launch, after which
     /// the results are unspecified.
     ///
     /// # Safety

@@ -235,7 +235,7 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// Opens the device and creates an empty index on it.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and errors of opening the
+    /// [`Error::Zero`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and errors of opening the
     /// device: [`Error::NoDevice`], [`Error::NoSuchDevice`], [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`],
     /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
@@ -314,7 +314,7 @@ impl<T: Element> FlatIndex<T> {
     /// No queries and an empty index are legal. O(queries · len · dim).
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column,
+    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column,
     /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver. On several
     /// devices also [`Error::DeviceFailed`], after which the index continues without the device, and
     /// [`Error::ShardLost`] when it cannot continue.
@@ -391,7 +391,7 @@ impl<T: Element> FlatIndex<T> {
     /// As [`search`](Self::search), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
     ///
     /// # Errors
-    /// As [`search`](Self::search); and [`Error::WrongResultLength`] if a slice has another length.
+    /// As [`search`](Self::search); and [`Error::WrongLength`] if a slice has another length.
     pub fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         let count = self.check_search(queries, k)?;
         check_results(count, k, ids, distances)?;
@@ -424,7 +424,7 @@ impl<T: Element> FlatIndex<T> {
     /// Of the options, only [`SearchOptions::filter`] has an effect. O(queries · len · dim).
     ///
     /// # Errors
-    /// [`Error::BadRadius`] for NaN, [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::RaggedVectors`], [`Error::NotFinite`]
+    /// [`Error::BadRadius`] for NaN, [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::Ragged`], [`Error::NotFinite`]
     /// with query and column, [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
     pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
         if radius.is_nan() {
@@ -468,7 +468,7 @@ impl<T: Element> FlatIndex<T> {
     /// Checks k and queries. Returns the number of queries.
     pub(crate) fn check_search(&self, queries: &[T], k: usize) -> Result<usize> {
         if k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         self.check_queries(queries)
     }
@@ -614,11 +614,11 @@ mod tests {
 
     #[test]
     fn bad_arguments_are_refused_with_the_numbers() {
-        assert!(matches!(FlatIndex::<f32>::new(0, Metric::L2, Device::Cpu), Err(Error::ZeroDimension)));
+        assert!(matches!(FlatIndex::<f32>::new(0, Metric::L2, Device::Cpu), Err(Error::Zero { what: "dimension" })));
         let mut index = index(Metric::L2);
-        assert!(matches!(index.add(&[1.0, 2.0, 3.0]), Err(Error::RaggedVectors { len: 3, dim: 2 })));
-        assert!(matches!(index.search(&[1.0], 1), Err(Error::RaggedVectors { len: 1, dim: 2 })));
-        assert!(matches!(index.search(&[1.0, 2.0], 0), Err(Error::ZeroK)));
+        assert!(matches!(index.add(&[1.0, 2.0, 3.0]), Err(Error::Ragged { what: "components", len: 3, size: 2 })));
+        assert!(matches!(index.search(&[1.0], 1), Err(Error::Ragged { what: "components", len: 1, size: 2 })));
+        assert!(matches!(index.search(&[1.0, 2.0], 0), Err(Error::Zero { what: "k" })));
         assert!(matches!(
             index.search(&[1.0, 2.0], usize::MAX / 2),
             Err(Error::ResultTooLarge { queries: 1, k }) if k == usize::MAX / 2
@@ -631,7 +631,7 @@ mod tests {
         assert!(matches!(index.reconstruct(NONE), Err(Error::UnknownId { id: NONE, len: 3 })));
         assert!(matches!(
             index.search_into(&[1.0, 2.0], 2, &mut [0; 2], &mut [0.0; 3]),
-            Err(Error::WrongResultLength { expected: 2, actual: 3 })
+            Err(Error::WrongLength { what: "results", expected: 2, actual: 3 })
         ));
         assert_eq!(index.len(), 3);
     }

@@ -73,11 +73,11 @@ impl Generator {
     /// to each centre; n / 1000 clusters are a good choice.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`].
+    /// [`Error::Zero`], [`Error::TooManyDimensions`].
     pub fn new(dim: usize, clusters: usize, seed: u64) -> Result<Generator> {
         check_dim(dim)?;
         if clusters == 0 {
-            return Err(Error::ZeroClusters { what: "clusters" });
+            return Err(Error::Zero { what: "clusters" });
         }
         Ok(Generator { dim, clusters: clusters.min(1 << 31).next_power_of_two() as u32, seed })
     }
@@ -117,11 +117,11 @@ impl Generator {
     /// [`FlatIndex`] of these rows. `device` makes the rows in blocks, searches each block, and discards it. O(rows · queries · dim).
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
+    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
     /// [`Error::OutOfDeviceMemory`], and the errors of opening the device and running on it.
     pub fn nearest(&self, rows: Range<u64>, queries: &[f32], k: usize, device: Device) -> Result<Neighbors> {
         if k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         let count = check_vectors(queries, self.dim, Input::Queries)?;
         let none = Neighbors::none(Metric::L2, count, k)?;
@@ -238,12 +238,15 @@ mod tests {
 
     #[test]
     fn bad_settings_are_errors() {
-        assert!(matches!(Generator::new(0, 1, 0), Err(Error::ZeroDimension)));
-        assert!(matches!(Generator::new(1, 0, 0), Err(Error::ZeroClusters { .. })));
+        assert!(matches!(Generator::new(0, 1, 0), Err(Error::Zero { what: "dimension" })));
+        assert!(matches!(Generator::new(1, 0, 0), Err(Error::Zero { what: "clusters" })));
         let generator = Generator::new(4, 3, 0).unwrap();
         assert_eq!(generator.clusters(), 4);
-        assert!(matches!(generator.nearest(0..5, &[0.0; 4], 0, Device::Cpu), Err(Error::ZeroK)));
-        assert!(matches!(generator.nearest(0..5, &[0.0; 3], 1, Device::Cpu), Err(Error::RaggedVectors { .. })));
+        assert!(matches!(generator.nearest(0..5, &[0.0; 4], 0, Device::Cpu), Err(Error::Zero { what: "k" })));
+        assert!(matches!(
+            generator.nearest(0..5, &[0.0; 3], 1, Device::Cpu),
+            Err(Error::Ragged { what: "components", .. })
+        ));
         assert!(matches!(generator.nearest(0..5, &[f32::NAN; 4], 1, Device::Cpu), Err(Error::NotFinite { .. })));
         // No rows, and fewer than k.
         assert_eq!(generator.nearest(5..5, &[0.0; 4], 1, Device::Cpu).unwrap().ids, [crate::NONE]);

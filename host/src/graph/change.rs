@@ -78,7 +78,7 @@ impl<T: Element> GraphIndex<T> {
     /// walk and O(degree² · dim) for each; the graph is made anew if the new vectors are more than the old ones.
     ///
     /// # Errors
-    /// As [`FlatIndex::add`](crate::FlatIndex::add); [`Error::TooManyRows`] above [`MAX_NODES`].
+    /// As [`FlatIndex::add`](crate::FlatIndex::add); [`Error::TooMany`] above [`MAX_NODES`].
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
         self.add_watched(rows, None, &Watch::none())
     }
@@ -139,7 +139,7 @@ impl<T: Element> GraphIndex<T> {
     /// Adds the vectors of `rows`, row-major, with one id for each, as [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids).
     ///
     /// # Errors
-    /// As [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids); [`Error::TooManyRows`] above [`MAX_NODES`].
+    /// As [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids); [`Error::TooMany`] above [`MAX_NODES`].
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         self.add_watched(rows, Some(ids), &Watch::none())
     }
@@ -148,7 +148,7 @@ impl<T: Element> GraphIndex<T> {
     /// much as a new one.
     ///
     /// # Errors
-    /// As [`FlatIndex::upsert`](crate::FlatIndex::upsert); [`Error::TooManyRows`] above [`MAX_NODES`].
+    /// As [`FlatIndex::upsert`](crate::FlatIndex::upsert); [`Error::TooMany`] above [`MAX_NODES`].
     pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
         self.check_room(rows)?;
         let (before, replaced) = self.change_rows(|flat| flat.upsert(rows, ids))?;
@@ -187,7 +187,7 @@ impl<T: Element> GraphIndex<T> {
     /// Adds the vectors of `other`, with their ids, to this index: as [`add_with_ids`](Self::add_with_ids).
     ///
     /// # Errors
-    /// As [`FlatIndex::merge`](crate::FlatIndex::merge); [`Error::TooManyRows`] above [`MAX_NODES`].
+    /// As [`FlatIndex::merge`](crate::FlatIndex::merge); [`Error::TooMany`] above [`MAX_NODES`].
     pub fn merge(&mut self, other: &GraphIndex<T>) -> Result<()> {
         check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
         let (before, ()) = self.change_rows(|flat| flat.merge(&other.flat))?;

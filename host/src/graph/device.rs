@@ -13,7 +13,7 @@ impl<T: Element> GraphIndex<T> {
     /// If [`search_with`](Self::search_with) would compare all accepted vectors, so does the planned search.
     ///
     /// # Errors
-    /// As [`FlatIndex::device_workspace`](crate::FlatIndex::device_workspace); [`Error::ZeroBeam`](crate::Error::ZeroBeam).
+    /// As [`FlatIndex::device_workspace`](crate::FlatIndex::device_workspace); [`Error::Zero`](crate::Error::Zero).
     pub fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace> {
         self.flat.check_device_search(queries, k)?;
         let among = self.flat.among(options)?;

@@ -53,7 +53,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadDegree`] if `graph.k()` is no degree; [`Error::WrongBase`] unless there is one vector for each node; [`Error::TooManyRows`] above
+    /// [`Error::OutOfRange`] if `graph.k()` is no degree; [`Error::WrongLength`] unless there is one vector for each node; [`Error::TooMany`] above
     /// [`MAX_NODES`]; the errors of [`build`](Self::build) and of [`GraphIndex::add_with_ids`].
     pub fn build_with_graph(self, rows: &[T], ids: Option<&[u64]>, graph: &Graph) -> Result<GraphIndex<T>> {
         let mut index = self.degree(graph.k()).build_with_rows(rows, ids, graph, &Watch::none())?;
@@ -107,7 +107,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongBase`] unless there is one vector for each node; [`Error::TooManyRows`] above [`MAX_NODES`]; [`Error::Cancelled`];
+    /// [`Error::WrongLength`] unless there is one vector for each node; [`Error::TooMany`] above [`MAX_NODES`]; [`Error::Cancelled`];
     /// [`Error::OutOfHostMemory`]; the errors of [`build`](Self::build) and of [`GraphIndex::add_with_ids`].
     pub fn build_with_neighbors(
         self,
@@ -152,7 +152,11 @@ impl<T: Element> GraphIndexBuilder<T> {
         let mut index = self.build()?;
         // Vectors that are not whole are refused with the others that cannot be added.
         if rows.len().is_multiple_of(index.dim()) && rows.len() / index.dim() != nodes {
-            return Err(Error::WrongBase { expected: nodes as u64, actual: (rows.len() / index.dim()) as u64 });
+            return Err(Error::WrongLength {
+                what: "vectors of the base",
+                expected: nodes,
+                actual: rows.len() / index.dim(),
+            });
         }
         index.flat.add_watched(rows, ids, watch)?;
         Ok(index)

@@ -150,17 +150,29 @@ fn graphs_that_do_not_fit_are_refused() {
     };
     let ids: Vec<u64> = (0..20).collect();
     assert_eq!(made(&base, Some(&ids), &ring(4)).unwrap(), 20);
-    assert!(matches!(made(&base, None, &ring(3)), Err(Error::BadDegree { degree: 3, least: 4, most: 256 })));
-    assert!(matches!(made(&base, None, &ring(257)), Err(Error::BadDegree { degree: 257, .. })));
+    assert!(matches!(
+        made(&base, None, &ring(3)),
+        Err(Error::OutOfRange { what: "degree", value: 3, least: 4, most: 256 })
+    ));
+    assert!(matches!(made(&base, None, &ring(257)), Err(Error::OutOfRange { what: "degree", value: 257, .. })));
     let short = &base[DIM..];
-    assert!(matches!(made(short, None, &ring(4)), Err(Error::WrongBase { expected: 20, actual: 19 })));
-    assert!(matches!(made(&base[1..], None, &ring(4)), Err(Error::RaggedVectors { .. })));
-    assert!(matches!(made(&base, Some(&ids[1..]), &ring(4)), Err(Error::WrongIds { ids: 19, rows: 20 })));
+    assert!(matches!(
+        made(short, None, &ring(4)),
+        Err(Error::WrongLength { what: "vectors of the base", expected: 20, actual: 19 })
+    ));
+    assert!(matches!(made(&base[1..], None, &ring(4)), Err(Error::Ragged { what: "components", .. })));
+    assert!(matches!(
+        made(&base, Some(&ids[1..]), &ring(4)),
+        Err(Error::WrongLength { what: "ids", expected: 20, actual: 19 })
+    ));
     assert!(matches!(made(&base, Some(&[7; 20]), &ring(4)), Err(Error::DuplicateId { id: 7 })));
     let mut broken = base.clone();
     broken[DIM * 3 + 2] = f32::NAN;
     assert!(matches!(made(&broken, None, &ring(4)), Err(Error::NotFinite { row: 3, column: 2, .. })));
-    assert!(matches!(builder::<f32>(Metric::L2).beam(0).build_with_graph(&base, None, &ring(4)), Err(Error::ZeroBeam)));
+    assert!(matches!(
+        builder::<f32>(Metric::L2).beam(0).build_with_graph(&base, None, &ring(4)),
+        Err(Error::Zero { what: "beam" })
+    ));
     let beyond = Graph::from_ids(&IdMatrix { rows: 2, k: 4, ids: vec![1, NONE, NONE, NONE, 0, 2, NONE, NONE] });
     assert_eq!(beyond.unwrap_err(), FileDefect::NoSuchRow { row: 1, column: 1, id: 2, rows: 2 });
 
@@ -269,15 +281,21 @@ fn neighbours_that_do_not_fit_are_refused() {
         built.map(|index| (index.len(), index.statistics().edges > 0))
     };
     assert_eq!(made(&base, None, &ring).unwrap(), (20, true));
-    assert!(matches!(made(&base[DIM..], None, &ring), Err(Error::WrongBase { expected: 20, actual: 19 })));
-    assert!(matches!(made(&base[1..], None, &ring), Err(Error::RaggedVectors { .. })));
-    assert!(matches!(made(&base, Some(&[1, 2]), &ring), Err(Error::WrongIds { ids: 2, rows: 20 })));
+    assert!(matches!(
+        made(&base[DIM..], None, &ring),
+        Err(Error::WrongLength { what: "vectors of the base", expected: 20, actual: 19 })
+    ));
+    assert!(matches!(made(&base[1..], None, &ring), Err(Error::Ragged { what: "components", .. })));
+    assert!(matches!(
+        made(&base, Some(&[1, 2]), &ring),
+        Err(Error::WrongLength { what: "ids", expected: 20, actual: 2 })
+    ));
     assert!(matches!(made(&base, Some(&[7; 20]), &ring), Err(Error::DuplicateId { id: 7 })));
     let mut broken = base.clone();
     broken[DIM * 3 + 2] = f32::NAN;
     assert!(matches!(made(&broken, None, &ring), Err(Error::NotFinite { row: 3, column: 2, .. })));
     let thin = builder::<f32>(Metric::L2).degree(3).build_with_neighbors(&base, None, &ring, &Watch::none());
-    assert!(matches!(thin, Err(Error::BadDegree { degree: 3, .. })));
+    assert!(matches!(thin, Err(Error::OutOfRange { what: "degree", value: 3, .. })));
 
     // No vectors, vectors without neighbours, and too few vectors for edges.
     assert_eq!(made(&[], None, &graph_of(Vec::new(), 4)).unwrap(), (0, false));

@@ -83,6 +83,7 @@ use self::links::Links;
 use self::twins::Nodes;
 use self::walk::key_of;
 use crate::flat::Version;
+use crate::validate::check_range;
 use crate::vectors::VectorSlice;
 use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result};
 
@@ -258,14 +259,11 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// Opens the device and creates an empty index.
     ///
     /// # Errors
-    /// [`Error::BadDegree`], [`Error::ZeroBeam`]; as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
+    /// [`Error::OutOfRange`], [`Error::Zero`]; as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
     pub fn build(self) -> Result<GraphIndex<T>> {
-        let (degree, (least, most)) = (self.settings.degree, DEGREES);
-        if !(least..=most).contains(&degree) {
-            return Err(Error::BadDegree { degree, least, most });
-        }
+        check_range("degree", self.settings.degree, DEGREES)?;
         if self.beam == 0 {
-            return Err(Error::ZeroBeam);
+            return Err(Error::Zero { what: "beam" });
         }
         let mut flat = FlatIndex::<T>::builder(self.dim).metric(self.settings.metric).device(self.placement.clone());
         if let Some(budget) = self.budget {
@@ -324,10 +322,10 @@ impl<T: Element> GraphIndex<T> {
     /// Sets the number of vectors that a walk keeps unless its options set another.
     ///
     /// # Errors
-    /// [`Error::ZeroBeam`] for 0.
+    /// [`Error::Zero`] for 0.
     pub fn set_beam(&mut self, beam: usize) -> Result<()> {
         if beam == 0 {
-            return Err(Error::ZeroBeam);
+            return Err(Error::Zero { what: "beam" });
         }
         self.builder.beam = beam;
         Ok(())

@@ -76,7 +76,7 @@ impl<T: Element> GraphIndex<T> {
     /// [`GraphIndexBuilder::exact_ratio`](super::GraphIndexBuilder::exact_ratio).
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::ZeroBeam`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::WrongFilterLength`],
+    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column, [`Error::WrongFilterLength`],
     /// [`Error::StaleFilter`], [`Error::BadRadius`], [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], and those of [`FlatIndex::search`](crate::FlatIndex::search).
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
         Ok(self.search_with_statistics(queries, k, options)?.0)
@@ -101,7 +101,7 @@ impl<T: Element> GraphIndex<T> {
     /// As [`search_with`](Self::search_with), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
     ///
     /// # Errors
-    /// As [`search_with`](Self::search_with); and [`Error::WrongResultLength`] if a slice has another length.
+    /// As [`search_with`](Self::search_with); and [`Error::WrongLength`] if a slice has another length.
     pub fn search_into(
         &self,
         queries: &[T],
@@ -175,7 +175,7 @@ impl<T: Element> GraphIndex<T> {
     ) -> Result<Option<Walk<'a>>> {
         let beam = options.beam.unwrap_or_else(|| self.beam().max(k.saturating_mul(2)));
         if beam == 0 {
-            return Err(Error::ZeroBeam);
+            return Err(Error::Zero { what: "beam" });
         }
         let rows = self.flat.row_ids().rows();
         let accepted = among.map_or(rows, Bitset::count_ones);

@@ -129,7 +129,7 @@ fn a_tuned_index_finds_what_was_asked_for() {
     }
     let error = index.tune(&[], K, 0.9);
     assert!(matches!(error, Err(Error::NoTrueNeighbors { queries: 0, vectors: 4_000 })), "{error:?}");
-    assert!(matches!(index.tune(&queries, 0, 0.9), Err(Error::ZeroK)));
+    assert!(matches!(index.tune(&queries, 0, 0.9), Err(Error::Zero { what: "k" })));
     assert_eq!(index.beam(), before);
     let mut few = GraphIndex::<f32>::builder(DIM).device(Device::Cpu).build().unwrap();
     few.add(&base[..100 * DIM]).unwrap();
@@ -383,16 +383,19 @@ fn damaged_files_are_refused() {
 #[test]
 fn bad_arguments_are_refused_and_change_nothing() {
     let builder = || GraphIndex::<f32>::builder(2).device(Device::Cpu);
-    assert!(matches!(builder().degree(3).build(), Err(Error::BadDegree { degree: 3, least: 4, most: 256 })));
-    assert!(matches!(builder().degree(257).build(), Err(Error::BadDegree { degree: 257, .. })));
-    assert!(matches!(builder().beam(0).build(), Err(Error::ZeroBeam)));
+    assert!(matches!(
+        builder().degree(3).build(),
+        Err(Error::OutOfRange { what: "degree", value: 3, least: 4, most: 256 })
+    ));
+    assert!(matches!(builder().degree(257).build(), Err(Error::OutOfRange { what: "degree", value: 257, .. })));
+    assert!(matches!(builder().beam(0).build(), Err(Error::Zero { what: "beam" })));
     let mut index = builder().build().unwrap();
     index.add(&[0.0, 0.0, 1.0, 0.0]).unwrap();
-    assert!(matches!(index.set_beam(0), Err(Error::ZeroBeam)));
-    assert!(matches!(index.search(&[0.0; 2], 0), Err(Error::ZeroK)));
-    assert!(matches!(index.search(&[0.0; 3], 1), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+    assert!(matches!(index.set_beam(0), Err(Error::Zero { what: "beam" })));
+    assert!(matches!(index.search(&[0.0; 2], 0), Err(Error::Zero { what: "k" })));
+    assert!(matches!(index.search(&[0.0; 3], 1), Err(Error::Ragged { what: "components", len: 3, size: 2 })));
     let none = SearchOptions::new().beam(0);
-    assert!(matches!(index.search_with(&[0.0; 2], 1, &none), Err(Error::ZeroBeam)));
+    assert!(matches!(index.search_with(&[0.0; 2], 1, &none), Err(Error::Zero { what: "beam" })));
     assert!(matches!(index.search(&[0.0; 2], usize::MAX), Err(Error::ResultTooLarge { .. })));
     assert!(matches!(index.add(&[f32::NAN, 0.0]), Err(Error::NotFinite { row: 0, column: 0, .. })));
     assert!(matches!(index.add_with_ids(&[0.0; 2], &[1]), Err(Error::DuplicateId { id: 1 })));

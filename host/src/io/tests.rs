@@ -539,8 +539,8 @@ fn conversion_to_f32_is_exact() {
     assert_eq!(vectors.to_f32().unwrap().as_slice(), Some(&[-128.0f32, 127.0][..]));
     let vectors = Vectors::new(vec![bf16::MAX, bf16::MIN_POSITIVE], 1).unwrap();
     assert_eq!(vectors.to_f32().unwrap().as_slice(), Some(&[bf16::MAX.to_f32(), bf16::MIN_POSITIVE.to_f32()][..]));
-    assert!(matches!(Vectors::new(vec![0u8; 3], 2), Err(Error::RaggedVectors { len: 3, dim: 2 })));
-    assert!(matches!(Vectors::new(vec![0u8; 3], 0), Err(Error::ZeroDimension)));
+    assert!(matches!(Vectors::new(vec![0u8; 3], 2), Err(Error::Ragged { what: "components", len: 3, size: 2 })));
+    assert!(matches!(Vectors::new(vec![0u8; 3], 0), Err(Error::Zero { what: "dimension" })));
 }
 
 #[test]
@@ -608,8 +608,8 @@ fn failed_writes_leave_nothing_behind() {
     let expected = FileDefect::IdTooLarge { id: u32::MAX.into(), limit: u64::from(u32::MAX) - 1 };
     assert_eq!(defect(write_ids(path("x.ibin"), &[u32::MAX.into()], 1)), expected);
     assert!(matches!(defect(write_ids(path("x.npy"), &[1 << 63], 1)), FileDefect::IdTooLarge { .. }));
-    assert!(matches!(write_ids(path("x.npy"), &wide, 0), Err(Error::ZeroK)));
-    assert!(matches!(write_ids(path("x.npy"), &wide, 2), Err(Error::RaggedVectors { len: 1, dim: 2 })));
+    assert!(matches!(write_ids(path("x.npy"), &wide, 0), Err(Error::Zero { what: "k" })));
+    assert!(matches!(write_ids(path("x.npy"), &wide, 2), Err(Error::Ragged { what: "components", len: 1, size: 2 })));
     assert!(matches!(write_ids(path("x.fbin"), &wide, 1), Err(Error::UnknownExtension { .. })));
     assert!(matches!(write_distances(path("x.ibin"), &[1.0], 1), Err(Error::UnknownExtension { .. })));
     assert!(matches!(write_distances(path("x"), &[1.0], 1), Err(Error::UnknownExtension { .. })));
@@ -617,7 +617,7 @@ fn failed_writes_leave_nothing_behind() {
     assert!(matches!(defect(write_vectors(path("x.i8bin"), &[1u8], 1)), FileDefect::WrongElement { .. }));
     assert!(matches!(defect(write_vectors(path("x.fvecs"), &[1u8], 1)), FileDefect::WrongElement { .. }));
     assert!(matches!(defect(write_vectors(path("x.npy"), &[bf16::ONE], 1)), FileDefect::WrongElement { .. }));
-    assert!(matches!(write_vectors(path("x.npy"), &[1.0f32], 0), Err(Error::ZeroDimension)));
+    assert!(matches!(write_vectors(path("x.npy"), &[1.0f32], 0), Err(Error::Zero { what: "dimension" })));
     assert!(matches!(write_distances(path("no/such/x.npy"), &[1.0], 1), Err(Error::Io { .. })));
     // The target is a folder: the rename fails, and the temporary file goes away.
     std::fs::create_dir(path("dir.npy")).unwrap();

@@ -53,13 +53,13 @@ impl Vectors {
     /// Makes vectors of dimension `dim` from `values`, row after row. O(1).
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], or [`Error::RaggedVectors`] if `values` is not a whole number of rows.
+    /// [`Error::Zero`], or [`Error::Ragged`] if `values` is not a whole number of rows.
     pub fn new<T: Element>(values: Vec<T>, dim: usize) -> Result<Self> {
         if dim == 0 {
-            return Err(Error::ZeroDimension);
+            return Err(Error::Zero { what: "dimension" });
         }
         if !values.len().is_multiple_of(dim) {
-            return Err(Error::RaggedVectors { len: values.len(), dim });
+            return Err(Error::Ragged { what: "components", len: values.len(), size: dim });
         }
         Ok(Self { rows: values.len() / dim, dim, data: data_of(values) })
     }

@@ -19,7 +19,7 @@ const WRITTEN_IDS: &str = "ibin, ivecs, npy";
 /// # Errors
 /// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::WrongElement`] if the format has another element
 /// type (bf16 has no file format), or [`FileDefect::BadHeader`] if rows or dimension exceed its header;
-/// [`Error::ZeroDimension`] and [`Error::RaggedVectors`]; [`Error::Io`].
+/// [`Error::Zero`] and [`Error::Ragged`]; [`Error::Io`].
 pub fn write_vectors<T: Element>(path: impl AsRef<Path>, values: &[T], dim: usize) -> Result<()> {
     let path = path.as_ref();
     let format = matrix_format(path, super::VECTOR_EXTENSIONS)?;
@@ -98,7 +98,7 @@ pub fn write_distances(path: impl AsRef<Path>, distances: &[f32], k: usize) -> R
 ///
 /// # Errors
 /// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`] if an id exceeds 2³² − 2 in `ibin`, 2³¹ − 1 in
-/// `ivecs` or 2⁶³ − 1 in `npy`, or [`FileDefect::BadHeader`] if the counts exceed its header; [`Error::ZeroK`] and [`Error::RaggedVectors`];
+/// `ivecs` or 2⁶³ − 1 in `npy`, or [`FileDefect::BadHeader`] if the counts exceed its header; [`Error::Zero`] and [`Error::Ragged`];
 /// [`Error::Io`].
 pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
     let path = path.as_ref();
@@ -149,7 +149,7 @@ impl<'a> Table<'a> {
     /// Vectors of dimension `dim`. `path` is for errors.
     fn of_vectors<T: Element>(path: &Path, format: Format, values: &'a [T], dim: usize) -> Result<Self> {
         if dim == 0 {
-            return Err(Error::ZeroDimension);
+            return Err(Error::Zero { what: "dimension" });
         }
         use ElementType::{Bf16, F16, F32, I8, U8};
         let descr = match (format, T::TYPE) {
@@ -179,7 +179,7 @@ impl<'a> Table<'a> {
             return Err(bad(FileDefect::WrongElement { actual: "ids".into(), expected: WRITTEN_IDS }));
         }
         if k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         let limit = format.greatest_id();
         if let Some(&id) = ids.iter().find(|&&id| id > limit && id != NONE) {
@@ -194,7 +194,7 @@ impl<'a> Table<'a> {
 
     fn new(path: &Path, format: Format, len: usize, columns: usize, descr: &str, values: Values<'a>) -> Result<Self> {
         if !len.is_multiple_of(columns) {
-            return Err(Error::RaggedVectors { len, dim: columns });
+            return Err(Error::Ragged { what: "values", len, size: columns });
         }
         let (header, prefix) = layout(path, format, len / columns, columns, descr)?;
         Ok(Self { header, prefix, columns, values })

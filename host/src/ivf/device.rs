@@ -16,8 +16,8 @@ impl<T: Element> IvfIndex<T> {
     /// A search of fewer queries costs as much as one of the planned number, or of a half, a quarter, .. of it, whatever is just enough.
     ///
     /// # Errors
-    /// [`Error::NotTrained`]; [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices; [`Error::ZeroK`],
-    /// [`Error::ZeroProbes`], [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::WrongFilterLength`], [`Error::StaleFilter`],
+    /// [`Error::NotTrained`]; [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices; [`Error::Zero`],
+    /// [`Error::Zero`], [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::WrongFilterLength`], [`Error::StaleFilter`],
     /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
     pub fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace> {
         let trained = self.trained_for("device_workspace")?;

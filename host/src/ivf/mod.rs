@@ -94,7 +94,7 @@ impl Settings {
     fn check(&self, element: ElementType) -> Result<()> {
         check_dim(self.dim)?;
         if self.lists == 0 {
-            return Err(Error::ZeroClusters { what: "lists" });
+            return Err(Error::Zero { what: "lists" });
         }
         self.encoding.scheme().check(self.dim, element)
     }
@@ -257,8 +257,8 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// Checks the settings, opens the device and makes an empty, untrained index.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`],
-    /// [`Error::BadCodeBits`], [`Error::EncodingOfElement`]; and the errors of opening the device, as in
+    /// [`Error::Zero`] (no components, or no lists), [`Error::TooManyDimensions`], [`Error::NotDivisible`],
+    /// [`Error::OutOfRange`], [`Error::EncodingOfElement`]; and the errors of opening the device, as in
     /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if there is no usable
     /// device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {
@@ -440,10 +440,10 @@ impl<T: Element> IvfIndex<T> {
     /// Sets [`probes`](Self::probes), at least 1.
     ///
     /// # Errors
-    /// [`Error::ZeroProbes`] for 0.
+    /// [`Error::Zero`] for 0.
     pub fn set_probes(&mut self, probes: usize) -> Result<()> {
         if probes == 0 {
-            return Err(Error::ZeroProbes);
+            return Err(Error::Zero { what: "probes" });
         }
         self.probes = probes;
         Ok(())

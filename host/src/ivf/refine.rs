@@ -40,7 +40,7 @@ impl<'a, T: Element> Refiner<'a, T> {
     /// sets ids. O(1): only the rows of candidates of a mapped base are read.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`].
+    /// [`Error::Zero`], [`Error::Ragged`].
     pub fn new(metric: Metric, dim: usize, base: &'a [T]) -> Result<Self> {
         check_dim(dim)?;
         check_whole(base, dim)?;
@@ -50,12 +50,12 @@ impl<'a, T: Element> Refiner<'a, T> {
     /// Sets ids of the vectors: `ids[row]` is the id of row `row`. O(rows · log rows), and 16 bytes for each row.
     ///
     /// # Errors
-    /// [`Error::WrongIds`] if there is not one id for each row; [`Error::DuplicateId`], [`Error::ReservedId`];
+    /// [`Error::WrongLength`] if there is not one id for each row; [`Error::DuplicateId`], [`Error::ReservedId`];
     /// [`Error::OutOfHostMemory`].
     pub fn with_ids(self, ids: &[u64]) -> Result<Self> {
         let count = self.base.len() / self.dim;
         if ids.len() != count {
-            return Err(Error::WrongIds { ids: ids.len(), rows: count });
+            return Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() });
         }
         if ascending(ids)?.last() == Some(&NONE) {
             return Err(Error::ReservedId);
@@ -81,12 +81,12 @@ impl<'a, T: Element> Refiner<'a, T> {
     /// than `k` candidates, the row ends with [`NONE`] and [`Metric::worst`]. O(candidates · (dim + log rows)).
     ///
     /// # Errors
-    /// [`Error::ZeroK`]; [`Error::RaggedVectors`]; [`Error::NotFinite`] for a query, or for a candidate's vector;
-    /// [`Error::WrongResultLength`] if `candidates` does not have k slots for each query; [`Error::UnknownId`] for a candidate that is not
+    /// [`Error::Zero`]; [`Error::Ragged`]; [`Error::NotFinite`] for a query, or for a candidate's vector;
+    /// [`Error::WrongLength`] if `candidates` does not have k slots for each query; [`Error::UnknownId`] for a candidate that is not
     /// the id of a vector; [`Error::ResultTooLarge`].
     pub fn refine(&self, queries: &[T], candidates: &Neighbors, k: usize) -> Result<Neighbors> {
         if k == 0 || candidates.k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         let count = check_vectors(queries, self.dim, Input::Queries)?;
         check_results(count, candidates.k, &candidates.ids, &candidates.distances)?;

@@ -14,7 +14,7 @@ impl<T: Element> IvfIndex<T> {
     /// [`Metric::worst`](crate::Metric::worst). An empty index, no queries, and more probes than lists are allowed.
     ///
     /// # Errors
-    /// [`Error::NotTrained`], [`Error::ZeroK`], [`Error::ZeroProbes`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and
+    /// [`Error::NotTrained`], [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and
     /// column, [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and errors of the device's driver. With several devices also
     /// [`Error::DeviceFailed`], after which the index works without the device, and [`Error::ShardLost`] when a shard has no device left,
     /// until the index moves to other devices ([`move_to`](Self::move_to)).
@@ -69,7 +69,7 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`search_with`](Self::search_with); [`Error::ZeroRefine`]; [`Error::WrongDimension`] and [`Error::WrongMetric`] if index and refiner
+    /// As [`search_with`](Self::search_with); [`Error::Zero`]; [`Error::WrongDimension`] and [`Error::WrongMetric`] if index and refiner
     /// differ; [`Error::UnknownId`] if the refiner lacks the vector of a candidate; [`Error::NotFinite`] for a candidate's vector.
     pub fn search_refined(
         &self,
@@ -81,7 +81,7 @@ impl<T: Element> IvfIndex<T> {
         options.check_radius()?;
         refiner.check_for(self.dim(), self.metric())?;
         if options.refine == 0 {
-            return Err(Error::ZeroRefine);
+            return Err(Error::Zero { what: "refine" });
         }
         let too_large = || Error::ResultTooLarge { queries: queries.len() / self.dim(), k };
         let candidates = k.checked_mul(options.refine).ok_or_else(too_large)?;
@@ -108,7 +108,7 @@ impl<T: Element> IvfIndex<T> {
     /// As [`search_with`](Self::search_with), but writes to memory of the caller: `ids` and `distances` hold queries × `k` slots each.
     ///
     /// # Errors
-    /// As [`search_with`](Self::search_with), and [`Error::WrongResultLength`] if a slice has another length.
+    /// As [`search_with`](Self::search_with), and [`Error::WrongLength`] if a slice has another length.
     pub fn search_into(
         &self,
         queries: &[T],
@@ -125,7 +125,7 @@ impl<T: Element> IvfIndex<T> {
     fn check_search<'a>(&self, queries: &'a [T], k: usize, options: &SearchOptions<'a>) -> Result<Checked<'a, T>> {
         self.trained_for("search")?;
         if k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         options.check_radius()?;
         self.check_options(queries, options)
@@ -169,8 +169,8 @@ impl<T: Element> IvfIndex<T> {
     /// Finds all vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
     ///
     /// # Errors
-    /// [`Error::NotTrained`], [`Error::BadRadius`] for NaN, [`Error::ZeroProbes`], [`Error::WrongFilterLength`], [`Error::StaleFilter`],
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::OutOfDeviceMemory`], and errors of the device's
+    /// [`Error::NotTrained`], [`Error::BadRadius`] for NaN, [`Error::Zero`], [`Error::WrongFilterLength`], [`Error::StaleFilter`],
+    /// [`Error::Ragged`], [`Error::NotFinite`] with query and column, [`Error::OutOfDeviceMemory`], and errors of the device's
     /// driver.
     pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
         let trained = self.trained_for("range_search")?;
@@ -191,7 +191,7 @@ impl<T: Element> IvfIndex<T> {
         check_whole(queries, self.dim())?;
         let probes = options.probes.unwrap_or(self.probes).min(self.lists());
         if probes == 0 {
-            return Err(Error::ZeroProbes);
+            return Err(Error::Zero { what: "probes" });
         }
         let filter = options.filter.map(|filter| self.lists.accepted(filter)).transpose()?;
         let vectors = VectorSlice::of(queries, self.dim());

@@ -414,14 +414,17 @@ fn refining_goes_by_the_ids_of_the_caller() {
 #[test]
 fn refining_refuses_what_it_cannot_do() {
     let error = |ids: &[u64], candidates: &[u64]| refined(Some(ids), candidates, 1).unwrap_err();
-    assert!(matches!(error(&[5, 6, 7], &[5]), Error::WrongIds { ids: 3, rows: 4 }));
+    assert!(matches!(error(&[5, 6, 7], &[5]), Error::WrongLength { what: "ids", expected: 4, actual: 3 }));
     assert!(matches!(error(&[5, 6, 7, 6], &[5]), Error::DuplicateId { id: 6 }));
     assert!(matches!(error(&[5, 6, 7, NONE], &[5]), Error::ReservedId));
     assert!(matches!(error(&[5, 6, 7, 8], &[5, 0]), Error::UnknownId { id: 0, len: 4 }));
     assert!(matches!(refined(None, &[4], 1), Err(Error::UnknownId { id: 4, len: 4 })));
-    assert!(matches!(refined(None, &[1], 0), Err(Error::ZeroK)));
-    assert!(matches!(Refiner::new(Metric::L2, 0, &[1.0f32]), Err(Error::ZeroDimension)));
-    assert!(matches!(Refiner::new(Metric::L2, 2, &[1.0f32]), Err(Error::RaggedVectors { len: 1, dim: 2 })));
+    assert!(matches!(refined(None, &[1], 0), Err(Error::Zero { what: "k" })));
+    assert!(matches!(Refiner::new(Metric::L2, 0, &[1.0f32]), Err(Error::Zero { what: "dimension" })));
+    assert!(matches!(
+        Refiner::new(Metric::L2, 2, &[1.0f32]),
+        Err(Error::Ragged { what: "components", len: 1, size: 2 })
+    ));
     // A base that is not finite: reported only for rows of candidates, the lowest row first.
     let base = [0.0, f32::NAN, 2.0, f32::INFINITY];
     let refiner = Refiner::new(Metric::L2, 1, &base).unwrap();
@@ -486,8 +489,8 @@ fn a_refined_search_refuses_other_vectors() {
     assert!(matches!(error, Error::WrongDimension { expected: 2, actual: 3 }), "{error}");
     let error = refused(Metric::Cosine, 2, &base, 1, &options);
     assert!(matches!(error, Error::WrongMetric { expected: Metric::L2, actual: Metric::Cosine }), "{error}");
-    assert!(matches!(refused(Metric::L2, 2, &base, 1, &options.refine(0)), Error::ZeroRefine));
-    assert!(matches!(refused(Metric::L2, 2, &base, 0, &options), Error::ZeroK));
+    assert!(matches!(refused(Metric::L2, 2, &base, 1, &options.refine(0)), Error::Zero { what: "refine" }));
+    assert!(matches!(refused(Metric::L2, 2, &base, 0, &options), Error::Zero { what: "k" }));
     assert!(matches!(refused(Metric::L2, 2, &base, usize::MAX, &options), Error::ResultTooLarge { .. }));
     assert!(matches!(refused(Metric::L2, 2, &base, 1, &options.radius(f32::NAN)), Error::BadRadius));
     let error = refused(Metric::L2, 2, &base[..20], 30, &options);

@@ -46,13 +46,13 @@ impl<T: Element> IvfIndex<T> {
     ///
     /// # Errors
     /// [`Error::RecallOutOfReach`] if a search of all lists misses the target, or the target is not above 0 and at most 1;
-    /// [`Error::NoTrueNeighbors`] if no query has a true neighbour, also without queries; [`Error::WrongResultLength`] if the length of
+    /// [`Error::NoTrueNeighbors`] if no query has a true neighbour, also without queries; [`Error::WrongLength`] if the length of
     /// `truth` is not queries × `k`; and the errors of [`search_with`](Self::search_with).
     pub fn probes_for_recall(&self, queries: &[T], k: usize, truth: &[u64], target: f64) -> Result<(usize, f64)> {
         let count = check_vectors(queries, self.dim(), Input::Queries)?;
         let slots = count.checked_mul(k).ok_or(Error::ResultTooLarge { queries: count, k })?;
         if truth.len() != slots {
-            return Err(Error::WrongResultLength { expected: slots, actual: truth.len() });
+            return Err(Error::WrongLength { what: "results", expected: slots, actual: truth.len() });
         }
         check_truth(truth, count, self.len())?;
         let measure = |probes: usize| -> Result<f64> {

@@ -28,7 +28,7 @@ impl<T: Element> IvfIndex<T> {
     /// only a sample is read, so most of a mapped file stays unread. An empty index can be trained again.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`] for vectors of the sample,
+    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::Ragged`], [`Error::NotFinite`] for vectors of the sample,
     /// [`Error::Overflow`] if the values from which an encoding learns exceed f32 (components of 10³⁷ or more), [`Error::DoesNotFit`] if
     /// the encoding cannot hold a component, [`Error::OutOfDeviceMemory`], [`Error::OutOfHostMemory`], and errors of the device's driver.
     pub fn train(&mut self, rows: &[T]) -> Result<()> {
@@ -45,7 +45,7 @@ impl<T: Element> IvfIndex<T> {
         }
         let (dim, lists, metric) = (self.dim(), self.lists(), self.metric());
         if !rows.len().is_multiple_of(dim) {
-            return Err(Error::RaggedVectors { len: rows.len(), dim });
+            return Err(Error::Ragged { what: "components", len: rows.len(), size: dim });
         }
         let have = rows.len() / dim;
         let scheme = self.encoding().scheme();
@@ -116,9 +116,9 @@ impl<T: Element> IvfIndex<T> {
     /// vectors anew, O(len), so add many of such ids in one call.
     ///
     /// # Errors
-    /// [`Error::NotTrained`], [`Error::WrongIds`], [`Error::ReservedId`], [`Error::DuplicateId`],
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`], [`Error::DoesNotFit`] and [`Error::TooSmall`] with the first
-    /// offending place (row within `rows`), [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and errors of the
+    /// [`Error::NotTrained`], [`Error::WrongLength`], [`Error::ReservedId`], [`Error::DuplicateId`],
+    /// [`Error::Ragged`], [`Error::NotFinite`], [`Error::DoesNotFit`] and [`Error::TooSmall`] with the first
+    /// offending place (row within `rows`), [`Error::TooMany`], [`Error::OutOfDeviceMemory`], and errors of the
     /// device's driver.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         self.add_watched(rows, Some(ids), &Watch::none())
@@ -128,7 +128,7 @@ impl<T: Element> IvfIndex<T> {
     fn check_new(&self, rows: &[T], ids: &[u64]) -> Result<()> {
         let count = check_whole(rows, self.dim())?;
         if ids.len() != count {
-            return Err(Error::WrongIds { ids: ids.len(), rows: count });
+            return Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() });
         }
         let sorted = ascending(ids)?;
         if sorted.last() == Some(&NONE) {
@@ -212,7 +212,7 @@ impl<T: Element> IvfIndex<T> {
             let count = coded.labels.len() as u64;
             let Some(end) = first.checked_add(count) else { return Err(Error::ReservedId) };
             if count > room {
-                return Err(Error::TooManyRows { asked: MAX_ROWS - room + count, limit: MAX_ROWS });
+                return Err(Error::TooMany { what: "rows", asked: MAX_ROWS - room + count, limit: MAX_ROWS });
             }
             room -= count;
             let ids = first..end;
@@ -271,7 +271,7 @@ impl<T: Element> IvfIndex<T> {
     pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
         let count = check_whole(rows, self.dim())?;
         if ids.len() != count {
-            return Err(Error::WrongIds { ids: ids.len(), rows: count });
+            return Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() });
         }
         let mut known = ascending(ids)?.into_owned();
         if known.last() == Some(&NONE) {
@@ -301,7 +301,7 @@ impl<T: Element> IvfIndex<T> {
     ///
     /// # Errors
     /// [`Error::NotTrained`]; [`Error::Incompatible`] if dimension, number of lists, metric, encoding, centroids,
-    /// codebooks or scale differ; [`Error::DuplicateId`], [`Error::TooManyRows`], [`Error::OutOfHostMemory`].
+    /// codebooks or scale differ; [`Error::DuplicateId`], [`Error::TooMany`], [`Error::OutOfHostMemory`].
     pub fn merge(&mut self, other: &IvfIndex<T>) -> Result<()> {
         let (ours, theirs) = (self.trained_for("merge")?, other.trained_for("merge")?);
         let same_bits =

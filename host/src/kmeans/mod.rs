@@ -266,9 +266,9 @@ impl KMeans {
     /// [`KMeans::points_per_centroid`] limits the points.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::ZeroClusters`], [`Error::RaggedVectors`], [`Error::NotFinite`],
-    /// [`Error::TooFewTrainingVectors`] if there are fewer rows than clusters, [`Error::TooManyRows`],
-    /// [`Error::BadBalance`], [`Error::WrongCentroids`]; the errors of opening the device (see
+    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`],
+    /// [`Error::TooFewTrainingVectors`] if there are fewer rows than clusters, [`Error::TooMany`],
+    /// [`Error::BadBalance`], [`Error::WrongLength`]; the errors of opening the device (see
     /// [`crate::FlatIndexBuilder::build`]) and of its driver.
     pub fn train<T: Element>(&self, rows: &[T], dim: usize) -> Result<Clustering> {
         self.train_watched(rows, dim, None, &mut |_| ControlFlow::Continue(()))
@@ -277,7 +277,7 @@ impl KMeans {
     /// As [`train`](Self::train), where each row counts `weights[row]` times.
     ///
     /// # Errors
-    /// As [`train`](Self::train); [`Error::WrongWeights`], [`Error::BadWeight`].
+    /// As [`train`](Self::train); [`Error::WrongLength`], [`Error::BadWeight`].
     pub fn train_weighted<T: Element>(&self, rows: &[T], dim: usize, weights: &[f32]) -> Result<Clustering> {
         self.train_watched(rows, dim, Some(weights), &mut |_| ControlFlow::Continue(()))
     }
@@ -366,7 +366,7 @@ impl KMeans {
     fn check<T: Element>(&self, rows: &[T], dim: usize, weights: Option<&[f32]>) -> Result<usize> {
         check_dim(dim)?;
         if self.clusters == 0 {
-            return Err(Error::ZeroClusters { what: "clusters" });
+            return Err(Error::Zero { what: "clusters" });
         }
         if let Some(bound) = self.balanced
             && !(bound >= 1.0 && bound.is_finite())
@@ -382,13 +382,17 @@ impl KMeans {
             // This does not overflow: there are at least as many rows as clusters.
             let expected = self.clusters * dim;
             if centroids.len() != expected {
-                return Err(Error::WrongCentroids { expected, actual: centroids.len() });
+                return Err(Error::WrongLength {
+                    what: "components of starting centroids",
+                    expected,
+                    actual: centroids.len(),
+                });
             }
             check_vectors(centroids, dim, Input::Centroids)?;
         }
         if let Some(weights) = weights {
             if weights.len() != count {
-                return Err(Error::WrongWeights { weights: weights.len(), rows: count });
+                return Err(Error::WrongLength { what: "weights", expected: count, actual: weights.len() });
             }
             let bad = weights.iter().position(|&weight| !(weight >= 0.0 && weight.is_finite()));
             // If all weights are zero, the error names the first row.
@@ -514,14 +518,14 @@ impl Clustering {
     /// spherical. The result is the same on every device. O(rows · clusters · dim).
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`] and [`Error::ZeroClusters`]; [`Error::RaggedVectors`] and [`Error::NotFinite`] of the
+    /// [`Error::Zero`]; [`Error::Ragged`] and [`Error::NotFinite`] of the
     /// centroids or the rows; the errors of opening the device and of its driver.
     pub fn assign<T: Element>(&self, rows: &[T], device: impl Into<Placement>) -> Result<Vec<u32>> {
         if self.dim == 0 {
-            return Err(Error::ZeroDimension);
+            return Err(Error::Zero { what: "dimension" });
         }
         if check_vectors(&self.centroids, self.dim, Input::Centroids)? == 0 {
-            return Err(Error::ZeroClusters { what: "clusters" });
+            return Err(Error::Zero { what: "clusters" });
         }
         check_whole(rows, self.dim)?;
         let metric = Assign::of_spherical(self.spherical);

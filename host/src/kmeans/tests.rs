@@ -234,12 +234,12 @@ fn clusterings_that_are_none_are_refused_alike() {
     };
     let without = Clustering { dim: 0, ..whole.clone() };
     assert_eq!(without.clusters(), 0);
-    assert!(matches!(assign(&without, &[1.0, 2.0]), Err(Error::ZeroDimension)));
-    assert!(matches!(assign(&without, &[]), Err(Error::ZeroDimension)));
+    assert!(matches!(assign(&without, &[1.0, 2.0]), Err(Error::Zero { what: "dimension" })));
+    assert!(matches!(assign(&without, &[]), Err(Error::Zero { what: "dimension" })));
     let empty = Clustering { centroids: Vec::new(), ..whole.clone() };
-    assert!(matches!(assign(&empty, &[1.0, 2.0]), Err(Error::ZeroClusters { .. })));
+    assert!(matches!(assign(&empty, &[1.0, 2.0]), Err(Error::Zero { what: "clusters" })));
     let ragged = Clustering { centroids: vec![1.0; 3], ..whole.clone() };
-    assert!(matches!(assign(&ragged, &[1.0, 2.0]), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+    assert!(matches!(assign(&ragged, &[1.0, 2.0]), Err(Error::Ragged { what: "components", len: 3, size: 2 })));
     let unknown = Clustering { centroids: vec![1.0, 2.0, 3.0, f32::NAN], ..whole };
     assert!(matches!(assign(&unknown, &[1.0, 2.0]), Err(Error::NotFinite { row: 1, column: 1, .. })));
 }

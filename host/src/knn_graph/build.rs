@@ -137,8 +137,8 @@ impl KnnGraph {
     /// at most k rows, slots stay empty.
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::ZeroDimension`], [`Error::RaggedVectors`]; [`Error::WrongResultLength`] if `index` returns another number of
-    /// neighbours than it was asked for; [`Error::WrongBase`] if the index holds another number of vectors;
+    /// [`Error::Zero`], [`Error::Ragged`]; [`Error::WrongLength`] if `index` returns another number of
+    /// neighbours than it was asked for; [`Error::WrongLength`] if the index holds another number of vectors;
     /// [`Error::IdsAreNotRows`]; [`Error::ResultTooLarge`]; and the errors of the index's search.
     pub fn run<T: Element>(&self, index: &impl KnnIndex<T>, base: &[T]) -> Result<(Graph, Vec<f32>)> {
         self.run_watched(index, base, &Watch::none())
@@ -232,19 +232,19 @@ impl KnnGraph {
     /// Checks that base and index agree. Returns the number of rows of the base.
     fn check<T: Element>(&self, index: &impl KnnIndex<T>, base: &[T]) -> Result<usize> {
         if self.k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         let (len, dim) = (base.len(), index.dim());
         if dim == 0 {
-            return Err(Error::ZeroDimension);
+            return Err(Error::Zero { what: "dimension" });
         }
         if !len.is_multiple_of(dim) {
-            return Err(Error::RaggedVectors { len, dim });
+            return Err(Error::Ragged { what: "components", len, size: dim });
         }
         let rows = len / dim;
         check_rows(index.len(), rows)?;
         if rows as u64 > MAX_ROWS {
-            return Err(Error::TooManyRows { asked: rows as u64, limit: MAX_ROWS });
+            return Err(Error::TooMany { what: "rows", asked: rows as u64, limit: MAX_ROWS });
         }
         if let Some(id) = index.greatest_id().filter(|&id| id >= rows as u64) {
             return Err(Error::IdsAreNotRows { id, rows: rows as u64 });
@@ -319,7 +319,7 @@ impl<'a, T: Element, I: KnnIndex<T>> Searches<'a, T, I> {
         let slots = range.len().saturating_mul(self.wanted);
         let given = [found.ids.len(), found.distances.len()].into_iter().find(|&len| len != slots);
         if let Some(actual) = given.or((found.k != self.wanted).then_some(range.len().saturating_mul(found.k))) {
-            return Err(Error::WrongResultLength { expected: slots, actual });
+            return Err(Error::WrongLength { what: "results", expected: slots, actual });
         }
         if !self.fixed && start.elapsed() < BATCH_TIME {
             self.batch = self.most.min(2 * self.batch);

@@ -164,7 +164,7 @@ impl Graph {
     /// is `sample` searches.
     ///
     /// # Errors
-    /// [`Error::WrongBase`] if index or base do not have one vector for each node; and the errors of the index's search.
+    /// [`Error::WrongLength`] if index or base do not have one vector for each node; and the errors of the index's search.
     pub fn accuracy<T: Element>(&self, exact: &impl KnnIndex<T>, base: &[T], sample: usize) -> Result<f64> {
         let (nodes, dim) = (self.len(), exact.dim());
         for actual in [exact.len(), check_vectors(base, dim, Input::Base)?] {
@@ -200,5 +200,5 @@ fn check_rows(expected: usize, actual: usize) -> Result<()> {
     if expected == actual {
         return Ok(());
     }
-    Err(Error::WrongBase { expected: expected as u64, actual: actual as u64 })
+    Err(Error::WrongLength { what: "vectors of the base", expected, actual })
 }

@@ -50,7 +50,7 @@ impl Graph {
     /// is one with the fewest edges, and of these the first by the numbers of the nodes. Edges are used in both directions.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::NotFinite`], and [`Error::WrongBase`] if the base does not have one row
+    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`], and [`Error::WrongLength`] if the base does not have one row
     /// for each node; [`Error::NoSuchNode`]; [`Error::NotConnected`].
     pub fn path<T: Element>(&self, base: &[T], dim: usize, metric: Metric, from: u64, to: u64) -> Result<Path> {
         check_dim(dim)?;

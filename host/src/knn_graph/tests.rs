@@ -203,7 +203,7 @@ fn an_index_that_looks_everywhere_is_exact() {
     assert_eq!(worse.accuracy(&exact, &base, 0).unwrap(), 1.0);
     assert!(matches!(
         worse.accuracy(&flat(&base[DIM..], Metric::L2), &base, 5),
-        Err(Error::WrongBase { expected: 60, actual: 59 })
+        Err(Error::WrongLength { what: "vectors of the base", expected: 60, actual: 59 })
     ));
 }
 
@@ -212,9 +212,12 @@ fn what_does_not_belong_together_is_refused() {
     let base = points(6);
     let index = flat(&base, Metric::L2);
     let run = |k: usize, base: &[f32]| KnnGraph::new(k).run(&index, base).map(drop);
-    assert!(matches!(run(0, &base), Err(Error::ZeroK)));
-    assert!(matches!(run(1, &base[1..]), Err(Error::RaggedVectors { len: 17, dim: 3 })));
-    assert!(matches!(run(1, &base[DIM..]), Err(Error::WrongBase { expected: 6, actual: 5 })));
+    assert!(matches!(run(0, &base), Err(Error::Zero { what: "k" })));
+    assert!(matches!(run(1, &base[1..]), Err(Error::Ragged { what: "components", len: 17, size: 3 })));
+    assert!(matches!(
+        run(1, &base[DIM..]),
+        Err(Error::WrongLength { what: "vectors of the base", expected: 6, actual: 5 })
+    ));
     for k in [usize::MAX, usize::MAX / 8] {
         assert!(matches!(run(k, &base), Err(Error::ResultTooLarge { queries: 6, .. })));
     }
@@ -626,9 +629,12 @@ fn paths_that_do_not_exist_say_why() {
         assert!(matches!(path(from, to), Err(Error::NoSuchNode { nodes: 6, .. })));
     }
     let with = |base: &[f32], dim| graph.path(base, dim, Metric::L2, 0, 1).map(drop);
-    assert!(matches!(with(&base, 0), Err(Error::ZeroDimension)));
-    assert!(matches!(with(&base[1..], 2), Err(Error::RaggedVectors { len: 5, dim: 2 })));
-    assert!(matches!(with(&base[1..], 1), Err(Error::WrongBase { expected: 6, actual: 5 })));
+    assert!(matches!(with(&base, 0), Err(Error::Zero { what: "dimension" })));
+    assert!(matches!(with(&base[1..], 2), Err(Error::Ragged { what: "components", len: 5, size: 2 })));
+    assert!(matches!(
+        with(&base[1..], 1),
+        Err(Error::WrongLength { what: "vectors of the base", expected: 6, actual: 5 })
+    ));
     assert!(matches!(with(&[f32::NAN; 6], 1), Err(Error::NotFinite { .. })));
 }
 

@@ -93,11 +93,11 @@ impl SelectionBench {
     /// (0 means 1).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`] if `keys` is not a positive whole number of rows; the errors of opening the device;
+    /// [`Error::Ragged`] if `keys` is not a positive whole number of rows; the errors of opening the device;
     /// [`Error::OutOfDeviceMemory`].
     pub fn new(index: usize, keys: Vec<f32>, rows: usize, columns: usize) -> Result<SelectionBench> {
         if columns == 0 || keys.is_empty() || !keys.len().is_multiple_of(columns) {
-            return Err(Error::RaggedVectors { len: keys.len(), dim: columns });
+            return Err(Error::Ragged { what: "keys", len: keys.len(), size: columns });
         }
         let rows = rows.max(1);
         let device = open_gpu(index)?;
@@ -153,7 +153,7 @@ impl SelectionBench {
     /// first and the last rows of the result with the CPU's.
     ///
     /// # Errors
-    /// [`Error::ZeroK`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if results differ.
+    /// [`Error::Zero`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if results differ.
     pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<DeviceTimes> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
         self.time(k, repeat, |layout, limits| {
@@ -181,7 +181,7 @@ impl SelectionBench {
         plan: impl FnOnce(&mut Layout, &Limits) -> Result<SelectPlan>,
     ) -> Result<DeviceTimes> {
         if k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         let (device, stream, rows, columns) = (&self.device, &self.stream, self.rows, self.columns);
         let mut layout = Layout::default();
@@ -267,14 +267,14 @@ impl<'a> KMeansBench<'a> {
     /// Copies the rows of `dim` components to GPU `index`. Every run starts with `clusters` of the rows, evenly spaced.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::ZeroClusters`]; [`Error::TooFewTrainingVectors`] if there are fewer
+    /// [`Error::Zero`], [`Error::Ragged`]; [`Error::TooFewTrainingVectors`] if there are fewer
     /// rows than clusters; the errors of opening the device; [`Error::OutOfDeviceMemory`].
     pub fn new(index: usize, rows: &'a [f32], dim: usize, clusters: usize) -> Result<KMeansBench<'a>> {
         if dim == 0 {
-            return Err(Error::ZeroDimension);
+            return Err(Error::Zero { what: "dimension" });
         }
         if !rows.len().is_multiple_of(dim) {
-            return Err(Error::RaggedVectors { len: rows.len(), dim });
+            return Err(Error::Ragged { what: "keys", len: rows.len(), size: dim });
         }
         let points = rows.len() / dim;
         if points < clusters {

@@ -50,10 +50,13 @@ impl<K: Key> SortBench<K> {
     /// Uploads `keys` to GPU `index`.
     ///
     /// # Errors
-    /// [`Error::TooManyPairs`] for 2³² keys or more; the errors of opening the device; [`Error::OutOfDeviceMemory`].
+    /// [`Error::TooMany`] for 2³² keys or more; the errors of opening the device; [`Error::OutOfDeviceMemory`].
     pub fn new(index: usize, keys: &[K]) -> Result<SortBench<K>> {
-        let len = u32::try_from(keys.len())
-            .map_err(|_| Error::TooManyPairs { asked: keys.len() as u64, limit: u64::from(u32::MAX) })?;
+        let len = u32::try_from(keys.len()).map_err(|_| Error::TooMany {
+            what: "pairs",
+            asked: keys.len() as u64,
+            limit: u64::from(u32::MAX),
+        })?;
         let device = open_gpu(index)?;
         let mut layout = Layout::default();
         let pairs = [(); 3].map(|()| (layout.array(keys.len()), layout.array(keys.len())));

@@ -59,7 +59,7 @@ use crate::device::open::open;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::serialised::deserialised;
 use crate::simd::Isa;
-use crate::validate::{check_dim, check_vectors};
+use crate::validate::{check_dim, check_range, check_vectors};
 use crate::{Device, Error, Input, Result, Watch, host_memory};
 
 /// Smallest number of rows that one thread decodes.
@@ -123,15 +123,16 @@ impl std::fmt::Debug for ProductQuantizer {
     }
 }
 
+/// Fewest and most bits of the code of a sub-quantizer.
+pub(crate) const CODE_BITS: (usize, usize) = (4, 8);
+
 /// Checks the shape of a quantizer and returns the number of components of its codebooks.
 fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
     check_dim(dim)?;
     if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers) {
         return Err(Error::NotDivisible { dim, parts: sub_quantizers });
     }
-    if !(4..=8).contains(&bits) {
-        return Err(Error::BadCodeBits { bits });
-    }
+    check_range("bits", bits as usize, CODE_BITS)?;
     Ok(dim.saturating_mul(1 << bits))
 }
 
@@ -140,7 +141,7 @@ impl ProductQuantizer {
     /// codebooks on every device. O(iterations · min(rows, points per centroid · 2^bits) · dim · 2^bits).
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::NotDivisible`], [`Error::BadCodeBits`], [`Error::RaggedVectors`],
+    /// [`Error::Zero`], [`Error::NotDivisible`], [`Error::OutOfRange`], [`Error::Ragged`],
     /// [`Error::NotFinite`], [`Error::TooFewTrainingVectors`] for fewer rows than 2^bits; and the errors of the device.
     pub fn train(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<ProductQuantizer> {
         Self::train_watched(settings, rows, dim, &Watch::none())
@@ -169,12 +170,12 @@ impl ProductQuantizer {
     /// Makes a quantizer from given codebooks: M × 2^bits × dim / M, row-major.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::NotDivisible`], [`Error::BadCodeBits`], [`Error::WrongCodebooks`], and
+    /// [`Error::Zero`], [`Error::NotDivisible`], [`Error::OutOfRange`], [`Error::WrongLength`], and
     /// [`Error::NotFinite`], whose row is the number of the codeword, counted over all sub-quantizers.
     pub fn from_codebooks(dim: usize, sub_quantizers: usize, bits: u32, codebooks: Vec<f32>) -> Result<Self> {
         let expected = check_shape(dim, sub_quantizers, bits)?;
         if codebooks.len() != expected {
-            return Err(Error::WrongCodebooks { expected, actual: codebooks.len() });
+            return Err(Error::WrongLength { what: "components of codebooks", expected, actual: codebooks.len() });
         }
         let (width, codewords) = (dim / sub_quantizers, 1 << bits);
         check_vectors(&codebooks, width, Input::Codebooks)?;
@@ -240,7 +241,7 @@ impl ProductQuantizer {
     /// has the same bits on every device. O(rows · dim · 2^bits).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and the errors of opening the device and running on it.
+    /// [`Error::Ragged`], [`Error::NotFinite`]; and the errors of opening the device and running on it.
     pub fn encode(&self, rows: &[f32], device: Device) -> Result<Vec<u8>> {
         check_vectors(rows, self.dim, Input::Vectors)?;
         self.encode_checked(rows, device, None)
@@ -262,7 +263,7 @@ impl ProductQuantizer {
     /// Decodes `codes` to vectors, row-major. Bits past the last code of a vector are ignored. O(rows · dim).
     ///
     /// # Errors
-    /// [`Error::RaggedCodes`] if `codes` is not a whole number of codes; [`Error::OutOfHostMemory`].
+    /// [`Error::Ragged`] if `codes` is not a whole number of codes; [`Error::OutOfHostMemory`].
     pub fn decode(&self, codes: &[u8]) -> Result<Vec<f32>> {
         let count = self.check_codes(codes)?;
         let mut rows = host_memory::zeroed(host_memory::count::<f32>(&[count, self.dim])?)?;
@@ -275,7 +276,7 @@ impl ProductQuantizer {
     pub(crate) fn check_codes(&self, codes: &[u8]) -> Result<usize> {
         let code_bytes = self.code_bytes();
         if !codes.len().is_multiple_of(code_bytes) {
-            return Err(Error::RaggedCodes { len: codes.len(), code_bytes });
+            return Err(Error::Ragged { what: "code bytes", len: codes.len(), size: code_bytes });
         }
         Ok(codes.len() / code_bytes)
     }

@@ -220,7 +220,7 @@ impl Rotation {
     /// 10⁻⁴ / dim, as most learned ones are; otherwise O(dim³).
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::NotOrthogonal`], [`Error::NotFinite`].
+    /// [`Error::Zero`], [`Error::NotOrthogonal`], [`Error::NotFinite`].
     pub fn from_matrix(dim: usize, matrix: Vec<f32>) -> Result<Rotation> {
         check_dim(dim)?;
         let len = matrix.len();
@@ -289,7 +289,7 @@ impl Rotation {
     /// Rotates `rows` (row-major, `dim` components each), with the same bits on every device. O(rows · dim²).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and the errors of opening the device and running on it.
+    /// [`Error::Ragged`], [`Error::NotFinite`]; and the errors of opening the device and running on it.
     pub fn apply(&self, rows: &[f32], device: Device) -> Result<Vec<f32>> {
         self.by(&self.matrix, rows, device)
     }

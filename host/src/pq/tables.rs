@@ -87,15 +87,15 @@ impl<T: Element> Tables<T> {
     /// sub-quantizer 0 first, then multiplied by the scale. O(vectors · M), over all threads of rayon's pool.
     ///
     /// # Errors
-    /// [`Error::RaggedCodes`]; [`Error::WrongResultLength`] if `out` does not have one slot per vector.
+    /// [`Error::Ragged`]; [`Error::WrongLength`] if `out` does not have one slot per vector.
     pub fn distances(&self, codes: &[u8], out: &mut [f32]) -> Result<()> {
         let code_bytes = codes::code_bytes(self.sub_quantizers, self.bits);
         if !codes.len().is_multiple_of(code_bytes) {
-            return Err(Error::RaggedCodes { len: codes.len(), code_bytes });
+            return Err(Error::Ragged { what: "code bytes", len: codes.len(), size: code_bytes });
         }
         let expected = codes.len() / code_bytes;
         if out.len() != expected {
-            return Err(Error::WrongResultLength { expected, actual: out.len() });
+            return Err(Error::WrongLength { what: "results", expected, actual: out.len() });
         }
         out.par_chunks_mut(RUN).zip(codes.par_chunks(RUN * code_bytes)).for_each(|(out, codes)| {
             let mut numbers = vec![0; self.sub_quantizers];
@@ -138,12 +138,12 @@ impl SymmetricTables {
     /// decoded vector, by M copies. Their error bound holds for distances between two decoded vectors. O(M · 2^bits).
     ///
     /// # Errors
-    /// [`Error::RaggedCodes`] if `code` is not the code of one vector.
+    /// [`Error::Ragged`] if `code` is not the code of one vector.
     pub fn tables(&self, code: &[u8]) -> Result<Tables> {
         let quantizer = &self.quantizer;
         let (codewords, code_bytes) = (quantizer.codewords(), quantizer.code_bytes());
         if code.len() != code_bytes {
-            return Err(Error::RaggedCodes { len: code.len(), code_bytes });
+            return Err(Error::Ragged { what: "code bytes", len: code.len(), size: code_bytes });
         }
         let mut numbers = vec![0; quantizer.sub_quantizers()];
         codes::unpack(code, quantizer.bits(), &mut numbers);

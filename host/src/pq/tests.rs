@@ -326,20 +326,25 @@ fn bad_arguments_are_refused_with_the_numbers() {
     let train = |settings: PqTraining, rows: &[f32], dim: usize| {
         ProductQuantizer::train(&settings.device(Device::Cpu), rows, dim).unwrap_err()
     };
-    assert!(matches!(train(PqTraining::new(2), &rows, 0), Error::ZeroDimension));
+    assert!(matches!(train(PqTraining::new(2), &rows, 0), Error::Zero { what: "dimension" }));
     assert!(matches!(train(PqTraining::new(0), &rows, 6), Error::NotDivisible { dim: 6, parts: 0 }));
     assert!(matches!(train(PqTraining::new(4), &rows, 6), Error::NotDivisible { dim: 6, parts: 4 }));
     for bits in [0, 3, 9, u32::MAX] {
-        assert!(matches!(train(PqTraining::new(2).bits(bits), &rows, 6), Error::BadCodeBits { bits: b } if b == bits));
+        assert!(
+            matches!(train(PqTraining::new(2).bits(bits), &rows, 6), Error::OutOfRange { what: "bits", value, least: 4, most: 8 } if value == u64::from(bits))
+        );
     }
     assert!(matches!(train(PqTraining::new(2), &rows, 6), Error::TooFewTrainingVectors { have: 100, need: 256 }));
-    assert!(matches!(train(PqTraining::new(2), &rows[1..], 6), Error::RaggedVectors { len: 599, dim: 6 }));
+    assert!(matches!(
+        train(PqTraining::new(2), &rows[1..], 6),
+        Error::Ragged { what: "components", len: 599, size: 6 }
+    ));
     let mut infinite = rows.clone();
     infinite[50] = f32::INFINITY;
     assert!(matches!(train(PqTraining::new(2).bits(4), &infinite, 6), Error::NotFinite { row: 8, column: 2, .. }));
 
     let books = |len: usize| ProductQuantizer::from_codebooks(6, 2, 4, vec![0.0; len]);
-    assert!(matches!(books(95), Err(Error::WrongCodebooks { expected: 96, actual: 95 })));
+    assert!(matches!(books(95), Err(Error::WrongLength { what: "components of codebooks", expected: 96, actual: 95 })));
     let huge = ProductQuantizer::from_codebooks(usize::MAX, 1, 8, vec![]);
     assert!(matches!(huge, Err(Error::TooManyDimensions { dim: usize::MAX, .. })));
     let mut bad = vec![0.0; 96];
@@ -350,21 +355,21 @@ fn bad_arguments_are_refused_with_the_numbers() {
     let quantizer = books(96).unwrap();
     assert_eq!((quantizer.dim(), quantizer.sub_quantizers(), quantizer.bits(), quantizer.code_bytes()), (6, 2, 4, 1));
     for device in [Device::Cpu, Device::Emulator] {
-        assert!(matches!(quantizer.encode(&rows[1..], device), Err(Error::RaggedVectors { .. })));
+        assert!(matches!(quantizer.encode(&rows[1..], device), Err(Error::Ragged { what: "components", .. })));
         assert!(matches!(quantizer.encode(&infinite, device), Err(Error::NotFinite { row: 8, column: 2, .. })));
         assert!(quantizer.encode(&[], device).unwrap().is_empty());
     }
     let three = ProductQuantizer::from_codebooks(6, 3, 5, vec![0.0; 192]).unwrap();
-    assert!(matches!(three.decode(&[0; 5]), Err(Error::RaggedCodes { len: 5, code_bytes: 2 })));
+    assert!(matches!(three.decode(&[0; 5]), Err(Error::Ragged { what: "code bytes", len: 5, size: 2 })));
     assert!(three.decode(&[]).unwrap().is_empty());
     assert_eq!(three.decode(&[0xff; 2]).unwrap(), [0.0; 6]);
     assert!(matches!(three.distance_tables(&[0.0; 5]), Err(Error::WrongDimension { expected: 6, actual: 5 })));
     assert!(matches!(three.product_tables(&infinite[48..54]), Err(Error::NotFinite { row: 0, column: 2, .. })));
     let tables = three.distance_tables(&[0.0; 6]).unwrap();
-    assert!(matches!(tables.distances(&[0; 3], &mut [0.0]), Err(Error::RaggedCodes { .. })));
+    assert!(matches!(tables.distances(&[0; 3], &mut [0.0]), Err(Error::Ragged { what: "code bytes", .. })));
     let short = tables.distances(&[0; 4], &mut [0.0]);
-    assert!(matches!(short, Err(Error::WrongResultLength { expected: 2, actual: 1 })));
-    assert!(matches!(three.symmetric_tables().tables(&[0; 4]), Err(Error::RaggedCodes { .. })));
+    assert!(matches!(short, Err(Error::WrongLength { what: "results", expected: 2, actual: 1 })));
+    assert!(matches!(three.symmetric_tables().tables(&[0; 4]), Err(Error::Ragged { what: "code bytes", .. })));
     assert_eq!(codes::code_bytes(3, 5), 2);
 }
 
@@ -447,7 +452,7 @@ fn rotating_follows_the_definition_on_every_device() {
 #[test]
 fn matrices_that_are_no_rotations_are_refused() {
     let error = |dim, matrix| Rotation::from_matrix(dim, matrix).unwrap_err();
-    assert!(matches!(error(0, vec![]), Error::ZeroDimension));
+    assert!(matches!(error(0, vec![]), Error::Zero { what: "dimension" }));
     assert!(matches!(error(2, vec![1.0; 3]), Error::NotOrthogonal { dim: 2, len: 3, .. }));
     assert!(matches!(error(usize::MAX, vec![]), Error::TooManyDimensions { dim: usize::MAX, .. }));
     assert!(matches!(error(2, vec![1.0, 0.0, 0.5, 1.0]), Error::NotOrthogonal { error: 0.5, .. }));
@@ -455,7 +460,7 @@ fn matrices_that_are_no_rotations_are_refused() {
     let turn = Rotation::from_matrix(2, vec![0.0, 1.0, -1.0, 0.0]).unwrap();
     assert_eq!(turn.apply(&[3.0, 4.0], Device::Cpu).unwrap(), [4.0, -3.0]);
     assert_eq!(turn.apply_transposed(&[4.0, -3.0], Device::Cpu).unwrap(), [3.0, 4.0]);
-    assert!(matches!(turn.apply(&[0.0; 3], Device::Cpu), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+    assert!(matches!(turn.apply(&[0.0; 3], Device::Cpu), Err(Error::Ragged { what: "components", len: 3, size: 2 })));
     let few = Rotation::train(&PqTraining::new(1).bits(4), &[0.0; 30], 2);
     assert!(matches!(few, Err(Error::TooFewTrainingVectors { have: 15, need: 16 })));
 }

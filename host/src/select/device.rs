@@ -128,7 +128,7 @@ impl<K: Key> DeviceSelect<K> {
     /// Loads the kernels, which takes up to some tenths of a second the first time in a process.
     ///
     /// # Errors
-    /// [`Error::ZeroK`]; [`Error::RowTooLong`] for columns above [`MAX_COLUMNS`]; [`Error::NoSuchSelection`] if the algorithm does
+    /// [`Error::Zero`]; [`Error::RowTooLong`] for columns above [`MAX_COLUMNS`]; [`Error::NoSuchSelection`] if the algorithm does
     /// not select keys of this type; [`Error::LaunchLimit`] for a k above [`MAX_COLUMNS`], or more rows or results than a launch can
     /// number; and the errors of opening the device.
     pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
@@ -207,7 +207,7 @@ impl SelectShape {
     fn check<K: Key>(&self, algorithm: Algorithm) -> Result<()> {
         let limit = MAX_COLUMNS as u64;
         if self.k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         if u64::from(self.columns) > limit {
             return Err(Error::RowTooLong { row: 0, length: self.columns.into(), limit });
@@ -641,7 +641,7 @@ mod tests {
     fn what_cannot_be_planned_or_run_is_refused() -> Result<()> {
         let shape = SelectShape { rows: 2, columns: 8, k: 3, best: Best::Smallest };
         let refused = |shape, algorithm| Planned::<i32>::new(Runtime::EMULATOR, shape, algorithm).err();
-        assert!(matches!(refused(SelectShape { k: 0, ..shape }, Algorithm::Auto), Some(Error::ZeroK)));
+        assert!(matches!(refused(SelectShape { k: 0, ..shape }, Algorithm::Auto), Some(Error::Zero { what: "k" })));
         assert!(matches!(
             refused(SelectShape { columns: 1 << 31, ..shape }, Algorithm::Auto),
             Some(Error::RowTooLong { row: 0, length: 0x8000_0000, limit: 0x7fff_ffff })

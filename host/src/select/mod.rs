@@ -138,16 +138,15 @@ impl<K: Key> Selection<K> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongPayloads`] if the numbers of payloads and keys differ; [`Error::WrongResultLength`] if the selection does not have k
-    /// slots for each row; [`Error::NoSuchPosition`] if it contains a position that is not in its row.
+    /// [`Error::WrongLength`] if the numbers of payloads and keys differ, or the selection does not have k slots for each row; [`Error::NoSuchPosition`] if it contains a position that is not in its row.
     pub fn payloads<P: Payload>(&self, rows: &Rows<'_, K>, payloads: &[P]) -> Result<Vec<P>> {
         let keys = rows.keys().len();
         if payloads.len() != keys {
-            return Err(Error::WrongPayloads { keys, payloads: payloads.len() });
+            return Err(Error::WrongLength { what: "payloads", expected: keys, actual: payloads.len() });
         }
         let expected = rows.len().saturating_mul(self.k);
         if self.positions.len() != expected {
-            return Err(Error::WrongResultLength { expected, actual: self.positions.len() });
+            return Err(Error::WrongLength { what: "results", expected, actual: self.positions.len() });
         }
         let mut found = Vec::with_capacity(expected);
         // With k = 0 there are no slots; `chunks` requires at least 1.
@@ -183,7 +182,7 @@ impl<K: Key> Selection<K> {
 /// ```
 ///
 /// # Errors
-/// [`Error::ZeroK`]; [`Error::ResultTooLarge`] if the slots do not fit in memory; and the errors of opening the device and running on it.
+/// [`Error::Zero`]; [`Error::ResultTooLarge`] if the slots do not fit in memory; and the errors of opening the device and running on it.
 pub fn select_k<K: Key>(device: Device, rows: &Rows<'_, K>, k: usize, best: Best) -> Result<Selection<K>> {
     select_k_with(device, rows, k, best, Algorithm::Auto)
 }
@@ -200,7 +199,7 @@ pub fn select_k_with<K: Key>(
     algorithm: Algorithm,
 ) -> Result<Selection<K>> {
     if k == 0 {
-        return Err(Error::ZeroK);
+        return Err(Error::Zero { what: "k" });
     }
     let too_large = Error::ResultTooLarge { queries: rows.len(), k };
     let Some(slots) = rows.len().checked_mul(k) else { return Err(too_large) };

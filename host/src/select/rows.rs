@@ -59,12 +59,12 @@ impl<'a, K: Key> Rows<'a, K> {
     /// Rows of `columns` keys, one after the other. With `columns` = 0 there are no rows ([`Rows::strided`] can make rows without keys).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`] if `keys` is not a whole number of rows; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
+    /// [`Error::Ragged`] if `keys` is not a whole number of rows; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
     pub fn contiguous(keys: &'a [K], columns: usize) -> Result<Self> {
         check_columns(0, columns as u64)?;
         let rows = keys.len().checked_div(columns).unwrap_or(0);
         if rows * columns != keys.len() {
-            return Err(Error::RaggedVectors { len: keys.len(), dim: columns });
+            return Err(Error::Ragged { what: "keys", len: keys.len(), size: columns });
         }
         Ok(Self::uniform(keys, rows, columns, columns))
     }
@@ -115,11 +115,11 @@ impl<'a, K: Key> Rows<'a, K> {
     /// Rows with only the first `lengths[r]` keys of row r. These lengths replace earlier ones. O(rows).
     ///
     /// # Errors
-    /// [`Error::WrongLengths`] if the numbers of lengths and rows differ; [`Error::RowTooLong`] for a length above that of the row.
+    /// [`Error::WrongLength`] if the numbers of lengths and rows differ; [`Error::RowTooLong`] for a length above that of the row.
     pub fn with_lengths(self, lengths: &'a [u32]) -> Result<Self> {
         let rows = self.len();
         if lengths.len() != rows {
-            return Err(Error::WrongLengths { rows, lengths: lengths.len() });
+            return Err(Error::WrongLength { what: "lengths", expected: rows, actual: lengths.len() });
         }
         let whole = Self { lengths: None, ..self };
         for (row, &length) in lengths.iter().enumerate() {

@@ -369,7 +369,7 @@ fn the_first_bad_query_is_named_whichever_device_has_it() {
         );
     }
     let ragged = index.search(&queries[1..], 1);
-    assert!(matches!(ragged, Err(Error::RaggedVectors { len: 9_999, dim: 2 })), "{ragged:?}");
+    assert!(matches!(ragged, Err(Error::Ragged { what: "components", len: 9_999, size: 2 })), "{ragged:?}");
 }
 
 #[test]

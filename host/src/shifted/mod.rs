@@ -141,27 +141,27 @@ impl ShiftedIndexBuilder {
     /// Opens the device and makes an empty index on it.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`]; [`Error::TooManyDimensions`] above [`MAX_DIM`]; [`Error::ZeroClusters`] for no shifts or a
-    /// neighborhood of no positions; [`Error::TooManyRows`] for more shifts than can be numbered; and the errors of opening the device, as
+    /// [`Error::Zero`] for vectors without components, no shifts, or a neighborhood of no positions; [`Error::TooManyDimensions`] above
+    /// [`MAX_DIM`]; [`Error::TooMany`] for more shifts than can be numbered; and the errors of opening the device, as
     /// in [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
     pub fn build(self) -> Result<ShiftedIndex> {
         let dim = self.dim;
         if dim == 0 {
-            return Err(Error::ZeroDimension);
+            return Err(Error::Zero { what: "dimension" });
         }
         if dim > MAX_DIM {
             return Err(Error::TooManyDimensions { what: "shifted sort", dim, limit: MAX_DIM });
         }
         let shifts = self.shifts.unwrap_or((dim + 1) | 1);
         if shifts == 0 {
-            return Err(Error::ZeroClusters { what: "shifts" });
+            return Err(Error::Zero { what: "shifts" });
         }
         // A launch has one row of blocks for each copy.
         if shifts > MOST_SHIFTS {
-            return Err(Error::TooManyRows { asked: shifts as u64, limit: MOST_SHIFTS as u64 });
+            return Err(Error::TooMany { what: "shifts", asked: shifts as u64, limit: MOST_SHIFTS as u64 });
         }
         if self.neighborhood == Some(0) {
-            return Err(Error::ZeroClusters { what: "positions" });
+            return Err(Error::Zero { what: "positions" });
         }
         let backend: Box<dyn ShiftedBackend> = match open(self.device)?.1 {
             Some(runtime) => Box::new(gpu::ShiftedDevice::new(runtime, self.budget)),
@@ -184,8 +184,8 @@ impl ShiftedIndex {
     /// one call if possible. On error the index is unchanged.
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first component that is not finite (row within `rows`),
-    /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
+    /// [`Error::Ragged`], [`Error::NotFinite`] with the first component that is not finite (row within `rows`),
+    /// [`Error::TooMany`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn add(&mut self, rows: &[f32]) -> Result<()> {
         let count = check_vectors(rows, self.dim, Input::Base)?;
         // The limit of the launches as well, whose grids count threads.
@@ -211,7 +211,7 @@ impl ShiftedIndex {
     /// log len)).
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
+    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
     /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn search(&self, queries: &[f32], k: usize) -> Result<Neighbors> {
         let count = self.check_queries(queries, k)?;
@@ -223,7 +223,7 @@ impl ShiftedIndex {
     /// As [`search`](Self::search), into memory of the caller: `ids` and `distances` hold queries × `k` slots each.
     ///
     /// # Errors
-    /// As [`search`](Self::search); and [`Error::WrongResultLength`] if a slice has another length.
+    /// As [`search`](Self::search); and [`Error::WrongLength`] if a slice has another length.
     pub fn search_into(&self, queries: &[f32], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         let count = self.check_queries(queries, k)?;
         check_results(count, k, ids, distances)?;
@@ -232,7 +232,7 @@ impl ShiftedIndex {
 
     fn check_queries(&self, queries: &[f32], k: usize) -> Result<usize> {
         if k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         check_vectors(queries, self.dim, Input::Queries)
     }
@@ -242,10 +242,10 @@ impl ShiftedIndex {
     /// than a search, because the sort has computed the positions of the vectors.
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
+    /// [`Error::Zero`], [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn self_join(&self, k: usize) -> Result<Neighbors> {
         if k == 0 {
-            return Err(Error::ZeroK);
+            return Err(Error::Zero { what: "k" });
         }
         let mut found = Neighbors::none(Metric::L2, self.len(), k)?;
         self.search_checked(&self.rows, true, k, &mut found.ids, &mut found.distances)?;

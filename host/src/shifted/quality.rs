@@ -41,7 +41,7 @@ pub struct Epsilon {
 /// O(queries · k).
 ///
 /// # Errors
-/// [`Error::UnlikeNeighbors`] if the numbers of queries or of neighbours differ; [`Error::ZeroK`]; [`Error::WrongResultLength`] if one of
+/// [`Error::UnlikeNeighbors`] if the numbers of queries or of neighbours differ; [`Error::Zero`]; [`Error::WrongLength`] if one of
 /// them does not have one distance for each id, or a row is incomplete.
 pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
     for neighbors in [found, exact] {
@@ -88,7 +88,7 @@ pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
 /// Checks that neighbours are whole rows of ids and distances. The fields are public, so a caller may set them.
 fn check_neighbors(neighbors: &Neighbors) -> Result<()> {
     if neighbors.k == 0 {
-        return Err(Error::ZeroK);
+        return Err(Error::Zero { what: "k" });
     }
     check_results(neighbors.queries(), neighbors.k, &neighbors.ids, &neighbors.distances)
 }
@@ -99,7 +99,7 @@ impl ShiftedIndex {
     /// are fewer. O(sample · len · dim).
     ///
     /// # Errors
-    /// [`Error::UnlikeNeighbors`] if the numbers of queries and results differ; [`Error::WrongResultLength`] if `found` does not have one
+    /// [`Error::UnlikeNeighbors`] if the numbers of queries and results differ; [`Error::WrongLength`] if `found` does not have one
     /// distance for each id, or a row is incomplete; otherwise as [`FlatIndex::search`].
     pub fn quality(
         &self,

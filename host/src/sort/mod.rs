@@ -71,7 +71,7 @@ keys! { u64 u128 }
 /// ```
 ///
 /// # Errors
-/// [`Error::WrongPayloads`] if the numbers of payloads and keys differ; [`Error::TooManyPairs`] for 2³² pairs or more;
+/// [`Error::WrongLength`] if the numbers of payloads and keys differ; [`Error::TooMany`] for 2³² pairs or more;
 /// [`Error::OutOfDeviceMemory`]; and the errors of opening the device and running on it. After [`Error::Driver`] the contents of `keys` and
 /// `payloads` are unspecified, because the sorted pairs are copied into them, and a second copy would cost more than the sort.
 pub fn sort_pairs<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32]) -> Result<()> {
@@ -112,11 +112,11 @@ fn sort_on<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32], bits: R
 
 fn check<K: Key>(keys: usize, payloads: usize, bits: &Range<u32>) -> Result<()> {
     if keys != payloads {
-        return Err(Error::WrongPayloads { keys, payloads });
+        return Err(Error::WrongLength { what: "payloads", expected: keys, actual: payloads });
     }
     let limit = u64::from(u32::MAX);
     if keys as u64 > limit {
-        return Err(Error::TooManyPairs { asked: keys as u64, limit });
+        return Err(Error::TooMany { what: "pairs", asked: keys as u64, limit });
     }
     if bits.start > bits.end || bits.end > K::BITS {
         return Err(Error::BadBitRange { start: bits.start, end: bits.end, bits: K::BITS });
@@ -143,9 +143,12 @@ mod tests {
         assert!(check::<u64>(most, most, &(0..64)).is_ok());
         assert!(check::<u128>(0, 0, &(128..128)).is_ok());
         let refused = |keys, payloads, bits| check::<u64>(keys, payloads, &bits).unwrap_err();
-        assert!(matches!(refused(3, 2, 0..64), Error::WrongPayloads { keys: 3, payloads: 2 }));
+        assert!(matches!(refused(3, 2, 0..64), Error::WrongLength { what: "payloads", expected: 3, actual: 2 }));
         let many = most + 1;
-        assert!(matches!(refused(many, many, 0..64), Error::TooManyPairs { asked: 0x1_0000_0000, limit: 0xFFFF_FFFF }));
+        assert!(matches!(
+            refused(many, many, 0..64),
+            Error::TooMany { what: "pairs", asked: 0x1_0000_0000, limit: 0xFFFF_FFFF }
+        ));
         assert!(matches!(refused(1, 1, 0..65), Error::BadBitRange { start: 0, end: 65, bits: 64 }));
         #[expect(clippy::reversed_empty_ranges, reason = "what is refused")]
         let backwards = 9..8;

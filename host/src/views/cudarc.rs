@@ -103,7 +103,7 @@ impl<'s> OnStream<'s> {
     /// Borrows the vectors of `dim` components in a `CudaSlice`, `CudaView` or `CudaViewMut`, for reading.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`]; [`Error::RaggedVectors`] if the buffer is not a whole number of vectors; [`Error::OtherDevice`] and
+    /// [`Error::Zero`]; [`Error::Ragged`] if the buffer is not a whole number of vectors; [`Error::OtherDevice`] and
     /// [`Error::OtherContext`] if it does not belong to the context of the stream; [`Error::Driver`] if the stream cannot wait for earlier work, or
     /// if cudarc kept an error of an earlier call (`CudaContext::check_err`).
     pub fn vectors<'b, T: Element>(
@@ -125,7 +125,7 @@ impl<'s> OnStream<'s> {
     /// Borrows memory for ids and distances in two `CudaSlice`s or `CudaViewMut`s, for writing.
     ///
     /// # Errors
-    /// [`Error::WrongResultLength`] if the buffers differ in length; and the last three of [`vectors`](Self::vectors).
+    /// [`Error::WrongLength`] if the buffers differ in length; and the last three of [`vectors`](Self::vectors).
     pub fn neighbors<'b>(
         &self,
         ids: &'b mut impl DevicePtrMut<u64>,

@@ -435,7 +435,7 @@ mod tests {
             assert_eq!(view.addresses(), (4160, 4160));
         }
         let shorter = of(&tensor(DLDataType::INT64, &[4, 3], None), &distances);
-        assert!(matches!(shorter, Err(Error::WrongResultLength { expected: 12, actual: 15 })));
+        assert!(matches!(shorter, Err(Error::WrongLength { what: "results", expected: 12, actual: 15 })));
         distances.device.device_id = 0;
         let apart = of(&tensor(DLDataType::INT64, &[5, 3], None), &distances);
         assert!(matches!(apart, Err(Error::OtherDevice { expected: 1, found: 0 })));

@@ -54,7 +54,7 @@ impl<T: Element> DeviceVectors<T> {
     /// The vectors of `dim` components in a buffer of cust.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`]; [`Error::RaggedVectors`] if the buffer is not a whole number of vectors.
+    /// [`Error::Zero`]; [`Error::Ragged`] if the buffer is not a whole number of vectors.
     #[cfg(feature = "cuda")]
     pub fn of_slice(slice: &cust::memory::DeviceSlice<T>, dim: usize) -> Result<Self>
     where
@@ -127,7 +127,7 @@ impl DeviceNeighbors {
     /// Ids and distances in two buffers of cust.
     ///
     /// # Errors
-    /// [`Error::WrongResultLength`] if the buffers differ in length.
+    /// [`Error::WrongLength`] if the buffers differ in length.
     #[cfg(feature = "cuda")]
     pub fn of_slices(
         ids: &mut cust::memory::DeviceSlice<u64>,
@@ -142,7 +142,7 @@ impl DeviceNeighbors {
     /// latter, [`NONE`](crate::NONE) is −1.
     ///
     /// # Errors
-    /// [`Error::BadTensor`] as for [`DeviceVectors::of_tensor`]; [`Error::WrongResultLength`] if the tensors differ in length;
+    /// [`Error::BadTensor`] as for [`DeviceVectors::of_tensor`]; [`Error::WrongLength`] if the tensors differ in length;
     /// [`Error::OtherDevice`] if they are on two devices.
     ///
     /// # Safety
@@ -183,7 +183,7 @@ impl DeviceNeighbors {
         if let Some(actual) = self.slots
             && actual != slots
         {
-            return Err(Error::WrongResultLength { expected: slots, actual });
+            return Err(Error::WrongLength { what: "results", expected: slots, actual });
         }
         if slots == 0 {
             return Ok(());
@@ -229,7 +229,7 @@ impl DeviceCounts {
         if let Some(actual) = self.len
             && actual != queries
         {
-            return Err(Error::WrongResultLength { expected: queries, actual });
+            return Err(Error::WrongLength { what: "results", expected: queries, actual });
         }
         if queries == 0 { Ok(()) } else { check_address::<u32>("counts", self.address) }
     }
@@ -238,14 +238,14 @@ impl DeviceCounts {
 /// The number of vectors of `dim` components in a buffer.
 ///
 /// # Errors
-/// [`Error::ZeroDimension`]; [`Error::RaggedVectors`] if the buffer is not a whole number of vectors.
+/// [`Error::Zero`]; [`Error::Ragged`] if the buffer is not a whole number of vectors.
 #[cfg(any(feature = "cuda", test))]
 fn whole_vectors(components: usize, dim: usize) -> Result<usize> {
     if dim == 0 {
-        return Err(Error::ZeroDimension);
+        return Err(Error::Zero { what: "dimension" });
     }
     if !components.is_multiple_of(dim) {
-        return Err(Error::RaggedVectors { len: components, dim });
+        return Err(Error::Ragged { what: "components", len: components, size: dim });
     }
     Ok(components / dim)
 }
@@ -253,9 +253,13 @@ fn whole_vectors(components: usize, dim: usize) -> Result<usize> {
 /// The number of slots in memory for so many ids and distances.
 ///
 /// # Errors
-/// [`Error::WrongResultLength`] if the numbers differ.
+/// [`Error::WrongLength`] if the numbers differ.
 fn slots_of(ids: usize, distances: usize) -> Result<usize> {
-    if ids == distances { Ok(ids) } else { Err(Error::WrongResultLength { expected: ids, actual: distances }) }
+    if ids == distances {
+        Ok(ids)
+    } else {
+        Err(Error::WrongLength { what: "results", expected: ids, actual: distances })
+    }
 }
 
 /// Fails with [`Error::OtherDevice`] if the memory is known to belong to another GPU than `expected`.
@@ -284,13 +288,13 @@ mod tests {
     fn buffers_are_whole_vectors() {
         assert_eq!(whole_vectors(12, 4).unwrap(), 3);
         assert_eq!(whole_vectors(0, 4).unwrap(), 0);
-        assert!(matches!(whole_vectors(12, 0), Err(Error::ZeroDimension)));
-        assert!(matches!(whole_vectors(13, 4), Err(Error::RaggedVectors { len: 13, dim: 4 })));
+        assert!(matches!(whole_vectors(12, 0), Err(Error::Zero { what: "dimension" })));
+        assert!(matches!(whole_vectors(13, 4), Err(Error::Ragged { what: "components", len: 13, size: 4 })));
     }
 
     #[test]
     fn ids_and_distances_have_one_length() {
         assert_eq!(slots_of(6, 6).unwrap(), 6);
-        assert!(matches!(slots_of(6, 5), Err(Error::WrongResultLength { expected: 6, actual: 5 })));
+        assert!(matches!(slots_of(6, 5), Err(Error::WrongLength { what: "results", expected: 6, actual: 5 })));
     }
 }

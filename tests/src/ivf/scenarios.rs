@@ -507,8 +507,8 @@ fn refining(device: Device) -> Outcome {
     match (refined(&[0, 2], 1), refined(&[0], 0), refiner.refine(&[0.9; 2], &candidates(&[0]), 1)) {
         (
             Err(Error::UnknownId { id: 2, len: 2 }),
-            Err(Error::ZeroK),
-            Err(Error::WrongResultLength { expected: 2, actual: 1 }),
+            Err(Error::Zero { what: "k" }),
+            Err(Error::WrongLength { what: "results", expected: 2, actual: 1 }),
         ) => Ok(()),
         other => Err(format!("{other:?}")),
     }
@@ -528,7 +528,7 @@ fn probes_kept(device: Device) -> Outcome {
         }
     }
     match index.set_probes(0) {
-        Err(Error::ZeroProbes) if index.probes() == 1_000 => Ok(()),
+        Err(Error::Zero { what: "probes" }) if index.probes() == 1_000 => Ok(()),
         set => Err(format!("{set:?}")),
     }
 }
@@ -562,7 +562,7 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     refused!(index.remove(&[1]), Error::UnknownId { id: 1, len: 0 });
     refused!(index.reconstruct(0), Error::UnknownId { id: 0, len: 0 });
     refused!(index.train(&base[..19 * dim]), Error::TooFewTrainingVectors { have: 19, need: 20 });
-    refused!(index.train(&base[1..]), Error::RaggedVectors { .. });
+    refused!(index.train(&base[1..]), Error::Ragged { what: "components", .. });
     let mut bad = base.clone();
     bad[dim + 3] = f32::NAN;
     refused!(index.train(&bad), Error::NotFinite { row: 1, column: 3, .. });
@@ -576,7 +576,7 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     contents.add(&vectors.exact_base, &ids);
     refused!(index.train(base), Error::NotEmpty { len: 60 });
     refused!(index.add(&bad), Error::NotFinite { row: 1, column: 3, .. });
-    refused!(index.add(&base[1..]), Error::RaggedVectors { .. });
+    refused!(index.add(&base[1..]), Error::Ragged { what: "components", .. });
     refused!(index.upsert(&bad[..2 * dim], &[1000, 1]), Error::NotFinite { row: 1, column: 3, .. });
     // So many vectors that a device copies them by several threads. The error must name the first bad one.
     let mut vast = base[..dim].repeat(2500);
@@ -584,17 +584,17 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     refused!(index.add(&vast), Error::NotFinite { row: 2400, column: 2, .. });
     vast[1000 * dim + 1] = f32::NAN;
     refused!(index.add_with_ids(&vast, &(2000..4500).collect::<Vec<_>>()), Error::NotFinite { row: 1000, .. });
-    refused!(index.add_with_ids(&base[..2 * dim], &[1]), Error::WrongIds { ids: 1, rows: 2 });
+    refused!(index.add_with_ids(&base[..2 * dim], &[1]), Error::WrongLength { what: "ids", expected: 2, actual: 1 });
     refused!(index.add_with_ids(&base[..2 * dim], &[1, 1]), Error::DuplicateId { id: 1 });
     refused!(index.add_with_ids(&base[..2 * dim], &[1, 1000]), Error::DuplicateId { id: 1000 });
     refused!(index.add_with_ids(&base[..2 * dim], &[1, NONE]), Error::ReservedId);
     refused!(index.remove(&[1000, 998, 997]), Error::UnknownId { id: 998, len: 60 });
     refused!(index.remove(&[1000, 1000]), Error::DuplicateId { id: 1000 });
     refused!(index.reconstruct(1), Error::UnknownId { id: 1, len: 60 });
-    refused!(index.search(queries, 0, 1), Error::ZeroK);
-    refused!(index.search(queries, 1, 0), Error::ZeroProbes);
+    refused!(index.search(queries, 0, 1), Error::Zero { what: "k" });
+    refused!(index.search(queries, 1, 0), Error::Zero { what: "probes" });
     refused!(index.search(queries, usize::MAX, 1), Error::ResultTooLarge { .. });
-    refused!(index.search(&queries[1..], 1, 1), Error::RaggedVectors { .. });
+    refused!(index.search(&queries[1..], 1, 1), Error::Ragged { what: "components", .. });
     refused!(index.search(&bad, 1, 1), Error::NotFinite { row: 1, column: 3, .. });
     refused!(index.range_search(&bad, 1.0, &options), Error::NotFinite { row: 1, column: 3, .. });
     // So many queries that devices search them in two halves. The error must name the first bad query, for any half.
@@ -606,7 +606,7 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     refused!(index.range_search(queries, f32::NAN, &options), Error::BadRadius);
     let (mut slots, mut distances) = ([0; 4], [0.0; 3]);
     let short = index.search_into(queries, 2, &options, &mut slots, &mut distances);
-    refused!(short, Error::WrongResultLength { expected: 4, actual: 3 });
+    refused!(short, Error::WrongLength { what: "results", expected: 4, actual: 3 });
     for bits in [0, 59, 61] {
         let filter = Bitset::new(bits);
         let options = options.filter(&filter);
@@ -626,14 +626,14 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
 fn errors_of_settings(device: Device) -> Outcome {
     let build = |dim, lists, encoding| IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(device).build();
     let pq = |sub_quantizers, bits| Encoding::Pq { sub_quantizers, bits, rotate: false };
-    refused!(build(0, 1, Encoding::Flat), Error::ZeroDimension);
+    refused!(build(0, 1, Encoding::Flat), Error::Zero { what: "dimension" });
     refused!(build(1 << 31, 1, Encoding::Flat), Error::TooManyDimensions { dim: 2_147_483_648, .. });
-    refused!(build(1, 0, Encoding::Flat), Error::ZeroClusters { what: "lists" });
+    refused!(build(1, 0, Encoding::Flat), Error::Zero { what: "lists" });
     refused!(build(10, 1, pq(3, 8)), Error::NotDivisible { dim: 10, parts: 3 });
     refused!(build(10, 1, pq(0, 8)), Error::NotDivisible { dim: 10, parts: 0 });
     refused!(build(10, 1, pq(20, 8)), Error::NotDivisible { dim: 10, parts: 20 });
-    refused!(build(10, 1, pq(5, 3)), Error::BadCodeBits { bits: 3 });
-    refused!(build(10, 1, pq(5, 9)), Error::BadCodeBits { bits: 9 });
+    refused!(build(10, 1, pq(5, 3)), Error::OutOfRange { what: "bits", value: 3, least: 4, most: 8 });
+    refused!(build(10, 1, pq(5, 9)), Error::OutOfRange { what: "bits", value: 9, least: 4, most: 8 });
     // More codewords than training vectors.
     let mut index = build(2, 1, pq(1, 8)).map_err(text)?;
     refused!(index.train(&[0.5; 2 * 255]), Error::TooFewTrainingVectors { have: 255, need: 256 });

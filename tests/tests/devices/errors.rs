@@ -30,7 +30,10 @@ fn assert_unchanged(index: &FlatIndex<f32>) {
 #[test]
 fn zero_dimension() {
     for device in DEVICES.into_iter().chain([Device::Auto, Device::Gpu(0), Device::Gpu(usize::MAX)]) {
-        assert!(matches!(FlatIndex::<f32>::new(0, Metric::L2, device), Err(Error::ZeroDimension)), "{device}");
+        assert!(
+            matches!(FlatIndex::<f32>::new(0, Metric::L2, device), Err(Error::Zero { what: "dimension" })),
+            "{device}"
+        );
     }
 }
 
@@ -38,8 +41,8 @@ fn zero_dimension() {
 fn ragged_vectors() {
     for device in DEVICES {
         let mut index = small(device);
-        assert!(matches!(index.add(&[1.0; 5]), Err(Error::RaggedVectors { len: 5, dim: 2 })));
-        assert!(matches!(index.search(&[1.0; 3], 1), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+        assert!(matches!(index.add(&[1.0; 5]), Err(Error::Ragged { what: "components", len: 5, size: 2 })));
+        assert!(matches!(index.search(&[1.0; 3], 1), Err(Error::Ragged { what: "components", len: 3, size: 2 })));
         assert_unchanged(&index);
     }
 }
@@ -91,9 +94,9 @@ fn what_is_not_finite_is_named_by_row_and_column_and_changes_nothing() {
 fn zero_k() {
     for device in DEVICES {
         let index = small(device);
-        assert!(matches!(index.search(&[1.0, 2.0], 0), Err(Error::ZeroK)));
-        assert!(matches!(index.search(&[], 0), Err(Error::ZeroK)));
-        assert!(matches!(select_k(device, &one_row(&[1.0]), 0, Best::Smallest), Err(Error::ZeroK)));
+        assert!(matches!(index.search(&[1.0, 2.0], 0), Err(Error::Zero { what: "k" })));
+        assert!(matches!(index.search(&[], 0), Err(Error::Zero { what: "k" })));
+        assert!(matches!(select_k(device, &one_row(&[1.0]), 0, Best::Smallest), Err(Error::Zero { what: "k" })));
         assert_unchanged(&index);
     }
 }
@@ -120,11 +123,11 @@ fn result_slices_of_the_wrong_length() {
         let query = [1.0, 2.0];
         assert!(matches!(
             index.search_into(&query, 2, &mut [0; 1], &mut [0.0; 2]),
-            Err(Error::WrongResultLength { expected: 2, actual: 1 })
+            Err(Error::WrongLength { what: "results", expected: 2, actual: 1 })
         ));
         assert!(matches!(
             index.search_into(&query, 2, &mut [0; 2], &mut [0.0; 5]),
-            Err(Error::WrongResultLength { expected: 2, actual: 5 })
+            Err(Error::WrongLength { what: "results", expected: 2, actual: 5 })
         ));
     }
 }
@@ -152,8 +155,8 @@ fn results_that_fit_no_memory() {
 fn rows_that_do_not_fit_their_keys() {
     let keys = [1.0f32; 6];
     let contiguous = |columns| Rows::contiguous(&keys, columns).map(|_| ());
-    assert!(matches!(contiguous(4), Err(Error::RaggedVectors { len: 6, dim: 4 })));
-    assert!(matches!(contiguous(0), Err(Error::RaggedVectors { len: 6, dim: 0 })));
+    assert!(matches!(contiguous(4), Err(Error::Ragged { what: "components", len: 6, size: 4 })));
+    assert!(matches!(contiguous(0), Err(Error::Ragged { what: "components", len: 6, size: 0 })));
     for columns in [1 << 31, usize::MAX] {
         let limit = i32::MAX as u64;
         for result in [contiguous(columns), Rows::strided(&keys, 2, columns, 1).map(|_| ())] {
@@ -197,8 +200,11 @@ fn lengths_that_do_not_fit_their_rows() {
     let keys = [1.0f32; 6];
     let matrix = Rows::contiguous(&keys, 3).unwrap();
     let ragged = Rows::ragged(&keys, &[0, 1, 6]).unwrap();
-    assert!(matches!(matrix.with_lengths(&[1]), Err(Error::WrongLengths { rows: 2, lengths: 1 })));
-    assert!(matches!(ragged.with_lengths(&[1; 3]), Err(Error::WrongLengths { rows: 2, lengths: 3 })));
+    assert!(matches!(matrix.with_lengths(&[1]), Err(Error::WrongLength { what: "lengths", expected: 2, actual: 1 })));
+    assert!(matches!(
+        ragged.with_lengths(&[1; 3]),
+        Err(Error::WrongLength { what: "lengths", expected: 2, actual: 3 })
+    ));
     assert!(matches!(matrix.with_lengths(&[3, 4]), Err(Error::RowTooLong { row: 1, length: 4, limit: 3 })));
     assert!(matches!(ragged.with_lengths(&[2, 4]), Err(Error::RowTooLong { row: 0, length: 2, limit: 1 })));
     // Later lengths take the place of earlier ones.
@@ -228,9 +234,15 @@ fn payloads_that_do_not_fit_their_keys() {
     let rows = one_row(&[3.0, 1.0, 2.0]);
     let found = select_k(Device::Cpu, &rows, 2, Best::Smallest).unwrap();
     assert_eq!(found.payloads(&rows, &[7u32, 8, 9]).unwrap(), [8, 9]);
-    assert!(matches!(found.payloads(&rows, &[7u64; 2]), Err(Error::WrongPayloads { keys: 3, payloads: 2 })));
+    assert!(matches!(
+        found.payloads(&rows, &[7u64; 2]),
+        Err(Error::WrongLength { what: "payloads", expected: 3, actual: 2 })
+    ));
     let other = Rows::contiguous(&[3.0f32, 1.0, 2.0], 1).unwrap();
-    assert!(matches!(found.payloads(&other, &[7u32; 3]), Err(Error::WrongResultLength { expected: 6, actual: 2 })));
+    assert!(matches!(
+        found.payloads(&other, &[7u32; 3]),
+        Err(Error::WrongLength { what: "results", expected: 6, actual: 2 })
+    ));
     let outside = Selection { k: 2, keys: vec![0.0; 2], positions: vec![NO_POSITION, 3] };
     assert!(matches!(
         outside.payloads(&rows, &[7u32; 3]),
@@ -256,7 +268,7 @@ fn plans_for_device_memory() {
     let plan = |columns, k, algorithm| {
         DeviceSelect::<f16>::new(usize::MAX, 3, columns, k, Best::Smallest, algorithm).map(|_| ()).unwrap_err()
     };
-    assert!(matches!(plan(10, 0, Algorithm::Auto), Error::ZeroK));
+    assert!(matches!(plan(10, 0, Algorithm::Auto), Error::Zero { what: "k" }));
     let error = plan(1 << 31, 1, Algorithm::Auto);
     assert!(matches!(error, Error::RowTooLong { row: 0, length: 0x8000_0000, limit: 0x7fff_ffff }), "{error}");
     let error = plan(10, 1 << 31, Algorithm::Auto);

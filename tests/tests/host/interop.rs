@@ -248,8 +248,8 @@ fn settings_are_checked_when_they_are_used() {
         value[field] = to;
         read(&value).unwrap().build().unwrap_err()
     };
-    assert!(matches!(changed("dim", json!(0)), Error::ZeroDimension));
-    assert!(matches!(changed("lists", json!(0)), Error::ZeroClusters { .. }));
+    assert!(matches!(changed("dim", json!(0)), Error::Zero { what: "dimension" }));
+    assert!(matches!(changed("lists", json!(0)), Error::Zero { what: "lists" }));
     assert!(matches!(changed("encoding", json!("pq:3x4")), Error::NotDivisible { .. }));
 
     let flat = FlatIndex::<u8>::builder(3).metric(Metric::InnerProduct).device(Device::Cpu).memory_budget(1 << 20);
@@ -261,7 +261,7 @@ fn settings_are_checked_when_they_are_used() {
     assert!(error.to_string().contains("of an index of u8, not of f32"), "{error}");
     let shifted = json!({"dim": 2, "device": "cpu", "shifts": null, "neighborhood": 0, "memory_budget": null});
     let shifted: ShiftedIndexBuilder = serde_json::from_value(shifted).unwrap();
-    assert!(matches!(shifted.build(), Err(Error::ZeroClusters { what: "positions" })));
+    assert!(matches!(shifted.build(), Err(Error::Zero { what: "positions" })));
     let graph = serde_json::to_value(KnnGraph::new(3)).unwrap();
     serde_json::from_value::<KnnGraph>(graph).unwrap();
 

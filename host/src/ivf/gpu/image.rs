@@ -682,7 +682,7 @@ impl Resident {
     pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64, growth: Growth) -> Result<Resident> {
         let on = OnStream { runtime, stream };
         match Resident::with_growth(on, view, None, budget, growth) {
-            Err(Error::OutOfDeviceMemory { .. } | Error::TooManyRows { .. }) if growth != Growth::None => {
+            Err(Error::OutOfDeviceMemory { .. } | Error::TooMany { what: "rows", .. }) if growth != Growth::None => {
                 Resident::with_growth(on, view, None, budget, Growth::None)
             }
             made => made,

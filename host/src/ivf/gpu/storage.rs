@@ -64,7 +64,8 @@ impl Storage {
         let mut rooms = Vec::with_capacity(lengths.len());
         // The tile after the last list is counted as well.
         let limit = u64::from(u32::MAX) - 2 * u64::from(TILE_ROWS);
-        let checked = |end: u64| if end > limit { Err(Error::TooManyRows { asked: end, limit }) } else { Ok(end) };
+        let checked =
+            |end: u64| if end > limit { Err(Error::TooMany { what: "rows", asked: end, limit }) } else { Ok(end) };
         for &length in &lengths {
             let room = growth.room(length);
             starts.push(end as u32);
@@ -229,7 +230,7 @@ mod tests {
         for beyond in [vec![most + 1], vec![1, most - pairs::PAD + 1], vec![u32::MAX; 3]] {
             let refused = Storage::new(beyond, Growth::None);
             assert!(
-                matches!(refused, Err(Error::TooManyRows { asked, limit: l }) if asked > l && l == u64::from(limit))
+                matches!(refused, Err(Error::TooMany { what: "rows", asked, limit: l }) if asked > l && l == u64::from(limit))
             );
         }
     }

@@ -123,14 +123,14 @@ impl Lists {
     /// O(len · log len) if the ids are far apart.
     ///
     /// # Errors
-    /// [`Error::TooManyRows`]; [`Error::WrongIds`] if codes are not whole rows or their number differs from that of the ids;
+    /// [`Error::TooMany`]; [`Error::WrongLength`] if codes are not whole rows or their number differs from that of the ids;
     /// [`Error::DuplicateId`], [`Error::ReservedId`].
     pub(crate) fn from_parts(code_bytes: usize, parts: Vec<(Bytes, Bytes)>) -> Result<Lists> {
         let mut lists = Lists::new(0, code_bytes);
         for (codes, ids) in parts {
             let (rows, count) = (codes.get().len() / code_bytes, ids.get().len() / size_of::<u64>());
             if rows != count || !codes.get().len().is_multiple_of(code_bytes) || !ids.get().len().is_multiple_of(8) {
-                return Err(Error::WrongIds { ids: count, rows });
+                return Err(Error::WrongLength { what: "ids", expected: rows, actual: count });
             }
             lists.len += rows;
             lists.lists.push(Arc::new(List { codes, ids }));

@@ -210,7 +210,7 @@ fn lists_of_a_mapped_file_become_our_own_when_they_change() {
     assert!(Bytes::of_file(&map, 9..17, 8).is_none());
     let mut bad = ranges.clone();
     bad[1].0.end -= 1;
-    assert!(matches!(mapped(&bad), Err(Error::WrongIds { .. })));
+    assert!(matches!(mapped(&bad), Err(Error::WrongLength { what: "ids", .. })));
     let mut twice = ranges.clone();
     twice.push(ranges[1].clone());
     assert!(matches!(mapped(&twice), Err(Error::DuplicateId { .. })));

@@ -45,7 +45,7 @@ impl Assigner {
     /// it changes the time only. Without a budget in bytes, nine tenths of the free memory may be used.
     ///
     /// # Errors
-    /// [`Error::ZeroClusters`](crate::Error::ZeroClusters), [`Error::TooManyRows`](crate::Error::TooManyRows), and the errors of the device.
+    /// [`Error::Zero`](crate::Error::Zero), [`Error::TooMany`](crate::Error::TooMany), and the errors of the device.
     pub fn new(
         runtime: Runtime,
         by: Assign,

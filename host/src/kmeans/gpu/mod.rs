@@ -73,10 +73,10 @@ pub(crate) fn result_bytes(run: &Run<'_>, means: Means) -> [usize; 2] {
 /// Checks the number of clusters, and returns it.
 fn check_clusters(clusters: usize) -> Result<usize> {
     if clusters == 0 {
-        return Err(Error::ZeroClusters { what: "clusters" });
+        return Err(Error::Zero { what: "clusters" });
     }
     if clusters > MOST_CLUSTERS {
-        return Err(Error::TooManyRows { asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
+        return Err(Error::TooMany { what: "clusters", asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
     }
     Ok(clusters)
 }

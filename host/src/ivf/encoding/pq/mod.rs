@@ -21,9 +21,9 @@ use crate::ivf::gpu::image::ImageShape;
 use crate::ivf::{Encoding, Trained};
 use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::encode::Residuals;
-use crate::pq::{PqTraining, ProductQuantizer, Rotation, codes};
+use crate::pq::{CODE_BITS, PqTraining, ProductQuantizer, Rotation, codes};
 use crate::random::gather;
-use crate::validate::check_derived;
+use crate::validate::{check_derived, check_range};
 use crate::vectors::VectorSlice;
 use crate::{Device, ElementType, Error, Metric, Result};
 
@@ -58,9 +58,7 @@ impl Scheme for PqScheme {
         if self.sub_quantizers == 0 || !dim.is_multiple_of(self.sub_quantizers) {
             return Err(Error::NotDivisible { dim, parts: self.sub_quantizers });
         }
-        if !(4..=8).contains(&self.bits) {
-            return Err(Error::BadCodeBits { bits: self.bits });
-        }
+        check_range("bits", self.bits as usize, CODE_BITS)?;
         Ok(())
     }
 
@@ -103,7 +101,7 @@ impl Scheme for PqScheme {
     }
 
     fn contradiction(&self, dim: u64, _: ElementType) -> Option<&'static str> {
-        if !(4..=8).contains(&self.bits) {
+        if check_range("bits", self.bits as usize, CODE_BITS).is_err() {
             return Some("bits of a sub-quantizer");
         }
         let divides = self.sub_quantizers != 0 && dim.is_multiple_of(self.sub_quantizers as u64);
