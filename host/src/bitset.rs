@@ -158,6 +158,59 @@ impl Bitset {
         *word = if value { *word | mask } else { *word & !mask };
     }
 
+    /// Clears the bits that `other` does not have: a search under the result returns what both filters accept. O(len / 64).
+    ///
+    /// ```
+    /// use warpann::{Device, FlatIndex, Metric, SearchOptions};
+    ///
+    /// let mut index = FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu)?;
+    /// index.add(&[0.0, 1.0, 2.0, 3.0])?;
+    /// let mut accepted = index.filter(|id| id != 2);
+    /// accepted.and(&index.filter(|id| id % 2 == 0))?;
+    /// let found = index.search_with(&[2.1], 1, &SearchOptions::new().filter(&accepted))?;
+    /// assert_eq!(found.ids, [0]);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`] if the numbers of bits differ; [`Error::StaleFilter`] if indexes made both, for different ids. The bits are then as
+    /// they were.
+    pub fn and(&mut self, other: &Bitset) -> Result<()> {
+        self.combine(other, |a, b| a & b)
+    }
+
+    /// Sets the bits that `other` has: a search under the result returns what one of the filters accepts. O(len / 64).
+    ///
+    /// # Errors
+    /// As [`and`](Self::and).
+    pub fn or(&mut self, other: &Bitset) -> Result<()> {
+        self.combine(other, |a, b| a | b)
+    }
+
+    /// Clears the bits that `other` has: a search under the result returns what this filter accepts and the other one does not. O(len / 64).
+    ///
+    /// # Errors
+    /// As [`and`](Self::and).
+    pub fn without(&mut self, other: &Bitset) -> Result<()> {
+        self.combine(other, |a, b| a & !b)
+    }
+
+    /// Replaces each word by what `combined` makes of it and that of `other`; of two clear bits it makes a clear one. The result is for the ids for
+    /// which one of the two was made.
+    fn combine(&mut self, other: &Bitset, combined: impl Fn(u64, u64) -> u64) -> Result<()> {
+        if self.len != other.len {
+            return Err(Error::WrongLength { what: "bits", expected: self.len, actual: other.len });
+        }
+        if let Some(made_for) = other.made_for {
+            if self.is_stale(|| made_for) {
+                return Err(Error::StaleFilter { vectors: self.len as u64 });
+            }
+            self.made_for = Some(made_for);
+        }
+        self.words.iter_mut().zip(&other.words).for_each(|(word, &other)| *word = combined(*word, other));
+        Ok(())
+    }
+
     /// The ranges of consecutive set bits, in order; each is as long as possible.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<usize>> {
         let mut end = 0;
@@ -289,6 +342,43 @@ mod tests {
             assert_eq!(expected.into_iter().collect::<Bitset>(), set);
         }
         assert_eq!(Bitset::from_iter([true; 65]).words(), [u64::MAX, 1]);
+    }
+
+    #[test]
+    fn sets_of_bits_combine() {
+        let mut random = crate::random::Random::new(2);
+        for len in [0, 1, 63, 64, 65, 700] {
+            let mut drawn = || (0..len).map(|_| random.below(2) == 0).collect::<Vec<bool>>();
+            let (a, b) = (drawn(), drawn());
+            let set = |bits: &[bool]| bits.iter().copied().collect::<Bitset>();
+            type Combine = fn(&mut Bitset, &Bitset) -> Result<()>;
+            type OfBits = fn(bool, bool) -> bool;
+            let ways: [(Combine, OfBits); 3] =
+                [(Bitset::and, |a, b| a && b), (Bitset::or, |a, b| a || b), (Bitset::without, |a, b| a && !b)];
+            for (combine, of_bits) in ways {
+                let expected: Vec<bool> = a.iter().zip(&b).map(|(&a, &b)| of_bits(a, b)).collect();
+                let mut found = set(&a);
+                combine(&mut found, &set(&b)).unwrap();
+                assert_eq!(found, set(&expected));
+                // Bits of a program have no ids; the others keep theirs.
+                for (first, second, made_for) in
+                    [(None, Some(7), Some(7)), (Some(7), None, Some(7)), (Some(7), Some(7), Some(7))]
+                {
+                    let made = |bits: &[bool], stamp: Option<u64>| Bitset { made_for: stamp, ..set(bits) };
+                    let mut found = made(&a, first);
+                    combine(&mut found, &made(&b, second)).unwrap();
+                    assert_eq!((found.made_for, found), (made_for, set(&expected)));
+                }
+                let mut stale = set(&a).for_ids(7);
+                let error = combine(&mut stale, &set(&b).for_ids(8));
+                assert!(matches!(error, Err(Error::StaleFilter { vectors }) if vectors == len as u64));
+                let error = combine(&mut stale, &Bitset::new(len + 1));
+                assert!(
+                    matches!(error, Err(Error::WrongLength { what: "bits", expected, actual }) if (expected, actual) == (len, len + 1))
+                );
+                assert_eq!((stale.made_for, stale), (Some(7), set(&a)));
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{Bitset, Result};
 /// All forms are by id. A search first turns a filter into one bit for each vector. For n vectors and m ids that takes O(n / 64) for
 /// [`Bits`](Filter::Bits), O(n / 64 + m · log n) for ids, and O(n) for a function. Results depend on the accepted vectors alone, not on the
 /// form. To search many times under the same function or many ids, make the bits once, for example by
-/// [`FlatIndex::filter`](crate::FlatIndex::filter).
+/// [`FlatIndex::filter`](crate::FlatIndex::filter). Bits combine: [`Bitset::and`], [`Bitset::or`], [`Bitset::without`].
 ///
 /// ```
 /// use warpann::{Device, Filter, FlatIndex, Metric, SearchOptions};
