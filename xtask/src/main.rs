@@ -190,11 +190,6 @@ fn run(command: Command) -> Result<()> {
 
 /// The test command of the README.
 pub fn test(arguments: &[String]) -> Result<()> {
-    if arguments.is_empty() {
-        // The library's own tests take longest to compile, three minutes on one core, and cargo would begin with them last. The binaries are here
-        // because some of their dependencies have features that the libraries' would lack, so that most would be compiled twice.
-        shell::run(cargo().args(["test", "--workspace", "--lib", "--bins", "--no-run"]))?;
-    }
     shell::run(cargo().args(["test", "--workspace"]).args(arguments))
 }
 

@@ -609,7 +609,7 @@ fn failed_writes_leave_nothing_behind() {
     assert_eq!(defect(write_ids(path("x.ibin"), &[u32::MAX.into()], 1)), expected);
     assert!(matches!(defect(write_ids(path("x.npy"), &[1 << 63], 1)), FileDefect::IdTooLarge { .. }));
     assert!(matches!(write_ids(path("x.npy"), &wide, 0), Err(Error::Zero { what: "k" })));
-    assert!(matches!(write_ids(path("x.npy"), &wide, 2), Err(Error::Ragged { what: "components", len: 1, size: 2 })));
+    assert!(matches!(write_ids(path("x.npy"), &wide, 2), Err(Error::Ragged { what: "values", len: 1, size: 2 })));
     assert!(matches!(write_ids(path("x.fbin"), &wide, 1), Err(Error::UnknownExtension { .. })));
     assert!(matches!(write_distances(path("x.ibin"), &[1.0], 1), Err(Error::UnknownExtension { .. })));
     assert!(matches!(write_distances(path("x"), &[1.0], 1), Err(Error::UnknownExtension { .. })));

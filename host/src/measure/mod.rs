@@ -274,7 +274,7 @@ impl<'a> KMeansBench<'a> {
             return Err(Error::Zero { what: "dimension" });
         }
         if !rows.len().is_multiple_of(dim) {
-            return Err(Error::Ragged { what: "keys", len: rows.len(), size: dim });
+            return Err(Error::Ragged { what: "components", len: rows.len(), size: dim });
         }
         let points = rows.len() / dim;
         if points < clusters {

@@ -155,8 +155,8 @@ fn results_that_fit_no_memory() {
 fn rows_that_do_not_fit_their_keys() {
     let keys = [1.0f32; 6];
     let contiguous = |columns| Rows::contiguous(&keys, columns).map(|_| ());
-    assert!(matches!(contiguous(4), Err(Error::Ragged { what: "components", len: 6, size: 4 })));
-    assert!(matches!(contiguous(0), Err(Error::Ragged { what: "components", len: 6, size: 0 })));
+    assert!(matches!(contiguous(4), Err(Error::Ragged { what: "keys", len: 6, size: 4 })));
+    assert!(matches!(contiguous(0), Err(Error::Ragged { what: "keys", len: 6, size: 0 })));
     for columns in [1 << 31, usize::MAX] {
         let limit = i32::MAX as u64;
         for result in [contiguous(columns), Rows::strided(&keys, 2, columns, 1).map(|_| ())] {
