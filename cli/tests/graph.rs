@@ -190,7 +190,7 @@ fn what_is_wrong_is_refused_by_name() {
     };
     assert!(make("g.ivecs", &[]).contains("unknown extension; the known ones are ibin, npy"));
     assert!(make("g.ibin", &["--distances", "d.ibin"]).contains("unknown extension; the known ones are fbin, npy"));
-    assert!(make("g.ibin", &["--k", "0"]).contains("k is 0"));
+    assert!(make("g.ibin", &["--k", "0"]).contains("k = 0"));
     assert!(make("no/g.ibin", &[]).contains("No such file"));
     assert!(make("mine.ibin", &[]).contains("not the journal of a graph"));
     assert_eq!(std::fs::read_to_string(files.path("mine.ibin.journal")).unwrap(), "shopping list\n");

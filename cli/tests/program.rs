@@ -210,7 +210,7 @@ fn search_refuses_what_is_wrong_by_name() {
     }
     let (base, query) = (text("base.fbin"), text("query.npy"));
     let both = ["search", "--base", &base, "--query", &query];
-    assert!(failure(1, &[&both[..], &["--k", "0"]].concat()).contains("k is 0"));
+    assert!(failure(1, &[&both[..], &["--k", "0"]].concat()).contains("k = 0"));
     assert!(failure(1, &[&both[..], &["--k", "18446744073709551615"]].concat()).contains("do not fit in memory"));
     assert!(failure(1, &[&both[..], &["--device", "gpu:9999"]].concat()).contains("device"));
     assert!(!files.path("x.fbin").exists());
