@@ -266,7 +266,7 @@ fn what_is_wrong_is_refused_by_name() {
     let text = |name: &str| files.text(name);
     for (message, expected) in [
         (build(&["--kind", "ivf-pq", "--sub-quantizers", "3"]), "dimension 8 is not divisible by 3 sub-quantizers"),
-        (build(&["--kind", "ivf-pq", "--bits", "9"]), "9 bits per sub-quantizer; 4 to 8 are possible"),
+        (build(&["--kind", "ivf-pq", "--bits", "9"]), "bits per sub-quantizer = 9; 4 to 8 are possible"),
         (build(&["--bits", "8"]), "--sub-quantizers, --bits and --opq are for --kind ivf-pq"),
         (build(&["--lists", "601"]), "600 training vectors; at least 601 are needed"),
         (build(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),

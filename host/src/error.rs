@@ -208,7 +208,7 @@ pub enum Error {
     /// A number is not among those that are supported.
     #[error("{what} = {value}; {least} to {most} are possible")]
     OutOfRange {
-        /// Name of the number: `degree` (edges of a vector in a graph) or `bits` (of a sub-quantizer).
+        /// Name of the number: `degree` (edges of a vector in a graph) or `bits per sub-quantizer`.
         what: &'static str,
         /// The number that was passed.
         value: u64,

@@ -131,9 +131,9 @@ fn sub_quantizers_and_their_bits() {
         build(1, bits).unwrap();
         build(4, bits).unwrap();
     }
-    refused!(build(4, 3), Error::OutOfRange { what: "bits", value: 3, least: 4, most: 8 });
-    refused!(build(4, 9), Error::OutOfRange { what: "bits", value: 9, least: 4, most: 8 });
-    refused!(build(4, u32::MAX), Error::OutOfRange { what: "bits", .. });
+    refused!(build(4, 3), Error::OutOfRange { what: "bits per sub-quantizer", value: 3, least: 4, most: 8 });
+    refused!(build(4, 9), Error::OutOfRange { what: "bits per sub-quantizer", value: 9, least: 4, most: 8 });
+    refused!(build(4, u32::MAX), Error::OutOfRange { what: "bits per sub-quantizer", .. });
     for parts in [0, 3, 5, 8, usize::MAX] {
         refused!(build(parts, 8), Error::NotDivisible { dim: 4, parts: p } if *p == parts);
     }

@@ -132,7 +132,7 @@ fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
     if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers) {
         return Err(Error::NotDivisible { dim, parts: sub_quantizers });
     }
-    check_range("bits", bits as usize, CODE_BITS)?;
+    check_range("bits per sub-quantizer", bits as usize, CODE_BITS)?;
     Ok(dim.saturating_mul(1 << bits))
 }
 

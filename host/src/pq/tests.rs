@@ -331,7 +331,7 @@ fn bad_arguments_are_refused_with_the_numbers() {
     assert!(matches!(train(PqTraining::new(4), &rows, 6), Error::NotDivisible { dim: 6, parts: 4 }));
     for bits in [0, 3, 9, u32::MAX] {
         assert!(
-            matches!(train(PqTraining::new(2).bits(bits), &rows, 6), Error::OutOfRange { what: "bits", value, least: 4, most: 8 } if value == u64::from(bits))
+            matches!(train(PqTraining::new(2).bits(bits), &rows, 6), Error::OutOfRange { what: "bits per sub-quantizer", value, least: 4, most: 8 } if value == u64::from(bits))
         );
     }
     assert!(matches!(train(PqTraining::new(2), &rows, 6), Error::TooFewTrainingVectors { have: 100, need: 256 }));

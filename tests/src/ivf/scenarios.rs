@@ -632,8 +632,8 @@ fn errors_of_settings(device: Device) -> Outcome {
     refused!(build(10, 1, pq(3, 8)), Error::NotDivisible { dim: 10, parts: 3 });
     refused!(build(10, 1, pq(0, 8)), Error::NotDivisible { dim: 10, parts: 0 });
     refused!(build(10, 1, pq(20, 8)), Error::NotDivisible { dim: 10, parts: 20 });
-    refused!(build(10, 1, pq(5, 3)), Error::OutOfRange { what: "bits", value: 3, least: 4, most: 8 });
-    refused!(build(10, 1, pq(5, 9)), Error::OutOfRange { what: "bits", value: 9, least: 4, most: 8 });
+    refused!(build(10, 1, pq(5, 3)), Error::OutOfRange { what: "bits per sub-quantizer", value: 3, least: 4, most: 8 });
+    refused!(build(10, 1, pq(5, 9)), Error::OutOfRange { what: "bits per sub-quantizer", value: 9, least: 4, most: 8 });
     // More codewords than training vectors.
     let mut index = build(2, 1, pq(1, 8)).map_err(text)?;
     refused!(index.train(&[0.5; 2 * 255]), Error::TooFewTrainingVectors { have: 255, need: 256 });

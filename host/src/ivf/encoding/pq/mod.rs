@@ -58,7 +58,7 @@ impl Scheme for PqScheme {
         if self.sub_quantizers == 0 || !dim.is_multiple_of(self.sub_quantizers) {
             return Err(Error::NotDivisible { dim, parts: self.sub_quantizers });
         }
-        check_range("bits", self.bits as usize, CODE_BITS)?;
+        check_range("bits per sub-quantizer", self.bits as usize, CODE_BITS)?;
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Scheme for PqScheme {
     }
 
     fn contradiction(&self, dim: u64, _: ElementType) -> Option<&'static str> {
-        if check_range("bits", self.bits as usize, CODE_BITS).is_err() {
+        if check_range("bits per sub-quantizer", self.bits as usize, CODE_BITS).is_err() {
             return Some("bits of a sub-quantizer");
         }
         let divides = self.sub_quantizers != 0 && dim.is_multiple_of(self.sub_quantizers as u64);
