@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::validate::check_length;
 use crate::{Error, Result, host_memory};
 
 /// A fixed number of bits, initially all clear.
@@ -198,9 +199,7 @@ impl Bitset {
     /// Replaces each word by what `combined` makes of it and that of `other`; of two clear bits it makes a clear one. The result is for the ids for
     /// which one of the two was made.
     fn combine(&mut self, other: &Bitset, combined: impl Fn(u64, u64) -> u64) -> Result<()> {
-        if self.len != other.len {
-            return Err(Error::WrongLength { what: "bits", expected: self.len, actual: other.len });
-        }
+        check_length("bits", self.len, other.len)?;
         if let Some(made_for) = other.made_for {
             if self.is_stale(|| made_for) {
                 return Err(Error::StaleFilter { vectors: self.len as u64 });

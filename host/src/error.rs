@@ -21,7 +21,7 @@ pub enum Error {
         what: &'static str,
         /// Length of the array.
         len: usize,
-        /// Length of a row: the dimension of the vectors, or the bytes of a code.
+        /// Length of a row: the dimension of the vectors, the bytes of a code, or the keys of a row.
         size: usize,
     },
     /// Queries and index disagree on the dimension.

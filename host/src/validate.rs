@@ -35,24 +35,25 @@ pub(crate) fn check_rows(asked: u64, limit: u64) -> Result<()> {
     if asked > limit { Err(Error::TooMany { what: "rows", asked, limit }) } else { Ok(()) }
 }
 
+/// Checks that an array of what is called `what` has `expected` places.
+pub(crate) fn check_length(what: &'static str, expected: usize, actual: usize) -> Result<()> {
+    if actual == expected { Ok(()) } else { Err(Error::WrongLength { what, expected, actual }) }
+}
+
 /// Checks that `ids` and `distances` have `k` slots for each of `count` queries.
 pub(crate) fn check_results(count: usize, k: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
     let Some(slots) = count.checked_mul(k) else { return Err(Error::ResultTooLarge { queries: count, k }) };
-    for len in [ids.len(), distances.len()] {
-        if len != slots {
-            return Err(Error::WrongLength { what: "results", expected: slots, actual: len });
-        }
-    }
-    Ok(())
+    [ids.len(), distances.len()].into_iter().try_for_each(|len| check_length("results", slots, len))
 }
 
 /// Checks that `rows` is a whole number of vectors, and returns that number.
 pub(crate) fn check_whole<T>(rows: &[T], dim: usize) -> Result<usize> {
-    if rows.len().is_multiple_of(dim) {
-        Ok(rows.len() / dim)
-    } else {
-        Err(Error::Ragged { what: "components", len: rows.len(), size: dim })
-    }
+    check_multiple("components", rows.len(), dim)
+}
+
+/// Checks that `len` of what is called `what` are a whole number of rows of `size`, and returns that number.
+pub(crate) fn check_multiple(what: &'static str, len: usize, size: usize) -> Result<usize> {
+    if len.is_multiple_of(size) { Ok(len / size) } else { Err(Error::Ragged { what, len, size }) }
 }
 
 /// Checks that `rows` is a whole number of finite vectors, and returns that number. `input` is the caller's name for

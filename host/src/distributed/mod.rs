@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 pub use self::mpi::Mpi;
 use crate::io::Open;
 use crate::ivf::{IvfIndexBuilder, SearchOptions};
+use crate::validate::{check_length, check_whole};
 use crate::{
     Element, Error, FlatIndex, FlatIndexBuilder, IvfIndex, Metric, NONE, Neighbors, Placement, Result, shards,
 };
@@ -176,10 +177,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
         let own = || {
             let mut index = builder.build()?;
             let dim = index.dim();
-            if !base.len().is_multiple_of(dim) {
-                return Err(Error::Ragged { what: "components", len: base.len(), size: dim });
-            }
-            let rows = share(base.len() / dim, ranks);
+            let rows = share(check_whole(base, dim)?, ranks);
             index.add(&base[rows.start * dim..rows.end * dim]).map_err(|error| error.after_rows(rows.start))?;
             Ok((index, rows))
         };
@@ -217,14 +215,9 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
     ) -> Result<Self> {
         let trained = || {
             let mut index = builder.build()?;
-            let (dim, len) = (index.dim(), base.len());
-            if !len.is_multiple_of(dim) {
-                return Err(Error::Ragged { what: "components", len, size: dim });
-            }
-            let rows = len / dim;
-            if let Some(ids) = ids.map(<[u64]>::len).filter(|&ids| ids != rows) {
-                return Err(Error::WrongLength { what: "ids", expected: rows, actual: ids });
-            }
+            let dim = index.dim();
+            let rows = check_whole(base, dim)?;
+            ids.map_or(Ok(()), |ids| check_length("ids", rows, ids.len()))?;
             if ranks.rank() > 0 {
                 return Ok((index, Vec::new()));
             }

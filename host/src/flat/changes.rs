@@ -9,7 +9,7 @@ use crate::ids::row_ids::{Room, RowIds};
 use crate::random::gather;
 use crate::shared::own;
 use crate::undo::undone_unless_ok;
-use crate::validate::{MAX_ROWS, check_rows, check_vectors};
+use crate::validate::{MAX_ROWS, check_length, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Element, Error, Input, NONE, Placement, Result, Stage, Watch, host_memory};
 
@@ -224,9 +224,7 @@ impl<T: Element> FlatIndex<T> {
 
     /// Checks the ids of `count` vectors: one for each, different, not reserved.
     pub(super) fn check_id_list(&self, count: usize, ids: &[u64]) -> Result<()> {
-        if ids.len() != count {
-            return Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() });
-        }
+        check_length("ids", count, ids.len())?;
         if ascending(ids)?.last() == Some(&NONE) { Err(Error::ReservedId) } else { Ok(()) }
     }
 

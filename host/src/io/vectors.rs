@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use super::{FileBytes, decode, reserve};
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
+use crate::validate::check_whole;
 
 /// A matrix of vectors, row after row, in memory or mapped from a file. Cloning a matrix whose components lie in the bytes of a file costs
 /// O(1).
@@ -58,10 +59,7 @@ impl Vectors {
         if dim == 0 {
             return Err(Error::Zero { what: "dimension" });
         }
-        if !values.len().is_multiple_of(dim) {
-            return Err(Error::Ragged { what: "components", len: values.len(), size: dim });
-        }
-        Ok(Self { rows: values.len() / dim, dim, data: data_of(values) })
+        Ok(Self { rows: check_whole(&values, dim)?, dim, data: data_of(values) })
     }
 
     /// Makes f32 vectors of dimension `dim` from f64 values, row after row. Each component is the f32 nearest to its value; of two equally

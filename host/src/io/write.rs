@@ -8,6 +8,7 @@ use super::{Format, npy};
 use crate::NONE;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
+use crate::validate::check_multiple;
 
 /// Extensions of the formats for distances.
 const DISTANCE_EXTENSIONS: &str = "fbin, fvecs, npy";
@@ -193,10 +194,8 @@ impl<'a> Table<'a> {
     }
 
     fn new(path: &Path, format: Format, len: usize, columns: usize, descr: &str, values: Values<'a>) -> Result<Self> {
-        if !len.is_multiple_of(columns) {
-            return Err(Error::Ragged { what: "values", len, size: columns });
-        }
-        let (header, prefix) = layout(path, format, len / columns, columns, descr)?;
+        let rows = check_multiple("values", len, columns)?;
+        let (header, prefix) = layout(path, format, rows, columns, descr)?;
         Ok(Self { header, prefix, columns, values })
     }
 

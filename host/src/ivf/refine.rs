@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::ids::ascending;
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::product::cpu::Scorer;
-use crate::validate::{check_dim, check_results, check_vectors, check_whole};
+use crate::validate::{check_dim, check_length, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
 /// Ranks candidates by the original vectors of an index: of the results of a search in compressed codes, it makes results as exact as those
@@ -54,9 +54,7 @@ impl<'a, T: Element> Refiner<'a, T> {
     /// [`Error::OutOfHostMemory`].
     pub fn with_ids(self, ids: &[u64]) -> Result<Self> {
         let count = self.base.len() / self.dim;
-        if ids.len() != count {
-            return Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() });
-        }
+        check_length("ids", count, ids.len())?;
         if ascending(ids)?.last() == Some(&NONE) {
             return Err(Error::ReservedId);
         }

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::{IvfIndex, SearchOptions};
-use crate::validate::check_vectors;
+use crate::validate::{check_length, check_vectors};
 use crate::{Element, Error, Input, NONE, Result};
 
 /// The mean over queries of |first `at` found ∩ first `at` true| / |first `at` true|, from 0 to 1: k-recall@k with k = `at`.
@@ -51,9 +51,7 @@ impl<T: Element> IvfIndex<T> {
     pub fn probes_for_recall(&self, queries: &[T], k: usize, truth: &[u64], target: f64) -> Result<(usize, f64)> {
         let count = check_vectors(queries, self.dim(), Input::Queries)?;
         let slots = count.checked_mul(k).ok_or(Error::ResultTooLarge { queries: count, k })?;
-        if truth.len() != slots {
-            return Err(Error::WrongLength { what: "results", expected: slots, actual: truth.len() });
-        }
+        check_length("results", slots, truth.len())?;
         check_truth(truth, count, self.len())?;
         let measure = |probes: usize| -> Result<f64> {
             let options = SearchOptions::new().probes(probes);

@@ -14,7 +14,7 @@ use crate::kmeans::KMeans;
 use crate::parallel::{Loop, turns};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
-use crate::validate::{MAX_ROWS, check_rows, check_whole};
+use crate::validate::{MAX_ROWS, check_length, check_rows, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Result, Stage, Watch, host_memory};
 
@@ -44,10 +44,7 @@ impl<T: Element> IvfIndex<T> {
             return Err(Error::NotEmpty { len: self.len() as u64 });
         }
         let (dim, lists, metric) = (self.dim(), self.lists(), self.metric());
-        if !rows.len().is_multiple_of(dim) {
-            return Err(Error::Ragged { what: "components", len: rows.len(), size: dim });
-        }
-        let have = rows.len() / dim;
+        let have = check_whole(rows, dim)?;
         let scheme = self.encoding().scheme();
         let need = lists.max(scheme.least_training());
         if have < need {
@@ -127,9 +124,7 @@ impl<T: Element> IvfIndex<T> {
     /// Checks that vectors are whole, and their ids: one for each, different, new, not reserved.
     fn check_new(&self, rows: &[T], ids: &[u64]) -> Result<()> {
         let count = check_whole(rows, self.dim())?;
-        if ids.len() != count {
-            return Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() });
-        }
+        check_length("ids", count, ids.len())?;
         let sorted = ascending(ids)?;
         if sorted.last() == Some(&NONE) {
             return Err(Error::ReservedId);
@@ -270,9 +265,7 @@ impl<T: Element> IvfIndex<T> {
     /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error.
     pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
         let count = check_whole(rows, self.dim())?;
-        if ids.len() != count {
-            return Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() });
-        }
+        check_length("ids", count, ids.len())?;
         let mut known = ascending(ids)?.into_owned();
         if known.last() == Some(&NONE) {
             return Err(Error::ReservedId);

@@ -79,7 +79,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::random::{Random, gather};
 use crate::serialised::deserialised;
 use crate::shards::{by_rows, joined, parts_of};
-use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors, check_whole};
+use crate::validate::{MAX_ROWS, check_dim, check_length, check_rows, check_vectors, check_whole};
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
@@ -381,19 +381,11 @@ impl KMeans {
         if let Start::Given(centroids) = &self.start {
             // This does not overflow: there are at least as many rows as clusters.
             let expected = self.clusters * dim;
-            if centroids.len() != expected {
-                return Err(Error::WrongLength {
-                    what: "components of starting centroids",
-                    expected,
-                    actual: centroids.len(),
-                });
-            }
+            check_length("components of starting centroids", expected, centroids.len())?;
             check_vectors(centroids, dim, Input::Centroids)?;
         }
         if let Some(weights) = weights {
-            if weights.len() != count {
-                return Err(Error::WrongLength { what: "weights", expected: count, actual: weights.len() });
-            }
+            check_length("weights", count, weights.len())?;
             let bad = weights.iter().position(|&weight| !(weight >= 0.0 && weight.is_finite()));
             // If all weights are zero, the error names the first row.
             let bad = bad.or_else(|| weights.iter().all(|&weight| weight == 0.0).then_some(0));

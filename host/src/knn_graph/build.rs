@@ -8,7 +8,7 @@ use super::journal::{Files, Recipe};
 use super::{Graph, check_rows};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::meanwhile;
-use crate::validate::MAX_ROWS;
+use crate::validate::{MAX_ROWS, check_whole};
 use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result, Stage, Watch};
 
 /// Number of rows of the first batch. Each next batch is twice as large as long as batches take less than [`BATCH_TIME`].
@@ -234,14 +234,11 @@ impl KnnGraph {
         if self.k == 0 {
             return Err(Error::Zero { what: "k" });
         }
-        let (len, dim) = (base.len(), index.dim());
+        let dim = index.dim();
         if dim == 0 {
             return Err(Error::Zero { what: "dimension" });
         }
-        if !len.is_multiple_of(dim) {
-            return Err(Error::Ragged { what: "components", len, size: dim });
-        }
-        let rows = len / dim;
+        let rows = check_whole(base, dim)?;
         check_rows(index.len(), rows)?;
         if rows as u64 > MAX_ROWS {
             return Err(Error::TooMany { what: "rows", asked: rows as u64, limit: MAX_ROWS });

@@ -57,7 +57,7 @@ use crate::error::{Error, FileDefect, Result};
 use crate::io::{self, IdMatrix};
 use crate::random::{Random, gather};
 use crate::serialised::deserialised;
-use crate::validate::{MAX_ROWS, check_vectors};
+use crate::validate::{MAX_ROWS, check_length, check_vectors};
 use crate::{Element, Input, NONE, ivf};
 
 /// The content of an empty slot of a [`Graph`]: [`NONE`] in 32 bits.
@@ -197,8 +197,5 @@ impl Graph {
 
 /// Checks that a base has `expected` rows.
 fn check_rows(expected: usize, actual: usize) -> Result<()> {
-    if expected == actual {
-        return Ok(());
-    }
-    Err(Error::WrongLength { what: "vectors of the base", expected, actual })
+    check_length("vectors of the base", expected, actual)
 }

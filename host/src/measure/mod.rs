@@ -20,6 +20,7 @@ use crate::metric::Assign;
 pub use crate::select::gpu::dispatch::{HEADER as DISPATCH_HEADER, Method};
 use crate::select::gpu::{Select, SelectPlan, select};
 use crate::select::{Algorithm, Best, Rows, select_k};
+use crate::validate::check_whole;
 use crate::vectors::VectorSlice;
 use crate::{Device, Error, Result};
 
@@ -273,10 +274,7 @@ impl<'a> KMeansBench<'a> {
         if dim == 0 {
             return Err(Error::Zero { what: "dimension" });
         }
-        if !rows.len().is_multiple_of(dim) {
-            return Err(Error::Ragged { what: "components", len: rows.len(), size: dim });
-        }
-        let points = rows.len() / dim;
+        let points = check_whole(rows, dim)?;
         if points < clusters {
             return Err(Error::TooFewTrainingVectors { have: points, need: clusters });
         }

@@ -59,7 +59,7 @@ use crate::device::open::open;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::serialised::deserialised;
 use crate::simd::Isa;
-use crate::validate::{check_dim, check_range, check_vectors};
+use crate::validate::{check_dim, check_length, check_multiple, check_range, check_vectors};
 use crate::{Device, Error, Input, Result, Watch, host_memory};
 
 /// Smallest number of rows that one thread decodes.
@@ -174,9 +174,7 @@ impl ProductQuantizer {
     /// [`Error::NotFinite`], whose row is the number of the codeword, counted over all sub-quantizers.
     pub fn from_codebooks(dim: usize, sub_quantizers: usize, bits: u32, codebooks: Vec<f32>) -> Result<Self> {
         let expected = check_shape(dim, sub_quantizers, bits)?;
-        if codebooks.len() != expected {
-            return Err(Error::WrongLength { what: "components of codebooks", expected, actual: codebooks.len() });
-        }
+        check_length("components of codebooks", expected, codebooks.len())?;
         let (width, codewords) = (dim / sub_quantizers, 1 << bits);
         check_vectors(&codebooks, width, Input::Codebooks)?;
         let mut transposed = vec![0.0; codebooks.len()];
@@ -274,11 +272,7 @@ impl ProductQuantizer {
 
     /// Checks that `codes` is a whole number of codes and returns that number.
     pub(crate) fn check_codes(&self, codes: &[u8]) -> Result<usize> {
-        let code_bytes = self.code_bytes();
-        if !codes.len().is_multiple_of(code_bytes) {
-            return Err(Error::Ragged { what: "code bytes", len: codes.len(), size: code_bytes });
-        }
-        Ok(codes.len() / code_bytes)
+        check_multiple("code bytes", codes.len(), self.code_bytes())
     }
 
     /// As [`decode`](Self::decode), on the calling thread. `out` has `dim` components for each code.

@@ -13,6 +13,7 @@ use super::encode::{self, Term};
 use super::{ProductQuantizer, codes};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
+use crate::validate::{check_length, check_multiple};
 use crate::{Element, Error, Result};
 
 /// Half the spacing of f32 at 1.
@@ -90,13 +91,8 @@ impl<T: Element> Tables<T> {
     /// [`Error::Ragged`]; [`Error::WrongLength`] if `out` does not have one slot per vector.
     pub fn distances(&self, codes: &[u8], out: &mut [f32]) -> Result<()> {
         let code_bytes = codes::code_bytes(self.sub_quantizers, self.bits);
-        if !codes.len().is_multiple_of(code_bytes) {
-            return Err(Error::Ragged { what: "code bytes", len: codes.len(), size: code_bytes });
-        }
-        let expected = codes.len() / code_bytes;
-        if out.len() != expected {
-            return Err(Error::WrongLength { what: "results", expected, actual: out.len() });
-        }
+        let count = check_multiple("code bytes", codes.len(), code_bytes)?;
+        check_length("results", count, out.len())?;
         out.par_chunks_mut(RUN).zip(codes.par_chunks(RUN * code_bytes)).for_each(|(out, codes)| {
             let mut numbers = vec![0; self.sub_quantizers];
             for (out, code) in out.iter_mut().zip(codes.chunks_exact(code_bytes)) {

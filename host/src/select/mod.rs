@@ -24,6 +24,7 @@ use std::fmt;
 use self::gpu::DevicePayload;
 use crate::device::open::open;
 use crate::names::named;
+use crate::validate::check_length;
 use crate::{Device, Error, Result};
 
 pub use key::{Key, KeyType};
@@ -141,13 +142,9 @@ impl<K: Key> Selection<K> {
     /// [`Error::WrongLength`] if the numbers of payloads and keys differ, or the selection does not have k slots for each row; [`Error::NoSuchPosition`] if it contains a position that is not in its row.
     pub fn payloads<P: Payload>(&self, rows: &Rows<'_, K>, payloads: &[P]) -> Result<Vec<P>> {
         let keys = rows.keys().len();
-        if payloads.len() != keys {
-            return Err(Error::WrongLength { what: "payloads", expected: keys, actual: payloads.len() });
-        }
+        check_length("payloads", keys, payloads.len())?;
         let expected = rows.len().saturating_mul(self.k);
-        if self.positions.len() != expected {
-            return Err(Error::WrongLength { what: "results", expected, actual: self.positions.len() });
-        }
+        check_length("results", expected, self.positions.len())?;
         let mut found = Vec::with_capacity(expected);
         // With k = 0 there are no slots; `chunks` requires at least 1.
         for (row, positions) in self.positions.chunks(self.k.max(1)).enumerate() {

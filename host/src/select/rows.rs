@@ -1,6 +1,7 @@
 //! The layout of the rows of a batch in memory.
 
 use super::Key;
+use crate::validate::check_length;
 use crate::{Error, Result};
 
 /// A batch of rows of keys in host memory: contiguous, strided or ragged.
@@ -118,9 +119,7 @@ impl<'a, K: Key> Rows<'a, K> {
     /// [`Error::WrongLength`] if the numbers of lengths and rows differ; [`Error::RowTooLong`] for a length above that of the row.
     pub fn with_lengths(self, lengths: &'a [u32]) -> Result<Self> {
         let rows = self.len();
-        if lengths.len() != rows {
-            return Err(Error::WrongLength { what: "lengths", expected: rows, actual: lengths.len() });
-        }
+        check_length("lengths", rows, lengths.len())?;
         let whole = Self { lengths: None, ..self };
         for (row, &length) in lengths.iter().enumerate() {
             let limit = whole.row(row).len();

@@ -13,6 +13,7 @@ use rayon::slice::ParallelSliceMut;
 use self::gpu::DeviceKey;
 use crate::device::open::open;
 use crate::parallel::{Loop, ParallelSlice};
+use crate::validate::check_length;
 use crate::{Device, Error, Result, host_memory};
 
 /// A key type: u64 or u128. The trait is sealed, because every kernel table lists these two types.
@@ -111,9 +112,7 @@ fn sort_on<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32], bits: R
 }
 
 fn check<K: Key>(keys: usize, payloads: usize, bits: &Range<u32>) -> Result<()> {
-    if keys != payloads {
-        return Err(Error::WrongLength { what: "payloads", expected: keys, actual: payloads });
-    }
+    check_length("payloads", keys, payloads)?;
     let limit = u64::from(u32::MAX);
     if keys as u64 > limit {
         return Err(Error::TooMany { what: "pairs", asked: keys as u64, limit });

@@ -20,6 +20,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use self::dlpack::{DLDataType, DLTensor};
+use crate::validate::{check_length, check_multiple};
 use crate::{Element, Error, Result};
 
 /// Vectors of elements `T` in the memory of a GPU, row-major, one after the other.
@@ -180,11 +181,7 @@ impl DeviceNeighbors {
     #[cfg(feature = "cuda")]
     pub(crate) fn check(&self, slots: usize, gpu: usize) -> Result<()> {
         check_gpu(self.gpu, gpu)?;
-        if let Some(actual) = self.slots
-            && actual != slots
-        {
-            return Err(Error::WrongLength { what: "results", expected: slots, actual });
-        }
+        self.slots.map_or(Ok(()), |actual| check_length("results", slots, actual))?;
         if slots == 0 {
             return Ok(());
         }
@@ -226,11 +223,7 @@ impl DeviceCounts {
     /// Checks the memory for a number of each of `queries` queries.
     #[cfg(feature = "cuda")]
     pub(crate) fn check(&self, queries: usize) -> Result<()> {
-        if let Some(actual) = self.len
-            && actual != queries
-        {
-            return Err(Error::WrongLength { what: "results", expected: queries, actual });
-        }
+        self.len.map_or(Ok(()), |actual| check_length("results", queries, actual))?;
         if queries == 0 { Ok(()) } else { check_address::<u32>("counts", self.address) }
     }
 }
@@ -244,10 +237,7 @@ fn whole_vectors(components: usize, dim: usize) -> Result<usize> {
     if dim == 0 {
         return Err(Error::Zero { what: "dimension" });
     }
-    if !components.is_multiple_of(dim) {
-        return Err(Error::Ragged { what: "components", len: components, size: dim });
-    }
-    Ok(components / dim)
+    check_multiple("components", components, dim)
 }
 
 /// The number of slots in memory for so many ids and distances.
@@ -255,11 +245,7 @@ fn whole_vectors(components: usize, dim: usize) -> Result<usize> {
 /// # Errors
 /// [`Error::WrongLength`] if the numbers differ.
 fn slots_of(ids: usize, distances: usize) -> Result<usize> {
-    if ids == distances {
-        Ok(ids)
-    } else {
-        Err(Error::WrongLength { what: "results", expected: ids, actual: distances })
-    }
+    check_length("results", ids, distances).map(|()| ids)
 }
 
 /// Fails with [`Error::OtherDevice`] if the memory is known to belong to another GPU than `expected`.
