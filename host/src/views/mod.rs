@@ -20,7 +20,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use self::dlpack::{DLDataType, DLTensor};
-use crate::validate::{check_length, check_multiple};
+use crate::validate::check_length;
 use crate::{Element, Error, Result};
 
 /// Vectors of elements `T` in the memory of a GPU, row-major, one after the other.
@@ -237,7 +237,7 @@ fn whole_vectors(components: usize, dim: usize) -> Result<usize> {
     if dim == 0 {
         return Err(Error::Zero { what: "dimension" });
     }
-    check_multiple("components", components, dim)
+    crate::validate::check_multiple("components", components, dim)
 }
 
 /// The number of slots in memory for so many ids and distances.
