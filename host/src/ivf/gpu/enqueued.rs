@@ -188,7 +188,7 @@ impl IvfDevice {
             let halves = successors(Some(queries), |&queries| (queries > 1).then(|| queries.div_ceil(2)));
             let plans = resident.map(|resident| {
                 let plan = |queries| {
-                    let shape = Self::search_shape(resident, queries, k as usize, request, 0);
+                    let shape = Self::search_shape(resident, queries, k as usize, request);
                     SearchPlan::new(resident, view.element, shape, limits)
                 };
                 halves.map(plan).collect::<Result<Vec<_>>>()
@@ -410,7 +410,8 @@ impl EnqueuedSearch {
             plan,
             scratch: self.runtime.scratch(&self.scratch),
             counters: self.tables().at(self.plan.tables.counters),
-            rescans: count,
+            queries: count,
+            completes: true,
         }
     }
 

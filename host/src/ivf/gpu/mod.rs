@@ -10,8 +10,7 @@
 //! | `storage` | the places of the lists in an image |
 //! | `stage` | from scores to the exact best k: selection, re-ranking, certificate |
 //!
-//! The master copy stays in host memory. This file divides queries into batches whose scratch fits the budget, searches again for queries
-//! without a certificate, and converts ranks to ids.
+//! The master copy stays in host memory. This file divides queries into batches whose scratch fits the budget and converts ranks to ids.
 //!
 //! # Overlap of copies and kernels
 //! Queries are copied in three parts; the probes of a part are found while the next part is copied. The same pass checks whether queries
@@ -173,8 +172,7 @@ impl IvfDevice {
         Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes))
     }
 
-    /// How attempt number 0 reads the lists for `queries` of the request's queries, if list by list takes `batches`
-    /// batches.
+    /// How the lists are read for `queries` of the request's queries, if list by list takes `batches` batches.
     fn preferred(resident: &Resident, queries: usize, request: &SearchRequest<'_>, batches: usize) -> Reading {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let by_tables = resident.image.stored.tables.is_some()
@@ -187,15 +185,9 @@ impl IvfDevice {
         if by_tables { Reading::Tables } else { Reading::Lists }
     }
 
-    /// The shape of attempt number `attempt` to search `queries` of the request's queries in one batch.
-    fn search_shape(
-        resident: &Resident,
-        queries: usize,
-        k: usize,
-        request: &SearchRequest<'_>,
-        attempt: u32,
-    ) -> SearchShape {
-        Self::shape_by(resident, queries, k, request, attempt, Self::preferred(resident, queries, request, 1))
+    /// The shape of a search of `queries` of the request's queries in one batch.
+    fn search_shape(resident: &Resident, queries: usize, k: usize, request: &SearchRequest<'_>) -> SearchShape {
+        Self::shape_by(resident, queries, k, request, Self::preferred(resident, queries, request, 1))
     }
 
     /// As [`search_shape`](Self::search_shape), with the given way to read the lists.
@@ -204,22 +196,19 @@ impl IvfDevice {
         queries: usize,
         k: usize,
         request: &SearchRequest<'_>,
-        attempt: u32,
         reading: Reading,
     ) -> SearchShape {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let k = k.min(resident.columns(probes).most as usize) as u32;
         let filter_words = request.filter.map(filter_words);
         let by_tables = reading == Reading::Tables;
-        // A retry keeps all scores: the number of selected candidates then grows until no proof is needed. If few vectors pass a filter,
-        // the first lists give no threshold.
-        let appends = attempt == 0 && !by_tables && filter_words.is_none();
+        // If few vectors pass a filter, the first lists give no threshold.
+        let appends = !by_tables && filter_words.is_none();
         let small_tiles = !(appends && reading == Reading::Appending) && resident.small_tiles(queries, probes);
         let shape = SearchShape {
             queries: queries as u32,
             k,
             probes,
-            attempt,
             filter_words,
             by_tables,
             small_tiles,
@@ -264,7 +253,7 @@ impl IvfDevice {
         let (runtime, queries, dim) = (&self.runtime, request.queries, view.dim);
         let shape = |element| VectorShape { element, metric: view.metric, dim };
         let count = queries.len();
-        let parts = (count / Overlap::of(runtime.limits()).part_queries).clamp(1, MOST_PARTS);
+        let parts = (count / BatchSizes::of(runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.on.stream } else { search.copies };
         let (own, wide) = (shape(view.element), shape(ElementType::F32));
         // SAFETY: the plan reserved room for the queries and the filter.
@@ -297,22 +286,15 @@ impl IvfDevice {
         Ok(())
     }
 
-    /// Searches some queries of a task in batches that fit the scratch, and repeats the search for queries without a certificate.
+    /// Searches the queries of a task in batches that fit the scratch.
     ///
     /// With two lanes, a batch is copied and its kernels are queued while the device searches the previous batch; results are written to
     /// their slots while the device searches the next one.
-    fn search_some(
-        &self,
-        resident: &Resident,
-        lanes: &mut [Lane],
-        task: &mut SearchTask<'_, '_>,
-        which: Batch<'_>,
-        attempt: u32,
-    ) -> Result<()> {
-        let count = which.len();
+    fn search_all(&self, resident: &Resident, lanes: &mut [Lane], task: &mut SearchTask<'_, '_>) -> Result<()> {
+        let count = task.request.queries.len();
         let limits = self.runtime.limits();
         let plan = |queries: usize, reading: Reading| {
-            let shape = Self::shape_by(resident, queries, task.slots.k, task.request, attempt, reading);
+            let shape = Self::shape_by(resident, queries, task.slots.k, task.request, reading);
             SearchPlan::new(resident, task.view.element, shape, limits)
         };
         let probes = task.request.probes.min(resident.image.lists as usize).max(1);
@@ -329,13 +311,8 @@ impl IvfDevice {
         }
         let last = if tiling.last_rows() == tiling.rows { None } else { Some(plan(tiling.last_rows(), reading)?) };
         let plans = [Some(&tiling.plan), last.as_ref()];
-        let mut pass = Pass { device: self, resident, task, which, plans, unproved: Vec::new() };
-        tiling.pipelined(lanes, &mut pass)?;
-        let unproved = pass.unproved;
-        if unproved.is_empty() {
-            return Ok(());
-        }
-        self.search_some(resident, lanes, task, Batch::Numbers(&unproved), attempt + 1)
+        let completes = count >= BatchSizes::of(limits).completes_from;
+        tiling.pipelined(lanes, &mut Pass { device: self, resident, task, plans, completes })
     }
 
     /// A search that uses the stream and the scratch of a lane.
@@ -356,21 +333,14 @@ impl IvfDevice {
             plan,
             scratch,
             counters,
-            rescans: 0,
+            queries: plan.search_shape.queries,
+            completes: true,
         })
     }
 
     /// Copies the queries of a batch to the device and launches their search.
-    fn submit(&self, search: &Search<'_>, task: &SearchTask<'_, '_>, batch: Batch<'_>) -> Result<()> {
-        let gathered;
-        let queries = match batch {
-            Batch::Range(first, end) => task.request.queries.part(first..end),
-            Batch::Numbers(numbers) => {
-                gathered = task.request.queries.gather(numbers)?;
-                gathered.as_slice(task.view.dim)
-            }
-        };
-        let request = SearchRequest { queries, ..*task.request };
+    fn submit(&self, search: &Search<'_>, task: &SearchTask<'_, '_>, batch: Range<usize>) -> Result<()> {
+        let request = task.request.part(batch);
         // SAFETY: the scratch has the plan's size, and the plan is for this number of queries.
         unsafe {
             self.begin(search, task.view, &request)?;
@@ -378,48 +348,32 @@ impl IvfDevice {
         }
     }
 
-    /// Waits for a batch, writes its results to their slots, and appends the queries without a certificate to `unproved`.
-    fn copy_results(
-        &self,
-        search: &Search<'_>,
-        task: &mut SearchTask<'_, '_>,
-        batch: Batch<'_>,
-        unproved: &mut Vec<usize>,
-    ) -> Result<()> {
+    /// Waits for a batch whose first query has the number `first`, and writes its results to their slots. Returns whether a query lacks a
+    /// certificate.
+    fn copy_results(&self, search: &Search<'_>, task: &mut SearchTask<'_, '_>, first: usize) -> Result<bool> {
         let found = search.plan.search_shape.k as usize;
         let directory = task.view.sparse_directory();
         let slots = &mut task.slots;
-        let room = search.plan.room();
-        let arrays = search.results();
+        let mut lacks = false;
         let mut take = |queries: Range<usize>, parts: &[&[u8]]| {
-            let words = |part: usize| bytemuck::cast_slice::<u8, u32>(parts[part]);
-            let (of_probes, of_neighbours) = (words(0), words(1));
-            let found = FoundRows::new(found, parts[2], parts[3]);
-            match (batch, directory) {
+            lacks |= search.lacks_certificate(&parts[2..]);
+            let found = FoundRows::new(found, parts[0], parts[1]);
+            match directory {
                 // A separate case, because this loop uses SIMD.
-                (Batch::Range(first, _), None) => slots.fill(first + queries.start, found, u64::from),
-                (Batch::Range(first, _), Some(directory)) => {
-                    slots.fill(first + queries.start, found, |rank| directory.id(rank));
-                }
-                (Batch::Numbers(numbers), _) => {
-                    let id_of = |rank| directory.map_or(u64::from(rank), |directory| directory.id(rank));
-                    slots.fill_some(&numbers[queries.clone()], found, id_of);
-                }
+                None => slots.fill(first + queries.start, found, u64::from),
+                Some(directory) => slots.fill(first + queries.start, found, |rank| directory.id(rank)),
             }
-            let lacks =
-                |at: usize| of_probes[at] | of_neighbours[at] != 0 || room.is_some_and(|room| words(4)[at] > room);
-            let lacking = (0..queries.len()).filter(|&at| lacks(at));
-            unproved.extend(lacking.map(|at| batch.number(queries.start + at)));
         };
         // SAFETY: the search, earlier on the same stream, writes all its results.
         unsafe {
             self.runtime.copy_results_to_host(
                 search.on.stream,
-                search.plan.search_shape.queries as usize,
-                &arrays,
+                search.queries as usize,
+                &search.results(),
                 &mut take,
-            )
+            )?;
         }
+        Ok(lacks)
     }
 
     /// Range search of queries, in batches that fit the scratch. The results of each query are best first.
@@ -430,11 +384,10 @@ impl IvfDevice {
         view: &View<'_>,
         request: &SearchRequest<'_>,
         radius: f32,
-        attempt: u32,
     ) -> Result<Ranges> {
         let probes = request.probes.min(resident.image.lists as usize).max(1);
         let batches = self.scratch(resident).halving(0..request.queries.len(), MOST_PAIRS / probes, |batch| {
-            self.range_some(resident, lane, view, &request.part(batch), radius, attempt)
+            self.range_some(resident, lane, view, &request.part(batch), radius)
         })?;
         Ok(batches.into_iter().flatten().collect())
     }
@@ -447,12 +400,11 @@ impl IvfDevice {
         view: &View<'_>,
         request: &SearchRequest<'_>,
         radius: f32,
-        attempt: u32,
     ) -> Result<Attempt<Ranges>> {
         let count = request.queries.len();
         let limits = self.runtime.limits();
         let budget = self.scratch(resident);
-        let search_shape = Self::search_shape(resident, count, 1, request, attempt);
+        let search_shape = Self::search_shape(resident, count, 1, request);
         let search_shape = SearchShape { needs_scores: true, dense_probes: search_shape.probes, ..search_shape };
         let plan = SearchPlan::new(resident, view.element, search_shape, limits)?;
         if !budget.has(plan.bytes as u64) {
@@ -460,7 +412,6 @@ impl IvfDevice {
         }
         let metric = view.metric;
         let mut within = vec![0u32; count];
-        let mut flags = vec![0u32; count];
         let search = self.search_on(resident, lane, view.element, &plan)?;
         let OnStream { runtime, stream } = search.on;
         // SAFETY: the scratch has the plan's size; each step reads what the previous steps wrote. No candidates are appended, so the array
@@ -480,9 +431,6 @@ impl IvfDevice {
             };
             runtime.launch(stream, &CountWithin::KERNEL, launch.config(count as u64), launch)?;
             runtime.copy_to_host(stream, &mut within, search.counts())?;
-            if let Some(from) = search.probe_flags() {
-                runtime.copy_to_host(stream, &mut flags, from)?;
-            }
         }
         let most = within.iter().copied().max().unwrap_or(0).max(1);
         let mut layout = Layout::default();
@@ -508,7 +456,8 @@ impl IvfDevice {
         let directory = view.sparse_directory();
         let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
         let near = |distance: f32| metric.within(distance, radius);
-        let mut rows: Ranges = got_keys
+        // All vectors within the radius are selected, because the counts are upper bounds. So no query lacks a certificate.
+        let rows = got_keys
             .par_chunks(most as usize)
             .zip(got_ranks.par_chunks(most as usize))
             .map(|(keys, ranks)| {
@@ -516,26 +465,19 @@ impl IvfDevice {
                 there.map(|(&key, &rank)| (id_of(rank), key)).collect()
             })
             .collect();
-        // All vectors within the radius are selected, because the counts are upper bounds. So only probes may lack a certificate.
-        for (query, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
-            let one = request.part(query..query + 1);
-            rows[query] = self.range_search_on(resident, lane, view, &one, radius, attempt + 1)?.remove(0);
-        }
         Ok(Attempt::Done(rows))
     }
 }
 
-/// One pass over the queries of a task, batch after batch.
+/// The search of a task's queries, batch after batch.
 struct Pass<'a, 'c, 'v> {
     device: &'a IvfDevice,
     resident: &'a Resident,
     task: &'a mut SearchTask<'c, 'v>,
-    /// The queries of the pass.
-    which: Batch<'a>,
     /// The plan of the batches, and that of the last batch if it has fewer queries.
     plans: [Option<&'a SearchPlan>; 2],
-    /// The queries that lack a certificate.
-    unproved: Vec<usize>,
+    /// As [`Search::completes`], for the first search of a batch.
+    completes: bool,
 }
 
 impl<'a> Pass<'a, '_, '_> {
@@ -547,19 +489,29 @@ impl<'a> Pass<'a, '_, '_> {
         let Some(plan) = plans.find(|plan| plan.search_shape.queries as usize == queries) else {
             unreachable!("a batch of {queries} queries has no plan")
         };
-        self.device.search_on(self.resident, lane, self.task.view.element, plan)
+        let search = self.device.search_on(self.resident, lane, self.task.view.element, plan)?;
+        Ok(Search { completes: self.completes, ..search })
     }
 }
 
 impl Pipeline for Pass<'_, '_, '_> {
     fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
         let search = self.search_on(lane, tile.len())?;
-        self.device.submit(&search, self.task, self.which.part(tile))
+        self.device.submit(&search, self.task, tile)
     }
 
     fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
         let search = self.search_on(lane, tile.len())?;
-        self.device.copy_results(&search, self.task, self.which.part(tile), &mut self.unproved)
+        if !self.device.copy_results(&search, self.task, tile.start)? {
+            return Ok(());
+        }
+        let search = Search { completes: true, ..search };
+        // SAFETY: the queries and the filter are still on the device, and the scratch has the plan's size.
+        unsafe {
+            search.probe(0..search.queries)?;
+            search.run()?;
+        }
+        self.device.copy_results(&search, self.task, tile.start).map(|_| ())
     }
 }
 
@@ -569,59 +521,32 @@ impl Planned for SearchPlan {
     }
 }
 
-/// The numbers of queries from which copies overlap with kernels.
+/// The numbers of queries from which copies overlap with kernels, and from which further kernels cost nothing that counts.
 #[derive(Debug, Clone, Copy)]
-struct Overlap {
+struct BatchSizes {
     /// Smallest number of queries in a part whose probes are found while the next part is copied.
     part_queries: usize,
     /// Number of queries from which two lanes are faster than one, although the two halves of the queries read every list twice.
     two_lanes_from: usize,
+    /// Number of queries from which a search always has the kernels that complete queries without a certificate. They are two launches that nearly
+    /// always find nothing to do. So a search of fewer queries leaves them out, reads the flags of its queries, and runs once more with these
+    /// kernels if a flag is set.
+    completes_from: usize,
 }
 
-impl Overlap {
-    fn of(limits: &Limits) -> Overlap {
+impl BatchSizes {
+    fn of(limits: &Limits) -> BatchSizes {
         if limits.emulated {
             // Small numbers, so that small cases have several parts and both lanes.
-            return Overlap { part_queries: 4, two_lanes_from: 16 };
+            return BatchSizes { part_queries: 4, two_lanes_from: 16, completes_from: 8 };
         }
-        Overlap { part_queries: 3_000, two_lanes_from: 20_000 }
+        BatchSizes { part_queries: 3_000, two_lanes_from: 20_000, completes_from: 1_024 }
     }
 }
 
 /// Number of 32-bit words of a filter on a device.
 fn filter_words(filter: &Bitset) -> usize {
     filter.len().div_ceil(32)
-}
-
-/// Consecutive queries of a task, or chosen ones.
-#[derive(Clone, Copy)]
-enum Batch<'a> {
-    Range(usize, usize),
-    Numbers(&'a [usize]),
-}
-
-impl<'a> Batch<'a> {
-    fn len(self) -> usize {
-        match self {
-            Batch::Range(first, end) => end - first,
-            Batch::Numbers(numbers) => numbers.len(),
-        }
-    }
-
-    fn number(self, at: usize) -> usize {
-        match self {
-            Batch::Range(first, _) => first + at,
-            Batch::Numbers(numbers) => numbers[at],
-        }
-    }
-
-    /// A part of the queries.
-    fn part(self, of: Range<usize>) -> Batch<'a> {
-        match self {
-            Batch::Range(first, _) => Batch::Range(first + of.start, first + of.end),
-            Batch::Numbers(numbers) => Batch::Numbers(&numbers[of]),
-        }
-    }
 }
 
 impl IvfBackend for IvfDevice {
@@ -636,19 +561,16 @@ impl IvfBackend for IvfDevice {
         let resident = self.resident(view)?;
         let count = request.queries.len();
         // Decoding a list costs more than copying queries, so lists that the scan decodes are scanned once.
-        let decodes =
-            resident.image.stored.decodes && !Self::search_shape(&resident, count / 2, k, request, 0).by_tables;
-        let lanes = if count < Overlap::of(self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
+        let decodes = resident.image.stored.decodes && !Self::search_shape(&resident, count / 2, k, request).by_tables;
+        let lanes = if count < BatchSizes::of(self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
         let slots = Slots { k, worst: view.metric.worst(), ids, distances };
         let mut task = SearchTask { view, request, slots };
-        self.lanes.with_some(&self.runtime, lanes, |lanes| {
-            self.search_some(&resident, lanes, &mut task, Batch::Range(0, count), 0)
-        })
+        self.lanes.with_some(&self.runtime, lanes, |lanes| self.search_all(&resident, lanes, &mut task))
     }
 
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
         let resident = self.resident(view)?;
-        let search = |lane: &mut _| self.range_search_on(&resident, lane, view, request, radius, 0);
+        let search = |lane: &mut _| self.range_search_on(&resident, lane, view, request, radius);
         RangeNeighbors::of_rows(&self.lanes.with(&self.runtime, search)?, |found| found)
     }
 

@@ -60,8 +60,6 @@ pub(super) struct SearchShape {
     pub k: u32,
     /// Number of lists to probe, at most the number of lists.
     pub probes: u32,
-    /// Number of previous attempts, which left queries without a certificate.
-    pub attempt: u32,
     /// Number of words of the filter, if there is one. The filter is for the whole index, of which the image may show a part.
     pub filter_words: Option<usize>,
     /// Whether codes are scanned by lookup tables, query by query.
@@ -130,14 +128,14 @@ impl ListsPlan {
 /// The results of a search, side by side, so that one copy brings them to the host.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ResultsPlan {
-    /// A flag for each query: whether its probes lack a certificate.
-    pub probe_flags: Reserved<u32>,
-    /// A flag for each query: whether its neighbours lack a certificate.
-    pub flags: Reserved<u32>,
     /// k distances for each query.
     pub keys: Reserved<f32>,
     /// k ranks for each query.
     pub ranks: Reserved<u32>,
+    /// A flag for each query: whether its probes lack a certificate.
+    pub probe_flags: Reserved<u32>,
+    /// A flag for each query: whether its neighbours lack a certificate.
+    pub flags: Reserved<u32>,
     /// Number of candidates of each query.
     pub counts: Reserved<u32>,
 }
@@ -146,12 +144,12 @@ impl ResultsPlan {
     fn reserve(layout: &mut Layout, queries: usize, k: usize) -> ResultsPlan {
         let found = queries.saturating_mul(k);
         let words = queries.saturating_mul(3).saturating_add(found.saturating_mul(2));
-        let (probe_flags, rest) = layout.array::<u32>(words).split_at(queries);
-        let (flags, rest) = rest.split_at(queries);
-        let (keys, rest) = rest.split_at(found);
-        let (ranks, counts) = rest.split_at(found);
+        let (keys, rest) = layout.array::<u32>(words).split_at(found);
+        let (ranks, rest) = rest.split_at(found);
+        let (probe_flags, rest) = rest.split_at(queries);
+        let (flags, counts) = rest.split_at(queries);
         // One array of words; the distances are read as f32.
-        ResultsPlan { probe_flags, flags, keys: keys.cast(), ranks, counts }
+        ResultsPlan { keys: keys.cast(), ranks, probe_flags, flags, counts }
     }
 }
 
@@ -171,6 +169,7 @@ pub(super) struct SearchPlan {
     pub coarse_operands: Option<OperandsPlan>,
     pub coarse_scores: Reserved<f32>,
     pub coarse: Stage,
+    /// The distances of the probes, if centroids are compared exactly.
     pub probe_keys: Reserved<f32>,
     pub probes: Reserved<u32>,
     pub filter: Reserved<u32>,
@@ -212,14 +211,10 @@ impl SearchPlan {
         let lists = image.lists as usize;
         let pair_count = queries.saturating_mul(search_shape.probes as usize);
         let columns = resident.columns(search_shape.dense_probes);
-        let compares_centroids = search_shape.attempt == 0
-            && search_shape.queries <= COMPARED_QUERIES
+        let compares_centroids = search_shape.queries <= COMPARED_QUERIES
             && u64::from(image.lists) * u64::from(image.stride()) <= COMPARED_COMPONENTS;
-        let selected_probes = if compares_centroids {
-            search_shape.probes
-        } else {
-            selected_probes(search_shape.probes, image.lists, search_shape.attempt)
-        };
+        let selected_probes =
+            if compares_centroids { search_shape.probes } else { selected_probes(search_shape.probes, image.lists) };
         let appends = search_shape.dense_probes < search_shape.probes;
         let part = if image.stored.costly { COSTLY_PART } else { 1 };
         let compares_lists = compares_centroids
@@ -256,7 +251,7 @@ impl SearchPlan {
                 selected_probes,
                 limits,
             ),
-            probe_keys: layout.array(pair_count),
+            probe_keys: layout.array(if compares_centroids { pair_count } else { 0 }),
             probes: layout.array(pair_count),
             filter: layout.array(search_shape.filter_words.unwrap_or(0)),
             live: layout.array(if search_shape.filtered() { lists } else { 0 }),
@@ -275,7 +270,7 @@ impl SearchPlan {
             tables,
             fine: {
                 let reserve = if appends { Stage::reserve_appended } else { Stage::reserve };
-                let selected = selected(search_shape.k, columns.most, search_shape.attempt);
+                let selected = selected(search_shape.k, columns.most);
                 reserve(&mut layout, search_shape.queries, columns, search_shape.k, selected, limits)
             },
             results: ResultsPlan::reserve(&mut layout, queries, search_shape.k as usize),
@@ -305,7 +300,7 @@ impl Resident {
     /// Number of probes whose scores are all kept: all probes, unless there are so many that appending pays (`warpann_kernels::ivf::list_scan`).
     pub fn dense_probes(&self, search_shape: SearchShape) -> u32 {
         let average = (u64::from(self.image.rows) / u64::from(self.image.lists.max(1))).max(1);
-        let wanted = u64::from(selected(search_shape.k, u32::MAX, 0)) * DENSE_ROWS / average + DENSE_PROBES;
+        let wanted = u64::from(selected(search_shape.k, u32::MAX)) * DENSE_ROWS / average + DENSE_PROBES;
         let dense = u32::try_from(wanted).unwrap_or(u32::MAX);
         if search_shape.small_tiles || search_shape.probes < dense.saturating_mul(APPEND_FROM) {
             search_shape.probes

@@ -8,9 +8,9 @@
 //!                                                              └──stage──► distances and ranks, and who lacks a certificate
 //! ```
 //!
-//! Queries without a certificate, for their probes or for their neighbours, are searched again with more selected candidates, and at last
-//! with all of them: then no proof is needed. A search that only enqueues work completes them by kernels instead
-//! (`warpann_kernels::ivf::rescan`).
+//! Queries without a certificate, for their probes or for their neighbours, are compared exactly with all centroids or with all vectors of
+//! their lists, by kernels that follow in the stream (`warpann_kernels::ivf::rescan`). The host may leave these kernels out and read the flags of
+//! the queries instead.
 
 use std::ops::Range;
 
@@ -48,8 +48,10 @@ pub(super) struct Search<'a> {
     pub scratch: Scratch,
     /// A counter for each query, up to [`COUNTERS`](crate::device::lanes::COUNTERS). They are 0 between the kernels of the stream.
     pub counters: PtrMut<u32>,
-    /// Number of queries, from the first on, that kernels complete if they lack a certificate. The caller searches for the others again.
-    pub rescans: u32,
+    /// Number of queries that have results. The plan may be for more: nobody reads what the search finds for the rest.
+    pub queries: u32,
+    /// Whether kernels complete the queries that lack a certificate.
+    pub completes: bool,
 }
 
 /// The part of an array that belongs to some of the queries; each query has `each` values.
@@ -91,11 +93,6 @@ impl Search<'_> {
         self.at(self.plan.filter)
     }
 
-    /// A flag for each query: whether its probes lack a certificate. `None` if probes need none.
-    pub fn probe_flags(&self) -> Option<PtrMut<u32>> {
-        (!self.plan.compares_centroids).then(|| self.at(self.plan.results.probe_flags))
-    }
-
     /// The number of candidates of each query, if candidates are appended.
     pub fn counts(&self) -> PtrMut<u32> {
         self.at(self.plan.results.counts)
@@ -106,19 +103,27 @@ impl Search<'_> {
         self.at(self.plan.row_starts)
     }
 
-    /// The results of [`Self::run`] for the host. For each query: whether its probes and whether its neighbours lack a certificate, k
-    /// distances, k ranks, and, if candidates are appended, their number.
+    /// The results of [`Self::run`] for the host: k distances and k ranks for each query. If the search completes none, there follow whether its
+    /// probes and whether its neighbours lack a certificate, and, if candidates are appended, their number.
     pub fn results(&self) -> Vec<ResultArray> {
         let (found, each) = (self.found(), self.plan.search_shape.k as usize);
-        let all = [
+        let mut all = vec![ResultArray::new(found.keys, each), ResultArray::new(found.ranks, each)];
+        if !self.completes {
             // Probes without flags are as good as those whose neighbours have a certificate.
-            ResultArray::new(self.probe_flags().unwrap_or(found.flags), 1),
-            ResultArray::new(found.flags, 1),
-            ResultArray::new(found.keys, each),
-            ResultArray::new(found.ranks, each),
-        ];
-        let counts = self.plan.room().map(|_| ResultArray::new(self.counts(), 1));
-        all.into_iter().chain(counts).collect()
+            let of_probes =
+                if self.plan.compares_centroids { found.flags } else { self.at(self.plan.results.probe_flags) };
+            all.extend([of_probes, found.flags].map(|flags| ResultArray::new(flags, 1)));
+            all.extend(self.plan.room().map(|_| ResultArray::new(self.counts(), 1)));
+        }
+        all
+    }
+
+    /// Whether a query lacks a certificate, by the flags and numbers of [`Self::results`].
+    pub fn lacks_certificate(&self, flags: &[&[u8]]) -> bool {
+        let mut words = flags.iter().map(|part| bytemuck::cast_slice::<u8, u32>(part));
+        let set = words.by_ref().take(2).flatten().any(|&flag| flag != 0);
+        let room = self.plan.room().unwrap_or(u32::MAX);
+        set || words.flatten().any(|&count| count > room)
     }
 
     /// The neighbours that [`Self::run`] finds.
@@ -153,10 +158,7 @@ impl Search<'_> {
                     fine.end_lists(batch, lists, &vectors, self.found())?;
                 }
             }
-            if self.rescans > 0 {
-                self.rescan()?;
-            }
-            Ok(())
+            if self.completes { self.rescan() } else { Ok(()) }
         }
     }
 
@@ -226,7 +228,7 @@ impl Search<'_> {
         let (plan, image, from) = (self.plan, &self.resident.image, self.candidates());
         let stored = &image.stored;
         Rescan {
-            query_count: self.rescans.min(plan.search_shape.queries),
+            query_count: self.queries,
             queries: self.queries().into(),
             rows: stored.rows,
             stride: image.stride(),
@@ -281,7 +283,9 @@ impl Search<'_> {
             if plan.compares_lists.is_none() {
                 self.prepare(&of, own)?;
             }
-            let Some(flags) = self.probe_flags() else { return self.compare_centroids(&of) };
+            if plan.compares_centroids {
+                return self.compare_centroids(&of);
+            }
             let operands = match plan.coarse_operands {
                 None => plan.operands,
                 Some(to) => {
@@ -339,17 +343,13 @@ impl Search<'_> {
                 stride: image.stride(),
             };
             let probes = part(self.at(plan.probes), &of, plan.search_shape.probes as usize);
-            let flags = part(flags, &of, 1);
-            if plan.search_shape.attempt == 0 {
-                plan.coarse.settle(batch, vectors, probes, flags)?;
-                if self.rescans > of.start {
-                    let batch = StageBatch { queries: queries.min(self.rescans - of.start), ..batch };
-                    plan.coarse.rescan_probes(batch, vectors, probes, flags)?;
-                }
+            let flags = part(self.at(plan.results.probe_flags), &of, 1);
+            plan.coarse.settle(batch, vectors, probes, flags)?;
+            if !self.completes {
                 return Ok(());
             }
-            let keys = part(self.at(plan.probe_keys), &of, plan.search_shape.probes as usize);
-            plan.coarse.run(batch, &vectors.into(), Found { keys, ranks: probes, flags })
+            let batch = StageBatch { queries: queries.min(self.queries.saturating_sub(of.start)), ..batch };
+            plan.coarse.rescan_probes(batch, vectors, probes, flags)
         }
     }
 

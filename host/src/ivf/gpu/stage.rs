@@ -10,19 +10,17 @@ use warpann_kernels::ivf::rescan::RescanProbes;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::RerankKernels;
+use crate::Result;
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Select, SelectPlan, select};
-use crate::{ElementType, Result};
 
 /// Number of candidates selected beyond k: at least `MARGIN`, and at least k / `MARGIN_SHARE`. The error bound spans two or three
 /// neighbours of the k-th on data of a few dozen dimensions, and more with larger k.
-const MARGIN: u64 = 8;
-const MARGIN_SHARE: u64 = 8;
-/// Factor by which the number of selected candidates grows with each further attempt for queries without a certificate.
-const GROWTH: u64 = 8;
+const MARGIN: u32 = 8;
+const MARGIN_SHARE: u32 = 8;
 /// Room for appended candidates: at least `ROOM`, and at least `ROOM_SHARE` times the number of selected candidates.
 const ROOM: u32 = 1024;
 const ROOM_SHARE: u32 = 4;
@@ -31,26 +29,20 @@ const CODE_BLOCKS: u32 = 3;
 /// Largest number of candidates that one block sorts in shared memory; k-selection orders larger numbers.
 const SORTED: u32 = 4096;
 
-/// Number of candidates to select for k results, at most `columns`, in attempt number `attempt`, from 0.
-pub(super) fn selected(k: u32, columns: u32, attempt: u32) -> u32 {
-    let k = u64::from(k);
-    let wanted = (k + MARGIN.max(k / MARGIN_SHARE)).saturating_mul(GROWTH.saturating_pow(attempt));
-    wanted.min(u64::from(columns)).max(1) as u32
+/// Number of candidates to select for k results, at most `columns`.
+pub(super) fn selected(k: u32, columns: u32) -> u32 {
+    k.saturating_add(MARGIN.max(k / MARGIN_SHARE)).min(columns).max(1)
 }
 
-/// Number of centroids selected beyond the probes in the first attempt: a share of the probes, and at most half of the number that this
-/// attempt compares exactly. Of 10,000 queries of the standard set with 1,024 of 4,096 lists, 1.7 % needed more than 24; with 64 lists
-/// three queries needed more than 8, and searching for these again took 0.3 ms of 2.8.
+/// Number of centroids selected beyond the probes: a share of the probes, and at most half of the number that [`Stage::settle`] compares
+/// exactly. Of 10,000 queries of the standard set with 1,024 of 4,096 lists, 1.7 % needed more than 24; with 64 lists three queries needed
+/// more than 8.
 const PROBE_MARGIN_SHARE: u32 = 4;
 const PROBE_MARGIN: u32 = rerank::SETTLED / 2;
 
-/// Number of centroids to select for the `probes` nearest of `lists`. The first attempt compares few of them exactly ([`Stage::settle`])
-/// and selects some more than the probes; further attempts select as [`selected`] says.
-pub(super) fn selected_probes(probes: u32, lists: u32, attempt: u32) -> u32 {
-    if attempt > 0 {
-        return selected(probes, lists, attempt);
-    }
-    let margin = (probes / PROBE_MARGIN_SHARE).clamp(MARGIN as u32, PROBE_MARGIN);
+/// Number of centroids to select for the `probes` nearest of `lists`, of which [`Stage::settle`] compares few exactly.
+pub(super) fn selected_probes(probes: u32, lists: u32) -> u32 {
+    let margin = (probes / PROBE_MARGIN_SHARE).clamp(MARGIN, PROBE_MARGIN);
     probes.saturating_add(margin).min(lists).max(1)
 }
 
@@ -158,13 +150,6 @@ pub(super) struct Centroids {
     pub queries: Ptr<f32>,
     pub centroids: Ptr<f32>,
     pub stride: u32,
-}
-
-impl From<Centroids> for Vectors {
-    fn from(Centroids { queries, centroids, stride }: Centroids) -> Vectors {
-        let of = Rerank { queries: queries.as_bytes(), rows: centroids.as_bytes(), stride, ..Rerank::default() };
-        Vectors { rerank: RerankKernels::Stored(ElementType::F32.key()), costly: false, of }
-    }
 }
 
 /// The places for results: k distances and k ranks for each query, and a flag that is set for queries without a certificate.

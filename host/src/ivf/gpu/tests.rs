@@ -216,6 +216,9 @@ fn every_plan_answers() {
     by_each::<f32>(Metric::InnerProduct, pq(false), &many);
 }
 
+/// More queries than searches from host memory first do without the kernels that complete queries.
+const MANY: usize = 9;
+
 /// Many centroids and vectors within the error bound of each other: great vectors make the bound large, and vectors appear several times.
 /// No certificate holds, so kernels complete the queries.
 fn without_certificates<T: Element>(metric: Metric, encoding: Encoding, queries: usize) {
@@ -235,6 +238,7 @@ fn without_certificates<T: Element>(metric: Metric, encoding: Encoding, queries:
     queries[..dim].fill(T::default());
     queries[dim..2 * dim].copy_from_slice(&base[9 * dim..10 * dim]);
     let device = device();
+    let emulated = IvfIndex::<T>::from_bytes(&cpu.to_bytes().unwrap(), Device::Emulator, None).unwrap();
     let mut completed = [0; 3];
     let filter = cpu.filter(|id| id % 3 != 0);
     for (k, probes) in [(1, 1), (7, 9), (100, 30)] {
@@ -242,6 +246,13 @@ fn without_certificates<T: Element>(metric: Metric, encoding: Encoding, queries:
         for options in [request, if probes == 9 { request.filter(&filter) } else { request.scan(Scan::QueryMajor) }] {
             let more = check_enqueued(&device, &cpu, &queries, k, &options);
             completed.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+            // From host memory: few queries are searched once more with the kernels that complete queries, many have them at once.
+            let again = queries.repeat(MANY.div_ceil(queries.len() / dim));
+            for queries in [&queries, &again] {
+                let what = format!("{metric} {encoding} from the host, k {k}, {} queries", queries.len() / dim);
+                let found = emulated.search_with(queries, k, &options).unwrap();
+                same(&what, &cpu.search_with(queries, k, &options).unwrap(), &found);
+            }
         }
     }
     // Distances of whole numbers have no error, so that only a query at the same distance from many centroids lacks a certificate for its probes.
@@ -389,7 +400,7 @@ fn few_queries_are_compared_with_all_vectors_of_their_lists() {
         let resident = device.resident(&view).unwrap();
         let planned = |queries, k, scan| {
             let request = SearchRequest { queries: VectorSlice::of::<T>(&[], dim), probes, filter: None, scan };
-            let shape = IvfDevice::search_shape(&resident, queries, k, &request, 0);
+            let shape = IvfDevice::search_shape(&resident, queries, k, &request);
             let plan = SearchPlan::new(&resident, T::TYPE, shape, device.runtime.limits()).unwrap();
             plan.compares_lists.map(|lists| lists.shared_by)
         };
@@ -738,7 +749,7 @@ fn batches_change_how_lists_are_read() {
     let read = |scan, batches: usize| {
         let request = SearchRequest { queries: VectorSlice::of::<f32>(&[], dim), probes, filter: None, scan };
         let plan = |queries, reading| {
-            let shape = IvfDevice::shape_by(&resident, queries, k, &request, 0, reading);
+            let shape = IvfDevice::shape_by(&resident, queries, k, &request, reading);
             SearchPlan::new(&resident, ElementType::F32, shape, device.runtime.limits())
         };
         let bytes = plan(queries.div_ceil(batches), Reading::Lists).unwrap().bytes as u64;
