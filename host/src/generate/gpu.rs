@@ -81,14 +81,8 @@ pub(crate) fn nearest(
                 runtime.copy_to_device(&lane.stream, base.centre(), &centre)?;
                 prepare_set(runtime, &lane.stream, shape, base, true)?;
             }
-            let block = Block {
-                shape,
-                base,
-                centred: true,
-                first_id: first,
-                tuning: Tuning::of(runtime.limits()),
-                masked: None,
-            };
+            let block =
+                Block { shape, base, centred: true, first_id: first, tuning: Tuning::of(runtime.limits()), mask: None };
             let of_queries = Budget::new(runtime, budget - layout.bytes() as u64);
             let each = block.tiling(of_queries, (queries.len(), usize::MAX), k, 1)?.rows;
             let outs = more.ids.chunks_mut(each * k).zip(more.distances.chunks_mut(each * k));

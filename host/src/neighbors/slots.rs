@@ -85,15 +85,6 @@ impl Slots<'_> {
             fill(start..start + ids.len() / k, ids, distances);
         });
     }
-
-    /// Fills the slots of the queries whose numbers `queries` lists.
-    pub fn fill_some(&mut self, queries: &[usize], found: FoundRows<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
-        let results = found.rows.chunks(found.each).zip(found.distances.chunks(found.each));
-        for (&query, (rows, distances)) in queries.iter().zip(results) {
-            let slots = query * self.k..(query + 1) * self.k;
-            fill(&mut self.ids[slots.clone()], &mut self.distances[slots], rows, distances, self.worst, &id_of);
-        }
-    }
 }
 
 /// Searches again for the queries whose numbers `which` lists, and puts the results into their slots: `k` in `ids` and `distances` for each of
@@ -211,14 +202,5 @@ mod tests {
                 assert_eq!((ids[at], distances[at]), expected, "query {query}, slot {slot} of {k}, {each} found");
             }
         }
-    }
-
-    #[test]
-    fn chosen_queries_get_their_results() {
-        let (mut ids, mut distances) = (vec![7; 8], vec![7.0; 8]);
-        let mut slots = Slots { k: 2, worst: -1.0, ids: &mut ids, distances: &mut distances };
-        slots.fill_some(&[3, 1], FoundRows { each: 1, distances: &[0.5, 0.25], rows: &[9, NO_ROW] }, u64::from);
-        assert_eq!(ids, [7, 7, NONE, NONE, 7, 7, 9, NONE]);
-        assert_eq!(distances, [7.0, 7.0, -1.0, -1.0, 7.0, 7.0, 0.5, -1.0]);
     }
 }

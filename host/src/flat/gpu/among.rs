@@ -18,19 +18,17 @@
 //! the rest.
 //!
 //! # Search among most rows
-//! If at least a quarter of the rows are accepted, the search reads all rows in place and leaves out the others: their values for the filter
-//! are +∞ ([`mask_values`](warpann_kernels::flat::mask_values)), as those of padding are. So its limits are those of the accepted rows. Where a
-//! bound is infinite, a row that was left out can become a candidate. The host therefore checks each result, and searches again, among
-//! copies, for a query that has such a row or whose candidates were too many. One million rows of 128 components on an H100 (2026-11-25): 100
-//! queries take 0.24 ms among all rows, 0.27 ms among every second one in place, and 1.66 ms among copies of these.
+//! If at least a quarter of the rows are accepted, the search reads all rows in place and leaves out the others (`steps`). One million rows of 128
+//! components on an H100 (2026-11-25): 100 queries take 0.24 ms among all rows, 0.27 ms among every second one in place, and 1.66 ms among copies
+//! of these.
 //!
 //! Cost: one bit of each row over the bus, one read and one write of a number for each row, and a search of all rows.
 
 use cuda_std::PtrMut;
-use warpann_kernels::flat::mask_values::MaskValues;
 
 use super::copies::gather_rows;
 use super::exact::Block;
+use super::steps::MaskPlan;
 use super::{BaseRows, CENTRE_SAMPLE, Centre, FlatDevice, Resident, Slots, set_layout};
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved};
@@ -38,7 +36,7 @@ use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, upload_listed, upload_vectors};
 use crate::threads::{apart, meanwhile};
 use crate::vectors::VectorSlice;
-use crate::{Bitset, NONE, Result, events, host_memory};
+use crate::{Bitset, Result, events, host_memory};
 
 /// A search reads all rows if at least one of this number is accepted.
 pub(super) const MOST_LEFT_OUT: usize = 4;
@@ -151,7 +149,7 @@ impl FlatDevice {
 
     pub(super) fn block(&self, base: VectorSet, first: usize) -> Block {
         let (shape, centred, tuning) = (self.shape, self.centred(), self.tuning);
-        Block { shape, base, centred, first_id: first as u64, tuning, masked: None }
+        Block { shape, base, centred, first_id: first as u64, tuning, mask: None }
     }
 
     /// All resident rows, prepared.
@@ -170,16 +168,16 @@ impl FlatDevice {
         work(&self.prepared_block(resident)?, self.budget.saturating_sub(self.resident_bytes(resident)))
     }
 
-    /// The resident rows, if a search among these of them should leave out the others.
+    /// The resident rows, if a search among these of them should leave out the others. At least `k` are accepted then, and the filter pays.
     pub(super) fn mostly(&self, among: &Bitset, queries: usize, k: usize) -> Option<&Resident> {
         let BaseRows::Device(resident) = &self.rows else { return None };
         let accepted = among.count_ones();
         let most = accepted.saturating_mul(MOST_LEFT_OUT) >= among.len() && accepted >= k;
-        (most && self.block(self.set(resident), 0).leaves_out(queries, k)).then_some(resident)
+        (most && self.block(self.set(resident), 0).uses_filter(queries, u32::try_from(k).unwrap_or(u32::MAX)))
+            .then_some(resident)
     }
 
-    /// Searches all resident rows and leaves out those whose bits are clear. Returns the queries without right results, which must be
-    /// searched again.
+    /// Searches all resident rows and leaves out those whose bits are clear. At least `k` bits are set.
     pub(super) fn search_most(
         &self,
         resident: &Resident,
@@ -188,31 +186,20 @@ impl FlatDevice {
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
-    ) -> Result<Vec<usize>> {
+    ) -> Result<()> {
         let block = self.prepared_block(resident)?;
-        let words: &[u32] = bytemuck::cast_slice(among.words());
-        let values = block.base.part(block.base.layout.values);
         let mut layout = Layout::default();
-        let (bits, masked) = (layout.array::<u32>(words.len()), layout.array::<f32>(values.len()));
+        let plan = MaskPlan::reserve(&mut layout, &block, among);
         let free = self.budget.saturating_sub(self.resident_bytes(resident) + layout.bytes() as u64);
-        // The values are the scratch of a lane. The search takes other lanes.
+        // The mask is the scratch of a lane. The search takes other lanes.
         self.lanes.with(&self.runtime, |lane| {
             let scratch = lane.scratch(&self.runtime, layout.bytes())?;
-            let (bits, masked) = (scratch.at(bits), scratch.at(masked));
-            // Padding included.
-            let (rows, count) = (block.base.count, values.len() as u32);
-            let launch = MaskValues { values: values.into(), bits: bits.into(), rows, count, out: masked };
-            // SAFETY: the scratch has room for a bit of each row and for all values, and no other work uses it.
-            unsafe {
-                self.runtime.copy_to_device(&lane.stream, bits, words)?;
-                self.runtime.launch(&lane.stream, &MaskValues::KERNEL, launch.config(), launch)?;
-            }
+            let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
+            // SAFETY: the scratch has room for the mask, and no other work uses it.
+            let mask = unsafe { block.make_mask(on, plan, scratch, among)? };
             self.runtime.synchronize(&lane.stream)?;
-            self.search_block(&Block { masked: Some(masked.into()), ..block }, free, queries, k, ids, distances)
-        })?;
-        let right = |ids: &[u64]| ids.iter().all(|&id| id != NONE && among.get(id as usize));
-        let rows = ids.chunks_exact(k).enumerate();
-        Ok(rows.filter(|(_, ids)| !right(ids)).map(|(query, _)| query).collect())
+            self.search_block(&Block { mask: Some(mask), ..block }, free, queries, k, ids, distances)
+        })
     }
 
     fn gathered_blocks(&self, resident: &Resident, numbers: &[u32], work: &mut BlockWork<'_>) -> Result<()> {

@@ -17,15 +17,12 @@
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::count_within::{CountRows, CutResults};
-use warpann_kernels::flat::mask_distances::MaskDistances;
-use warpann_kernels::flat::mask_values::MaskValues;
 use warpann_kernels::flat::name_results::NameResults;
-use warpann_kernels::flat::rescan::Rescan;
 
 use super::among::{MOST_LEFT_OUT, numbers_of};
-use super::exact::{Block, DirectPlan, FilterPlan, MOST_QUERIES};
+use super::exact::{Block, MOST_QUERIES};
+use super::steps::{MaskPlan, Steps};
 use super::{BaseRows, FlatDevice, Resident, TILE_QUERIES};
-use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
@@ -33,38 +30,21 @@ use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::enqueued::staging::{StagedRows, stage_rows};
 use crate::enqueued::{Enqueue, Range, Tiles, narrow_k};
 use crate::product::gpu::VectorSet;
-use crate::select::gpu::{Select, SelectPlan, select};
 use crate::threads::apart;
 use crate::{Bitset, Error, Result, events, host_memory};
 
 /// The work of a tile of queries.
-enum Steps {
+enum Work {
     /// There are no rows: the queries are checked. Room for them, and its bytes.
     NoRows(Reserved<u8>, usize),
-    Filter(Box<FilterPlan>),
-    Direct(Box<DirectPlan>),
+    Steps(Steps),
 }
 
-impl Steps {
-    fn new(block: &Block, queries: usize, k: u32, limits: &Limits) -> Steps {
-        let (shape, rows) = (block.shape, block.base.count);
-        if rows == 0 {
-            let mut layout = Layout::default();
-            Steps::NoRows(layout.array(queries.saturating_mul(shape.row_bytes())), layout.bytes())
-        } else if block.uses_filter(queries, k) {
-            Steps::Filter(Box::new(FilterPlan::new(shape, block.tuning, queries, rows, k, limits)))
-        } else {
-            Steps::Direct(Box::new(DirectPlan::new(shape, queries, rows, k, limits)))
-        }
-    }
-}
-
-impl Planned for Steps {
+impl Planned for Work {
     fn bytes(&self) -> usize {
         match self {
-            Steps::NoRows(_, bytes) => *bytes,
-            Steps::Filter(plan) => plan.bytes,
-            Steps::Direct(plan) => plan.bytes,
+            Work::NoRows(_, bytes) => *bytes,
+            Work::Steps(steps) => steps.bytes(),
         }
     }
 }
@@ -74,8 +54,8 @@ impl Planned for Steps {
 struct Tables {
     /// The id of each row; `None` if it is the row.
     names: Option<Reserved<u64>>,
-    /// A bit of each row, and the values of the rows with +∞ for those whose bits are clear; `None` if all rows take part.
-    mask: Option<(Reserved<u32>, Reserved<f32>)>,
+    /// `None` if all rows take part.
+    mask: Option<MaskPlan>,
     /// A word of each query of a tile: whether it was refused.
     refused: Reserved<u32>,
     /// The number of queries of a tile whose slots are all within a radius, and then the numbers of these queries.
@@ -91,7 +71,7 @@ pub(crate) struct EnqueuedSearch {
     tables: Tables,
     table_memory: Memory,
     table_bytes: usize,
-    steps: Steps,
+    work: Work,
     scratch: Memory,
     /// Number of queries of a tile.
     tile: usize,
@@ -152,16 +132,20 @@ impl FlatDevice {
         let mut layout = Layout::default();
         let tables = Tables {
             names: names.as_ref().map(|names| layout.array(names.len())),
-            mask: mask.map(|bits| {
-                (layout.array(2 * bits.words().len()), layout.array(block.base.part(block.base.layout.values).len()))
-            }),
+            mask: mask.map(|bits| MaskPlan::reserve(&mut layout, &block, bits)),
             refused: layout.array(queries.min(TILE_QUERIES)),
             listed: layout.array(1 + queries.min(TILE_QUERIES)),
         };
         let limits = self.runtime.limits();
         let budget = Budget::new(&self.runtime, self.budget.saturating_sub(own)).with_shared(layout.bytes());
         let most = (queries, TILE_QUERIES.min(MOST_QUERIES));
-        let tiling = Tiling::new(budget, most, 1, |queries| Ok(Steps::new(&block, queries, found, limits)))?;
+        let tiling = Tiling::new(budget, most, 1, |queries: usize| {
+            if rows > 0 {
+                return Ok(Work::Steps(Steps::new(&block, queries, found, limits)));
+            }
+            let mut layout = Layout::default();
+            Ok(Work::NoRows(layout.array(queries.saturating_mul(block.shape.row_bytes())), layout.bytes()))
+        })?;
         events::path("exact search", || self.runtime.describe(), block.path(tiling.rows, found as usize), queries);
         let mut search = EnqueuedSearch {
             runtime: self.runtime.clone(),
@@ -172,7 +156,7 @@ impl FlatDevice {
             table_bytes: layout.bytes(),
             scratch: self.runtime.allocate(tiling.plan.bytes())?,
             tile: tiling.rows,
-            steps: tiling.plan,
+            work: tiling.plan,
             k,
             found,
         };
@@ -216,7 +200,7 @@ impl Enqueue for EnqueuedSearch {
     fn bytes(&self) -> u64 {
         let copies =
             self.copies.as_ref().map_or(0, |copies| super::set_layout(self.block.shape, copies.capacity).1.bytes());
-        (copies + self.table_bytes + self.steps.bytes()) as u64
+        (copies + self.table_bytes + self.work.bytes()) as u64
     }
 
     fn tiles(&self) -> Tiles<'_> {
@@ -241,22 +225,17 @@ impl Enqueue for EnqueuedSearch {
                 let notes = StagedRows { refused: Some(refused), first_refused: None };
                 stage_rows(on, block.shape, queries, count, to, notes)
             };
-            let (rows, values) = match &self.steps {
-                Steps::NoRows(to, _) => {
+            let (rows, values) = match &self.work {
+                Work::NoRows(to, _) => {
                     staged(scratch.at(*to))?;
                     (Ptr::empty(), Ptr::empty())
                 }
-                Steps::Direct(plan) => {
-                    let set = VectorSet::new(scratch, plan.queries, count);
+                Work::Steps(steps) => {
+                    let set = VectorSet::new(scratch, steps.queries(), count);
                     staged(set.rows())?;
-                    let selection = self.direct(on, plan, scratch, set)?;
-                    self.selected(on, &selection, &plan.selection, scratch)?
-                }
-                Steps::Filter(plan) => {
-                    let set = VectorSet::new(scratch, plan.queries, count);
-                    staged(set.rows())?;
-                    let list = self.filtered(on, plan, scratch, set)?;
-                    self.selected(on, &list, &plan.of_lists, scratch)?
+                    let selection = block.find(on, steps, scratch, set, found, true)?;
+                    let slots = selection.rows as usize * selection.k as usize;
+                    (selection.out_ids.take(slots).into(), selection.out_keys.take(slots).into())
                 }
             };
             let launch = NameResults {
@@ -301,7 +280,7 @@ impl Enqueue for EnqueuedSearch {
                 metric,
                 query_squares: queries.squares().map(Ptr::from),
                 base_squares: block.base.squares().map_or_else(Ptr::empty, Ptr::from),
-                bits: self.bits(),
+                bits: block.mask.map(|mask| mask.bits),
                 listed: listed.into(),
                 pieces: CountRows::pieces(block.base.count),
                 radius,
@@ -317,10 +296,9 @@ impl EnqueuedSearch {
     /// The queries of a tile in the scratch, as [`Enqueue::enqueue_tile`] leaves them; `None` if there are no rows.
     fn staged(&self, count: u32) -> Option<VectorSet> {
         let scratch = self.runtime.scratch(&self.scratch);
-        match &self.steps {
-            Steps::NoRows(..) => None,
-            Steps::Filter(plan) => Some(VectorSet::new(scratch, plan.queries, count)),
-            Steps::Direct(plan) => Some(VectorSet::new(scratch, plan.queries, count)),
+        match &self.work {
+            Work::NoRows(..) => None,
+            Work::Steps(steps) => Some(VectorSet::new(scratch, steps.queries(), count)),
         }
     }
 
@@ -336,119 +314,11 @@ impl EnqueuedSearch {
             if let (Some(to), Some(names)) = (self.tables.names, names) {
                 runtime.copy_to_device(stream, tables.at(to), names)?;
             }
-            if let (Some((bits, masked)), Some(mask)) = (self.tables.mask, mask) {
-                let base = self.block.base;
-                let values = base.part(base.layout.values);
-                let (bits, masked) = (tables.at(bits), tables.at(masked));
-                runtime.copy_to_device(stream, bits, bytemuck::cast_slice(mask.words()))?;
-                let (rows, count) = (base.count, values.len() as u32);
-                let launch = MaskValues { values: values.into(), bits: bits.into(), rows, count, out: masked };
-                runtime.launch(stream, &MaskValues::KERNEL, launch.config(), launch)?;
-                self.block.masked = Some(masked.into());
+            if let (Some(plan), Some(bits)) = (self.tables.mask, mask) {
+                let mask = self.block.make_mask(OnStream { runtime, stream }, plan, tables, bits)?;
+                self.block.mask = Some(mask);
             }
         }
         runtime.synchronize(stream)
-    }
-
-    /// Runs a selection, and returns its rows and their distances.
-    ///
-    /// # Safety
-    /// As [`select`].
-    unsafe fn selected(
-        &self,
-        on: OnStream<'_>,
-        selection: &Select<f32>,
-        plan: &SelectPlan,
-        scratch: Scratch,
-    ) -> Result<(Ptr<u32>, Ptr<f32>)> {
-        // SAFETY: as the caller promises.
-        unsafe { select(on.runtime, on.stream, selection, plan, scratch)? };
-        let slots = selection.rows as usize * selection.k as usize;
-        Ok((selection.out_ids.take(slots).into(), selection.out_keys.take(slots).into()))
-    }
-
-    /// Enqueues all distances from the staged queries, and leaves out the rows that take no part.
-    ///
-    /// # Safety
-    /// As [`Block::all_distances`].
-    unsafe fn direct(
-        &self,
-        on: OnStream<'_>,
-        plan: &DirectPlan,
-        scratch: Scratch,
-        set: VectorSet,
-    ) -> Result<Select<f32>> {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let selection = self.block.all_distances(on, plan, scratch, set, self.found)?;
-            self.mask(on, &selection, scratch.at(plan.distances))?;
-            Ok(selection)
-        }
-    }
-
-    /// Enqueues the filter for the staged queries, leaves out the rows that take no part, and completes the lists that overflowed.
-    ///
-    /// # Safety
-    /// As [`Block::candidates`].
-    unsafe fn filtered(
-        &self,
-        on: OnStream<'_>,
-        plan: &FilterPlan,
-        scratch: Scratch,
-        set: VectorSet,
-    ) -> Result<Select<f32>> {
-        let block = &self.block;
-        // SAFETY: as the caller promises.
-        unsafe {
-            block.prepare_stored(on.runtime, on.stream, set)?;
-            let list = block.candidates(on, plan, scratch, set, self.found)?;
-            let (values, rows, counts) = plan.lists(scratch);
-            self.mask(on, &list, values)?;
-            let capacity = list.columns;
-            let launch = Rescan {
-                queries: set.stored(block.shape),
-                base: block.base.stored(block.shape),
-                stride: block.shape.stride() as u32,
-                row_count: block.base.count,
-                metric: block.shape.metric.of_kernel(),
-                query_squares: set.squares().map(Ptr::from),
-                base_squares: block.base.squares().map_or_else(Ptr::empty, Ptr::from),
-                bits: self.bits(),
-                overflowed: scratch.at(plan.overflowed).into(),
-                k: self.found,
-                pieces: Rescan::pieces(block.base.count, self.found, capacity),
-                list_stride: u64::from(capacity),
-                values,
-                rows,
-                counts,
-            };
-            let config = launch.config(on.runtime.limits().multiprocessors);
-            on.runtime.launch(on.stream, Rescan::kernel(block.shape.element.key()), config, launch)?;
-            Ok(list)
-        }
-    }
-
-    /// The bits of the rows that take part; `None` if all do.
-    fn bits(&self) -> Option<Ptr<u32>> {
-        self.tables.mask.map(|(bits, _)| self.tables().at(bits).into())
-    }
-
-    /// Leaves out the rows that take no part in a selection from `distances`.
-    ///
-    /// # Safety
-    /// The distances are those of the selection, in its layout.
-    unsafe fn mask(&self, on: OnStream<'_>, selection: &Select<f32>, distances: PtrMut<f32>) -> Result<()> {
-        let Some(bits) = self.bits() else { return Ok(()) };
-        let launch = MaskDistances {
-            query_count: selection.rows,
-            rows: selection.ids,
-            counts: selection.lengths,
-            columns: selection.columns,
-            stride: selection.row_stride,
-            bits,
-            distances,
-        };
-        // SAFETY: as the caller promises, and there is a bit for each row.
-        unsafe { on.runtime.launch(on.stream, &MaskDistances::KERNEL, launch.config(), launch) }
     }
 }

@@ -10,14 +10,15 @@
 //!
 //! The canonical distances of all rows are computed and selected from in three cases: if the filter does not pay (little work, or k near
 //! the number of rows), if it proves nothing (more components than
-//! [`MOST_COMPONENTS`](warpann_kernels::product::bounds::MOST_COMPONENTS)), and for queries with an overflowed list. This is slower and
-//! right for any input.
+//! [`MOST_COMPONENTS`](warpann_kernels::product::bounds::MOST_COMPONENTS)), and, by a kernel that replaces the list, for queries with an
+//! overflowed list. This is slower and right for any input. `steps` has these cases, for queries from host memory and from device memory.
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::candidates::CompactCandidates;
 use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
 use warpann_kernels::product::canonical::Canonical;
 
+use super::steps::{Mask, Steps};
 use crate::Result;
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
@@ -117,7 +118,7 @@ pub(super) struct FilterPlan {
     counters: Reserved<u32>,
     counts: Reserved<u32>,
     pub overflowed: Reserved<u32>,
-    overflow: Reserved<u32>,
+    pub overflow: Reserved<u32>,
     thresholds: Reserved<f32>,
     keys: Reserved<f32>,
     ids: Reserved<u32>,
@@ -218,19 +219,13 @@ pub(crate) struct Block {
     pub first_id: u64,
     /// Choices that depend on the device.
     pub tuning: Tuning,
-    /// The values of the rows for the filter, with +∞ for those that a search leaves out; `None` if it leaves out none. The filter must
-    /// then be used ([`Block::leaves_out`]).
-    pub masked: Option<Ptr<f32>>,
+    /// The rows that take part in a search; `None` if all do.
+    pub mask: Option<Mask>,
 }
 
 impl Block {
     pub(super) fn uses_filter(&self, queries: usize, k: u32) -> bool {
-        self.masked.is_some() || self.filter_pays(queries) && u64::from(k) * 4 < u64::from(self.base.count)
-    }
-
-    /// Whether a search of this block can leave out rows by their values.
-    pub(super) fn leaves_out(&self, queries: usize, k: usize) -> bool {
-        self.uses_filter(queries, u32::try_from(k).unwrap_or(u32::MAX))
+        self.filter_pays(queries) && u64::from(k) * 4 < u64::from(self.base.count)
     }
 
     /// Whether the filter proves anything, and the work is enough for its launches.
@@ -246,15 +241,6 @@ impl Block {
         if self.uses_filter(queries, k) { "filter on tensor cores" } else { "all canonical distances" }
     }
 
-    /// Bytes of scratch of a search of `queries` queries at a time.
-    fn scratch_bytes(&self, queries: usize, k: u32, limits: &Limits) -> usize {
-        if self.uses_filter(queries, k) {
-            FilterPlan::new(self.shape, self.tuning, queries, self.base.count, k, limits).bytes
-        } else {
-            DirectPlan::new(self.shape, queries, self.base.count, k, limits).bytes
-        }
-    }
-
     /// Divides queries into tiles of at most `most` queries whose scratch fits the budget, for searches on `lanes` lanes.
     pub fn tiling(
         &self,
@@ -265,16 +251,13 @@ impl Block {
     ) -> Result<Tiling<usize>> {
         let k = k.min(self.base.count as usize) as u32;
         let limits = budget.runtime().limits();
-        let plan = |queries| Ok(self.scratch_bytes(queries, k, limits));
+        let plan = |queries| Ok(Steps::new(self, queries, k, limits).bytes());
         Tiling::new(budget, (queries, most.min(MOST_QUERIES)), lanes, plan)
     }
 
     /// Finds the best k of this block for each query, best first. Slots without a neighbour get `NONE` and the worst distance.
     ///
-    /// `ids` and `distances` have queries × k slots. The block's memory must outlive the call.
-    ///
-    /// If the block leaves out rows, they may yet be among the results, where bounds are infinite, and a query whose candidates are too many
-    /// has no results. The caller must look for both, and search for these queries in another way.
+    /// `ids` and `distances` have queries × k slots. The block's memory must outlive the call. At least k rows take part, or all do.
     pub fn search(
         &self,
         runtime: &Runtime,
@@ -284,29 +267,62 @@ impl Block {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let count = queries.len();
-        let found = k.min(self.base.count as usize);
-        let mut slots = Slots { k, worst: self.shape.metric.worst(), ids, distances };
-        if !self.uses_filter(count, found as u32) {
-            return self.search_direct(runtime, lane, queries, found as u32, &mut slots, None);
+        let slots = Slots { k, worst: self.shape.metric.worst(), ids, distances };
+        self.search_tile(runtime, lane, queries, slots).map(|_| ())
+    }
+
+    /// As [`Block::search`]. Returns the number of queries whose candidates overflowed.
+    pub(super) fn search_tile(
+        &self,
+        runtime: &Runtime,
+        lane: &mut Lane,
+        queries: VectorSlice<'_>,
+        mut slots: Slots<'_>,
+    ) -> Result<usize> {
+        let (count, k) = (queries.len(), slots.k.min(self.base.count as usize) as u32);
+        let steps = Steps::new(self, count, k, runtime.limits());
+        let scratch = lane.scratch(runtime, steps.bytes())?;
+        let on = OnStream { runtime, stream: &lane.stream };
+        let set = VectorSet::new(scratch, steps.queries(), count as u32);
+        // SAFETY: the plan reserved every part, the base is in place, as the caller promises, and the stream runs these in order.
+        unsafe {
+            upload_vectors(runtime, on.stream, self.shape, set.rows(), queries)?;
+            let found = self.find(on, &steps, scratch, set, k, false)?;
+            let overflow = steps.filter().map(|plan| scratch.at(plan.overflow));
+            let overflowed = self.copy_results(on, &found, overflow, &mut slots)?;
+            if let Some(plan) = steps.filter().filter(|_| overflowed > 0) {
+                self.complete(on, plan, scratch, set, &found)?;
+                self.copy_results(on, &found, overflow, &mut slots)?;
+            }
+            Ok(overflowed)
         }
-        let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut slots)?;
-        if self.masked.is_some() {
-            overflowed.into_iter().for_each(|query| slots.ids[query * k..(query + 1) * k].fill(crate::NONE));
-            return Ok(());
+    }
+
+    /// Waits for a selection, writes its results to the slots, and returns the number of flags that are set, of which there is one for each query.
+    ///
+    /// # Safety
+    /// The selection, earlier on the same stream, writes all its results, and the flags are written.
+    unsafe fn copy_results(
+        &self,
+        on: OnStream<'_>,
+        from: &Select<f32>,
+        flags: Option<PtrMut<u32>>,
+        slots: &mut Slots<'_>,
+    ) -> Result<usize> {
+        let each = from.k as usize;
+        let flags = flags.map(|flags| ResultArray::new(flags, 1));
+        let arrays = [ResultArray::new(from.out_keys, each), ResultArray::new(from.out_ids, each)];
+        let arrays: Vec<ResultArray> = arrays.into_iter().chain(flags).collect();
+        let mut set = 0;
+        // SAFETY: as the caller promises.
+        unsafe {
+            on.runtime.copy_results_to_host(on.stream, from.rows as usize, &arrays, &mut |queries, parts| {
+                slots.fill(queries.start, FoundRows::new(each, parts[0], parts[1]), self.id_of());
+                let flags = parts[2..].iter().flat_map(|part| bytemuck::cast_slice::<u8, u32>(part));
+                set += flags.filter(|flag| **flag != 0).count();
+            })?;
         }
-        // A few queries at a time, because the distances to all rows take much memory. One query runs even if it needs more than the filter.
-        let limits = runtime.limits();
-        let filtered = FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, limits).bytes;
-        let direct = |queries| DirectPlan::new(self.shape, queries, self.base.count, found as u32, limits).bytes;
-        let budget = Budget::new(runtime, filtered.max(direct(1)) as u64);
-        let tiling = Tiling::new(budget, (overflowed.len(), usize::MAX), 1, |queries| Ok(direct(queries)))?;
-        for numbers in overflowed.chunks(tiling.rows) {
-            let again = queries.gather(numbers)?;
-            let again = again.as_slice(self.shape.dim);
-            self.search_direct(runtime, lane, again, found as u32, &mut slots, Some(numbers))?;
-        }
-        Ok(())
+        Ok(set)
     }
 
     pub(super) fn id_of(&self) -> impl Fn(u32) -> u64 + Sync + use<> {
@@ -346,7 +362,7 @@ impl Block {
             base_greatest: self.base.part(self.base.layout.greatest).into(),
             query_norms: queries.part(queries.layout.norms).into(),
             query_residuals: queries.part(queries.layout.residuals).into(),
-            base_values: self.masked.unwrap_or_else(|| self.base.part(self.base.layout.values).into()),
+            base_values: self.mask.map_or_else(|| self.base.part(self.base.layout.values).into(), |mask| mask.values),
             tile_norms: self.base.tile_norms(),
             tile_residuals: self.base.tile_residuals(),
             tiles: self.base.count.div_ceil(filter::TILE_ROWS),
@@ -412,39 +428,6 @@ impl Block {
         unsafe { runtime.launch(stream, Canonical::kernel(self.shape.element.key()), launch.config(), launch) }
     }
 
-    /// Computes canonical distances of all rows, then selects. `numbers` are the numbers of the queries in the call; `None` means all in order.
-    fn search_direct(
-        &self,
-        runtime: &Runtime,
-        lane: &mut Lane,
-        queries: VectorSlice<'_>,
-        k: u32,
-        slots: &mut Slots<'_>,
-        numbers: Option<&[usize]>,
-    ) -> Result<()> {
-        let shape = self.shape;
-        let count = queries.len();
-        let plan = DirectPlan::new(shape, count, self.base.count, k, runtime.limits());
-        let scratch = lane.scratch(runtime, plan.bytes)?;
-        let stream = &lane.stream;
-        let set = VectorSet::new(scratch, plan.queries, count as u32);
-        // SAFETY: the plan reserved every part; the base is in place, as the caller of `search` promises.
-        unsafe {
-            upload_vectors(runtime, stream, shape, set.rows(), queries)?;
-            let selection = self.all_distances(OnStream { runtime, stream }, &plan, scratch, set, k)?;
-            select(runtime, stream, &selection, &plan.selection, scratch)?;
-            let arrays =
-                [ResultArray::new(selection.out_keys, k as usize), ResultArray::new(selection.out_ids, k as usize)];
-            runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
-                let found = FoundRows::new(k as usize, parts[0], parts[1]);
-                match numbers {
-                    None => slots.fill(queries.start, found, self.id_of()),
-                    Some(numbers) => slots.fill_some(&numbers[queries], found, self.id_of()),
-                }
-            })
-        }
-    }
-
     /// Computes the canonical distances of the queries in `set` to all rows. Returns the selection of the best `k`, which is still to run.
     ///
     /// # Safety
@@ -479,41 +462,6 @@ impl Block {
             out_keys: scratch.at(plan.keys),
             out_ids: scratch.at(plan.ids),
         })
-    }
-
-    /// Runs the filter. Returns the queries whose candidates overflowed their list; their slots are not final.
-    pub(super) fn search_filtered(
-        &self,
-        runtime: &Runtime,
-        lane: &mut Lane,
-        queries: VectorSlice<'_>,
-        k: u32,
-        slots: &mut Slots<'_>,
-    ) -> Result<Vec<usize>> {
-        let count = queries.len();
-        let plan = FilterPlan::new(self.shape, self.tuning, count, self.base.count, k, runtime.limits());
-        let scratch = lane.scratch(runtime, plan.bytes)?;
-        let stream = &lane.stream;
-        let set = VectorSet::new(scratch, plan.queries, count as u32);
-        // SAFETY: the plan reserved every part with the size that the kernels need, the base is in place and prepared, and the stream runs
-        // these in order.
-        unsafe {
-            self.prepare_queries(runtime, stream, set, queries)?;
-            let list = self.candidates(OnStream { runtime, stream }, &plan, scratch, set, k)?;
-            select(runtime, stream, &list, &plan.of_lists, scratch)?;
-            let mut overflowed = Vec::new();
-            let arrays = [
-                ResultArray::new(scratch.at(plan.overflow), 1),
-                ResultArray::new(list.out_keys, k as usize),
-                ResultArray::new(list.out_ids, k as usize),
-            ];
-            runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
-                slots.fill(queries.start, FoundRows::new(k as usize, parts[1], parts[2]), self.id_of());
-                let flags = bytemuck::cast_slice::<u8, u32>(parts[0]).iter().zip(queries);
-                overflowed.extend(flags.filter(|(flag, _)| **flag != 0).map(|(_, query)| query));
-            })?;
-            Ok(overflowed)
-        }
     }
 
     /// Runs the passes of the filter for the prepared queries in `set`, and computes the canonical distances of the rows that are left.
@@ -682,7 +630,7 @@ mod tests {
         let memory = runtime.allocate(layout.bytes()).unwrap();
         let set = VectorSet::new(runtime.scratch(&memory), set, rows as u32);
         let block =
-            Block { shape, base: set, centred: false, first_id: 0, tuning: Tuning::of(runtime.limits()), masked: None };
+            Block { shape, base: set, centred: false, first_id: 0, tuning: Tuning::of(runtime.limits()), mask: None };
         let count = queries.len() / shape.dim;
         let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
         let lanes = Lanes::new();
@@ -692,10 +640,10 @@ mod tests {
                 upload_rows(&runtime, &lane.stream, shape, set.rows(), base)?;
                 prepare_set(&runtime, &lane.stream, shape, set, false)?;
             }
-            let mut slots = Slots { k, worst: shape.metric.worst(), ids: &mut ids, distances: &mut distances };
-            block.search_filtered(&runtime, lane, VectorSlice::of(queries, shape.dim), k as u32, &mut slots)
+            let slots = Slots { k, worst: shape.metric.worst(), ids: &mut ids, distances: &mut distances };
+            block.search_tile(&runtime, lane, VectorSlice::of(queries, shape.dim), slots)
         });
-        (ids, distances, overflowed.unwrap().len())
+        (ids, distances, overflowed.unwrap())
     }
 
     fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
@@ -756,7 +704,7 @@ mod tests {
                     centred: false,
                     first_id: 0,
                     tuning: Tuning::of(Runtime::EMULATOR.limits()),
-                    masked: None,
+                    mask: None,
                 };
                 assert_eq!(block.uses_filter(10, 5), filters, "{dim} components");
                 let of_tile = u64::from(filter::TILE_ROWS) * shape.copy_stride() as u64;

@@ -14,6 +14,7 @@
 //! | `exact` | the k best of a block |
 //! | `preparation` | copies, norms and bounds of the rows that have changed |
 //! | `range` | the rows of a block within a radius |
+//! | `steps` | the k best of a block for queries in device memory |
 
 #[cfg(any(feature = "cuda", test))]
 mod added;
@@ -23,6 +24,7 @@ mod enqueued;
 pub(crate) mod exact;
 mod preparation;
 mod range;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +42,6 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::device::tiling::Budget;
-use crate::neighbors::slots::search_again;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart};
@@ -500,15 +501,11 @@ impl FlatBackend for FlatDevice {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let Some((among, resident)) = among.and_then(|among| Some((among, self.mostly(among, queries.len(), k)?)))
-        else {
-            return self.search_listed(accepted(among)?, queries, k, ids, distances);
-        };
-        // `apart` keeps a pool thread from starting another search while it has a lane.
-        let again = apart(|| self.search_most(resident, among, queries, k, ids, distances))?;
-        search_again(queries, &again, k, (ids, distances), |queries, ids, distances| {
-            self.search_listed(accepted(Some(among))?, queries, k, ids, distances)
-        })
+        match among.and_then(|among| Some((among, self.mostly(among, queries.len(), k)?))) {
+            // `apart` keeps a pool thread from starting another search while it has a lane.
+            Some((among, resident)) => apart(|| self.search_most(resident, among, queries, k, ids, distances)),
+            None => self.search_listed(accepted(among)?, queries, k, ids, distances),
+        }
     }
 
     fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use test_random::Random;
 
+use super::steps::MaskPlan;
 use super::*;
 use crate::device::open::open;
 use crate::enqueued::{Enqueue, Range as Within};
@@ -189,17 +190,26 @@ impl<T: Element> Case<T> {
         }
     }
 
-    /// Number of queries whose lists of candidates overflow in a search of all rows.
-    fn overflowed(&self, k: usize) -> usize {
+    /// Number of queries whose lists of candidates overflow in a search of the rows whose bits are set, or of all rows.
+    fn overflowed(&self, k: usize, among: Option<&Bitset>) -> usize {
         let BaseRows::Device(resident) = &self.index.rows else { panic!("the rows are streamed") };
-        let block = self.index.prepared_block(resident).unwrap();
+        let mut block = self.index.prepared_block(resident).unwrap();
         let slots = self.queries.len() / self.dim * k;
         let (mut ids, mut distances) = (vec![7; slots], vec![7.0; slots]);
-        let mut slots = ResultSlots { k, worst: self.metric.worst(), ids: &mut ids, distances: &mut distances };
+        let slots = ResultSlots { k, worst: self.metric.worst(), ids: &mut ids, distances: &mut distances };
         let (runtime, queries) = (&self.index.runtime, VectorSlice::of(&self.queries, self.dim));
-        let found =
-            self.index.lanes.with(runtime, |lane| block.search_filtered(runtime, lane, queries, k as u32, &mut slots));
-        found.unwrap().len()
+        let mut layout = Layout::default();
+        let plan = among.map(|among| (MaskPlan::reserve(&mut layout, &block, among), among));
+        let memory = runtime.allocate(layout.bytes()).unwrap();
+        let found = self.index.lanes.with(runtime, |lane| {
+            if let Some((plan, among)) = plan {
+                let on = OnStream { runtime, stream: &lane.stream };
+                // SAFETY: the memory has room for the mask, and the block is prepared.
+                block.mask = Some(unsafe { block.make_mask(on, plan, runtime.scratch(&memory), among)? });
+            }
+            block.search_tile(runtime, lane, queries, slots)
+        });
+        found.unwrap()
     }
 
     /// Compares results with a loop over all rows.
@@ -289,10 +299,8 @@ fn left_out_rows_are_never_found() {
     let equal = rows(1, 1.0).repeat(5_000);
     let mut case = Case::<f32>::of(Metric::L2, 6, equal, rows(2, 1.0), None);
     let among = case.some(2);
-    let (resident, mut ids, mut distances) = (case.index.mostly(&among, 2, 3).unwrap(), [0; 6], [0.0; 6]);
-    let queries = VectorSlice::of(&case.queries, 6);
-    let again = case.index.search_most(resident, &among, queries, 3, &mut ids, &mut distances).unwrap();
-    assert_eq!(again, [0, 1], "the lists overflow");
+    assert!(case.index.mostly(&among, 2, 3).is_some());
+    assert_eq!(case.overflowed(3, Some(&among)), 2);
     case.check_search(3, Some(&among));
     case.check_enqueued(3, Some(&among));
 }
@@ -304,7 +312,8 @@ fn repairs<T: Element>(metric: Metric) {
     let mut rows = components::<T>(&mut random, 40 * 6);
     rows.extend(queries[..6].repeat(1_260));
     let case = Case::of(metric, 6, rows, queries, None);
-    assert!(case.overflowed(5) > 0, "{} {metric}", T::TYPE);
+    assert!(case.overflowed(5, None) > 0, "{} {metric}", T::TYPE);
+    case.check_search(5, None);
     case.check_enqueued(5, None);
 }
 
@@ -318,7 +327,8 @@ fn lists_that_overflow_are_repaired_on_the_device() {
     let mut random = Random::new(23);
     let mut numbers = |count: usize, scale: f32| (0..count * 6).map(|_| random.signed_unit() * scale).collect();
     let case = Case::<f32>::of(Metric::InnerProduct, 6, numbers(1_300, 2f32.powi(62)), numbers(2, 1.0), None);
-    assert_eq!(case.overflowed(40), 2);
+    assert_eq!(case.overflowed(40, None), 2);
+    case.check_search(40, None);
     case.check_enqueued(40, None);
 }
 

@@ -1,0 +1,208 @@
+//! The search of one block for one tile of queries that are in device memory. Searches from host memory (`exact`) and from device memory
+//! (`enqueued`) have these steps in common:
+//!
+//! ```text
+//! queries ──[filter, or all distances]──► lists of distances ──[mask]──[rescan]──select──► rows
+//! ```
+//!
+//! The rows that take no part ([`Mask`]) get the value +∞ for the filter, so that its limits are those of the other rows, and the distance NaN in
+//! the lists, because where a bound is infinite such a row can become a candidate. `rescan` replaces the lists that overflowed by the best of
+//! all rows that take part.
+
+use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::flat::mask_distances::MaskDistances;
+use warpann_kernels::flat::mask_values::MaskValues;
+use warpann_kernels::flat::rescan::Rescan;
+
+use super::exact::{Block, DirectPlan, FilterPlan};
+use crate::device::limits::Limits;
+use crate::device::queue::OnStream;
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::product::gpu::{SetLayout, VectorSet};
+use crate::select::gpu::{Select, select};
+use crate::{Bitset, Result};
+
+/// The scratch of a tile, by the way in which its queries are searched.
+pub(super) enum Steps {
+    Filter(Box<FilterPlan>),
+    Direct(Box<DirectPlan>),
+}
+
+impl Steps {
+    /// For `queries` queries and `k` results of each, at most as many as the block has rows.
+    pub fn new(block: &Block, queries: usize, k: u32, limits: &Limits) -> Steps {
+        let (shape, rows) = (block.shape, block.base.count);
+        if block.uses_filter(queries, k) {
+            Steps::Filter(Box::new(FilterPlan::new(shape, block.tuning, queries, rows, k, limits)))
+        } else {
+            Steps::Direct(Box::new(DirectPlan::new(shape, queries, rows, k, limits)))
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        match self {
+            Steps::Filter(plan) => plan.bytes,
+            Steps::Direct(plan) => plan.bytes,
+        }
+    }
+
+    /// The places of the queries.
+    pub fn queries(&self) -> SetLayout {
+        match self {
+            Steps::Filter(plan) => plan.queries,
+            Steps::Direct(plan) => plan.queries,
+        }
+    }
+
+    pub fn filter(&self) -> Option<&FilterPlan> {
+        match self {
+            Steps::Filter(plan) => Some(plan),
+            Steps::Direct(_) => None,
+        }
+    }
+}
+
+/// The rows of a block that take part in a search, where others do not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mask {
+    /// A bit of each row.
+    pub bits: Ptr<u32>,
+    /// The values of all rows for the filter, +∞ for those that take no part.
+    pub values: Ptr<f32>,
+}
+
+/// The memory of a [`Mask`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MaskPlan {
+    bits: Reserved<u32>,
+    values: Reserved<f32>,
+}
+
+impl MaskPlan {
+    pub fn reserve(layout: &mut Layout, block: &Block, bits: &Bitset) -> MaskPlan {
+        let values = block.base.part(block.base.layout.values).len();
+        MaskPlan { bits: layout.array(2 * bits.words().len()), values: layout.array(values) }
+    }
+}
+
+impl Block {
+    /// Copies the bits of the rows that take part to the device, and makes the values of all rows, in stream order.
+    ///
+    /// # Safety
+    /// The plan was reserved for this block in `scratch`, which no other work uses. The block is prepared, and has a bit for each of its rows.
+    pub(super) unsafe fn make_mask(
+        &self,
+        OnStream { runtime, stream }: OnStream<'_>,
+        plan: MaskPlan,
+        scratch: Scratch,
+        rows: &Bitset,
+    ) -> Result<Mask> {
+        let values = self.base.part(self.base.layout.values);
+        let (bits, out) = (scratch.at(plan.bits), scratch.at(plan.values));
+        let (rows_count, count) = (self.base.count, values.len() as u32);
+        let launch = MaskValues { values: values.into(), bits: bits.into(), rows: rows_count, count, out };
+        // SAFETY: as the caller promises.
+        unsafe {
+            runtime.copy_to_device(stream, bits, bytemuck::cast_slice(rows.words()))?;
+            runtime.launch(stream, &MaskValues::KERNEL, launch.config(), launch)?;
+        }
+        Ok(Mask { bits: bits.into(), values: out.into() })
+    }
+
+    /// Enqueues the search for the `k` best rows of each query in `set`. Returns the selection that finds them. Without `completes`, results of
+    /// queries whose lists overflowed are not final, and [`Block::complete`] completes them.
+    ///
+    /// # Safety
+    /// The scratch is that of the steps, which were planned for at least this number of queries; the queries and the base are in place, and the
+    /// base is prepared.
+    pub(super) unsafe fn find(
+        &self,
+        on: OnStream<'_>,
+        steps: &Steps,
+        scratch: Scratch,
+        set: VectorSet,
+        k: u32,
+        completes: bool,
+    ) -> Result<Select<f32>> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match steps {
+                Steps::Direct(plan) => {
+                    let all = self.all_distances(on, plan, scratch, set, k)?;
+                    self.leave_out(on, &all, scratch.at(plan.distances))?;
+                    select(on.runtime, on.stream, &all, &plan.selection, scratch)?;
+                    Ok(all)
+                }
+                Steps::Filter(plan) => {
+                    self.prepare_stored(on.runtime, on.stream, set)?;
+                    let lists = self.candidates(on, plan, scratch, set, k)?;
+                    self.leave_out(on, &lists, plan.lists(scratch).0)?;
+                    if completes {
+                        self.complete(on, plan, scratch, set, &lists)?;
+                    } else {
+                        select(on.runtime, on.stream, &lists, &plan.of_lists, scratch)?;
+                    }
+                    Ok(lists)
+                }
+            }
+        }
+    }
+
+    /// Replaces the lists that overflowed by lists of the best rows, and selects from all lists.
+    ///
+    /// # Safety
+    /// As [`Block::find`], of whose filter `lists` is the selection.
+    pub(super) unsafe fn complete(
+        &self,
+        on: OnStream<'_>,
+        plan: &FilterPlan,
+        scratch: Scratch,
+        set: VectorSet,
+        lists: &Select<f32>,
+    ) -> Result<()> {
+        let (values, rows, counts) = plan.lists(scratch);
+        let (capacity, k) = (lists.columns, lists.k);
+        let launch = Rescan {
+            queries: set.stored(self.shape),
+            base: self.base.stored(self.shape),
+            stride: self.shape.stride() as u32,
+            row_count: self.base.count,
+            metric: self.shape.metric.of_kernel(),
+            query_squares: set.squares().map(Ptr::from),
+            base_squares: self.base.squares().map_or_else(Ptr::empty, Ptr::from),
+            bits: self.mask.map(|mask| mask.bits),
+            overflowed: scratch.at(plan.overflowed).into(),
+            k,
+            pieces: Rescan::pieces(self.base.count, k, capacity),
+            list_stride: u64::from(capacity),
+            values,
+            rows,
+            counts,
+        };
+        let config = launch.config(on.runtime.limits().multiprocessors);
+        // SAFETY: as the caller promises.
+        unsafe {
+            on.runtime.launch(on.stream, Rescan::kernel(self.shape.element.key()), config, launch)?;
+            select(on.runtime, on.stream, lists, &plan.of_lists, scratch)
+        }
+    }
+
+    /// Gives the rows that take no part the distance NaN.
+    ///
+    /// # Safety
+    /// The distances are those of the selection, in its layout.
+    unsafe fn leave_out(&self, on: OnStream<'_>, lists: &Select<f32>, distances: PtrMut<f32>) -> Result<()> {
+        let Some(Mask { bits, .. }) = self.mask else { return Ok(()) };
+        let launch = MaskDistances {
+            query_count: lists.rows,
+            rows: lists.ids,
+            counts: lists.lengths,
+            columns: lists.columns,
+            stride: lists.row_stride,
+            bits,
+            distances,
+        };
+        // SAFETY: as the caller promises, and there is a bit for each row.
+        unsafe { on.runtime.launch(on.stream, &MaskDistances::KERNEL, launch.config(), launch) }
+    }
+}
