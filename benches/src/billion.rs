@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
         run.stage(&mut record, format!("add {case}"), 1e3 * start.elapsed().as_secs_f64(), vector_bytes, all)?;
 
         let start = Instant::now();
-        index.search(&queries, K, 1)?;
+        index.search_with(&queries, K, &SearchOptions::new().probes(1))?;
         let carried = (run.rows * (bytes + size_of::<u32>())) as f64;
         run.stage(&mut record, format!("image {case}"), 1e3 * start.elapsed().as_secs_f64(), carried, true)?;
         for &scan in &args.scan {

@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use warpann::ivf::Encoding;
-use warpann::ivf::recall;
-use warpann::{FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
+use warpann::recall;
+use warpann::{FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Neighbors, SearchOptions};
 
 use crate::ivf::milliseconds;
 use crate::machine::Machine;
@@ -101,7 +101,7 @@ impl Job<'_> {
     }
 
     /// One vector out, and in again.
-    fn single_changes(&mut self, index: &mut impl Index<f32>) -> Outcome {
+    fn single_changes(&mut self, index: &mut Index<impl Kind<Element = f32>>) -> Outcome {
         let (base, dim) = (self.base, self.dim);
         let n = base.len() / dim;
         let count = if self.machine.gpu.is_some() { 20 } else { BATCH };
@@ -173,7 +173,7 @@ impl Job<'_> {
     }
 
     /// Searches, alone and right after a batch of changes.
-    fn batches_of_changes(&mut self, index: &mut impl Index<f32>) -> Outcome {
+    fn batches_of_changes(&mut self, index: &mut Index<impl Kind<Element = f32>>) -> Outcome {
         let (base, queries, dim) = (self.base, self.queries, self.dim);
         let n = base.len() / dim;
         let batch = BATCH.min(n / 2);

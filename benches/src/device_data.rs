@@ -7,12 +7,12 @@
 use std::ffi::c_char;
 use std::ptr::null_mut;
 
+use warpann::DeviceWorkspace;
 use warpann::cust::context::Context;
 use warpann::cust::memory::{CopyDestination, DeviceBuffer};
 use warpann::cust::stream::{Stream, StreamFlags};
 use warpann::cust::{self, CudaFlags, sys};
-use warpann::flat::device::DeviceWorkspace;
-use warpann::ivf::recall;
+use warpann::recall;
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
 
@@ -132,7 +132,7 @@ impl<T: Element> Searched<'_, T> {
 
     fn search_into(self, queries: &[T], ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
         match self {
-            Searched::Flat(index) => index.search_into(queries, K, ids, distances),
+            Searched::Flat(index) => index.search_into(queries, K, &self.options(), ids, distances),
             Searched::Ivf(index, _) => index.search_into(queries, K, &self.options(), ids, distances),
             Searched::Graph(index, _) => index.search_into(queries, K, &self.options(), ids, distances),
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use warpann::io::IdMatrix;
-use warpann::{Element, ElementType, FlatIndex, Metric, NONE, Neighbors};
+use warpann::{Element, ElementType, FlatIndex, Metric, NONE, Neighbors, SearchOptions};
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record};
@@ -121,7 +121,7 @@ impl<T: Element> Job<'_, T> {
         let n = base.len() / dim;
         let probes = &queries[..batch * dim];
         let mut found = Neighbors { k, ids: vec![NONE; batch * k], distances: vec![0.0; batch * k] };
-        let mut search = || index.search_into(probes, k, &mut found.ids, &mut found.distances);
+        let mut search = || index.search_into(probes, k, &SearchOptions::new(), &mut found.ids, &mut found.distances);
         search()?;
         search()?;
         let mut milliseconds = Vec::new();

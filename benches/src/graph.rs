@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use warpann::ivf::IvfIndex;
 use warpann::knn_graph::{Graph, KnnGraph, NO_NODE};
-use warpann::{FlatIndex, Metric, NONE};
+use warpann::{FlatIndex, Metric, NONE, SearchOptions};
 
 use crate::ivf::count;
 use crate::machine::Machine;
@@ -140,7 +140,7 @@ impl Job<'_> {
         index.add(base)?;
         part("add", 1e3 * start.elapsed().as_secs_f64())?;
         // The first search makes the device's image of the lists.
-        index.search(&base[..*dim], 1, 1)?;
+        index.search_with(&base[..*dim], 1, &SearchOptions::new().probes(1))?;
         let mut graphs = Vec::new();
         let numbers = if args.common.quick { &[2, 16][..] } else { &args.probes };
         for &probes in numbers {

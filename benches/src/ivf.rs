@@ -357,7 +357,7 @@ impl<T: Element> Steps<'_, T> {
         let dim = self.vectors.dim;
         for truth in &self.truths {
             let query = &self.vectors.queries[truth.query() * dim..][..dim];
-            let found = self.index.search(query, TRUTH_DEPTH, self.index.lists())?;
+            let found = self.index.search_with(query, TRUTH_DEPTH, &SearchOptions::new().probes(self.index.lists()))?;
             if !truth.confirms(&found.ids, &found.distances) {
                 return Ok(false);
             }

@@ -203,7 +203,7 @@ impl Grid<'_> {
             let mut index = builder.device(self.machine.device()).seed(1).build()?;
             index.train(base)?;
             index.add(base)?;
-            index.search(&queries[..dim], 1, 1)?;
+            index.search_with(&queries[..dim], 1, &SearchOptions::new().probes(1))?;
             Ok(index)
         })?;
         if self.machine.gpu.is_none() {

@@ -103,10 +103,10 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Measures an index, which `move_to` moves. A search reads about `bytes` bytes.
-    fn index<I: Index<f32> + Sync>(
+    fn index<I: warpann::Kind<Element = f32> + Sync>(
         &mut self,
-        index: &mut I,
-        move_to: impl Fn(&mut I, Device) -> warpann::Result<()>,
+        index: &mut Index<I>,
+        move_to: impl Fn(&mut Index<I>, Device) -> warpann::Result<()>,
         bytes: usize,
         options: &SearchOptions<'_>,
     ) -> Outcome {
@@ -147,7 +147,7 @@ impl Load<'_> {
     fn threads(
         &self,
         threads: usize,
-        index: &impl Index<f32>,
+        index: &Index<impl warpann::Kind<Element = f32>>,
         options: &SearchOptions<'_>,
         expected: &[Neighbors],
     ) -> Outcome<(Vec<f64>, f64, bool)> {

@@ -92,7 +92,7 @@ impl<T: Element> Index<T> {
     fn search(&self, queries: &[T], found: &mut Neighbors) -> Outcome {
         let Neighbors { k, ids, distances } = found;
         match self {
-            Self::Exact(index) => index.search_into(queries, *k, ids, distances)?,
+            Self::Exact(index) => index.search_into(queries, *k, &SearchOptions::new(), ids, distances)?,
             Self::Inverted(index, probes) => {
                 let options = SearchOptions::new().probes(*probes);
                 index.search_into(queries, *k, &options, ids, distances)?;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::Element;
 use warpann::io::{IdMatrix, Vectors};
 use warpann::knn_graph::Graph;
+use warpann::{Element, Index};
 
 use crate::index::{GRAPH, GraphRecipe, INVERTED_FILES, Kind, Place, Recipe, Stored, Summary, parse_kind};
 use crate::progress::{spinning, staged};
@@ -124,9 +124,9 @@ struct Report {
 }
 
 /// Saves the index, and returns the report.
-fn saved<T: Element>(
+fn saved<K: Stored>(
     args: &Args,
-    index: &impl Stored<T>,
+    index: &Index<K>,
     load_seconds: f64,
     (train_seconds, add_seconds): (f64, f64),
 ) -> Outcome<Report> {

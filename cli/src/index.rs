@@ -138,16 +138,16 @@ impl IndexFile {
     }
 }
 
-/// Runs `$body` with `$T` as the element type and `$I` as the type of the index in a file, whose header is an [`IndexFile`].
+/// Runs `$body` with `$T` as the element type and `$K` as the kind of the index in a file, whose header is an [`IndexFile`].
 macro_rules! with_index {
-    ($file:expr, $T:ident, $I:ident => $body:expr) => {
+    ($file:expr, $T:ident, $K:ident => $body:expr) => {
         $crate::vectors::with_element!($file.element(), $T => match $file {
             $crate::index::IndexFile::Ivf(_) => {
-                type $I = warpann::IvfIndex<$T>;
+                type $K = warpann::ivf::Ivf<$T>;
                 $body
             }
             $crate::index::IndexFile::Graph(_) => {
-                type $I = warpann::GraphIndex<$T>;
+                type $K = warpann::graph::LinkedVectors<$T>;
                 $body
             }
         })
@@ -155,26 +155,23 @@ macro_rules! with_index {
 }
 pub(crate) use with_index;
 
-/// An index that a file can hold.
-pub trait Stored<T: Element>: Index<T> {
-    /// Loads the index from a file, which is read or mapped as `how` says.
-    fn open(path: &Path, device: Placement, budget: Option<u64>, how: Open) -> warpann::Result<Self>;
+/// A kind of index that a file can hold.
+pub trait Stored: warpann::Kind {
     /// Adds the vectors of `base`, with one id for each or with ids that count up, `batch` vectors at a time.
-    fn add_all(&mut self, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome;
-    /// Makes the smallest number of probes or the narrowest beam with this recall that of the index, and returns it and its recall.
-    fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)>;
+    fn add_all(index: &mut Index<Self>, base: &[Self::Element], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome;
     /// The first row of `base` that is not the vector whose id is the number of the row; none if all are. Equal vectors, and in an index of
     /// codes vectors of equal codes, are the same vector. `base` has as many rows as the index has vectors, and their numbers are the ids. The
     /// index was opened from `path`. O(base), and with codes as much as adding the base.
-    fn first_other(&self, base: &[T], path: &Path, how: Open) -> warpann::Result<Option<usize>>;
-    /// The greatest id; none if the index is empty.
-    fn greatest_id(&self) -> Option<u64>;
+    fn first_other(
+        index: &Index<Self>,
+        base: &[Self::Element],
+        path: &Path,
+        how: Open,
+    ) -> warpann::Result<Option<usize>>;
     /// The kind and its parameters in a few words, such as `ivf-flat, 64 lists`.
-    fn description(&self) -> String;
+    fn description(index: &Index<Self>) -> String;
     /// What reports show of this kind only.
-    fn details(&self) -> Details;
-    /// The devices in words, such as `cpu, 2 threads, avx512`.
-    fn devices(&self) -> String;
+    fn details(index: &Index<Self>) -> Details;
 }
 
 /// The number of the first of `rows`, of dimension `dim`, that is not equal to what `vector` returns for its number; none if all are equal.
@@ -192,13 +189,13 @@ fn first_unequal<T: Element>(
 }
 
 /// Opens an index file.
-pub fn open<T: Element, I: Stored<T>>(
+pub fn open<K: Stored>(
     path: &Path,
     device: impl Into<Placement>,
     memory_budget: Option<u64>,
     access: Access,
-) -> Outcome<I> {
-    Ok(spinning("opening the index", || I::open(path, device.into(), memory_budget, access.how))?)
+) -> Outcome<Index<K>> {
+    Ok(spinning("opening the index", || Index::load_with(path, device, memory_budget, access.how))?)
 }
 
 /// What reports show of one kind of index only.
@@ -226,17 +223,17 @@ pub struct Summary {
 
 impl Summary {
     /// Reads the properties of an index.
-    pub fn of<T: Element>(index: &impl Stored<T>) -> Self {
-        let details = index.details();
+    pub fn of<K: Stored>(index: &Index<K>) -> Self {
+        let details = K::details(index);
         let kind = match &details {
             Details::Ivf(lists) => lists.kind.clone(),
             Details::Graph(_) => GRAPH.into(),
         };
         Self {
-            device: index.devices(),
+            device: index.device(),
             kind,
-            index: index.description(),
-            element: T::TYPE.name(),
+            index: K::description(index),
+            element: K::Element::TYPE.name(),
             metric: index.metric().name(),
             dim: index.dim(),
             vectors: index.len() as u64,

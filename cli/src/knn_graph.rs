@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::io::Vectors;
 use warpann::knn_graph::{Graph, KnnGraph, KnnIndex};
-use warpann::{Device, Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Watch};
+use warpann::{Device, Element, Error, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Watch};
 
 use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};
 use crate::progress::{spinning, staged};
@@ -142,29 +142,29 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 }
 
 /// `set` sets the options of searches in the index, and returns its number of probes if it has one.
-fn by_index<T: Element, I: Stored<T> + KnnIndex<T>>(
+fn by_index<T: Element, K: Stored<Element = T>>(
     args: &Args,
     path: &Path,
     base: &Vectors,
     start: Instant,
-    set: impl FnOnce(&mut I) -> warpann::Result<Option<usize>>,
+    set: impl FnOnce(&mut Index<K>) -> warpann::Result<Option<usize>>,
 ) -> Outcome<Report> {
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let mut index = open::<T, I>(path, args.device, args.memory_budget, args.access)?;
+    let mut index = open::<K>(path, args.device, args.memory_budget, args.access)?;
     let probes = set(&mut index)?;
     let build_seconds = start.elapsed().as_secs_f64();
     // Other numbers of vectors, and other ids than 0, 1, 2, .., are errors of the graph.
     let count = base.rows();
     if KnnIndex::len(&index) == count && KnnIndex::greatest_id(&index).is_some_and(|id| id < count as u64) {
-        let other = || index.first_other(&rows, path, args.access.how);
+        let other = || K::first_other(&index, &rows, path, args.access.how);
         if let Some(row) = spinning("comparing the base with the index", other)? {
             return Err(Failure::OtherBase { base: args.base.clone(), index: path.to_owned(), row });
         }
     }
-    let mut report = make(args, &index, &rows, index.devices(), load_seconds, build_seconds)?;
-    (report.index, report.probes) = (Some(index.description()), probes);
+    let mut report = make(args, &index, &rows, index.device(), load_seconds, build_seconds)?;
+    (report.index, report.probes) = (Some(K::description(&index)), probes);
     let (dim, metric) = (KnnIndex::dim(&index), KnnIndex::metric(&index));
     // Frees the device's memory for the exact index.
     drop(index);

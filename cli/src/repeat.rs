@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::ivf::Encoding;
-use warpann::{Device, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors};
+use warpann::{Device, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, SearchOptions};
 
 use crate::progress::Step;
 use crate::random::Random;
@@ -88,7 +88,10 @@ pub fn run(plan: Plan, out: &Out) -> Outcome {
             IvfIndex::<f32>::builder(dim, lists).encoding(encoding).iterations(4).device(Device::Cpu).build()?;
         index.train(&base)?;
         index.add(&base)?;
-        let expected: Vec<_> = sets.iter().map(|set| index.search(set, K, lists / 2)).collect::<Result<_, _>>()?;
+        let expected: Vec<_> = sets
+            .iter()
+            .map(|set| index.search_with(set, K, &SearchOptions::new().probes(lists / 2)))
+            .collect::<Result<_, _>>()?;
         index.move_to(plan.device)?;
         Ok((index, expected))
     };
@@ -106,8 +109,16 @@ pub fn run(plan: Plan, out: &Out) -> Outcome {
     let of_exact = sets.iter().map(|set| on_cpu.search(set, K)).collect::<Result<_, _>>()?;
     let kinds = [
         Kind { name: "exact", search: Box::new(|set| exact.search(set, K)), expected: of_exact },
-        Kind { name: "IVF-Flat", search: Box::new(|set| ivf_flat.search(set, K, lists / 2)), expected: of_flat },
-        Kind { name: "IVF-PQ", search: Box::new(|set| ivf_pq.search(set, K, lists / 2)), expected: of_pq },
+        Kind {
+            name: "IVF-Flat",
+            search: Box::new(|set| ivf_flat.search_with(set, K, &SearchOptions::new().probes(lists / 2))),
+            expected: of_flat,
+        },
+        Kind {
+            name: "IVF-PQ",
+            search: Box::new(|set| ivf_pq.search_with(set, K, &SearchOptions::new().probes(lists / 2))),
+            expected: of_pq,
+        },
         Kind { name: "graph", search: Box::new(|set| graph.search(set, K)), expected: of_graph },
     ];
     let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
+use warpann::graph::LinkedVectors;
 use warpann::io::{GroundTruth, Vectors};
+use warpann::ivf::Ivf;
 use warpann::ivf::{Bitset, IvfIndex, RangeNeighbors, Refiner, SearchOptions};
 use warpann::{
     Element, Error, Filter, FlatIndex, FlatIndexBuilder, GraphIndex, Input, Metric, NONE, Placement, SearchStatistics,
@@ -276,7 +278,7 @@ fn search_ivf<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: I
     let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let index = open::<T, IvfIndex<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
+    let index = open::<Ivf<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
     args.check_ids(index.greatest_id())?;
     let refiner = match (&originals, &rows) {
         (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),
@@ -308,7 +310,7 @@ fn search_graph<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start:
     let room = room(args, queries.len() / file.dim(), file.metric())?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let index = open::<T, GraphIndex<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
+    let index = open::<LinkedVectors<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
     args.check_ids(index.greatest_id())?;
     let filter = filter.map(|filter| filter.bits(&index));
     let build_seconds = start.elapsed().as_secs_f64();
@@ -393,7 +395,7 @@ impl<T: Element> Index<'_, T> {
     fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<Done> {
         let (found, statistics) = match self {
             Self::Flat(index) => {
-                index.search_into(queries, k, ids, distances)?;
+                index.search_into(queries, k, &SearchOptions::new(), ids, distances)?;
                 return Ok(Done::default());
             }
             Self::Ivf { index, options, refiner: None } => index.search_with_statistics(queries, k, options)?,
@@ -456,14 +458,14 @@ impl About {
     }
 
     /// Settings of a search in an index of any kind.
-    fn stored<T: Element>(index: &impl Stored<T>) -> Self {
+    fn stored<K: Stored>(index: &warpann::Index<K>) -> Self {
         Self {
-            device: index.devices(),
+            device: index.device(),
             vectors: index.len() as u64,
             dim: index.dim(),
             metric: index.metric(),
             probes: None,
-            index: Some(index.description()),
+            index: Some(K::description(index)),
             filtered: None,
             candidates: None,
         }
@@ -505,7 +507,12 @@ impl<T: Element> Job<'_, T> {
     }
 
     /// Finds all vectors within a radius.
-    fn run_range(self, index: &impl Stored<T>, radius: f32, options: &SearchOptions<'_>) -> Outcome<Report> {
+    fn run_range(
+        self,
+        index: &warpann::Index<impl Stored<Element = T>>,
+        radius: f32,
+        options: &SearchOptions<'_>,
+    ) -> Outcome<Report> {
         let start = Instant::now();
         let found = spinning("searching", || index.range_search(&self.queries, radius, options))?;
         let search_seconds = start.elapsed().as_secs_f64();

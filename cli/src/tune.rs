@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::{Element, Error};
+use warpann::{Error, Index};
 
 use crate::index::{Details, IndexFile, Place, Stored, open, with_index};
 use crate::progress::{spinning, staged};
@@ -79,9 +79,9 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     if queries.dim() != file.dim() {
         return Err(Error::WrongDimension { expected: file.dim(), actual: queries.dim() }.into());
     }
-    let report = with_index!(file, T, I => {
+    let report = with_index!(file, T, K => {
         let queries = exactly::<T>(&queries, &args.query)?;
-        let mut index = open::<T, I>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+        let mut index = open::<K>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
         tune(args, &mut index, &queries, start)?
     });
     let Report { device, index, k, recall, reached, load_seconds, tune_seconds, save_seconds, file, .. } = &report;
@@ -98,22 +98,22 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     out.object(&report)
 }
 
-fn tune<T: Element>(args: &Args, index: &mut impl Stored<T>, queries: &[T], start: Instant) -> Outcome<Report> {
+fn tune<K: Stored>(args: &Args, index: &mut Index<K>, queries: &[K::Element], start: Instant) -> Outcome<Report> {
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let tuned = spinning("searching for the setting", || index.tuned(queries, args.k, args.target_recall));
+    let tuned = spinning("searching for the setting", || index.tune(queries, args.k, args.target_recall));
     let (setting, reached) = tuned?;
     let tune_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
     let file = args.out.as_ref().unwrap_or(&args.index);
     staged("saving the index", |watch| index.save_watched(file, watch))?;
-    let (probes, beam) = match index.details() {
+    let (probes, beam) = match K::details(index) {
         Details::Ivf(_) => (Some(setting), None),
         Details::Graph(_) => (None, Some(setting)),
     };
     Ok(Report {
-        device: index.devices(),
-        index: index.description(),
+        device: index.device(),
+        index: K::description(index),
         queries: queries.len() / index.dim(),
         k: args.k,
         recall: args.target_recall,

@@ -5,7 +5,8 @@
 //! cargo run --release --example filter_and_refine
 //! ```
 
-use warpann::ivf::{Encoding, IvfIndex, Refiner, SearchOptions, recall};
+use warpann::ivf::{Encoding, IvfIndex, Refiner, SearchOptions};
+use warpann::recall;
 use warpann::{Device, FlatIndex, Metric};
 
 const DIM: usize = 64;

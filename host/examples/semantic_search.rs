@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use warpann::{Device, IvfIndex, Metric};
+use warpann::{Device, IvfIndex, Metric, SearchOptions};
 
 /// Number of components of a vector.
 const DIM: usize = 256;
@@ -68,7 +68,7 @@ fn embed(text: &str) -> Vec<f32> {
 
 /// Searches for the three texts most like `query`, prints them, and returns their keys.
 fn ask(index: &IvfIndex, texts: &HashMap<u64, String>, query: &str) -> Result<Vec<u64>, warpann::Error> {
-    let found = index.search(&embed(query), 3, PROBES)?;
+    let found = index.search_with(&embed(query), 3, &SearchOptions::new().probes(PROBES))?;
     println!("\n{query}?");
     for (key, similarity) in found.found(0) {
         println!("  {similarity:.3}  {key:>5}  {}", texts[&key]);
@@ -113,8 +113,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("\nsaved {} bytes, loaded {} texts", std::fs::metadata(&file)?.len(), loaded.len());
     let queries: Vec<f32> = keys.iter().step_by(100).flat_map(|key| embed(&texts[key])).collect();
     assert_eq!(
-        loaded.search(&queries, 10, PROBES)?,
-        index.search(&queries, 10, PROBES)?,
+        loaded.search_with(&queries, 10, &SearchOptions::new().probes(PROBES))?,
+        index.search_with(&queries, 10, &SearchOptions::new().probes(PROBES))?,
         "the same bits, on any device"
     );
     Ok(())

@@ -3,7 +3,7 @@
 use test_random::Random;
 
 use crate::{
-    Device, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Metric, NONE, Neighbors, Placement, RangeNeighbors,
+    Device, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, NONE, Neighbors, Placement, RangeNeighbors,
     SearchOptions, SearchStatistics,
 };
 
@@ -43,7 +43,7 @@ impl Vectors {
 }
 
 /// Checks searches of an index without removed vectors, and again after half of the vectors are gone.
-fn check<I: Index<f32>>(mut index: I, dense: bool, options: &SearchOptions<'_>, place: &str) {
+fn check<I: Kind<Element = f32>>(mut index: Index<I>, dense: bool, options: &SearchOptions<'_>, place: &str) {
     let random = &mut Random::new(11);
     let mut vectors = Vectors::new(300, dense, random);
     index.add_with_ids(&vectors.components, &vectors.ids).unwrap();
@@ -241,7 +241,7 @@ fn a_radius_bounds_similarities_from_below() {
     ivf.train(&base).unwrap();
     let flat = FlatIndex::<f32>::new(1, Metric::InnerProduct, Device::Cpu).unwrap();
     let graph = GraphIndex::<f32>::builder(1).metric(Metric::InnerProduct).device(Device::Cpu).build().unwrap();
-    fn check(mut index: impl Index<f32>, base: &[f32]) {
+    fn check(mut index: Index<impl Kind<Element = f32>>, base: &[f32]) {
         index.add(base).unwrap();
         let options = SearchOptions::new().probes(2);
         let found = |radius: f32| index.search_with(&[1.0, 2.0], 3, &options.radius(radius)).unwrap();

@@ -43,6 +43,13 @@ pub(crate) fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Result<Vec<T>> {
     bytemuck::allocation::try_zeroed_vec(count).map_err(|()| refused::<T>(count))
 }
 
+/// A vector of `count` values.
+pub(crate) fn collected<T>(values: impl Iterator<Item = T>, count: usize) -> Result<Vec<T>> {
+    let mut collected = with_room(count)?;
+    collected.extend(values);
+    Ok(collected)
+}
+
 /// A vector of `count` copies of `value`.
 pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>> {
     let mut values = with_room(count)?;

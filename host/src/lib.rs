@@ -117,11 +117,14 @@ pub use cudarc;
 #[cfg(feature = "cuda")]
 pub use cust;
 pub use element::{Element, ElementType};
+/// The memory of searches from device memory to device memory: see [`Index::device_workspace`].
+#[cfg(feature = "cuda")]
+pub use enqueued::workspace::DeviceWorkspace;
 pub use error::{Error, FileDefect, Input, NoDeviceReason, Result, TensorDefect};
 pub use filter::Filter;
 pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
 pub use graph::{GraphIndex, GraphIndexBuilder};
-pub use index::Index;
+pub use index::{Index, Kind, recall};
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use names::UnknownName;

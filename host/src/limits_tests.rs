@@ -14,7 +14,7 @@ use crate::select::{Best, Rows, select_k};
 #[cfg(feature = "shifted")]
 use crate::shifted::MAX_DIM;
 use crate::validate::{MAX_COMPONENTS, MAX_ROWS, check_dim, check_rows};
-use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result};
+use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result, SearchOptions};
 
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];
 
@@ -109,12 +109,12 @@ fn trained(encoding: Encoding, device: Device) -> IvfIndex<f32> {
 fn probes_and_ids_of_inverted_files() -> Result<()> {
     for device in DEVICES {
         let mut index = trained(Encoding::Flat, device);
-        refused!(index.search(&[1.0; 4], 1, 0), Error::Zero { what: "probes" });
+        refused!(index.search_with(&[1.0; 4], 1, &SearchOptions::new().probes(0)), Error::Zero { what: "probes" });
         refused!(index.set_probes(0), Error::Zero { what: "probes" });
         index.add_with_ids(&[1.0; 4], &[NONE - 1])?;
         refused!(index.add_with_ids(&[1.0; 4], &[NONE]), Error::ReservedId);
         refused!(index.add(&[1.0; 4]), Error::ReservedId);
-        assert_eq!(index.search(&[1.0; 4], 2, usize::MAX)?.ids, [NONE - 1, NONE]);
+        assert_eq!(index.search_with(&[1.0; 4], 2, &SearchOptions::new().probes(usize::MAX))?.ids, [NONE - 1, NONE]);
         index.set_probes(usize::MAX)?;
         assert_eq!(index.search_with(&[1.0; 4], 1, &Default::default())?.ids, [NONE - 1]);
     }

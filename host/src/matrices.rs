@@ -7,13 +7,13 @@
 //! ```
 //! use ndarray::{Array2, array, s};
 //! use warpann::matrices::components;
-//! use warpann::{Device, FlatIndex, Metric};
+//! use warpann::{Device, FlatIndex, Metric, SearchOptions};
 //!
 //! // Points on a line, as rows and as columns.
 //! let rows = Array2::from_shape_fn((100, 2), |(i, j)| if j == 0 { i as f32 } else { 0.0 });
 //! let mut index = FlatIndex::new(2, Metric::L2, Device::Cpu)?;
 //! index.add_matrix(rows.view())?;
-//! let found = index.search_matrix(array![[50.2f32, 0.0], [98.9, 0.0]].view(), 3)?;
+//! let found = index.search_matrix(array![[50.2f32, 0.0], [98.9, 0.0]].view(), 3, &SearchOptions::new())?;
 //! assert_eq!(found.ids_matrix(), array![[50, 51, 49], [99, 98, 97]]);
 //! assert_eq!(found.distances_matrix().dim(), (2, 3));
 //!
@@ -27,8 +27,7 @@ use std::borrow::Cow;
 
 use ndarray::ArrayView2;
 
-use crate::ivf::{IvfIndex, SearchOptions};
-use crate::{Element, Error, FlatIndex, Neighbors, Result, host_memory};
+use crate::{Element, Error, Index, IvfIndex, Kind, Neighbors, Result, SearchOptions, host_memory};
 
 /// The components of the rows of `matrix`, row-major: borrowed if the matrix has the standard layout, otherwise copied.
 ///
@@ -47,21 +46,27 @@ pub fn components<'a, T: Element>(matrix: &ArrayView2<'a, T>, dim: usize) -> Res
     Ok(Cow::Owned(rows))
 }
 
-impl<T: Element> FlatIndex<T> {
+/// # Matrices
+impl<K: Kind> Index<K> {
     /// As [`add`](Self::add), for the rows of a matrix.
     ///
     /// # Errors
     /// As [`add`](Self::add) and [`components`].
-    pub fn add_matrix(&mut self, rows: ArrayView2<'_, T>) -> Result<()> {
+    pub fn add_matrix(&mut self, rows: ArrayView2<'_, K::Element>) -> Result<()> {
         self.add(&components(&rows, self.dim())?)
     }
 
-    /// As [`search`](Self::search), for the rows of a matrix.
+    /// As [`search_with`](Self::search_with), for the rows of a matrix.
     ///
     /// # Errors
-    /// As [`search`](Self::search) and [`components`].
-    pub fn search_matrix(&self, queries: ArrayView2<'_, T>, k: usize) -> Result<Neighbors> {
-        self.search(&components(&queries, self.dim())?, k)
+    /// As [`search_with`](Self::search_with) and [`components`].
+    pub fn search_matrix(
+        &self,
+        queries: ArrayView2<'_, K::Element>,
+        k: usize,
+        options: &SearchOptions<'_>,
+    ) -> Result<Neighbors> {
+        self.search_with(&components(&queries, self.dim())?, k, options)
     }
 }
 
@@ -72,27 +77,6 @@ impl<T: Element> IvfIndex<T> {
     /// As [`train`](Self::train) and [`components`].
     pub fn train_matrix(&mut self, rows: ArrayView2<'_, T>) -> Result<()> {
         self.train(&components(&rows, self.dim())?)
-    }
-
-    /// As [`add`](Self::add), for the rows of a matrix.
-    ///
-    /// # Errors
-    /// As [`add`](Self::add) and [`components`].
-    pub fn add_matrix(&mut self, rows: ArrayView2<'_, T>) -> Result<()> {
-        self.add(&components(&rows, self.dim())?)
-    }
-
-    /// As [`search_with`](Self::search_with), for the rows of a matrix.
-    ///
-    /// # Errors
-    /// As [`search_with`](Self::search_with) and [`components`].
-    pub fn search_matrix(
-        &self,
-        queries: ArrayView2<'_, T>,
-        k: usize,
-        options: &SearchOptions<'_>,
-    ) -> Result<Neighbors> {
-        self.search_with(&components(&queries, self.dim())?, k, options)
     }
 }
 

@@ -8,7 +8,8 @@ use crate::ivf::Encoding;
 use crate::knn_graph::{Graph, KnnGraph, KnnIndex};
 use crate::random::Random;
 use crate::{
-    Device, Error, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, Placement, Result, SearchOptions, Watch,
+    Device, Error, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Neighbors, Placement, Result, SearchOptions,
+    Watch,
 };
 
 const DIM: usize = 4;
@@ -74,7 +75,9 @@ fn an_iterator_of_batches_panics() {
                 index.add_batches(&batches[stop..]).unwrap();
                 plain.add_batches(&batches[stop..]).unwrap();
                 assert!(index.to_bytes().unwrap() == plain.to_bytes().unwrap());
-                let found = |index: &IvfIndex<f32>| index.search(&rows[..3 * DIM], 5, 3).unwrap();
+                let found = |index: &IvfIndex<f32>| {
+                    index.search_with(&rows[..3 * DIM], 5, &SearchOptions::new().probes(3)).unwrap()
+                };
                 assert_eq!(found(&index), found(&plain));
             }
         }
@@ -82,7 +85,7 @@ fn an_iterator_of_batches_panics() {
 }
 
 /// The function of a filter panics at any of its calls: later searches find the same as before.
-fn check_filter<I: Index<f32>>(index: &I) {
+fn check_filter<I: Kind<Element = f32>>(index: &Index<I>) {
     let queries = vectors(3, 9);
     let options = SearchOptions::new().probes(3);
     let found = || index.search_with(&queries, 4, &options).unwrap();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::replace;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::{Element, Index, Result};
+use crate::{Index, Kind, Result};
 
 /// Changes an index of any kind, version after version, while any number of threads search it through [`IndexReader`]s.
 ///
@@ -64,7 +64,9 @@ impl<I> IndexWriter<I> {
     pub fn current(&self) -> Arc<I> {
         self.reader.current()
     }
+}
 
+impl<K: Kind> IndexWriter<Index<K>> {
     /// Changes a snapshot of the last version, and publishes it if `change` succeeds. Returns the result of `change`.
     ///
     /// There is one writer, and this call borrows it: changes come one after the other. To change an index from several threads, put the
@@ -72,10 +74,7 @@ impl<I> IndexWriter<I> {
     ///
     /// # Errors
     /// Those of `change`. Then nothing is published, and the last version is as it was; so it is after a panic of `change`.
-    pub fn change<T: Element, V>(&mut self, change: impl FnOnce(&mut I) -> Result<V>) -> Result<V>
-    where
-        I: Index<T>,
-    {
+    pub fn change<V>(&mut self, change: impl FnOnce(&mut Index<K>) -> Result<V>) -> Result<V> {
         let mut next = self.current().snapshot();
         let result = change(&mut next)?;
         let next = Arc::new(next);
@@ -119,12 +118,12 @@ mod tests {
     use super::*;
     use crate::{Device, Error, GraphIndex, IvfIndex};
 
-    fn ids<I: Index<f32>>(index: &I) -> Vec<u64> {
+    fn ids<I: Kind<Element = f32>>(index: &Index<I>) -> Vec<u64> {
         index.search_with(&[0.0], 4, &crate::SearchOptions::new().probes(2)).unwrap().ids
     }
 
     /// Every kind of index: old versions stay, and failures and panics publish nothing.
-    fn check<I: Index<f32>>(index: I) {
+    fn check<I: Kind<Element = f32>>(index: Index<I>) {
         let mut writer = IndexWriter::new(index);
         let (reader, first) = (writer.reader(), writer.current());
         assert_eq!(writer.change(|index| index.upsert(&[5.0, 0.5], &[0, 9])).unwrap(), 1);

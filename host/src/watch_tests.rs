@@ -11,8 +11,8 @@ use crate::knn_graph::{Graph, KnnGraph};
 use crate::pq::{PqTraining, ProductQuantizer};
 use crate::random::Random;
 use crate::{
-    Bitset, Device, Error, FlatIndex, GraphIndex, Index, IndexWriter, IvfIndex, Metric, Neighbors, Placement, Progress,
-    Result, SearchOptions, Stage, Watch,
+    Bitset, Device, Error, FlatIndex, GraphIndex, Index, IndexWriter, IvfIndex, Kind, Metric, Neighbors, Placement,
+    Progress, Result, SearchOptions, Stage, Watch,
 };
 
 const DIM: usize = 4;
@@ -93,18 +93,22 @@ struct Seen {
 
 impl Seen {
     /// What is seen of an index with these queries and a filter that was made for its ids.
-    fn of<I: Index<f32>>(index: &I, queries: &[f32], filter: &Bitset) -> Seen {
+    fn of<I: Kind<Element = f32>>(index: &Index<I>, queries: &[f32], filter: &Bitset) -> Seen {
         let ids = index.ids();
         let options = SearchOptions::new().probes(3);
         let all = index.search_with(queries, 3, &options).unwrap();
         let some = index.search_with(queries, 3, &options.filter(filter)).unwrap();
-        let vectors = ids.iter().step_by(1 + ids.len() / 50).map(|&id| index.reconstruct_f32(id).unwrap()).collect();
+        let vectors = ids.iter().step_by(1 + ids.len() / 50).map(|&id| index.reconstruct(id).unwrap()).collect();
         Seen { bytes: index.to_bytes().unwrap(), ids, vectors, found: vec![all, some] }
     }
 }
 
 /// Watches an addition to an index: it ends as the same addition without a watch, and stopped it changes nothing. Returns the stages.
-fn check_addition<I: Index<f32>>(make: impl Fn() -> I, rows: &[f32], ids: Option<&[u64]>) -> Vec<Stage> {
+fn check_addition<I: Kind<Element = f32>>(
+    make: impl Fn() -> Index<I>,
+    rows: &[f32],
+    ids: Option<&[u64]>,
+) -> Vec<Stage> {
     let (mut plain, mut watched) = (make(), make());
     match ids {
         Some(ids) => plain.add_with_ids(rows, ids).unwrap(),
@@ -334,7 +338,7 @@ fn snapshots_outlive_cancelled_additions() {
 }
 
 /// Writing is watched; a cancelled call leaves the old file and no other.
-fn check_saving<I: Index<f32>>(index: &I, least: usize) {
+fn check_saving<I: Kind<Element = f32>>(index: &Index<I>, least: usize) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.index");
     let reports = reports(|watch| index.save_watched(&path, watch));
@@ -436,7 +440,7 @@ fn a_panic_in_a_pool_ends_the_call_only() {
 fn a_stopped_change_publishes_nothing() {
     let rows = vectors(70, 6);
     let queries = vectors(3, 7);
-    fn check<I: Index<f32>>(index: I, rows: &[f32], queries: &[f32]) {
+    fn check<I: Kind<Element = f32>>(index: Index<I>, rows: &[f32], queries: &[f32]) {
         let filter = index.filter(|id| id % 3 != 0);
         let (before, mut plain) = (Seen::of(&index, queries, &filter), index.snapshot());
         plain.remove(&[5]).unwrap();

@@ -292,7 +292,7 @@ fn ivf_life_of(device: Device, encoding: Encoding) -> Result<Make, Error> {
             index.remove(&[3, 17])?;
             let mut answer = ivf_answer(&index, &queries)?;
             index.move_to(Device::Cpu)?;
-            let found = index.search(&queries, 5, 2)?;
+            let found = index.search_with(&queries, 5, &SearchOptions::new().probes(2))?;
             answer.extend(neighbours(&found));
             let (probes, reached) = index.probes_for_recall(&queries, 5, &found.ids, 0.9)?;
             answer.extend([probes as u64, reached.to_bits()]);
@@ -329,7 +329,7 @@ fn ivf_added(
             // The CPU makes the lists; a search on the device is a different call.
             index.move_to(Device::Cpu)?;
             let queries = values(2 * DIM, 8);
-            Ok(neighbours(&index.search(&queries, 9, LISTS)?))
+            Ok(neighbours(&index.search_with(&queries, 9, &SearchOptions::new().probes(LISTS))?))
         }))
     }))
 }
@@ -356,7 +356,7 @@ fn ivf_files(device: Device) -> Result<Make, Error> {
             let path = folder.path("ivf");
             index.save(&path)?;
             let loaded = IvfIndex::<f32>::load(&path, device, None)?;
-            Ok(neighbours(&loaded.search(&values(2 * DIM, 10), 4, 2)?))
+            Ok(neighbours(&loaded.search_with(&values(2 * DIM, 10), 4, &SearchOptions::new().probes(2))?))
         }))
     }))
 }

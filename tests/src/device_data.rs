@@ -4,8 +4,8 @@
 use std::ptr;
 
 use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
-use warpann::flat::device::CUstream;
 use warpann::ivf::Encoding;
+use warpann::select::device::CUstream;
 use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
 use warpann::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use warpann::{
@@ -248,7 +248,7 @@ fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape,
         let rows = DeviceVectors::of_slice(&base_there, dim).map_err(text)?;
         index.add_device_with_ids(stream.as_inner(), &rows, &ids).map_err(text)?;
     }
-    if index.ids() != ids || index.reconstruct(ids[7]).map_err(text)? != base[7 * dim..8 * dim] {
+    if index.ids() != ids || index.vector(ids[7]).map_err(text)? != base[7 * dim..8 * dim] {
         return Err("the index has other vectors".to_owned());
     }
     index.remove(&ids[10..20]).map_err(text)?;

@@ -50,7 +50,7 @@ fn search_elements<T: Component>(case: &SearchCase, device: &Placement) -> Outco
     let found = index.search(&vectors.queries, k).map_err(|error| error.to_string())?;
     check(metric, dim, k, &vectors, &found)?;
     for id in [0, n / 2, n.wrapping_sub(1)].into_iter().filter(|&id| id < n) {
-        let row = index.reconstruct(id as u64).map_err(|error| error.to_string())?;
+        let row = index.vector(id as u64).map_err(|error| error.to_string())?;
         if row != vectors.base[id * dim..(id + 1) * dim] {
             return Err(format!("vector {id} comes back as {row:?}"));
         }

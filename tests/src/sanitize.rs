@@ -3,7 +3,7 @@
 
 use warpann::ivf::Encoding;
 use warpann::kmeans::KMeans;
-use warpann::{Device, Error, FlatIndex, IvfIndex, Neighbors, Placement};
+use warpann::{Device, Error, FlatIndex, IvfIndex, Neighbors, Placement, SearchOptions};
 
 use crate::cases::VectorData;
 use crate::data;
@@ -77,12 +77,12 @@ fn lists(device: Device, encoding: Encoding, threads: bool) -> Outcome {
     let mut index = build.map_err(text)?;
     index.train(&vectors.base).and_then(|()| index.add(&vectors.base)).map_err(text)?;
     let queries = if threads { &vectors.queries[..by_device(device, 3, 50) * dim] } else { &vectors.queries };
-    let expected = index.search(queries, 3, 2).map_err(text)?;
+    let expected = index.search_with(queries, 3, &SearchOptions::new().probes(2)).map_err(text)?;
     index.move_to(device).map_err(text)?;
     if threads {
-        return from_threads(&expected, || index.search(queries, 3, 2));
+        return from_threads(&expected, || index.search_with(queries, 3, &SearchOptions::new().probes(2)));
     }
-    same("two lanes", &expected, &index.search(queries, 3, 2).map_err(text)?)
+    same("two lanes", &expected, &index.search_with(queries, 3, &SearchOptions::new().probes(2)).map_err(text)?)
 }
 
 fn two_lanes_of_lists(device: Device) -> Outcome {

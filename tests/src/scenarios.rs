@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use half::f16;
-use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, NONE, Neighbors};
+use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, NONE, Neighbors, SearchOptions};
 
 use crate::cases::VectorData;
 use crate::data::{self, Component, Vectors};
@@ -291,7 +291,7 @@ fn many_results_by_lists(device: Device) -> Outcome {
                 None => index.add(&vectors.base)?,
             }
             index.move_to(device)?;
-            index.search(&vectors.queries, k, probes)
+            index.search_with(&vectors.queries, k, &SearchOptions::new().probes(probes))
         });
         let expected = expected.map_err(text)?;
         if expected.ids.iter().all(|&id| id == NONE) {

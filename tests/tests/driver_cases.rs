@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use cuda_driver_emulator as driver;
 use libtest_mimic::{Arguments, Failed, Trial};
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::{Device, FlatIndex, Metric, ShiftedIndex};
+use warpann::{Device, FlatIndex, Metric, SearchOptions, ShiftedIndex};
 use warpann_kernels::ivf::rerank;
 use warpann_tests::cases::{Size, search_cases, select_cases};
 use warpann_tests::ivf::cases::ivf_cases;
@@ -187,7 +187,7 @@ fn inverted_file(dim: usize, encoding: Encoding) -> Result<(Option<f64>, f64), S
         index.add(&rows)?;
         index.move_to(Device::Gpu(MEASURED))?;
         // The first search copies the index to the device.
-        index.search(&rows[..dim], 1, 1).map(|_| index)
+        index.search_with(&rows[..dim], 1, &SearchOptions::new().probes(1)).map(|_| index)
     };
     let (of_device, [small, large]) = growth(index)?;
     let bytes = large.statistics().bytes - small.statistics().bytes;
@@ -210,7 +210,7 @@ fn unasked_shared_memory() -> Outcome {
     index.train(&vectors).map_err(text)?;
     index.add(&vectors).map_err(text)?;
     for k in counts {
-        let found = index.search(&[-1.0], k, 1).map_err(text)?;
+        let found = index.search_with(&[-1.0], k, &SearchOptions::new().probes(1)).map_err(text)?;
         if !found.ids.iter().copied().eq(0..k as u64) {
             return Err(format!("{k} neighbours in wrong order"));
         }

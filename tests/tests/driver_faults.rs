@@ -13,8 +13,8 @@ use std::ptr::null_mut;
 use std::time::Instant;
 
 use cuda_driver_emulator::{self as driver, Call, Failed, Fault, Lasts, Usage};
+use warpann::DeviceWorkspace;
 use warpann::cust::memory::DeviceBuffer;
-use warpann::flat::device::DeviceWorkspace;
 use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
 use warpann::kmeans::KMeans;
 use warpann::knn_graph::KnnGraph;
@@ -22,7 +22,7 @@ use warpann::pq::ProductQuantizer;
 use warpann::select::{Best, Rows, select_k};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{
-    Device, Error, FlatIndex, GraphIndex, Index, Metric, Neighbors, NoDeviceReason, Placement, ShiftedIndex,
+    Device, Error, FlatIndex, GraphIndex, Index, Kind, Metric, Neighbors, NoDeviceReason, Placement, ShiftedIndex,
 };
 use warpann_tests::property::seeds;
 
@@ -436,7 +436,7 @@ fn inverted_files(counts: &mut Counts) {
         }
     };
     let len = |index: &IvfIndex| Ok(vec![index.len() as u64, u64::from(index.is_trained())]);
-    let search = |index: &IvfIndex| Ok(bits(&index.search(&queries, 4, 2)?));
+    let search = |index: &IvfIndex| Ok(bits(&index.search_with(&queries, 4, &SearchOptions::new().probes(2))?));
     let train = |index: &mut IvfIndex| {
         index.train(&base)?;
         Ok(index.centroids().iter().map(|x| x.to_bits().into()).collect())
@@ -501,7 +501,7 @@ fn inverted_files(counts: &mut Counts) {
 }
 
 /// Ids, and the results of a search.
-fn content<I: Index<f32>>(index: &I, queries: &[f32], options: &SearchOptions<'_>) -> Result<Bits> {
+fn content<I: Kind<Element = f32>>(index: &Index<I>, queries: &[f32], options: &SearchOptions<'_>) -> Result<Bits> {
     let mut content = index.ids();
     content.extend(bits(&index.search_with(queries, 5, options)?));
     Ok(content)
@@ -509,12 +509,12 @@ fn content<I: Index<f32>>(index: &I, queries: &[f32], options: &SearchOptions<'_
 
 /// Every change of an index on a device, whose search has prepared all that searches use. `made` makes an empty index there, `compact` moves
 /// its rows together. The state is what a search finds, so a fault that a change hides shows there.
-fn changes<I: Index<f32>>(
+fn changes<I: Kind<Element = f32>>(
     counts: &mut Counts,
     names: [&'static str; 9],
     options: &SearchOptions<'_>,
-    made: impl Fn() -> Result<I>,
-    compact: fn(&mut I) -> Result<()>,
+    made: impl Fn() -> Result<Index<I>>,
+    compact: fn(&mut Index<I>) -> Result<()>,
 ) {
     const N: u64 = 30;
     let (base, new, queries) = (vectors(N as usize * DIM), vectors(64 * DIM), vectors(2 * DIM));
@@ -525,7 +525,7 @@ fn changes<I: Index<f32>>(
         index.add_with_ids(&base, &ids)?;
         content(&index, &queries, options).map(|_| index)
     };
-    let state = |index: &I| content(index, &queries, options);
+    let state = |index: &Index<I>| content(index, &queries, options);
     let other = |device: Device| {
         let mut other = full()?;
         other.clear();
@@ -534,7 +534,7 @@ fn changes<I: Index<f32>>(
     };
     let others = [other(Device::Cpu), other(GPU)].map(|other| other.unwrap_or_else(|error| panic!("{error}")));
     let [add, upsert, remove, remove_most, compaction, merge, merge_there, move_away, empty_and_add] = names;
-    let done = |index: &I| Ok(index.ids());
+    let done = |index: &Index<I>| Ok(index.ids());
     scenario(
         counts,
         add,
@@ -870,7 +870,13 @@ fn several_devices(counts: &mut Counts) {
         index.train(&base)?;
         index.add(&base).map(|()| index)
     };
-    scenario(counts, "several devices: inverted file", full, |index| Ok(bits(&index.search(&queries, 3, 1)?)), nothing);
+    scenario(
+        counts,
+        "several devices: inverted file",
+        full,
+        |index| Ok(bits(&index.search_with(&queries, 3, &SearchOptions::new().probes(1))?)),
+        nothing,
+    );
     // So many points that two devices share them, whose sums meet through copies between devices.
     let points = vectors(1_100);
     scenario(

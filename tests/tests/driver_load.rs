@@ -7,7 +7,7 @@ use std::thread;
 
 use cuda_driver_emulator as driver;
 use warpann::ivf::Encoding;
-use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Metric, SearchOptions};
+use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, SearchOptions};
 
 /// Number of threads of a search: as many as an index has lanes.
 const THREADS: usize = 32;
@@ -40,7 +40,7 @@ fn vectors(count: usize) -> Vec<f32> {
 }
 
 /// One thread searches, and then many at once. Those may not wait, and find the same.
-fn first_searches_do_not_wait(name: &str, index: &impl Index<f32>, options: &SearchOptions<'_>) {
+fn first_searches_do_not_wait(name: &str, index: &Index<impl Kind<Element = f32>>, options: &SearchOptions<'_>) {
     let queries = vectors(3);
     let search = || index.search_with(&queries, 5, options).unwrap_or_else(|error| panic!("{name}: {error}"));
     let expected = search();

@@ -178,9 +178,13 @@ fn a_subscriber_that_panics() {
             let mut index = IvfIndex::<f32>::builder(DIM, 4).device(device).iterations(2).build().unwrap();
             index.train(&rows).unwrap();
             index.add(&rows).unwrap();
-            let before = index.search(&vectors(5), 3, 2).unwrap();
+            let before = index.search_with(&vectors(5), 3, &SearchOptions::new().probes(2)).unwrap();
             index.remove(&[3]).unwrap();
-            (index.to_bytes().unwrap(), before, index.search(&vectors(5), 3, 2).unwrap())
+            (
+                index.to_bytes().unwrap(),
+                before,
+                index.search_with(&vectors(5), 3, &SearchOptions::new().probes(2)).unwrap(),
+            )
         };
         let ((found_flat, found_streamed, found_inverted), panics) = with_panics(|| (flat(), streamed(), inverted()));
         assert!(panics > 3, "{panics}");

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use warpann::{Element, GraphIndex, SearchOptions};
+use warpann::{Element, GraphIndex, Index, SearchOptions};
 
 use super::sweep::{self, Effort, Files, Seconds, Swept};
-use crate::index::{Basis, GraphRecipe, IndexFile, Stored, open};
+use crate::index::{Basis, GraphRecipe, IndexFile, open};
 use crate::report::{Out, Outcome, positive};
 use crate::streams::parse_index;
 use crate::vectors::with_element;
@@ -34,29 +34,22 @@ pub struct Args {
     sweep: sweep::Args,
 }
 
-impl<T: Element> Swept<T> for GraphIndex<T> {
+impl<T: Element> Swept for warpann::graph::LinkedVectors<T> {
     fn effort(count: usize) -> Effort {
         Effort::Beam(count)
     }
 
-    fn usual(&self) -> Vec<usize> {
+    fn usual(_: &Index<Self>) -> Vec<usize> {
         vec![16, 32, 64, 128, 256]
     }
 
-    fn search_at(
-        &self,
-        effort: usize,
-        queries: &[T],
-        k: usize,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> warpann::Result<()> {
-        self.search_into(queries, k, &SearchOptions::new().beam(effort), ids, distances)
+    fn at(effort: usize) -> SearchOptions<'static> {
+        SearchOptions::new().beam(effort)
     }
 
     /// An exact search of the index finds the true neighbours.
-    fn aim(&mut self, queries: &[T], k: usize, _: &[u64], recall: f64) -> warpann::Result<(usize, f64)> {
-        self.tuned(queries, k, recall)
+    fn aim(index: &mut Index<Self>, queries: &[T], k: usize, _: &[u64], recall: f64) -> warpann::Result<(usize, f64)> {
+        index.tune(queries, k, recall)
     }
 }
 

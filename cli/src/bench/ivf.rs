@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use warpann::Element;
 use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::{Element, Index};
 
 use super::sweep::{self, Effort, Files, Seconds, Swept};
 use crate::index::{IndexFile, IvfKind, Recipe, open, parse_ivf_kind};
@@ -36,30 +36,29 @@ pub struct Args {
     sweep: sweep::Args,
 }
 
-impl<T: Element> Swept<T> for IvfIndex<T> {
+impl<T: Element> Swept for warpann::ivf::Ivf<T> {
     fn effort(count: usize) -> Effort {
         Effort::Probes(count)
     }
 
-    fn usual(&self) -> Vec<usize> {
+    fn usual(index: &Index<Self>) -> Vec<usize> {
         let doubled = std::iter::successors(Some(1usize), |probes| probes.checked_mul(2));
-        doubled.take_while(|&probes| probes <= self.lists().min(256)).collect()
+        doubled.take_while(|&probes| probes <= index.lists().min(256)).collect()
     }
 
-    fn search_at(
-        &self,
-        effort: usize,
+    fn at(effort: usize) -> SearchOptions<'static> {
+        SearchOptions::new().probes(effort)
+    }
+
+    fn aim(
+        index: &mut Index<Self>,
         queries: &[T],
         k: usize,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> warpann::Result<()> {
-        self.search_into(queries, k, &SearchOptions::new().probes(effort), ids, distances)
-    }
-
-    fn aim(&mut self, queries: &[T], k: usize, truth: &[u64], recall: f64) -> warpann::Result<(usize, f64)> {
-        let (probes, reached) = self.probes_for_recall(queries, k, truth, recall)?;
-        self.set_probes(probes)?;
+        truth: &[u64],
+        recall: f64,
+    ) -> warpann::Result<(usize, f64)> {
+        let (probes, reached) = index.probes_for_recall(queries, k, truth, recall)?;
+        index.set_probes(probes)?;
         Ok((probes, reached))
     }
 }
@@ -77,7 +76,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 fn index<T: Element>(args: &Args, dim: usize, base: Option<&[T]>) -> Outcome<(IvfIndex<T>, Seconds)> {
     let (access, place) = (args.sweep.access, &args.sweep.place);
     if let Some(path) = &args.index {
-        let index = open::<T, IvfIndex<T>>(path, place.device.clone(), place.memory_budget, access)?;
+        let index = open(path, place.device.clone(), place.memory_budget, access)?;
         return Ok((index, Seconds::default()));
     }
     let train = args.recipe.train.as_ref().map(|path| Ok::<_, Failure>((access.vectors(path)?, path))).transpose()?;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use warpann::io::Vectors;
-use warpann::ivf::recall;
-use warpann::{Element, ElementType, Error, FlatIndex, Metric, NONE};
+use warpann::recall;
+use warpann::{Element, ElementType, Error, FlatIndex, Index, Metric, NONE, SearchOptions};
 
 use super::chart::{Axis, Measured, Picture, Point};
 use super::{check_outputs, named, write_json};
@@ -52,24 +52,23 @@ impl Effort {
     }
 }
 
-/// An index whose searches have an effort.
-pub trait Swept<T: Element>: Stored<T> {
+/// A kind of index whose searches have an effort.
+pub trait Swept: Stored {
     /// This number as an effort of this kind of index.
     fn effort(count: usize) -> Effort;
     /// The efforts to measure unless the command line has some.
-    fn usual(&self) -> Vec<usize>;
-    /// Searches with an effort, into queries × `k` slots of `ids` and `distances`.
-    fn search_at(
-        &self,
-        effort: usize,
-        queries: &[T],
-        k: usize,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> warpann::Result<()>;
+    fn usual(index: &Index<Self>) -> Vec<usize>;
+    /// The options of searches with an effort.
+    fn at(effort: usize) -> SearchOptions<'static>;
     /// Makes the smallest effort with this recall that of the index, and returns it and its recall. `truth` has `k` true neighbours of each
     /// query.
-    fn aim(&mut self, queries: &[T], k: usize, truth: &[u64], recall: f64) -> warpann::Result<(usize, f64)>;
+    fn aim(
+        index: &mut Index<Self>,
+        queries: &[Self::Element],
+        k: usize,
+        truth: &[u64],
+        recall: f64,
+    ) -> warpann::Result<(usize, f64)>;
 }
 
 /// The arguments of a measurement of any kind of index, which come with `--index` and `--base`.
@@ -157,10 +156,10 @@ impl<'a> Files<'a> {
 
     /// Measures the index that `make` returns for a dimension and the base, with the seconds of making it. Prints and writes the table of
     /// `efforts`, or of the usual ones if there are none.
-    pub fn measure<T: Element, I: Swept<T>>(
+    pub fn measure<T: Element, K: Swept<Element = T>>(
         &self,
         efforts: &[usize],
-        make: impl FnOnce(usize, Option<&[T]>) -> Outcome<(I, Seconds)>,
+        make: impl FnOnce(usize, Option<&[T]>) -> Outcome<(Index<K>, Seconds)>,
         out: &Out,
     ) -> Outcome {
         let args = self.args;
@@ -185,7 +184,7 @@ impl<'a> Files<'a> {
             };
             out.field("target", format_args!("recall@{k} of {recall}: {setting} {reached:.6}{kept}"))?;
         }
-        let name = I::effort(0).name();
+        let name = K::effort(0).name();
         let heads = ["k", name, "batch", "recall@k", "queries/s", "p50 ms", "p95 ms", "p99 ms"];
         let [k, effort, batch, found, speed, p50, p95, p99] = heads;
         out.line(format_args!("{k:>5} {effort:>7} {batch:>7} {found:>9} {speed:>11} {p50:>9} {p95:>9} {p99:>9}"))?;
@@ -224,28 +223,28 @@ impl<'a> Files<'a> {
     }
 
     /// Finds the effort for a recall, and stores it in the index and in the index file.
-    fn aim<T: Element, I: Swept<T>>(
+    fn aim<K: Swept>(
         &self,
-        index: &mut I,
-        queries: &[T],
+        index: &mut Index<K>,
+        queries: &[K::Element],
         truth: &Truth,
         recall: f64,
     ) -> Outcome<Target> {
         let k = self.args.k[0];
         let wanted: Vec<u64> = truth.ids.chunks_exact(truth.k).flat_map(|row| &row[..k]).copied().collect();
-        let (effort, reached) = spinning("searching for the setting", || index.aim(queries, k, &wanted, recall))?;
+        let (effort, reached) = spinning("searching for the setting", || K::aim(index, queries, k, &wanted, recall))?;
         if let Some(path) = self.index {
             index.save(path)?;
         }
-        Ok(Target { recall, k, effort: I::effort(effort), reached, stored: self.index.is_some() })
+        Ok(Target { recall, k, effort: K::effort(effort), reached, stored: self.index.is_some() })
     }
 }
 
 /// The efforts to measure, ascending.
-fn all_efforts<T: Element>(given: &[usize], index: &impl Swept<T>, target: Option<&Target>) -> Vec<usize> {
+fn all_efforts<K: Swept>(given: &[usize], index: &Index<K>, target: Option<&Target>) -> Vec<usize> {
     let mut efforts = given.to_vec();
     if efforts.is_empty() {
-        efforts.extend(index.usual());
+        efforts.extend(K::usual(index));
         efforts.extend(target.map(|target| target.effort.count()));
     }
     efforts.sort_unstable();
@@ -370,23 +369,23 @@ impl Truth {
 }
 
 /// Searches with one k and one effort.
-struct Job<'a, T: Element, I> {
-    index: &'a I,
-    queries: &'a [T],
+struct Job<'a, K: Swept> {
+    index: &'a Index<K>,
+    queries: &'a [K::Element],
     k: usize,
     effort: usize,
     ids: Vec<u64>,
     distances: Vec<f32>,
 }
 
-impl<T: Element, I: Swept<T>> Job<'_, T, I> {
+impl<K: Swept> Job<'_, K> {
     /// Searches for queries `from..to`. Returns the time in seconds.
     fn search(&mut self, from: usize, to: usize) -> Outcome<f64> {
         let (dim, k) = (self.index.dim(), self.k);
         let slots = from * k..to * k;
         let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
         let start = Instant::now();
-        self.index.search_at(self.effort, &self.queries[from * dim..to * dim], k, ids, distances)?;
+        self.index.search_into(&self.queries[from * dim..to * dim], k, &K::at(self.effort), ids, distances)?;
         Ok(start.elapsed().as_secs_f64())
     }
 
@@ -410,7 +409,7 @@ impl<T: Element, I: Swept<T>> Job<'_, T, I> {
             let at = |share: f64| 1e3 * times.calls[((share * times.calls.len() as f64).ceil() as usize).max(1) - 1];
             rows.push(Row {
                 k,
-                effort: I::effort(self.effort),
+                effort: K::effort(self.effort),
                 batch,
                 recall,
                 recall_1,

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use warpann::io::Open;
-use warpann::knn_graph::{Graph, KnnIndex};
-use warpann::{Device, Element, GraphIndex, GraphIndexBuilder, Index, Placement};
+use warpann::knn_graph::Graph;
+use warpann::{Device, Element, GraphIndex, GraphIndexBuilder, Index};
 
 use super::{Basis, Details, GRAPH, INVERTED_FILES, Place, Stored, first_given, first_unequal};
 use crate::progress::{spinning, staged};
@@ -66,7 +66,7 @@ impl GraphRecipe {
             return Ok(spinning(format!("adding {} vectors and their edges", graph.len()), build)?);
         }
         let mut index = builder.build()?;
-        index.add_all(base, ids, None)?;
+        Stored::add_all(&mut index, base, ids, None)?;
         Ok(index)
     }
 
@@ -104,44 +104,28 @@ impl GraphRecipe {
     }
 }
 
-impl<T: Element> Stored<T> for GraphIndex<T> {
-    fn open(path: &Path, device: Placement, budget: Option<u64>, how: Open) -> warpann::Result<Self> {
-        Self::load_with(path, device, budget, how)
-    }
-
+impl<T: Element> Stored for warpann::graph::LinkedVectors<T> {
     /// Adds all vectors at once: a graph of all is better than one that grows.
-    fn add_all(&mut self, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
+    fn add_all(index: &mut Index<Self>, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
         if batch.is_some() {
             return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: GRAPH.into() });
         }
-        let name = format!("adding {} vectors", base.len() / self.dim());
-        Ok(staged(name, |watch| self.add_watched(base, ids, watch))?)
-    }
-
-    fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)> {
-        self.tune(queries, k, recall)
+        let name = format!("adding {} vectors", base.len() / index.dim());
+        Ok(staged(name, |watch| index.add_watched(base, ids, watch))?)
     }
 
     /// Compares the vectors in host memory: one at a time is slow to read from a device.
-    fn first_other(&self, base: &[T], path: &Path, how: Open) -> warpann::Result<Option<usize>> {
-        let index = Self::load_with(path, Device::Cpu, None, how)?;
-        first_unequal(base, index.dim(), |id| index.reconstruct_f32(id))
+    fn first_other(index: &Index<Self>, base: &[T], path: &Path, how: Open) -> warpann::Result<Option<usize>> {
+        let loaded = Index::<Self>::load_with(path, Device::Cpu, None, how)?;
+        first_unequal(base, index.dim(), |id| loaded.reconstruct(id))
     }
 
-    fn greatest_id(&self) -> Option<u64> {
-        KnnIndex::greatest_id(self)
+    fn description(index: &Index<Self>) -> String {
+        describe(index.degree())
     }
 
-    fn devices(&self) -> String {
-        self.device()
-    }
-
-    fn description(&self) -> String {
-        describe(self.degree())
-    }
-
-    fn details(&self) -> Details {
-        Details::Graph(Edges::of(self))
+    fn details(index: &Index<Self>) -> Details {
+        Details::Graph(Edges::of(index))
     }
 }
 

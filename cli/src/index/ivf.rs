@@ -7,8 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use warpann::io::Open;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
-use warpann::knn_graph::KnnIndex;
-use warpann::{Element, Error, Placement};
+use warpann::{Element, Error, Index};
 
 use super::{BATCH, Basis, Details, Place, Stored, first_given, first_unequal};
 use crate::progress::{Step, staged};
@@ -107,7 +106,7 @@ impl Recipe {
         staged(format!("training {} lists", index.lists()), |watch| index.train_watched(train.unwrap_or(base), watch))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        index.add_all(base, ids, batch)?;
+        Stored::add_all(&mut index, base, ids, batch)?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
     }
 
@@ -161,13 +160,9 @@ impl Recipe {
     }
 }
 
-impl<T: Element> Stored<T> for IvfIndex<T> {
-    fn open(path: &Path, device: Placement, budget: Option<u64>, how: Open) -> warpann::Result<Self> {
-        Self::load_with(path, device, budget, how)
-    }
-
-    fn add_all(&mut self, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
-        let (dim, batch) = (self.dim(), batch.unwrap_or(BATCH));
+impl<T: Element> Stored for warpann::ivf::Ivf<T> {
+    fn add_all(index: &mut Index<Self>, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
+        let (dim, batch) = (index.dim(), batch.unwrap_or(BATCH));
         let count = base.len() / dim;
         let step = Step::of("adding", count, "vectors");
         // The call of a batch starts when the calls of the batches before it have ended.
@@ -177,33 +172,29 @@ impl<T: Element> Stored<T> for IvfIndex<T> {
             begun += rows.len() / dim.max(1);
         });
         let added = match ids {
-            None => self.add_batches(batches),
+            None => index.add_batches(batches),
             Some(ids) if ids.len() != count => {
                 Err(Error::WrongLength { what: "ids", expected: count, actual: ids.len() })
             }
             Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
-                self.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
+                index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
             }),
         };
         Ok(added?)
     }
 
-    fn tuned(&mut self, queries: &[T], k: usize, recall: f64) -> warpann::Result<(usize, f64)> {
-        self.tune(queries, k, recall)
-    }
-
     /// Compares the vectors; or what their codes stand for, with an index of the same training to which batches of the base are added.
-    fn first_other(&self, base: &[T], _: &Path, _: Open) -> warpann::Result<Option<usize>> {
-        let dim = self.dim();
-        if self.encoding() == Encoding::Flat {
-            return first_unequal(base, dim, |id| self.reconstruct(id));
+    fn first_other(index: &Index<Self>, base: &[T], _: &Path, _: Open) -> warpann::Result<Option<usize>> {
+        let dim = index.dim();
+        if index.encoding() == Encoding::Flat {
+            return first_unequal(base, dim, |id| index.reconstruct(id));
         }
-        let mut coded = self.snapshot();
+        let mut coded = index.snapshot();
         for (first, rows) in (0u64..).step_by(BATCH).zip(base.chunks(BATCH * dim)) {
             coded.clear();
             let ids: Vec<u64> = (first..).take(rows.len() / dim).collect();
             coded.add_with_ids(rows, &ids)?;
-            let unequal = |&id: &u64| match (coded.reconstruct(id), self.reconstruct(id)) {
+            let unequal = |&id: &u64| match (coded.reconstruct(id), index.reconstruct(id)) {
                 (Ok(coded), Ok(held)) => (coded != held).then_some(Ok(id as usize)),
                 (Err(error), _) | (_, Err(error)) => Some(Err(error)),
             };
@@ -214,20 +205,12 @@ impl<T: Element> Stored<T> for IvfIndex<T> {
         Ok(None)
     }
 
-    fn greatest_id(&self) -> Option<u64> {
-        KnnIndex::greatest_id(self)
+    fn description(index: &Index<Self>) -> String {
+        describe(index.encoding(), index.lists())
     }
 
-    fn devices(&self) -> String {
-        self.device()
-    }
-
-    fn description(&self) -> String {
-        describe(self.encoding(), self.lists())
-    }
-
-    fn details(&self) -> Details {
-        Details::Ivf(Lists::of(self))
+    fn details(index: &Index<Self>) -> Details {
+        Details::Ivf(Lists::of(index))
     }
 }
 

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use warpann::io::Vectors;
 use warpann::ivf::{Bitset, IvfIndex, Refiner};
-use warpann::{Element, Error, Index, NONE};
+use warpann::{Element, Error, Index, Kind, NONE};
 
 use crate::id_list;
-use crate::index::Stored;
 use crate::progress::spinning;
 use crate::report::{Failure, Outcome, complain, positive};
 use crate::vectors::{Access, exactly};
@@ -122,7 +121,7 @@ pub struct Filter<'a> {
 
 impl Filter<'_> {
     /// The filter for the ids of an index. Prints a note if the index does not hold some ids of a list.
-    pub fn bits<T: Element>(&self, index: &impl Index<T>) -> Bitset {
+    pub fn bits<K: Kind>(&self, index: &Index<K>) -> Bitset {
         let mut found = 0;
         let bits = index.filter(|id| {
             let named = self.named.contains(id);

@@ -222,7 +222,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
                 return Ok((index, Vec::new()));
             }
             index.train(train.unwrap_or(base))?;
-            let training = index.training_bytes()?;
+            let training = index.kind.training_bytes()?;
             Ok((index, training))
         };
         let (index, training) = agree(ranks, trained())?;
@@ -231,7 +231,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
             let mut index = if ranks.rank() == 0 {
                 index
             } else {
-                let (device, budget) = index.place();
+                let (device, budget) = index.kind.place();
                 IvfIndex::from_bytes(&training, device, budget)?
             };
             let dim = index.dim();
@@ -285,7 +285,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
         how: Open,
     ) -> Result<Self> {
         let loaded = IvfIndex::<T>::load_with(part(path, ranks), device, budget, how);
-        let opened = loaded.and_then(|index| Ok((index.training_bytes()?, index)));
+        let opened = loaded.and_then(|index| Ok((index.kind.training_bytes()?, index)));
         let (training, index) = agree(ranks, opened)?;
         let same = ranks.broadcast(training.clone()) == training;
         agree(ranks, if same { Ok(()) } else { Err(Error::Incompatible { what: "training or probes" }) })?;

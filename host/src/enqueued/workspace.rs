@@ -22,9 +22,12 @@ pub struct DeviceWorkspace {
     k: usize,
 }
 
+/// A planned search of a kind of index.
+pub struct Planned(pub(crate) Box<dyn Enqueue>);
+
 /// The version of an index for which a search is planned. Indexes of a kind and their versions have different numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PlannedVersion {
+pub enum PlannedVersion {
     /// That of a flat index, or of the vectors of a graph.
     Flat(u64),
     /// An inverted file: the version of its lists.
@@ -55,7 +58,8 @@ impl DeviceWorkspace {
     }
 
     /// The workspace of a search that was planned for a version of an index.
-    pub(crate) fn new(search: Box<dyn Enqueue>, version: PlannedVersion, queries: usize, k: usize) -> DeviceWorkspace {
+    pub(crate) fn new(search: Planned, version: PlannedVersion, queries: usize, k: usize) -> DeviceWorkspace {
+        let Planned(search) = search;
         DeviceWorkspace { search, version, queries, k }
     }
 
@@ -127,7 +131,7 @@ pub(crate) fn check_planned(queries: usize, k: usize) -> Result<()> {
 
 /// The GPU of an index of vectors of `dim` components, to which the caller's vectors, results and streams must belong.
 #[derive(Clone, Copy)]
-pub(crate) struct OnGpu<'a> {
+pub struct OnGpu<'a> {
     runtime: &'a Runtime,
     gpu: &'a CudaDevice,
     dim: usize,
@@ -135,23 +139,23 @@ pub(crate) struct OnGpu<'a> {
 
 impl<'a> OnGpu<'a> {
     /// The device of a runtime; `None` if that is the emulator.
-    pub fn new(runtime: &'a Runtime, dim: usize) -> Option<OnGpu<'a>> {
+    pub(crate) fn new(runtime: &'a Runtime, dim: usize) -> Option<OnGpu<'a>> {
         Some(OnGpu { runtime, gpu: runtime.as_gpu()?, dim })
     }
 
     /// Checks vectors of the caller's, without reading them.
-    pub fn check<T: Element>(self, what: &'static str, vectors: &DeviceVectors<T>) -> Result<()> {
+    pub(crate) fn check<T: Element>(self, what: &'static str, vectors: &DeviceVectors<T>) -> Result<()> {
         vectors.check(what, self.gpu.index())?;
         if vectors.is_empty() { Ok(()) } else { self.gpu.check_memory(what, vectors.address()) }
     }
 
     /// A stream of the caller's on the device.
-    pub fn stream(self, stream: CUstream) -> Stream {
+    pub(crate) fn stream(self, stream: CUstream) -> Stream {
         Stream::Cuda(CudaStream::of_caller(self.gpu, stream.cast()))
     }
 
     /// The first component of vectors in device memory, as bytes of as many vectors.
-    pub fn rows_at<T: Element>(self, rows: &DeviceVectors<T>) -> Ptr<u8> {
+    pub(crate) fn rows_at<T: Element>(self, rows: &DeviceVectors<T>) -> Ptr<u8> {
         Ptr::new(place(rows.address()), rows.len().saturating_mul(self.dim * size_of::<T>()))
     }
 
@@ -162,7 +166,7 @@ impl<'a> OnGpu<'a> {
     ///
     /// # Safety
     /// As [`FlatIndex::add_device`](crate::FlatIndex::add_device).
-    pub unsafe fn downloaded<T: Element>(
+    pub(crate) unsafe fn downloaded<T: Element>(
         self,
         what: &'static str,
         stream: CUstream,

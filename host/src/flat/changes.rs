@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{FlatBackend, FlatIndex, MOVED_BYTES, Version};
-use crate::ids::ascending;
+use super::{Flat, FlatBackend, MOVED_BYTES, Version};
 use crate::ids::row_ids::{Room, RowIds};
+use crate::index::private::Stored;
 use crate::random::gather;
 use crate::shared::own;
 use crate::undo::undone_unless_ok;
-use crate::validate::{MAX_ROWS, check_length, check_rows, check_vectors};
+use crate::validate::{MAX_ROWS, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, VectorSliceMut};
-use crate::{Element, Error, Input, NONE, Placement, Result, Stage, Watch, host_memory};
+use crate::{Element, Error, Input, Placement, Result, Stage, Watch, host_memory};
 
 /// Removed vectors leave their rows behind until there is one such row for this many others.
 const ROWS_A_REMOVED_ONE: usize = 4;
@@ -36,114 +36,44 @@ enum Source {
     New(usize),
 }
 
-impl<T: Element> FlatIndex<T> {
-    /// Appends the vectors of `rows`, row-major, `dim` components each. Their ids count up from 0, or from one past the greatest id in the
-    /// index. O(rows · dim).
-    ///
-    /// # Errors
-    /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] if there are not enough ids above the greatest one.
-    pub fn add(&mut self, rows: &[T]) -> Result<()> {
-        self.add_watched(rows, None, &Watch::none())
-    }
-
-    /// As [`add`](Self::add), or as [`add_with_ids`](Self::add_with_ids) if there are ids, with a [`Watch`].
-    ///
-    /// # Errors
-    /// As the call without a watch; [`Error::Cancelled`]. The index is then as it was.
-    pub fn add_watched(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+impl<T: Element> Flat<T> {
+    /// Adds vectors, with new ids that were checked, or with ids that count up.
+    pub(super) fn add_rows(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+        let count = check_vectors(rows, self.dim(), Input::Base)?;
         if let Some(ids) = ids {
-            self.check_new(rows, ids)?;
-            self.check_unknown(ids)?;
             return self.insert(rows, ids, watch);
         }
-        let count = check_vectors(rows, self.dim(), Input::Base)?;
+        let ids = self.next_ids(count)?;
+        self.append(rows, &ids, watch)
+    }
+
+    /// The ids of `count` vectors, which count up from 0, or from one past the greatest id.
+    ///
+    /// # Errors
+    /// [`Error::ReservedId`] if there are not enough.
+    pub(super) fn next_ids(&self, count: usize) -> Result<Vec<u64>> {
         let first = self.rows.next();
         let Some(end) = first.checked_add(count as u64) else { return Err(Error::ReservedId) };
         let mut ids = host_memory::with_room(count)?;
         ids.extend(first..end);
-        self.append(rows, &ids, watch)
+        Ok(ids)
     }
 
-    /// Adds the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. O(rows · dim) if the ids lie
-    /// above those in the index, or come back after they were removed. Otherwise the vectors are arranged anew: O(len · dim), and memory for
-    /// a second index during the call. So add many of such ids in one call.
-    ///
-    /// # Errors
-    /// [`Error::WrongLength`], [`Error::ReservedId`], [`Error::DuplicateId`] if the index has an id or it occurs twice;
-    /// [`Error::Ragged`], [`Error::NotFinite`] with the first bad component (row within `rows`), [`Error::TooMany`],
-    /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
-    pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.add_watched(rows, Some(ids), &Watch::none())
-    }
-
-    /// Fails with [`Error::DuplicateId`] if the index has one of these ids.
-    pub(super) fn check_unknown(&self, ids: &[u64]) -> Result<()> {
-        match ids.iter().find(|&&id| self.contains(id)) {
-            Some(&id) => Err(Error::DuplicateId { id }),
-            None => Ok(()),
-        }
-    }
-
-    /// Adds the vectors of `rows` as [`add_with_ids`](Self::add_with_ids), and replaces those whose ids the index has. Returns the number of
-    /// replaced vectors. O(rows · dim), with the exception of [`add_with_ids`](Self::add_with_ids).
-    ///
-    /// # Errors
-    /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error. The index is then as it was, unless its device
-    /// refuses all further work: then vectors that were to be replaced may have the new values.
-    pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
-        self.check_new(rows, ids)?;
+    /// Adds vectors, and replaces those whose ids the index has.
+    pub(super) fn put(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        check_vectors(rows, self.dim(), Input::Base)?;
         let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&at| self.contains(ids[at]));
-        let ids_of = |places: &[usize]| places.iter().map(|&at| ids[at]).collect::<Vec<u64>>();
-        let new_ids = ids_of(&new);
-        if known.is_empty() {
-            self.insert(rows, &new_ids, &Watch::none())?;
-            return Ok(0);
-        }
+        let new_ids: Vec<u64> = new.iter().map(|&at| ids[at]).collect();
         // The insertion comes first: it can be undone without memory.
         self.insert(&gather(rows, self.dim(), &new)?, &new_ids, &Watch::none())?;
         let mut places: Vec<(usize, usize)> =
             known.iter().filter_map(|&at| Some((self.rows.find(ids[at])?, at))).collect();
         places.sort_unstable();
-        if let Err(error) = self.replace(rows, &places) {
+        if let Err(error) = self.overwrite(rows, &places) {
             self.forget(&new_ids)?;
             return Err(error);
         }
-        Ok(known.len())
-    }
-
-    /// Removes the vectors with these ids, in any order. O(ids · (log len + dim)) amortised: the rows of removed vectors stay until they are a
-    /// quarter of all, and then the others move together.
-    ///
-    /// # Errors
-    /// [`Error::UnknownId`] if the index has no such id, [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
-    pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        let unknown = |&&id: &&u64| !self.contains(id);
-        if let Some(&id) = ids.iter().find(unknown) {
-            return Err(Error::UnknownId { id, len: self.len() as u64 });
-        }
-        self.forget(&ascending(ids)?)
-    }
-
-    /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of
-    /// removed vectors.
-    ///
-    /// # Errors
-    /// [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
-    pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
-        let mut present = ascending(ids)?.into_owned();
-        present.retain(|&id| self.contains(id));
-        self.forget(&present)?;
-        Ok(present.len())
-    }
-
-    /// Removes all vectors. The settings stay.
-    pub fn clear(&mut self) {
-        self.version = Version::new();
-        match Arc::get_mut(&mut self.backend) {
-            Some(backend) => backend.truncate(0),
-            None => self.backend = self.backend.emptied().into(),
-        }
-        self.rows = Arc::default();
+        Ok(())
     }
 
     /// The back end, which nobody else has: if a snapshot has it as well, a copy, with room for `more` rows. On error nothing changes.
@@ -167,26 +97,21 @@ impl<T: Element> FlatIndex<T> {
         }
     }
 
-    /// Adds the vectors of `other`, with their ids, to this index. O(len of both · dim) at most.
-    ///
-    /// # Errors
-    /// [`Error::Incompatible`] if dimension or metric differ; as [`add_with_ids`](Self::add_with_ids).
-    pub fn merge(&mut self, other: &FlatIndex<T>) -> Result<()> {
+    /// Adds the vectors of `other`, with their ids.
+    pub(super) fn append_all(&mut self, other: &Flat<T>) -> Result<()> {
         let checks = [(self.dim() == other.dim(), "dimension"), (self.metric() == other.metric(), "metric")];
         if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
             return Err(Error::Incompatible { what });
         }
         let ids = other.rows.all()?;
-        self.check_unknown(&ids)?;
+        if let Some(id) = self.find_any(&ids) {
+            return Err(Error::DuplicateId { id });
+        }
         self.append_or_arrange(&other.all_rows()?, &ids, &Watch::none())
     }
 
-    /// Moves the vectors together that are left after removals, so that their memory is free. [`remove`](Self::remove) does so by itself
-    /// when it pays. O(len · dim).
-    ///
-    /// # Errors
-    /// [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
-    pub fn compact(&mut self) -> Result<()> {
+    /// Moves the vectors together that are left after removals.
+    pub(super) fn move_together(&mut self) -> Result<()> {
         if self.rows.live().is_none() {
             return Ok(());
         }
@@ -200,32 +125,15 @@ impl<T: Element> FlatIndex<T> {
         Ok(())
     }
 
-    /// Moves the index to other devices through host memory: to more or fewer replicas or shards, or away from a failed
-    /// device. During the move the index exists in both places; on error it stays in the old place. O(len · dim).
-    ///
-    /// # Errors
-    /// The errors of opening the devices (see [`FlatIndexBuilder::build`](super::FlatIndexBuilder::build)) and of [`add`](Self::add);
-    /// [`Error::ShardLost`] if no device is left that has some of the vectors.
-    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
+    /// Moves the vectors to other devices. On error they stay in the old place.
+    pub(super) fn move_through_host(&mut self, placement: Placement) -> Result<()> {
         let rows = self.rows.compacted()?;
         let sources: Vec<Source> = self.rows.live_rows().map(Source::Row).collect();
-        let mut moved = self.builder.clone().device(device).build()?;
+        let mut moved = self.builder.clone().device(placement).open()?;
         moved.take(self, &sources, &[], &Watch::none())?;
         moved.rows = Arc::new(rows);
         *self = moved;
         Ok(())
-    }
-
-    /// Checks new vectors and their ids: one for each, different, not reserved.
-    fn check_new(&self, rows: &[T], ids: &[u64]) -> Result<()> {
-        let count = check_vectors(rows, self.dim(), Input::Base)?;
-        self.check_id_list(count, ids)
-    }
-
-    /// Checks the ids of `count` vectors: one for each, different, not reserved.
-    pub(super) fn check_id_list(&self, count: usize, ids: &[u64]) -> Result<()> {
-        check_length("ids", count, ids.len())?;
-        if ascending(ids)?.last() == Some(&NONE) { Err(Error::ReservedId) } else { Ok(()) }
     }
 
     /// Adds checked vectors whose ids are new, in any order.
@@ -267,7 +175,7 @@ impl<T: Element> FlatIndex<T> {
             }
             Room::Between => {
                 let sources = self.merged(ids);
-                let mut arranged = self.builder.clone().build()?;
+                let mut arranged = self.builder.clone().open()?;
                 arranged.check_room(sources.len())?;
                 arranged.take(self, &sources, rows, watch)?;
                 let id = |source: &Source| match *source {
@@ -286,7 +194,7 @@ impl<T: Element> FlatIndex<T> {
         let old_rows = self.rows.old_rows(ids);
         let places: Vec<(usize, usize)> = old_rows.iter().copied().zip(0..).collect();
         self.own_rows()?;
-        self.replace(rows, &places)?;
+        self.overwrite(rows, &places)?;
         self.own_rows()?.revive(&old_rows);
         Ok(())
     }
@@ -307,7 +215,7 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// Appends rows of `from` and new vectors to this index's back end, in pieces.
-    fn take(&mut self, from: &FlatIndex<T>, sources: &[Source], new: &[T], watch: &Watch<'_>) -> Result<()> {
+    fn take(&mut self, from: &Flat<T>, sources: &[Source], new: &[T], watch: &Watch<'_>) -> Result<()> {
         let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
         let mut taken = 0;
         for piece in sources.chunks(piece) {
@@ -388,7 +296,7 @@ impl<T: Element> FlatIndex<T> {
             return Ok(());
         }
         self.check_room(self.len() + vectors)?;
-        self.compact()
+        self.move_together()
     }
 
     pub(super) fn check_room(&self, rows: usize) -> Result<()> {
@@ -396,7 +304,7 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// Overwrites rows of the index: for each pair, which ascend, row `.0` with vector `.1` of `rows`.
-    fn replace(&mut self, rows: &[T], places: &[(usize, usize)]) -> Result<()> {
+    fn overwrite(&mut self, rows: &[T], places: &[(usize, usize)]) -> Result<()> {
         let numbers: Vec<u64> = places.iter().map(|&(row, _)| row as u64).collect();
         let new = gather(rows, self.dim(), &places.iter().map(|&(_, at)| at).collect::<Vec<_>>())?;
         if numbers.is_empty() {
@@ -408,7 +316,7 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// Removes the vectors with these ids, which the index has.
-    fn forget(&mut self, ids: &[u64]) -> Result<()> {
+    pub(super) fn forget(&mut self, ids: &[u64]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
@@ -426,7 +334,7 @@ impl<T: Element> FlatIndex<T> {
         let removed = self.rows.removed();
         if removed * ROWS_A_REMOVED_ONE > self.rows.rows() {
             // The removal is done. If there is no memory to move the others, the rows stay, and searches skip them.
-            let _ = self.compact();
+            let _ = self.move_together();
         }
         Ok(())
     }
@@ -439,7 +347,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     use super::*;
-    use crate::{Device, Metric};
+    use crate::{Device, FlatIndex, Metric};
 
     thread_local! {
         /// The most rows of a shard of the indexes that this thread changes.

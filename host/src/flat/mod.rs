@@ -6,12 +6,14 @@
 mod changes;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
-pub mod device;
+mod device;
 pub(crate) mod gpu;
 pub(crate) mod grid;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,16 +27,24 @@ use crate::device::lanes::Lanes;
 use crate::device::open::open;
 use crate::device::runtime::Runtime;
 use crate::enqueued::Enqueue;
+#[cfg(feature = "cuda")]
+use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
 use crate::ids::row_ids::RowIds;
-use crate::neighbors::cut_off;
+use crate::index::Index;
+use crate::index::private::{Searched, Stored};
+use crate::io::Open;
 use crate::product::gpu::VectorShape;
+#[cfg(feature = "cuda")]
+use crate::select::device::CUstream;
 use crate::shards::check_queries;
+use crate::validate::check_dim;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
-use crate::validate::{check_dim, check_results};
 use crate::vectors::{VectorSlice, VectorSliceMut};
+#[cfg(feature = "cuda")]
+use crate::views::DeviceVectors;
 use crate::{
-    Bitset, Device, Element, ElementType, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result,
-    SearchOptions, SearchStatistics, host_memory,
+    Bitset, Device, Element, ElementType, Error, Metric, NONE, Placement, RangeNeighbors, Result, SearchOptions,
+    SearchStatistics, Watch, host_memory,
 };
 
 /// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`] keeps their ids. The caller has
@@ -99,7 +109,9 @@ pub(crate) struct ResidentRows<'a> {
 
 /// An exact nearest-neighbour index over vectors of one dimension and element type.
 ///
-/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id).
+/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id), in O(queries · len · dim). Of the
+/// options, only [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect. Under a filter the cost falls with the number of accepted
+/// vectors, and the results are the `k` nearest of them, or all of them if they are fewer.
 /// The canonical distances of [`crate::metric`] have the same bits on every device and in every run.
 ///
 /// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`: any number of threads may search it at the same time.
@@ -129,11 +141,14 @@ pub(crate) struct ResidentRows<'a> {
 /// assert_eq!((found.ids[0], found.distances[0]), (1, 300.0));
 /// # Ok::<(), warpann::Error>(())
 /// ```
-pub struct FlatIndex<T: Element = f32> {
+pub type FlatIndex<T = f32> = Index<Flat<T>>;
+
+/// The vectors of a [`FlatIndex`].
+pub struct Flat<T: Element> {
     builder: FlatIndexBuilder<T>,
-    /// Shared with snapshots until one of the indexes changes: [`FlatIndex::own_backend`].
+    /// Shared with snapshots until one of the indexes changes: [`Flat::own_backend`].
     backend: Arc<dyn FlatBackend>,
-    /// Shared likewise: [`FlatIndex::own_rows`].
+    /// Shared likewise: [`Flat::own_rows`].
     rows: Arc<RowIds>,
     version: Version,
 }
@@ -162,18 +177,6 @@ pub struct FlatStatistics {
     pub host_bytes: u64,
     /// Bytes of memory on devices, over all replicas and shards.
     pub device_bytes: u64,
-}
-
-impl<T: Element> std::fmt::Debug for FlatIndex<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FlatIndex")
-            .field("element", &T::TYPE)
-            .field("dim", &self.dim())
-            .field("metric", &self.metric())
-            .field("len", &self.len())
-            .field("device", &self.device())
-            .finish()
-    }
 }
 
 /// Settings of a [`FlatIndex`] before it is built; see [`FlatIndex::builder`].
@@ -239,9 +242,14 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// device: [`Error::NoDevice`], [`Error::NoSuchDevice`], [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`],
     /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
+        self.open().map(Index::of)
+    }
+
+    /// As [`build`](Self::build), for an index that has the vectors inside.
+    pub(crate) fn open(self) -> Result<Flat<T>> {
         check_dim(self.settings.dim)?;
         let backend = self.settings.open(open_cpu_of::<T>())?.into();
-        Ok(FlatIndex { builder: self, backend, rows: Arc::default(), version: Version::new() })
+        Ok(Flat { builder: self, backend, rows: Arc::default(), version: Version::new() })
     }
 }
 
@@ -309,96 +317,39 @@ impl<T: Element> FlatIndex<T> {
         Self::builder(dim).metric(metric).device(device).build()
     }
 
-    /// Finds the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal
-    /// distances by lower id. If the index has fewer than `k` vectors, the row ends in [`NONE`] and [`Metric::worst`].
-    /// No queries and an empty index are legal. O(queries · len · dim).
+    /// The components of the vector with this id, with their type, as they were added. O(log len + dim).
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column,
-    /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver. On several
-    /// devices also [`Error::DeviceFailed`], after which the index continues without the device, and
-    /// [`Error::ShardLost`] when it cannot continue.
-    pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
-        // Not by `search_with`, so that a program without filters has no code of filters.
-        let count = self.check_search(queries, k)?;
-        let mut found = Neighbors::none(self.metric(), count, k)?;
-        self.search_checked(queries, k, self.rows.live(), &mut found.ids, &mut found.distances)?;
-        Ok(found)
+    /// [`Error::UnknownId`], and the errors of the device's driver.
+    pub fn vector(&self, id: u64) -> Result<Vec<T>> {
+        self.kind.vector(id)
     }
 
-    /// As [`search`](Self::search), with options. Of these, only [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect: an exact
-    /// search reads no lists.
-    /// Under a filter, the results are the `k` nearest of the vectors that it accepts, or all of them if they are fewer. The cost falls with
-    /// the number of accepted vectors.
-    ///
-    /// ```
-    /// use warpann::{Device, FlatIndex, Metric, SearchOptions};
-    ///
-    /// let mut index = FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu)?;
-    /// index.add_with_ids(&[0.0, 1.0, 2.0, 3.0], &[10, 20, 30, 45])?;
-    /// let tens = index.filter(|id| id % 10 == 0);
-    /// let options = SearchOptions::new().filter(&tens);
-    /// assert_eq!(index.search_with(&[2.9], 2, &options)?.ids, [30, 20]);
-    /// index.remove(&[30])?;
-    /// assert_eq!(index.search(&[2.9], 2)?.ids, [45, 20]);
-    /// # Ok::<(), warpann::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::BadRadius`].
-    pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
-        Ok(self.search_among(queries, k, options)?.0)
+    /// Counts the vectors, the rows that removed vectors left, and the bytes of memory. O(devices).
+    pub fn statistics(&self) -> FlatStatistics {
+        self.kind.statistics()
     }
+}
 
-    /// As [`search_with`](Self::search_with), and says what the search did. Counting the accepted vectors takes O(len / 64).
-    ///
-    /// # Errors
-    /// As [`search_with`](Self::search_with).
-    pub fn search_with_statistics(
-        &self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'_>,
-    ) -> Result<(Neighbors, SearchStatistics)> {
-        let (found, among) = self.search_among(queries, k, options)?;
-        let mut statistics = SearchStatistics {
-            queries: found.queries() as u64,
-            accepted: among.map_or(self.len(), |among| among.count_ones()) as u64,
-            ..SearchStatistics::default()
-        };
-        if found.queries() > 0 && !self.is_empty() {
-            statistics.compared_all(found.queries());
+impl<T: Element> Flat<T> {
+    pub(crate) fn statistics(&self) -> FlatStatistics {
+        let (host, device) = self.backend.bytes();
+        FlatStatistics {
+            vectors: self.len() as u64,
+            removed: self.rows.removed() as u64,
+            host_bytes: host + self.rows.bytes(),
+            device_bytes: device,
         }
-        Ok((found, statistics))
     }
 
-    /// The results, and the rows among which they are the best.
-    fn search_among<'a>(
-        &'a self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'a>,
-    ) -> Result<(Neighbors, Option<Cow<'a, Bitset>>)> {
-        let count = self.check_search(queries, k)?;
-        options.check_radius()?;
-        let among = self.among(options)?;
-        let mut found = Neighbors::none(self.metric(), count, k)?;
-        self.search_checked(queries, k, among.as_deref(), &mut found.ids, &mut found.distances)?;
-        cut_off(self.metric(), options.radius, k, &mut found.ids, &mut found.distances);
-        Ok((found, among))
+    pub(crate) fn vector(&self, id: u64) -> Result<Vec<T>> {
+        let row = self.rows.find(id).ok_or(Error::UnknownId { id, len: self.len() as u64 })?;
+        let mut vector = host_memory::zeroed(self.dim())?;
+        self.backend.rows(row as u64, VectorSliceMut::of(&mut vector))?;
+        Ok(vector)
     }
 
-    /// As [`search`](Self::search), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
-    ///
-    /// # Errors
-    /// As [`search`](Self::search); and [`Error::WrongLength`] if a slice has another length.
-    pub fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let count = self.check_search(queries, k)?;
-        check_results(count, k, ids, distances)?;
-        self.search_checked(queries, k, self.rows.live(), ids, distances)
-    }
-
-    /// As [`search_into`](Self::search_into) among some rows, with arguments that were checked.
+    /// Searches among some rows, with arguments that were checked.
     pub(crate) fn search_checked(
         &self,
         queries: &[T],
@@ -418,63 +369,6 @@ impl<T: Element> FlatIndex<T> {
         self.backend.search(VectorSlice::of(queries, self.dim()), k, among, ids, distances)?;
         self.rows.name(ids);
         Ok(())
-    }
-
-    /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal distances by lower id.
-    /// Of the options, only [`SearchOptions::filter`] has an effect. O(queries · len · dim).
-    ///
-    /// # Errors
-    /// [`Error::BadRadius`] for NaN, [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::Ragged`], [`Error::NotFinite`]
-    /// with query and column, [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
-    pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
-        if radius.is_nan() {
-            return Err(Error::BadRadius);
-        }
-        let count = self.check_queries(queries)?;
-        let among = self.among(options)?;
-        if count == 0 || self.is_empty() {
-            return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
-        }
-        let queries = VectorSlice::of(queries, self.dim());
-        let mut found = self.backend.range_search(queries, radius, among.as_deref())?;
-        self.rows.name(&mut found.ids);
-        Ok(found)
-    }
-
-    /// An index of its own with the vectors and the settings of now, on the same devices. Later changes of one of the two do not show in the
-    /// other, so searches of the snapshot go on while this index changes. [`IndexWriter`](crate::IndexWriter) does so for many threads.
-    ///
-    /// O(1). The two share all memory, also that of the devices, until one of them changes. The first change of either copies what it
-    /// changes: a removal O(len / 64), until the removed vectors are a quarter of all; any other change all vectors, O(len · dim), within
-    /// host memory or within the memory of a device. So a snapshot before each of many small changes costs a copy for each; several changes
-    /// after one snapshot cost one.
-    ///
-    /// ```
-    /// use warpann::{Device, FlatIndex, Metric};
-    ///
-    /// let mut index = FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu)?;
-    /// index.add(&[0.0, 1.0, 2.0])?;
-    /// let before = index.snapshot();
-    /// index.remove(&[1])?;
-    /// assert_eq!(before.search(&[1.1], 2)?.ids, [1, 2]);
-    /// assert_eq!(index.search(&[1.1], 2)?.ids, [2, 0]);
-    /// # Ok::<(), warpann::Error>(())
-    /// ```
-    pub fn snapshot(&self) -> FlatIndex<T> {
-        let (backend, rows) = (Arc::clone(&self.backend), Arc::clone(&self.rows));
-        FlatIndex { builder: self.builder.clone(), backend, rows, version: Version::new() }
-    }
-
-    /// Checks k and queries. Returns the number of queries.
-    pub(crate) fn check_search(&self, queries: &[T], k: usize) -> Result<usize> {
-        if k == 0 {
-            return Err(Error::Zero { what: "k" });
-        }
-        self.check_queries(queries)
-    }
-
-    fn check_queries(&self, queries: &[T]) -> Result<usize> {
-        check_queries(self.builder.settings.placement.devices().len(), queries, self.dim())
     }
 
     /// The rows among which a search with these options looks; `None` means all.
@@ -521,70 +415,181 @@ impl<T: Element> FlatIndex<T> {
     pub(crate) fn copy_rows(&self, first: usize, to: &mut [T]) -> Result<()> {
         self.backend.rows(first as u64, VectorSliceMut::of(to))
     }
+}
 
-    /// Whether the index has a vector with this id. O(log len).
-    pub fn contains(&self, id: u64) -> bool {
-        self.rows.find(id).is_some()
-    }
+impl<T: Element> Stored for Flat<T> {
+    type Element = T;
+    const NAME: &'static str = "FlatIndex";
 
-    /// All ids, ascending: bit r of a filter stands for the r-th id. O(len).
-    pub fn ids(&self) -> Vec<u64> {
-        self.rows.live_rows().map(|row| self.rows.id(row)).collect()
-    }
-
-    /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
-    /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another
-    /// index with the same ids accepts it too. [`Filter`](crate::Filter) has other forms, which are never stale. O(len).
-    pub fn filter(&self, mut keep: impl FnMut(u64) -> bool) -> Bitset {
-        let bits: Bitset = self.rows.live_rows().map(|row| keep(self.rows.id(row))).collect();
-        bits.for_ids(self.rows.stamp())
-    }
-
-    /// Returns the components of the vector with this id, as they were added. O(log len + dim).
-    ///
-    /// # Errors
-    /// [`Error::UnknownId`], and the errors of the device's driver.
-    pub fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
-        let row = self.rows.find(id).ok_or(Error::UnknownId { id, len: self.len() as u64 })?;
-        let mut vector = host_memory::zeroed(self.dim())?;
-        self.backend.rows(row as u64, VectorSliceMut::of(&mut vector))?;
-        Ok(vector)
-    }
-
-    /// Counts the vectors, the rows that removed vectors left, and the bytes of memory. O(devices).
-    pub fn statistics(&self) -> FlatStatistics {
-        let (host, device) = self.backend.bytes();
-        FlatStatistics {
-            vectors: self.len() as u64,
-            removed: self.rows.removed() as u64,
-            host_bytes: host + self.rows.bytes(),
-            device_bytes: device,
-        }
-    }
-
-    /// Number of vectors in the index.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether the index has no vectors.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Number of components of a vector.
-    pub fn dim(&self) -> usize {
+    fn dim(&self) -> usize {
         self.builder.settings.dim
     }
 
-    /// The metric set when the index was built.
-    pub fn metric(&self) -> Metric {
+    fn metric(&self) -> Metric {
         self.builder.settings.metric
     }
 
-    /// Describes the device in use: the choice of [`Device::Auto`], and for the CPU threads and instruction set.
-    pub fn device(&self) -> String {
+    fn device(&self) -> String {
         self.backend.describe()
+    }
+
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.rows.find(id).is_some()
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.rows.live_rows().map(|row| self.rows.id(row)).collect()
+    }
+
+    fn stamp(&self) -> u64 {
+        self.rows.stamp()
+    }
+
+    fn greatest_id(&self) -> Option<u64> {
+        self.rows.last()
+    }
+
+    fn identity(&self) -> Result<String> {
+        Ok("exact".to_owned())
+    }
+
+    fn describe(&self, _: &mut fmt::DebugStruct<'_, '_>) {}
+
+    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+        self.add_rows(rows, ids, watch)
+    }
+
+    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        self.put(rows, ids)
+    }
+
+    fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        self.forget(ids)
+    }
+
+    fn clear(&mut self) {
+        self.version = Version::new();
+        match Arc::get_mut(&mut self.backend) {
+            Some(backend) => backend.truncate(0),
+            None => self.backend = self.backend.emptied().into(),
+        }
+        self.rows = Arc::default();
+    }
+
+    fn merge(&mut self, other: &Self) -> Result<()> {
+        self.append_all(other)
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        self.move_together()
+    }
+
+    fn move_to(&mut self, placement: Placement) -> Result<()> {
+        self.move_through_host(placement)
+    }
+
+    fn snapshot(&self) -> Self {
+        let (backend, rows) = (Arc::clone(&self.backend), Arc::clone(&self.rows));
+        Flat { builder: self.builder.clone(), backend, rows, version: Version::new() }
+    }
+
+    fn check_queries(&self, queries: &[T], _: &'static str) -> Result<()> {
+        check_queries(self.builder.settings.placement.devices().len(), queries, self.dim()).map(drop)
+    }
+
+    fn search<'a>(
+        &'a self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'a>,
+        (ids, distances): (&mut [u64], &mut [f32]),
+    ) -> Result<Searched<'a>> {
+        let among = self.among(options)?;
+        self.search_checked(queries, k, among.as_deref(), ids, distances)?;
+        let count = queries.len() / self.dim();
+        let mut statistics = SearchStatistics { queries: count as u64, ..SearchStatistics::default() };
+        if count > 0 && !self.is_empty() {
+            statistics.compared_all(count);
+        }
+        Ok((statistics, among))
+    }
+
+    fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+        let among = self.among(options)?;
+        if queries.is_empty() || self.is_empty() {
+            return Ok(RangeNeighbors::none(queries.len() / self.dim()));
+        }
+        let queries = VectorSlice::of(queries, self.dim());
+        let mut found = self.backend.range_search(queries, radius, among.as_deref())?;
+        self.rows.name(&mut found.ids);
+        Ok(found)
+    }
+
+    fn most_effort(&self) -> Option<(usize, &'static str)> {
+        None
+    }
+
+    fn search_all(&self, queries: &[T], k: usize, (ids, distances): (&mut [u64], &mut [f32])) -> Result<()> {
+        self.search_checked(queries, k, self.rows.live(), ids, distances)
+    }
+
+    fn options(_: usize) -> SearchOptions<'static> {
+        SearchOptions::new()
+    }
+
+    fn set_effort(&mut self, effort: usize) -> usize {
+        effort
+    }
+
+    fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
+        host_memory::collected(vectors.iter().map(|x| x.to_f32()), vectors.len())
+    }
+
+    fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {
+        let vector = self.vector(id)?;
+        to.iter_mut().zip(vector).for_each(|(to, x)| *to = x.to_f32());
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self) -> Result<OnGpu<'_>> {
+        Ok(self.gpu()?.1)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn planned_version(&self) -> PlannedVersion {
+        self.version_of_plans()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
+        self.plan_on_gpu(queries, k, options)
+    }
+
+    #[cfg(feature = "cuda")]
+    unsafe fn add_on_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: Option<&[u64]>) -> Result<bool> {
+        // SAFETY: as the caller promises.
+        unsafe { self.append_from_device(stream, rows, ids) }
+    }
+
+    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
+        self.write(path, watch)
+    }
+
+    fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.bytes_of_file()
+    }
+
+    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
+        Self::read(path, placement, budget, how)
+    }
+
+    fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
+        Self::of_file_bytes(bytes, placement, budget)
     }
 }
 
@@ -630,7 +635,7 @@ mod tests {
         assert!(matches!(index.reconstruct(3), Err(Error::UnknownId { id: 3, len: 3 })));
         assert!(matches!(index.reconstruct(NONE), Err(Error::UnknownId { id: NONE, len: 3 })));
         assert!(matches!(
-            index.search_into(&[1.0, 2.0], 2, &mut [0; 2], &mut [0.0; 3]),
+            index.search_into(&[1.0, 2.0], 2, &SearchOptions::new(), &mut [0; 2], &mut [0.0; 3]),
             Err(Error::WrongLength { what: "results", expected: 2, actual: 3 })
         ));
         assert_eq!(index.len(), 3);
@@ -698,9 +703,9 @@ mod tests {
         let index = index(Metric::L2);
         let found = index.search(&[0.0, 1.1, 1.0, 0.1], 2).unwrap();
         let (mut ids, mut distances) = ([0; 4], [0.0; 4]);
-        index.search_into(&[0.0, 1.1, 1.0, 0.1], 2, &mut ids, &mut distances).unwrap();
+        index.search_into(&[0.0, 1.1, 1.0, 0.1], 2, &SearchOptions::new(), &mut ids, &mut distances).unwrap();
         assert_eq!((found.ids.as_slice(), found.distances.as_slice()), (ids.as_slice(), distances.as_slice()));
-        assert_eq!(index.reconstruct(2).unwrap(), [0.0, 2.0]);
+        assert_eq!(index.vector(2).unwrap(), [0.0, 2.0]);
     }
 
     #[test]

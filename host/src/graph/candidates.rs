@@ -288,11 +288,11 @@ impl<T: Element> Level<T> {
         let count = rows.len() / dim;
         let batch = BATCH.min(count);
         let search = match &self.search {
-            Search::Flat(index) => index.planned(batch, self.k())?,
+            Search::Flat(index) => index.kind.planned(batch, self.k())?,
             Search::Ivf(index) => resident.with_every(self.of.share, count, |on_device| {
                 let held = HeldVectors { on_device, sample: &rows[..dim * SAMPLED.min(count)] };
                 // SAFETY: the rows of the device belong to the index whose graph is being made, and the call has it.
-                unsafe { index.planned_among(held, batch, self.k(), &self.options()) }
+                unsafe { index.kind.planned_among(held, batch, self.k(), &self.options()) }
             })?,
         };
         Ok(search.map(|search| PlannedLevel { search, of: self.of }))
@@ -335,7 +335,7 @@ impl<T: Element> Level<T> {
         let (k, queries) = (self.k(), &rows[of.start * dim..of.end * dim]);
         let (ids, distances) = (&mut found.ids[..of.len() * k], &mut found.distances[..of.len() * k]);
         match &self.search {
-            Search::Flat(index) => index.search_into(queries, k, ids, distances)?,
+            Search::Flat(index) => index.search_into(queries, k, &SearchOptions::new(), ids, distances)?,
             Search::Ivf(index) => index.search_into(queries, k, &self.options(), ids, distances)?,
         }
         (found.rows, found.of) = (of, self.of);

@@ -1,4 +1,4 @@
-//! Changes of a [`GraphIndex`]: the flat index changes its rows first, and then the graph follows.
+//! Changes of a [`GraphIndex`](super::GraphIndex): the flat index changes its rows first, and then the graph follows.
 //!
 //! | change of the rows | what happens to the edges |
 //! |---|---|
@@ -20,8 +20,10 @@ use super::distance::WalkDistance;
 use super::gpu::DeviceBuild;
 use super::links::{Links, NO_NODE};
 use super::twins::{Nodes, Twins};
-use super::{GraphIndex, GraphIndexBuilder, MAX_NODES, Made};
+use super::{GraphIndexBuilder, LinkedVectors, MAX_NODES, Made};
+use crate::flat::Flat;
 use crate::ids::row_ids::RowIds;
+use crate::index::private::Stored;
 use crate::knn_graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::random::gather;
@@ -30,7 +32,7 @@ use crate::threads::meanwhile;
 use crate::undo::undone_unless_ok;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, FlatIndex, Metric, Placement, Result, Watch, events, host_memory};
+use crate::{Element, Error, Metric, Placement, Result, Watch, events, host_memory};
 
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
@@ -65,7 +67,7 @@ struct Followed {
     same: bool,
 }
 
-/// What [`GraphIndex::new_graph`] makes of vectors.
+/// What [`LinkedVectors::new_graph`] makes of vectors.
 struct New<T> {
     /// A copy of the rows, or nothing.
     copy: Vec<T>,
@@ -73,22 +75,9 @@ struct New<T> {
     links: Arc<Links>,
 }
 
-impl<T: Element> GraphIndex<T> {
-    /// Adds the vectors of `rows`, row-major, `dim` components each. Their ids count up from 0, or from one past the greatest id in the index. A
-    /// walk and O(degree² · dim) for each; the graph is made anew if the new vectors are more than the old ones.
-    ///
-    /// # Errors
-    /// As [`FlatIndex::add`](crate::FlatIndex::add); [`Error::TooMany`] above [`MAX_NODES`].
-    pub fn add(&mut self, rows: &[T]) -> Result<()> {
-        self.add_watched(rows, None, &Watch::none())
-    }
-
-    /// As [`add`](Self::add), or as [`add_with_ids`](Self::add_with_ids) if there are ids, with a [`Watch`]. If the index has vectors, the call
-    /// copies them and their edges, because it may have to bring them back: as after a [`snapshot`](Self::snapshot).
-    ///
-    /// # Errors
-    /// As the call without a watch; [`Error::Cancelled`]. The index is then as it was.
-    pub fn add_watched(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+impl<T: Element> LinkedVectors<T> {
+    /// Adds vectors, with new ids that were checked, or with ids that count up.
+    pub(super) fn add_rows(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
         if !watch.is_some() {
             return self.add_or_stop(rows, ids, watch);
         }
@@ -100,7 +89,7 @@ impl<T: Element> GraphIndex<T> {
     fn add_or_stop(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
         self.check_room(rows)?;
         if let Some(ids) = ids {
-            let (before, ()) = self.change_rows(|flat| flat.add_watched(rows, Some(ids), watch))?;
+            let (before, ()) = self.change_rows(|flat| flat.add(rows, Some(ids), watch))?;
             return self.follow_watched(&before, ids, &[], watch);
         }
         let ids = self.flat.row_ids();
@@ -112,7 +101,7 @@ impl<T: Element> GraphIndex<T> {
         }
         let first = ids.next();
         let mut added = host_memory::with_room(count)?;
-        let (before, ()) = self.change_rows(|flat| flat.add_watched(rows, None, watch))?;
+        let (before, ()) = self.change_rows(|flat| flat.add(rows, None, watch))?;
         added.extend(first..first + count as u64);
         self.follow_watched(&before, &added, rows, watch)
     }
@@ -123,7 +112,7 @@ impl<T: Element> GraphIndex<T> {
         let (dim, settings, place, watch) = (self.dim(), self.builder.settings, self.place(rows), Watch::none());
         let flat = &mut self.flat;
         let (candidates, added) =
-            meanwhile(|| Candidates::all(rows, dim, settings, &place, &watch), || flat.add_watched(rows, None, &watch));
+            meanwhile(|| Candidates::all(rows, dim, settings, &place, &watch), || flat.add(rows, None, &watch));
         added?;
         self.made = Made::nothing(self.flat.version());
         match candidates.and_then(|candidates| self.new_graph(rows, candidates, true, &watch)) {
@@ -136,93 +125,26 @@ impl<T: Element> GraphIndex<T> {
         Ok(())
     }
 
-    /// Adds the vectors of `rows`, row-major, with one id for each, as [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids).
-    ///
-    /// # Errors
-    /// As [`FlatIndex::add_with_ids`](crate::FlatIndex::add_with_ids); [`Error::TooMany`] above [`MAX_NODES`].
-    pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.add_watched(rows, Some(ids), &Watch::none())
-    }
-
-    /// Adds the vectors of `rows`, and replaces those whose ids the index has. Returns the number of replaced vectors. A replaced vector costs as
-    /// much as a new one.
-    ///
-    /// # Errors
-    /// As [`FlatIndex::upsert`](crate::FlatIndex::upsert); [`Error::TooMany`] above [`MAX_NODES`].
-    pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
-        self.check_room(rows)?;
-        let (before, replaced) = self.change_rows(|flat| flat.upsert(rows, ids))?;
-        self.follow(&before, ids, &[]);
-        Ok(replaced)
-    }
-
-    /// Removes the vectors with these ids, in any order. O(ids · log len), and O(len · degree) if rows move: if the last ones are
-    /// removed, or a quarter of all.
-    ///
-    /// # Errors
-    /// As [`FlatIndex::remove`](crate::FlatIndex::remove).
-    pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        let (before, ()) = self.change_rows(|flat| flat.remove(ids))?;
-        self.follow(&before, &[], &[]);
+    /// Changes the rows, and then the graph. `changed` are the ids of new vectors.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Flat<T>) -> Result<()>, changed: &[u64]) -> Result<()> {
+        let (before, ()) = self.change_rows(change)?;
+        self.follow(&before, changed);
         Ok(())
     }
 
-    /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of
-    /// removed vectors.
-    ///
-    /// # Errors
-    /// As [`FlatIndex::remove_if_present`](crate::FlatIndex::remove_if_present).
-    pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
-        let (before, removed) = self.change_rows(|flat| flat.remove_if_present(ids))?;
-        self.follow(&before, &[], &[]);
-        Ok(removed)
-    }
-
-    /// Removes all vectors. The settings stay.
-    pub fn clear(&mut self) {
-        self.flat.clear();
-        self.made = Made::nothing(self.flat.version());
-    }
-
-    /// Adds the vectors of `other`, with their ids, to this index: as [`add_with_ids`](Self::add_with_ids).
-    ///
-    /// # Errors
-    /// As [`FlatIndex::merge`](crate::FlatIndex::merge); [`Error::TooMany`] above [`MAX_NODES`].
-    pub fn merge(&mut self, other: &GraphIndex<T>) -> Result<()> {
-        check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
-        let (before, ()) = self.change_rows(|flat| flat.merge(&other.flat))?;
-        self.follow(&before, &other.ids(), &[]);
-        Ok(())
-    }
-
-    /// Moves the vectors together that are left after removals, and replaces edges to removed ones. [`remove`](Self::remove) does so by itself
-    /// when a quarter of the rows is left over. O(len · (dim + degree)).
-    ///
-    /// # Errors
-    /// As [`FlatIndex::compact`](crate::FlatIndex::compact).
-    pub fn compact(&mut self) -> Result<()> {
-        let (before, ()) = self.change_rows(FlatIndex::compact)?;
-        self.follow(&before, &[], &[]);
-        Ok(())
-    }
-
-    /// Moves the vectors to other devices, as [`FlatIndex::move_to`](crate::FlatIndex::move_to).
-    ///
-    /// # Errors
-    /// As [`FlatIndex::move_to`](crate::FlatIndex::move_to).
-    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
-        let placement = device.into();
+    /// Moves the vectors to other devices.
+    pub(super) fn move_rows(&mut self, placement: Placement) -> Result<()> {
         let (before, ()) = self.change_rows(|flat| flat.move_to(placement.clone()))?;
         self.builder.placement = placement;
         self.made.copy = Arc::default();
         self.made.device_links = Arc::default();
-        self.follow(&before, &[], &[]);
+        self.follow(&before, &[]);
         Ok(())
     }
 
     /// Changes the rows. Returns what was there before. If the change fails, the vectors are as they were. What was made of their rows is still right
     /// unless the rows have moved together.
-    fn change_rows<V>(&mut self, change: impl FnOnce(&mut FlatIndex<T>) -> Result<V>) -> Result<(Before, V)> {
+    fn change_rows<V>(&mut self, change: impl FnOnce(&mut Flat<T>) -> Result<V>) -> Result<(Before, V)> {
         let before = Before { ids: Arc::clone(self.flat.row_ids()), made: self.made().is_some() };
         let changed = change(&mut self.flat);
         let after = self.flat.row_ids();
@@ -232,18 +154,17 @@ impl<T: Element> GraphIndex<T> {
         Ok((before, changed?))
     }
 
-    fn check_room(&self, rows: &[T]) -> Result<()> {
+    pub(super) fn check_room(&self, rows: &[T]) -> Result<()> {
         check_rows((self.flat.row_ids().rows() + rows.len() / self.dim()) as u64, MAX_NODES)
     }
 
-    /// Changes the graph after a change of the rows. `changed` are the ids of new vectors. `appended` are the vectors of the rows after those of before, or
-    /// none.
-    fn follow(&mut self, before: &Before, changed: &[u64], appended: &[T]) {
+    /// Changes the graph after a change of the rows. `changed` are the ids of new vectors.
+    fn follow(&mut self, before: &Before, changed: &[u64]) {
         // Without a watch nothing can cancel it, and there is no other error.
-        let _ = self.follow_watched(before, changed, appended, &Watch::none());
+        let _ = self.follow_watched(before, changed, &[], &Watch::none());
     }
 
-    /// As [`follow`](Self::follow). The only error is [`Error::Cancelled`]; the index then has no graph.
+    /// As [`follow`](Self::follow). `appended` are the vectors of the rows after those of before, or none. The only error is [`Error::Cancelled`]; the index then has no graph.
     fn follow_watched(&mut self, before: &Before, changed: &[u64], appended: &[T], watch: &Watch<'_>) -> Result<()> {
         if !before.made {
             self.made = Made::nothing(self.flat.version());
@@ -332,7 +253,7 @@ impl<T: Element> GraphIndex<T> {
 
     /// Whether so few rows need no edges.
     fn are_few(&self, rows: usize) -> bool {
-        rows <= self.exact_ratio().saturating_mul(FEW) || rows == 0
+        rows <= self.builder.exact_ratio.saturating_mul(FEW) || rows == 0
     }
 
     /// The graph of the rows after a change, made of the one before it; `None` if so few rows need none.
@@ -427,7 +348,16 @@ impl<T: Element> GraphIndex<T> {
         // Equal rows are rare, and looked for while the edges are chosen.
         let ((copy, twins), links) = meanwhile(
             || (if copies { copied(rows) } else { Ok(Vec::new()) }, Twins::of(rows, self.dim())),
-            || build(&distance, &Given::Searched(&candidates, rows), self.degree(), device, Twins::default(), watch),
+            || {
+                build(
+                    &distance,
+                    &Given::Searched(&candidates, rows),
+                    self.builder.settings.degree,
+                    device,
+                    Twins::default(),
+                    watch,
+                )
+            },
         );
         let (twins, mut links) = (twins?, links?);
         if twins.largest() > MOST_JOINED {
@@ -460,13 +390,13 @@ impl<T: Element> GraphIndex<T> {
         }
         let graph = Graph::of_rows(table, width);
         let device = self.device_build(*distance)?;
-        build(distance, &Given::<T>::Graph(&graph), self.degree(), device, twins, watch)
+        build(distance, &Given::<T>::Graph(&graph), self.builder.settings.degree, device, twins, watch)
     }
 
     /// The device that has all rows, to choose edges by `distance`; `None` if there is none, or no memory.
     pub(super) fn device_build<'a>(&'a self, distance: WalkDistance<'a>) -> Result<Option<DeviceBuild<'a>>> {
         let Some(resident) = self.flat.resident_rows() else { return Ok(None) };
-        DeviceBuild::new(resident, distance, self.degree())
+        DeviceBuild::new(resident, distance, self.builder.settings.degree)
     }
 }
 

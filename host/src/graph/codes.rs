@@ -43,14 +43,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use warpann_kernels::graph::encode::{MOST, ROUNDER, excess};
 use warpann_kernels::graph::tolerance::Tolerance;
 
-use super::GraphIndex;
+use super::LinkedVectors;
 use super::distance::{Query, WalkDistance, normalise};
+use crate::index::private::Stored;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::convert;
 use crate::random::Random;
 use crate::shared::own_with_room;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Element, ElementType, Metric, NONE, Result, host_memory};
+use crate::{Element, ElementType, Metric, NONE, Neighbors, Result, host_memory};
 
 /// Number of vectors on which shifts and scale depend.
 const SAMPLE: usize = 1024;
@@ -420,7 +421,7 @@ fn greatest_deviation(metric: Metric, vectors: VectorSlice<'_>, shifts: &[f32]) 
     f32::from_bits(greatest.into_inner() as u32)
 }
 
-impl<T: Element> GraphIndex<T> {
+impl<T: Element> LinkedVectors<T> {
     /// Codes of `rows`, those of the flat index, if walks may go by codes and these are fine enough: see [`Codes::fit`].
     pub(super) fn fitted_codes(&self, rows: &[T]) -> Result<Option<Codes>> {
         if !self.builder.codes || matches!(T::TYPE, ElementType::U8 | ElementType::I8) {
@@ -441,9 +442,10 @@ impl<T: Element> GraphIndex<T> {
     /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. An exact search
     /// finds it.
     fn far_neighbours(&self, rows: &[T], sample: &[usize]) -> Result<HashMap<usize, Option<u32>>> {
-        let (ids, dim, degree) = (self.flat.row_ids(), self.dim(), self.degree());
+        let (ids, dim, degree) = (self.flat.row_ids(), self.dim(), self.builder.settings.degree);
         let queries = crate::random::gather(rows, dim, sample)?;
-        let found = self.flat.search(&queries, degree + 1)?;
+        let mut found = Neighbors::none(self.metric(), queries.len() / dim, degree + 1)?;
+        self.flat.search_all(&queries, degree + 1, (&mut found.ids, &mut found.distances))?;
         let last = |(&row, (found, _)): (&usize, (&[u64], &[f32]))| {
             let others = found.iter().filter(|&&id| id != NONE && id != ids.id(row)).take(degree);
             (row, others.last().and_then(|&id| ids.find(id)).map(|row| row as u32))

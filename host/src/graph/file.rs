@@ -31,13 +31,15 @@ use super::build;
 use super::codes::{Coder, Codes};
 use super::distance::WalkDistance;
 use super::links::{Links, NO_NODE};
-use super::{DEGREES, GraphIndex, Made};
+use super::{DEGREES, GraphIndex, LinkedVectors, Made};
 use crate::error::{Error, FileDefect, Result};
+use crate::flat::Flat;
+use crate::index::private::Stored;
 use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
 use crate::ivf::IndexInfo;
 use crate::vectors::VectorSlice;
-use crate::{Element, ElementType, FlatIndex, Metric, Placement, Watch, host_memory};
+use crate::{Element, ElementType, Metric, Placement, Watch, host_memory};
 
 /// Number of bytes of the header.
 const HEADER: usize = 128;
@@ -190,48 +192,18 @@ impl Header {
     }
 }
 
-impl<T: Element> GraphIndex<T> {
-    /// Writes the index to a file, which gets the name `path` when it is complete. O(bytes), and host memory for all vectors; if there are rows that
-    /// removed vectors left, also the time of [`compact`](Self::compact).
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::OutOfHostMemory`]; errors of the device's driver.
-    ///
-    /// ```
-    /// use warpann::{Device, GraphIndex};
-    ///
-    /// let mut index = GraphIndex::<f32>::builder(2).device(Device::Cpu).build()?;
-    /// index.add_with_ids(&[0.0, 0.0, 3.0, 4.0], &[7, 9])?;
-    /// let folder = tempfile::tempdir().unwrap();
-    /// let path = folder.path().join("points.graph");
-    /// index.save(&path)?;
-    /// let loaded = GraphIndex::<f32>::load(&path, Device::Cpu, None)?;
-    /// assert_eq!(loaded.search(&[3.0, 4.0], 1)?.ids, [9]);
-    /// # Ok::<(), warpann::Error>(())
-    /// ```
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_watched(path, &Watch::none())
-    }
-
-    /// As [`save`](Self::save), with a [`Watch`]. If it cancels, the old file stays as it was.
-    ///
-    /// # Errors
-    /// As [`save`](Self::save); [`Error::Cancelled`].
-    pub fn save_watched(&self, path: impl AsRef<Path>, watch: &Watch<'_>) -> Result<()> {
+impl<T: Element> LinkedVectors<T> {
+    pub(super) fn write(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
         self.with_parts(|parts| {
             let bytes = parts.iter().map(|part| part.len()).sum();
-            io::replace(path.as_ref(), |file| {
+            io::replace(path, |file| {
                 let mut out = io::Watched::new(file, watch, bytes);
                 parts.iter().try_for_each(|part| out.write_all(part))
             })
         })
     }
 
-    /// The bytes that [`save`](Self::save) writes. O(bytes).
-    ///
-    /// # Errors
-    /// [`Error::OutOfHostMemory`]; errors of the device's driver.
-    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+    pub(super) fn bytes_of_file(&self) -> Result<Vec<u8>> {
         self.with_parts(|parts| {
             let mut bytes = host_memory::with_room(parts.iter().map(|part| part.len()).sum())?;
             parts.iter().for_each(|part| bytes.extend_from_slice(part));
@@ -269,9 +241,9 @@ impl<T: Element> GraphIndex<T> {
             None => Vec::new(),
         };
         let header = Header {
-            degree: self.degree() as u32,
-            beam: self.beam() as u64,
-            exact_ratio: self.exact_ratio() as u64,
+            degree: self.builder.settings.degree as u32,
+            beam: self.builder.beam as u64,
+            exact_ratio: self.builder.exact_ratio as u64,
             seed: self.builder.settings.seed,
             flat_bytes: flat_bytes as u64,
             starts: links.as_ref().map_or(0, |links| links.starts().len() as u64),
@@ -299,46 +271,16 @@ impl<T: Element> GraphIndex<T> {
         Ok(Cow::Owned(links))
     }
 
-    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget`
-    /// bytes ([`GraphIndexBuilder::memory_budget`](super::GraphIndexBuilder::memory_budget)). O(bytes): every byte is checked, and that every vector
-    /// can be reached.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] with the defect of the bytes, or with [`FileDefect::WrongElement`] if the vectors are not of type `T`;
-    /// [`Error::OutOfHostMemory`]; and the errors of opening the device, as in
-    /// [`GraphIndexBuilder::build`](super::GraphIndexBuilder::build).
-    pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
-        Self::load_with(path, device, budget, Open::Auto)
-    }
-
-    /// As [`load`](Self::load); `how` selects whether the file is read or mapped. The index does not depend on the file after the call.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn load_with(
-        path: impl AsRef<Path>,
-        device: impl Into<Placement>,
-        budget: Option<u64>,
-        how: Open,
-    ) -> Result<Self> {
-        let path = path.as_ref();
+    pub(super) fn read(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
         let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
         let bytes = io::open(path, how)?.ok_or_else(|| bad(FileDefect::BadHeader("not a file of a graph index")))?;
-        Self::restored(&bytes, device.into(), budget).map_err(|error| match error {
+        Self::restored(&bytes, placement, budget).map_err(|error| match error {
             Error::BadFile { defect, .. } => bad(defect),
             other => other,
         })
     }
 
-    /// As [`load`](Self::load), from the bytes of a file.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn from_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
-        Self::restored(bytes, device.into(), budget)
-    }
-
-    fn restored(bytes: &[u8], device: Placement, budget: Option<u64>) -> Result<Self> {
+    pub(super) fn restored(bytes: &[u8], device: Placement, budget: Option<u64>) -> Result<Self> {
         let bad = |defect| Error::BadFile { path: IN_MEMORY.into(), defect };
         let first = &bytes[..bytes.len().min(HEADER + IndexInfo::HEADER)];
         let info = GraphInfo::of(first, bytes.len() as u64).map_err(bad)?;
@@ -351,9 +293,9 @@ impl<T: Element> GraphIndex<T> {
         if of_bytes(&bytes[graph..]) != header.checksum {
             return Err(bad(FileDefect::Checksum { section: "graph" }));
         }
-        let flat = FlatIndex::from_bytes(&bytes[HEADER..flat_end], device.clone(), budget)?;
+        let flat = Flat::of_file_bytes(&bytes[HEADER..flat_end], device.clone(), budget)?;
         let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let mut builder = Self::builder(info.dim)
+        let mut builder = GraphIndex::<T>::builder(info.dim)
             .metric(info.metric)
             .device(device)
             .degree(info.degree)
@@ -362,7 +304,7 @@ impl<T: Element> GraphIndex<T> {
             .seed(header.seed)
             .codes(header.no_codes == 0);
         builder.budget = budget;
-        let mut index = GraphIndex { builder, made: Made::nothing(flat.version()), flat };
+        let mut index = LinkedVectors { builder, made: Made::nothing(flat.version()), flat };
         if header.starts > 0 {
             let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);

@@ -18,7 +18,9 @@ use super::build::{Given, build};
 use super::candidates::Candidates;
 use super::links::{Links, NO_NODE};
 use super::twins::Twins;
-use super::{GraphIndex, GraphIndexBuilder, MAX_NODES};
+use super::{GraphIndex, GraphIndexBuilder, LinkedVectors, MAX_NODES};
+use crate::index::private::Stored;
+use crate::index::{Index, add_checked};
 use crate::knn_graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::validate::check_rows;
@@ -58,14 +60,14 @@ impl<T: Element> GraphIndexBuilder<T> {
     pub fn build_with_graph(self, rows: &[T], ids: Option<&[u64]>, graph: &Graph) -> Result<GraphIndex<T>> {
         let mut index = self.degree(graph.k()).build_with_rows(rows, ids, graph, &Watch::none())?;
         if index.is_empty() {
-            return Ok(index);
+            return Ok(Index::of(index));
         }
         index.copy_all_rows()?;
         index.made.codes = index.fitted_codes(index.rows())?;
         let mut links = Links::with_edges(index.edges_of(graph, ids, graph.k())?, graph.k())?;
         links.connect_without(&index.walk_distances().fast, &[]);
         index.made.links = Some(Arc::new(links));
-        Ok(index)
+        Ok(Index::of(index))
     }
 
     /// Opens the device and creates an index of the vectors of `rows` (row-major, `dim` components each) whose edges lead to some of the vectors'
@@ -118,7 +120,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     ) -> Result<GraphIndex<T>> {
         let mut index = self.build_with_rows(rows, ids, neighbours, watch)?;
         if index.is_small() {
-            return Ok(index);
+            return Ok(Index::of(index));
         }
         index.copy_all_rows()?;
         index.made.codes = index.fitted_codes(index.rows())?;
@@ -134,9 +136,9 @@ impl<T: Element> GraphIndexBuilder<T> {
         let graph = Graph::of_rows(candidates, width);
         let distance = index.walk_distances().fast;
         let device = index.device_build(distance)?;
-        let links = build(&distance, &Given::<T>::Graph(&graph), index.degree(), device, twins, watch)?;
+        let links = build(&distance, &Given::<T>::Graph(&graph), index.builder.settings.degree, device, twins, watch)?;
         index.made.links = Some(Arc::new(links));
-        Ok(index)
+        Ok(Index::of(index))
     }
 
     /// An index of these vectors, one for each node of `graph`, without edges.
@@ -146,10 +148,10 @@ impl<T: Element> GraphIndexBuilder<T> {
         ids: Option<&[u64]>,
         graph: &Graph,
         watch: &Watch<'_>,
-    ) -> Result<GraphIndex<T>> {
+    ) -> Result<LinkedVectors<T>> {
         let nodes = graph.len();
         check_rows(nodes as u64, MAX_NODES)?;
-        let mut index = self.build()?;
+        let mut index = self.open()?;
         // Vectors that are not whole are refused with the others that cannot be added.
         if rows.len().is_multiple_of(index.dim()) && rows.len() / index.dim() != nodes {
             return Err(Error::WrongLength {
@@ -158,12 +160,12 @@ impl<T: Element> GraphIndexBuilder<T> {
                 actual: rows.len() / index.dim(),
             });
         }
-        index.flat.add_watched(rows, ids, watch)?;
+        add_checked(&mut index.flat, rows, ids, watch)?;
         Ok(index)
     }
 }
 
-impl<T: Element> GraphIndex<T> {
+impl<T: Element> LinkedVectors<T> {
     /// The edges among rows: of each node, those of `graph` once each, without those to itself, in the first of `width` places. `ids` are the ids of
     /// the graph's nodes, if they are not the numbers of the rows.
     fn edges_of(&self, graph: &Graph, ids: Option<&[u64]>, width: usize) -> Result<Vec<u32>> {
@@ -192,7 +194,9 @@ impl<T: Element> GraphIndex<T> {
         });
         Ok(edges)
     }
+}
 
+impl<T: Element> GraphIndex<T> {
     /// The edges of the graph: node r is the vector with the r-th of [`ids`](Self::ids), and has [`degree`](Self::degree) slots, of which the last
     /// ones may be [`NO_NODE`](crate::knn_graph::NO_NODE). `None` if the index has no graph, because it has so few vectors that searches are exact.
     /// [`GraphIndexBuilder::build_with_graph`] makes an index of it; [`io::write_ids`](crate::io::write_ids) writes it to a file.
@@ -202,8 +206,8 @@ impl<T: Element> GraphIndex<T> {
     /// # Errors
     /// [`Error::OutOfHostMemory`]; errors of the device's driver.
     pub fn graph(&self) -> Result<Option<Graph>> {
-        let Some(links) = self.links() else { return Ok(None) };
-        let links = self.compacted(links)?;
+        let Some(links) = self.kind.links() else { return Ok(None) };
+        let links = self.kind.compacted(links)?;
         Ok(Some(Graph::of_rows(host_memory::copied(links.edges())?, links.degree())))
     }
 }

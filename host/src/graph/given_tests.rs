@@ -35,7 +35,7 @@ fn check_round_trip<T: Element>(metric: Metric) {
         index.remove(&ids[700 - 10 * removed..].iter().copied().step_by(10).collect::<Vec<_>>()).unwrap();
         let (ids, graph, bytes) = (index.ids(), index.graph().unwrap().unwrap(), index.to_bytes().unwrap());
         assert_eq!((graph.len(), graph.k()), (index.len(), index.degree()));
-        let vector = |&id: &u64| index.reconstruct(id).unwrap();
+        let vector = |&id: &u64| index.vector(id).unwrap();
         let rows: Vec<T> = ids.iter().flat_map(vector).collect();
         let same = builder(metric).build_with_graph(&rows, Some(&ids), &graph).unwrap();
         let is_same = |other: &GraphIndex<T>| {
@@ -101,7 +101,7 @@ fn given_edges_stay_and_every_node_is_reached() {
 
     let all = SearchOptions::new().beam(400);
     let queries = clustered::<f32>(5, 2);
-    let truth = index.flat.search(&queries, K).unwrap();
+    let truth = index.exact().search(&queries, K).unwrap();
     assert_eq!(index.search_with(&queries, K, &all).unwrap(), truth);
     // It lives on as any other.
     index.add(&clustered::<f32>(100, 5)).unwrap();
@@ -235,7 +235,7 @@ fn given_neighbours_have_about_the_recall_of_searched_ones() {
     let (base, queries) = (clustered::<f32>(4_000, 1), clustered::<f32>(100, 2));
     let mut added = walking::<f32>(Metric::L2);
     added.add(&base).unwrap();
-    let truth = added.flat.search(&queries, K).unwrap();
+    let truth = added.exact().search(&queries, K).unwrap();
     let of = |found: &Neighbors| recall(found, &truth);
     let expected = of(&added.search(&queries, K).unwrap());
     let mut random = Random::new(4);

@@ -72,6 +72,8 @@ mod tests;
 mod twins;
 mod walk;
 
+use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use self::build::Settings;
@@ -82,12 +84,15 @@ use self::gpu::DeviceLinks;
 use self::links::Links;
 use self::twins::Nodes;
 use self::walk::key_of;
-use crate::flat::Version;
-use crate::validate::check_range;
+#[cfg(feature = "cuda")]
+use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
+use crate::flat::{Flat, Version};
+use crate::index::Index;
+use crate::index::private::{Searched, Stored};
+use crate::io::Open;
+use crate::validate::{check_range, check_rows};
 use crate::vectors::VectorSlice;
-use crate::{Bitset, Element, Error, FlatIndex, Metric, Placement, Result};
-
-crate::index::index!(GraphIndex, |vector| vector.into_iter().map(T::to_f32).collect());
+use crate::{Element, Error, FlatIndex, Metric, Placement, RangeNeighbors, Result, SearchOptions, Watch};
 
 /// Smallest and largest number of edges of a vector.
 const DEGREES: (usize, usize) = (4, 256);
@@ -111,9 +116,12 @@ pub const MAX_NODES: u64 = (1 << 31) - 1;
 /// assert_eq!(index.search_with(&base[2..4], 1, &wide)?.ids, [1]);
 /// # Ok::<(), warpann::Error>(())
 /// ```
-pub struct GraphIndex<T: Element = f32> {
+pub type GraphIndex<T = f32> = Index<LinkedVectors<T>>;
+
+/// The vectors of a [`GraphIndex`], and their graph.
+pub struct LinkedVectors<T: Element> {
     builder: GraphIndexBuilder<T>,
-    flat: FlatIndex<T>,
+    flat: Flat<T>,
     made: Made<T>,
 }
 
@@ -137,19 +145,6 @@ impl<T> Made<T> {
     /// Nothing of these rows.
     fn nothing(of: Version) -> Self {
         Made { of, copy: Arc::default(), codes: None, links: None, nodes: None, device_links: Arc::default() }
-    }
-}
-
-impl<T: Element> std::fmt::Debug for GraphIndex<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GraphIndex")
-            .field("element", &T::TYPE)
-            .field("dim", &self.dim())
-            .field("metric", &self.metric())
-            .field("len", &self.len())
-            .field("degree", &self.degree())
-            .field("device", &self.device())
-            .finish()
     }
 }
 
@@ -261,6 +256,10 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Zero`]; as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
     pub fn build(self) -> Result<GraphIndex<T>> {
+        self.open().map(Index::of)
+    }
+
+    fn open(self) -> Result<LinkedVectors<T>> {
         check_range("degree", self.settings.degree, DEGREES)?;
         if self.beam == 0 {
             return Err(Error::Zero { what: "beam" });
@@ -269,8 +268,8 @@ impl<T: Element> GraphIndexBuilder<T> {
         if let Some(budget) = self.budget {
             flat = flat.memory_budget(budget);
         }
-        let flat = flat.build()?;
-        Ok(GraphIndex { made: Made::nothing(flat.version()), flat, builder: self })
+        let flat = flat.open()?;
+        Ok(LinkedVectors { made: Made::nothing(flat.version()), flat, builder: self })
     }
 }
 
@@ -289,34 +288,14 @@ impl<T: Element> GraphIndex<T> {
         }
     }
 
-    /// Number of vectors in the index.
-    pub fn len(&self) -> usize {
-        self.flat.len()
-    }
-
-    /// Whether the index has no vectors.
-    pub fn is_empty(&self) -> bool {
-        self.flat.is_empty()
-    }
-
-    /// Number of components of a vector.
-    pub fn dim(&self) -> usize {
-        self.flat.dim()
-    }
-
-    /// The metric set when the index was built.
-    pub fn metric(&self) -> Metric {
-        self.flat.metric()
-    }
-
     /// The largest number of edges of a vector.
     pub fn degree(&self) -> usize {
-        self.builder.settings.degree
+        self.kind.builder.settings.degree
     }
 
     /// Number of vectors that a walk keeps unless its options set another.
     pub fn beam(&self) -> usize {
-        self.builder.beam
+        self.kind.builder.beam
     }
 
     /// Sets the number of vectors that a walk keeps unless its options set another.
@@ -327,78 +306,37 @@ impl<T: Element> GraphIndex<T> {
         if beam == 0 {
             return Err(Error::Zero { what: "beam" });
         }
-        self.builder.beam = beam;
+        self.kind.builder.beam = beam;
         Ok(())
     }
 
     /// The number of [`GraphIndexBuilder::exact_ratio`].
     pub fn exact_ratio(&self) -> usize {
-        self.builder.exact_ratio
+        self.kind.builder.exact_ratio
     }
 
-    /// Describes the device in use.
-    pub fn device(&self) -> String {
-        self.flat.device()
-    }
-
-    /// Whether the index has a vector with this id. O(log len).
-    pub fn contains(&self, id: u64) -> bool {
-        self.flat.contains(id)
-    }
-
-    /// All ids, ascending: bit r of a filter stands for the r-th. O(len).
-    pub fn ids(&self) -> Vec<u64> {
-        self.flat.ids()
-    }
-
-    /// A filter that lets a search return only the vectors whose ids `keep` accepts, as [`FlatIndex::filter`]. O(len).
-    pub fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
-        self.flat.filter(keep)
-    }
-
-    /// Returns the components of the vector with this id, as they were added. O(log len + dim).
+    /// The components of the vector with this id, with their type, as they were added. O(log len + dim).
     ///
     /// # Errors
-    /// As [`FlatIndex::reconstruct`].
-    pub fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
-        self.flat.reconstruct(id)
+    /// [`Error::UnknownId`](crate::Error::UnknownId), and the errors of the device's driver.
+    pub fn vector(&self, id: u64) -> Result<Vec<T>> {
+        self.kind.flat.vector(id)
     }
 
-    /// An index of its own with the vectors, the edges and the settings of now, on the same devices. Later changes of one of the two do not show
-    /// in the other, so searches of the snapshot go on while this index changes. [`IndexWriter`](crate::IndexWriter) does so for many threads.
-    ///
-    /// O(1). The two share all memory, also that of the devices, until one of them changes. The first change of either copies what it changes:
-    /// a removal O(len / 64), until rows move; any other change all vectors and edges, O(len · (dim + degree)). So a snapshot before each of
-    /// many small changes costs a copy for each; several changes after one snapshot cost one.
-    ///
-    /// ```
-    /// use warpann::{Device, GraphIndex};
-    ///
-    /// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
-    /// let mut index = GraphIndex::<f32>::builder(1).device(Device::Cpu).build()?;
-    /// index.add(&base)?;
-    /// let before = index.snapshot();
-    /// index.remove(&[50])?;
-    /// assert_eq!(before.search(&[50.2], 1)?.ids, [50]);
-    /// assert_eq!(index.search(&[50.2], 1)?.ids, [51]);
-    /// # Ok::<(), warpann::Error>(())
-    /// ```
-    pub fn snapshot(&self) -> GraphIndex<T> {
-        let flat = self.flat.snapshot();
-        let made = self.made().map(|made| Made {
-            of: flat.version(),
-            copy: Arc::clone(&made.copy),
-            codes: made.codes.clone(),
-            links: made.links.clone(),
-            nodes: made.nodes.clone(),
-            device_links: Arc::clone(&made.device_links),
-        });
-        let made = made.unwrap_or_else(|| Made::nothing(flat.version()));
-        GraphIndex { builder: self.builder.clone(), flat, made }
+    /// An exact index of the vectors.
+    #[cfg(test)]
+    fn exact(&self) -> FlatIndex<T> {
+        Index::of(self.kind.flat.snapshot())
     }
 
     /// Counts vectors, edges and bytes. O(edges).
     pub fn statistics(&self) -> GraphStatistics {
+        self.kind.statistics()
+    }
+}
+
+impl<T: Element> LinkedVectors<T> {
+    fn statistics(&self) -> GraphStatistics {
         let flat = self.flat.statistics();
         let (links, codes) = (self.links(), self.codes());
         let edges = links.map_or(0, Links::count);
@@ -454,6 +392,169 @@ impl<T: Element> GraphIndex<T> {
     /// The distances of the walks of queries: among vectors, if codes can stand for no query.
     fn query_distances(&self) -> Distances<'_> {
         self.distances_among(self.codes().filter(|codes| !codes.for_no_query()), self.rows())
+    }
+}
+
+impl<T: Element> Stored for LinkedVectors<T> {
+    type Element = T;
+    const NAME: &'static str = "GraphIndex";
+
+    fn dim(&self) -> usize {
+        self.flat.dim()
+    }
+
+    fn metric(&self) -> Metric {
+        self.flat.metric()
+    }
+
+    fn device(&self) -> String {
+        self.flat.device()
+    }
+
+    fn len(&self) -> usize {
+        self.flat.len()
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.flat.contains(id)
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.flat.ids()
+    }
+
+    fn stamp(&self) -> u64 {
+        self.flat.stamp()
+    }
+
+    fn greatest_id(&self) -> Option<u64> {
+        self.flat.greatest_id()
+    }
+
+    fn identity(&self) -> Result<String> {
+        Ok(format!("graph-{:016x}", self.fingerprint()?))
+    }
+
+    fn describe(&self, to: &mut fmt::DebugStruct<'_, '_>) {
+        to.field("degree", &self.builder.settings.degree);
+    }
+
+    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+        self.add_rows(rows, ids, watch)
+    }
+
+    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        self.check_room(rows)?;
+        self.change(|flat| flat.replace(rows, ids), ids)
+    }
+
+    fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        self.change(|flat| flat.remove(ids), &[])
+    }
+
+    fn clear(&mut self) {
+        self.flat.clear();
+        self.made = Made::nothing(self.flat.version());
+    }
+
+    fn merge(&mut self, other: &Self) -> Result<()> {
+        check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
+        self.change(|flat| flat.merge(&other.flat), &other.ids())
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        self.change(Flat::compact, &[])
+    }
+
+    fn move_to(&mut self, placement: Placement) -> Result<()> {
+        self.move_rows(placement)
+    }
+
+    fn snapshot(&self) -> Self {
+        let flat = self.flat.snapshot();
+        let made = self.made().map(|made| Made {
+            of: flat.version(),
+            copy: Arc::clone(&made.copy),
+            codes: made.codes.clone(),
+            links: made.links.clone(),
+            nodes: made.nodes.clone(),
+            device_links: Arc::clone(&made.device_links),
+        });
+        let made = made.unwrap_or_else(|| Made::nothing(flat.version()));
+        LinkedVectors { builder: self.builder.clone(), flat, made }
+    }
+
+    fn check_queries(&self, queries: &[T], call: &'static str) -> Result<()> {
+        self.flat.check_queries(queries, call)
+    }
+
+    fn search<'a>(
+        &'a self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'a>,
+        results: (&mut [u64], &mut [f32]),
+    ) -> Result<Searched<'a>> {
+        self.search_rows(queries, k, options, results)
+    }
+
+    fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+        self.flat.range_search(queries, radius, options)
+    }
+
+    fn most_effort(&self) -> Option<(usize, &'static str)> {
+        Some((self.flat.row_ids().rows(), "a beam of all vectors"))
+    }
+
+    fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
+        self.flat.search_all(queries, k, results)
+    }
+
+    fn options(beam: usize) -> SearchOptions<'static> {
+        SearchOptions::new().beam(beam)
+    }
+
+    fn set_effort(&mut self, beam: usize) -> usize {
+        self.set_least_beam(beam)
+    }
+
+    fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
+        self.flat.kept(vectors)
+    }
+
+    fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {
+        self.flat.reconstruct_into(id, to)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self) -> Result<OnGpu<'_>> {
+        self.flat.on_gpu()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn planned_version(&self) -> PlannedVersion {
+        self.flat.planned_version()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
+        self.plan_on_gpu(queries, k, options)
+    }
+
+    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
+        self.write(path, watch)
+    }
+
+    fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.bytes_of_file()
+    }
+
+    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
+        Self::read(path, placement, budget, how)
+    }
+
+    fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
+        Self::restored(bytes, placement, budget)
     }
 }
 

@@ -26,7 +26,7 @@ fn of(metric: Metric, dim: usize, rows: &[f32]) -> GraphIndex<f32> {
 /// The recall of the k best, with the default beam or another.
 fn recall_at(index: &GraphIndex<f32>, queries: &[f32], k: usize, beam: Option<usize>) -> f64 {
     let options = beam.map_or(SearchOptions::new(), |beam| SearchOptions::new().beam(beam));
-    recall(&index.search_with(queries, k, &options).unwrap(), &index.flat.search(queries, k).unwrap())
+    recall(&index.search_with(queries, k, &options).unwrap(), &index.exact().search(queries, k).unwrap())
 }
 
 fn moved(vectors: &[f32], scale: f32, shift: f32) -> Vec<f32> {
@@ -192,14 +192,14 @@ fn equal_vectors_are_in_nobodys_way() {
         assert!(before >= 0.98 && recall_at(&index, queries, 1, Some(64)) >= 0.95, "{equal} equal: {before}");
         // All of them, the lowest ids first, and no other before them.
         let nearest = index.search(&zeros[..DIM], equal.min(100)).unwrap();
-        assert_eq!(nearest, index.flat.search(&zeros[..DIM], equal.min(100)).unwrap());
+        assert_eq!(nearest, index.exact().search(&zeros[..DIM], equal.min(100)).unwrap());
         // Half of them go, the node among them.
         let first = if at_once { 0 } else { 4_000 };
         index.remove(&(first..first + equal as u64 / 2).collect::<Vec<u64>>()).unwrap();
         let filter = index.filter(|id| id % 3 == 0);
         let options = SearchOptions::new().filter(&filter);
         let found = index.search_with(&zeros[..DIM], 5, &options).unwrap();
-        assert_eq!(found, index.flat.search_with(&zeros[..DIM], 5, &options).unwrap());
+        assert_eq!(found, index.exact().search_with(&zeros[..DIM], 5, &options).unwrap());
         assert!(recall_at(&index, queries, 1, Some(64)) >= 0.95);
         let loaded = GraphIndex::<f32>::from_bytes(&index.to_bytes().unwrap(), Device::Cpu, None).unwrap();
         assert_eq!(loaded.search(&zeros[..DIM], 5).unwrap(), index.search(&zeros[..DIM], 5).unwrap());

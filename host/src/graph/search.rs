@@ -7,19 +7,13 @@ use warpann_kernels::ivf::rerank;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Walker, key_of, node_of};
-use super::{Distances, GraphIndex};
-use crate::ivf::recall;
-use crate::ivf::tune::{check_truth, smallest};
-use crate::knn_graph::KnnIndex;
-use crate::neighbors::cut_off;
+use super::{Distances, LinkedVectors};
+use crate::index::private::{Searched, Stored};
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
-use crate::validate::check_results;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{
-    Bitset, Element, Error, Metric, NONE, Neighbors, RangeNeighbors, Result, SearchOptions, SearchStatistics, events,
-};
+use crate::{Bitset, Element, Error, Metric, NONE, Result, SearchOptions, SearchStatistics, events};
 
 /// Smallest width of a beam. Narrower ones save little time.
 const LEAST_BEAM: usize = 16;
@@ -58,86 +52,38 @@ impl Ranks {
     }
 }
 
-impl<T: Element> GraphIndex<T> {
-    /// Finds about the `k` nearest vectors of each query, with the index's beam: see [`search_with`](Self::search_with).
-    ///
-    /// # Errors
-    /// As [`search_with`](Self::search_with).
-    pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
-        self.search_with(queries, k, &SearchOptions::new())
+impl<T: Element> LinkedVectors<T> {
+    /// Fills `ids` and `distances`, k for each query, by walks or by an exact search.
+    pub(super) fn search_rows<'a>(
+        &'a self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'a>,
+        (ids, distances): (&mut [u64], &mut [f32]),
+    ) -> Result<Searched<'a>> {
+        let accepted = self.flat.among(options)?;
+        let statistics = self.search_among(queries, k, options, accepted.as_deref(), (ids, distances))?;
+        Ok((statistics, accepted))
     }
 
-    /// Finds about the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by lower id.
-    /// Of the options, [`SearchOptions::beam`], [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect. Distances are the canonical
-    /// ones of the vectors that are returned; a true neighbour may be missing. A row ends in [`NONE`] only if the index, the filter or the radius
-    /// has fewer than `k` vectors.
-    ///
-    /// If few vectors can be results, the search compares all of them and misses none: see
-    /// [`GraphIndexBuilder::exact_ratio`](super::GraphIndexBuilder::exact_ratio).
-    ///
-    /// # Errors
-    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column, [`Error::WrongFilterLength`],
-    /// [`Error::StaleFilter`], [`Error::BadRadius`], [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], and those of [`FlatIndex::search`](crate::FlatIndex::search).
-    pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
-        Ok(self.search_with_statistics(queries, k, options)?.0)
-    }
-
-    /// As [`search_with`](Self::search_with), and says what the search did.
-    ///
-    /// # Errors
-    /// As [`search_with`](Self::search_with).
-    pub fn search_with_statistics(
+    fn search_among(
         &self,
         queries: &[T],
         k: usize,
         options: &SearchOptions<'_>,
-    ) -> Result<(Neighbors, SearchStatistics)> {
-        let count = self.flat.check_search(queries, k)?;
-        let mut found = Neighbors::none(self.metric(), count, k)?;
-        let statistics = self.search_checked(queries, k, options, &mut found.ids, &mut found.distances)?;
-        Ok((found, statistics))
-    }
-
-    /// As [`search_with`](Self::search_with), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
-    ///
-    /// # Errors
-    /// As [`search_with`](Self::search_with); and [`Error::WrongLength`] if a slice has another length.
-    pub fn search_into(
-        &self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'_>,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> Result<()> {
-        let count = self.flat.check_search(queries, k)?;
-        check_results(count, k, ids, distances)?;
-        self.search_checked(queries, k, options, ids, distances).map(drop)
-    }
-
-    fn search_checked(
-        &self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'_>,
-        ids: &mut [u64],
-        distances: &mut [f32],
+        among: Option<&Bitset>,
+        (ids, distances): (&mut [u64], &mut [f32]),
     ) -> Result<SearchStatistics> {
-        options.check_radius()?;
-        let among = self.flat.among(options)?;
-        let among = among.as_deref();
         let accepted = among.map_or(self.flat.row_ids().rows(), Bitset::count_ones);
         let walk = self.walk(k, options, among)?;
         let (count, dim) = (queries.len() / self.dim(), self.dim());
-        let mut statistics =
-            SearchStatistics { queries: count as u64, accepted: accepted as u64, ..SearchStatistics::default() };
+        let mut statistics = SearchStatistics { queries: count as u64, ..SearchStatistics::default() };
         let Some(walk) = walk else {
             events::path("graph search", || self.device(), "exact", count);
             if count > 0 && !self.is_empty() {
                 statistics.compared_all(count);
             }
             self.flat.search_checked(queries, k, among, ids, distances)?;
-            cut_off(self.metric(), options.radius, k, ids, distances);
             return Ok(statistics);
         };
         let vectors = VectorSlice::of(queries, dim);
@@ -162,7 +108,6 @@ impl<T: Element> GraphIndex<T> {
                 self.flat.row_ids().name(ids);
             }
         }
-        cut_off(self.metric(), options.radius, k, ids, distances);
         Ok(statistics)
     }
 
@@ -173,7 +118,7 @@ impl<T: Element> GraphIndex<T> {
         options: &SearchOptions<'_>,
         among: Option<&'a Bitset>,
     ) -> Result<Option<Walk<'a>>> {
-        let beam = options.beam.unwrap_or_else(|| self.beam().max(k.saturating_mul(2)));
+        let beam = options.beam.unwrap_or_else(|| self.builder.beam.max(k.saturating_mul(2)));
         if beam == 0 {
             return Err(Error::Zero { what: "beam" });
         }
@@ -181,7 +126,7 @@ impl<T: Element> GraphIndex<T> {
         let accepted = among.map_or(rows, Bitset::count_ones);
         // Of the nodes of a beam, about as large a share is accepted as of all rows.
         let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
-        let links = self.links().filter(|_| accepted > self.exact_ratio().saturating_mul(width));
+        let links = self.links().filter(|_| accepted > self.builder.exact_ratio.saturating_mul(width));
         let Some(links) = links else { return Ok(None) };
         let (nodes, later) = match among {
             Some(among) if !links.twins().is_empty() => {
@@ -234,76 +179,12 @@ impl<T: Element> GraphIndex<T> {
             .filter(DeviceWalk::fits)
     }
 
-    /// Finds the narrowest beam with which searches for the `k` best of `queries` (row-major) find the share `target` of the true neighbours, which an
-    /// exact search finds. Makes it the beam of the index ([`beam`](Self::beam)), which searches use unless their options set another, and which
-    /// index files keep. Returns it, and the share that it finds. If searches are exact, because there are few vectors, the beam stays. The cost is one
-    /// exact search of all queries, and O(log len) others.
-    ///
-    /// Queries like those of later searches give their recall; a hundred or more are enough to estimate .95.
-    ///
-    /// ```
-    /// use warpann::{Device, GraphIndex};
-    ///
-    /// let base: Vec<f32> = (0..20_000).map(|i| (i as f32 * 0.37).sin()).collect();
-    /// let mut index = GraphIndex::<f32>::builder(4).device(Device::Cpu).exact_ratio(4).build()?;
-    /// index.add(&base)?;
-    /// let (beam, recall) = index.tune(&base[..400], 10, 0.95)?;
-    /// assert!(recall >= 0.95 && index.beam() == beam);
-    /// # Ok::<(), warpann::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1, or a beam of all vectors misses it; [`Error::NoTrueNeighbors`]
-    /// without queries or if the index is empty; the errors of [`search_with`](Self::search_with). The index is then as it was.
-    pub fn tune(&mut self, queries: &[T], k: usize, target: f64) -> Result<(usize, f64)> {
-        let truth = self.flat.search(queries, k)?;
-        check_truth(&truth.ids, truth.ids.len() / k, self.len())?;
-        let measure = |beam: usize| -> Result<f64> {
-            let found = self.search_with(queries, k, &SearchOptions::new().beam(beam))?;
-            Ok(recall(&found.ids, k, &truth.ids, k, k))
-        };
-        let (beam, reached) = smallest(self.flat.row_ids().rows(), target, "a beam of all vectors", measure)?;
+    /// Makes this the beam of the index, unless a narrower one is no faster, or searches are exact. Returns the beam.
+    pub(super) fn set_least_beam(&mut self, beam: usize) -> usize {
         if self.links().is_some() {
-            // A narrower beam is no faster: walks keep so many nodes.
             self.builder.beam = beam.max(LEAST_BEAM);
         }
-        Ok((self.beam(), reached))
-    }
-
-    /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal distances by lower id. The
-    /// search is exact. Of the options, only [`SearchOptions::filter`] has an effect. O(queries · len · dim).
-    ///
-    /// # Errors
-    /// As [`FlatIndex::range_search`](crate::FlatIndex::range_search).
-    pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
-        self.flat.range_search(queries, radius, options)
-    }
-}
-
-/// Walks keep the number of vectors that [`GraphIndex::set_beam`] has set, or 2 k if that is more.
-impl<T: Element> KnnIndex<T> for GraphIndex<T> {
-    fn len(&self) -> usize {
-        GraphIndex::len(self)
-    }
-
-    fn dim(&self) -> usize {
-        GraphIndex::dim(self)
-    }
-
-    fn metric(&self) -> Metric {
-        GraphIndex::metric(self)
-    }
-
-    fn greatest_id(&self) -> Option<u64> {
-        self.flat.row_ids().last()
-    }
-
-    fn nearest(&self, queries: &[T], k: usize) -> Result<Neighbors> {
-        self.search(queries, k)
-    }
-
-    fn identity(&self) -> Result<String> {
-        Ok(format!("graph-{:016x}", self.fingerprint()?))
+        self.builder.beam
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn recall(found: &Neighbors, truth: &Neighbors) -> f64 {
 pub(super) fn check_results<T: Element>(index: &GraphIndex<T>, queries: &[T], found: &Neighbors) {
     for (query, (ids, distances)) in queries.chunks_exact(DIM).zip(found.rows()) {
         for (&id, &distance) in ids.iter().zip(distances) {
-            let expected = canonical(index.metric(), query, &index.reconstruct(id).unwrap());
+            let expected = canonical(index.metric(), query, &index.vector(id).unwrap());
             assert_eq!(distance.to_bits(), expected.to_bits());
         }
         let order = |at: usize| index.metric().order(distances[at - 1], distances[at]).then(ids[at - 1].cmp(&ids[at]));
@@ -47,9 +47,9 @@ pub(super) fn check_results<T: Element>(index: &GraphIndex<T>, queries: &[T], fo
 
 /// Fails unless every row has a place in the graph that can be reached, no edge twice, and a parent with an edge to it.
 pub(super) fn check_graph<T: Element>(index: &GraphIndex<T>) {
-    let (links, degree) = (index.links().unwrap(), index.degree());
+    let (links, degree) = (index.kind.links().unwrap(), index.degree());
     let rows: Vec<&[u32]> = links.edges().chunks(degree).collect();
-    assert_eq!(rows.len(), index.flat.row_ids().rows());
+    assert_eq!(rows.len(), index.kind.flat.row_ids().rows());
     let mut reached = vec![false; rows.len()];
     let mut nodes: Vec<usize> = links.starts().iter().map(|&node| node as usize).collect();
     while let Some(node) = nodes.pop() {
@@ -58,7 +58,7 @@ pub(super) fn check_graph<T: Element>(index: &GraphIndex<T>) {
         }
     }
     // A row that cannot be reached has no edges, and its vector is that of one that can.
-    let vector = |row: usize| index.rows()[row * DIM..][..DIM].iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
+    let vector = |row: usize| index.kind.rows()[row * DIM..][..DIM].iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
     let mut equal = 0;
     for row in (0..rows.len()).filter(|&row| !reached[row]) {
         equal += 1;
@@ -78,7 +78,7 @@ pub(super) fn check_graph<T: Element>(index: &GraphIndex<T>) {
 }
 
 fn exact_of<T: Element>(index: &GraphIndex<T>, queries: &[T], options: &SearchOptions<'_>) -> Neighbors {
-    index.flat.search_with(queries, K, options).unwrap()
+    index.exact().search_with(queries, K, options).unwrap()
 }
 
 fn check_recall<T: Element>(metric: Metric, least: f64) {
@@ -261,7 +261,7 @@ fn late_classes_have_start_nodes() {
     let (parts, singles) = far.split_at(470 * DIM);
     for part in parts.chunks(100 * DIM).chain(singles.chunks(DIM)) {
         index.add(part).unwrap();
-        let (links, rows) = (index.links().unwrap(), index.len());
+        let (links, rows) = (index.kind.links().unwrap(), index.len());
         let (starts, late) = (links.starts(), links.starts().iter().filter(|&&row| row as usize >= first).count());
         let expected = start_count(rows);
         assert!(starts.len() <= expected && 64 * (expected - starts.len()) <= expected, "{} starts", starts.len());
@@ -376,7 +376,7 @@ fn damaged_files_are_refused() {
         }
     }
     super::file::mend(&mut alone);
-    assert!(!index.links().unwrap().starts().contains(&7));
+    assert!(!index.kind.links().unwrap().starts().contains(&7));
     assert_eq!(load(&alone).unwrap_err(), no_graph);
 }
 

@@ -23,7 +23,7 @@
 //! let info = IndexInfo::read(&path)?;
 //! assert_eq!((info.element, info.vectors, info.lists), (ElementType::F32, 500, 8));
 //! let loaded = IvfIndex::<f32>::load(&path, Device::Cpu, None)?;
-//! assert_eq!(loaded.search(&base[..20], 3, 2)?, index.search(&base[..20], 3, 2)?);
+//! assert_eq!(loaded.search(&base[..20], 3)?, index.search(&base[..20], 3)?);
 //! # Ok::<(), warpann::Error>(())
 //! ```
 
@@ -47,11 +47,12 @@ use self::mapped::IndexFile;
 use self::write::Content;
 use super::encoding::{Clamped, FileParts};
 use super::lists::Bytes;
-use super::{Encoding, IvfIndex, Lists, Trained};
+use super::{Encoding, Ivf, IvfIndex, Lists, Trained};
 use crate::error::{Error, FileDefect, Result};
+use crate::index::private::Stored;
 use crate::io::{self, FileBytes, Open, checksum};
 use crate::parallel::{Loop, ParallelSlice, turns};
-use crate::{Element, ElementType, Metric, Placement, Watch};
+use crate::{Element, ElementType, Metric, Placement};
 
 /// The content of an index file according to its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,73 +121,18 @@ impl IndexInfo {
     }
 }
 
-impl<T: Element> IvfIndex<T> {
-    /// Writes the index to a file, which gets the name `path` when it is complete. An index that was loaded from this file can be saved
-    /// over it. O(bytes).
-    ///
-    /// # Errors
-    /// [`Error::NotTrained`]; [`Error::Io`].
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_watched(path, &Watch::none())
-    }
-
-    /// As [`save`](Self::save), with a [`Watch`]. If it cancels, the old file stays as it was.
-    ///
-    /// # Errors
-    /// As [`save`](Self::save); [`Error::Cancelled`].
-    pub fn save_watched(&self, path: impl AsRef<Path>, watch: &Watch<'_>) -> Result<()> {
-        let trained = self.trained().ok_or(Error::NotTrained { call: "save" })?;
-        self.content(trained).write(path.as_ref(), watch)
-    }
-
-    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget`
-    /// bytes ([`IvfIndexBuilder::memory_budget`](super::IvfIndexBuilder::memory_budget)). O(bytes), in parallel: every byte is checked.
-    ///
-    /// A file above 64 MiB is mapped, and the index uses codes and ids in the mapping until they are changed. Such a file must not be
-    /// changed during the life of the index ([`Open`]). Replacing it by renaming is harmless; [`save`](Self::save) does that.
-    /// [`load_with`](Self::load_with) can read files of any size into memory.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] with the defect of the bytes, or with [`FileDefect::WrongElement`] if the vectors are not of type
-    /// `T`; and the errors of opening the device, as in [`IvfIndexBuilder::build`](super::IvfIndexBuilder::build).
-    pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
-        Self::load_with(path, device, budget, Open::Auto)
-    }
-
-    /// As [`load`](Self::load); `how` selects whether the file is read or mapped. An index that was read does not depend on its file.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn load_with(
-        path: impl AsRef<Path>,
-        device: impl Into<Placement>,
-        budget: Option<u64>,
-        how: Open,
-    ) -> Result<Self> {
-        let path = path.as_ref();
+impl<T: Element> Ivf<T> {
+    pub(super) fn read(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
         let file = IndexFile::open(path, how)?;
         let (trained, lists) = parts::<T>(&file).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
-        Self::restored(file.shape(), trained, lists, device, budget)
+        Self::restored(file.shape(), trained, lists, placement, budget)
     }
 
-    /// The bytes that [`save`](Self::save) writes. O(bytes).
-    ///
-    /// # Errors
-    /// [`Error::NotTrained`]; [`Error::OutOfHostMemory`].
-    pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let trained = self.trained().ok_or(Error::NotTrained { call: "to_bytes" })?;
-        self.content(trained).to_bytes()
-    }
-
-    /// As [`load`](Self::load), from the bytes of a file.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn from_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+    pub(super) fn of_file_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
         let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: IN_MEMORY.into(), source })?;
         let file = IndexFile::from_bytes(bytes).map_err(bytes_defect)?;
         let (trained, lists) = parts::<T>(&file).map_err(bytes_defect)?;
-        Self::restored(file.shape(), trained, lists, device, budget)
+        Self::restored(file.shape(), trained, lists, placement, budget)
     }
 
     /// The training of the index and its number of probes, as the bytes of an index file without vectors. Equal bytes mean that the indexes
@@ -203,13 +149,13 @@ impl<T: Element> IvfIndex<T> {
         shape: &Shape,
         trained: Trained,
         lists: Lists,
-        device: impl Into<Placement>,
+        placement: Placement,
         budget: Option<u64>,
     ) -> Result<Self> {
-        let mut builder = Self::builder(shape.dim as usize, shape.lists as usize)
+        let mut builder = IvfIndex::<T>::builder(shape.dim as usize, shape.lists as usize)
             .metric(shape.metric)
             .encoding(shape.encoding)
-            .device(device);
+            .device(placement);
         if let Some(budget) = budget {
             builder = builder.memory_budget(budget);
         }
@@ -236,17 +182,17 @@ impl<T: Element> IvfIndex<T> {
     }
 
     /// The content of a file with this index.
-    fn content<'a>(&'a self, trained: &'a Trained) -> Content<'a> {
+    pub(super) fn content<'a>(&'a self, trained: &'a Trained) -> Content<'a> {
         let lists = self.master();
         let [codebooks, rotation] = trained.codec.sections();
         let shape = Shape {
             element: T::TYPE,
             metric: self.metric(),
-            encoding: self.encoding(),
+            encoding: self.settings.encoding,
             dim: self.dim() as u64,
             lists: self.lists() as u64,
             vectors: self.len() as u64,
-            probes: self.probes() as u64,
+            probes: self.probes as u64,
             exponent: trained.codec.exponent(),
             clamped: self.clamped,
         };

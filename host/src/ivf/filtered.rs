@@ -32,7 +32,8 @@
 
 use super::backend::{SearchRequest, View};
 use super::gathered::piece_rows;
-use super::{Bitset, IvfIndex};
+use super::{Bitset, Ivf};
+use crate::index::private::Stored;
 use crate::vectors::VectorSlice;
 use crate::{Element, NONE, Neighbors, Result, SearchStatistics, host_memory};
 
@@ -49,7 +50,7 @@ fn probes_under_filter(probes: usize, lists: usize, accepted: usize, vectors: us
     usize::try_from(wide).unwrap_or(usize::MAX).clamp(probes, lists.max(probes))
 }
 
-impl<T: Element> IvfIndex<T> {
+impl<T: Element> Ivf<T> {
     /// Searches under `filter` in as many lists as it needs, or among the accepted vectors. `queries` are the queries of `request`. Notes the passes in `statistics`. `ids` and
     /// `distances` have k slots for each. They stay as they are if a query is not finite.
     pub(super) fn search_filtered(
@@ -110,6 +111,7 @@ impl<T: Element> IvfIndex<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::IvfIndex;
     use crate::ivf::SearchOptions;
     use crate::{Device, Error, FlatIndex, Metric, Placement};
     use test_random::Random;
@@ -161,7 +163,7 @@ mod tests {
             truth.ids.iter_mut().for_each(|id| *id *= share as u64);
             truth
         };
-        let plain = recall(&index.search(&queries, K, 4).unwrap(), &truth_of(1));
+        let plain = recall(&index.search_with(&queries, K, &SearchOptions::new().probes(4)).unwrap(), &truth_of(1));
         assert!(plain > 0.9 && plain < 1.0, "without a filter: {plain}");
         for share in [1, 10, 100, 1000] {
             let filter = index.filter(|id| id % share as u64 == 0);

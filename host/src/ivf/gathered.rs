@@ -143,21 +143,22 @@ mod tests {
         index.add_with_ids(&base, &ids).unwrap();
         index.remove(&ids[500..700]).unwrap();
         index.move_to(place.parse::<Placement>().unwrap()).unwrap();
-        let view = index.view(index.trained.as_ref().unwrap());
+        let view = index.kind.view(index.kind.trained.as_ref().unwrap());
         for share in [40, 500, 100_000] {
             let filter = index.filter(|id| id % share == 0);
-            let accepted = index.lists.accepted((&filter).into()).unwrap();
+            let accepted = index.kind.lists.accepted((&filter).into()).unwrap();
             // With few queries a device takes the CPU.
             for count in [30, 2] {
                 let (k, queries) = (9, VectorSlice::of(&queries[..count * DIM], DIM));
                 let request = SearchRequest { queries, probes: 20, filter: Some(&*accepted), scan: Scan::Auto };
                 let results = || Neighbors::none(metric, count, k).unwrap();
                 let mut expected = results();
-                index.backend.search(&view, &request, k, &mut expected.ids, &mut expected.distances).unwrap();
+                index.kind.backend.search(&view, &request, k, &mut expected.ids, &mut expected.distances).unwrap();
                 for rows in [7, 2000] {
                     let mut found = results();
                     let (ids, distances) = (&mut found.ids, &mut found.distances);
-                    view.search_gathered(&*index.backend, &request, (&*accepted, rows), k, ids, distances).unwrap();
+                    view.search_gathered(&*index.kind.backend, &request, (&*accepted, rows), k, ids, distances)
+                        .unwrap();
                     assert_eq!(found, expected, "{metric:?}, {encoding}, {place}, 1 in {share}, {count}, {rows} rows");
                 }
             }
@@ -192,7 +193,7 @@ mod tests {
         let base: Vec<f32> = (0..1000).map(|x| x as f32).collect();
         index.train(&base).unwrap();
         index.add(&base).unwrap();
-        let view = index.view(index.trained.as_ref().unwrap());
+        let view = index.kind.view(index.kind.trained.as_ref().unwrap());
         for (accepted, probes, gather) in
             [(0, 1, true), (12, 1, true), (13, 1, false), (125, 10, true), (126, 10, false), (1000, 10, false)]
         {

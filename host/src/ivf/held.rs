@@ -1,7 +1,7 @@
 //! Searches among vectors that a device has already, through the lists of an index that holds none itself.
 //!
 //! A new graph searches for the neighbours of each of its vectors ([`crate::graph`]), once. They lie in the memory of the device, because its
-//! exact index keeps them there. [`IvfIndex::add`] would bring them to the device twice more, to find their lists and to make the image, and copy
+//! exact index keeps them there. [`IvfIndex::add`](crate::IvfIndex::add) would bring them to the device twice more, to find their lists and to make the image, and copy
 //! them into the lists of the master copy between the two: 115 ms of the 520 that the graph of 1,000,000 × 128 f32 took (H100, 2026-11-26). Here
 //! the host gets the number of each vector's list, and the device copies the vectors to their places in the image.
 
@@ -9,8 +9,9 @@ use cuda_std::Ptr;
 
 use super::gpu::image::Held;
 use super::lists::Lists;
-use super::{IvfIndex, View};
+use super::{Ivf, SearchRequest, View};
 use crate::enqueued::Enqueue;
+use crate::index::private::Stored;
 use crate::kmeans::open_assigner;
 use crate::vectors::VectorSlice;
 use crate::{Element, Result, SearchOptions};
@@ -24,13 +25,13 @@ pub(crate) struct HeldVectors<'a, T> {
     pub(crate) sample: &'a [T],
 }
 
-impl<T: Element> IvfIndex<T> {
+impl<T: Element> Ivf<T> {
     /// Plans searches of up to `queries` queries for `k` of `vectors`, at least one, from device memory to device memory: what a search would find
     /// after this index, which is trained and empty, had got them. `None` unless the index is on one device. The index must stay empty until the
     /// searches are done.
     ///
     /// # Errors
-    /// As [`search_with`](Self::search_with) for the options; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's
+    /// As [`IvfIndex::search_with`](crate::IvfIndex::search_with) for the options; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's
     /// driver; [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
     ///
     /// # Safety
@@ -55,6 +56,7 @@ impl<T: Element> IvfIndex<T> {
         let whole = trained.codec.whole(bytemuck::cast_slice(vectors.sample));
         device.hold(&view, Held { rows: vectors.on_device, whole })?;
         let checked = self.check_options(&[], options)?;
-        Ok(Some(Box::new(device.plan_search(&view, queries, k, &checked.request())?)))
+        let request = SearchRequest { filter: checked.filter.as_deref(), ..checked.request };
+        Ok(Some(Box::new(device.plan_search(&view, queries, k, &request)?)))
     }
 }

@@ -45,10 +45,12 @@ mod lists;
 mod refine;
 mod search;
 mod statistics;
-pub(crate) mod tune;
+mod tune;
 mod update;
 
+use std::fmt;
 use std::marker::PhantomData;
+use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use self::backend::{IvfBackend, RowSearch, SearchRequest, View};
@@ -62,14 +64,18 @@ use self::grid::IvfGrid;
 pub(crate) use self::lists::Lists;
 pub use self::refine::Refiner;
 pub use self::statistics::IvfStatistics;
-pub use self::tune::recall;
 pub use crate::bitset::Bitset;
 use crate::device::open::open;
+#[cfg(feature = "cuda")]
+use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
+use crate::index::Index;
+use crate::index::private::{Searched, Stored};
+use crate::io::Open;
 pub use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation};
 pub use crate::search_options::{Scan, SearchOptions};
 use crate::validate::check_dim;
-use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
+use crate::{Device, Element, ElementType, Error, Metric, Placement, Result, Watch};
 
 /// The settings of an index, except the element type.
 #[derive(Debug, Clone)]
@@ -138,8 +144,8 @@ pub(crate) struct Trained {
 /// them; a list that has changed by about a twentieth is divided anew, and sent whole.
 ///
 /// ```
-/// use warpann::ivf::{Encoding, IvfIndex};
-/// use warpann::{Device, Metric};
+/// use warpann::ivf::Encoding;
+/// use warpann::{Device, IvfIndex, Metric, SearchOptions};
 ///
 /// // 2000 vectors of dimension 16 on a curve; row-major.
 /// let base: Vec<f32> = (0..2000).flat_map(|i| (0..16).map(move |j| (i as f32 * 0.01 + j as f32).sin())).collect();
@@ -149,7 +155,8 @@ pub(crate) struct Trained {
 /// index.add(&base)?;
 ///
 /// // 5 of the 20 lists are searched.
-/// let found = index.search(&base[500 * 16..501 * 16], 3, 5)?;
+/// let options = SearchOptions::new().probes(5);
+/// let found = index.search_with(&base[500 * 16..501 * 16], 3, &options)?;
 /// assert_eq!((found.ids[0], found.distances[0]), (500, 0.0));
 ///
 /// // 4 bytes for each vector instead of 64; distances are now those of the vectors that the codes stand for.
@@ -157,10 +164,13 @@ pub(crate) struct Trained {
 /// let mut small = IvfIndex::<f32>::builder(16, 20).encoding(pq).device(Device::Cpu).build()?;
 /// small.train(&base)?;
 /// small.add(&base)?;
-/// assert!(small.search(&base[500 * 16..501 * 16], 10, 5)?.ids.contains(&500));
+/// assert!(small.search_with(&base[500 * 16..501 * 16], 10, &options)?.ids.contains(&500));
 /// # Ok::<(), warpann::Error>(())
 /// ```
-pub struct IvfIndex<T: Element = f32> {
+pub type IvfIndex<T = f32> = Index<Ivf<T>>;
+
+/// The vectors of an [`IvfIndex`].
+pub struct Ivf<T: Element> {
     settings: Settings,
     trained: Option<Arc<Trained>>,
     /// Shared with snapshots until one of the indexes changes: [`Lists::own`].
@@ -172,21 +182,6 @@ pub struct IvfIndex<T: Element = f32> {
     /// What devices have prepared for the next call that adds vectors.
     coders: Option<Coders>,
     element: PhantomData<T>,
-}
-
-impl<T: Element> std::fmt::Debug for IvfIndex<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IvfIndex")
-            .field("element", &T::TYPE)
-            .field("dim", &self.dim())
-            .field("lists", &self.lists())
-            .field("metric", &self.metric())
-            .field("encoding", &self.encoding())
-            .field("is_trained", &self.is_trained())
-            .field("len", &self.len())
-            .field("device", &self.device())
-            .finish()
-    }
 }
 
 /// Settings of an [`IvfIndex`] before it is built; see [`IvfIndex::builder`].
@@ -261,7 +256,11 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// [`Error::OutOfRange`], [`Error::EncodingOfElement`]; and the errors of opening the device, as in
     /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if there is no usable
     /// device.
-    pub fn build(mut self) -> Result<IvfIndex<T>> {
+    pub fn build(self) -> Result<IvfIndex<T>> {
+        self.open().map(Index::of)
+    }
+
+    fn open(mut self) -> Result<Ivf<T>> {
         self.settings.check(T::TYPE)?;
         let backend = open_ivf(&mut self.settings)?;
         let code_bytes = self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE);
@@ -269,18 +268,12 @@ impl<T: Element> IvfIndexBuilder<T> {
         let probes = self.settings.lists.isqrt().div_ceil(2);
         let settings = self.settings;
         let clamped = Clamped::default();
-        Ok(IvfIndex { settings, trained: None, lists, probes, clamped, backend, coders: None, element: PhantomData })
+        Ok(Ivf { settings, trained: None, lists, probes, clamped, backend, coders: None, element: PhantomData })
     }
 
     /// Builds an index of these settings with the contents of a file.
-    pub(crate) fn restore(
-        self,
-        trained: Trained,
-        lists: Lists,
-        probes: usize,
-        clamped: Clamped,
-    ) -> Result<IvfIndex<T>> {
-        let mut index = self.build()?;
+    pub(crate) fn restore(self, trained: Trained, lists: Lists, probes: usize, clamped: Clamped) -> Result<Ivf<T>> {
+        let mut index = self.open()?;
         index.clamped = clamped;
         index.trained = Some(Arc::new(trained));
         index.lists = Arc::new(lists);
@@ -309,132 +302,47 @@ impl<T: Element> IvfIndex<T> {
         }
     }
 
-    /// Number of vectors in the index.
-    pub fn len(&self) -> usize {
-        self.lists.len()
-    }
-
-    /// Whether the index holds no vector.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Whether [`train`](Self::train) has succeeded; only then can vectors be added.
     pub fn is_trained(&self) -> bool {
-        self.trained.is_some()
-    }
-
-    /// Number of components of a vector.
-    pub fn dim(&self) -> usize {
-        self.settings.dim
+        self.kind.trained.is_some()
     }
 
     /// Number of lists.
     pub fn lists(&self) -> usize {
-        self.settings.lists
-    }
-
-    /// The metric of the search.
-    pub fn metric(&self) -> Metric {
-        self.settings.metric
+        self.kind.settings.lists
     }
 
     /// The encoding, which determines what the index keeps of each vector.
     pub fn encoding(&self) -> Encoding {
-        self.settings.encoding
-    }
-
-    /// A description of the device in use; with several devices, a description of each, and which have failed.
-    pub fn device(&self) -> String {
-        self.backend.describe()
-    }
-
-    /// Moves the index to other devices: to more or fewer replicas or shards, or away from a device that has failed. The copy in host
-    /// memory stays; the devices make their images of it at the next search. On error nothing changes.
-    ///
-    /// # Errors
-    /// The errors of opening the devices, as in [`IvfIndexBuilder::build`].
-    ///
-    /// ```
-    /// use warpann::{Device, IvfIndex};
-    ///
-    /// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
-    /// let mut index = IvfIndex::<f32>::builder(1, 4).device(Device::Cpu).build()?;
-    /// index.train(&base)?;
-    /// index.add(&base)?;
-    /// let found = index.search(&[50.2], 3, 2)?;
-    /// index.move_to("cpu+cpu,cpu+cpu".parse::<warpann::Placement>()?)?;
-    /// assert_eq!(index.search(&[50.2], 3, 2)?, found);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
-        let mut settings = Settings { placement: device.into(), ..self.settings.clone() };
-        self.backend = open_ivf(&mut settings)?;
-        self.settings = settings;
-        self.coders = None;
-        Ok(())
-    }
-
-    /// An index of its own with the vectors, the training and the settings of now, on the same devices. Later changes of one of the two do not
-    /// show in the other, so searches of the snapshot go on while this index changes. [`IndexWriter`](crate::IndexWriter) does so for many
-    /// threads.
-    ///
-    /// O(1) on one device, O(devices) on several. The two share all memory, also that of the devices, until one of them changes. The first
-    /// change of either copies the lists that it changes, on the CPU: O(lists + bytes of these lists + len / 64). The first search on a GPU
-    /// after that copies the image of the index within the memory of the device, as long as both indexes exist.
-    ///
-    /// ```
-    /// use warpann::{Device, IvfIndex};
-    ///
-    /// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
-    /// let mut index = IvfIndex::<f32>::builder(1, 4).device(Device::Cpu).build()?;
-    /// index.train(&base)?;
-    /// index.add(&base)?;
-    /// let before = index.snapshot();
-    /// index.remove(&[50])?;
-    /// assert_eq!(before.search(&[50.2], 1, 2)?.ids, [50]);
-    /// assert_eq!(index.search(&[50.2], 1, 2)?.ids, [51]);
-    /// # Ok::<(), warpann::Error>(())
-    /// ```
-    pub fn snapshot(&self) -> IvfIndex<T> {
-        IvfIndex {
-            settings: self.settings.clone(),
-            trained: self.trained.clone(),
-            lists: Arc::clone(&self.lists),
-            probes: self.probes,
-            clamped: self.clamped,
-            backend: self.backend.snapshot(),
-            coders: None,
-            element: PhantomData,
-        }
+        self.kind.settings.encoding
     }
 
     /// The centroids of the lists, row-major: lists × dim components, in rotated space if the encoding rotates. Empty until trained.
     pub fn centroids(&self) -> &[f32] {
-        self.trained.as_ref().map_or(&[], |trained| &trained.centroids)
+        self.kind.trained.as_ref().map_or(&[], |trained| &trained.centroids)
     }
 
     /// The product quantizer of residuals; `None` until trained, and for all encodings except [`Encoding::Pq`].
     pub fn quantizer(&self) -> Option<&ProductQuantizer> {
-        self.trained.as_ref()?.codec.quantizer()
+        self.kind.trained.as_ref()?.codec.quantizer()
     }
 
     /// The trained values by which codes are decoded: for [`Encoding::Pq`] the codebooks; for [`Encoding::Scalar8`] the
     /// least value of each component of a residual, and then the step of each component; for [`Encoding::F16`] the
     /// number by which halves are multiplied. Empty for [`Encoding::Flat`] and until trained.
     pub fn code_tables(&self) -> &[f32] {
-        self.trained.as_ref().map_or(&[], |trained| trained.codec.tables())
+        self.kind.trained.as_ref().map_or(&[], |trained| trained.codec.tables())
     }
 
     /// The rotation that is applied to vectors and queries first; `None` until trained, and for encodings that do not rotate.
     pub fn rotation(&self) -> Option<&Rotation> {
-        self.trained.as_ref()?.codec.rotation()
+        self.kind.trained.as_ref()?.codec.rotation()
     }
 
     /// Number of lists that a search probes if [`SearchOptions::probes`] is not set; stored in index files. The initial value is half the
     /// square root of the number of lists, rounded up.
     pub fn probes(&self) -> usize {
-        self.probes
+        self.kind.probes
     }
 
     /// Sets [`probes`](Self::probes), at least 1.
@@ -445,25 +353,15 @@ impl<T: Element> IvfIndex<T> {
         if probes == 0 {
             return Err(Error::Zero { what: "probes" });
         }
-        self.probes = probes;
+        self.kind.probes = probes;
         Ok(())
     }
+}
 
-    /// Whether the index has a vector with this id. O(log len), and O(len) in the first call after very many vectors were added.
-    pub fn contains(&self, id: u64) -> bool {
-        self.lists.find(id).is_some()
-    }
-
-    /// All ids, ascending: bit r of a filter stands for the r-th id. O(len).
-    pub fn ids(&self) -> Vec<u64> {
-        self.lists.all_ids()
-    }
-
-    /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
-    /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another
-    /// index with the same ids accepts it too. [`Filter`](crate::Filter) has other forms, which are never stale. O(len).
-    pub fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
-        self.ids().into_iter().map(keep).collect::<Bitset>().for_ids(self.lists.stamp())
+impl<T: Element> Ivf<T> {
+    /// Number of lists.
+    pub(crate) fn lists(&self) -> usize {
+        self.settings.lists
     }
 
     /// The devices in use, and the memory budget that the caller set.
@@ -508,6 +406,177 @@ impl<T: Element> IvfIndex<T> {
 
     fn trained_for(&self, call: &'static str) -> Result<&Trained> {
         self.trained().ok_or(Error::NotTrained { call })
+    }
+}
+
+impl<T: Element> Stored for Ivf<T> {
+    type Element = T;
+    const NAME: &'static str = "IvfIndex";
+
+    fn dim(&self) -> usize {
+        self.settings.dim
+    }
+
+    fn metric(&self) -> Metric {
+        self.settings.metric
+    }
+
+    fn device(&self) -> String {
+        self.backend.describe()
+    }
+
+    fn len(&self) -> usize {
+        self.lists.len()
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.lists.find(id).is_some()
+    }
+
+    fn find_any(&self, ids: &[u64]) -> Option<u64> {
+        self.lists.find_any(ids)
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.lists.all_ids()
+    }
+
+    fn stamp(&self) -> u64 {
+        self.lists.stamp()
+    }
+
+    fn greatest_id(&self) -> Option<u64> {
+        self.lists.greatest_id()
+    }
+
+    fn identity(&self) -> Result<String> {
+        Ok(format!("ivf-{:016x}-probes-{}", self.fingerprint()?, self.probes))
+    }
+
+    fn describe(&self, to: &mut fmt::DebugStruct<'_, '_>) {
+        to.field("lists", &self.lists()).field("encoding", &self.settings.encoding);
+        to.field("is_trained", &self.trained.is_some());
+    }
+
+    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+        self.add_rows(rows, ids, watch)
+    }
+
+    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        self.put(rows, ids)
+    }
+
+    fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        Lists::own(&mut self.lists)?.remove(ids)
+    }
+
+    fn clear(&mut self) {
+        self.lists = Arc::new(Lists::new(self.lists.count(), self.lists.code_bytes()));
+        self.clamped = Clamped::default();
+    }
+
+    fn merge(&mut self, other: &Self) -> Result<()> {
+        self.append_all(other)
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn move_to(&mut self, placement: Placement) -> Result<()> {
+        let mut settings = Settings { placement, ..self.settings.clone() };
+        self.backend = open_ivf(&mut settings)?;
+        self.settings = settings;
+        self.coders = None;
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Self {
+        Ivf {
+            settings: self.settings.clone(),
+            trained: self.trained.clone(),
+            lists: Arc::clone(&self.lists),
+            probes: self.probes,
+            clamped: self.clamped,
+            backend: self.backend.snapshot(),
+            coders: None,
+            element: PhantomData,
+        }
+    }
+
+    fn check_queries(&self, _: &[T], call: &'static str) -> Result<()> {
+        // The devices find queries that are not finite.
+        self.trained_for(call).map(drop)
+    }
+
+    fn search<'a>(
+        &'a self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'a>,
+        results: (&mut [u64], &mut [f32]),
+    ) -> Result<Searched<'a>> {
+        self.search_lists(queries, k, options, results)
+    }
+
+    fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+        self.range_search_lists(queries, radius, options)
+    }
+
+    fn most_effort(&self) -> Option<(usize, &'static str)> {
+        Some((self.lists(), "a search of all lists"))
+    }
+
+    fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
+        self.search_lists(queries, k, &Self::options(self.lists()), results).map(drop)
+    }
+
+    fn options(probes: usize) -> SearchOptions<'static> {
+        SearchOptions::new().probes(probes)
+    }
+
+    fn set_effort(&mut self, probes: usize) -> usize {
+        self.probes = probes;
+        probes
+    }
+
+    fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
+        self.decoded(vectors)
+    }
+
+    fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {
+        self.decode(id, to)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self) -> Result<OnGpu<'_>> {
+        Ok(self.gpu()?.1)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn planned_version(&self) -> PlannedVersion {
+        PlannedVersion::Ivf(self.lists.version())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
+        self.plan_on_gpu(queries, k, options)
+    }
+
+    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
+        self.content(self.trained_for("save")?).write(path, watch)
+    }
+
+    fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.content(self.trained_for("to_bytes")?).to_bytes()
+    }
+
+    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
+        Self::read(path, placement, budget, how)
+    }
+
+    fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
+        Self::of_file_bytes(bytes, placement, budget)
     }
 }
 

@@ -49,11 +49,11 @@ impl<T: Element> IvfIndex<T> {
     /// Computes the distribution of the vectors over the lists, and the memory of the index. O(lists).
     pub fn statistics(&self) -> IvfStatistics {
         let lists = self.lists();
-        let lengths = || (0..self.lists.count()).map(|list| self.lists.length(list));
+        let lengths = || (0..self.kind.lists.count()).map(|list| self.kind.lists.length(list));
         let vectors = self.len() as u64;
         let squares: f64 = lengths().map(|length| (length as f64).powi(2)).sum();
         let imbalance = if vectors == 0 { 1.0 } else { lists as f64 * squares / (vectors as f64).powi(2) };
-        let code_bytes = self.lists.code_bytes();
+        let code_bytes = self.kind.lists.code_bytes();
         let centroids = size_of_val(self.centroids()) as u64;
         IvfStatistics {
             vectors,
@@ -66,8 +66,8 @@ impl<T: Element> IvfIndex<T> {
             imbalance,
             code_bytes,
             bytes: vectors * (code_bytes as u64).saturating_add(8) + centroids,
-            clamped_vectors: self.clamped.vectors,
-            clamped_components: self.clamped.components,
+            clamped_vectors: self.kind.clamped.vectors,
+            clamped_components: self.kind.clamped.components,
         }
     }
 }

@@ -6,7 +6,7 @@ use test_random::Random;
 
 use super::*;
 use crate::generate::Generator;
-use crate::{Filter, FlatIndex, Input, NONE, Neighbors, Watch};
+use crate::{Filter, FlatIndex, Input, NONE, Neighbors, SearchOptions, Watch};
 
 /// Whole numbers from -8 to 7, so that distances tie.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -96,7 +96,7 @@ fn whole_numbers_small_and_large_give_the_bits_of_exact_search() {
                 let mut index = builder.build().unwrap();
                 index.train(&base).unwrap();
                 index.add(&base).unwrap();
-                let found = index.search(&queries, k, 7).unwrap();
+                let found = index.search_with(&queries, k, &SearchOptions::new().probes(7)).unwrap();
                 assert_eq!(found, expected, "{metric:?}, {base_factor}, {query_factor}, {shift}");
             }
         }
@@ -145,9 +145,9 @@ fn adding_gives_each_vector_to_its_nearest_centroid_and_counts() {
     assert_eq!((statistics.empty_lists, statistics.shortest, statistics.longest), (1, 0, 3));
     assert_eq!((statistics.mean, statistics.imbalance), (4.0 / 3.0, 3.0 * 10.0 / 16.0));
     assert_eq!((statistics.code_bytes, statistics.bytes), (4, 4 * 12 + 12));
-    assert_eq!(index.search(&[8.0], 2, 1).unwrap().ids, [3, crate::NONE]);
-    assert_eq!(index.search(&[8.0], 3, 2).unwrap().ids, [3, 2, 1]);
-    assert_eq!(index.search(&[16.0], 1, 1).unwrap().ids, [crate::NONE]);
+    assert_eq!(index.search_with(&[8.0], 2, &SearchOptions::new().probes(1)).unwrap().ids, [3, crate::NONE]);
+    assert_eq!(index.search_with(&[8.0], 3, &SearchOptions::new().probes(2)).unwrap().ids, [3, 2, 1]);
+    assert_eq!(index.search_with(&[16.0], 1, &SearchOptions::new().probes(1)).unwrap().ids, [crate::NONE]);
     assert!(index.device().starts_with("cpu"));
 }
 
@@ -161,15 +161,16 @@ fn trained_on_cpu(
     let builder = || IvfIndex::<f32>::builder(generator.dim(), 7).encoding(encoding).metric(metric).iterations(3);
     let mut index = builder().device(Device::Cpu).build().unwrap();
     index.train(&generator.rows(0, 300)).unwrap();
-    let lists = Lists::new(7, index.master().code_bytes());
-    builder().device(device).restore(index.trained().unwrap().clone(), lists, 2, Clamped::default()).unwrap()
+    let lists = Lists::new(7, index.kind.master().code_bytes());
+    let trained = index.kind.trained().unwrap().clone();
+    Index::of(builder().device(device).restore(trained, lists, 2, Clamped::default()).unwrap())
 }
 
 fn same_lists(one: &IvfIndex<f32>, other: &IvfIndex<f32>) {
     assert_eq!(one.len(), other.len());
     for list in 0..one.lists() {
-        assert_eq!(one.lists.ids(list), other.lists.ids(list), "list {list}");
-        assert_eq!(one.lists.codes(list), other.lists.codes(list), "list {list}");
+        assert_eq!(one.kind.lists.ids(list), other.kind.lists.ids(list), "list {list}");
+        assert_eq!(one.kind.lists.codes(list), other.kind.lists.codes(list), "list {list}");
     }
 }
 
@@ -217,15 +218,15 @@ fn coding_cuts_batches_to_the_budget() {
     let mut expected = trained_on_cpu(&generator, encoding, Metric::L2, Device::Cpu);
     expected.add_generated(&generator, 0..600).unwrap();
     let mut index = trained_on_cpu(&generator, encoding, Metric::L2, Device::Emulator);
-    index.settings.budget = Some(100_000);
+    index.kind.settings.budget = Some(100_000);
     index.add_generated(&generator, 0..200).unwrap();
     index.add(&generator.rows(200, 400)).unwrap();
     same_lists(&index, &expected);
-    let version = index.lists.version();
-    index.settings.budget = Some(10_000);
+    let version = index.kind.lists.version();
+    index.kind.settings.budget = Some(10_000);
     let error = index.add(&generator.rows(600, 1)).unwrap_err();
     assert!(matches!(error, Error::OutOfDeviceMemory { available: 10_000, .. }), "{error}");
-    assert_eq!((index.len(), index.lists.version()), (600, version));
+    assert_eq!((index.len(), index.kind.lists.version()), (600, version));
 }
 
 /// The devices that copy vectors check them, each its part. The error names the first bad value of the call, and nothing has changed.
@@ -242,9 +243,9 @@ fn the_first_value_that_is_not_finite_is_named_wherever_it_is_found() {
             let placement: Placement = places.parse().unwrap();
             let mut index = trained_on_cpu(&generator, encoding, metric, placement);
             // Several tiles for each device.
-            index.settings.budget = Some(100_000);
+            index.kind.settings.budget = Some(100_000);
             index.add_with_ids(&rows[..300 * 6], &ids[..300]).unwrap();
-            let version = index.lists.version();
+            let version = index.kind.lists.version();
             let checked = |error: Error| {
                 let place = matches!(error, Error::NotFinite { input: Input::Base, row: 50, column: 2, .. });
                 assert!(place, "{encoding}, {metric:?}, {places}: {error}");
@@ -255,7 +256,7 @@ fn the_first_value_that_is_not_finite_is_named_wherever_it_is_found() {
             checked(index.upsert(rest, &ids[..400]).unwrap_err());
             checked(index.add_watched(rest, None, &Watch::new(|_| ControlFlow::Continue(()))).unwrap_err());
             checked(index.add_batches([rest]).unwrap_err());
-            assert_eq!((index.len(), index.lists.version()), (300, version), "{encoding}, {metric:?}, {places}");
+            assert_eq!((index.len(), index.kind.lists.version()), (300, version), "{encoding}, {metric:?}, {places}");
             index.add(&rows[400 * 6..500 * 6]).unwrap();
         }
     }
@@ -282,7 +283,7 @@ fn the_first_value_that_is_not_finite_is_named_in_training() {
                     let error = index.train(&rows).unwrap_err();
                     let place = matches!(error, Error::NotFinite { input: Input::Training, row: 150, column: 2, .. });
                     assert!(place, "{encoding}, {metric:?}, {device}: {error}");
-                    assert!(index.trained().is_none(), "{encoding}, {metric:?}, {device}");
+                    assert!(index.kind.trained().is_none(), "{encoding}, {metric:?}, {device}");
                 }
                 index.train(&good).unwrap();
             }
@@ -531,29 +532,29 @@ fn centroids_stay_prepared_for_few_vectors() {
         };
         let mut expected = trained(Device::Cpu, 1 << 30);
         expected.add(&base).unwrap();
-        assert_eq!(expected.coders.as_ref().unwrap().bytes(), 0);
+        assert_eq!(expected.kind.coders.as_ref().unwrap().bytes(), 0);
         let mut index = trained(Device::Emulator, 1 << 30);
         let mut before = 0;
         for (rows, ids) in base.chunks(40 * dim).zip(ids.chunks(40)) {
             index.add(&rows[..20 * dim]).unwrap();
             index.upsert(&rows[20 * dim..], &ids[20..]).unwrap();
-            let bytes = index.coders.as_ref().unwrap().bytes();
+            let bytes = index.kind.coders.as_ref().unwrap().bytes();
             assert!(bytes > 0 && (before == 0 || bytes == before), "{encoding}: {bytes} bytes after {before}");
             before = bytes;
         }
         assert_eq!(index.to_bytes().unwrap(), expected.to_bytes().unwrap(), "{encoding}");
-        assert!(index.snapshot().coders.is_none());
+        assert!(index.snapshot().kind.coders.is_none());
         index.move_to(Device::Emulator).unwrap();
-        assert!(index.coders.is_none());
+        assert!(index.kind.coders.is_none());
         index.upsert(&base[..dim], &[0]).unwrap();
         index.clear();
-        assert!(index.coders.is_some());
+        assert!(index.kind.coders.is_some());
         index.train(&base[..300 * dim]).unwrap();
-        assert!(index.coders.is_none());
+        assert!(index.kind.coders.is_none());
         index.add_batches([&base]).unwrap();
-        assert!(index.coders.is_none(), "batches may be large");
+        assert!(index.kind.coders.is_none(), "batches may be large");
         let mut index = trained(Device::Emulator, 16 * before as u64 - 1);
         index.add(&base[..20 * dim]).unwrap();
-        assert!(index.coders.is_none(), "{encoding}: too much for the budget");
+        assert!(index.kind.coders.is_none(), "{encoding}: too much for the budget");
     }
 }

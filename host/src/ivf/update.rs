@@ -1,5 +1,5 @@
-//! Changes of an [`IvfIndex`], and reconstruction of single vectors. A failed call leaves the index as it was, except where it says
-//! otherwise.
+//! Training and changes of an [`IvfIndex`], and the vectors for which its codes stand. A failed call leaves the index as it was, except where it
+//! says otherwise.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use super::coder::{Coded, Coder, Coders};
 use super::encoding::{Clamped, Training};
-use super::{IvfIndex, Lists};
+use super::{Ivf, IvfIndex, Lists, Trained};
 use crate::generate::Generator;
-use crate::ids::ascending;
+use crate::index::private::Stored;
 use crate::kmeans::KMeans;
 use crate::parallel::{Loop, turns};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
-use crate::validate::{MAX_ROWS, check_length, check_rows, check_whole};
+use crate::validate::{MAX_ROWS, check_rows, check_whole};
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, Input, NONE, Result, Stage, Watch, host_memory};
+use crate::{Element, Error, Input, Result, Stage, Watch, host_memory};
 
 /// Number of vectors that are coded between two calls of a watch.
 const WATCHED_ROWS: usize = 1 << 15;
@@ -40,12 +40,50 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// As [`train`](Self::train); [`Error::Cancelled`]. The index is then as it was.
     pub fn train_watched(&mut self, rows: &[T], watch: &Watch<'_>) -> Result<()> {
+        self.kind.train(rows, watch)
+    }
+
+    /// Appends the vectors of several batches, each row-major, with ids that count up as those of [`add`](Self::add). The index is the same
+    /// as if one call had added all vectors, but only a few batches are in memory at any time. While the device codes one batch, the batch
+    /// before is appended to the lists. O(rows · lists · dim).
+    ///
+    /// ```
+    /// use warpann::ivf::IvfIndex;
+    ///
+    /// let rows = |first: usize| (first..first + 50).map(|i| (i as f32).sin()).collect::<Vec<_>>();
+    /// let mut index = IvfIndex::<f32>::builder(1, 4).device(warpann::Device::Cpu).build()?;
+    /// index.train(&rows(0))?;
+    /// index.add_batches((0..10).map(|batch| rows(50 * batch)))?;
+    /// assert_eq!(index.len(), 500);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`add`](Self::add), with rows counted over all batches. After an error, or a panic of the iterator, the index holds the batches before the
+    /// one that failed.
+    pub fn add_batches<B: AsRef<[T]>>(&mut self, batches: impl IntoIterator<Item = B>) -> Result<()> {
+        let mut batches = batches.into_iter();
+        let dim = self.dim();
+        let mut first = 0;
+        self.kind.stream(|coder| {
+            let Some(batch) = batches.next() else { return Ok(None) };
+            let rows = batch.as_ref();
+            let coded = check_whole(rows, dim).and_then(|_| coder.code(rows));
+            let coded = coded.map_err(|error| error.after_rows(first))?.into_owned();
+            first += coded.labels.len();
+            Ok(Some(coded))
+        })
+    }
+}
+
+impl<T: Element> Ivf<T> {
+    fn train(&mut self, rows: &[T], watch: &Watch<'_>) -> Result<()> {
         if !self.is_empty() {
             return Err(Error::NotEmpty { len: self.len() as u64 });
         }
         let (dim, lists, metric) = (self.dim(), self.lists(), self.metric());
         let have = check_whole(rows, dim)?;
-        let scheme = self.encoding().scheme();
+        let scheme = self.settings.encoding.scheme();
         let need = lists.max(scheme.least_training());
         if have < need {
             return Err(Error::TooFewTrainingVectors { have, need });
@@ -80,23 +118,9 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// Appends the vectors of `rows`, row-major. The ids count up from 0, or from one past the greatest id in the index. O(rows · lists ·
-    /// dim).
-    ///
-    /// # Errors
-    /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] if there are not enough ids above the greatest one.
-    pub fn add(&mut self, rows: &[T]) -> Result<()> {
-        self.add_watched(rows, None, &Watch::none())
-    }
-
-    /// As [`add`](Self::add), or as [`add_with_ids`](Self::add_with_ids) if there are ids, with a [`Watch`]. With a callback, vectors are coded in
-    /// batches, and an encoding that keeps whole vectors copies those of the call once more.
-    ///
-    /// # Errors
-    /// As the call without a watch; [`Error::Cancelled`]. The index is then as it was.
-    pub fn add_watched(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+    /// Appends vectors, with new ids that were checked, or with ids that count up.
+    pub(super) fn add_rows(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
         if let Some(ids) = ids {
-            self.check_new(rows, ids)?;
             return self.append(rows, ids, watch);
         }
         let count = check_whole(rows, self.dim())? as u64;
@@ -106,33 +130,6 @@ impl<T: Element> IvfIndex<T> {
         }
         let ids = host_memory::collected_in_parallel(turns(0..count as usize).map(|at| first + at as u64))?;
         self.append(rows, &ids, watch)
-    }
-
-    /// Appends the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. O(rows · lists · dim) if
-    /// the ids lie above those in the index, or come back after they were removed. If an id lies between others, the call also numbers the
-    /// vectors anew, O(len), so add many of such ids in one call.
-    ///
-    /// # Errors
-    /// [`Error::NotTrained`], [`Error::WrongLength`], [`Error::ReservedId`], [`Error::DuplicateId`],
-    /// [`Error::Ragged`], [`Error::NotFinite`], [`Error::DoesNotFit`] and [`Error::TooSmall`] with the first
-    /// offending place (row within `rows`), [`Error::TooMany`], [`Error::OutOfDeviceMemory`], and errors of the
-    /// device's driver.
-    pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.add_watched(rows, Some(ids), &Watch::none())
-    }
-
-    /// Checks that vectors are whole, and their ids: one for each, different, new, not reserved.
-    fn check_new(&self, rows: &[T], ids: &[u64]) -> Result<()> {
-        let count = check_whole(rows, self.dim())?;
-        check_length("ids", count, ids.len())?;
-        let sorted = ascending(ids)?;
-        if sorted.last() == Some(&NONE) {
-            return Err(Error::ReservedId);
-        }
-        if let Some(id) = self.lists.find_any(&sorted) {
-            return Err(Error::DuplicateId { id });
-        }
-        Ok(())
     }
 
     /// Appends whole rows with ids that are new, different and not reserved.
@@ -158,44 +155,12 @@ impl<T: Element> IvfIndex<T> {
         Ok(coded)
     }
 
-    /// Appends the vectors of several batches, each row-major, with ids that count up as those of [`add`](Self::add). The index is the same
-    /// as if one call had added all vectors, but only a few batches are in memory at any time. While the device codes one batch, the batch
-    /// before is appended to the lists. O(rows · lists · dim).
-    ///
-    /// ```
-    /// use warpann::ivf::IvfIndex;
-    ///
-    /// let rows = |first: usize| (first..first + 50).map(|i| (i as f32).sin()).collect::<Vec<_>>();
-    /// let mut index = IvfIndex::<f32>::builder(1, 4).device(warpann::Device::Cpu).build()?;
-    /// index.train(&rows(0))?;
-    /// index.add_batches((0..10).map(|batch| rows(50 * batch)))?;
-    /// assert_eq!(index.len(), 500);
-    /// # Ok::<(), warpann::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`add`](Self::add), with rows counted over all batches. After an error, or a panic of the iterator, the index holds the batches before the
-    /// one that failed.
-    pub fn add_batches<B: AsRef<[T]>>(&mut self, batches: impl IntoIterator<Item = B>) -> Result<()> {
-        let mut batches = batches.into_iter();
-        let dim = self.dim();
-        let mut first = 0;
-        self.stream(|coder| {
-            let Some(batch) = batches.next() else { return Ok(None) };
-            let rows = batch.as_ref();
-            let coded = check_whole(rows, dim).and_then(|_| coder.code(rows));
-            let coded = coded.map_err(|error| error.after_rows(first))?.into_owned();
-            first += coded.labels.len();
-            Ok(Some(coded))
-        })
-    }
-
     /// Appends the batches that `next` codes, in order, until it returns `None`. The ids count up.
     fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
         self.trained_for("add")?;
         // The batches may be large.
         self.coders = None;
-        let IvfIndex { settings, trained, lists, clamped: all_clamped, .. } = self;
+        let Ivf { settings, trained, lists, clamped: all_clamped, .. } = self;
         let Some(trained) = trained else { return Ok(()) };
         let coders = Coders::new(settings);
         let coder = Coder::new(settings, trained, &coders);
@@ -234,68 +199,19 @@ impl<T: Element> IvfIndex<T> {
         check_rows(self.len() as u64 + more as u64, MAX_ROWS)
     }
 
-    /// Removes the vectors with these ids, in any order. O(ids · (log len + bytes of a code)) amortised, and O(len) in the first call after
-    /// very many vectors were added.
-    ///
-    /// # Errors
-    /// [`Error::UnknownId`] if the index has no such id, [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
-    pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        if ids.is_empty() {
-            return Ok(());
-        }
-        Lists::own(&mut self.lists)?.remove(&ascending(ids)?)
-    }
-
-    /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of
-    /// removed vectors.
-    ///
-    /// # Errors
-    /// [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
-    pub fn remove_if_present(&mut self, ids: &[u64]) -> Result<usize> {
-        let mut present = ascending(ids)?.into_owned();
-        present.retain(|&id| self.contains(id));
-        self.remove(&present)?;
-        Ok(present.len())
-    }
-
-    /// Adds the vectors of `rows` as [`add_with_ids`](Self::add_with_ids), and replaces those whose ids the index has. Returns the number of
-    /// replaced vectors. O(rows · lists · dim), with the exceptions of [`add_with_ids`](Self::add_with_ids).
-    ///
-    /// # Errors
-    /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error.
-    pub fn upsert(&mut self, rows: &[T], ids: &[u64]) -> Result<usize> {
-        let count = check_whole(rows, self.dim())?;
-        check_length("ids", count, ids.len())?;
-        let mut known = ascending(ids)?.into_owned();
-        if known.last() == Some(&NONE) {
-            return Err(Error::ReservedId);
-        }
-        known.retain(|&id| self.contains(id));
-        if known.is_empty() {
-            self.append(rows, ids, &Watch::none())?;
-            return Ok(0);
-        }
+    /// Adds vectors, and replaces those whose ids the index has.
+    pub(super) fn put(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         self.trained_for("upsert")?;
-        self.check_room(count - known.len())?;
+        let known = ids.iter().filter(|&&id| self.contains(id)).count();
+        self.check_room(ids.len() - known)?;
         let Coded { labels, codes, clamped } = self.coded(rows, "upsert", &Watch::none())?;
         Lists::own(&mut self.lists)?.put(&labels, &codes, ids)?;
         self.clamped = self.clamped + clamped;
-        Ok(known.len())
+        Ok(())
     }
 
-    /// Removes all vectors. The training and the settings stay.
-    pub fn clear(&mut self) {
-        self.lists = Arc::new(Lists::new(self.lists.count(), self.lists.code_bytes()));
-        self.clamped = Clamped::default();
-    }
-
-    /// Adds the vectors of `other`, with their ids, to this index. Both must have the same training. For example, build several indexes
-    /// with the same settings and seed, train them on the same vectors, and add a part of the base to each. O(vectors of both) at most.
-    ///
-    /// # Errors
-    /// [`Error::NotTrained`]; [`Error::Incompatible`] if dimension, number of lists, metric, encoding, centroids,
-    /// codebooks or scale differ; [`Error::DuplicateId`], [`Error::TooMany`], [`Error::OutOfHostMemory`].
-    pub fn merge(&mut self, other: &IvfIndex<T>) -> Result<()> {
+    /// Adds the vectors of `other`, which has the same training.
+    pub(super) fn append_all(&mut self, other: &Ivf<T>) -> Result<()> {
         let (ours, theirs) = (self.trained_for("merge")?, other.trained_for("merge")?);
         let same_bits =
             |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
@@ -305,7 +221,7 @@ impl<T: Element> IvfIndex<T> {
             (self.dim() == other.dim(), "dimension"),
             (self.lists() == other.lists(), "number of lists"),
             (self.metric() == other.metric(), "metric"),
-            (self.encoding() == other.encoding(), "encoding"),
+            (self.settings.encoding == other.settings.encoding, "encoding"),
             (same_bits(&ours.centroids, &theirs.centroids), "centroids"),
             (same_tables, "codebooks"),
             (ours.codec.exponent() == theirs.codec.exponent(), "scale of the codes"),
@@ -325,22 +241,35 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// The components of vector `id` as f32, which holds the values of every element type: for
-    /// [`Encoding::Flat`](super::Encoding::Flat) the components that were added, otherwise the vector that the code
-    /// stands for (under cosine of a vector of length 1), rotated back. Distances of a search are from this vector.
-    /// O(log len + dim), O(dim²) with a rotation; and O(len) in the first call after very many vectors were added.
-    ///
-    /// # Errors
-    /// [`Error::UnknownId`] if the index has no such id.
-    pub fn reconstruct(&self, id: u64) -> Result<Vec<f32>> {
+    /// Writes the vector for which the code of vector `id` stands to `to`. O(len) in the first call after very many vectors were added.
+    pub(super) fn decode(&self, id: u64, to: &mut [f32]) -> Result<()> {
         let unknown = Error::UnknownId { id, len: self.len() as u64 };
         let Some(trained) = &self.trained else { return Err(unknown) };
         let Some((list, place)) = self.lists.find(id) else { return Err(unknown) };
-        let (dim, bytes) = (self.dim(), self.lists.code_bytes());
-        let code = &self.lists.codes(list)[place * bytes..][..bytes];
-        let (codec, mut vector) = (&trained.codec, vec![0.0; dim]);
-        codec.decode_into(code, &trained.centroids[list * dim..][..dim], &mut vector);
-        codec.restored(vector)
+        let bytes = self.lists.code_bytes();
+        trained.restore(list, &self.lists.codes(list)[place * bytes..][..bytes], to)
+    }
+
+    /// The vectors for which the codes of these vectors stand.
+    pub(super) fn decoded(&self, rows: &[T]) -> Result<Vec<f32>> {
+        let trained = self.trained_for("tune")?;
+        let coders = Coders::new(&self.settings);
+        let Coded { labels, codes, .. } = Coder::new(&self.settings, trained, &coders).code(rows)?;
+        let mut vectors = host_memory::zeroed(rows.len())?;
+        let codes = codes.chunks_exact(self.lists.code_bytes()).zip(labels);
+        let mut each = vectors.chunks_exact_mut(self.dim()).zip(codes);
+        each.try_for_each(|(to, (code, label))| trained.restore(label as usize, code, to))?;
+        Ok(vectors)
+    }
+}
+
+impl Trained {
+    /// Writes the vector for which a code in a list stands to `to`.
+    fn restore(&self, list: usize, code: &[u8], to: &mut [f32]) -> Result<()> {
+        let mut vector = vec![0.0; to.len()];
+        self.codec.decode_into(code, &self.centroids[list * to.len()..][..to.len()], &mut vector);
+        to.copy_from_slice(&self.codec.restored(vector)?);
+        Ok(())
     }
 }
 
@@ -359,7 +288,7 @@ impl IvfIndex<f32> {
             return Err(Error::WrongDimension { expected: self.dim(), actual: generator.dim() });
         }
         let mut first = rows.start;
-        self.stream(|coder| {
+        self.kind.stream(|coder| {
             if first >= rows.end {
                 return Ok(None);
             }

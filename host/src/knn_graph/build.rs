@@ -9,7 +9,7 @@ use super::{Graph, check_rows};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::meanwhile;
 use crate::validate::{MAX_ROWS, check_whole};
-use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result, Stage, Watch};
+use crate::{Element, Error, Index, Input, Kind, Metric, Neighbors, Result, Stage, Watch};
 
 /// Number of rows of the first batch. Each next batch is twice as large as long as batches take less than [`BATCH_TIME`].
 const FIRST_BATCH: usize = 4096;
@@ -18,7 +18,7 @@ const BATCH_TIME: Duration = Duration::from_secs(1);
 /// Memory for the results of one batch.
 const BATCH_BYTES: usize = 256 << 20;
 
-/// An index with which a k-NN graph can be made: [`FlatIndex`], which makes an exact graph, [`IvfIndex`] or [`GraphIndex`](crate::GraphIndex).
+/// An index with which a k-NN graph can be made: [`FlatIndex`](crate::FlatIndex), which makes an exact graph, [`IvfIndex`](crate::IvfIndex) or [`GraphIndex`](crate::GraphIndex).
 pub trait KnnIndex<T: Element>: Sync {
     /// Number of vectors in the index.
     fn len(&self) -> usize;
@@ -37,7 +37,7 @@ pub trait KnnIndex<T: Element>: Sync {
     /// The largest id of a vector; none if the index is empty. Ids are unique.
     fn greatest_id(&self) -> Option<u64>;
 
-    /// The `k` best vectors for each query, as [`FlatIndex::search`] returns them. The results of a query do not depend on other queries.
+    /// The `k` best vectors for each query, as [`Index::search`] returns them. The results of a query do not depend on other queries.
     ///
     /// # Errors
     /// Those of the index's search.
@@ -51,21 +51,23 @@ pub trait KnnIndex<T: Element>: Sync {
     fn identity(&self) -> Result<String>;
 }
 
-impl<T: Element> KnnIndex<T> for FlatIndex<T> {
+/// Searches have the effort that the index has: [`IvfIndex::set_probes`](crate::IvfIndex::set_probes),
+/// [`GraphIndex::set_beam`](crate::GraphIndex::set_beam).
+impl<T: Element, K: Kind<Element = T>> KnnIndex<T> for Index<K> {
     fn len(&self) -> usize {
-        FlatIndex::len(self)
+        Index::len(self)
     }
 
     fn dim(&self) -> usize {
-        FlatIndex::dim(self)
+        Index::dim(self)
     }
 
     fn metric(&self) -> Metric {
-        FlatIndex::metric(self)
+        Index::metric(self)
     }
 
     fn greatest_id(&self) -> Option<u64> {
-        self.row_ids().last()
+        Index::greatest_id(self)
     }
 
     fn nearest(&self, queries: &[T], k: usize) -> Result<Neighbors> {
@@ -73,34 +75,7 @@ impl<T: Element> KnnIndex<T> for FlatIndex<T> {
     }
 
     fn identity(&self) -> Result<String> {
-        Ok("exact".to_owned())
-    }
-}
-
-/// Searches probe the number of lists that [`IvfIndex::set_probes`] has set.
-impl<T: Element> KnnIndex<T> for IvfIndex<T> {
-    fn len(&self) -> usize {
-        IvfIndex::len(self)
-    }
-
-    fn dim(&self) -> usize {
-        IvfIndex::dim(self)
-    }
-
-    fn metric(&self) -> Metric {
-        IvfIndex::metric(self)
-    }
-
-    fn greatest_id(&self) -> Option<u64> {
-        self.master().greatest_id()
-    }
-
-    fn nearest(&self, queries: &[T], k: usize) -> Result<Neighbors> {
-        self.search(queries, k, self.probes())
-    }
-
-    fn identity(&self) -> Result<String> {
-        Ok(format!("ivf-{:016x}-probes-{}", self.fingerprint()?, self.probes()))
+        self.kind.identity()
     }
 }
 

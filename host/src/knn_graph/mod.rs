@@ -58,7 +58,7 @@ use crate::io::{self, IdMatrix};
 use crate::random::{Random, gather};
 use crate::serialised::deserialised;
 use crate::validate::{MAX_ROWS, check_length, check_vectors};
-use crate::{Element, Input, NONE, ivf};
+use crate::{Element, Input, NONE};
 
 /// The content of an empty slot of a [`Graph`]: [`NONE`] in 32 bits.
 pub const NO_NODE: u32 = u32::MAX;
@@ -184,7 +184,7 @@ impl Graph {
         let wide = |&node: &u32| if node == NO_NODE { NONE } else { u64::from(node) };
         let found: Vec<u64> = drawn.iter().flat_map(|&row| self.row(row)).map(wide).collect();
         let truth: Vec<u64> = truth.iter().map(wide).collect();
-        Ok(ivf::recall(&found, self.k, &truth, self.k, self.k))
+        Ok(crate::recall(&found, self.k, &truth, self.k, self.k))
     }
 
     /// Checks that the graph has `node`, and returns it as u32.

@@ -130,6 +130,11 @@ impl RangeNeighbors {
         self.offsets.len().saturating_sub(1)
     }
 
+    /// No results for these queries.
+    pub(crate) fn none(queries: usize) -> RangeNeighbors {
+        RangeNeighbors { offsets: vec![0; queries + 1], ids: Vec::new(), distances: Vec::new() }
+    }
+
     /// Makes the results from one row for each query; `pair` is the id and the distance of an element.
     ///
     /// # Errors

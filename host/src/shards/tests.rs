@@ -317,10 +317,10 @@ fn an_inverted_file_goes_on_without_a_device_that_fails_and_moves_to_others() {
     let works = works(4);
     let placement = Placement::new((0..4).map(Device::Gpu).collect(), 2).unwrap();
     let backend = |(number, works): (usize, &Arc<AtomicUsize>)| -> Box<dyn IvfBackend> {
-        Box::new(Failing { works: works.clone(), number, inner: index.open_cpu() })
+        Box::new(Failing { works: works.clone(), number, inner: index.kind.open_cpu() })
     };
     let backends = works.iter().enumerate().map(backend).collect();
-    index.replace_backend(Box::new(IvfGrid::new(&placement, backends)));
+    index.kind.replace_backend(Box::new(IvfGrid::new(&placement, backends)));
     assert_eq!(index.search_with(&queries, 9, &options).unwrap(), expected);
     assert_eq!(index.range_search(&queries, 60.0, &options).unwrap(), near);
     break_after(&works, 2, 0);
@@ -358,7 +358,7 @@ fn the_first_bad_query_is_named_whichever_device_has_it() {
     for (row, column) in [(4_999, 1), (3_700, 0), (3_699, 1), (1_250, 0), (0, 1)] {
         queries[2 * row + column] = f32::NAN;
         let (mut ids, mut distances) = (vec![7; 5_000], vec![7.0; 5_000]);
-        let found = index.search_into(&queries, 1, &mut ids, &mut distances);
+        let found = index.search_into(&queries, 1, &crate::SearchOptions::new(), &mut ids, &mut distances);
         assert!(
             matches!(found, Err(Error::NotFinite { row: r, column: c, .. }) if (r, c) == (row, column)),
             "{found:?}"

@@ -164,7 +164,7 @@ fn recalls(
     let (dim, k, lists) = (16, 10, 16);
     let mut index = runner::trained(settings(metric, encoding, dim, lists), device, rows)?;
     index.add(rows).map_err(text)?;
-    let found = index.search(&rows[..queries * dim], k, lists).map_err(text)?;
+    let found = index.search_with(&rows[..queries * dim], k, &SearchOptions::new().probes(lists)).map_err(text)?;
     let mut back = Vec::new();
     for id in index.ids() {
         back.extend(wide(&index.reconstruct(id).map_err(text)?));
@@ -239,7 +239,7 @@ fn moved_away(device: Device) -> Outcome {
         for encoding in CODED {
             let mut index = runner::trained(settings(Metric::L2, encoding, dim, 4), device, &rows)?;
             index.add(&there).map_err(text)?;
-            let found = index.search(&there[..queries * dim], k, 4).map_err(text)?;
+            let found = index.search_with(&there[..queries * dim], k, &SearchOptions::new().probes(4)).map_err(text)?;
             let exact = wide(&there);
             let mut shared = 0;
             for (number, query) in exact.chunks(dim).take(queries).enumerate() {
@@ -406,7 +406,7 @@ fn budgets(device: Device) -> Outcome {
             let builder = IvfIndex::<f32>::builder(whole.dim(), whole.lists()).encoding(encoding).device(device);
             let mut index = builder.iterations(3).memory_budget(budget).build().map_err(text)?;
             let built = index.train(&vectors.base).and_then(|()| index.add(&vectors.base));
-            let searched = built.and_then(|()| index.search(&vectors.queries, 5, 2));
+            let searched = built.and_then(|()| index.search_with(&vectors.queries, 5, &SearchOptions::new().probes(2)));
             match searched {
                 Ok(_) => verify(&index, &contents, &vectors).map_err(|failure| format!("{budget} bytes: {failure}"))?,
                 Err(Error::OutOfDeviceMemory { .. }) if device != Device::Cpu && budget < 64 << 20 => {}
@@ -474,7 +474,7 @@ fn refining(device: Device) -> Outcome {
         index.add(&vectors.base).map_err(text)?;
         let (dim, k) = (index.dim(), 7);
         // For some queries more candidates than vectors in the probed lists: empty slots are skipped.
-        let rough = index.search(&vectors.queries, 200, 2).map_err(text)?;
+        let rough = index.search_with(&vectors.queries, 200, &SearchOptions::new().probes(2)).map_err(text)?;
         let refiner = Refiner::new(metric, dim, &vectors.base).map_err(text)?;
         let exact = refiner.refine(&vectors.queries, &rough, k).map_err(text)?;
         if exact.k != k || exact.queries() != rough.queries() {
@@ -523,7 +523,7 @@ fn probes_kept(device: Device) -> Outcome {
     for probes in [1, 4, 1_000] {
         index.set_probes(probes).map_err(text)?;
         let by_default = index.search_with(&vectors.queries, 30, &SearchOptions::default()).map_err(text)?;
-        if by_default != index.search(&vectors.queries, 30, probes).map_err(text)? {
+        if by_default != index.search_with(&vectors.queries, 30, &SearchOptions::new().probes(probes)).map_err(text)? {
             return Err(format!("{probes} probes kept, others used"));
         }
     }
@@ -557,7 +557,7 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     let options = SearchOptions::default();
     refused!(index.add(base), Error::NotTrained { .. });
     refused!(index.add_with_ids(&base[..dim], &[3]), Error::NotTrained { .. });
-    refused!(index.search(queries, 1, 1), Error::NotTrained { .. });
+    refused!(index.search_with(queries, 1, &SearchOptions::new().probes(1)), Error::NotTrained { .. });
     refused!(index.range_search(queries, 1.0, &options), Error::NotTrained { .. });
     refused!(index.remove(&[1]), Error::UnknownId { id: 1, len: 0 });
     refused!(index.reconstruct(0), Error::UnknownId { id: 0, len: 0 });
@@ -591,18 +591,27 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     refused!(index.remove(&[1000, 998, 997]), Error::UnknownId { id: 998, len: 60 });
     refused!(index.remove(&[1000, 1000]), Error::DuplicateId { id: 1000 });
     refused!(index.reconstruct(1), Error::UnknownId { id: 1, len: 60 });
-    refused!(index.search(queries, 0, 1), Error::Zero { what: "k" });
-    refused!(index.search(queries, 1, 0), Error::Zero { what: "probes" });
-    refused!(index.search(queries, usize::MAX, 1), Error::ResultTooLarge { .. });
-    refused!(index.search(&queries[1..], 1, 1), Error::Ragged { what: "components", .. });
-    refused!(index.search(&bad, 1, 1), Error::NotFinite { row: 1, column: 3, .. });
+    refused!(index.search_with(queries, 0, &SearchOptions::new().probes(1)), Error::Zero { what: "k" });
+    refused!(index.search_with(queries, 1, &SearchOptions::new().probes(0)), Error::Zero { what: "probes" });
+    refused!(index.search_with(queries, usize::MAX, &SearchOptions::new().probes(1)), Error::ResultTooLarge { .. });
+    refused!(
+        index.search_with(&queries[1..], 1, &SearchOptions::new().probes(1)),
+        Error::Ragged { what: "components", .. }
+    );
+    refused!(index.search_with(&bad, 1, &SearchOptions::new().probes(1)), Error::NotFinite { row: 1, column: 3, .. });
     refused!(index.range_search(&bad, 1.0, &options), Error::NotFinite { row: 1, column: 3, .. });
     // So many queries that devices search them in two halves. The error must name the first bad query, for any half.
     let mut many = base[..dim].repeat(2500);
     many[2400 * dim + 2] = f32::INFINITY;
-    refused!(index.search(&many, 1, 1), Error::NotFinite { row: 2400, column: 2, .. });
+    refused!(
+        index.search_with(&many, 1, &SearchOptions::new().probes(1)),
+        Error::NotFinite { row: 2400, column: 2, .. }
+    );
     many[1000 * dim + 1] = f32::NAN;
-    refused!(index.search(&many, 1, 1), Error::NotFinite { row: 1000, column: 1, .. });
+    refused!(
+        index.search_with(&many, 1, &SearchOptions::new().probes(1)),
+        Error::NotFinite { row: 1000, column: 1, .. }
+    );
     refused!(index.range_search(queries, f32::NAN, &options), Error::BadRadius);
     let (mut slots, mut distances) = ([0; 4], [0.0; 3]);
     let short = index.search_into(queries, 2, &options, &mut slots, &mut distances);

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warpann::ivf::{Encoding, Scan};
 use warpann::{
-    Bitset, Device, ElementType, Error, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Placement,
+    Bitset, Device, ElementType, Error, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Placement,
     SearchOptions, Watch,
 };
 
@@ -48,24 +48,24 @@ type Vectors = BTreeMap<u64, Vec<f64>>;
 
 /// An index beside what it must hold.
 struct Pair<I> {
-    index: I,
+    index: Index<I>,
     model: Vectors,
     placement: Placement,
     options: SearchOptions<'static>,
     /// An index with the same training, which has one vector at a time: the reference for what a code stands for. `None` if the index keeps
     /// vectors as they are.
-    coder: Option<I>,
+    coder: Option<Index<I>>,
     /// A filter, the ids for which it was made, and the remainder of the ids that it accepts.
     filter: Option<(Bitset, Vec<u64>, u64)>,
     /// Snapshots of the index, and of snapshots, beside what they must hold.
-    others: Vec<(I, Vectors)>,
+    others: Vec<(Index<I>, Vectors)>,
     /// Neighbours that were found, and that there were, if results need not be equal; `None` if they must be.
     hits: Option<(usize, usize)>,
 }
 
 impl<I> Pair<I> {
     /// A pair whose index and model have no vectors yet.
-    fn new(index: I, placement: Placement, options: SearchOptions<'static>) -> Self {
+    fn new(index: Index<I>, placement: Placement, options: SearchOptions<'static>) -> Self {
         Pair {
             index,
             model: Vectors::new(),
@@ -171,12 +171,12 @@ fn id(random: &mut Random) -> u64 {
     if random.once_in(30) { random.bits() >> 1 } else { random.below(IDS) as u64 }
 }
 
-fn run<T: Component, I: Index<T>>(
+fn run<T: Component, I: Kind<Element = T>>(
     mut pair: Pair<I>,
     random: &mut Random,
     device: Device,
     corners: bool,
-    compact: fn(&mut I) -> Result<(), Error>,
+    compact: fn(&mut Index<I>) -> Result<(), Error>,
 ) -> Outcome {
     for number in 0..OPERATIONS {
         // The first 16 are drawn as before there were others, so that seeds mean the same cases.
@@ -226,7 +226,7 @@ impl<I> Pair<I> {
 
     fn add<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let dim = self.index.dim();
         let count = random.below(5);
@@ -239,7 +239,7 @@ impl<I> Pair<I> {
     /// Notes that the index must hold these vectors.
     fn note<T: Component>(&mut self, ids: &[u64], rows: &[T]) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         for (&id, row) in ids.iter().zip(rows.chunks(self.index.dim())) {
             let vector = match &mut self.coder {
@@ -247,7 +247,7 @@ impl<I> Pair<I> {
                 Some(coder) => {
                     coder.clear();
                     coder.add(row).map_err(|error| error.to_string())?;
-                    wide(&coder.reconstruct_f32(0).map_err(|error| error.to_string())?)
+                    wide(&coder.reconstruct(0).map_err(|error| error.to_string())?)
                 }
             };
             self.model.insert(id, vector);
@@ -272,7 +272,7 @@ impl<I> Pair<I> {
 
     fn add_with_ids<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let dim = self.index.dim();
         let (ids, rows) = self.given::<T>(random, dim);
@@ -305,7 +305,7 @@ impl<I> Pair<I> {
 
     fn upsert<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let dim = self.index.dim();
         let (ids, rows) = self.given::<T>(random, dim);
@@ -317,7 +317,7 @@ impl<I> Pair<I> {
 
     fn remove<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let count = 1 + random.below(4);
         let mut ids: Vec<u64> = (0..count).filter_map(|_| self.pick_known(random)).collect();
@@ -342,7 +342,7 @@ impl<I> Pair<I> {
 
     fn remove_if_present<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let ids: Vec<u64> = (0..random.below(5)).map(|_| id(random)).collect();
         let known = ids.iter().filter(|id| self.model.contains_key(id)).count();
@@ -364,7 +364,7 @@ impl<I> Pair<I> {
 
     fn search<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let (dim, metric) = (self.index.dim(), self.index.metric());
         let count = 1 + random.below(3);
@@ -426,7 +426,7 @@ impl<I> Pair<I> {
 
     fn range_search<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let (dim, metric) = (self.index.dim(), self.index.metric());
         let query: Vec<T> = vector(random, dim);
@@ -444,7 +444,7 @@ impl<I> Pair<I> {
 
     fn through_bytes<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let text = |error: Error| error.to_string();
         if random.once_in(3) {
@@ -454,21 +454,21 @@ impl<I> Pair<I> {
         if random.once_in(8) {
             let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
             self.index.save(file.path()).map_err(text)?;
-            self.index = I::load(file.path(), self.placement.clone(), None).map_err(text)?;
+            self.index = Index::<I>::load(file.path(), self.placement.clone(), None).map_err(text)?;
         } else {
-            self.index = I::from_bytes(&bytes, self.placement.clone(), None).map_err(text)?;
+            self.index = Index::<I>::from_bytes(&bytes, self.placement.clone(), None).map_err(text)?;
         }
         if self.index.to_bytes().map_err(text)? == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
     }
 
     fn merge<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let text = |error: Error| error.to_string();
         let dim = self.index.dim();
         let bytes = self.index.to_bytes().map_err(text)?;
-        let mut other = I::from_bytes(&bytes, Device::Cpu, None).map_err(text)?;
+        let mut other = Index::<I>::from_bytes(&bytes, Device::Cpu, None).map_err(text)?;
         other.clear();
         let (ids, rows) = self.given::<T>(random, dim);
         if refusal(&ids).is_some() {
@@ -483,7 +483,7 @@ impl<I> Pair<I> {
     /// Makes a snapshot. It stays as it is, or it changes from now on and the index stays as it is.
     fn snapshot<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let snapshot = self.index.snapshot();
         let stays = if random.once_in(2) { std::mem::replace(&mut self.index, snapshot) } else { snapshot };
@@ -497,7 +497,7 @@ impl<I> Pair<I> {
     /// Goes on with another snapshot, which must be as it was.
     fn go_on_with_another<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         if !self.others.is_empty() {
             let at = random.below(self.others.len());
@@ -511,7 +511,7 @@ impl<I> Pair<I> {
     /// An operation that leads to a corner, and a search.
     fn corner<T: Component>(&mut self, operation: usize, random: &mut Random, device: Device) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let text = |error: Error| error.to_string();
         let dim = self.index.dim();
@@ -574,7 +574,7 @@ impl<I> Pair<I> {
     /// An addition whose watch panics at one of its first calls, if it has so many. Then the index must be as before.
     fn panic_in_addition<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let first = self.model.last_key_value().map_or(0, |(&id, _)| id + 1);
         let ids: Vec<u64> = (0..1 + random.below(5) as u64).map(|at| first + at).collect();
@@ -589,7 +589,7 @@ impl<I> Pair<I> {
 
     fn panic_in_save<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let file = folder.path().join("index");
@@ -603,7 +603,7 @@ impl<I> Pair<I> {
 
     fn panic_in_filter<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let query: Vec<T> = vector(random, self.index.dim());
         let at = self.pick_known(random);
@@ -620,7 +620,7 @@ impl<I> Pair<I> {
     /// Compares ids, and one vector.
     fn same<T: Component>(&self, random: &mut Random) -> Outcome
     where
-        I: Index<T>,
+        I: Kind<Element = T>,
     {
         let ids = self.index.ids();
         if !ids.iter().eq(self.model.keys()) || self.index.len() != ids.len() || self.index.is_empty() != ids.is_empty()
@@ -628,7 +628,7 @@ impl<I> Pair<I> {
             return Err(format!("the index has {} vectors, with ids {ids:?}", self.index.len()));
         }
         let id = if random.once_in(2) { id(random) } else { self.pick_known(random).unwrap_or(0) };
-        let found = self.index.reconstruct_f32(id).map_err(|error| error.kind());
+        let found = self.index.reconstruct(id).map_err(|error| error.kind());
         let expected = self.model.get(&id).map(|vector| vector.iter().map(|&x| x as f32).collect()).ok_or("unknown_id");
         if found != expected || self.index.contains(id) != expected.is_ok() {
             return Err(format!("vector {id} is {found:?}, expected {expected:?}"));

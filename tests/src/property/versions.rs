@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use warpann::ivf::Encoding;
 use warpann::{
-    Bitset, Device, Error, FlatIndex, GraphIndex, Index, IndexReader, IndexWriter, IvfIndex, Metric, Placement,
+    Bitset, Device, Error, FlatIndex, GraphIndex, Index, IndexReader, IndexWriter, IvfIndex, Kind, Metric, Placement,
     SearchOptions, Watch,
 };
 
@@ -113,22 +113,22 @@ fn vectors(random: &mut Random, components: usize) -> Vec<f32> {
 
 /// The versions that one thread makes.
 struct Writing<I> {
-    writer: IndexWriter<I>,
+    writer: IndexWriter<Index<I>>,
     /// The vectors of the last version.
     model: Vectors,
     /// An index with the same training, which shows what a code stands for; `None` if the index keeps vectors as they are.
-    coder: Option<I>,
+    coder: Option<Index<I>>,
     /// Old versions, from which later ones may go on.
-    old: Vec<(Arc<I>, Vectors)>,
+    old: Vec<(Arc<Index<I>>, Vectors)>,
     /// Number of vectors of the first version.
     count: usize,
 }
 
 /// Changes the index in this thread, while others search it.
-fn run<I: Index<f32>>(
+fn run<I: Kind<Element = f32>>(
     case: &Case,
-    mut index: I,
-    mut coder: Option<I>,
+    mut index: Index<I>,
+    mut coder: Option<Index<I>>,
     count: usize,
     changes: usize,
     random: &mut Random,
@@ -164,15 +164,19 @@ fn run<I: Index<f32>>(
 }
 
 /// The vectors for which the codes of some vectors stand.
-fn stored<I: Index<f32>>(coder: &mut Option<I>, rows: &[f32], dim: usize) -> Result<Vec<Vec<f32>>, Error> {
+fn stored<I: Kind<Element = f32>>(
+    coder: &mut Option<Index<I>>,
+    rows: &[f32],
+    dim: usize,
+) -> Result<Vec<Vec<f32>>, Error> {
     let Some(coder) = coder else { return Ok(rows.chunks(dim).map(<[f32]>::to_vec).collect()) };
     coder.clear();
     coder.add(rows)?;
-    (0..(rows.len() / dim) as u64).map(|id| coder.reconstruct_f32(id)).collect()
+    (0..(rows.len() / dim) as u64).map(|id| coder.reconstruct(id)).collect()
 }
 
 /// Makes and publishes a version by some changes.
-fn change<I: Index<f32>>(case: &Case, writing: &mut Writing<I>, version: u64, random: &mut Random) -> Outcome {
+fn change<I: Kind<Element = f32>>(case: &Case, writing: &mut Writing<I>, version: u64, random: &mut Random) -> Outcome {
     let Writing { writer, model, coder, old, count } = writing;
     let (dim, count) = (case.dim, *count);
     if old.len() < KEPT || random.once_in(4) {
@@ -240,7 +244,12 @@ fn change<I: Index<f32>>(case: &Case, writing: &mut Writing<I>, version: u64, ra
 }
 
 /// Adds vectors with a callback that cancels, or that panics.
-fn stopped<I: Index<f32>>(index: &mut I, rows: &[f32], ids: &[u64], random: &mut Random) -> Result<(), Error> {
+fn stopped<I: Kind<Element = f32>>(
+    index: &mut Index<I>,
+    rows: &[f32],
+    ids: &[u64],
+    random: &mut Random,
+) -> Result<(), Error> {
     let (stop, panics, mut calls) = (random.below(3), random.once_in(2), 0);
     let watch = Watch::new(|_| {
         calls += 1;
@@ -263,8 +272,8 @@ fn stopped<I: Index<f32>>(index: &mut I, rows: &[f32], ids: &[u64], random: &mut
 }
 
 /// Searches versions until the case is over.
-fn search_on<I: Index<f32>>(case: &Case, reader: &IndexReader<I>, mut random: Random) -> Outcome {
-    let mut kept: Vec<Arc<I>> = Vec::new();
+fn search_on<I: Kind<Element = f32>>(case: &Case, reader: &IndexReader<Index<I>>, mut random: Random) -> Outcome {
+    let mut kept: Vec<Arc<Index<I>>> = Vec::new();
     // A filter, and the ids for which it was made.
     let mut filter: (Bitset, Vec<u64>) = (Bitset::new(0), Vec::new());
     loop {
@@ -291,7 +300,12 @@ fn search_on<I: Index<f32>>(case: &Case, reader: &IndexReader<I>, mut random: Ra
 }
 
 /// Compares one search of a version with brute force: of all vectors or under a filter, for k of them or for those within a radius.
-fn check<I: Index<f32>>(case: &Case, index: &I, filter: &mut (Bitset, Vec<u64>), random: &mut Random) -> Outcome {
+fn check<I: Kind<Element = f32>>(
+    case: &Case,
+    index: &Index<I>,
+    filter: &mut (Bitset, Vec<u64>),
+    random: &mut Random,
+) -> Outcome {
     let text = |error: Error| error.to_string();
     let ids = index.ids();
     let version = ids.last().copied().unwrap_or(NUMBERED) - NUMBERED;
@@ -304,7 +318,7 @@ fn check<I: Index<f32>>(case: &Case, index: &I, filter: &mut (Bitset, Vec<u64>),
         return Err(format!("version {version} has the ids {ids:?}"));
     }
     let id = random.pick(&ids);
-    let vector = index.reconstruct_f32(id).map_err(text)?;
+    let vector = index.reconstruct(id).map_err(text)?;
     if vector != model[&id] {
         return Err(format!(
             "version {version}, with {last} the last: vector {id} is {vector:?}, not {:?}",

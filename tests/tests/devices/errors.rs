@@ -5,7 +5,7 @@ use warpann::ivf::{Encoding, IvfIndex};
 #[cfg(feature = "cuda")]
 use warpann::select::device::DeviceSelect;
 use warpann::select::{Algorithm, Best, NO_POSITION, Rows, Selection, select_k, select_k_with};
-use warpann::{Device, ElementType, Error, FlatIndex, Input, Metric, NONE, NoDeviceReason, Placement};
+use warpann::{Device, ElementType, Error, FlatIndex, Input, Metric, NONE, NoDeviceReason, Placement, SearchOptions};
 
 /// The CPU and the emulator are everywhere; a GPU refuses the same arguments before it does anything.
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];
@@ -122,11 +122,11 @@ fn result_slices_of_the_wrong_length() {
         let index = small(device);
         let query = [1.0, 2.0];
         assert!(matches!(
-            index.search_into(&query, 2, &mut [0; 1], &mut [0.0; 2]),
+            index.search_into(&query, 2, &SearchOptions::new(), &mut [0; 1], &mut [0.0; 2]),
             Err(Error::WrongLength { what: "results", expected: 2, actual: 1 })
         ));
         assert!(matches!(
-            index.search_into(&query, 2, &mut [0; 2], &mut [0.0; 5]),
+            index.search_into(&query, 2, &SearchOptions::new(), &mut [0; 2], &mut [0.0; 5]),
             Err(Error::WrongLength { what: "results", expected: 2, actual: 5 })
         ));
     }
@@ -144,7 +144,7 @@ fn results_that_fit_no_memory() {
             assert!(matches!(result, Err(Error::ResultTooLarge { queries: 4, k: asked }) if asked == k), "{result:?}");
         }
         assert!(matches!(
-            index.search_into(&four, usize::MAX, &mut [], &mut []),
+            index.search_into(&four, usize::MAX, &SearchOptions::new(), &mut [], &mut []),
             Err(Error::ResultTooLarge { queries: 4, k: usize::MAX })
         ));
         assert_unchanged(&index);
@@ -392,12 +392,15 @@ fn a_component_that_f16_does_not_hold_is_named_by_row_and_column_and_changes_not
         assert_eq!(refused(builder.clone().build().unwrap().train(&bad)), (31, 2));
         index.add(&rows).unwrap();
         assert_eq!(refused(index.add(&bad)), (31, 2));
-        assert_eq!((index.len(), index.search(&rows[..3], 1, 4).unwrap().ids), (40, vec![0]));
+        assert_eq!(
+            (index.len(), index.search_with(&rows[..3], 1, &SearchOptions::new().probes(4)).unwrap().ids),
+            (40, vec![0])
+        );
         let batches = index.add_batches([&rows[..], &bad]);
         assert_eq!(refused(batches), (40 + 31, 2));
         assert_eq!(index.len(), 80);
         // Queries may be larger, and normalised vectors always fit.
-        index.search(&bad, 1, 4).unwrap();
+        index.search_with(&bad, 1, &SearchOptions::new().probes(4)).unwrap();
         let mut cosine = builder.metric(Metric::Cosine).build().unwrap();
         cosine.train(&bad).unwrap();
         cosine.add(&bad).unwrap();

@@ -103,7 +103,7 @@ fn exact_life<T: data::Component>(text: &str, n: usize) {
         let mut index = FlatIndex::<T>::new(dim, Metric::Cosine, placement).unwrap();
         for (at, row) in vectors.base.chunks(dim).enumerate().take(9) {
             index.add(row).unwrap();
-            assert_eq!(index.reconstruct(at as u64).unwrap(), row);
+            assert_eq!(index.vector(at as u64).unwrap(), row);
         }
         index.add(&vectors.base[(9 * dim).min(n * dim)..]).unwrap();
         index
@@ -191,7 +191,7 @@ fn shards_and_replicas_on_the_emulator() {
             index.train(&vectors.base).unwrap();
             index.add(&vectors.base).unwrap();
             index.move_to(placement(text)).unwrap();
-            index.search(&vectors.queries, 5, 2).unwrap()
+            index.search_with(&vectors.queries, 5, &SearchOptions::new().probes(2)).unwrap()
         };
         assert_eq!(build("emulator+emulator"), build("cpu"), "{encoding:?}");
     }
@@ -230,7 +230,7 @@ fn a_device_that_is_not_there_is_named() {
     index.train(&[1.0, 2.0]).unwrap();
     index.add(&[1.0, 2.0]).unwrap();
     assert!(index.move_to(missing).is_err());
-    assert_eq!(index.search(&[1.9], 1, 1).unwrap().ids, [1]);
+    assert_eq!(index.search_with(&[1.9], 1, &SearchOptions::new().probes(1)).unwrap().ids, [1]);
     assert_eq!(index.device().matches("cpu").count(), 2, "{}", index.device());
 }
 

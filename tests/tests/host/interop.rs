@@ -319,7 +319,7 @@ fn matrices_of_any_layout_are_searched() {
         assert_eq!(&values[..], base.as_slice().unwrap());
         let mut index = FlatIndex::<f32>::new(dim, Metric::L2, Device::Cpu).unwrap();
         index.add_matrix(rows).unwrap();
-        assert_eq!(index.search_matrix(queries.view(), 4).unwrap(), expected);
+        assert_eq!(index.search_matrix(queries.view(), 4, &SearchOptions::new()).unwrap(), expected);
         let mut inverted = IvfIndex::<f32>::builder(dim, 3).device(Device::Cpu).build().unwrap();
         inverted.train_matrix(rows).unwrap();
         inverted.add_matrix(rows).unwrap();
@@ -335,7 +335,9 @@ fn matrices_of_any_layout_are_searched() {
     // Other numbers of columns, components that are not finite, and matrices without rows.
     for wrong in [array![[1.0f32, 2.0]].view(), Array2::zeros((0, 0)).view(), Array2::zeros((3, 0)).view()] {
         let actual = wrong.ncols();
-        for error in [index.add_matrix(wrong).unwrap_err(), index.search_matrix(wrong, 1).unwrap_err()] {
+        for error in
+            [index.add_matrix(wrong).unwrap_err(), index.search_matrix(wrong, 1, &SearchOptions::new()).unwrap_err()]
+        {
             assert!(
                 matches!(error, Error::WrongDimension { expected: 5, actual: found } if found == actual),
                 "{error}"
@@ -346,7 +348,10 @@ fn matrices_of_any_layout_are_searched() {
     assert!(matches!(error, Error::NotFinite { row: 0, column: 0, .. }), "{error}");
     assert_eq!(index.len(), n);
     index.add_matrix(Array2::zeros((0, dim)).view()).unwrap();
-    assert_eq!(index.search_matrix(Array2::zeros((0, dim)).view(), 3).unwrap().ids_matrix().dim(), (0, 3));
+    assert_eq!(
+        index.search_matrix(Array2::zeros((0, dim)).view(), 3, &SearchOptions::new()).unwrap().ids_matrix().dim(),
+        (0, 3)
+    );
     // Public fields that contradict each other give whole rows only.
     let odd = Neighbors { k: 2, ids: vec![1, 2, 3], distances: vec![] };
     assert_eq!((odd.ids_matrix().dim(), odd.distances_matrix().dim()), ((1, 2), (0, 2)));

@@ -8,6 +8,8 @@ use super::mapped::IndexFile;
 use super::write::Content;
 use super::{IN_MEMORY, bytes_defect, parts};
 use crate::error::{Error, FileDefect, Result};
+use crate::flat::Flat;
+use crate::index::private::Stored;
 use crate::io::{FileBytes, Open};
 use crate::ivf::Encoding;
 use crate::ivf::encoding::Clamped;
@@ -16,42 +18,12 @@ use crate::{Element, FlatIndex, Placement, Watch, host_memory};
 /// Bytes of vectors that are added to a loaded index at a time.
 const PIECE_BYTES: usize = 256 << 20;
 
-impl<T: Element> FlatIndex<T> {
-    /// Writes the index to a file, which gets the name `path` when it is complete. The file is one that an [`IvfIndex`](crate::IvfIndex)
-    /// with one list writes. O(bytes), and host memory for all vectors.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::OutOfHostMemory`]; errors of the device's driver.
-    ///
-    /// ```
-    /// use warpann::{Device, FlatIndex, Metric};
-    ///
-    /// let mut index = FlatIndex::<f32>::new(2, Metric::L2, Device::Cpu)?;
-    /// index.add_with_ids(&[0.0, 0.0, 3.0, 4.0], &[7, 9])?;
-    /// let folder = tempfile::tempdir().unwrap();
-    /// let path = folder.path().join("points.index");
-    /// index.save(&path)?;
-    /// let loaded = FlatIndex::<f32>::load(&path, Device::Cpu, None)?;
-    /// assert_eq!(loaded.search(&[3.0, 4.0], 1)?.ids, [9]);
-    /// # Ok::<(), warpann::Error>(())
-    /// ```
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_watched(path, &Watch::none())
+impl<T: Element> Flat<T> {
+    pub(crate) fn write(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
+        self.with_content(|content| content.write(path, watch))
     }
 
-    /// As [`save`](Self::save), with a [`Watch`]. If it cancels, the old file stays as it was.
-    ///
-    /// # Errors
-    /// As [`save`](Self::save); [`Error::Cancelled`].
-    pub fn save_watched(&self, path: impl AsRef<Path>, watch: &Watch<'_>) -> Result<()> {
-        self.with_content(|content| content.write(path.as_ref(), watch))
-    }
-
-    /// The bytes that [`save`](Self::save) writes. O(bytes).
-    ///
-    /// # Errors
-    /// [`Error::OutOfHostMemory`]; errors of the device's driver.
-    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+    pub(crate) fn bytes_of_file(&self) -> Result<Vec<u8>> {
         self.with_content(|content| content.to_bytes())
     }
 
@@ -73,28 +45,15 @@ impl<T: Element> FlatIndex<T> {
         use_content(Content { shape, centroids: &centroid, codebooks: &[], rotation: &[], lists })
     }
 
-    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget`
-    /// bytes ([`FlatIndexBuilder::memory_budget`](crate::FlatIndexBuilder::memory_budget)). The file may be one of an
-    /// [`IvfIndex`](crate::IvfIndex) with [`Encoding::Flat`]. O(bytes): every byte is checked.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] with the defect of the bytes, with [`FileDefect::WrongElement`] if the vectors are not of type `T`,
-    /// or if the encoding is not [`Encoding::Flat`]; [`Error::OutOfHostMemory`]; and the errors of opening the device, as in
-    /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
-    pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
-        let path = path.as_ref();
-        let file = IndexFile::open(path, Open::Auto)?;
-        Self::restored(&file, device.into(), budget, |defect| Error::BadFile { path: path.to_owned(), defect })
+    pub(crate) fn read(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
+        let file = IndexFile::open(path, how)?;
+        Self::restored(&file, placement, budget, |defect| Error::BadFile { path: path.to_owned(), defect })
     }
 
-    /// As [`load`](Self::load), from the bytes of a file.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn from_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+    pub(crate) fn of_file_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
         let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: IN_MEMORY.into(), source })?;
         let file = IndexFile::from_bytes(bytes).map_err(bytes_defect)?;
-        Self::restored(&file, device.into(), budget, bytes_defect)
+        Self::restored(&file, placement, budget, bytes_defect)
     }
 
     fn restored(
@@ -109,11 +68,11 @@ impl<T: Element> FlatIndex<T> {
         }
         let (_, lists) = parts::<T>(file).map_err(bad)?;
         let dim = shape.dim as usize;
-        let mut builder = Self::builder(dim).metric(shape.metric).device(device);
+        let mut builder = FlatIndex::<T>::builder(dim).metric(shape.metric).device(device);
         if let Some(budget) = budget {
             builder = builder.memory_budget(budget);
         }
-        let mut index = builder.build()?;
+        let mut index = builder.open()?;
         // The vectors in the order of their ids: list, place.
         let mut order = host_memory::with_room(lists.len())?;
         for list in 0..lists.count() {
@@ -128,7 +87,7 @@ impl<T: Element> FlatIndex<T> {
                 to.copy_from_slice(bytemuck::cast_slice(&lists.codes(list)[place * row..][..row]));
             }
             let ids: Vec<u64> = piece.iter().map(|&(id, ..)| id).collect();
-            index.add_with_ids(&rows, &ids)?;
+            index.add(&rows, Some(&ids), &Watch::none())?;
         }
         Ok(index)
     }

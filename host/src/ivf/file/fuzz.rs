@@ -6,8 +6,8 @@ use super::parts;
 use crate::io::FileBytes;
 use crate::io::checksum;
 use crate::io::checksum::{CHUNK, xxh64};
-use crate::ivf::{IvfIndex, SearchOptions};
-use crate::{Device, Element, NONE};
+use crate::ivf::Ivf;
+use crate::{Device, Element, Index, NONE, SearchOptions};
 
 /// Reads `bytes` as an index file of every element type in turn, searches each accepted index, and returns the number of accepted ones. For
 /// fuzzers and tests.
@@ -49,9 +49,9 @@ pub fn mend_index_bytes(bytes: &mut [u8]) {
 
 fn accepts<T: Element>(file: &IndexFile, bytes: &[u8]) -> bool {
     let Ok((trained, lists)) = parts::<T>(file) else { return false };
-    let Ok(index) = IvfIndex::<T>::restored(file.shape(), trained, lists, Device::Cpu, None) else { return false };
-    let again = index.trained().map(|trained| index.content(trained).to_bytes());
-    assert!(matches!(again, Some(Ok(again)) if again == bytes), "another file");
+    let Ok(index) = Ivf::<T>::restored(file.shape(), trained, lists, Device::Cpu.into(), None) else { return false };
+    let index = Index::of(index);
+    assert!(index.to_bytes().is_ok_and(|again| again == bytes), "another file");
     // Two queries: all zeros and all ones.
     let mut queries = vec![T::default(); 2 * index.dim()];
     queries[index.dim()..].fill(T::from_f32(1.0));

@@ -351,6 +351,6 @@ fn scales_and_numbers_of_clamped_vectors_come_back() {
         // Neither belongs to the training.
         index.clear();
         assert_eq!(index.statistics().clamped_vectors, 0);
-        assert_eq!(index.training_bytes().unwrap(), loaded.training_bytes().unwrap());
+        assert_eq!(index.kind.training_bytes().unwrap(), loaded.kind.training_bytes().unwrap());
     }
 }

@@ -116,14 +116,14 @@ fn check_numbers<T: Element>(
         bad = 1;
     }
     let asked = count + bad;
-    let accepted = options.filter.map(|filter| cpu.lists.accepted(filter).unwrap());
+    let accepted = options.filter.map(|filter| cpu.kind.lists.accepted(filter).unwrap());
     let request = SearchRequest {
         queries: VectorSlice::of::<T>(&[], dim),
         probes: probes.min(cpu.lists()),
         filter: accepted.as_deref(),
         scan: options.scan,
     };
-    let view = cpu.view(cpu.trained().unwrap());
+    let view = cpu.kind.view(cpu.kind.trained().unwrap());
     let search = device.plan_search(&view, asked + 2, k, &request).unwrap();
     assert!(search.bytes() > (asked * k) as u64);
     let runtime = &device.runtime;
@@ -303,10 +303,10 @@ fn among_held<T: Element>(metric: Metric, share: usize) {
     cpu.add(&some).unwrap();
     let mut flat = FlatIndex::<T>::new(dim, metric, Device::Emulator).unwrap();
     flat.add(&base).unwrap();
-    let (resident, options) = (flat.resident_rows().unwrap(), SearchOptions::new().probes(4).widen(false));
+    let (resident, options) = (flat.kind.resident_rows().unwrap(), SearchOptions::new().probes(4).widen(false));
     let planned = resident.with_every(share, n - n % share, |on_device| {
         // SAFETY: nothing changes the rows of the exact index.
-        unsafe { emulated.planned_among(HeldVectors { on_device, sample: &base[..3 * dim] }, count, k, &options) }
+        unsafe { emulated.kind.planned_among(HeldVectors { on_device, sample: &base[..3 * dim] }, count, k, &options) }
     });
     let (search, queries) = (planned.unwrap().unwrap(), vectors::<T>(count, dim, 6));
     let (runtime, mut layout) = (resident.runtime, Layout::default());
@@ -352,8 +352,8 @@ fn compare<T: Element>(cpu: &IvfIndex<T>, emulated: &IvfIndex<T>, case: &Case) {
     let (metric, encoding) = (cpu.metric(), cpu.encoding());
     let wanted = vectors::<T>(queries, dim, 6);
     let what = format!("{metric:?} {encoding:?} {} d{dim} n{n} l{lists} q{queries} k{k} p{probes}", T::TYPE.name());
-    let expected = cpu.search(&wanted, k, probes).unwrap();
-    same(&what, &expected, &emulated.search(&wanted, k, probes).unwrap());
+    let expected = cpu.search_with(&wanted, k, &SearchOptions::new().probes(probes)).unwrap();
+    same(&what, &expected, &emulated.search_with(&wanted, k, &SearchOptions::new().probes(probes)).unwrap());
     // Without codes there is one scan: `lists_without_codes_have_one_scan`.
     if matches!(encoding, Encoding::Pq { .. }) {
         let options = SearchOptions::new().probes(probes).scan(Scan::QueryMajor);
@@ -396,7 +396,7 @@ fn few_queries_are_compared_with_all_vectors_of_their_lists() {
         let mut cpu = builder.iterations(1).build().unwrap();
         cpu.train(&base).unwrap();
         cpu.add(&base).unwrap();
-        let (device, view) = (device(), cpu.view(cpu.trained().unwrap()));
+        let (device, view) = (device(), cpu.kind.view(cpu.kind.trained().unwrap()));
         let resident = device.resident(&view).unwrap();
         let planned = |queries, k, scan| {
             let request = SearchRequest { queries: VectorSlice::of::<T>(&[], dim), probes, filter: None, scan };
@@ -573,7 +573,7 @@ impl<T: Element> Follower<T> {
     /// Brings the images up to date, and compares the bytes that the devices got, and searches.
     fn follows(&self, expected: Sent, what: &str) {
         let Follower { index, devices, queries, .. } = self;
-        let whole = index.view(index.trained().unwrap());
+        let whole = index.kind.view(index.kind.trained().unwrap());
         let shards: Vec<_> = (0..devices.len()).map(|shard| whole.part(shard, devices.len())).collect();
         let bring = || shards.iter().zip(devices).for_each(|(view, device)| drop(device.resident(view).unwrap()));
         let sent = bytes_sent(bring) as usize;
@@ -591,7 +591,7 @@ impl<T: Element> Follower<T> {
         }
         let k = 12;
         let filter = index.filter(|id| id % 2 == 0);
-        let accepted = index.lists.accepted((&filter).into()).unwrap();
+        let accepted = index.kind.lists.accepted((&filter).into()).unwrap();
         for (scan, filtered) in [(Scan::ListMajor, false), (Scan::QueryMajor, false), (Scan::Auto, true)] {
             let mut found = Neighbors::none(index.metric(), 3, k).unwrap();
             let request = SearchRequest {
@@ -641,9 +641,9 @@ fn follow<T: Element>(metric: Metric, encoding: Encoding) {
     pair.follows(Sent::All, &what("a list outgrows an image without room"));
     pair.add_like(90, 10_020..10_022);
     pair.follows(Sent::Rows(2), &what("a list grows"));
-    let shortest = (0..Follower::<T>::LISTS).filter(|&list| pair.index.lists.length(list) > 0);
-    let shortest = shortest.min_by_key(|&list| pair.index.lists.length(list)).unwrap();
-    let (like, length) = (pair.index.lists.ids(shortest)[0], pair.index.lists.length(shortest));
+    let shortest = (0..Follower::<T>::LISTS).filter(|&list| pair.index.kind.lists.length(list) > 0);
+    let shortest = shortest.min_by_key(|&list| pair.index.kind.lists.length(list)).unwrap();
+    let (like, length) = (pair.index.kind.lists.ids(shortest)[0], pair.index.kind.lists.length(shortest));
     pair.add_like(like, 10_022..10_042);
     pair.follows(Sent::Rows(length + 20), &what("a list moves to the reserve"));
     pair.index.remove(&[10_023, 10_024, 10_040]).unwrap();
@@ -688,10 +688,10 @@ fn follow_shards<T: Element>(metric: Metric, encoding: Encoding, shards: usize) 
     let step = |length: usize| 1 << (length.ilog2() - 4);
     // A list of which `removed` vectors can go and to which `added` can come before it is divided anew: one of its ids, and its length.
     let list = |index: &IvfIndex<T>, removed: usize, added: usize| {
-        let lengths = (0..Follower::<T>::LISTS).map(|list| (list, index.lists.length(list)));
+        let lengths = (0..Follower::<T>::LISTS).map(|list| (list, index.kind.lists.length(list)));
         let fits = |length: usize| length % step(length) >= removed && length % step(length) + added < step(length);
         let (list, length) = lengths.into_iter().find(|&(_, length)| length > 64 && fits(length)).unwrap();
-        (index.lists.ids(list)[0], length)
+        (index.kind.lists.ids(list)[0], length)
     };
     pair.follows(Sent::All, &what("new"));
     let some: Vec<u64> = (0..10).map(|at| at * 357).collect();
@@ -719,7 +719,7 @@ fn follow_shards<T: Element>(metric: Metric, encoding: Encoding, shards: usize) 
     pair.follows(Sent::Ranks(1), &what("an id between others"));
     // In any lists: some of them are divided anew.
     pair.index.upsert(&pair.rows(&[30, 33, 36, 39]), &[300, 303, 306, 20_000]).unwrap();
-    let longest = (0..Follower::<T>::LISTS).map(|list| pair.index.lists.length(list)).max().unwrap();
+    let longest = (0..Follower::<T>::LISTS).map(|list| pair.index.kind.lists.length(list)).max().unwrap();
     pair.follows(Sent::Rows(7 * longest), &what("replaced by other vectors"));
     let all = pair.index.ids();
     pair.index.remove(&all[..all.len() / 2]).unwrap();
@@ -744,7 +744,7 @@ fn batches_change_how_lists_are_read() {
     let mut cpu = IvfIndex::<f32>::builder(dim, lists).encoding(pq).device(Device::Cpu).build().unwrap();
     cpu.train(&base).unwrap();
     cpu.add(&base).unwrap();
-    let (device, view) = (device(), cpu.view(cpu.trained().unwrap()));
+    let (device, view) = (device(), cpu.kind.view(cpu.kind.trained().unwrap()));
     let resident = device.resident(&view).unwrap();
     let read = |scan, batches: usize| {
         let request = SearchRequest { queries: VectorSlice::of::<f32>(&[], dim), probes, filter: None, scan };
