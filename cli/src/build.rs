@@ -9,7 +9,7 @@ use warpann::io::{IdMatrix, Vectors};
 use warpann::knn_graph::Graph;
 use warpann::{Element, Index};
 
-use crate::index::{GRAPH, GraphRecipe, INVERTED_FILES, Kind, Place, Recipe, Stored, Summary, parse_kind};
+use crate::index::{GRAPH, GraphRecipe, INVERTED_FILES, Made, Place, Recipe, Stored, Summary, parse_kind};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, lock, parse_index};
@@ -28,7 +28,7 @@ pub struct Args {
     /// each vector its components (ivf-flat), its components as half-precision numbers (ivf-f16), a byte for each component (ivf-sq8), or
     /// the code of a product quantizer (ivf-pq).
     #[arg(long, value_parser = parse_kind, default_value = "ivf-flat")]
-    pub kind: Kind,
+    pub kind: Made,
     /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it. Default: 1048576.
     #[arg(long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
@@ -69,11 +69,11 @@ impl Args {
     fn check_kind(&self) -> Outcome {
         let other = |option, known: &'static str, kind: String| Err(Failure::OtherKind { option, known, kind });
         match self.kind {
-            Kind::Ivf(kind) => match self.graph.given() {
+            Made::Ivf(kind) => match self.graph.given() {
                 Some(option) => other(option, "--kind graph", kind.name()),
                 None => Ok(()),
             },
-            Kind::Graph => match self.recipe.given().or(self.batch.map(|_| "--batch")) {
+            Made::Graph => match self.recipe.given().or(self.batch.map(|_| "--batch")) {
                 Some(option) => other(option, INVERTED_FILES, GRAPH.into()),
                 None => Ok(()),
             },
@@ -163,11 +163,11 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         let load_seconds = start.elapsed().as_secs_f64();
         let (base, start) = ((dim, &*rows), Instant::now());
         match args.kind {
-            Kind::Ivf(kind) => {
+            Made::Ivf(kind) => {
                 let built = args.recipe.build::<T>(kind, &args.place, base, ids, train.as_deref(), args.batch)?;
                 saved(args, &built.index, load_seconds, (built.train_seconds, built.add_seconds))?
             }
-            Kind::Graph => {
+            Made::Graph => {
                 let graph = files.graph.as_ref();
                 let index = args.graph.build::<T>(&args.recipe.basis, &args.place, base, ids, graph)?;
                 saved(args, &index, load_seconds, (0.0, start.elapsed().as_secs_f64()))?
@@ -176,7 +176,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     });
     report.summary.print(out)?;
     out.field("load", format_args!("{:.3} s", report.load_seconds))?;
-    if let Kind::Ivf(_) = args.kind {
+    if let Made::Ivf(_) = args.kind {
         out.field("train", format_args!("{:.3} s", report.train_seconds))?;
     }
     out.field("add", format_args!("{:.3} s", report.add_seconds))?;

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::{Device, Error, Index, NONE};
+use warpann::{Any, AnyIndex, Device, Error, Index, NONE};
 
-use crate::index::{IndexFile, Place, Stored, Summary, open, with_index};
+use crate::index::{IndexFile, Place, Stored, Summary, open};
 use crate::progress::{Step, spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, lock, parse_index};
-use crate::vectors::{Access, exactly};
+use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `add`.
 #[derive(Debug, clap::Args)]
@@ -113,12 +113,12 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     if base.rows() > 0 && base.dim() != file.dim() {
         return Err(Error::WrongDimension { expected: file.dim(), actual: base.dim() }.into());
     }
-    with_index!(file, T, K => {
+    with_element!(file.element(), T => {
         let rows = exactly::<T>(&base, &args.base)?;
-        let mut index = open::<K>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+        let mut index = open::<Any<T>>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        K::add_all(&mut index, &rows, ids.as_ref().map(|ids| &ids.ids[..]), args.batch)?;
+        Any::add_all(&mut index, &rows, ids.as_ref().map(|ids| &ids.ids[..]), args.batch)?;
         let change = Change::Added(base.rows());
         save(&index, target, change, load_seconds, start.elapsed().as_secs_f64(), out)
     })
@@ -134,8 +134,8 @@ pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     ids.retain(|&id| id != NONE);
     let _lock = lock(target)?;
     let file = IndexFile::read(&args.index)?;
-    with_index!(file, T, K => {
-        let mut index = open::<K>(&args.index, Device::Cpu, None, args.access)?;
+    with_element!(file.element(), T => {
+        let mut index = open::<Any<T>>(&args.index, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         spinning(format!("removing {} vectors", ids.len()), || index.remove(&ids))?;
@@ -162,14 +162,14 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
             return Err(named(path, Error::Incompatible { what: "element type" }));
         }
     }
-    with_index!(file, T, K => {
+    with_element!(file.element(), T => {
         let start = Instant::now();
-        let mut index = open::<K>(first, Device::Cpu, None, args.access)?;
+        let mut index = open::<Any<T>>(first, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let step = Step::of("merging", others.len(), "indexes");
         for (number, path) in others.iter().enumerate() {
-            let other = Index::<K>::load_with(path, Device::Cpu, None, args.access.how)?;
+            let other = AnyIndex::<T>::load_with(path, Device::Cpu, None, args.access.how)?;
             index.merge(&other).map_err(|error| named(path, error))?;
             step.at(number + 1);
         }

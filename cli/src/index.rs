@@ -1,5 +1,6 @@
 //! Index files of every kind: opening, and the description in reports.
 
+mod flat;
 mod graph;
 mod ivf;
 
@@ -10,7 +11,7 @@ use serde::Serialize;
 use warpann::graph::GraphInfo;
 use warpann::io::Open;
 use warpann::ivf::IndexInfo;
-use warpann::{Element, ElementType, Index, Metric, Placement};
+use warpann::{Any, AnyIndex, Element, ElementType, Index, IndexKind, Kind, Metric, Placement};
 
 pub use self::graph::{GraphRecipe, describe as describe_graph};
 pub use self::ivf::{
@@ -22,27 +23,31 @@ use crate::vectors::Access;
 
 /// The name of the kind of graph indexes.
 pub const GRAPH: &str = "graph";
-/// The kinds other than [`GRAPH`], in messages.
+/// The name of the kind of exact indexes.
+pub const FLAT: &str = "flat";
+/// Inverted files, in messages.
 pub const INVERTED_FILES: &str = "inverted files";
+/// The kinds whose searches have an effort, in messages.
+pub const APPROXIMATE: &str = "inverted files and graphs";
 /// The kind [`GRAPH`], in messages.
 pub const GRAPHS: &str = "graphs";
 
 /// Default number of vectors that are added at a time.
 pub const BATCH: usize = 1 << 20;
 
-/// A kind of index.
+/// A kind of index that the program can make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum Made {
     Ivf(IvfKind),
     Graph,
 }
 
 /// The kind of a name on the command line.
-pub fn parse_kind(text: &str) -> Result<Kind, String> {
+pub fn parse_kind(text: &str) -> Result<Made, String> {
     if text == GRAPH {
-        return Ok(Kind::Graph);
+        return Ok(Made::Graph);
     }
-    IvfKind::named(text).map(Kind::Ivf).ok_or_else(|| format!("expected one of {}, {GRAPH}", IvfKind::names()))
+    IvfKind::named(text).map(Made::Ivf).ok_or_else(|| format!("expected one of {}, {GRAPH}", IvfKind::names()))
 }
 
 /// The first of the options that are given.
@@ -76,6 +81,7 @@ pub struct Place {
 /// The header of an index file.
 #[derive(Debug, Clone, Copy)]
 pub enum IndexFile {
+    Flat(IndexInfo),
     Ivf(IndexInfo),
     Graph(GraphInfo),
 }
@@ -83,9 +89,10 @@ pub enum IndexFile {
 impl IndexFile {
     /// Reads the header of a file of any kind.
     pub fn read(path: &Path) -> Outcome<Self> {
-        Ok(match GraphInfo::is_graph(path)? {
-            true => Self::Graph(GraphInfo::read(path)?),
-            false => Self::Ivf(IndexInfo::read(path)?),
+        Ok(match IndexKind::of_file(path)? {
+            IndexKind::Flat => Self::Flat(IndexInfo::read(path)?),
+            IndexKind::Graph => Self::Graph(GraphInfo::read(path)?),
+            _ => Self::Ivf(IndexInfo::read(path)?),
         })
     }
 
@@ -93,7 +100,7 @@ impl IndexFile {
     pub fn read_ivf(path: &Path, user: &'static str) -> Outcome<IndexInfo> {
         match Self::read(path)? {
             Self::Ivf(info) => Ok(info),
-            Self::Graph(_) => Err(Failure::OtherKind { option: user, known: INVERTED_FILES, kind: GRAPH.into() }),
+            other => Err(Failure::OtherKind { option: user, known: INVERTED_FILES, kind: other.kind() }),
         }
     }
 
@@ -101,13 +108,14 @@ impl IndexFile {
     pub fn read_graph(path: &Path, user: &'static str) -> Outcome<GraphInfo> {
         match Self::read(path)? {
             Self::Graph(info) => Ok(info),
-            Self::Ivf(info) => Err(Failure::OtherKind { option: user, known: GRAPHS, kind: kind_of(info.encoding) }),
+            other => Err(Failure::OtherKind { option: user, known: GRAPHS, kind: other.kind() }),
         }
     }
 
     /// The name of its kind on the command line.
     pub fn kind(&self) -> String {
         match self {
+            Self::Flat(_) => FLAT.into(),
             Self::Ivf(info) => kind_of(info.encoding),
             Self::Graph(_) => GRAPH.into(),
         }
@@ -116,7 +124,7 @@ impl IndexFile {
     /// The metric of the index.
     pub fn metric(&self) -> Metric {
         match self {
-            Self::Ivf(info) => info.metric,
+            Self::Flat(info) | Self::Ivf(info) => info.metric,
             Self::Graph(info) => info.metric,
         }
     }
@@ -124,7 +132,7 @@ impl IndexFile {
     /// The type of the components.
     pub fn element(&self) -> ElementType {
         match self {
-            Self::Ivf(info) => info.element,
+            Self::Flat(info) | Self::Ivf(info) => info.element,
             Self::Graph(info) => info.element,
         }
     }
@@ -132,31 +140,14 @@ impl IndexFile {
     /// Number of components of a vector.
     pub fn dim(&self) -> usize {
         match self {
-            Self::Ivf(info) => info.dim,
+            Self::Flat(info) | Self::Ivf(info) => info.dim,
             Self::Graph(info) => info.dim,
         }
     }
 }
 
-/// Runs `$body` with `$T` as the element type and `$K` as the kind of the index in a file, whose header is an [`IndexFile`].
-macro_rules! with_index {
-    ($file:expr, $T:ident, $K:ident => $body:expr) => {
-        $crate::vectors::with_element!($file.element(), $T => match $file {
-            $crate::index::IndexFile::Ivf(_) => {
-                type $K = warpann::ivf::Ivf<$T>;
-                $body
-            }
-            $crate::index::IndexFile::Graph(_) => {
-                type $K = warpann::graph::LinkedVectors<$T>;
-                $body
-            }
-        })
-    };
-}
-pub(crate) use with_index;
-
 /// A kind of index that a file can hold.
-pub trait Stored: warpann::Kind {
+pub trait Stored: Kind {
     /// Adds the vectors of `base`, with one id for each or with ids that count up, `batch` vectors at a time.
     fn add_all(index: &mut Index<Self>, base: &[Self::Element], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome;
     /// The first row of `base` that is not the vector whose id is the number of the row; none if all are. Equal vectors, and in an index of
@@ -174,6 +165,35 @@ pub trait Stored: warpann::Kind {
     fn details(index: &Index<Self>) -> Details;
 }
 
+/// Calls `Stored::$name` of the kind inside of an index.
+macro_rules! inside {
+    ($inside:expr, $name:ident($($argument:expr),*)) => {
+        match $inside {
+            Any::Flat(index) => Stored::$name(index, $($argument),*),
+            Any::Ivf(index) => Stored::$name(index, $($argument),*),
+            Any::Graph(index) => Stored::$name(index, $($argument),*),
+        }
+    };
+}
+
+impl<T: Element> Stored for Any<T> {
+    fn add_all(index: &mut AnyIndex<T>, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
+        inside!(index.inside_mut(), add_all(base, ids, batch))
+    }
+
+    fn first_other(index: &AnyIndex<T>, base: &[T], path: &Path, how: Open) -> warpann::Result<Option<usize>> {
+        inside!(index.inside(), first_other(base, path, how))
+    }
+
+    fn description(index: &AnyIndex<T>) -> String {
+        inside!(index.inside(), description())
+    }
+
+    fn details(index: &AnyIndex<T>) -> Details {
+        inside!(index.inside(), details())
+    }
+}
+
 /// The number of the first of `rows`, of dimension `dim`, that is not equal to what `vector` returns for its number; none if all are equal.
 fn first_unequal<T: Element>(
     rows: &[T],
@@ -189,7 +209,7 @@ fn first_unequal<T: Element>(
 }
 
 /// Opens an index file.
-pub fn open<K: Stored>(
+pub fn open<K: Kind>(
     path: &Path,
     device: impl Into<Placement>,
     memory_budget: Option<u64>,
@@ -202,6 +222,7 @@ pub fn open<K: Stored>(
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Details {
+    Flat(flat::Rows),
     Ivf(ivf::Lists),
     Graph(graph::Edges),
 }
@@ -227,6 +248,7 @@ impl Summary {
         let details = K::details(index);
         let kind = match &details {
             Details::Ivf(lists) => lists.kind.clone(),
+            Details::Flat(_) => FLAT.into(),
             Details::Graph(_) => GRAPH.into(),
         };
         Self {
@@ -253,6 +275,7 @@ impl Summary {
         out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
         out.field("index", index)?;
         match &self.details {
+            Details::Flat(rows) => rows.print(out),
             Details::Ivf(lists) => lists.print(out),
             Details::Graph(edges) => edges.print(out),
         }

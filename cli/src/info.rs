@@ -67,6 +67,7 @@ struct Header {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Details {
+    Flat {},
     Ivf { lists: usize, probes: usize, clamped_vectors: u64, clamped_components: u64 },
     Graph { degree: usize, beam: u64, starts: u64 },
 }
@@ -75,6 +76,16 @@ enum Details {
 fn index(path: &Path, out: &Out) -> Outcome {
     let file = IndexFile::read(path)?;
     let header = match &file {
+        IndexFile::Flat(info) => Header {
+            kind: file.kind(),
+            index: file.kind(),
+            element: info.element.name(),
+            metric: info.metric.name(),
+            dim: info.dim,
+            vectors: info.vectors,
+            details: Details::Flat {},
+            bytes: info.bytes,
+        },
         IndexFile::Ivf(info) => Header {
             kind: file.kind(),
             index: describe_ivf(info.encoding, info.lists),
@@ -109,6 +120,7 @@ fn index(path: &Path, out: &Out) -> Outcome {
             out.field("probes", format_args!("{probes} by default"))?;
             print_clamped(out, clamped_vectors, clamped_components)?;
         }
+        Details::Flat {} => {}
         Details::Graph { beam, .. } => out.field("beam", format_args!("{beam} by default"))?,
     }
     out.field("file", bytes(header.bytes))?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::io::Vectors;
 use warpann::knn_graph::{Graph, KnnGraph, KnnIndex};
-use warpann::{Device, Element, Error, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Watch};
+use warpann::{Any, Device, Element, Error, FlatIndex, Metric, Watch};
 
 use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};
 use crate::progress::{spinning, staged};
@@ -117,54 +117,47 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
                 return Err(Error::WrongDimension { expected: file.dim(), actual: base.dim() }.into());
             }
             let other = |option, known| Err(Failure::OtherKind { option, known, kind: file.kind() });
-            with_element!(file.element(), T => match file {
-                IndexFile::Ivf(_) if args.beam.is_some() => return other("--beam", GRAPH),
-                IndexFile::Graph(_) if args.probes.is_some() => return other("--probes", INVERTED_FILES),
-                IndexFile::Ivf(_) => {
-                    let set = |index: &mut IvfIndex<T>| {
-                        args.probes.map_or(Ok(()), |probes| index.set_probes(probes))?;
-                        Ok(Some(index.probes()))
-                    };
-                    by_index(args, path, &base, start, set)?
+            match file {
+                IndexFile::Flat(_) | IndexFile::Ivf(_) if args.beam.is_some() => return other("--beam", GRAPH),
+                IndexFile::Flat(_) | IndexFile::Graph(_) if args.probes.is_some() => {
+                    return other("--probes", INVERTED_FILES);
                 }
-                IndexFile::Graph(_) => {
-                    let set = |index: &mut GraphIndex<T>| {
-                        args.beam.map_or(Ok(()), |beam| index.set_beam(beam))?;
-                        Ok(None)
-                    };
-                    by_index(args, path, &base, start, set)?
-                }
-            })
+                _ => {}
+            }
+            with_element!(file.element(), T => by_index::<T>(args, path, &base, start)?)
         }
         None => with_element!(base.element(), T => exact::<T>(args, &base, start)?),
     };
     print(&report, args, out)
 }
 
-/// `set` sets the options of searches in the index, and returns its number of probes if it has one.
-fn by_index<T: Element, K: Stored<Element = T>>(
-    args: &Args,
-    path: &Path,
-    base: &Vectors,
-    start: Instant,
-    set: impl FnOnce(&mut Index<K>) -> warpann::Result<Option<usize>>,
-) -> Outcome<Report> {
+fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant) -> Outcome<Report> {
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let mut index = open::<K>(path, args.device, args.memory_budget, args.access)?;
-    let probes = set(&mut index)?;
+    let mut index = open::<Any<T>>(path, args.device, args.memory_budget, args.access)?;
+    let probes = match index.inside_mut() {
+        Any::Flat(_) => None,
+        Any::Ivf(index) => {
+            args.probes.map_or(Ok(()), |probes| index.set_probes(probes))?;
+            Some(index.probes())
+        }
+        Any::Graph(index) => {
+            args.beam.map_or(Ok(()), |beam| index.set_beam(beam))?;
+            None
+        }
+    };
     let build_seconds = start.elapsed().as_secs_f64();
     // Other numbers of vectors, and other ids than 0, 1, 2, .., are errors of the graph.
     let count = base.rows();
     if KnnIndex::len(&index) == count && KnnIndex::greatest_id(&index).is_some_and(|id| id < count as u64) {
-        let other = || K::first_other(&index, &rows, path, args.access.how);
+        let other = || Any::first_other(&index, &rows, path, args.access.how);
         if let Some(row) = spinning("comparing the base with the index", other)? {
             return Err(Failure::OtherBase { base: args.base.clone(), index: path.to_owned(), row });
         }
     }
     let mut report = make(args, &index, &rows, index.device(), load_seconds, build_seconds)?;
-    (report.index, report.probes) = (Some(K::description(&index)), probes);
+    (report.index, report.probes) = (Some(Any::description(&index)), probes);
     let (dim, metric) = (KnnIndex::dim(&index), KnnIndex::metric(&index));
     // Frees the device's memory for the exact index.
     drop(index);

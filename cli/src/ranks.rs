@@ -13,7 +13,7 @@ use warpann::ivf::{IvfIndex, SearchOptions};
 use warpann::knn_graph::KnnIndex;
 use warpann::{Device, Element, FlatIndex, Placement};
 
-use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Kind, Place, describe_ivf};
+use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Made, Place, describe_ivf};
 use crate::report::{Failure, Out, Outcome};
 use crate::search::{About, BaseFiles, IndexFiles, Job, Report, flat_builder};
 use crate::vectors::{exactly, with_element};
@@ -80,7 +80,7 @@ pub fn search(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
 fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option<Report>> {
     let start = Instant::now();
     let IndexFiles { file, queries, truth } = agree(ranks, IndexFiles::read(args, &part(path, ranks)))?;
-    if let IndexFile::Graph(_) = file {
+    if !matches!(file, IndexFile::Ivf(_)) {
         return Err(of_inverted_files(file.kind()));
     }
     with_element!(file.element(), T => {
@@ -140,7 +140,7 @@ struct Built {
 
 /// `build --mpi`.
 pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
-    let Kind::Ivf(kind) = args.kind else { return Err(of_inverted_files(GRAPH.into())) };
+    let Made::Ivf(kind) = args.kind else { return Err(of_inverted_files(GRAPH.into())) };
     let start = Instant::now();
     let files = agree(ranks, build::Files::read(args, &part(&args.out, ranks)))?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::graph::LinkedVectors;
 use warpann::io::{GroundTruth, Vectors};
 use warpann::ivf::Ivf;
 use warpann::ivf::{Bitset, IvfIndex, RangeNeighbors, Refiner, SearchOptions};
 use warpann::{
-    Element, Error, Filter, FlatIndex, FlatIndexBuilder, GraphIndex, Input, Metric, NONE, Placement, SearchStatistics,
-    metric,
+    Any, AnyIndex, Element, Error, Filter, FlatIndex, FlatIndexBuilder, GraphIndex, Input, Metric, NONE, Placement,
+    SearchStatistics, metric,
 };
 
 use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};
@@ -107,9 +106,9 @@ impl Args {
     fn check_kind(&self, file: &IndexFile) -> Outcome {
         let other = |option, known| Err(Failure::OtherKind { option, known, kind: file.kind() });
         match file {
-            IndexFile::Ivf(_) if self.beam.is_some() => other("--beam", GRAPH),
-            IndexFile::Graph(_) if self.probes.is_some() => other("--probes", INVERTED_FILES),
-            IndexFile::Graph(_) => match self.options.of_ivf() {
+            IndexFile::Flat(_) | IndexFile::Ivf(_) if self.beam.is_some() => other("--beam", GRAPH),
+            IndexFile::Flat(_) | IndexFile::Graph(_) if self.probes.is_some() => other("--probes", INVERTED_FILES),
+            IndexFile::Flat(_) | IndexFile::Graph(_) => match self.options.of_ivf() {
                 Some(option) => other(option, INVERTED_FILES),
                 None => Ok(()),
             },
@@ -255,7 +254,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     let files = spinning("reading", || IndexFiles::read(args, path))?;
     with_element!(files.file.element(), T => match files.file {
         IndexFile::Ivf(_) => search_ivf::<T>(args, path, &files, start),
-        IndexFile::Graph(_) => search_graph::<T>(args, path, &files, start),
+        IndexFile::Flat(_) | IndexFile::Graph(_) => search_vectors::<T>(args, path, &files, start),
     })
 }
 
@@ -303,14 +302,15 @@ fn search_ivf<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: I
     })
 }
 
-fn search_graph<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: Instant) -> Outcome<Report> {
+/// Searches an index of whole vectors without lists.
+fn search_vectors<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: Instant) -> Outcome<Report> {
     let IndexFiles { file, queries, truth } = files;
     let queries = exactly::<T>(queries, &args.query)?;
     let filter = args.options.filter(args.access)?;
     let room = room(args, queries.len() / file.dim(), file.metric())?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let index = open::<LinkedVectors<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
+    let index = open::<Any<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
     args.check_ids(index.greatest_id())?;
     let filter = filter.map(|filter| filter.bits(&index));
     let build_seconds = start.elapsed().as_secs_f64();
@@ -322,7 +322,11 @@ fn search_graph<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start:
         return job.run_range(&index, radius, &options);
     }
     let options = options.beam(args.beam).radius(args.options.within);
-    job.run(&Index::Graph { index: &index, options }, room, Failure::from)
+    let index = match index.inside() {
+        Any::Graph(index) => Index::Graph { index, options },
+        _ => Index::Stored { index: &index, options },
+    };
+    job.run(&index, room, Failure::from)
 }
 
 /// Adds vectors to an exact index and searches it.
@@ -380,6 +384,7 @@ enum Index<'a, T: Element> {
     Flat(FlatIndex<T>),
     Ivf { index: &'a IvfIndex<T>, options: SearchOptions<'a>, refiner: Option<&'a Refiner<'a, T>> },
     Graph { index: &'a GraphIndex<T>, options: SearchOptions<'a> },
+    Stored { index: &'a AnyIndex<T>, options: SearchOptions<'a> },
 }
 
 impl<T: Element> Index<'_, T> {
@@ -388,6 +393,7 @@ impl<T: Element> Index<'_, T> {
             Self::Flat(index) => index.dim(),
             Self::Ivf { index, .. } => index.dim(),
             Self::Graph { index, .. } => index.dim(),
+            Self::Stored { index, .. } => index.dim(),
         }
     }
 
@@ -403,6 +409,7 @@ impl<T: Element> Index<'_, T> {
                 index.search_refined(queries, k, options, refiner)?
             }
             Self::Graph { index, options } => index.search_with_statistics(queries, k, options)?,
+            Self::Stored { index, options } => index.search_with_statistics(queries, k, options)?,
         };
         ids.copy_from_slice(&found.ids);
         distances.copy_from_slice(&found.distances);
@@ -499,7 +506,7 @@ impl<T: Element> Job<'_, T> {
         let mut report = self.report(&ids, &distances, search_seconds)?;
         report.within = within;
         match index {
-            Index::Flat(_) => {}
+            Index::Flat(_) | Index::Stored { .. } => {}
             Index::Ivf { .. } => (report.lists, report.exact_queries) = (Some(done.lists), Some(done.exact_queries)),
             Index::Graph { .. } => (report.beam, report.exact_queries) = (Some(done.beam), Some(done.exact_queries)),
         }

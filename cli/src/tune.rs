@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::{Error, Index};
+use warpann::{Any, Error, Index};
 
-use crate::index::{Details, IndexFile, Place, Stored, open, with_index};
+use crate::index::{APPROXIMATE, Details, IndexFile, Place, Stored, open};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::{check_files, lock, parse_index};
-use crate::vectors::{Access, exactly};
+use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `tune`.
 #[derive(Debug, clap::Args)]
@@ -76,12 +76,15 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     }
     let _lock = lock(target)?;
     let file = IndexFile::read(&args.index)?;
+    if let IndexFile::Flat(_) = file {
+        return Err(Failure::OtherKind { option: "tune", known: APPROXIMATE, kind: file.kind() });
+    }
     if queries.dim() != file.dim() {
         return Err(Error::WrongDimension { expected: file.dim(), actual: queries.dim() }.into());
     }
-    let report = with_index!(file, T, K => {
+    let report = with_element!(file.element(), T => {
         let queries = exactly::<T>(&queries, &args.query)?;
-        let mut index = open::<K>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+        let mut index = open::<Any<T>>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
         tune(args, &mut index, &queries, start)?
     });
     let Report { device, index, k, recall, reached, load_seconds, tune_seconds, save_seconds, file, .. } = &report;
@@ -108,6 +111,7 @@ fn tune<K: Stored>(args: &Args, index: &mut Index<K>, queries: &[K::Element], st
     let file = args.out.as_ref().unwrap_or(&args.index);
     staged("saving the index", |watch| index.save_watched(file, watch))?;
     let (probes, beam) = match K::details(index) {
+        Details::Flat(_) => (None, None),
         Details::Ivf(_) => (Some(setting), None),
         Details::Graph(_) => (None, Some(setting)),
     };

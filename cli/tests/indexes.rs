@@ -4,10 +4,10 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{SAMPLE, failure, json, warpann};
+use common::{Folder, SAMPLE, failure, json, warpann};
 use serde_json::Value;
 use tempfile::TempDir;
-use warpann::io;
+use warpann::{Device, FlatIndex, Metric, io};
 
 /// 600 vectors of dimension 8 in clusters, 20 queries near them, and other files, in a separate folder.
 struct Files(TempDir);
@@ -319,4 +319,64 @@ fn a_component_that_is_not_finite_is_named_by_file_row() {
     }
     let search = failure(1, &["search", "--device", "cpu", "--base", &train, "--query", &base]);
     assert!(search.contains("component NaN at row 450, column 3 of the queries is not finite"), "{search}");
+}
+
+/// The library saves exact indexes, and the program uses their files in every command that takes an index.
+#[test]
+fn files_of_exact_indexes_are_used_as_those_of_others() {
+    let (files, folder) = (Files::new(), Folder::new());
+    let rows = io::read_vectors(files.path("base.fbin")).unwrap().as_slice::<f32>().unwrap().to_vec();
+    for name in ["base.fbin", "query.fvecs"] {
+        std::fs::copy(files.path(name), folder.path(name)).unwrap();
+    }
+    let saved = |name: &str, rows: &[f32], first: u64| {
+        let mut index = FlatIndex::<f32>::new(8, Metric::L2, Device::Cpu).unwrap();
+        let ids: Vec<u64> = (first..).take(rows.len() / 8).collect();
+        index.add_with_ids(rows, &ids).unwrap();
+        index.save(folder.path(name)).unwrap();
+    };
+    saved("x.flat", &rows, 0);
+    let info = folder.json("info --index @x.flat");
+    assert_eq!((&info["kind"], &info["index"], &info["vectors"]), (&"flat".into(), &"flat".into(), &600.into()));
+    assert!(info.get("lists").is_none() && folder.run("info --index @x.flat").contains("600, dimension 8, f32"));
+
+    let search = |line: &str| {
+        folder.json(&format!("search --device cpu --query @query.fvecs --k 5 --out @ids.npy {line}"));
+        io::read_ids(folder.path("ids.npy")).unwrap().ids
+    };
+    let exact = search("--base @base.fbin");
+    assert_eq!(search("--index @x.flat"), exact);
+    io::write_ids(folder.path("some.npy"), &[exact[0]], 1).unwrap();
+    assert!(!search("--index @x.flat --exclude @some.npy").contains(&exact[0]));
+    let within = folder.json("search --device cpu --query @query.fvecs --index @x.flat --radius 1000000");
+    assert_eq!(within["results"], 600 * 20);
+
+    assert_eq!(folder.json("remove --index @x.flat --ids @some.npy --out @less.flat")["vectors"], 599);
+    io::write_vectors(folder.path("one.fbin"), &rows[exact[0] as usize * 8..][..8], 8).unwrap();
+    let added = folder.json("add --device cpu --index @less.flat --base @one.fbin --ids @some.npy");
+    assert_eq!((&added["vectors"], &added["kind"]), (&600.into(), &"flat".into()));
+    assert_eq!(folder.bytes("less.flat"), folder.bytes("x.flat"));
+    saved("half.flat", &rows[..300 * 8], 0);
+    saved("rest.flat", &rows[300 * 8..], 300);
+    folder.json("merge --index @half.flat --index @rest.flat --out @all.flat");
+    assert_eq!(folder.bytes("all.flat"), folder.bytes("x.flat"));
+    folder.json("knn-graph --device cpu --base @base.fbin --k 4 --index @x.flat --out @by-index.ibin");
+    folder.json("knn-graph --device cpu --base @base.fbin --k 4 --out @exact.ibin");
+    assert_eq!(folder.bytes("by-index.ibin"), folder.bytes("exact.ibin"));
+
+    let search = "search --device cpu --query @query.fvecs --index @x.flat";
+    for (line, option) in [
+        (format!("{search} --probes 3"), "--probes"),
+        (format!("{search} --beam 30"), "--beam"),
+        (format!("{search} --refine @base.fbin"), "--refine"),
+        ("tune --device cpu --index @x.flat --query @query.fvecs --target-recall 0.9".into(), "tune"),
+        ("add --device cpu --index @x.flat --base @one.fbin --batch 7".into(), "--batch"),
+        ("bench ivf --device cpu --index @x.flat --base @base.fbin --query @query.fvecs".into(), "bench ivf"),
+        ("bench graph --device cpu --index @x.flat --base @base.fbin --query @query.fvecs".into(), "bench graph"),
+        ("knn-graph --device cpu --base @base.fbin --index @x.flat --probes 3 --out @g.ibin".into(), "--probes"),
+    ] {
+        let message = folder.refused(1, &line);
+        assert!(message.starts_with(&format!("error: {option} is for ")), "{message}");
+        assert!(message.contains("not for an index of kind flat"), "{message}");
+    }
 }

@@ -926,6 +926,14 @@ pub enum FileDefect {
         /// Element types that are supported.
         expected: &'static str,
     },
+    /// The file has an index of another kind.
+    #[error("an index of the kind {actual}; needed: {expected}")]
+    WrongKind {
+        /// Kind of the index in the file.
+        actual: &'static str,
+        /// Kind that is needed.
+        expected: &'static str,
+    },
     /// An f64 value is beyond the range of f32, as which it would be read.
     #[error("row {row}, column {column}: {value} is beyond the range of f32")]
     ExceedsF32 {

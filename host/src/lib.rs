@@ -49,6 +49,7 @@ compile_error!(
     "the feature `cuda` of warpann supports Linux only; without it the library has the CPU path and the emulator"
 );
 
+mod any_index;
 mod bitset;
 pub mod device;
 pub mod distributed;
@@ -109,6 +110,7 @@ mod watch;
 #[cfg(test)]
 mod watch_tests;
 
+pub use any_index::{Any, AnyIndex, Recipe};
 pub use bitset::Bitset;
 /// The crate whose buffers and streams [`views::cudarc`] takes, in the version that this library uses.
 #[cfg(feature = "cudarc")]
@@ -124,7 +126,7 @@ pub use error::{Error, FileDefect, Input, NoDeviceReason, Result, TensorDefect};
 pub use filter::Filter;
 pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
 pub use graph::{GraphIndex, GraphIndexBuilder};
-pub use index::{Index, Kind, recall};
+pub use index::{Index, IndexKind, Kind, recall};
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use names::UnknownName;

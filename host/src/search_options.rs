@@ -172,7 +172,8 @@ impl<'a> SearchOptions<'a> {
         self
     }
 
-    /// Sets the largest distance of a neighbour (similarity: the smallest); `None` means any distance.
+    /// Sets the largest distance of a neighbour (similarity: the smallest); `None` means any distance. Under [`Metric::L2`](crate::Metric::L2) it is a
+    /// squared distance, as all distances are.
     pub fn radius(mut self, radius: impl Into<Option<f32>>) -> Self {
         self.radius = radius.into();
         self

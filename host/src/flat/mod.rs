@@ -537,7 +537,7 @@ impl<T: Element> Stored for Flat<T> {
         self.search_checked(queries, k, self.rows.live(), ids, distances)
     }
 
-    fn options(_: usize) -> SearchOptions<'static> {
+    fn with_effort(&self, _: usize) -> SearchOptions<'static> {
         SearchOptions::new()
     }
 

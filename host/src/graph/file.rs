@@ -4,7 +4,7 @@
 //!
 //! | bytes | |
 //! |---|---|
-//! | 0..8 | [`MAGIC`] |
+//! | 0..8 | `wpn\r\n\x1a\nG` |
 //! | 8..12 | [`VERSION`] |
 //! | 12..16 | degree: u32 |
 //! | 16..40 | beam, exact ratio, seed: u64 each |
@@ -17,7 +17,7 @@
 //! | 80..120 | zeros |
 //! | 120..128 | XXH64 of bytes 0..120 |
 //!
-//! The file of the flat index follows, which an [`IvfIndex`](crate::IvfIndex) with one list writes too. It has its own header and checksums. Then,
+//! The file of the flat index follows, which has its own header and checksums. Then,
 //! from the next multiple of 64 with zeros before it, come the start nodes and the edges: u32, `degree` places for each vector in the order of
 //! ids; and, if there are codes, the shifts of the components: f32. The codes follow from the vectors. Parents are not stored, because they follow from the edges. Rows that removed vectors left are not stored either: the file is that of the
 //! index after [`GraphIndex::compact`]. So one index has one file, and loading and saving it again gives the same bytes.
@@ -34,6 +34,8 @@ use super::links::{Links, NO_NODE};
 use super::{DEGREES, GraphIndex, LinkedVectors, Made};
 use crate::error::{Error, FileDefect, Result};
 use crate::flat::Flat;
+use crate::index::IndexKind;
+use crate::index::kind::{GRAPH, LISTS};
 use crate::index::private::Stored;
 use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
@@ -44,7 +46,6 @@ use crate::{Element, ElementType, Metric, Placement, Watch, host_memory};
 /// Number of bytes of the header.
 const HEADER: usize = 128;
 /// The first bytes of a file.
-const MAGIC: [u8; 8] = *b"wpn\r\n\x1a\nG";
 /// The version that this program writes and reads.
 const VERSION: u32 = 1;
 /// The graph starts at a multiple of this number of bytes.
@@ -91,18 +92,6 @@ impl GraphInfo {
         Self::of(&first, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
     }
 
-    /// Whether a file starts as files of a [`GraphIndex`] do. O(1).
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn is_graph(path: impl AsRef<Path>) -> Result<bool> {
-        let path = path.as_ref();
-        let mut first = Vec::new();
-        let read = io::open_regular(path)?.0.take(MAGIC.len() as u64).read_to_end(&mut first);
-        read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        Ok(first == MAGIC)
-    }
-
     fn of(first: &[u8], bytes: u64) -> Result<Self, FileDefect> {
         let header = Header::decode(first)?;
         let flat = IndexInfo::of_header(&first[HEADER..], header.flat_bytes)?;
@@ -132,7 +121,7 @@ impl Header {
     fn encode(&self) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, &MAGIC);
+        put(0, &GRAPH);
         put(8, bytemuck::cast_slice(&[VERSION, self.degree]));
         let longs = [self.beam, self.exact_ratio, self.seed, self.flat_bytes, self.starts, self.checksum];
         put(16, bytemuck::cast_slice(&longs));
@@ -145,7 +134,10 @@ impl Header {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FileDefect> {
-        let header: &[u8; HEADER] = io::checked_header(bytes, &MAGIC, VERSION, "not a file of a graph index")?;
+        if bytes.starts_with(&LISTS) {
+            IndexKind::Graph.check(Some(IndexKind::of_bytes(bytes)))?;
+        }
+        let header: &[u8; HEADER] = io::checked_header(bytes, &GRAPH, VERSION, "not a file of a graph index")?;
         let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
         let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);
         if header[80..SUM].iter().any(|&byte| byte != 0) {

@@ -510,7 +510,7 @@ impl<T: Element> Stored for LinkedVectors<T> {
         self.flat.search_all(queries, k, results)
     }
 
-    fn options(beam: usize) -> SearchOptions<'static> {
+    fn with_effort(&self, beam: usize) -> SearchOptions<'static> {
         SearchOptions::new().beam(beam)
     }
 

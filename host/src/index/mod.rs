@@ -2,10 +2,11 @@
 //!
 //! [`Index`] has the methods of every index once. A kind ([`Kind`]) has the vectors, and is a folder with its data: exact search in `flat`, inverted
 //! files in `ivf`, graphs in `graph`. Public code names an index by its alias: [`FlatIndex`](crate::FlatIndex), [`IvfIndex`](crate::IvfIndex),
-//! [`GraphIndex`](crate::GraphIndex).
+//! [`GraphIndex`](crate::GraphIndex), [`AnyIndex`](crate::AnyIndex).
 
 #[cfg(feature = "cuda")]
 mod device;
+pub(crate) mod kind;
 #[cfg(test)]
 mod tests;
 mod tune;
@@ -14,6 +15,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
+pub use self::kind::IndexKind;
 pub use self::tune::recall;
 pub(crate) use self::tune::{check_truth, smallest};
 use crate::ids::ascending;
@@ -28,7 +30,8 @@ use crate::{
 /// An index of vectors of one dimension, element type and metric, of one [`Kind`].
 ///
 /// Programs use it by the names of its kinds, which say how each searches and what its changes cost: [`FlatIndex`](crate::FlatIndex),
-/// [`IvfIndex`](crate::IvfIndex), [`GraphIndex`](crate::GraphIndex). All have the methods of this page. Code for indexes of any kind has a type parameter for the kind:
+/// [`IvfIndex`](crate::IvfIndex), [`GraphIndex`](crate::GraphIndex), and [`AnyIndex`](crate::AnyIndex) for a kind that is known at run time only. All
+/// have the methods of this page. Code for indexes of any kind has a type parameter for the kind:
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, Index, IvfIndex, Kind, Metric};
@@ -48,6 +51,12 @@ use crate::{
 /// assert_eq!(replaced_and_removed(&mut ivf)?, [40, 10, 20]);
 /// # Ok::<(), warpann::Error>(())
 /// ```
+///
+/// # Which results are exact
+/// A [`FlatIndex`](crate::FlatIndex) misses no neighbour. Inverted files of whole vectors miss none in a search of all lists, and a
+/// [`GraphIndex`](crate::GraphIndex) none where it compares all vectors
+/// ([`exact_ratio`](crate::GraphIndexBuilder::exact_ratio) of `usize::MAX`: always). Codes change distances, not which codes are found.
+/// [`SearchStatistics::exact_queries`] counts the queries of which no neighbour is missing.
 ///
 /// # Ids
 /// Ids are u64 of the caller's choice, or count up from 0. [`NONE`] is no id.
@@ -142,7 +151,7 @@ pub(crate) mod private {
         /// As [`search`](Self::search) of all vectors, with most effort.
         fn search_all(&self, queries: &[Self::Element], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
         /// The options of searches with this effort.
-        fn options(effort: usize) -> SearchOptions<'static>;
+        fn with_effort(&self, effort: usize) -> SearchOptions<'static>;
         /// Makes this the effort of searches whose options set none. Returns it, if need be greater.
         fn set_effort(&mut self, effort: usize) -> usize;
         /// The components that the index would return for these vectors, if it held them.

@@ -69,7 +69,11 @@ fn many_vectors_come_back_as_single_ones_do() {
 #[test]
 fn a_stored_query_does_not_flatter_its_recall() {
     const K: usize = 4;
-    fn check<I: Kind<Element = f32>>(mut index: Index<I>, effort: impl Fn(usize) -> SearchOptions<'static>, most: usize) {
+    fn check<I: Kind<Element = f32>>(
+        mut index: Index<I>,
+        effort: impl Fn(usize) -> SearchOptions<'static>,
+        most: usize,
+    ) {
         let base = vectors(2_000, 3);
         index.add(&base).unwrap();
         let queries = &base[..100 * DIM];
@@ -78,7 +82,9 @@ fn a_stored_query_does_not_flatter_its_recall() {
         let others = |found: &Neighbors| -> Vec<u64> {
             let rows = found.rows().enumerate();
             rows.flat_map(|(query, (ids, _))| {
-                let own = ids.iter().position(|&id| index.reconstruct(id).unwrap() == index.reconstruct(query as u64).unwrap());
+                let own = ids
+                    .iter()
+                    .position(|&id| index.reconstruct(id).unwrap() == index.reconstruct(query as u64).unwrap());
                 let left_out = own.unwrap_or(K);
                 ids.iter().enumerate().filter(move |&(at, _)| at != left_out).map(|(_, &id)| id).collect::<Vec<_>>()
             })

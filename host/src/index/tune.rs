@@ -81,7 +81,7 @@ impl<K: Kind> Index<K> {
         let own = self.stored_queries(queries, &truth, more)?;
         let truth = without(&truth, more, &own);
         let measure = |effort: usize| -> Result<f64> {
-            let found = self.search_with(queries, more, &K::options(effort))?;
+            let found = self.search_with(queries, more, &self.kind.with_effort(effort))?;
             Ok(recall(&without(&found.ids, more, &own), k, &truth, k, k))
         };
         let (effort, reached) = smallest(most, target, widest, measure)?;

@@ -49,6 +49,7 @@ use super::encoding::{Clamped, FileParts};
 use super::lists::Bytes;
 use super::{Encoding, Ivf, IvfIndex, Lists, Trained};
 use crate::error::{Error, FileDefect, Result};
+use crate::index::IndexKind;
 use crate::index::private::Stored;
 use crate::io::{self, FileBytes, Open, checksum};
 use crate::parallel::{Loop, ParallelSlice, turns};
@@ -59,6 +60,9 @@ use crate::{Element, ElementType, Metric, Placement};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct IndexInfo {
+    /// The kind of the index: exact, or inverted files; `None` in a file of a version that did not write it.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub kind: Option<IndexKind>,
     /// Type of the components; the `T` of the [`IvfIndex`] that can load the file.
     pub element: ElementType,
     /// Number of components of a vector.
@@ -107,6 +111,7 @@ impl IndexInfo {
     pub(crate) fn of_header(header: &[u8], bytes: u64) -> Result<Self, FileDefect> {
         let (shape, ..) = format::decode(header, bytes)?;
         Ok(Self {
+            kind: shape.kind,
             element: shape.element,
             dim: shape.dim as usize,
             metric: shape.metric,
@@ -123,14 +128,14 @@ impl IndexInfo {
 
 impl<T: Element> Ivf<T> {
     pub(super) fn read(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
-        let file = IndexFile::open(path, how)?;
+        let file = IndexFile::open(path, how, IndexKind::Ivf)?;
         let (trained, lists) = parts::<T>(&file).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
         Self::restored(file.shape(), trained, lists, placement, budget)
     }
 
     pub(super) fn of_file_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
         let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: IN_MEMORY.into(), source })?;
-        let file = IndexFile::from_bytes(bytes).map_err(bytes_defect)?;
+        let file = IndexFile::of_kind(bytes, IndexKind::Ivf).map_err(bytes_defect)?;
         let (trained, lists) = parts::<T>(&file).map_err(bytes_defect)?;
         Self::restored(file.shape(), trained, lists, placement, budget)
     }
@@ -186,6 +191,7 @@ impl<T: Element> Ivf<T> {
         let lists = self.master();
         let [codebooks, rotation] = trained.codec.sections();
         let shape = Shape {
+            kind: Some(IndexKind::Ivf),
             element: T::TYPE,
             metric: self.metric(),
             encoding: self.settings.encoding,

@@ -528,10 +528,10 @@ impl<T: Element> Stored for Ivf<T> {
     }
 
     fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
-        self.search_lists(queries, k, &Self::options(self.lists()), results).map(drop)
+        self.search_lists(queries, k, &self.with_effort(self.lists()), results).map(drop)
     }
 
-    fn options(probes: usize) -> SearchOptions<'static> {
+    fn with_effort(&self, probes: usize) -> SearchOptions<'static> {
         SearchOptions::new().probes(probes)
     }
 

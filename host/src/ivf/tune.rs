@@ -59,7 +59,8 @@ mod tests {
     fn a_tuned_index_keeps_the_smallest_number_of_probes() {
         let mut random = Random::new(5);
         let base = random.whole(2_000 * 3, 50);
-        let queries = random.whole(50 * 3, 50);
+        // None of them is a vector of the index.
+        let queries: Vec<f32> = random.whole(50 * 3, 50).into_iter().map(|x| x + 0.25).collect();
         let mut index = IvfIndex::<f32>::builder(3, 40).device(Device::Cpu).build().unwrap();
         index.train(&base).unwrap();
         index.add(&base).unwrap();

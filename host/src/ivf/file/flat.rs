@@ -1,5 +1,5 @@
-//! Files of a [`FlatIndex`]: index files with one list and the flat encoding. So [`IvfIndex::load`](crate::IvfIndex::load) opens them too, and
-//! a flat index opens every file of inverted lists that hold whole vectors.
+//! Files of a [`FlatIndex`]: index files with one list and the flat encoding, whose header names the kind. Files of versions before that did not
+//! write the kind, so such a file of inverted lists that hold whole vectors opens as an exact index as well.
 
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use super::write::Content;
 use super::{IN_MEMORY, bytes_defect, parts};
 use crate::error::{Error, FileDefect, Result};
 use crate::flat::Flat;
+use crate::index::IndexKind;
 use crate::index::private::Stored;
 use crate::io::{FileBytes, Open};
 use crate::ivf::Encoding;
@@ -31,6 +32,7 @@ impl<T: Element> Flat<T> {
         let (ids, rows) = (self.ids(), self.all_rows()?);
         let centroid: Vec<f32> = host_memory::zeroed(self.dim())?;
         let shape = Shape {
+            kind: Some(IndexKind::Flat),
             element: T::TYPE,
             metric: self.metric(),
             encoding: Encoding::Flat,
@@ -46,13 +48,13 @@ impl<T: Element> Flat<T> {
     }
 
     pub(crate) fn read(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
-        let file = IndexFile::open(path, how)?;
+        let file = IndexFile::open(path, how, IndexKind::Flat)?;
         Self::restored(&file, placement, budget, |defect| Error::BadFile { path: path.to_owned(), defect })
     }
 
     pub(crate) fn of_file_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
         let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: IN_MEMORY.into(), source })?;
-        let file = IndexFile::from_bytes(bytes).map_err(bytes_defect)?;
+        let file = IndexFile::of_kind(bytes, IndexKind::Flat).map_err(bytes_defect)?;
         Self::restored(&file, placement, budget, bytes_defect)
     }
 

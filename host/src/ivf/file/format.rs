@@ -14,19 +14,22 @@
 //! | 40..72 | dimension, lists, vectors, default number of probes: u64 each |
 //! | 72..216 | for each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
 //! | 216..232 | product quantizer and one byte for each component: vectors, and components, that were added beyond the training: u64 each; others: zeros |
-//! | 232..248 | zeros |
+//! | 232..236 | kind of the index: 1 inverted file, 2 exact; 0 in files of earlier versions, which are one of both |
+//! | 236..248 | zeros |
 //! | 248..256 | XXH64 of bytes 0..248 |
 //!
 //! Sections follow each other. Each starts at a multiple of 64 bytes, with zeros between; the file ends with the last section. Lengths of
 //! sections follow from the shape, so the table of sections is redundant, and a file with other values is refused. So one index has one
 //! file: loading and saving it again gives the same bytes.
 //!
-//! Earlier programs wrote zeros for the scale and for the numbers of vectors beyond the training, and refuse files with
+//! Earlier programs wrote zeros for the kind, for the scale and for the numbers of vectors beyond the training, and refuse files with
 //! others. So an f16 index that they wrote has the scale 1, and the numbers of their indexes count from now on.
 
 use std::ops::Range;
 
 use crate::error::FileDefect;
+use crate::index::IndexKind;
+use crate::index::kind::WORD;
 use crate::io::checksum::xxh64;
 use crate::io::{check_size, checked_header};
 use crate::ivf::Encoding;
@@ -36,8 +39,8 @@ use crate::{ElementType, Metric};
 
 /// Number of bytes of the header.
 pub const HEADER: usize = 256;
-/// The first bytes of a file. A text transfer changes the line ends or the control character among them.
-pub const MAGIC: [u8; 8] = *b"wpn\r\n\x1a\nI";
+/// The first bytes of a file.
+pub(super) use crate::index::kind::LISTS as MAGIC;
 /// The version that this program writes and reads.
 pub const VERSION: u32 = 1;
 /// Sections start at multiples of this number of bytes: a cache line, and more than any element needs.
@@ -46,6 +49,7 @@ const ALIGNMENT: u64 = 64;
 /// The offset of the table of sections.
 pub const TABLE: usize = 72;
 const TABLE_END: usize = TABLE + 24 * Section::ALL.len();
+const _: () = assert!(WORD == TABLE_END + 16);
 /// The offset of the exponent of the scale.
 const EXPONENT: usize = 36;
 /// The offset of the header's checksum.
@@ -89,6 +93,8 @@ impl Section {
 /// The content of a header, except the places of the sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
+    /// `None` in a file of an earlier version.
+    pub kind: Option<IndexKind>,
     pub element: ElementType,
     pub metric: Metric,
     pub encoding: Encoding,
@@ -163,6 +169,7 @@ pub fn encode(shape: &Shape, places: &Places, checksums: &[u64; Section::ALL.len
     let codes = [VERSION, place(&ElementType::ALL, shape.element), place(&Metric::ALL, shape.metric)];
     put(8, bytemuck::cast_slice(&codes));
     put(20, bytemuck::cast_slice(&shape.encoding.file_words()));
+    put(WORD, &IndexKind::word(shape.kind));
     put(EXPONENT, &shape.exponent.to_le_bytes());
     put(40, bytemuck::cast_slice(&[shape.dim, shape.lists, shape.vectors, shape.probes]));
     put(TABLE_END, bytemuck::cast_slice(&[shape.clamped.vectors, shape.clamped.components]));
@@ -188,6 +195,7 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Sec
     let unknown = |what| move || FileDefect::BadHeader(what);
     let encoding = Encoding::of_file_words([word(20), word(24), word(28), word(32)]);
     let shape = Shape {
+        kind: IndexKind::of_word([0, 1, 2, 3].map(|at| header[WORD + at]))?,
         element: *ElementType::ALL.get(word(12) as usize).ok_or_else(unknown("unknown element type"))?,
         metric: *Metric::ALL.get(word(16) as usize).ok_or_else(unknown("unknown metric"))?,
         encoding: encoding.ok_or_else(unknown("unknown encoding"))?,
@@ -201,7 +209,7 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Sec
     shape.check()?;
     let scheme = shape.encoding.scheme();
     let is_unknown = shape.exponent > scheme.greatest_exponent() || shape.clamped.is_any() && !scheme.clamps();
-    if is_unknown || header[TABLE_END + 16..SUM].iter().any(|&byte| byte != 0) {
+    if is_unknown || header[WORD + 4..SUM].iter().any(|&byte| byte != 0) {
         return Err(FileDefect::BadHeader("reserved bytes are not zero"));
     }
     let places = shape.places().ok_or(FileDefect::TooLarge { rows: shape.vectors, dim: shape.dim })?;

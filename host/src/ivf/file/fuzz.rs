@@ -3,6 +3,8 @@
 use super::format::{HEADER, SUM, Section, TABLE};
 use super::mapped::IndexFile;
 use super::parts;
+use crate::index::IndexKind;
+use crate::index::kind::WORD;
 use crate::io::FileBytes;
 use crate::io::checksum;
 use crate::io::checksum::{CHUNK, xxh64};
@@ -51,7 +53,11 @@ fn accepts<T: Element>(file: &IndexFile, bytes: &[u8]) -> bool {
     let Ok((trained, lists)) = parts::<T>(file) else { return false };
     let Ok(index) = Ivf::<T>::restored(file.shape(), trained, lists, Device::Cpu.into(), None) else { return false };
     let index = Index::of(index);
-    assert!(index.to_bytes().is_ok_and(|again| again == bytes), "another file");
+    // Files of another kind or of earlier versions become inverted files.
+    let mut same = bytes.to_vec();
+    same[WORD..][..4].copy_from_slice(&IndexKind::word(Some(IndexKind::Ivf)));
+    mend_index_bytes(&mut same);
+    assert!(index.to_bytes().is_ok_and(|again| again == same), "another file");
     // Two queries: all zeros and all ones.
     let mut queries = vec![T::default(); 2 * index.dim()];
     queries[index.dim()..].fill(T::from_f32(1.0));

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::format::{self, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
+use crate::index::IndexKind;
+use crate::index::kind::GRAPH;
 use crate::io::checksum;
 use crate::io::checksum::{CHUNK, xxh64};
 use crate::io::{self, FileBytes, Open};
@@ -28,10 +30,23 @@ impl IndexFile {
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFile`].
-    pub fn open(path: &Path, how: Open) -> Result<Self> {
+    pub fn open(path: &Path, how: Open, kind: IndexKind) -> Result<Self> {
         let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
         let bytes = io::open(path, how)?.ok_or_else(|| bad(FileDefect::BadHeader("not an index file")))?;
-        Self::from_bytes(bytes).map_err(bad)
+        Self::of_kind(bytes, kind).map_err(bad)
+    }
+
+    /// As [`from_bytes`](Self::from_bytes), for an index of a kind.
+    ///
+    /// # Errors
+    /// [`FileDefect::WrongKind`], as [`from_bytes`](Self::from_bytes).
+    pub fn of_kind(bytes: Arc<FileBytes>, kind: IndexKind) -> Result<Self, FileDefect> {
+        if bytes.starts_with(&GRAPH) {
+            kind.check(Some(IndexKind::Graph))?;
+        }
+        let file = Self::from_bytes(bytes)?;
+        kind.check(file.shape.kind)?;
+        Ok(file)
     }
 
     /// Checks the contents of a file, which start at a multiple of 64, as all [`FileBytes`] do.

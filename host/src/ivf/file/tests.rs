@@ -4,6 +4,7 @@ use super::format::{self, HEADER, Section, Shape};
 use super::fuzz::mend_index_bytes as mend;
 use super::{Content, IndexFile, IndexInfo};
 use crate::error::FileDefect;
+use crate::index::IndexKind;
 use crate::io::FileBytes;
 use crate::ivf::encoding::Clamped;
 use crate::ivf::{Encoding, IvfIndex};
@@ -25,6 +26,7 @@ impl Sample {
     fn new(element: ElementType, encoding: Encoding, dim: usize, lengths: &[usize]) -> Self {
         let vectors: usize = lengths.iter().sum();
         let shape = Shape {
+            kind: Some(IndexKind::Ivf),
             element,
             metric: Metric::L2,
             encoding,

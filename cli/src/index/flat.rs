@@ -1,0 +1,47 @@
+//! What reports show of an exact index.
+
+use std::path::Path;
+
+use serde::Serialize;
+use warpann::flat::Flat;
+use warpann::io::Open;
+use warpann::{Element, FlatIndex};
+
+use super::{Details, FLAT, INVERTED_FILES, Stored, first_unequal};
+use crate::progress::staged;
+use crate::report::{Failure, Out, Outcome, bytes};
+
+impl<T: Element> Stored for Flat<T> {
+    fn add_all(index: &mut FlatIndex<T>, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
+        if batch.is_some() {
+            return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: FLAT.into() });
+        }
+        let name = format!("adding {} vectors", base.len() / index.dim());
+        Ok(staged(name, |watch| index.add_watched(base, ids, watch))?)
+    }
+
+    fn first_other(index: &FlatIndex<T>, base: &[T], _: &Path, _: Open) -> warpann::Result<Option<usize>> {
+        first_unequal(base, index.dim(), |id| index.reconstruct(id))
+    }
+
+    fn description(_: &FlatIndex<T>) -> String {
+        FLAT.into()
+    }
+
+    fn details(index: &FlatIndex<T>) -> Details {
+        let statistics = index.statistics();
+        Details::Flat(Rows { bytes: statistics.host_bytes + statistics.device_bytes })
+    }
+}
+
+/// What reports show of an exact index only.
+#[derive(Debug, Clone, Serialize)]
+pub struct Rows {
+    bytes: u64,
+}
+
+impl Rows {
+    pub fn print(&self, out: &Out) -> Outcome {
+        out.field("memory", bytes(self.bytes))
+    }
+}
