@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::flat::Flat;
-use crate::graph::LinkedVectors;
-use crate::index::private::{Searched, Stored};
+#[cfg(feature = "cuda")]
+use crate::index::private::OnDevice;
+use crate::index::private::{Changed, Filed, Searched, Searching, Stored};
 use crate::index::{Index, IndexKind};
 use crate::io::Open;
-use crate::ivf::{Encoding, Ivf};
+use crate::ivf::Encoding;
 use crate::{
     Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Placement, RangeNeighbors, Result, SearchOptions,
     UnknownName, Watch,
@@ -182,7 +182,7 @@ macro_rules! inside {
     };
 }
 
-/// Methods of [`Stored`] that call those of the kind inside.
+/// Methods of traits that call those of the kind inside.
 macro_rules! forwarded {
     ($(fn $name:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
         $(fn $name(&self $(, $argument: $type)*) $(-> $result)? {
@@ -216,17 +216,19 @@ impl<T: Element> Stored for Any<T> {
         fn greatest_id(&self) -> Option<u64>;
         fn identity(&self) -> Result<String>;
         fn describe(&self, to: &mut fmt::DebugStruct<'_, '_>);
-        fn check_queries(&self, queries: &[T], call: &'static str) -> Result<()>;
-        fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors>;
-        fn most_effort(&self) -> Option<(usize, &'static str)>;
-        fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
-        fn with_effort(&self, effort: usize) -> SearchOptions<'static>;
-        fn kept(&self, vectors: &[T]) -> Result<Vec<f32>>;
         fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()>;
-        fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()>;
-        fn to_bytes(&self) -> Result<Vec<u8>>;
     }
 
+    fn snapshot(&self) -> Self {
+        match self {
+            Any::Flat(index) => Any::Flat(index.snapshot()),
+            Any::Ivf(index) => Any::Ivf(index.snapshot()),
+            Any::Graph(index) => Any::Graph(index.snapshot()),
+        }
+    }
+}
+
+impl<T: Element> Changed for Any<T> {
     forwarded_mut! {
         fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()>;
         fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()>;
@@ -234,6 +236,29 @@ impl<T: Element> Stored for Any<T> {
         fn clear(&mut self);
         fn compact(&mut self) -> Result<()>;
         fn move_to(&mut self, placement: Placement) -> Result<()>;
+    }
+
+    fn merge(&mut self, other: &Self) -> Result<()> {
+        match (self, other) {
+            (Any::Flat(index), Any::Flat(other)) => index.kind.merge(&other.kind),
+            (Any::Ivf(index), Any::Ivf(other)) => index.kind.merge(&other.kind),
+            (Any::Graph(index), Any::Graph(other)) => index.kind.merge(&other.kind),
+            _ => Err(Error::Incompatible { what: "kind" }),
+        }
+    }
+}
+
+impl<T: Element> Searching for Any<T> {
+    forwarded! {
+        fn check_queries(&self, queries: &[T], call: &'static str) -> Result<()>;
+        fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors>;
+        fn most_effort(&self) -> Option<(usize, &'static str)>;
+        fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
+        fn with_effort(&self, effort: usize) -> SearchOptions<'static>;
+        fn kept(&self, vectors: &[T]) -> Result<Vec<f32>>;
+    }
+
+    forwarded_mut! {
         fn set_effort(&mut self, effort: usize) -> usize;
     }
 
@@ -246,59 +271,45 @@ impl<T: Element> Stored for Any<T> {
     ) -> Result<Searched<'a>> {
         inside!(self, index => index.kind.search(queries, k, options, results))
     }
+}
 
-    fn merge(&mut self, other: &Self) -> Result<()> {
-        match (self, other) {
-            (Any::Flat(index), Any::Flat(other)) => index.kind.merge(&other.kind),
-            (Any::Ivf(index), Any::Ivf(other)) => index.kind.merge(&other.kind),
-            (Any::Graph(index), Any::Graph(other)) => index.kind.merge(&other.kind),
-            _ => Err(Error::Incompatible { what: "kind" }),
-        }
-    }
-
-    fn snapshot(&self) -> Self {
-        match self {
-            Any::Flat(index) => Any::Flat(index.snapshot()),
-            Any::Ivf(index) => Any::Ivf(index.snapshot()),
-            Any::Graph(index) => Any::Graph(index.snapshot()),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn on_gpu(&self) -> Result<OnGpu<'_>> {
-        inside!(self, index => index.kind.on_gpu())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn planned_version(&self) -> PlannedVersion {
-        inside!(self, index => index.kind.planned_version())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
-        inside!(self, index => index.kind.plan(queries, k, options))
-    }
-
-    #[cfg(feature = "cuda")]
-    unsafe fn add_on_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: Option<&[u64]>) -> Result<bool> {
-        // SAFETY: as the caller promises.
-        inside!(self, index => unsafe { index.kind.add_on_device(stream, rows, ids) })
+impl<T: Element> Filed for Any<T> {
+    forwarded! {
+        fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()>;
+        fn to_bytes(&self) -> Result<Vec<u8>>;
     }
 
     fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
         Ok(match IndexKind::of_file(path)? {
-            IndexKind::Flat => Any::Flat(Index::of(Flat::load(path, placement, budget, how)?)),
-            IndexKind::Ivf => Any::Ivf(Index::of(Ivf::load(path, placement, budget, how)?)),
-            IndexKind::Graph => Any::Graph(Index::of(LinkedVectors::load(path, placement, budget, how)?)),
+            IndexKind::Flat => Any::Flat(Index::load_with(path, placement, budget, how)?),
+            IndexKind::Ivf => Any::Ivf(Index::load_with(path, placement, budget, how)?),
+            IndexKind::Graph => Any::Graph(Index::load_with(path, placement, budget, how)?),
         })
     }
 
     fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
         Ok(match IndexKind::of_bytes(bytes) {
-            IndexKind::Flat => Any::Flat(Index::of(Flat::from_bytes(bytes, placement, budget)?)),
-            IndexKind::Ivf => Any::Ivf(Index::of(Ivf::from_bytes(bytes, placement, budget)?)),
-            IndexKind::Graph => Any::Graph(Index::of(LinkedVectors::from_bytes(bytes, placement, budget)?)),
+            IndexKind::Flat => Any::Flat(Index::from_bytes(bytes, placement, budget)?),
+            IndexKind::Ivf => Any::Ivf(Index::from_bytes(bytes, placement, budget)?),
+            IndexKind::Graph => Any::Graph(Index::from_bytes(bytes, placement, budget)?),
         })
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl<T: Element> OnDevice for Any<T> {
+    forwarded! {
+        fn planned_version(&self) -> PlannedVersion;
+        fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned>;
+    }
+
+    fn on_gpu(&self) -> Result<OnGpu<'_>> {
+        inside!(self, index => index.kind.on_gpu())
+    }
+
+    unsafe fn add_on_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: Option<&[u64]>) -> Result<bool> {
+        // SAFETY: as the caller promises.
+        inside!(self, index => unsafe { index.kind.add_on_device(stream, rows, ids) })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Flat, FlatBackend, MOVED_BYTES, Version};
 use crate::ids::row_ids::{Room, RowIds};
-use crate::index::private::Stored;
+use crate::index::private::{Changed, Stored};
 use crate::random::gather;
 use crate::shared::own;
 use crate::undo::undone_unless_ok;
@@ -36,9 +36,8 @@ enum Source {
     New(usize),
 }
 
-impl<T: Element> Flat<T> {
-    /// Adds vectors, with new ids that were checked, or with ids that count up.
-    pub(super) fn add_rows(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+impl<T: Element> Changed for Flat<T> {
+    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)?;
         if let Some(ids) = ids {
             return self.insert(rows, ids, watch);
@@ -47,6 +46,92 @@ impl<T: Element> Flat<T> {
         self.append(rows, &ids, watch)
     }
 
+    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        check_vectors(rows, self.dim(), Input::Base)?;
+        let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&at| self.contains(ids[at]));
+        let new_ids: Vec<u64> = new.iter().map(|&at| ids[at]).collect();
+        // The insertion comes first: it can be undone without memory.
+        self.insert(&gather(rows, self.dim(), &new)?, &new_ids, &Watch::none())?;
+        let mut places: Vec<(usize, usize)> =
+            known.iter().filter_map(|&at| Some((self.rows.find(ids[at])?, at))).collect();
+        places.sort_unstable();
+        if let Err(error) = self.overwrite(rows, &places) {
+            self.remove(&new_ids)?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<usize> = ids.iter().filter_map(|&id| self.rows.find(id)).collect();
+        let before = self.rows.rows();
+        self.version = Version::new();
+        if rows.iter().any(|row| row + 1 == before) {
+            // The last rows go, so the back end changes as well.
+            self.own_backend(0)?;
+        }
+        self.own_rows()?.remove(&rows)?;
+        if self.rows.rows() < before {
+            self.truncate(self.rows.rows());
+        }
+        let removed = self.rows.removed();
+        if removed * ROWS_A_REMOVED_ONE > self.rows.rows() {
+            // The removal is done. If there is no memory to move the others, the rows stay, and searches skip them.
+            let _ = self.compact();
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.version = Version::new();
+        match Arc::get_mut(&mut self.backend) {
+            Some(backend) => backend.truncate(0),
+            None => self.backend = self.backend.emptied().into(),
+        }
+        self.rows = Arc::default();
+    }
+
+    fn merge(&mut self, other: &Flat<T>) -> Result<()> {
+        let checks = [(self.dim() == other.dim(), "dimension"), (self.metric() == other.metric(), "metric")];
+        if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
+            return Err(Error::Incompatible { what });
+        }
+        let ids = other.rows.all()?;
+        if let Some(id) = self.find_any(&ids) {
+            return Err(Error::DuplicateId { id });
+        }
+        self.append_or_arrange(&other.all_rows()?, &ids, &Watch::none())
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        if self.rows.live().is_none() {
+            return Ok(());
+        }
+        let compacted = self.rows.compacted()?;
+        let rows = Arc::clone(&self.rows);
+        self.version = Version::new();
+        if let Some(live) = rows.live() {
+            self.own_backend(0)?.retain(live)?;
+        }
+        self.rows = Arc::new(compacted);
+        Ok(())
+    }
+
+    fn move_to(&mut self, placement: Placement) -> Result<()> {
+        let rows = self.rows.compacted()?;
+        let sources: Vec<Source> = self.rows.live_rows().map(Source::Row).collect();
+        let mut moved = self.builder.clone().device(placement).open()?;
+        moved.take(self, &sources, &[], &Watch::none())?;
+        moved.rows = Arc::new(rows);
+        *self = moved;
+        Ok(())
+    }
+}
+
+impl<T: Element> Flat<T> {
     /// The ids of `count` vectors, which count up from 0, or from one past the greatest id.
     ///
     /// # Errors
@@ -57,23 +142,6 @@ impl<T: Element> Flat<T> {
         let mut ids = host_memory::with_room(count)?;
         ids.extend(first..end);
         Ok(ids)
-    }
-
-    /// Adds vectors, and replaces those whose ids the index has.
-    pub(super) fn put(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        check_vectors(rows, self.dim(), Input::Base)?;
-        let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&at| self.contains(ids[at]));
-        let new_ids: Vec<u64> = new.iter().map(|&at| ids[at]).collect();
-        // The insertion comes first: it can be undone without memory.
-        self.insert(&gather(rows, self.dim(), &new)?, &new_ids, &Watch::none())?;
-        let mut places: Vec<(usize, usize)> =
-            known.iter().filter_map(|&at| Some((self.rows.find(ids[at])?, at))).collect();
-        places.sort_unstable();
-        if let Err(error) = self.overwrite(rows, &places) {
-            self.forget(&new_ids)?;
-            return Err(error);
-        }
-        Ok(())
     }
 
     /// The back end, which nobody else has: if a snapshot has it as well, a copy, with room for `more` rows. On error nothing changes.
@@ -95,45 +163,6 @@ impl<T: Element> Flat<T> {
         if let Some(backend) = Arc::get_mut(&mut self.backend) {
             backend.truncate(rows);
         }
-    }
-
-    /// Adds the vectors of `other`, with their ids.
-    pub(super) fn append_all(&mut self, other: &Flat<T>) -> Result<()> {
-        let checks = [(self.dim() == other.dim(), "dimension"), (self.metric() == other.metric(), "metric")];
-        if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
-            return Err(Error::Incompatible { what });
-        }
-        let ids = other.rows.all()?;
-        if let Some(id) = self.find_any(&ids) {
-            return Err(Error::DuplicateId { id });
-        }
-        self.append_or_arrange(&other.all_rows()?, &ids, &Watch::none())
-    }
-
-    /// Moves the vectors together that are left after removals.
-    pub(super) fn move_together(&mut self) -> Result<()> {
-        if self.rows.live().is_none() {
-            return Ok(());
-        }
-        let compacted = self.rows.compacted()?;
-        let rows = Arc::clone(&self.rows);
-        self.version = Version::new();
-        if let Some(live) = rows.live() {
-            self.own_backend(0)?.retain(live)?;
-        }
-        self.rows = Arc::new(compacted);
-        Ok(())
-    }
-
-    /// Moves the vectors to other devices. On error they stay in the old place.
-    pub(super) fn move_through_host(&mut self, placement: Placement) -> Result<()> {
-        let rows = self.rows.compacted()?;
-        let sources: Vec<Source> = self.rows.live_rows().map(Source::Row).collect();
-        let mut moved = self.builder.clone().device(placement).open()?;
-        moved.take(self, &sources, &[], &Watch::none())?;
-        moved.rows = Arc::new(rows);
-        *self = moved;
-        Ok(())
     }
 
     /// Adds checked vectors whose ids are new, in any order.
@@ -296,7 +325,7 @@ impl<T: Element> Flat<T> {
             return Ok(());
         }
         self.check_room(self.len() + vectors)?;
-        self.move_together()
+        self.compact()
     }
 
     pub(super) fn check_room(&self, rows: usize) -> Result<()> {
@@ -313,30 +342,6 @@ impl<T: Element> Flat<T> {
         self.version = Version::new();
         let new = VectorSlice::of(&new, self.dim());
         self.own_backend(0)?.replace(&numbers, new)
-    }
-
-    /// Removes the vectors with these ids, which the index has.
-    pub(super) fn forget(&mut self, ids: &[u64]) -> Result<()> {
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<usize> = ids.iter().filter_map(|&id| self.rows.find(id)).collect();
-        let before = self.rows.rows();
-        self.version = Version::new();
-        if rows.iter().any(|row| row + 1 == before) {
-            // The last rows go, so the back end changes as well.
-            self.own_backend(0)?;
-        }
-        self.own_rows()?.remove(&rows)?;
-        if self.rows.rows() < before {
-            self.truncate(self.rows.rows());
-        }
-        let removed = self.rows.removed();
-        if removed * ROWS_A_REMOVED_ONE > self.rows.rows() {
-            // The removal is done. If there is no memory to move the others, the rows stay, and searches skip them.
-            let _ = self.move_together();
-        }
-        Ok(())
     }
 }
 

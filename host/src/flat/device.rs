@@ -6,35 +6,28 @@ use super::gpu::FlatDevice;
 use super::{Flat, Version};
 use crate::device::runtime::Stream;
 use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
-use crate::index::private::Stored;
+use crate::index::private::{OnDevice, Stored};
 use crate::select::device::CUstream;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::views::DeviceVectors;
 use crate::{Element, Error, Result, SearchOptions};
 
-impl<T: Element> Flat<T> {
-    /// Plans searches among the rows that the options accept.
-    pub(super) fn plan_on_gpu(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
+impl<T: Element> OnDevice for Flat<T> {
+    fn on_gpu(&self) -> Result<OnGpu<'_>> {
+        Ok(self.gpu()?.1)
+    }
+
+    fn planned_version(&self) -> PlannedVersion {
+        PlannedVersion::Flat(self.version.0)
+    }
+
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
         let (device, _) = self.gpu()?;
         let among = self.among(options)?;
         Ok(Planned(Box::new(device.plan_search(queries, k, among.as_deref(), self.rows.names()?)?)))
     }
 
-    /// The version of the rows for which a search is planned.
-    pub(crate) fn version_of_plans(&self) -> PlannedVersion {
-        PlannedVersion::Flat(self.version.0)
-    }
-
-    /// Appends vectors of the device, if their new ids ascend above all others and they fit the device.
-    ///
-    /// # Safety
-    /// As [`FlatDevice::add_from_device`].
-    pub(super) unsafe fn append_from_device(
-        &mut self,
-        stream: CUstream,
-        rows: &DeviceVectors<T>,
-        ids: Option<&[u64]>,
-    ) -> Result<bool> {
+    unsafe fn add_on_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: Option<&[u64]>) -> Result<bool> {
         check_rows(rows.len() as u64, MAX_ROWS)?;
         let counted;
         let ids = match ids {
@@ -62,7 +55,9 @@ impl<T: Element> Flat<T> {
         }
         Ok(added)
     }
+}
 
+impl<T: Element> Flat<T> {
     /// The back end and its GPU.
     ///
     /// # Errors

@@ -13,7 +13,6 @@ pub(crate) mod grid;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,24 +26,17 @@ use crate::device::lanes::Lanes;
 use crate::device::open::open;
 use crate::device::runtime::Runtime;
 use crate::enqueued::Enqueue;
-#[cfg(feature = "cuda")]
-use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
 use crate::ids::row_ids::RowIds;
 use crate::index::Index;
-use crate::index::private::{Searched, Stored};
-use crate::io::Open;
+use crate::index::private::{Searched, Searching, Stored};
 use crate::product::gpu::VectorShape;
-#[cfg(feature = "cuda")]
-use crate::select::device::CUstream;
 use crate::shards::check_queries;
 use crate::validate::check_dim;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
 use crate::vectors::{VectorSlice, VectorSliceMut};
-#[cfg(feature = "cuda")]
-use crate::views::DeviceVectors;
 use crate::{
     Bitset, Device, Element, ElementType, Error, Metric, NONE, Placement, RangeNeighbors, Result, SearchOptions,
-    SearchStatistics, Watch, host_memory,
+    SearchStatistics, host_memory,
 };
 
 /// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`] keeps their ids. The caller has
@@ -459,44 +451,19 @@ impl<T: Element> Stored for Flat<T> {
 
     fn describe(&self, _: &mut fmt::DebugStruct<'_, '_>) {}
 
-    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
-        self.add_rows(rows, ids, watch)
-    }
-
-    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.put(rows, ids)
-    }
-
-    fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        self.forget(ids)
-    }
-
-    fn clear(&mut self) {
-        self.version = Version::new();
-        match Arc::get_mut(&mut self.backend) {
-            Some(backend) => backend.truncate(0),
-            None => self.backend = self.backend.emptied().into(),
-        }
-        self.rows = Arc::default();
-    }
-
-    fn merge(&mut self, other: &Self) -> Result<()> {
-        self.append_all(other)
-    }
-
-    fn compact(&mut self) -> Result<()> {
-        self.move_together()
-    }
-
-    fn move_to(&mut self, placement: Placement) -> Result<()> {
-        self.move_through_host(placement)
-    }
-
     fn snapshot(&self) -> Self {
         let (backend, rows) = (Arc::clone(&self.backend), Arc::clone(&self.rows));
         Flat { builder: self.builder.clone(), backend, rows, version: Version::new() }
     }
 
+    fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {
+        let vector = self.vector(id)?;
+        to.iter_mut().zip(vector).for_each(|(to, x)| *to = x.to_f32());
+        Ok(())
+    }
+}
+
+impl<T: Element> Searching for Flat<T> {
     fn check_queries(&self, queries: &[T], _: &'static str) -> Result<()> {
         check_queries(self.builder.settings.placement.devices().len(), queries, self.dim()).map(drop)
     }
@@ -547,49 +514,6 @@ impl<T: Element> Stored for Flat<T> {
 
     fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
         host_memory::collected(vectors.iter().map(|x| x.to_f32()), vectors.len())
-    }
-
-    fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {
-        let vector = self.vector(id)?;
-        to.iter_mut().zip(vector).for_each(|(to, x)| *to = x.to_f32());
-        Ok(())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn on_gpu(&self) -> Result<OnGpu<'_>> {
-        Ok(self.gpu()?.1)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn planned_version(&self) -> PlannedVersion {
-        self.version_of_plans()
-    }
-
-    #[cfg(feature = "cuda")]
-    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
-        self.plan_on_gpu(queries, k, options)
-    }
-
-    #[cfg(feature = "cuda")]
-    unsafe fn add_on_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: Option<&[u64]>) -> Result<bool> {
-        // SAFETY: as the caller promises.
-        unsafe { self.append_from_device(stream, rows, ids) }
-    }
-
-    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
-        self.write(path, watch)
-    }
-
-    fn to_bytes(&self) -> Result<Vec<u8>> {
-        self.bytes_of_file()
-    }
-
-    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
-        Self::read(path, placement, budget, how)
-    }
-
-    fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
-        Self::of_file_bytes(bytes, placement, budget)
     }
 }
 

@@ -23,7 +23,7 @@ use super::twins::{Nodes, Twins};
 use super::{GraphIndexBuilder, LinkedVectors, MAX_NODES, Made};
 use crate::flat::Flat;
 use crate::ids::row_ids::RowIds;
-use crate::index::private::Stored;
+use crate::index::private::{Changed, Stored};
 use crate::knn_graph::Graph;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::random::gather;
@@ -75,9 +75,8 @@ struct New<T> {
     links: Arc<Links>,
 }
 
-impl<T: Element> LinkedVectors<T> {
-    /// Adds vectors, with new ids that were checked, or with ids that count up.
-    pub(super) fn add_rows(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+impl<T: Element> Changed for LinkedVectors<T> {
+    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
         if !watch.is_some() {
             return self.add_or_stop(rows, ids, watch);
         }
@@ -85,6 +84,40 @@ impl<T: Element> LinkedVectors<T> {
         undone_unless_ok(self, |index| *index = before, |index| index.add_or_stop(rows, ids, watch))
     }
 
+    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        self.check_room(rows)?;
+        self.change(|flat| flat.replace(rows, ids), ids)
+    }
+
+    fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        self.change(|flat| flat.remove(ids), &[])
+    }
+
+    fn clear(&mut self) {
+        self.flat.clear();
+        self.made = Made::nothing(self.flat.version());
+    }
+
+    fn merge(&mut self, other: &Self) -> Result<()> {
+        check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
+        self.change(|flat| flat.merge(&other.flat), &other.ids())
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        self.change(Flat::compact, &[])
+    }
+
+    fn move_to(&mut self, placement: Placement) -> Result<()> {
+        let (before, ()) = self.change_rows(|flat| flat.move_to(placement.clone()))?;
+        self.builder.placement = placement;
+        self.made.copy = Arc::default();
+        self.made.device_links = Arc::default();
+        self.follow(&before, &[]);
+        Ok(())
+    }
+}
+
+impl<T: Element> LinkedVectors<T> {
     /// Adds vectors. If the call is cancelled, the index holds them without a graph, or none of them.
     fn add_or_stop(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
         self.check_room(rows)?;
@@ -129,16 +162,6 @@ impl<T: Element> LinkedVectors<T> {
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Flat<T>) -> Result<()>, changed: &[u64]) -> Result<()> {
         let (before, ()) = self.change_rows(change)?;
         self.follow(&before, changed);
-        Ok(())
-    }
-
-    /// Moves the vectors to other devices.
-    pub(super) fn move_rows(&mut self, placement: Placement) -> Result<()> {
-        let (before, ()) = self.change_rows(|flat| flat.move_to(placement.clone()))?;
-        self.builder.placement = placement;
-        self.made.copy = Arc::default();
-        self.made.device_links = Arc::default();
-        self.follow(&before, &[]);
         Ok(())
     }
 

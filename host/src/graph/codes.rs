@@ -45,7 +45,7 @@ use warpann_kernels::graph::tolerance::Tolerance;
 
 use super::LinkedVectors;
 use super::distance::{Query, WalkDistance, normalise};
-use crate::index::private::Stored;
+use crate::index::private::{Searching, Stored};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::convert;
 use crate::random::Random;

@@ -36,7 +36,7 @@ use crate::error::{Error, FileDefect, Result};
 use crate::flat::Flat;
 use crate::index::IndexKind;
 use crate::index::kind::{GRAPH, LISTS};
-use crate::index::private::Stored;
+use crate::index::private::{Filed, Stored};
 use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
 use crate::ivf::IndexInfo;
@@ -184,8 +184,8 @@ impl Header {
     }
 }
 
-impl<T: Element> LinkedVectors<T> {
-    pub(super) fn write(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
+impl<T: Element> Filed for LinkedVectors<T> {
+    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
         self.with_parts(|parts| {
             let bytes = parts.iter().map(|part| part.len()).sum();
             io::replace(path, |file| {
@@ -195,7 +195,7 @@ impl<T: Element> LinkedVectors<T> {
         })
     }
 
-    pub(super) fn bytes_of_file(&self) -> Result<Vec<u8>> {
+    fn to_bytes(&self) -> Result<Vec<u8>> {
         self.with_parts(|parts| {
             let mut bytes = host_memory::with_room(parts.iter().map(|part| part.len()).sum())?;
             parts.iter().for_each(|part| bytes.extend_from_slice(part));
@@ -203,6 +203,67 @@ impl<T: Element> LinkedVectors<T> {
         })
     }
 
+    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
+        let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
+        let bytes = io::open(path, how)?.ok_or_else(|| bad(FileDefect::BadHeader("not a file of a graph index")))?;
+        Self::from_bytes(&bytes, placement, budget).map_err(|error| match error {
+            Error::BadFile { defect, .. } => bad(defect),
+            other => other,
+        })
+    }
+
+    fn from_bytes(bytes: &[u8], device: Placement, budget: Option<u64>) -> Result<Self> {
+        let bad = |defect| Error::BadFile { path: IN_MEMORY.into(), defect };
+        let first = &bytes[..bytes.len().min(HEADER + IndexInfo::HEADER)];
+        let info = GraphInfo::of(first, bytes.len() as u64).map_err(bad)?;
+        let header = Header::decode(first).map_err(bad)?;
+        // The length was checked, so both places are inside the bytes.
+        let (flat_end, graph) = (HEADER + header.flat_bytes as usize, header.graph().unwrap_or(bytes.len()));
+        if bytes[flat_end..graph].iter().any(|&byte| byte != 0) {
+            return Err(bad(FileDefect::Inconsistent("bytes between sections are not zero")));
+        }
+        if of_bytes(&bytes[graph..]) != header.checksum {
+            return Err(bad(FileDefect::Checksum { section: "graph" }));
+        }
+        let flat = Flat::from_bytes(&bytes[HEADER..flat_end], device.clone(), budget)?;
+        let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        let mut builder = GraphIndex::<T>::builder(info.dim)
+            .metric(info.metric)
+            .device(device)
+            .degree(info.degree)
+            .beam(size(header.beam))
+            .exact_ratio(size(header.exact_ratio))
+            .seed(header.seed)
+            .codes(header.no_codes == 0);
+        builder.budget = budget;
+        let mut index = LinkedVectors { builder, made: Made::nothing(flat.version()), flat };
+        if header.starts > 0 {
+            let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
+            bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
+            let mut edges = numbers.split_off(header.starts as usize);
+            let shifts = edges.split_off(edges.len() - header.shifts(info.dim));
+            let links = Links::of_edges(edges, info.degree, numbers)?;
+            let no_graph = || bad(FileDefect::Inconsistent("edges that no graph has"));
+            let mut links = links.ok_or_else(no_graph)?;
+            index.copy_all_rows()?;
+            if !links.complete(index.rows(), info.dim)? {
+                return Err(no_graph());
+            }
+            if !shifts.is_empty() {
+                let coder = Coder::new(info.metric, bytemuck::cast_vec(shifts), header.scale, header.limit);
+                let coder = coder.ok_or_else(|| bad(FileDefect::Inconsistent("codes that no graph has")))?;
+                let codes = Codes::of(Arc::new(coder), VectorSlice::of(index.rows(), info.dim))?;
+                let are_old = header.limit == 0 || codes.are_old();
+                index.made.codes = if are_old { index.fitted_codes(index.rows())? } else { Some(codes) };
+            }
+            links.list_starts(&index.walk_distances().fast);
+            index.made.links = Some(Arc::new(links));
+        }
+        Ok(index)
+    }
+}
+
+impl<T: Element> LinkedVectors<T> {
     /// Calls `use_parts` with the parts of the file.
     fn with_parts<V>(&self, use_parts: impl FnOnce(&[&[u8]]) -> Result<V>) -> Result<V> {
         let flat = self.flat.to_bytes()?;
@@ -261,65 +322,6 @@ impl<T: Element> LinkedVectors<T> {
         let mut links = build::moved(links, &distance, &mut moved, self.len())?;
         links.connect_without(&distance, &[]);
         Ok(Cow::Owned(links))
-    }
-
-    pub(super) fn read(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
-        let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
-        let bytes = io::open(path, how)?.ok_or_else(|| bad(FileDefect::BadHeader("not a file of a graph index")))?;
-        Self::restored(&bytes, placement, budget).map_err(|error| match error {
-            Error::BadFile { defect, .. } => bad(defect),
-            other => other,
-        })
-    }
-
-    pub(super) fn restored(bytes: &[u8], device: Placement, budget: Option<u64>) -> Result<Self> {
-        let bad = |defect| Error::BadFile { path: IN_MEMORY.into(), defect };
-        let first = &bytes[..bytes.len().min(HEADER + IndexInfo::HEADER)];
-        let info = GraphInfo::of(first, bytes.len() as u64).map_err(bad)?;
-        let header = Header::decode(first).map_err(bad)?;
-        // The length was checked, so both places are inside the bytes.
-        let (flat_end, graph) = (HEADER + header.flat_bytes as usize, header.graph().unwrap_or(bytes.len()));
-        if bytes[flat_end..graph].iter().any(|&byte| byte != 0) {
-            return Err(bad(FileDefect::Inconsistent("bytes between sections are not zero")));
-        }
-        if of_bytes(&bytes[graph..]) != header.checksum {
-            return Err(bad(FileDefect::Checksum { section: "graph" }));
-        }
-        let flat = Flat::of_file_bytes(&bytes[HEADER..flat_end], device.clone(), budget)?;
-        let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let mut builder = GraphIndex::<T>::builder(info.dim)
-            .metric(info.metric)
-            .device(device)
-            .degree(info.degree)
-            .beam(size(header.beam))
-            .exact_ratio(size(header.exact_ratio))
-            .seed(header.seed)
-            .codes(header.no_codes == 0);
-        builder.budget = budget;
-        let mut index = LinkedVectors { builder, made: Made::nothing(flat.version()), flat };
-        if header.starts > 0 {
-            let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
-            bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
-            let mut edges = numbers.split_off(header.starts as usize);
-            let shifts = edges.split_off(edges.len() - header.shifts(info.dim));
-            let links = Links::of_edges(edges, info.degree, numbers)?;
-            let no_graph = || bad(FileDefect::Inconsistent("edges that no graph has"));
-            let mut links = links.ok_or_else(no_graph)?;
-            index.copy_all_rows()?;
-            if !links.complete(index.rows(), info.dim)? {
-                return Err(no_graph());
-            }
-            if !shifts.is_empty() {
-                let coder = Coder::new(info.metric, bytemuck::cast_vec(shifts), header.scale, header.limit);
-                let coder = coder.ok_or_else(|| bad(FileDefect::Inconsistent("codes that no graph has")))?;
-                let codes = Codes::of(Arc::new(coder), VectorSlice::of(index.rows(), info.dim))?;
-                let are_old = header.limit == 0 || codes.are_old();
-                index.made.codes = if are_old { index.fitted_codes(index.rows())? } else { Some(codes) };
-            }
-            links.list_starts(&index.walk_distances().fast);
-            index.made.links = Some(Arc::new(links));
-        }
-        Ok(index)
     }
 }
 

@@ -73,7 +73,6 @@ mod twins;
 mod walk;
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use self::build::Settings;
@@ -84,15 +83,12 @@ use self::gpu::DeviceLinks;
 use self::links::Links;
 use self::twins::Nodes;
 use self::walk::key_of;
-#[cfg(feature = "cuda")]
-use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
 use crate::flat::{Flat, Version};
 use crate::index::Index;
-use crate::index::private::{Searched, Stored};
-use crate::io::Open;
-use crate::validate::{check_range, check_rows};
+use crate::index::private::Stored;
+use crate::validate::check_range;
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, FlatIndex, Metric, Placement, RangeNeighbors, Result, SearchOptions, Watch};
+use crate::{Element, Error, FlatIndex, Metric, Placement, Result};
 
 /// Smallest and largest number of edges of a vector.
 const DEGREES: (usize, usize) = (4, 256);
@@ -439,37 +435,6 @@ impl<T: Element> Stored for LinkedVectors<T> {
         to.field("degree", &self.builder.settings.degree);
     }
 
-    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
-        self.add_rows(rows, ids, watch)
-    }
-
-    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.check_room(rows)?;
-        self.change(|flat| flat.replace(rows, ids), ids)
-    }
-
-    fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        self.change(|flat| flat.remove(ids), &[])
-    }
-
-    fn clear(&mut self) {
-        self.flat.clear();
-        self.made = Made::nothing(self.flat.version());
-    }
-
-    fn merge(&mut self, other: &Self) -> Result<()> {
-        check_rows((self.flat.row_ids().rows() + other.len()) as u64, MAX_NODES)?;
-        self.change(|flat| flat.merge(&other.flat), &other.ids())
-    }
-
-    fn compact(&mut self) -> Result<()> {
-        self.change(Flat::compact, &[])
-    }
-
-    fn move_to(&mut self, placement: Placement) -> Result<()> {
-        self.move_rows(placement)
-    }
-
     fn snapshot(&self) -> Self {
         let flat = self.flat.snapshot();
         let made = self.made().map(|made| Made {
@@ -484,77 +449,8 @@ impl<T: Element> Stored for LinkedVectors<T> {
         LinkedVectors { builder: self.builder.clone(), flat, made }
     }
 
-    fn check_queries(&self, queries: &[T], call: &'static str) -> Result<()> {
-        self.flat.check_queries(queries, call)
-    }
-
-    fn search<'a>(
-        &'a self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'a>,
-        results: (&mut [u64], &mut [f32]),
-    ) -> Result<Searched<'a>> {
-        self.search_rows(queries, k, options, results)
-    }
-
-    fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
-        self.flat.range_search(queries, radius, options)
-    }
-
-    fn most_effort(&self) -> Option<(usize, &'static str)> {
-        Some((self.flat.row_ids().rows(), "a beam of all vectors"))
-    }
-
-    fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
-        self.flat.search_all(queries, k, results)
-    }
-
-    fn with_effort(&self, beam: usize) -> SearchOptions<'static> {
-        SearchOptions::new().beam(beam)
-    }
-
-    fn set_effort(&mut self, beam: usize) -> usize {
-        self.set_least_beam(beam)
-    }
-
-    fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
-        self.flat.kept(vectors)
-    }
-
     fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {
         self.flat.reconstruct_into(id, to)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn on_gpu(&self) -> Result<OnGpu<'_>> {
-        self.flat.on_gpu()
-    }
-
-    #[cfg(feature = "cuda")]
-    fn planned_version(&self) -> PlannedVersion {
-        self.flat.planned_version()
-    }
-
-    #[cfg(feature = "cuda")]
-    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
-        self.plan_on_gpu(queries, k, options)
-    }
-
-    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
-        self.write(path, watch)
-    }
-
-    fn to_bytes(&self) -> Result<Vec<u8>> {
-        self.bytes_of_file()
-    }
-
-    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
-        Self::read(path, placement, budget, how)
-    }
-
-    fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
-        Self::restored(bytes, placement, budget)
     }
 }
 

@@ -8,12 +8,12 @@ use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Walker, key_of, node_of};
 use super::{Distances, LinkedVectors};
-use crate::index::private::{Searched, Stored};
+use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Bitset, Element, Error, Metric, NONE, Result, SearchOptions, SearchStatistics, events};
+use crate::{Bitset, Element, Error, Metric, NONE, RangeNeighbors, Result, SearchOptions, SearchStatistics, events};
 
 /// Smallest width of a beam. Narrower ones save little time.
 const LEAST_BEAM: usize = 16;
@@ -52,9 +52,12 @@ impl Ranks {
     }
 }
 
-impl<T: Element> LinkedVectors<T> {
-    /// Fills `ids` and `distances`, k for each query, by walks or by an exact search.
-    pub(super) fn search_rows<'a>(
+impl<T: Element> Searching for LinkedVectors<T> {
+    fn check_queries(&self, queries: &[T], call: &'static str) -> Result<()> {
+        self.flat.check_queries(queries, call)
+    }
+
+    fn search<'a>(
         &'a self,
         queries: &[T],
         k: usize,
@@ -66,6 +69,35 @@ impl<T: Element> LinkedVectors<T> {
         Ok((statistics, accepted))
     }
 
+    fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+        self.flat.range_search(queries, radius, options)
+    }
+
+    fn most_effort(&self) -> Option<(usize, &'static str)> {
+        Some((self.flat.row_ids().rows(), "a beam of all vectors"))
+    }
+
+    fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
+        self.flat.search_all(queries, k, results)
+    }
+
+    fn with_effort(&self, beam: usize) -> SearchOptions<'static> {
+        SearchOptions::new().beam(beam)
+    }
+
+    fn set_effort(&mut self, beam: usize) -> usize {
+        if self.links().is_some() {
+            self.builder.beam = beam.max(LEAST_BEAM);
+        }
+        self.builder.beam
+    }
+
+    fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
+        self.flat.kept(vectors)
+    }
+}
+
+impl<T: Element> LinkedVectors<T> {
     fn search_among(
         &self,
         queries: &[T],
@@ -177,14 +209,6 @@ impl<T: Element> LinkedVectors<T> {
         let &Walk { distances, links, width, among, ref nodes, ranks, .. } = walk;
         Some(DeviceWalk { resident, distances, links, width, among, nodes: nodes.clone(), k, ranks })
             .filter(DeviceWalk::fits)
-    }
-
-    /// Makes this the beam of the index, unless a narrower one is no faster, or searches are exact. Returns the beam.
-    pub(super) fn set_least_beam(&mut self, beam: usize) -> usize {
-        if self.links().is_some() {
-            self.builder.beam = beam.max(LEAST_BEAM);
-        }
-        self.builder.beam
     }
 }
 

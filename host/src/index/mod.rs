@@ -7,6 +7,7 @@
 #[cfg(feature = "cuda")]
 mod device;
 pub(crate) mod kind;
+pub(crate) mod private;
 #[cfg(test)]
 mod tests;
 mod tune;
@@ -69,127 +70,19 @@ pub struct Index<K> {
 
 /// A kind of index: how its vectors are stored, changed and searched. The kinds of this crate are the only ones; a program names the trait to write
 /// code for all of them ([`Index`]).
-#[allow(clippy::len_without_is_empty, reason = "`is_empty` is a provided method")]
-pub trait Kind: private::Stored {}
+#[cfg(not(feature = "cuda"))]
+pub trait Kind: private::Changed + private::Searching + private::Filed {}
 
-impl<K: private::Stored> Kind for K {}
+#[cfg(not(feature = "cuda"))]
+impl<K: private::Changed + private::Searching + private::Filed> Kind for K {}
 
-pub(crate) mod private {
-    use super::*;
-    #[cfg(feature = "cuda")]
-    use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
-    #[cfg(feature = "cuda")]
-    use crate::select::device::CUstream;
-    #[cfg(feature = "cuda")]
-    use crate::views::DeviceVectors;
+/// A kind of index: how its vectors are stored, changed and searched. The kinds of this crate are the only ones; a program names the trait to write
+/// code for all of them ([`Index`]).
+#[cfg(feature = "cuda")]
+pub trait Kind: private::Changed + private::Searching + private::Filed + private::OnDevice {}
 
-    /// The results of one search: what it did, except the number of accepted vectors, and the bits of these vectors if not all are accepted.
-    pub type Searched<'a> = (SearchStatistics, Option<Cow<'a, Bitset>>);
-
-    /// The interface of a kind for [`Index`], which has checked what no kind must see: vectors are whole, ids are as many as vectors, different and
-    /// not reserved, k is at least 1, results have their length, and a radius is a number.
-    pub trait Stored: Send + Sync + Sized {
-        /// Type of the components of vectors.
-        type Element: Element;
-        /// The name of the kind in messages, such as `FlatIndex`.
-        const NAME: &'static str;
-
-        fn dim(&self) -> usize;
-        fn metric(&self) -> Metric;
-        /// Describes the devices in words.
-        fn device(&self) -> String;
-        fn len(&self) -> usize;
-        fn is_empty(&self) -> bool {
-            self.len() == 0
-        }
-        fn contains(&self, id: u64) -> bool;
-        /// An id of these, which ascend, that the index has.
-        fn find_any(&self, ids: &[u64]) -> Option<u64> {
-            ids.iter().copied().find(|&id| self.contains(id))
-        }
-        /// The ids in ascending order.
-        fn ids(&self) -> Vec<u64>;
-        /// A number that identifies the ids ([`crate::ids::stamp`]).
-        fn stamp(&self) -> u64;
-        fn greatest_id(&self) -> Option<u64>;
-        /// Names the kind, and of an approximate one everything on which searches depend, except the vectors.
-        fn identity(&self) -> Result<String>;
-        /// Fields of the kind for debugging.
-        fn describe(&self, to: &mut fmt::DebugStruct<'_, '_>);
-
-        /// Adds vectors, with new ids or with ids that count up.
-        fn add(&mut self, rows: &[Self::Element], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()>;
-        /// Adds vectors, and replaces those whose ids the index has, of which there are some.
-        fn replace(&mut self, rows: &[Self::Element], ids: &[u64]) -> Result<()>;
-        /// Removes the vectors with these ids, which ascend and exist. There is at least one.
-        fn remove(&mut self, ids: &[u64]) -> Result<()>;
-        fn clear(&mut self);
-        fn merge(&mut self, other: &Self) -> Result<()>;
-        fn compact(&mut self) -> Result<()>;
-        fn move_to(&mut self, placement: Placement) -> Result<()>;
-        fn snapshot(&self) -> Self;
-
-        /// Checks that the index can be searched for these queries, whole vectors, by a public method `call`.
-        fn check_queries(&self, queries: &[Self::Element], call: &'static str) -> Result<()>;
-        /// Fills `ids` and `distances`, k for each query, and cuts no radius.
-        fn search<'a>(
-            &'a self,
-            queries: &[Self::Element],
-            k: usize,
-            options: &SearchOptions<'a>,
-            results: (&mut [u64], &mut [f32]),
-        ) -> Result<Searched<'a>>;
-        /// The vectors within a radius of each query, of which there is at least one, as the index has a vector.
-        fn range_search(
-            &self,
-            queries: &[Self::Element],
-            radius: f32,
-            options: &SearchOptions<'_>,
-        ) -> Result<RangeNeighbors>;
-        /// The number that searches of all vectors have as their effort, and the name of such a search in errors; `None` if searches are exact.
-        fn most_effort(&self) -> Option<(usize, &'static str)>;
-        /// As [`search`](Self::search) of all vectors, with most effort.
-        fn search_all(&self, queries: &[Self::Element], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
-        /// The options of searches with this effort.
-        fn with_effort(&self, effort: usize) -> SearchOptions<'static>;
-        /// Makes this the effort of searches whose options set none. Returns it, if need be greater.
-        fn set_effort(&mut self, effort: usize) -> usize;
-        /// The components that the index would return for these vectors, if it held them.
-        fn kept(&self, vectors: &[Self::Element]) -> Result<Vec<f32>>;
-        /// Writes the components of a vector to `to`.
-        fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()>;
-
-        /// The GPU of the index.
-        ///
-        /// # Errors
-        /// [`Error::NotInDeviceMemory`] unless the index is on one GPU.
-        #[cfg(feature = "cuda")]
-        fn on_gpu(&self) -> Result<OnGpu<'_>>;
-        #[cfg(feature = "cuda")]
-        fn planned_version(&self) -> PlannedVersion;
-        /// Plans searches of up to `queries` queries for `k` neighbours, on the GPU of the index.
-        #[cfg(feature = "cuda")]
-        fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned>;
-        /// Adds vectors that are in device memory, if they need not pass through the host. Returns whether it did. The ids were checked.
-        ///
-        /// # Safety
-        /// As [`Index::add_device`].
-        #[cfg(feature = "cuda")]
-        unsafe fn add_on_device(
-            &mut self,
-            _stream: CUstream,
-            _rows: &DeviceVectors<Self::Element>,
-            _ids: Option<&[u64]>,
-        ) -> Result<bool> {
-            Ok(false)
-        }
-
-        fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()>;
-        fn to_bytes(&self) -> Result<Vec<u8>>;
-        fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self>;
-        fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self>;
-    }
-}
+#[cfg(feature = "cuda")]
+impl<K: private::Changed + private::Searching + private::Filed + private::OnDevice> Kind for K {}
 
 impl<K: Kind> fmt::Debug for Index<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -425,7 +318,7 @@ impl<K: Kind> Index<K> {
 }
 
 /// As [`Index::add_watched`].
-pub(crate) fn add_checked<K: Kind>(
+pub(crate) fn add_checked<K: private::Changed>(
     kind: &mut K,
     rows: &[K::Element],
     ids: Option<&[u64]>,

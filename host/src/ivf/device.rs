@@ -2,8 +2,8 @@
 
 use super::gpu::IvfDevice;
 use super::{Ivf, IvfIndex, SearchRequest};
-use crate::enqueued::workspace::{OnGpu, Planned};
-use crate::index::private::Stored;
+use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
+use crate::index::private::{OnDevice, Stored};
 use crate::select::device::CUstream;
 use crate::views::DeviceVectors;
 use crate::{Element, Error, Result, SearchOptions};
@@ -25,9 +25,16 @@ impl<T: Element> IvfIndex<T> {
     }
 }
 
-impl<T: Element> Ivf<T> {
-    /// Plans searches with these options, makes the image of the index or brings it up to date, and runs each plan once.
-    pub(super) fn plan_on_gpu(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
+impl<T: Element> OnDevice for Ivf<T> {
+    fn on_gpu(&self) -> Result<OnGpu<'_>> {
+        Ok(self.gpu()?.1)
+    }
+
+    fn planned_version(&self) -> PlannedVersion {
+        PlannedVersion::Ivf(self.lists.version())
+    }
+
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
         let trained = self.trained_for("device_workspace")?;
         let (device, _) = self.gpu()?;
         let checked = self.check_options(&[], options)?;
@@ -36,7 +43,9 @@ impl<T: Element> Ivf<T> {
         search.try_plans(device)?;
         Ok(Planned(Box::new(search)))
     }
+}
 
+impl<T: Element> Ivf<T> {
     /// The back end and its GPU.
     ///
     /// # Errors

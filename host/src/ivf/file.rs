@@ -50,10 +50,10 @@ use super::lists::Bytes;
 use super::{Encoding, Ivf, IvfIndex, Lists, Trained};
 use crate::error::{Error, FileDefect, Result};
 use crate::index::IndexKind;
-use crate::index::private::Stored;
+use crate::index::private::{Filed, Stored};
 use crate::io::{self, FileBytes, Open, checksum};
 use crate::parallel::{Loop, ParallelSlice, turns};
-use crate::{Element, ElementType, Metric, Placement};
+use crate::{Element, ElementType, Metric, Placement, Watch};
 
 /// The content of an index file according to its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,20 +126,30 @@ impl IndexInfo {
     }
 }
 
-impl<T: Element> Ivf<T> {
-    pub(super) fn read(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
+impl<T: Element> Filed for Ivf<T> {
+    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
+        self.content(self.trained_for("save")?).write(path, watch)
+    }
+
+    fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.content(self.trained_for("to_bytes")?).to_bytes()
+    }
+
+    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
         let file = IndexFile::open(path, how, IndexKind::Ivf)?;
         let (trained, lists) = parts::<T>(&file).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
         Self::restored(file.shape(), trained, lists, placement, budget)
     }
 
-    pub(super) fn of_file_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
+    fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
         let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: IN_MEMORY.into(), source })?;
         let file = IndexFile::of_kind(bytes, IndexKind::Ivf).map_err(bytes_defect)?;
         let (trained, lists) = parts::<T>(&file).map_err(bytes_defect)?;
         Self::restored(file.shape(), trained, lists, placement, budget)
     }
+}
 
+impl<T: Element> Ivf<T> {
     /// The training of the index and its number of probes, as the bytes of an index file without vectors. Equal bytes mean that the indexes
     /// give every vector the same list and code.
     pub(crate) fn training_bytes(&self) -> Result<Vec<u8>> {

@@ -50,7 +50,6 @@ mod update;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use self::backend::{IvfBackend, RowSearch, SearchRequest, View};
@@ -66,16 +65,13 @@ pub use self::refine::Refiner;
 pub use self::statistics::IvfStatistics;
 pub use crate::bitset::Bitset;
 use crate::device::open::open;
-#[cfg(feature = "cuda")]
-use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
 use crate::index::Index;
-use crate::index::private::{Searched, Stored};
-use crate::io::Open;
+use crate::index::private::Stored;
 pub use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation};
 pub use crate::search_options::{Scan, SearchOptions};
 use crate::validate::check_dim;
-use crate::{Device, Element, ElementType, Error, Metric, Placement, Result, Watch};
+use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
 
 /// The settings of an index, except the element type.
 #[derive(Debug, Clone)]
@@ -458,39 +454,6 @@ impl<T: Element> Stored for Ivf<T> {
         to.field("is_trained", &self.trained.is_some());
     }
 
-    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
-        self.add_rows(rows, ids, watch)
-    }
-
-    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.put(rows, ids)
-    }
-
-    fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        Lists::own(&mut self.lists)?.remove(ids)
-    }
-
-    fn clear(&mut self) {
-        self.lists = Arc::new(Lists::new(self.lists.count(), self.lists.code_bytes()));
-        self.clamped = Clamped::default();
-    }
-
-    fn merge(&mut self, other: &Self) -> Result<()> {
-        self.append_all(other)
-    }
-
-    fn compact(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn move_to(&mut self, placement: Placement) -> Result<()> {
-        let mut settings = Settings { placement, ..self.settings.clone() };
-        self.backend = open_ivf(&mut settings)?;
-        self.settings = settings;
-        self.coders = None;
-        Ok(())
-    }
-
     fn snapshot(&self) -> Self {
         Ivf {
             settings: self.settings.clone(),
@@ -504,79 +467,8 @@ impl<T: Element> Stored for Ivf<T> {
         }
     }
 
-    fn check_queries(&self, _: &[T], call: &'static str) -> Result<()> {
-        // The devices find queries that are not finite.
-        self.trained_for(call).map(drop)
-    }
-
-    fn search<'a>(
-        &'a self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'a>,
-        results: (&mut [u64], &mut [f32]),
-    ) -> Result<Searched<'a>> {
-        self.search_lists(queries, k, options, results)
-    }
-
-    fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
-        self.range_search_lists(queries, radius, options)
-    }
-
-    fn most_effort(&self) -> Option<(usize, &'static str)> {
-        Some((self.lists(), "a search of all lists"))
-    }
-
-    fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
-        self.search_lists(queries, k, &self.with_effort(self.lists()), results).map(drop)
-    }
-
-    fn with_effort(&self, probes: usize) -> SearchOptions<'static> {
-        SearchOptions::new().probes(probes)
-    }
-
-    fn set_effort(&mut self, probes: usize) -> usize {
-        self.probes = probes;
-        probes
-    }
-
-    fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
-        self.decoded(vectors)
-    }
-
     fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {
         self.decode(id, to)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn on_gpu(&self) -> Result<OnGpu<'_>> {
-        Ok(self.gpu()?.1)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn planned_version(&self) -> PlannedVersion {
-        PlannedVersion::Ivf(self.lists.version())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
-        self.plan_on_gpu(queries, k, options)
-    }
-
-    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
-        self.content(self.trained_for("save")?).write(path, watch)
-    }
-
-    fn to_bytes(&self) -> Result<Vec<u8>> {
-        self.content(self.trained_for("to_bytes")?).to_bytes()
-    }
-
-    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
-        Self::read(path, placement, budget, how)
-    }
-
-    fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
-        Self::of_file_bytes(bytes, placement, budget)
     }
 }
 

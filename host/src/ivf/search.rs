@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{Bitset, Ivf, IvfIndex, RangeNeighbors, Refiner, SearchOptions, SearchRequest};
-use crate::index::private::{Searched, Stored};
+use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::cut_off;
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result, SearchStatistics};
@@ -57,9 +57,13 @@ impl<T: Element> IvfIndex<T> {
     }
 }
 
-impl<T: Element> Ivf<T> {
-    /// Fills `ids` and `distances` with the k best vectors of the probed lists of each query.
-    pub(super) fn search_lists<'a>(
+impl<T: Element> Searching for Ivf<T> {
+    fn check_queries(&self, _: &[T], call: &'static str) -> Result<()> {
+        // The devices find queries that are not finite.
+        self.trained_for(call).map(drop)
+    }
+
+    fn search<'a>(
         &'a self,
         queries: &[T],
         k: usize,
@@ -90,13 +94,7 @@ impl<T: Element> Ivf<T> {
         Ok((statistics, filter))
     }
 
-    /// All vectors within a radius in the probed lists of each query.
-    pub(super) fn range_search_lists(
-        &self,
-        queries: &[T],
-        radius: f32,
-        options: &SearchOptions<'_>,
-    ) -> Result<RangeNeighbors> {
+    fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
         let trained = self.trained_for("range_search")?;
         let Checked { request, filter } = self.check_options(queries, options)?;
         let request = SearchRequest { filter: filter.as_deref(), ..request };
@@ -108,6 +106,29 @@ impl<T: Element> Ivf<T> {
         request.queries.located(Input::Queries, self.backend.range_search(&self.view(trained), &request, radius))
     }
 
+    fn most_effort(&self) -> Option<(usize, &'static str)> {
+        Some((self.lists(), "a search of all lists"))
+    }
+
+    fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
+        self.search(queries, k, &self.with_effort(self.lists()), results).map(drop)
+    }
+
+    fn with_effort(&self, probes: usize) -> SearchOptions<'static> {
+        SearchOptions::new().probes(probes)
+    }
+
+    fn set_effort(&mut self, probes: usize) -> usize {
+        self.probes = probes;
+        probes
+    }
+
+    fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
+        self.decoded(vectors)
+    }
+}
+
+impl<T: Element> Ivf<T> {
     /// The request of whole queries, without the filter, and the ranks of the vectors that the search may return.
     pub(super) fn check_options<'a, 'q>(
         &self,

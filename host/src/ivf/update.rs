@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use super::coder::{Coded, Coder, Coders};
 use super::encoding::{Clamped, Training};
-use super::{Ivf, IvfIndex, Lists, Trained};
+use super::{Ivf, IvfIndex, Lists, Settings, Trained, open_ivf};
 use crate::generate::Generator;
-use crate::index::private::Stored;
+use crate::index::private::{Changed, Stored};
 use crate::kmeans::KMeans;
 use crate::parallel::{Loop, turns};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
 use crate::validate::{MAX_ROWS, check_rows, check_whole};
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, Input, Result, Stage, Watch, host_memory};
+use crate::{Element, Error, Input, Placement, Result, Stage, Watch, host_memory};
 
 /// Number of vectors that are coded between two calls of a watch.
 const WATCHED_ROWS: usize = 1 << 15;
@@ -76,6 +76,82 @@ impl<T: Element> IvfIndex<T> {
     }
 }
 
+impl<T: Element> Changed for Ivf<T> {
+    fn add(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
+        if let Some(ids) = ids {
+            return self.append(rows, ids, watch);
+        }
+        let count = check_whole(rows, self.dim())? as u64;
+        let first = self.lists.greatest_id().map_or(0, |id| id + 1);
+        if first.checked_add(count).is_none() {
+            return Err(Error::ReservedId);
+        }
+        let ids = host_memory::collected_in_parallel(turns(0..count as usize).map(|at| first + at as u64))?;
+        self.append(rows, &ids, watch)
+    }
+
+    fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
+        self.trained_for("upsert")?;
+        let known = ids.iter().filter(|&&id| self.contains(id)).count();
+        self.check_room(ids.len() - known)?;
+        let Coded { labels, codes, clamped } = self.coded(rows, "upsert", &Watch::none())?;
+        Lists::own(&mut self.lists)?.put(&labels, &codes, ids)?;
+        self.clamped = self.clamped + clamped;
+        Ok(())
+    }
+
+    fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        Lists::own(&mut self.lists)?.remove(ids)
+    }
+
+    fn clear(&mut self) {
+        self.lists = Arc::new(Lists::new(self.lists.count(), self.lists.code_bytes()));
+        self.clamped = Clamped::default();
+    }
+
+    fn merge(&mut self, other: &Ivf<T>) -> Result<()> {
+        let (ours, theirs) = (self.trained_for("merge")?, other.trained_for("merge")?);
+        let same_bits =
+            |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+        let tables = ours.codec.sections().into_iter().zip(theirs.codec.sections());
+        let same_tables = tables.into_iter().all(|(ours, theirs)| same_bits(ours, theirs));
+        let checks = [
+            (self.dim() == other.dim(), "dimension"),
+            (self.lists() == other.lists(), "number of lists"),
+            (self.metric() == other.metric(), "metric"),
+            (self.settings.encoding == other.settings.encoding, "encoding"),
+            (same_bits(&ours.centroids, &theirs.centroids), "centroids"),
+            (same_tables, "codebooks"),
+            (ours.codec.exponent() == theirs.codec.exponent(), "scale of the codes"),
+        ];
+        if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
+            return Err(Error::Incompatible { what });
+        }
+        if other.is_empty() {
+            return Ok(());
+        }
+        self.check_room(other.len())?;
+        if let Some(id) = self.lists.find_any(&other.ids()) {
+            return Err(Error::DuplicateId { id });
+        }
+        Lists::own(&mut self.lists)?.append_lists(&other.lists)?;
+        self.clamped = self.clamped + other.clamped;
+        Ok(())
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn move_to(&mut self, placement: Placement) -> Result<()> {
+        let mut settings = Settings { placement, ..self.settings.clone() };
+        self.backend = open_ivf(&mut settings)?;
+        self.settings = settings;
+        self.coders = None;
+        Ok(())
+    }
+}
+
 impl<T: Element> Ivf<T> {
     fn train(&mut self, rows: &[T], watch: &Watch<'_>) -> Result<()> {
         if !self.is_empty() {
@@ -116,20 +192,6 @@ impl<T: Element> Ivf<T> {
         self.clamped = Clamped::default();
         self.coders = None;
         Ok(())
-    }
-
-    /// Appends vectors, with new ids that were checked, or with ids that count up.
-    pub(super) fn add_rows(&mut self, rows: &[T], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()> {
-        if let Some(ids) = ids {
-            return self.append(rows, ids, watch);
-        }
-        let count = check_whole(rows, self.dim())? as u64;
-        let first = self.lists.greatest_id().map_or(0, |id| id + 1);
-        if first.checked_add(count).is_none() {
-            return Err(Error::ReservedId);
-        }
-        let ids = host_memory::collected_in_parallel(turns(0..count as usize).map(|at| first + at as u64))?;
-        self.append(rows, &ids, watch)
     }
 
     /// Appends whole rows with ids that are new, different and not reserved.
@@ -197,48 +259,6 @@ impl<T: Element> Ivf<T> {
 
     fn check_room(&self, more: usize) -> Result<()> {
         check_rows(self.len() as u64 + more as u64, MAX_ROWS)
-    }
-
-    /// Adds vectors, and replaces those whose ids the index has.
-    pub(super) fn put(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        self.trained_for("upsert")?;
-        let known = ids.iter().filter(|&&id| self.contains(id)).count();
-        self.check_room(ids.len() - known)?;
-        let Coded { labels, codes, clamped } = self.coded(rows, "upsert", &Watch::none())?;
-        Lists::own(&mut self.lists)?.put(&labels, &codes, ids)?;
-        self.clamped = self.clamped + clamped;
-        Ok(())
-    }
-
-    /// Adds the vectors of `other`, which has the same training.
-    pub(super) fn append_all(&mut self, other: &Ivf<T>) -> Result<()> {
-        let (ours, theirs) = (self.trained_for("merge")?, other.trained_for("merge")?);
-        let same_bits =
-            |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
-        let tables = ours.codec.sections().into_iter().zip(theirs.codec.sections());
-        let same_tables = tables.into_iter().all(|(ours, theirs)| same_bits(ours, theirs));
-        let checks = [
-            (self.dim() == other.dim(), "dimension"),
-            (self.lists() == other.lists(), "number of lists"),
-            (self.metric() == other.metric(), "metric"),
-            (self.settings.encoding == other.settings.encoding, "encoding"),
-            (same_bits(&ours.centroids, &theirs.centroids), "centroids"),
-            (same_tables, "codebooks"),
-            (ours.codec.exponent() == theirs.codec.exponent(), "scale of the codes"),
-        ];
-        if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
-            return Err(Error::Incompatible { what });
-        }
-        if other.is_empty() {
-            return Ok(());
-        }
-        self.check_room(other.len())?;
-        if let Some(id) = self.lists.find_any(&other.ids()) {
-            return Err(Error::DuplicateId { id });
-        }
-        Lists::own(&mut self.lists)?.append_lists(&other.lists)?;
-        self.clamped = self.clamped + other.clamped;
-        Ok(())
     }
 
     /// Writes the vector for which the code of vector `id` stands to `to`. O(len) in the first call after very many vectors were added.

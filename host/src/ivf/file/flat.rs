@@ -10,7 +10,7 @@ use super::{IN_MEMORY, bytes_defect, parts};
 use crate::error::{Error, FileDefect, Result};
 use crate::flat::Flat;
 use crate::index::IndexKind;
-use crate::index::private::Stored;
+use crate::index::private::{Changed, Filed, Stored};
 use crate::io::{FileBytes, Open};
 use crate::ivf::Encoding;
 use crate::ivf::encoding::Clamped;
@@ -19,15 +19,28 @@ use crate::{Element, FlatIndex, Placement, Watch, host_memory};
 /// Bytes of vectors that are added to a loaded index at a time.
 const PIECE_BYTES: usize = 256 << 20;
 
-impl<T: Element> Flat<T> {
-    pub(crate) fn write(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
+impl<T: Element> Filed for Flat<T> {
+    fn save(&self, path: &Path, watch: &Watch<'_>) -> Result<()> {
         self.with_content(|content| content.write(path, watch))
     }
 
-    pub(crate) fn bytes_of_file(&self) -> Result<Vec<u8>> {
+    fn to_bytes(&self) -> Result<Vec<u8>> {
         self.with_content(|content| content.to_bytes())
     }
 
+    fn load(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
+        let file = IndexFile::open(path, how, IndexKind::Flat)?;
+        Self::restored(&file, placement, budget, |defect| Error::BadFile { path: path.to_owned(), defect })
+    }
+
+    fn from_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
+        let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: IN_MEMORY.into(), source })?;
+        let file = IndexFile::of_kind(bytes, IndexKind::Flat).map_err(bytes_defect)?;
+        Self::restored(&file, placement, budget, bytes_defect)
+    }
+}
+
+impl<T: Element> Flat<T> {
     fn with_content<V>(&self, use_content: impl FnOnce(Content<'_>) -> Result<V>) -> Result<V> {
         let (ids, rows) = (self.ids(), self.all_rows()?);
         let centroid: Vec<f32> = host_memory::zeroed(self.dim())?;
@@ -45,17 +58,6 @@ impl<T: Element> Flat<T> {
         };
         let lists = vec![(ids.as_slice(), bytemuck::cast_slice(&rows))];
         use_content(Content { shape, centroids: &centroid, codebooks: &[], rotation: &[], lists })
-    }
-
-    pub(crate) fn read(path: &Path, placement: Placement, budget: Option<u64>, how: Open) -> Result<Self> {
-        let file = IndexFile::open(path, how, IndexKind::Flat)?;
-        Self::restored(&file, placement, budget, |defect| Error::BadFile { path: path.to_owned(), defect })
-    }
-
-    pub(crate) fn of_file_bytes(bytes: &[u8], placement: Placement, budget: Option<u64>) -> Result<Self> {
-        let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: IN_MEMORY.into(), source })?;
-        let file = IndexFile::of_kind(bytes, IndexKind::Flat).map_err(bytes_defect)?;
-        Self::restored(&file, placement, budget, bytes_defect)
     }
 
     fn restored(
