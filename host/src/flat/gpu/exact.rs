@@ -472,16 +472,17 @@ impl Block {
     /// The scratch is that of the plan, which was made for at least this number of queries; the base is in place and prepared.
     pub(super) unsafe fn candidates(
         &self,
-        OnStream { runtime, stream }: OnStream<'_>,
+        on: OnStream<'_>,
         plan: &FilterPlan,
         scratch: Scratch,
         set: VectorSet,
         k: u32,
     ) -> Result<Select<f32>> {
+        let OnStream { runtime, stream } = on;
         let (shape, count, passes) = (self.shape, set.count, plan.passes);
         let (upper, thresholds) = (scratch.at(plan.upper), scratch.at(plan.thresholds));
         let (list_values, list_rows) = (scratch.at(plan.list_values), scratch.at(plan.list_rows));
-        let (counts, overflow) = (scratch.at(plan.counts), scratch.at(plan.overflow));
+        let counts = scratch.at(plan.counts);
         let (keys, ids) = (scratch.at(plan.keys), scratch.at(plan.ids));
         let dense = Filter {
             tiles: passes.sample,
@@ -530,33 +531,11 @@ impl Block {
                 columns: passes.capacity,
                 ..sample
             };
-            // The k-th smallest u of a selection is the new limit, and the limit shortens the list.
-            let apply_limit = |first: bool| -> Result<()> {
-                let launch = CompactCandidates {
-                    query_count: count,
-                    metric: shape.metric.of_kernel(),
-                    padded: shape.copy_stride() as u32,
-                    query_norms: set.part(set.layout.norms).into(),
-                    query_residuals: set.part(set.layout.residuals).into(),
-                    base_bounds: self.base.bounds(),
-                    found: keys.skip(k as usize - 1).into(),
-                    found_stride: k,
-                    first: u32::from(first),
-                    limits: thresholds,
-                    values: list_values,
-                    rows: list_rows,
-                    counts,
-                    stride: passes.capacity,
-                    overflow,
-                    overflowed: scratch.at(plan.overflowed),
-                };
-                runtime.launch(stream, &CompactCandidates::KERNEL, launch.config(), launch)
-            };
             let tighten = || -> Result<()> {
                 select(runtime, stream, &list, &plan.of_lists, scratch)?;
-                apply_limit(false)
+                self.apply_limit(on, plan, scratch, set, k, false)
             };
-            apply_limit(true)?;
+            self.apply_limit(on, plan, scratch, set, k, true)?;
             if passes.middle == 0 {
                 launch_filter(runtime, stream, FilterOutput::Append, append)?;
             } else {
@@ -580,6 +559,42 @@ impl Block {
             self.launch_canonical(runtime, stream, of_lists, k)?;
             Ok(Select { best: shape.best(), ..list })
         }
+    }
+
+    /// Makes the k-th smallest u of the last selection the limit of each query, and shortens its list by the limit. `first` says that there was no limit.
+    ///
+    /// # Safety
+    /// As [`Block::candidates`]; the selection precedes this in the stream.
+    unsafe fn apply_limit(
+        &self,
+        on: OnStream<'_>,
+        plan: &FilterPlan,
+        scratch: Scratch,
+        set: VectorSet,
+        k: u32,
+        first: bool,
+    ) -> Result<()> {
+        let (values, rows, counts) = plan.lists(scratch);
+        let launch = CompactCandidates {
+            query_count: set.count,
+            metric: self.shape.metric.of_kernel(),
+            padded: self.shape.copy_stride() as u32,
+            query_norms: set.part(set.layout.norms).into(),
+            query_residuals: set.part(set.layout.residuals).into(),
+            base_bounds: self.base.bounds(),
+            found: scratch.at(plan.keys).skip(k as usize - 1).into(),
+            found_stride: k,
+            first: u32::from(first),
+            limits: scratch.at(plan.thresholds),
+            values,
+            rows,
+            counts,
+            stride: plan.passes.capacity,
+            overflow: scratch.at(plan.overflow),
+            overflowed: scratch.at(plan.overflowed),
+        };
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, &CompactCandidates::KERNEL, launch.config(), launch) }
     }
 }
 
