@@ -267,7 +267,9 @@ fn what_contradicts_itself_is_refused_by_name() {
     assert_eq!(patched(scalar8(), 36, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(f16(), 216, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(flat(), 231, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
-    assert_eq!(patched(coded(), 232, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(coded(), 236, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(coded(), 232, &[3]), FileDefect::BadHeader("unknown kind of index"));
+    assert_eq!(patched(coded(), 233, &[1]), FileDefect::BadHeader("unknown kind of index"));
     assert_eq!(patched(f16(), 12, &[3]), inconsistent("f16 codes of vectors that are not f32"));
     assert_eq!(patched(f16(), 24, &[1]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(scalar8(), 32, &[1]), FileDefect::BadHeader("unknown encoding"));
