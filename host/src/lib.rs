@@ -76,7 +76,7 @@ mod limits_tests;
 mod magnitude_tests;
 #[cfg(feature = "ndarray")]
 pub mod matrices;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "measure")]
 pub mod measure;
 #[cfg(feature = "mesh")]
 pub mod mesh;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use warpann::Device;
-use warpann::select::cost_model::WarpSelectShape;
+use warpann::measure::cost_model::WarpSelectShape;
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
 
 use super::{Times, random};

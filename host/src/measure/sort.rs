@@ -1,6 +1,6 @@
 //! Times of sorts of pairs in GPU memory.
 
-use super::{DeviceTimes, FLUSH_BYTES};
+use super::gpu::{DeviceTimes, FLUSH_BYTES};
 use crate::device::open::open_gpu;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};

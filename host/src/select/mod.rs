@@ -9,9 +9,7 @@
 //! | `rows` | contiguous, strided and ragged rows |
 //! | `cpu` | the algorithm on the CPU |
 //! | `device` | keys and results in device memory, on the caller's stream (feature `cuda`) |
-//! | [`cost_model`] | the cost of WarpSelect, as the paper's appendix derives it |
 
-pub mod cost_model;
 mod cpu;
 #[cfg(any(feature = "cuda", test))]
 pub mod device;

@@ -13,9 +13,9 @@ use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder, IvfStatistics, RangeNeig
 use warpann::kmeans::{Clustering, KMeans, Start};
 use warpann::knn_graph::{Components, Graph, KnnGraph};
 use warpann::matrices::components;
+use warpann::measure::cost_model::WarpSelectShape;
 use warpann::mesh::{BoxForm, Mesh, MeshFormat};
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
-use warpann::select::cost_model::WarpSelectShape;
 use warpann::select::{Algorithm, Best, KeyType};
 use warpann::{
     Device, ElementType, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, ShiftedIndexBuilder,

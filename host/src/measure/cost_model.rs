@@ -149,7 +149,7 @@ impl WarpSelectShape {
     /// sample. O(columns²) operations up to [`EXACT_STEPS`] steps, O(1) beyond: 60 ms at most.
     ///
     /// ```
-    /// use warpann::select::cost_model::WarpSelectShape;
+    /// use warpann::measure::cost_model::WarpSelectShape;
     ///
     /// let shape = WarpSelectShape::of_kernel(100).unwrap();
     /// let counts = shape.kernel_counts(128_000);
