@@ -8,14 +8,13 @@
 //! Each stage has a separate row: `train`, `add`, `truth` (once; right if the neighbours of the first queries, made on the CPU, have the
 //! distances that the device computed), and `image`, the first search, which copies the lists to the device.
 
-use std::time::Instant;
-
 use rayon::prelude::*;
 use warpann::generate::Generator;
 use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
+use warpann::measure::{Times, timed};
 use warpann::{NONE, Neighbors};
 
-use crate::ivf::{ScanOrder, count, milliseconds};
+use crate::ivf::{ScanOrder, count};
 use crate::machine::Machine;
 use crate::record::{Measured, Record, print};
 use crate::ten_million::free_memory;
@@ -78,9 +77,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
     let queries = run.generator.rows(run.rows as u64, run.queries);
     let vector_bytes = (run.rows * run.dim * size_of::<f32>()) as f64;
 
-    let start = Instant::now();
-    let truth = run.generator.nearest(0..run.rows as u64, &queries, 1, machine.device())?;
-    let truth_ms = 1e3 * start.elapsed().as_secs_f64();
+    let (truth, truth_ms) = timed(|| run.generator.nearest(0..run.rows as u64, &queries, 1, machine.device()))?;
     // The CPU makes the same vectors as the device.
     let made = |id: u64| Some(run.generator.rows(id, 1));
     let right = (0..run.queries.min(CHECKED)).all(|query| {
@@ -103,25 +100,24 @@ pub fn run(args: &Args) -> Outcome<bool> {
         };
         // Rows in the order of their numbers are in random order: the first ones are a sample.
         let training = (run.lists * args.train_per_list).min(run.rows);
-        let start = Instant::now();
-        index.train(&run.generator.rows(0, training))?;
+        let ((), training_ms) = timed(|| index.train(&run.generator.rows(0, training)))?;
         let bytes_read = (training * run.dim * size_of::<f32>()) as f64;
-        run.stage(&mut record, format!("train {case}"), 1e3 * start.elapsed().as_secs_f64(), bytes_read, true)?;
+        run.stage(&mut record, format!("train {case}"), training_ms, bytes_read, true)?;
 
-        let start = Instant::now();
-        if args.over_the_bus {
-            let batch = |first: usize| run.generator.rows(first as u64, BATCH.min(run.rows - first));
-            index.add_batches((0..run.rows).step_by(BATCH).map(batch))?;
-        } else {
-            index.add_generated(&run.generator, 0..run.rows as u64)?;
-        }
+        let ((), adding_ms) = timed(|| {
+            if args.over_the_bus {
+                let batch = |first: usize| run.generator.rows(first as u64, BATCH.min(run.rows - first));
+                index.add_batches((0..run.rows).step_by(BATCH).map(batch))
+            } else {
+                index.add_generated(&run.generator, 0..run.rows as u64)
+            }
+        })?;
         let all = index.len() == run.rows;
-        run.stage(&mut record, format!("add {case}"), 1e3 * start.elapsed().as_secs_f64(), vector_bytes, all)?;
+        run.stage(&mut record, format!("add {case}"), adding_ms, vector_bytes, all)?;
 
-        let start = Instant::now();
-        index.search_with(&queries, K, &SearchOptions::new().probes(1))?;
+        let (_, image_ms) = timed(|| index.search_with(&queries, K, &SearchOptions::new().probes(1)))?;
         let carried = (run.rows * (bytes + size_of::<u32>())) as f64;
-        run.stage(&mut record, format!("image {case}"), 1e3 * start.elapsed().as_secs_f64(), carried, true)?;
+        run.stage(&mut record, format!("image {case}"), image_ms, carried, true)?;
         for &scan in &args.scan {
             for &probes in &run.probes {
                 run.search(&mut record, &index, &case, (probes, scan), &queries, &truth.ids)?;
@@ -176,13 +172,7 @@ impl<'a> Run<'a> {
 
     /// Records a stage of the build, which reads or makes `bytes` at least once.
     fn stage(&self, record: &mut Record, case: String, milliseconds: f64, bytes: f64, verified: bool) -> Outcome {
-        record.add(Measured {
-            case,
-            milliseconds: vec![milliseconds],
-            memory_floor_ms: self.machine.floor_ms(bytes),
-            verified,
-            ..Measured::default()
-        })
+        record.add(Measured { verified, ..Measured::stage(case, milliseconds, self.machine.floor_ms(bytes)) })
     }
 
     /// Times the search for [`K`] neighbours and records it once for each R@n.
@@ -198,9 +188,8 @@ impl<'a> Run<'a> {
         let options = SearchOptions::new().probes(probes).scan(scan.scan());
         let slots = self.queries * K;
         let mut found = Neighbors { k: K, ids: vec![NONE; slots], distances: vec![0.0; slots] };
-        let milliseconds = milliseconds(self.repeat, || {
-            Ok(index.search_into(queries, K, &options, &mut found.ids, &mut found.distances)?)
-        })?;
+        let search = || index.search_into(queries, K, &options, &mut found.ids, &mut found.distances);
+        let times = Times::measure(2, self.repeat, search)?;
         // Called once before many threads call it, because the first call makes the directory of all vectors.
         index.reconstruct(0)?;
         let stored = |id: u64| index.reconstruct(id).ok();
@@ -218,14 +207,14 @@ impl<'a> Run<'a> {
             record.add(Measured {
                 case: format!("{case} nq={} probes={probes}{}", self.queries, scan.suffix()),
                 k: at,
-                milliseconds: milliseconds.clone(),
+                times: times.clone(),
                 memory_floor_ms: self.machine.floor_ms(bytes + 12.0 * slots as f64),
                 recall: Some(recall),
                 verified: right,
                 ..Measured::default()
             })?;
         }
-        let each = 1e3 * milliseconds[(milliseconds.len() - 1) / 2] / self.queries as f64;
+        let each = 1e3 * times.median() / self.queries as f64;
         print(format_args!("{each:.3} us a query, {}\n", recalls.join(", ")))
     }
 }

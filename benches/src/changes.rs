@@ -4,13 +4,10 @@
 //! size. A search under a filter is compared, to the bit, with one of an index that has only the accepted vectors. A graph gets a tenth of its vectors
 //! in one addition, loses another tenth, and its recall is compared with that of a new graph of the same vectors.
 
-use std::time::Instant;
-
 use warpann::ivf::Encoding;
-use warpann::recall;
-use warpann::{FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Neighbors, SearchOptions};
+use warpann::measure::{Times, timed};
+use warpann::{FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Neighbors, SearchOptions, recall};
 
-use crate::ivf::milliseconds;
 use crate::machine::Machine;
 use crate::record::{Measured, Record};
 use crate::vectors::clustered;
@@ -90,10 +87,10 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn add(&mut self, what: &str, k: usize, milliseconds: Vec<f64>, bytes: f64, verified: bool) -> Outcome {
+    fn add(&mut self, what: &str, k: usize, times: Times, bytes: f64, verified: bool) -> Outcome {
         let case = format!("changes {}x{} f32{} {what}", self.base.len() / self.dim, self.dim, self.kind);
         let memory_floor_ms = self.machine.floor_ms(bytes);
-        self.record.add(Measured { case, k, milliseconds, memory_floor_ms, verified, ..Measured::default() })
+        self.record.add(Measured { case, k, times, memory_floor_ms, verified, ..Measured::default() })
     }
 
     fn repeat(&self, otherwise: usize) -> usize {
@@ -109,15 +106,10 @@ impl Job<'_> {
         let row = |id: u64| &base[id as usize * dim..][..dim];
         let (mut removing, mut adding) = (Vec::new(), Vec::new());
         for _ in 0..self.repeat(5) {
-            let start = Instant::now();
-            ids.iter().try_for_each(|&id| index.remove(&[id]))?;
-            removing.push(1e3 * start.elapsed().as_secs_f64() / count as f64);
-            let start = Instant::now();
-            ids.iter().try_for_each(|&id| index.add_with_ids(row(id), &[id]))?;
-            adding.push(1e3 * start.elapsed().as_secs_f64() / count as f64);
+            removing.push(timed(|| ids.iter().try_for_each(|&id| index.remove(&[id])))?.1);
+            adding.push(timed(|| ids.iter().try_for_each(|&id| index.add_with_ids(row(id), &[id])))?.1);
         }
-        removing.sort_by(f64::total_cmp);
-        adding.sort_by(f64::total_cmp);
+        let (removing, adding) = (Times::new(removing).divided(count), Times::new(adding).divided(count));
         let verified = index.len() == n && ids.iter().all(|&id| index.contains(id));
         let bytes = (dim * size_of::<f32>()) as f64;
         self.add("remove one", 0, removing, bytes, verified)?;
@@ -127,18 +119,14 @@ impl Job<'_> {
     /// The recall of a graph that changed beside that of a new one.
     fn graph(&mut self) -> Outcome {
         let (base, queries, dim) = (self.base, self.queries, self.dim);
-        let (n, seconds) = (base.len() / dim, |start: Instant| vec![1e3 * start.elapsed().as_secs_f64()]);
+        let n = base.len() / dim;
         let tenth = n / 10;
         let new = || GraphIndex::<f32>::builder(dim).device(self.machine.device()).seed(1).build();
         let mut changed = new()?;
         changed.add(&base[..(n - tenth) * dim])?;
-        let start = Instant::now();
-        changed.add(&base[(n - tenth) * dim..])?;
-        let adding = seconds(start);
+        let adding = Times::measure(0, 1, || changed.add(&base[(n - tenth) * dim..]))?;
         let gone: Vec<u64> = (0..tenth as u64).map(|at| 10 * at + 3).collect();
-        let start = Instant::now();
-        changed.remove(&gone)?;
-        let removing = seconds(start);
+        let removing = Times::measure(0, 1, || changed.remove(&gone))?;
 
         let left: Vec<u64> = (0..n as u64).filter(|id| gone.binary_search(id).is_err()).collect();
         let rows: Vec<f32> = left.iter().flat_map(|&id| &base[id as usize * dim..][..dim]).copied().collect();
@@ -147,9 +135,7 @@ impl Job<'_> {
         let truth = exact.search(queries, K)?;
         drop(exact);
         let mut rebuilt = new()?;
-        let start = Instant::now();
-        rebuilt.add_with_ids(&rows, &left)?;
-        let building = seconds(start);
+        let building = Times::measure(0, 1, || rebuilt.add_with_ids(&rows, &left))?;
 
         self.kind = " graph".to_owned();
         let bytes = |rows: usize| (rows * dim * size_of::<f32>()) as f64;
@@ -160,12 +146,11 @@ impl Job<'_> {
             for beam in BEAMS {
                 let options = SearchOptions::new().beam(beam);
                 let found = index.search_with(queries, K, &options)?;
-                let search = || Ok(index.search_with(queries, K, &options).map(drop)?);
-                let milliseconds = milliseconds(self.repeat(5), search)?;
+                let search = || index.search_with(queries, K, &options).map(drop);
+                let times = Times::measure(2, self.repeat(5), search)?;
                 let case = format!("changes {n}x{dim} f32 graph {name} beam={beam} nq={}", queries.len() / dim);
                 let found = Some(recall(&found.ids, K, &truth.ids, K, K));
-                let measured =
-                    Measured { case, k: K, milliseconds, recall: found, verified: true, ..Measured::default() };
+                let measured = Measured { case, k: K, times, recall: found, verified: true, ..Measured::default() };
                 self.record.add(measured)?;
             }
         }
@@ -186,23 +171,19 @@ impl Job<'_> {
         let expected = index.search_with(queries, K, &options)?;
         let nq = queries.len() / dim;
 
-        let times = milliseconds(self.repeat(20), || Ok(index.search_with(queries, K, &options).map(drop)?))?;
+        let times = Times::measure(2, self.repeat(20), || index.search_with(queries, K, &options).map(drop))?;
         self.add(&format!("search nq={nq}"), K, times, bytes, true)?;
         for (what, ids) in [("spread", spread), ("last", last.collect())] {
             let rows = rows(&ids);
             let (mut removing, mut adding) = (Vec::new(), Vec::new());
             for _ in 0..self.repeat(10) {
-                let start = Instant::now();
-                index.remove(&ids)?;
-                index.search_with(queries, K, &options)?;
-                removing.push(1e3 * start.elapsed().as_secs_f64());
-                let start = Instant::now();
-                index.add_with_ids(&rows, &ids)?;
-                index.search_with(queries, K, &options)?;
-                adding.push(1e3 * start.elapsed().as_secs_f64());
+                let removed = timed(|| index.remove(&ids).and_then(|()| index.search_with(queries, K, &options)));
+                removing.push(removed?.1);
+                let added =
+                    timed(|| index.add_with_ids(&rows, &ids).and_then(|()| index.search_with(queries, K, &options)));
+                adding.push(added?.1);
             }
-            removing.sort_by(f64::total_cmp);
-            adding.sort_by(f64::total_cmp);
+            let (removing, adding) = (Times::new(removing), Times::new(adding));
             let verified = same_bits(&index.search_with(queries, K, &options)?, &expected);
             self.add(&format!("remove {batch} {what}, search nq={nq}"), K, removing, bytes, verified)?;
             self.add(&format!("add {batch} {what}, search nq={nq}"), K, adding, bytes, verified)?;
@@ -217,7 +198,7 @@ impl Job<'_> {
             let filter = index.filter(|id| id % one_of == 0);
             let options = SearchOptions::new().filter(&filter);
             let found = index.search_with(queries, K, &options)?;
-            let times = milliseconds(self.repeat(20), || Ok(index.search_with(queries, K, &options).map(drop)?))?;
+            let times = Times::measure(2, self.repeat(20), || index.search_with(queries, K, &options).map(drop))?;
             let ids: Vec<u64> = index.ids().into_iter().filter(|id| id % one_of == 0).collect();
             let rows: Vec<f32> = ids.iter().flat_map(|&id| &self.base[id as usize * dim..][..dim]).copied().collect();
             let mut accepted = FlatIndex::<f32>::new(dim, Metric::L2, self.machine.device())?;

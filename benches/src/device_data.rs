@@ -12,11 +12,12 @@ use warpann::cust::context::Context;
 use warpann::cust::memory::{CopyDestination, DeviceBuffer};
 use warpann::cust::stream::{Stream, StreamFlags};
 use warpann::cust::{self, CudaFlags, sys};
+use warpann::measure::Times;
 use warpann::recall;
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
 
-use crate::ivf::{Source, Vectors, Work, milliseconds, with_vectors};
+use crate::ivf::{Source, Vectors, Work, with_vectors};
 use crate::machine::Machine;
 use crate::record::{Measured, Record};
 use crate::{Common, Failure, Outcome};
@@ -182,7 +183,7 @@ struct Job<'a, T: Element> {
 struct Way {
     what: String,
     /// The times of all searches, ascending.
-    milliseconds: Vec<f64>,
+    times: Times,
     verified: bool,
 }
 
@@ -198,17 +199,13 @@ impl<T: Element> Job<'_, T> {
                 match all.get_mut(at) {
                     None => all.push(way),
                     Some(first) => {
-                        first.milliseconds.extend(way.milliseconds);
+                        first.times = Times::new([first.times.milliseconds(), way.times.milliseconds()].concat());
                         first.verified &= way.verified;
                     }
                 }
             }
         }
-        for mut way in all {
-            way.milliseconds.sort_by(f64::total_cmp);
-            self.add(way, searches * self.batch)?;
-        }
-        Ok(())
+        all.into_iter().try_for_each(|way| self.add(way, searches * self.batch))
     }
 
     /// Records a way. `searched` is the number of queries, all together.
@@ -219,7 +216,7 @@ impl<T: Element> Job<'_, T> {
             Searched::Ivf(index, probes) => (format!("ivf lists={} probes={probes} ", index.lists()), count),
             Searched::Graph(_, beam) => (format!("graph beam={beam} "), count),
         };
-        let Way { what, milliseconds, verified } = way;
+        let Way { what, times, verified } = way;
         let case = format!("device data {kind}{n}x{dim} {} nq={count} {what}", T::TYPE.name());
         let memory_floor_ms = self.machine.floor_ms((size_of::<T>() * dim * read) as f64);
         let recall = match self.truth {
@@ -230,7 +227,7 @@ impl<T: Element> Job<'_, T> {
                 Some(recall(&ids, K, &truth.ids[..searched * K], K, K))
             }
         };
-        self.record.add(Measured { case, k: K, milliseconds, memory_floor_ms, verified, recall, ..Measured::default() })
+        self.record.add(Measured { case, k: K, times, memory_floor_ms, verified, recall, ..Measured::default() })
     }
 }
 
@@ -241,8 +238,8 @@ fn measure<T: Element>(index: Searched<'_, T>, queries: &[T], repeat: usize) -> 
     let mut expected = Neighbors { k: K, ids: vec![0; count * K], distances: vec![0.0; count * K] };
     index.search_into(queries, &mut expected.ids, &mut expected.distances)?;
     let mut found = expected.clone();
-    let times = milliseconds(repeat, || Ok(index.search_into(queries, &mut found.ids, &mut found.distances)?))?;
-    let mut ways = vec![Way { what: "host to host".into(), milliseconds: times, verified: found == expected }];
+    let times = Times::measure(2, repeat, || index.search_into(queries, &mut found.ids, &mut found.distances))?;
+    let mut ways = vec![Way { what: "host to host".into(), times, verified: found == expected }];
 
     // A stream that waits for the default one, on which the buffers are filled.
     let stream = Stream::new(StreamFlags::DEFAULT, None)?;
@@ -275,15 +272,15 @@ struct Destination<'a> {
 impl Destination<'_> {
     /// Measures searches that `enqueue` puts on the stream: with a wait after each, and a hundred in a row.
     fn measure(&mut self, what: &str, enqueue: &mut dyn FnMut() -> Outcome) -> Outcome<[Way; 2]> {
-        let times = milliseconds(self.repeat, || enqueue().and_then(|()| Ok(self.stream.synchronize()?)))?;
-        let each = Way { what: what.into(), milliseconds: times, verified: self.is_right()? };
-        let in_a_row = milliseconds(self.repeat.div_ceil(10), || {
+        let times = Times::measure(2, self.repeat, || enqueue().and_then(|()| Ok(self.stream.synchronize()?)))?;
+        let each = Way { what: what.into(), times, verified: self.is_right()? };
+        let in_a_row = Times::measure(2, self.repeat.div_ceil(10), || {
             (0..IN_A_ROW).try_for_each(|_| enqueue())?;
-            Ok(self.stream.synchronize()?)
+            Outcome::Ok(self.stream.synchronize()?)
         })?;
-        let times = in_a_row.iter().map(|time| time / IN_A_ROW as f64).collect();
+        let times = in_a_row.divided(IN_A_ROW);
         let what = format!("{what}, in a row");
-        Ok([each, Way { what, milliseconds: times, verified: self.is_right()? }])
+        Ok([each, Way { what, times, verified: self.is_right()? }])
     }
 
     /// Whether the results are right. Clears the ids, so that the next search must write its own.

@@ -1,9 +1,9 @@
 //! The grid of exact search.
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use warpann::io::IdMatrix;
+use warpann::measure::Times;
 use warpann::{Element, ElementType, FlatIndex, Metric, NONE, Neighbors, SearchOptions};
 
 use crate::machine::Machine;
@@ -121,16 +121,9 @@ impl<T: Element> Job<'_, T> {
         let n = base.len() / dim;
         let probes = &queries[..batch * dim];
         let mut found = Neighbors { k, ids: vec![NONE; batch * k], distances: vec![0.0; batch * k] };
-        let mut search = || index.search_into(probes, k, &SearchOptions::new(), &mut found.ids, &mut found.distances);
-        search()?;
-        search()?;
-        let mut milliseconds = Vec::new();
-        for _ in 0..repeat.max(1) {
-            let start = Instant::now();
-            search()?;
-            milliseconds.push(1e3 * start.elapsed().as_secs_f64());
-        }
-        milliseconds.sort_by(f64::total_cmp);
+        let times = Times::measure(2, repeat, || {
+            index.search_into(probes, k, &SearchOptions::new(), &mut found.ids, &mut found.distances)
+        })?;
 
         let recall = truth.and_then(|truth| recall(base, queries, dim, &found, truth));
         let confirmed = truths.iter().filter(|truth| truth.query() < batch).all(|truth| {
@@ -142,7 +135,7 @@ impl<T: Element> Job<'_, T> {
         Ok(Measured {
             case: format!("exact {n}x{dim} {} nq={batch}", T::TYPE.name()),
             k,
-            milliseconds,
+            times,
             memory_floor_ms: machine.floor_ms(bytes),
             matrix_floor_ms: args.tflops.map(|rate| 1e3 * operations / (rate * 1e12)),
             recall,

@@ -5,10 +5,9 @@
 //! sample, which is searched exactly. A row is right if, for a few vectors, no neighbour occurs twice or is the vector itself, distances
 //! ascend, and each is the float64 distance. In an exact graph the neighbours must also be the nearest.
 
-use std::time::Instant;
-
 use warpann::ivf::IvfIndex;
 use warpann::knn_graph::{Graph, KnnGraph, NO_NODE};
+use warpann::measure::{Times, timed};
 use warpann::{FlatIndex, Metric, NONE, SearchOptions};
 
 use crate::ivf::count;
@@ -90,27 +89,22 @@ impl Job<'_> {
 
     fn exact(&self) -> Outcome<Measured> {
         let Self { args, machine, base, dim } = self;
-        let mut milliseconds = Vec::new();
         let mut last = None;
         // The first run loads kernels and does not count.
-        for run in 0..=args.common.repeat.unwrap_or(3).max(1) {
+        let times = Times::collect(1, args.common.repeat.unwrap_or(3), || {
             // Freed before the time starts.
             last = None;
             let mut index = FlatIndex::<f32>::new(*dim, Metric::L2, machine.device())?;
-            let start = Instant::now();
-            index.add(base)?;
-            let made = KnnGraph::new(args.k).run(&index, base)?;
-            if run > 0 {
-                milliseconds.push(1e3 * start.elapsed().as_secs_f64());
-            }
+            let (made, milliseconds) =
+                timed(|| index.add(base).and_then(|()| KnnGraph::new(args.k).run(&index, base)))?;
             last.replace(made);
-        }
-        milliseconds.sort_by(f64::total_cmp);
+            Outcome::Ok(milliseconds)
+        })?;
         let operations = 2.0 * (self.rows() as f64).powi(2) * *dim as f64;
         Ok(Measured {
             case: self.case("exact"),
             k: args.k,
-            milliseconds,
+            times,
             memory_floor_ms: self.floor_ms(1.0),
             matrix_floor_ms: args.tflops.map(|rate| 1e3 * operations / (rate * 1e12)),
             verified: last.is_some_and(|(graph, distances)| self.right(&graph, &distances, true)),
@@ -125,50 +119,37 @@ impl Job<'_> {
         let mut index = builder.device(machine.device()).build()?;
         let case = format!("{} lists={lists}", self.case("ivf-flat"));
         let mut part = |name: &str, milliseconds: f64| {
-            record.add(Measured {
-                case: format!("{name} {case}"),
-                milliseconds: vec![milliseconds],
-                memory_floor_ms: self.floor_ms(1.0),
-                verified: true,
-                ..Measured::default()
-            })
+            record.add(Measured::stage(format!("{name} {case}"), milliseconds, self.floor_ms(1.0)))
         };
-        let start = Instant::now();
-        index.train(base)?;
-        part("train", 1e3 * start.elapsed().as_secs_f64())?;
-        let start = Instant::now();
-        index.add(base)?;
-        part("add", 1e3 * start.elapsed().as_secs_f64())?;
+        part("train", timed(|| index.train(base))?.1)?;
+        part("add", timed(|| index.add(base))?.1)?;
         // The first search makes the device's image of the lists.
         index.search_with(&base[..*dim], 1, &SearchOptions::new().probes(1))?;
         let mut graphs = Vec::new();
         let numbers = if args.common.quick { &[2, 16][..] } else { &args.probes };
         for &probes in numbers {
             index.set_probes(probes)?;
-            let mut milliseconds = Vec::new();
             let mut made = None;
-            for _ in 0..args.common.repeat.unwrap_or(1).max(1) {
+            let times = Times::collect(0, args.common.repeat.unwrap_or(1), || {
                 made = None;
-                let start = Instant::now();
-                let graph = KnnGraph::new(args.k).run(&index, base)?;
-                milliseconds.push(1e3 * start.elapsed().as_secs_f64());
+                let (graph, milliseconds) = timed(|| KnnGraph::new(args.k).run(&index, base))?;
                 made.replace(graph);
-            }
-            milliseconds.sort_by(f64::total_cmp);
+                Outcome::Ok(milliseconds)
+            })?;
             graphs.extend(made.map(|(graph, distances)| {
                 let right = self.right(&graph, &distances, false);
-                (probes, milliseconds, graph, right)
+                (probes, times, graph, right)
             }));
         }
         // One index on the device at a time.
         drop(index);
         let mut exact = FlatIndex::<f32>::new(*dim, Metric::L2, machine.device())?;
         exact.add(base)?;
-        for (probes, milliseconds, graph, verified) in graphs {
+        for (probes, times, graph, verified) in graphs {
             record.add(Measured {
                 case: format!("{case} probes={probes}"),
                 k: args.k,
-                milliseconds,
+                times,
                 // The vectors as queries, and every list once.
                 memory_floor_ms: self.floor_ms(2.0),
                 recall: Some(graph.accuracy(&exact, base, args.sample)?),

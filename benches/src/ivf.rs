@@ -7,11 +7,11 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Instant;
 
 use rayon::prelude::*;
 use warpann::io::IdMatrix;
 use warpann::ivf::{Encoding, IvfIndex, Scan, SearchOptions};
+use warpann::measure::{Times, timed};
 use warpann::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors};
 
 use crate::machine::Machine;
@@ -304,23 +304,10 @@ impl Grid<'_> {
         let case = vectors.case(coding, lists);
         let code_bytes = index.statistics().code_bytes as f64 * vectors.rows() as f64;
         let mut part = |name: &str, milliseconds: f64, bytes: f64| {
-            let milliseconds = vec![milliseconds];
-            let memory_floor_ms = self.machine.floor_ms(bytes);
-            let verified = true;
-            tell(Measured {
-                case: format!("{name} {case}"),
-                milliseconds,
-                memory_floor_ms,
-                verified,
-                ..Measured::default()
-            })
+            tell(Measured::stage(format!("{name} {case}"), milliseconds, self.machine.floor_ms(bytes)))
         };
-        let start = Instant::now();
-        index.train(training)?;
-        let training_ms = 1e3 * start.elapsed().as_secs_f64();
-        let start = Instant::now();
-        index.add(base)?;
-        let adding_ms = 1e3 * start.elapsed().as_secs_f64();
+        let ((), training_ms) = timed(|| index.train(training))?;
+        let ((), adding_ms) = timed(|| index.add(base))?;
         let (sample, read) = (size_of_val(training) as f64, size_of_val(base) as f64);
         part("train", training_ms, sample)?;
         part("add", adding_ms, read + code_bytes)?;
@@ -372,8 +359,8 @@ impl<T: Element> Steps<'_, T> {
         let scan = grid.args.scan;
         let options = SearchOptions::new().probes(probes).scan(scan.scan());
         let mut found = Neighbors { k, ids: vec![NONE; batch * k], distances: vec![0.0; batch * k] };
-        let milliseconds =
-            milliseconds(repeat, || Ok(index.search_into(part, k, &options, &mut found.ids, &mut found.distances)?))?;
+        let search = || index.search_into(part, k, &options, &mut found.ids, &mut found.distances);
+        let times = Times::measure(2, repeat, search)?;
         let verified = truths.iter().filter(|truth| truth.query() < batch).all(|truth| {
             let slots = truth.query() * k..(truth.query() + 1) * k;
             truth.admits(&found.ids[slots.clone()], &found.distances[slots])
@@ -389,7 +376,7 @@ impl<T: Element> Steps<'_, T> {
         Ok(Measured {
             case: format!("{case} nq={batch} probes={probes}{}", scan.suffix()),
             k,
-            milliseconds,
+            times,
             memory_floor_ms: grid.machine.floor_ms(bytes),
             matrix_floor_ms: grid.args.tflops.map(|rate| 1e3 * 2.0 * dim as f64 * looked_at / (rate * 1e12)),
             recall: recall(base, queries, dim, &found, truth),
@@ -397,18 +384,4 @@ impl<T: Element> Steps<'_, T> {
             ..Measured::default()
         })
     }
-}
-
-/// Wall time of each of `repeat` runs after two more, ascending.
-pub fn milliseconds(repeat: usize, mut work: impl FnMut() -> Outcome) -> Outcome<Vec<f64>> {
-    work()?;
-    work()?;
-    let mut milliseconds = Vec::new();
-    for _ in 0..repeat.max(1) {
-        let start = Instant::now();
-        work()?;
-        milliseconds.push(1e3 * start.elapsed().as_secs_f64());
-    }
-    milliseconds.sort_by(f64::total_cmp);
-    Ok(milliseconds)
 }

@@ -5,16 +5,15 @@
 //! A row is right (`verified`) if, for a few queries of the batch, no vector comes twice, distances ascend, and each is the float64
 //! distance from the vector (from codes: not checked, part `ivf` does); exact kinds must give the nearest.
 
-use std::time::Instant;
-
 #[cfg(feature = "peers")]
 use rayon::prelude::*;
 #[cfg(feature = "peers")]
 use warpann::NONE;
 use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::measure::{Times, timed};
 use warpann::{Element, FlatIndex, GraphIndex, Metric, Neighbors, device::info};
 
-use crate::ivf::{Coding, Source, Vectors, Work, count, milliseconds, with_vectors};
+use crate::ivf::{Coding, Source, Vectors, Work, count, with_vectors};
 use crate::machine::Machine;
 use crate::record::{Measured, Record, print};
 use crate::vectors::{Truth, recall};
@@ -258,9 +257,7 @@ impl Grid<'_> {
         build: impl FnOnce() -> Outcome<I>,
     ) -> Outcome<(I, Built)> {
         let before = self.memory_in_use();
-        let start = Instant::now();
-        let index = build()?;
-        let milliseconds = 1e3 * start.elapsed().as_secs_f64();
+        let (index, milliseconds) = timed(build)?;
         let bytes = before.zip(self.memory_in_use()).map(|(before, after)| after.saturating_sub(before));
         Ok((index, Built { case, peer, milliseconds, bytes }))
     }
@@ -290,12 +287,12 @@ impl<T: Element> Table<'_, T> {
     fn built(&mut self, built: &Built) -> Outcome {
         self.record.add(Measured {
             peer: built.peer,
-            case: format!("build {}", built.case),
-            milliseconds: vec![built.milliseconds],
-            memory_floor_ms: self.grid.machine.floor_ms(size_of_val(self.vectors.base) as f64),
-            verified: true,
             bytes: built.bytes,
-            ..Measured::default()
+            ..Measured::stage(
+                format!("build {}", built.case),
+                built.milliseconds,
+                self.grid.machine.floor_ms(size_of_val(self.vectors.base) as f64),
+            )
         })
     }
 
@@ -323,13 +320,13 @@ impl<T: Element> Table<'_, T> {
             |queries: usize, k: usize| self.grid.machine.floor_ms((queries * (dim * size_of::<T>() + 12 * k)) as f64);
         for (place, k) in DEPTHS.into_iter().enumerate() {
             let mut found = Neighbors { k, ids: Vec::new(), distances: Vec::new() };
-            let times = milliseconds(repeat.unwrap_or(3), || {
+            let times = Times::measure(2, repeat.unwrap_or(3), || {
                 found = search(0, count, k)?;
-                Ok(())
+                Outcome::Ok(())
             })?;
             line.recall[place] = recall(base, queries, dim, &found, truth);
             if k == LATENCY_K {
-                line.per_second = 1e3 * count as f64 / times[(times.len() - 1) / 2];
+                line.per_second = 1e3 * count as f64 / times.median();
             }
             let verified = self.truths.iter().filter(|truth| truth.query() < count).all(|truth| {
                 let (ids, distances) = found.row(truth.query());
@@ -343,7 +340,7 @@ impl<T: Element> Table<'_, T> {
                 peer: built.peer,
                 case: format!("{} nq={count}{setting}", built.case),
                 k,
-                milliseconds: times,
+                times,
                 memory_floor_ms: floor(count, k),
                 recall: line.recall[place],
                 verified,
@@ -351,32 +348,28 @@ impl<T: Element> Table<'_, T> {
             })?;
         }
         for &batch in self.grid.args.batches.iter().filter(|&&batch| batch < count) {
-            let times = milliseconds(repeat.unwrap_or(BATCH_RUNS), || search(0, batch, LATENCY_K).map(drop))?;
+            let times = Times::measure(2, repeat.unwrap_or(BATCH_RUNS), || search(0, batch, LATENCY_K).map(drop))?;
             self.record.add(Measured {
                 peer: built.peer,
                 case: format!("{} nq={batch}{setting}", built.case),
                 k: LATENCY_K,
-                milliseconds: times,
+                times,
                 memory_floor_ms: floor(batch, LATENCY_K),
                 verified: true,
                 ..Measured::default()
             })?;
         }
         // One after the other, each another query.
-        let mut times = Vec::new();
-        for query in 0..count.min(LATENCY_QUERIES) {
-            let start = Instant::now();
-            search(query, 1, LATENCY_K)?;
-            times.push(1e3 * start.elapsed().as_secs_f64());
-        }
-        times.sort_by(f64::total_cmp);
-        line.latency_ms = times[(times.len() - 1) / 2];
+        let mut queries = 0..count;
+        let single = || search(queries.next().unwrap_or_default(), 1, LATENCY_K).map(drop);
+        let times = Times::measure(0, count.min(LATENCY_QUERIES), single)?;
+        line.latency_ms = times.median();
         self.lines.push(line);
         self.record.add(Measured {
             peer: built.peer,
             case: format!("latency {}{setting}", built.case),
             k: LATENCY_K,
-            milliseconds: times,
+            times,
             memory_floor_ms: floor(1, LATENCY_K),
             verified: true,
             ..Measured::default()

@@ -8,10 +8,9 @@
 //! the objective of its last assignment, if it is no higher: the last update of the centroids cannot raise it, but for their rounding to
 //! f32.
 
-use std::time::Instant;
-
 use rayon::prelude::*;
 use warpann::kmeans::KMeans;
+use warpann::measure::{Times, timed};
 use warpann::{Device, Element, FlatIndex, Metric};
 
 use crate::ivf::{Source, Vectors, Work, count, with_vectors};
@@ -72,12 +71,13 @@ impl Grid<'_> {
         let Self { args, machine } = *self;
         let settings = KMeans::new(centroids).iterations(args.iterations).seed(1).points_per_centroid(None);
         let settings = settings.device(machine.device());
-        let (milliseconds, found) = self.runs(|| Ok(settings.train(vectors.base, vectors.dim)?))?;
+        let train = || timed(|| settings.train(vectors.base, vectors.dim)).map(|(found, time)| (time, found));
+        let (times, found) = self.runs(train)?;
         let objective = objective(vectors, &found.centroids, machine.device())?;
         let reported = found.objectives.last().copied().unwrap_or(f64::NAN);
         let verified = objective <= reported * (1.0 + ROUNDING);
         let name = if machine.gpu.is_some() { "kmeans-call" } else { "kmeans" };
-        Ok(self.measured(name, vectors, centroids, milliseconds, objective, verified))
+        Ok(self.measured(name, vectors, centroids, times, objective, verified))
     }
 
     /// The iterations alone, the vectors on the device.
@@ -86,18 +86,10 @@ impl Grid<'_> {
         let Self { args, machine } = *self;
         let rows: Vec<f32> = vectors.base.par_iter().map(|x| x.to_f32()).collect();
         let mut bench = warpann::measure::KMeansBench::new(index, &rows, vectors.dim, centroids)?;
-        let mut seconds = Vec::new();
-        let (_, found) = self.runs(|| {
-            let run = bench.run(args.iterations)?;
-            seconds.push(1e3 * run.seconds);
-            Ok(run)
-        })?;
-        // Without the first, which loads the kernels.
-        let mut milliseconds = seconds.split_off(1);
-        milliseconds.sort_by(f64::total_cmp);
+        let (times, found) = self.runs(|| bench.run(args.iterations).map(|run| (run.milliseconds, run)))?;
         let objective = objective(vectors, &found.centroids, machine.device())?;
         let verified = (objective - found.objective).abs() <= ROUNDING * objective;
-        Ok(self.measured("kmeans", vectors, centroids, milliseconds, objective, verified))
+        Ok(self.measured("kmeans", vectors, centroids, times, objective, verified))
     }
 
     /// Without the back end there is no GPU to come here with.
@@ -106,17 +98,15 @@ impl Grid<'_> {
         self.call(vectors, centroids)
     }
 
-    /// One run, then the wall time of each of some more, ascending, and what the last one found.
-    fn runs<R>(&self, mut train: impl FnMut() -> Outcome<R>) -> Outcome<(Vec<f64>, R)> {
-        let mut found = train()?;
-        let mut milliseconds = Vec::new();
-        for _ in 0..self.args.common.repeat.unwrap_or(3).max(1) {
-            let start = Instant::now();
-            found = train()?;
-            milliseconds.push(1e3 * start.elapsed().as_secs_f64());
-        }
-        milliseconds.sort_by(f64::total_cmp);
-        Ok((milliseconds, found))
+    /// One run, then some more, which return their milliseconds: these and what the last one found.
+    fn runs<R>(&self, mut train: impl FnMut() -> warpann::Result<(f64, R)>) -> Outcome<(Times, R)> {
+        let mut found = train()?.1;
+        let times = Times::collect(0, self.args.common.repeat.unwrap_or(3), || {
+            let (milliseconds, last) = train()?;
+            found = last;
+            Outcome::Ok(milliseconds)
+        })?;
+        Ok((times, found))
     }
 
     fn measured<T: Element>(
@@ -124,7 +114,7 @@ impl Grid<'_> {
         name: &str,
         vectors: &Vectors<'_, T>,
         centroids: usize,
-        milliseconds: Vec<f64>,
+        times: Times,
         objective: f64,
         verified: bool,
     ) -> Measured {
@@ -134,7 +124,7 @@ impl Grid<'_> {
         let operations = 2.0 * base.len() as f64 * centroids as f64 * iterations as f64;
         Measured {
             case: format!("{name} {rows}x{dim} {kind} centroids={centroids} iterations={iterations}"),
-            milliseconds,
+            times,
             memory_floor_ms: machine.floor_ms(size_of_val(base) as f64 * iterations as f64),
             matrix_floor_ms: args.tflops.map(|rate| 1e3 * operations / (rate * 1e12)),
             verified,

@@ -5,9 +5,10 @@
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::measure::Times;
 use warpann::{Device, Element, NONE, Neighbors};
 
-use crate::ivf::{Coding, Source, Vectors, Work, count, milliseconds, with_vectors};
+use crate::ivf::{Coding, Source, Vectors, Work, count, with_vectors};
 use crate::machine::Machine;
 use crate::record::{Measured, Record, print};
 use crate::vectors::recall;
@@ -64,7 +65,7 @@ impl Work for Grid<'_> {
             let case = format!("{} nq={} probes={}", vectors.case(coding, lists), vectors.count(), args.probes);
             let mut medians = Vec::new();
             for measured in self.levels(vectors, coding, lists, &case)? {
-                medians.push(measured.milliseconds[(measured.milliseconds.len() - 1) / 2]);
+                medians.push(measured.times.median());
                 record.add(measured)?;
             }
             table.push((case, medians));
@@ -95,17 +96,14 @@ impl Grid<'_> {
             index.add(base)?;
             let mut found = Neighbors { k, ids: vec![NONE; slots], distances: vec![0.0; slots] };
             let threads = if parallel { &self.all } else { &self.one };
-            let milliseconds = threads.install(|| {
-                milliseconds(common.repeat.unwrap_or(5), || {
-                    Ok(index.search_into(queries, k, &options, &mut found.ids, &mut found.distances)?)
-                })
-            })?;
+            let search = || index.search_into(queries, k, &options, &mut found.ids, &mut found.distances);
+            let times = threads.install(|| Times::measure(2, common.repeat.unwrap_or(5), search))?;
             let share = (vectors.count() as f64 * probes as f64 / lists as f64).min(1.0);
             let code_bytes = index.statistics().code_bytes as f64 * vectors.rows() as f64;
             rows.push(Measured {
                 case: format!("{case} {name}"),
                 k,
-                milliseconds,
+                times,
                 memory_floor_ms: self.machine.floor_ms(share * code_bytes + size_of_val(queries) as f64),
                 recall: recall(base, queries, dim, &found, truth),
                 verified: first.as_ref().is_none_or(|first| same_bits(first, &found)),

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use warpann::ivf::Encoding;
+use warpann::measure::Times;
 use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
 
 use crate::machine::Machine;
@@ -120,21 +121,22 @@ impl Load<'_> {
             for state in ["cold", "warm"] {
                 let (calls, seconds, verified) = self.threads(threads as usize, &*index, options, &expected)?;
                 let case = format!("{} threads={threads} {state}", self.case);
-                let percentile = |share: f64| vec![calls[((calls.len() - 1) as f64 * share) as usize]];
+                let sorted = calls.milliseconds();
+                let percentile = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
                 let (p99, p999) = (percentile(0.99), percentile(0.999));
                 print(format_args!(
                     "{case}: {:.0} queries a second; ms: p50 {:.3}, p99 {:.3}, p99.9 {:.3}, max {:.3}\n",
-                    calls.len() as f64 / seconds,
-                    percentile(0.5)[0],
-                    p99[0],
-                    p999[0],
-                    percentile(1.0)[0],
+                    sorted.len() as f64 / seconds,
+                    percentile(0.5),
+                    p99,
+                    p999,
+                    percentile(1.0),
                 ))?;
                 let memory_floor_ms = self.machine.floor_ms(bytes as f64);
-                for (name, milliseconds) in [("", calls), (" p99", p99), (" p99.9", p999)] {
+                let one = |time| Times::new(vec![time]);
+                for (name, times) in [("", calls), (" p99", one(p99)), (" p99.9", one(p999))] {
                     let case = format!("{case}{name}");
-                    let measured =
-                        Measured { case, k: K, milliseconds, memory_floor_ms, verified, ..Measured::default() };
+                    let measured = Measured { case, k: K, times, memory_floor_ms, verified, ..Measured::default() };
                     self.record.add(measured)?;
                 }
             }
@@ -142,7 +144,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Searches by many threads. Returns the milliseconds of all calls, ascending, the seconds of the run, and whether
+    /// Searches by many threads. Returns the times of all calls, the seconds of the run, and whether
     /// all results were right.
     fn threads(
         &self,
@@ -150,7 +152,7 @@ impl Load<'_> {
         index: &Index<impl warpann::Kind<Element = f32>>,
         options: &SearchOptions<'_>,
         expected: &[Neighbors],
-    ) -> Outcome<(Vec<f64>, f64, bool)> {
+    ) -> Outcome<(Times, f64, bool)> {
         let (start, time) = (Barrier::new(threads), Duration::from_millis(self.args.milliseconds));
         let time = if self.args.common.quick { Duration::from_millis(20) } else { time };
         let of_thread = |thread: usize| {
@@ -180,8 +182,7 @@ impl Load<'_> {
         })?;
         let seconds = begin.elapsed().as_secs_f64();
         let verified = of_threads.iter().all(|(_, right)| *right);
-        let mut calls: Vec<f64> = of_threads.into_iter().flat_map(|(calls, _)| calls).collect();
-        calls.sort_by(f64::total_cmp);
+        let calls = Times::new(of_threads.into_iter().flat_map(|(calls, _)| calls).collect());
         Ok((calls, seconds, verified))
     }
 }

@@ -70,7 +70,7 @@ impl Machine {
         };
         let columns = 1 << 20;
         let keys = warpann::measure::SelectionBench::new(index, vec![0.0; columns], bytes / 4 / columns, columns)?;
-        let seconds = f64::from(keys.read(9)?.median()) / 1e3;
+        let seconds = keys.read(9)?.median() / 1e3;
         Ok(Self {
             gpu: Some(index),
             name: info.name,

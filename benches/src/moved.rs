@@ -2,12 +2,10 @@
 //! lay elsewhere, and training with many equal vectors. Each case stands beside the same work without that, so the two
 //! medians should be alike.
 
-use std::time::Instant;
-
 use warpann::ivf::Encoding;
+use warpann::measure::{Times, timed};
 use warpann::{FlatIndex, IvfIndex, Metric, Neighbors};
 
-use crate::ivf::milliseconds;
 use crate::machine::Machine;
 use crate::record::{Measured, Record};
 use crate::vectors::clustered;
@@ -50,9 +48,9 @@ pub fn run(args: &Args) -> Outcome<bool> {
     let mut base: Vec<f32> = clustered(n + queries, dim, 1).into_iter().map(|x| x + AWAY).collect();
     let queries = base.split_off(n * dim);
     let bytes = size_of_val(&base[..]) as f64;
-    let mut add = |case: String, milliseconds: Vec<f64>, verified: bool| {
+    let mut add = |case: String, times: Times, verified: bool| {
         let memory_floor_ms = machine.floor_ms(bytes);
-        record.add(Measured { case, k: K, milliseconds, memory_floor_ms, verified, ..Measured::default() })
+        record.add(Measured { case, k: K, times, memory_floor_ms, verified, ..Measured::default() })
     };
 
     let mut expected: Option<Neighbors> = None;
@@ -67,9 +65,9 @@ pub fn run(args: &Args) -> Outcome<bool> {
         }
         index.add_with_ids(&base, &ids)?;
         let mut found = index.search(&queries, K)?;
-        let times = milliseconds(repeat, || {
+        let times = Times::measure(2, repeat, || {
             found = index.search(&queries, K)?;
-            Ok(())
+            Outcome::Ok(())
         })?;
         let right = *expected.get_or_insert_with(|| found.clone()) == found;
         add(format!("exact {n}x{dim} f32 nq={} after {before}", queries.len() / dim), times, right)?;
@@ -80,14 +78,10 @@ pub fn run(args: &Args) -> Outcome<bool> {
     (0..n).step_by(2).for_each(|row| half.copy_within(0..dim, row * dim));
     for (name, rows) in [("distinct rows", &base), ("half of the rows equal", &half)] {
         let encoding = Encoding::Pq { sub_quantizers: dim / 4, bits: if quick { 4 } else { 8 }, rotate: false };
-        let mut times = Vec::new();
-        for _ in 0..repeat.min(3) {
+        let times = Times::collect(0, repeat.min(3), || {
             let mut index = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(machine.device()).build()?;
-            let start = Instant::now();
-            index.train(rows)?;
-            times.push(1e3 * start.elapsed().as_secs_f64());
-        }
-        times.sort_by(f64::total_cmp);
+            Outcome::Ok(timed(|| index.train(rows))?.1)
+        })?;
         add(format!("train pq{} {n}x{dim} lists={lists} {name}", dim / 4), times, true)?;
     }
     Ok(record.all_verified())

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use warpann::measure::Times;
 
 use crate::machine::Machine;
 use crate::{Common, Failure, Outcome};
@@ -64,8 +65,8 @@ pub struct Measured {
     pub case: String,
     /// Results a row or query.
     pub k: usize,
-    /// Time of each run, ascending; empty if the result is wrong, because such a run has no time.
-    pub milliseconds: Vec<f64>,
+    /// Time of each run; none if the result is wrong, because such a run has no time.
+    pub times: Times,
     /// The lower bound of the time from memory.
     pub memory_floor_ms: f64,
     /// The lower bound of the time from arithmetic, if the rate is known.
@@ -78,6 +79,13 @@ pub struct Measured {
     pub objective: Option<f64>,
     /// For a build: bytes of the index in memory.
     pub bytes: Option<u64>,
+}
+
+impl Measured {
+    /// A stage that ran once, for `milliseconds`, and has no result that could be wrong.
+    pub fn stage(case: String, milliseconds: f64, memory_floor_ms: f64) -> Self {
+        Self { case, times: Times::new(vec![milliseconds]), memory_floor_ms, verified: true, ..Self::default() }
+    }
 }
 
 /// A record that is being written.
@@ -102,11 +110,12 @@ impl Record {
     pub fn add(&mut self, measured: Measured) -> Outcome {
         self.all_verified &= measured.verified;
         let (date, revision, device, driver) = self.common.clone();
-        let Measured { case, k, milliseconds, memory_floor_ms, matrix_floor_ms, .. } = measured;
+        let Measured { case, k, times, memory_floor_ms, matrix_floor_ms, .. } = measured;
         let Measured { peer, recall, verified, objective, bytes, .. } = measured;
         let (implementation, version) = peer.unwrap_or(("warpann", env!("CARGO_PKG_VERSION")));
         let floor = memory_floor_ms.max(matrix_floor_ms.unwrap_or(0.0));
-        let median = milliseconds.get(milliseconds.len().saturating_sub(1) / 2).copied();
+        let runs = times.milliseconds();
+        let median = (!runs.is_empty()).then(|| times.median());
         let row = Row {
             date,
             implementation: implementation.into(),
@@ -117,8 +126,8 @@ impl Record {
             case,
             k,
             ms_median: median.map(rounded),
-            ms_min: milliseconds.first().copied().map(rounded),
-            ms_max: milliseconds.last().copied().map(rounded),
+            ms_min: runs.first().copied().map(rounded),
+            ms_max: runs.last().copied().map(rounded),
             memory_floor_ms: Some(rounded(memory_floor_ms)),
             matrix_floor_ms: matrix_floor_ms.map(rounded),
             floor_ms: Some(rounded(floor)),

@@ -11,9 +11,10 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use warpann::kmeans::KMeans;
+use warpann::measure::Times;
 use warpann::{Device, Element, FlatIndex, IvfIndex, Metric, NONE, Neighbors, Placement, ivf::SearchOptions};
 
-use crate::ivf::{Coding, Source, Vectors, Work, count, milliseconds, truths, with_vectors};
+use crate::ivf::{Coding, Source, Vectors, Work, count, truths, with_vectors};
 use crate::machine::Machine;
 use crate::record::{Measured, Record};
 use crate::vectors::{Truth, recall};
@@ -196,7 +197,7 @@ impl Grid<'_> {
                 let mut found = Neighbors { k: args.k, ids: vec![NONE; slots], distances: vec![0.0; slots] };
                 let part = &queries[..batch * dim];
                 let repeat = args.common.repeat.unwrap_or(5);
-                let milliseconds = milliseconds(repeat, || index.search(part, &mut found))?;
+                let times = Times::measure(2, repeat, || index.search(part, &mut found))?;
                 let verified = match expected.get(step) {
                     Some(expected) => *expected == found,
                     None => truths.iter().filter(|truth| truth.query() < batch).all(|truth| {
@@ -208,7 +209,7 @@ impl Grid<'_> {
                 record.add(Measured {
                     case: format!("{name} replicas={} shards={}", placement.replicas(), placement.shards()),
                     k: args.k,
-                    milliseconds,
+                    times,
                     memory_floor_ms: machine.floor_ms(index.bytes(base, part, &placement)),
                     recall: recall(base, queries, dim, &found, truth),
                     verified,
@@ -248,16 +249,15 @@ impl Grid<'_> {
                 }
             }
             let passes = args.iterations as f64;
-            for (name, mut milliseconds, passes) in
+            for (name, milliseconds, passes) in
                 [("kmeans-iterations", iterations, passes - 1.0), ("kmeans-call", calls, passes)]
             {
-                milliseconds.sort_by(f64::total_cmp);
                 let (rows, kind, iterations) = (vectors.rows(), T::TYPE.name(), args.iterations);
                 record.add(Measured {
                     case: format!(
                         "{name} {rows}x{dim} {kind} centroids={centroids} iterations={iterations} devices={count}"
                     ),
-                    milliseconds,
+                    times: Times::new(milliseconds),
                     memory_floor_ms: machine.floor_ms(size_of_val(base) as f64 * passes / count as f64),
                     verified,
                     ..Measured::default()

@@ -1,9 +1,8 @@
 //! The grid of k-selection.
 
-use std::time::Instant;
-
 use rayon::prelude::*;
 use warpann::Device;
+use warpann::measure::Times;
 use warpann::select::{Best, NO_POSITION, Rows, select_k};
 
 use crate::keys::{Keys, smallest};
@@ -66,7 +65,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
         let case = measured.case.clone();
         record.add(measured)?;
         if machine.gpu.is_none() && kind == Keys::Random {
-            record.add(by_std(&machine, case, shape, repeat))?;
+            record.add(by_std(&machine, case, shape, repeat)?)?;
         }
     }
     Ok(record.all_verified())
@@ -74,14 +73,14 @@ pub fn run(args: &Args) -> Outcome<bool> {
 
 fn measure(machine: &Machine, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<Measured> {
     let rows = if machine.gpu.is_some() { rows } else { rows.min(CPU_ROWS) };
-    let (milliseconds, verified) = match machine.gpu {
+    let (times, verified) = match machine.gpu {
         Some(index) => on_gpu(index, kind, (rows, columns, k), repeat)?,
         None => on_cpu(&kind.make(rows, columns), columns, k, repeat)?,
     };
     Ok(Measured {
         case: format!("select {rows}x{columns} {kind}"),
         k,
-        milliseconds,
+        times,
         memory_floor_ms: machine.floor_ms(4.0 * rows as f64 * columns as f64),
         verified,
         ..Measured::default()
@@ -90,7 +89,7 @@ fn measure(machine: &Machine, kind: Keys, (rows, columns, k): Shape, repeat: usi
 
 /// Measures the partial sort of the standard library on the same keys as the CPU path: ranks and positions, `select_nth_unstable`, and a
 /// sort of the first k; rows in parallel.
-fn by_std(machine: &Machine, case: String, (rows, columns, k): Shape, repeat: usize) -> Measured {
+fn by_std(machine: &Machine, case: String, (rows, columns, k): Shape, repeat: usize) -> Outcome<Measured> {
     let rows = rows.min(CPU_ROWS);
     let keys = Keys::Random.make(rows, columns);
     // Random keys are numbers from 0 up: their bits are in their order.
@@ -104,57 +103,51 @@ fn by_std(machine: &Machine, case: String, (rows, columns, k): Shape, repeat: us
         entries
     };
     let run = || keys.par_chunks(columns).map(partial_sort).collect::<Vec<_>>();
-    let mut found = run();
-    let mut milliseconds = Vec::new();
-    for _ in 0..repeat.max(1) {
-        let start = Instant::now();
+    let mut found = Vec::new();
+    let times = Times::measure(1, repeat, || {
         found = run();
-        milliseconds.push(1e3 * start.elapsed().as_secs_f64());
-    }
-    milliseconds.sort_by(f64::total_cmp);
+        Outcome::Ok(())
+    })?;
     let expected = |row: &[f32]| -> Vec<(u32, u32)> {
         smallest(row, k).into_iter().map(|(key, position)| (key.to_bits(), position)).collect()
     };
-    Measured {
+    Ok(Measured {
         peer: Some(("std partial sort", env!("CARGO_PKG_RUST_VERSION"))),
         case,
         k,
-        milliseconds,
+        times,
         memory_floor_ms: machine.floor_ms(4.0 * rows as f64 * columns as f64),
         verified: keys.chunks(columns).map(expected).eq(found),
         ..Measured::default()
-    }
+    })
 }
 
 /// Measures with keys and results on the device, by device events. The library compares rows with the CPU's results.
 #[cfg(feature = "cuda")]
-fn on_gpu(index: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
+fn on_gpu(index: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Times, bool)> {
     let keys = kind.make(rows.min(GPU_BLOCK), columns);
     let bench = warpann::measure::SelectionBench::new(index, keys, rows, columns)?;
     match bench.select(k, warpann::select::Algorithm::Auto, repeat) {
-        Ok(times) => Ok((times.milliseconds().iter().map(|&ms| f64::from(ms)).collect(), true)),
-        Err(warpann::Error::WrongSelection { .. }) => Ok((Vec::new(), false)),
+        Ok(times) => Ok((times, true)),
+        Err(warpann::Error::WrongSelection { .. }) => Ok((Times::default(), false)),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Never called: without the back end there is no GPU.
 #[cfg(not(feature = "cuda"))]
-fn on_gpu(_: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
+fn on_gpu(_: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Times, bool)> {
     on_cpu(&kind.make(rows.min(GPU_BLOCK), columns), columns, k, repeat)
 }
 
 /// Measures the wall time of the library's call. All rows are compared with a sort.
-fn on_cpu(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
+fn on_cpu(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Times, bool)> {
     let rows = Rows::contiguous(keys, columns)?;
-    let mut milliseconds = Vec::new();
     let mut found = select_k(Device::Cpu, &rows, k, Best::Smallest)?;
-    for _ in 0..repeat.max(1) {
-        let start = Instant::now();
+    let times = Times::measure(0, repeat, || {
         found = select_k(Device::Cpu, &rows, k, Best::Smallest)?;
-        milliseconds.push(1e3 * start.elapsed().as_secs_f64());
-    }
-    milliseconds.sort_by(f64::total_cmp);
+        Outcome::Ok(())
+    })?;
     let slots = found.keys.chunks(k).zip(found.positions.chunks(k));
     let right = keys.chunks(columns).zip(slots).all(|(row, (keys, positions))| {
         let mut expected = smallest(row, k);
@@ -164,5 +157,5 @@ fn on_cpu(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Vec
         let found = keys.iter().map(|&key| bits(key)).zip(positions.iter().copied());
         found.eq(expected.into_iter().map(|(key, position)| (bits(key), position)))
     });
-    Ok((milliseconds, right))
+    Ok((times, right))
 }

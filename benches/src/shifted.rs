@@ -10,10 +10,9 @@
 //! if besides its neighbours are the true ones, but for what f32 cannot tell apart. The tree has as many threads as `--tree-threads`
 //! says: two, unless said otherwise.
 
-use std::time::Instant;
-
 use rayon::prelude::*;
 use test_random::Random;
+use warpann::measure::Times;
 use warpann::mesh::{BoxForm, Mesh};
 use warpann::shifted::{Quality, ShiftedIndex};
 use warpann::{NONE, Neighbors};
@@ -108,14 +107,14 @@ impl Grid<'_> {
             builder = builder.neighborhood(positions);
         }
         let mut index = builder.clone().build()?;
-        let milliseconds = self.timed(|| {
+        let times = self.times(|| {
             index = builder.clone().build()?;
             Ok(index.add(&set.base)?)
         })?;
         let (case, shifts) = (self.case(), index.shifts());
         record.add(Measured {
             case: format!("shifted-build {case} shifts={shifts}"),
-            milliseconds,
+            times,
             memory_floor_ms: machine.floor_ms(size_of_val(&set.base[..]) as f64),
             verified: index.len() == set.base.len() / set.dim,
             ..Measured::default()
@@ -123,13 +122,13 @@ impl Grid<'_> {
         let queries = set.queries.len() / set.dim;
         for &k in if args.common.quick { &[2, 8][..] } else { &args.k } {
             let mut found = Neighbors { k, ids: vec![NONE; queries * k], distances: vec![0.0; queries * k] };
-            let milliseconds =
-                self.timed(|| Ok(index.search_into(&set.queries, k, &mut found.ids, &mut found.distances)?))?;
+            let times =
+                self.times(|| Ok(index.search_into(&set.queries, k, &mut found.ids, &mut found.distances)?))?;
             let bytes = size_of_val(&set.queries[..]) + queries * k * 8;
             let measured = Measured {
                 case: format!("shifted {case} nq={queries} shifts={shifts}"),
                 k,
-                milliseconds,
+                times,
                 memory_floor_ms: machine.floor_ms(bytes as f64),
                 ..Measured::default()
             };
@@ -138,7 +137,7 @@ impl Grid<'_> {
         }
         let mut joined = None;
         let k = 8;
-        let milliseconds = self.timed(|| {
+        let times = self.times(|| {
             joined = Some(index.self_join(k)?);
             Ok(())
         })?;
@@ -148,7 +147,7 @@ impl Grid<'_> {
             record.add(Measured {
                 case: format!("shifted-join {case} shifts={shifts}"),
                 k,
-                milliseconds,
+                times,
                 memory_floor_ms: machine.floor_ms(bytes as f64),
                 recall: Some(quality.recall),
                 verified: self.admitted(&set.base, &found, index.len()),
@@ -164,17 +163,9 @@ impl Grid<'_> {
         format!("{name} {}x{dim} f32", base.len() / dim)
     }
 
-    /// One call without a watch, then some with, ascending.
-    fn timed(&self, mut call: impl FnMut() -> Outcome) -> Outcome<Vec<f64>> {
-        call()?;
-        let mut milliseconds = Vec::new();
-        for _ in 0..self.args.common.repeat.unwrap_or(5).max(1) {
-            let start = Instant::now();
-            call()?;
-            milliseconds.push(1e3 * start.elapsed().as_secs_f64());
-        }
-        milliseconds.sort_by(f64::total_cmp);
-        Ok(milliseconds)
+    /// The times of some calls after one more.
+    fn times(&self, call: impl FnMut() -> Outcome) -> Outcome<Times> {
+        Times::measure(1, self.args.common.repeat.unwrap_or(5), call)
     }
 
     /// Adds a row with what was found of the first queries, and a line about its quality.
@@ -236,17 +227,18 @@ impl Grid<'_> {
         };
         let pool = ThreadPoolBuilder::new().num_threads(args.tree_threads).build().map_err(Failure::Threads)?;
         let mut found = Neighbors { k, ids: vec![NONE; queries.len() * k], distances: vec![0.0; queries.len() * k] };
-        let start = Instant::now();
-        pool.install(|| {
-            let slots = found.ids.par_chunks_exact_mut(k).zip(found.distances.par_chunks_exact_mut(k));
-            queries.par_iter().zip(slots).with_min_len(64).for_each(|(query, (ids, distances))| {
-                let nearest = tree.query(query).nearest_n::<SquaredEuclidean<f32>>(most).execute();
-                for (place, item) in nearest.into_iter().enumerate() {
-                    (ids[place], distances[place]) = (u64::from(item.item), item.distance);
-                }
+        let times = Times::measure(0, 1, || {
+            pool.install(|| {
+                let slots = found.ids.par_chunks_exact_mut(k).zip(found.distances.par_chunks_exact_mut(k));
+                queries.par_iter().zip(slots).with_min_len(64).for_each(|(query, (ids, distances))| {
+                    let nearest = tree.query(query).nearest_n::<SquaredEuclidean<f32>>(most).execute();
+                    for (place, item) in nearest.into_iter().enumerate() {
+                        (ids[place], distances[place]) = (u64::from(item.item), item.distance);
+                    }
+                });
             });
-        });
-        let milliseconds = 1e3 * start.elapsed().as_secs_f64();
+            Outcome::Ok(())
+        })?;
         // Its distances are sums in f32, and so is its order: what is compared are the canonical ones of the vectors it names.
         let slots = found.ids.par_chunks_exact_mut(k).zip(found.distances.par_chunks_exact_mut(k));
         queries.par_iter().zip(slots).for_each(|(query, (ids, distances))| {
@@ -265,7 +257,7 @@ impl Grid<'_> {
             peer: Some(KD_TREE),
             case: format!("shifted {} nq={} threads={}", self.case(), queries.len(), args.tree_threads),
             k,
-            milliseconds: vec![milliseconds],
+            times,
             memory_floor_ms: machine.floor_ms(bytes as f64),
             ..Measured::default()
         };

@@ -4,11 +4,10 @@
 //! read of the keys to count, then one read and one write of the pairs for each digit. On the CPU the time is that of the library's call,
 //! and the lower bound is one read and one write of the pairs.
 
-use std::time::Instant;
-
 use rayon::prelude::*;
 use test_random::Random;
 use warpann::Device;
+use warpann::measure::{Times, timed};
 use warpann::sort::{Key, sort_pairs};
 
 use crate::machine::Machine;
@@ -48,17 +47,17 @@ fn noise(at: u64) -> u64 {
 
 fn measure<K: Key>(args: &Args, machine: &Machine, record: &mut Record, keys: Vec<K>) -> Outcome {
     let repeat = args.common.repeat.unwrap_or(9).max(1);
-    let (milliseconds, sorted, payloads) = match machine.gpu {
+    let (times, sorted, payloads) = match machine.gpu {
         Some(index) => on_gpu(index, &keys, repeat)?,
         None => on_cpu(&keys, repeat)?,
     };
     let (key, len) = (size_of::<K>(), keys.len() as f64);
     let touches = if machine.gpu.is_some() { (key + key * 2 * (key + 4)) as f64 } else { (2 * (key + 4)) as f64 };
     let memory_floor_ms = machine.floor_ms(touches * len);
-    let median = milliseconds[(milliseconds.len() - 1) / 2];
+    let median = times.median();
     record.add(Measured {
         case: format!("sort {} u{}+u32", keys.len(), 8 * key),
-        milliseconds,
+        times,
         memory_floor_ms,
         verified: is_stable_sort(&keys, &sorted, &payloads),
         ..Measured::default()
@@ -78,30 +77,26 @@ fn is_stable_sort<K: Key>(keys: &[K], sorted: &[K], payloads: &[u32]) -> bool {
 
 /// Measures with pairs and results on the device, by device events.
 #[cfg(feature = "cuda")]
-fn on_gpu<K: Key>(index: usize, keys: &[K], repeat: usize) -> Outcome<(Vec<f64>, Vec<K>, Vec<u32>)> {
+fn on_gpu<K: Key>(index: usize, keys: &[K], repeat: usize) -> Outcome<(Times, Vec<K>, Vec<u32>)> {
     let run = warpann::measure::SortBench::new(index, keys)?.sort(repeat)?;
-    Ok((run.times.milliseconds().iter().map(|&ms| f64::from(ms)).collect(), run.keys, run.payloads))
+    Ok((run.times, run.keys, run.payloads))
 }
 
 /// Never called: without the back end there is no GPU.
 #[cfg(not(feature = "cuda"))]
-fn on_gpu<K: Key>(_: usize, keys: &[K], repeat: usize) -> Outcome<(Vec<f64>, Vec<K>, Vec<u32>)> {
+fn on_gpu<K: Key>(_: usize, keys: &[K], repeat: usize) -> Outcome<(Times, Vec<K>, Vec<u32>)> {
     on_cpu(keys, repeat)
 }
 
 /// Measures the wall time of the library's call.
-fn on_cpu<K: Key>(keys: &[K], repeat: usize) -> Outcome<(Vec<f64>, Vec<K>, Vec<u32>)> {
+fn on_cpu<K: Key>(keys: &[K], repeat: usize) -> Outcome<(Times, Vec<K>, Vec<u32>)> {
     let positions: Vec<u32> = (0..keys.len() as u32).collect();
     let (mut sorted, mut payloads) = (Vec::new(), Vec::new());
-    let mut milliseconds = Vec::new();
-    for _ in 0..repeat {
+    let times = Times::collect(0, repeat, || {
         (sorted, payloads) = (keys.to_vec(), positions.clone());
-        let start = Instant::now();
-        sort_pairs(Device::Cpu, &mut sorted, &mut payloads)?;
-        milliseconds.push(1e3 * start.elapsed().as_secs_f64());
-    }
-    milliseconds.sort_by(f64::total_cmp);
-    Ok((milliseconds, sorted, payloads))
+        timed(|| sort_pairs(Device::Cpu, &mut sorted, &mut payloads)).map(|((), milliseconds)| milliseconds)
+    })?;
+    Ok((times, sorted, payloads))
 }
 
 #[cfg(test)]

@@ -5,13 +5,12 @@
 //! row is right if, for the queries with ground truth, no vector occurs twice, distances ascend, and each is the float64 distance from the
 //! stored form of the vector.
 
-use std::time::Instant;
-
 use rayon::prelude::*;
 use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::measure::{Times, timed};
 use warpann::{FlatIndex, Metric, NONE, Neighbors, device::info};
 
-use crate::ivf::{Coding, count, milliseconds};
+use crate::ivf::{Coding, count};
 use crate::machine::Machine;
 use crate::record::{Measured, Record, print};
 use crate::vectors::{Clusters, admits};
@@ -159,23 +158,14 @@ fn build(
     let mut sample = vec![0.0; training * dim];
     clusters.fill(0, &mut sample);
     let mut part = |name: &str, milliseconds: f64, vectors: usize| {
-        record.add(Measured {
-            case: format!("{name} {}", shape.case(coding)),
-            milliseconds: vec![milliseconds],
-            memory_floor_ms: machine.floor_ms((vectors * dim * size_of::<f32>()) as f64),
-            verified: true,
-            ..Measured::default()
-        })
+        let floor_ms = machine.floor_ms((vectors * dim * size_of::<f32>()) as f64);
+        record.add(Measured::stage(format!("{name} {}", shape.case(coding)), milliseconds, floor_ms))
     };
-    let start = Instant::now();
-    index.train(&sample)?;
-    part("train", 1e3 * start.elapsed().as_secs_f64(), training)?;
+    part("train", timed(|| index.train(&sample))?.1, training)?;
     drop(sample);
     let mut adding = 0.0;
     shape.batches(clusters, |_, rows| {
-        let start = Instant::now();
-        index.add(rows)?;
-        adding += 1e3 * start.elapsed().as_secs_f64();
+        adding += timed(|| index.add(rows))?.1;
         Ok(())
     })?;
     part("add", adding, n)?;
@@ -212,8 +202,8 @@ fn search(
     let &Shape { n, dim, queries: count, lists, .. } = shape;
     let options = SearchOptions::new().probes(probes);
     let mut found = Neighbors { k, ids: vec![NONE; count * k], distances: vec![0.0; count * k] };
-    let milliseconds =
-        milliseconds(repeat, || Ok(index.search_into(queries, k, &options, &mut found.ids, &mut found.distances)?))?;
+    let search = || index.search_into(queries, k, &options, &mut found.ids, &mut found.distances);
+    let times = Times::measure(2, repeat, search)?;
     let depth = k.min(DEPTH);
     let hits = |(query, known): (usize, &Vec<(f32, u64)>)| {
         let ids = found.ids[query * k..][..depth].iter();
@@ -230,7 +220,7 @@ fn search(
     Ok(Measured {
         case: format!("{} nq={count} probes={probes}", shape.case(coding)),
         k,
-        milliseconds,
+        times,
         memory_floor_ms: machine.floor_ms(bytes + 12.0 * (count * k) as f64),
         recall: Some(hits as f64 / (truth.len() * depth) as f64),
         verified: right,

@@ -13,10 +13,10 @@ mod sweep;
 mod tune;
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use serde::Serialize;
 use warpann::io;
+use warpann::measure::timed;
 
 use crate::progress::Step;
 use crate::random::Random;
@@ -67,23 +67,17 @@ struct Times {
 }
 
 impl Times {
-    /// Runs `work` once without measuring, because the first run loads kernels and fills caches, and then `repeat`
-    /// times, at least once.
+    /// Runs `work` once without measuring and then `repeat` times.
     fn measure(repeat: usize, mut work: impl FnMut() -> warpann::Result<()>) -> Outcome<Self> {
-        let repeat = repeat.max(1);
         let step = Step::measured("measuring", repeat + 1, "runs");
-        work()?;
-        let mut seconds = Vec::new();
-        for run in 1..=repeat {
+        let mut run = 0;
+        let times = warpann::measure::Times::collect(1, repeat, || {
             step.at(run);
-            let start = Instant::now();
-            work()?;
-            seconds.push(start.elapsed().as_secs_f64());
-        }
-        seconds.sort_by(f64::total_cmp);
-        // The lower of the middle two if there are two.
-        let median_seconds = seconds[(seconds.len() - 1) / 2];
-        Ok(Self { seconds, median_seconds })
+            run += 1;
+            timed(&mut work).map(|((), milliseconds)| milliseconds)
+        })?;
+        let seconds = times.milliseconds().iter().map(|time| time / 1e3).collect();
+        Ok(Self { seconds, median_seconds: times.median() / 1e3 })
     }
 
     fn print(&self, name: &str, out: &Out) -> Outcome {

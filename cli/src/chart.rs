@@ -216,7 +216,7 @@ fn logarithmic_ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let steps: &[f64] = if many { &[1.0, 10.0] } else { &[1.0, 2.0, 5.0, 10.0] };
     let ticks = |value: f64| steps.iter().map(move |step| step * 10f64.powi(value.log10().floor() as i32));
     // The first is not above the value, unless its logarithm was rounded up.
-    let from = ticks(low).filter(|&tick| tick <= low).last().unwrap_or(low);
+    let from = ticks(low).rfind(|&tick| tick <= low).unwrap_or(low);
     let to = ticks(high).find(|&tick| tick > from && tick >= high).unwrap_or(10.0 * high);
     (from, to)
 }

@@ -1,9 +1,9 @@
 //! `warpann bench exact`: exact search.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use serde::Serialize;
+use warpann::measure::timed;
 use warpann::{FlatIndex, Metric, Placement};
 
 use super::{Times, random};
@@ -87,9 +87,8 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     };
     let (n, queries) = (base.len() / dim, probes.len() / dim);
     let mut index = FlatIndex::<f32>::new(dim, metric, args.device.clone())?;
-    let start = Instant::now();
-    spinning("adding the base", || index.add(&base))?;
-    let build_seconds = start.elapsed().as_secs_f64();
+    let ((), milliseconds) = timed(|| spinning("adding the base", || index.add(&base)))?;
+    let build_seconds = milliseconds / 1e3;
     let times = Times::measure(repeat, || index.search(&probes, k).map(drop))?;
     let operations = 2.0 * n as f64 * queries as f64 * dim as f64;
     let bytes = 4.0 * (n + queries) as f64 * dim as f64 + 12.0 * queries as f64 * k as f64;

@@ -191,16 +191,17 @@ fn select_resident(args: &Args, index: usize, out: &Out) -> Outcome {
     step.at(repeat);
     let read = bench.read(repeat)?;
     drop(step);
-    let median = measured.median();
+    let milliseconds: Vec<f32> = measured.milliseconds().iter().map(|&time| time as f32).collect();
+    let median = measured.median() as f32;
     let bytes = 4.0 * rows as f64 * cols as f64;
-    let read = bytes / (f64::from(read.median()) / 1e3);
+    let read = bytes / (read.median() / 1e3);
     let select = SelectResident {
         device: bench.device(),
         algorithm: algorithm.name(),
         rows,
         cols,
         k,
-        milliseconds: measured.milliseconds().to_vec(),
+        milliseconds,
         median_milliseconds: median,
         bytes,
         bytes_per_second: bytes / (f64::from(median) / 1e3),

@@ -2,12 +2,11 @@
 //! neighbours and of queries in a call.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use warpann::io::Vectors;
-use warpann::recall;
-use warpann::{Element, ElementType, Error, FlatIndex, Index, Metric, NONE, SearchOptions};
+use warpann::measure::{Times, timed};
+use warpann::{Element, ElementType, Error, FlatIndex, Index, Metric, NONE, SearchOptions, recall};
 
 use super::chart::{Axis, Measured, Picture, Point};
 use super::{check_outputs, named, write_json};
@@ -379,14 +378,13 @@ struct Job<'a, K: Swept> {
 }
 
 impl<K: Swept> Job<'_, K> {
-    /// Searches for queries `from..to`. Returns the time in seconds.
+    /// Searches for queries `from..to`. Returns the time in milliseconds.
     fn search(&mut self, from: usize, to: usize) -> Outcome<f64> {
         let (dim, k) = (self.index.dim(), self.k);
         let slots = from * k..to * k;
         let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
-        let start = Instant::now();
-        self.index.search_into(&self.queries[from * dim..to * dim], k, &K::at(self.effort), ids, distances)?;
-        Ok(start.elapsed().as_secs_f64())
+        let queries = &self.queries[from * dim..to * dim];
+        Ok(timed(|| self.index.search_into(queries, k, &K::at(self.effort), ids, distances))?.1)
     }
 
     /// One row for each size of batch.
@@ -405,8 +403,7 @@ impl<K: Swept> Job<'_, K> {
         let mut rows = Vec::new();
         for &batch in &args.batch {
             let batch = batch.min(queries);
-            let times = self.time(queries, batch, args.repeat)?;
-            let at = |share: f64| 1e3 * times.calls[((share * times.calls.len() as f64).ceil() as usize).max(1) - 1];
+            let (times, queries_per_second) = self.time(queries, batch, args.repeat)?;
             rows.push(Row {
                 k,
                 effort: K::effort(self.effort),
@@ -418,11 +415,11 @@ impl<K: Swept> Job<'_, K> {
                 nearest_in_1,
                 nearest_in_10,
                 nearest_in_100,
-                queries_per_second: times.queries_per_second,
-                latency_p50_ms: at(0.5),
-                latency_p95_ms: at(0.95),
-                latency_p99_ms: at(0.99),
-                calls: times.calls.len(),
+                queries_per_second,
+                latency_p50_ms: times.median(),
+                latency_p95_ms: times.percentile(0.95),
+                latency_p99_ms: times.percentile(0.99),
+                calls: times.milliseconds().len(),
             });
             step.advance(1);
         }
@@ -440,40 +437,28 @@ impl<K: Swept> Job<'_, K> {
     }
 
     /// Times calls of `batch` queries. If a call has all queries, there are `repeat` calls, and their median gives the speed. Otherwise
-    /// calls go through the queries `repeat` times, but at most [`MOST_BATCHES`] calls, and their total gives the speed.
-    fn time(&mut self, queries: usize, batch: usize, repeat: usize) -> Outcome<Calls> {
+    /// calls go through the queries `repeat` times, but at most [`MOST_BATCHES`] calls, and their total gives the speed. Returns the times of the calls and the queries per second.
+    fn time(&mut self, queries: usize, batch: usize, repeat: usize) -> Outcome<(Times, f64)> {
         let whole = batch == queries;
         let a_pass = queries.div_ceil(batch);
         let count = if whole { repeat } else { a_pass.saturating_mul(repeat).min(MOST_BATCHES) };
         // Not timed, because it allocates buffers of this size and selects kernels.
         self.search(0, batch)?;
-        let (mut calls, mut done, mut seconds) = (Vec::new(), 0, 0.0);
+        let (mut calls, mut done, mut total) = (Vec::new(), 0, 0.0);
         for call in 0..count {
             let from = call % a_pass * batch;
             let to = queries.min(from + batch);
             let time = self.search(from, to)?;
-            (done, seconds) = (done + to - from, seconds + time);
+            (done, total) = (done + to - from, total + time);
             // The shorter batch at the end of the queries does not count for the latency.
             if to - from == batch {
                 calls.push(time);
             }
         }
-        calls.sort_by(f64::total_cmp);
-        let median = calls[(calls.len() - 1) / 2];
-        let queries_per_second = if whole {
-            queries as f64 / median.max(f64::MIN_POSITIVE)
-        } else {
-            done as f64 / f64::max(seconds, f64::MIN_POSITIVE)
-        };
-        Ok(Calls { calls, queries_per_second })
+        let times = Times::new(calls);
+        let (done, milliseconds) = if whole { (queries, times.median()) } else { (done, total) };
+        Ok((times, 1e3 * done as f64 / milliseconds.max(f64::MIN_POSITIVE)))
     }
-}
-
-/// The times of the calls of a measurement.
-struct Calls {
-    /// Time of each call in seconds, ascending; at least one.
-    calls: Vec<f64>,
-    queries_per_second: f64,
 }
 
 /// Writes the table and the curve: NAME.csv, NAME.json, NAME.svg, NAME.png.

@@ -1,12 +1,11 @@
 //! Selections and k-means with data in GPU memory.
 
-use std::time::Instant;
-
 use cuda_std::PtrMut;
 use cuda_std::global::U32x4;
 use rayon::prelude::*;
 use warpann_kernels::read_ceiling::ReadOnce;
 
+use super::times::{Times, timed};
 use crate::device::limits::Limits;
 use crate::device::open::open_gpu;
 use crate::device::runtime::{Memory, Runtime, Stream};
@@ -22,47 +21,28 @@ use crate::validate::check_whole;
 use crate::vectors::VectorSlice;
 use crate::{Device, Error, Result};
 
-/// Times of repeated runs by device events, in milliseconds, ascending.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DeviceTimes(Vec<f32>);
-
-impl DeviceTimes {
-    /// The median (the lower of the middle two).
-    pub fn median(&self) -> f32 {
-        self.0[(self.0.len() - 1) / 2]
-    }
-
-    /// The times of all runs in milliseconds, ascending.
-    pub fn milliseconds(&self) -> &[f32] {
-        &self.0
-    }
-
-    /// Runs `work` twice without measuring, then `repeat` times, each after `flush`. The work of `flush` keeps the stream busy while the
-    /// host enqueues the measured launches, so that the times do not include the host's work.
-    pub(super) fn measure(
-        device: &Runtime,
-        stream: &Stream,
-        repeat: usize,
-        mut flush: impl FnMut() -> Result<()>,
-        mut work: impl FnMut() -> Result<()>,
-    ) -> Result<DeviceTimes> {
-        let _current = device.enter()?;
-        let (start, end) = (device.gpu().timer()?, device.gpu().timer()?);
-        let stream = stream.of_gpu();
+/// Runs `work` twice without measuring, then `repeat` times with device events, each after `flush`. The work of `flush` keeps the stream
+/// busy while the host enqueues the measured launches, so that the times do not include the host's work.
+pub(super) fn by_events(
+    device: &Runtime,
+    stream: &Stream,
+    repeat: usize,
+    mut flush: impl FnMut() -> Result<()>,
+    mut work: impl FnMut() -> Result<()>,
+) -> Result<Times> {
+    let _current = device.enter()?;
+    let (start, end) = (device.gpu().timer()?, device.gpu().timer()?);
+    let stream = stream.of_gpu();
+    work()?;
+    work()?;
+    Times::collect(0, repeat, || {
+        flush()?;
+        start.record(stream)?;
         work()?;
-        work()?;
-        let mut times = Vec::new();
-        for _ in 0..repeat.max(1) {
-            flush()?;
-            start.record(stream)?;
-            work()?;
-            end.record(stream)?;
-            end.synchronize()?;
-            times.push(end.milliseconds_since(&start)?);
-        }
-        times.sort_by(f32::total_cmp);
-        Ok(DeviceTimes(times))
-    }
+        end.record(stream)?;
+        end.synchronize()?;
+        Ok(f64::from(end.milliseconds_since(&start)?))
+    })
 }
 
 /// A size larger than the L2 cache of any GPU. Copying this number of bytes replaces the content of the cache.
@@ -136,14 +116,14 @@ impl SelectionBench {
     ///
     /// # Errors
     /// The errors of running on the device.
-    pub fn read(&self, repeat: usize) -> Result<DeviceTimes> {
+    pub fn read(&self, repeat: usize) -> Result<Times> {
         // Only reading matters, so the kernel reads the keys as groups of four words. A rest of fewer than four words is not read.
         let words = self.device_keys.cast::<U32x4>();
         let launch = ReadOnce { words: words.into(), quads: words.len() as u64, out: self.word };
         let config = launch.config(self.device.limits().multiprocessors);
         // SAFETY: the keys were copied to an aligned place; the layout reserved the word.
         let run = || unsafe { self.device.launch(&self.stream, &ReadOnce::KERNEL, config, launch) };
-        DeviceTimes::measure(&self.device, &self.stream, repeat, || self.flush(), run)
+        by_events(&self.device, &self.stream, repeat, || self.flush(), run)
     }
 
     /// Times the selection of the `k` smallest keys of every row, by the method that the library uses for `algorithm`, and compares the
@@ -151,7 +131,7 @@ impl SelectionBench {
     ///
     /// # Errors
     /// [`Error::Zero`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if results differ.
-    pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<DeviceTimes> {
+    pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<Times> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
         self.time(k, repeat, |layout, limits| {
             SelectPlan::new::<f32>(layout, rows, columns, k as u32, algorithm, limits)
@@ -162,7 +142,7 @@ impl SelectionBench {
     ///
     /// # Errors
     /// As [`Self::select`].
-    pub fn select_by(&self, k: usize, method: Method, repeat: usize) -> Result<DeviceTimes> {
+    pub fn select_by(&self, k: usize, method: Method, repeat: usize) -> Result<Times> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
         let plan = |layout: &mut Layout, limits: &Limits| {
             Ok(SelectPlan::of_method(layout, rows, columns, k as u32, method, limits))
@@ -176,7 +156,7 @@ impl SelectionBench {
         k: usize,
         repeat: usize,
         plan: impl FnOnce(&mut Layout, &Limits) -> Result<SelectPlan>,
-    ) -> Result<DeviceTimes> {
+    ) -> Result<Times> {
         if k == 0 {
             return Err(Error::Zero { what: "k" });
         }
@@ -202,7 +182,7 @@ impl SelectionBench {
         };
         // SAFETY: the layout reserved every array; the keys were copied.
         let run = || unsafe { select(device, stream, &batch, &plan, scratch) };
-        let times = DeviceTimes::measure(device, stream, repeat, || self.flush(), run)?;
+        let times = by_events(device, stream, repeat, || self.flush(), run)?;
         // The last rows lie after all repetitions.
         let block = self.keys.len() / columns;
         for row in (0..rows.min(4)).chain(rows.saturating_sub(4).max(4)..rows) {
@@ -229,8 +209,8 @@ impl SelectionBench {
 /// The result of one run of k-means.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KMeansRun {
-    /// Wall-clock time of all iterations, from a drained device to a drained device.
-    pub seconds: f64,
+    /// Wall-clock time of all iterations in milliseconds, from a drained device to a drained device.
+    pub milliseconds: f64,
     /// Σ‖x − c‖² over all points, c the nearest of [`Self::centroids`].
     pub objective: f64,
     /// The centroids after the last iteration, row-major.
@@ -248,7 +228,7 @@ pub struct KMeansRun {
 /// let mut bench = KMeansBench::new(0, &rows, 128, 256)?;
 /// bench.run(2)?; // loads the kernels
 /// let run = bench.run(20)?;
-/// println!("{:.2} ms, objective {:e}", run.seconds * 1e3, run.objective);
+/// println!("{:.2} ms, objective {:e}", run.milliseconds, run.objective);
 /// # Ok(())
 /// # }
 /// ```
@@ -295,18 +275,18 @@ impl<'a> KMeansBench<'a> {
         let mut totals = Totals::default();
         self.worker.set_centroids(&self.starts)?;
         self.worker.synchronize()?;
-        let start = Instant::now();
-        for _ in 0..iterations {
-            self.worker.assign(&mut totals)?;
-            self.worker.update()?;
-        }
-        self.worker.synchronize()?;
-        let seconds = start.elapsed().as_secs_f64();
+        let ((), milliseconds) = timed(|| {
+            for _ in 0..iterations {
+                self.worker.assign(&mut totals)?;
+                self.worker.update()?;
+            }
+            self.worker.synchronize()
+        })?;
         self.worker.assign(&mut totals)?;
         let mut centroids = vec![0.0; self.starts.len()];
         self.worker.centroids(&mut centroids)?;
         let terms = totals.norms.iter().zip(&totals.weights).zip(&totals.products);
         let objective = terms.map(|((norm, &weight), product)| weight * norm - 2.0 * product).sum::<f64>();
-        Ok(KMeansRun { seconds, objective: objective + self.squares, centroids })
+        Ok(KMeansRun { milliseconds, objective: objective + self.squares, centroids })
     }
 }

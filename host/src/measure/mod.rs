@@ -2,6 +2,7 @@
 //! change in any version.
 //! | file | content |
 //! |---|---|
+//! | `times` | times of repeated runs |
 //! | `gpu`, `sort` | selections, k-means and sorts with data in GPU memory (feature `cuda`) |
 //! | [`cost_model`] | the cost of WarpSelect, as the paper's appendix derives it |
 
@@ -10,8 +11,10 @@ pub mod cost_model;
 mod gpu;
 #[cfg(feature = "cuda")]
 mod sort;
+mod times;
 
 #[cfg(feature = "cuda")]
-pub use gpu::{DISPATCH_HEADER, DeviceTimes, KMeansBench, KMeansRun, Method, SelectionBench};
+pub use gpu::{DISPATCH_HEADER, KMeansBench, KMeansRun, Method, SelectionBench};
 #[cfg(feature = "cuda")]
 pub use sort::{SortBench, SortRun};
+pub use times::{Times, timed};

@@ -1,6 +1,7 @@
 //! Times of sorts of pairs in GPU memory.
 
-use super::gpu::{DeviceTimes, FLUSH_BYTES};
+use super::gpu::{FLUSH_BYTES, by_events};
+use super::times::Times;
 use crate::device::open::open_gpu;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
@@ -14,7 +15,7 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq)]
 pub struct SortRun<K> {
     /// Device time of each sort.
-    pub times: DeviceTimes,
+    pub times: Times,
     /// The keys in sorted order.
     pub keys: Vec<K>,
     /// The payloads in the order of the sorted keys: the position of each key before the sort.
@@ -30,7 +31,7 @@ pub struct SortRun<K> {
 ///
 /// let keys: Vec<u64> = (0..1u64 << 23).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
 /// let run = SortBench::new(0, &keys)?.sort(9)?;
-/// println!("{:.2} Gkeys/s", keys.len() as f32 / run.times.median() / 1e6);
+/// println!("{:.2} Gkeys/s", keys.len() as f64 / run.times.median() / 1e6);
 /// # Ok(())
 /// # }
 /// ```
@@ -108,7 +109,7 @@ impl<K: Key> SortBench<K> {
             sorted = unsafe { sort::enqueue(&queue, &self.plan, self.pairs(1), self.pairs(2), self.scratch())? };
             Ok(())
         };
-        let times = DeviceTimes::measure(&self.device, &self.stream, repeat, || self.restore(), work)?;
+        let times = by_events(&self.device, &self.stream, repeat, || self.restore(), work)?;
         let (mut keys, mut payloads) = (vec![K::zeroed(); self.len], vec![0; self.len]);
         // SAFETY: the sort wrote all keys and payloads.
         unsafe {
