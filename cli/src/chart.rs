@@ -2,11 +2,12 @@
 //!
 //! A series has a colour, the shape of its markers and the dashes of its line, so that a reader can tell series apart without colour.
 //!
-//! The crate kuva draws axes, lines and markers, and brings the font of the PNG, so that no font of the system is needed. It costs 9 crates
-//! and 3.9 MB of the program, 1.2 MB of which are fonts. Measured against others (2026-11-27):
+//! The crate kuva draws axes, lines and markers, and brings the font of the PNG, so that no font of the system is
+//! needed. It costs 9 crates and 3.9 MB of the program, 1.2 MB of which are fonts. Measured against others
+//! (2026-11-27):
 //! | crate | why not |
 //! |---|---|
-//! | plotters 0.3.7 | 4 crates and 0.2 MB, but no font; markers, ticks, legend and breaks of lines would stay here; no release since 2024 |
+//! | plotters 0.3.7 | 4 crates, 0.2 MB, but no font; markers, ticks and legend would stay here; no release since 2024 |
 //! | charts-rs 2.3, quill 0.2 | 67 and 71 crates, most of them of resvg, which draws the PNG |
 //! | charming 0.6 | a JavaScript engine draws the PNG: 259 crates |
 //! | poloto 19, splot 0.11, plotlib 0.5 | no PNG |
@@ -31,7 +32,8 @@ const WHITE: &str = "#ffffff";
 /// The colour of the best points, which lies under the series.
 const BEST: &str = "#f3e2a0";
 const BEST_WIDTH: f64 = 11.0;
-/// Colours of series, which colour-blind readers can distinguish (M. Okabe and K. Ito, Color Universal Design, 2008), and their markers.
+/// Colours of series, which colour-blind readers can distinguish (M. Okabe and K. Ito, Color Universal Design, 2008),
+/// and their markers.
 const LOOKS: [(&str, MarkerShape); 7] = [
     ("#0072b2", MarkerShape::Square),
     ("#d55e00", MarkerShape::Circle),
@@ -142,7 +144,8 @@ impl Chart {
         scene
     }
 
-    /// Adds the legend below the axes. Its lines and markers are those of a chart without axes, in which a unit is a pixel.
+    /// Adds the legend below the axes. Its lines and markers are those of a chart without axes, in which a unit is a
+    /// pixel.
     fn add_legend(&self, scene: &mut Scene) {
         let best = (!self.best.is_empty()).then_some("best of all (Pareto line)");
         let names = self.series.iter().map(|series| &*series.name).chain(best);
@@ -205,8 +208,8 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     }
 }
 
-/// The nearest of 1, 2 and 5 times powers of ten that enclose the values; of powers of ten alone if more than three of them do, because the
-/// axis then has no other ticks.
+/// The nearest of 1, 2 and 5 times powers of ten that enclose the values; of powers of ten alone if more than three of
+/// them do, because the axis then has no other ticks.
 fn logarithmic_ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = bounds(values);
     if low > high {

@@ -437,7 +437,8 @@ impl<K: Swept> Job<'_, K> {
     }
 
     /// Times calls of `batch` queries. If a call has all queries, there are `repeat` calls, and their median gives the speed. Otherwise
-    /// calls go through the queries `repeat` times, but at most [`MOST_BATCHES`] calls, and their total gives the speed. Returns the times of the calls and the queries per second.
+    /// calls go through the queries `repeat` times, but at most [`MOST_BATCHES`] calls, and their total gives the
+    /// speed. Returns the times of the calls and the queries per second.
     fn time(&mut self, queries: usize, batch: usize, repeat: usize) -> Outcome<(Times, f64)> {
         let whole = batch == queries;
         let a_pass = queries.div_ceil(batch);

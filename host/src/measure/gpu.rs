@@ -21,8 +21,9 @@ use crate::validate::check_whole;
 use crate::vectors::VectorSlice;
 use crate::{Device, Error, Result};
 
-/// Runs `work` twice without measuring, then `repeat` times with device events, each after `flush`. The work of `flush` keeps the stream
-/// busy while the host enqueues the measured launches, so that the times do not include the host's work.
+/// Runs `work` twice without measuring, then `repeat` times with device events, each after `flush`. The work of `flush`
+/// keeps the stream busy while the host enqueues the measured launches, so that the times do not include the host's
+/// work.
 pub(super) fn by_events(
     device: &Runtime,
     stream: &Stream,
@@ -66,8 +67,8 @@ pub struct SelectionBench {
 }
 
 impl SelectionBench {
-    /// Copies `rows` rows to GPU `index`. `keys` has at least one whole row of `columns` keys, and is repeated until there are `rows` rows
-    /// (0 means 1).
+    /// Copies `rows` rows to GPU `index`. `keys` has at least one whole row of `columns` keys, and is repeated until
+    /// there are `rows` rows (0 means 1).
     ///
     /// # Errors
     /// [`Error::Ragged`] if `keys` is not a positive whole number of rows; the errors of opening the device;
@@ -117,7 +118,8 @@ impl SelectionBench {
     /// # Errors
     /// The errors of running on the device.
     pub fn read(&self, repeat: usize) -> Result<Times> {
-        // Only reading matters, so the kernel reads the keys as groups of four words. A rest of fewer than four words is not read.
+        // Only reading matters, so the kernel reads the keys as groups of four words. A rest of fewer than four words
+        // is not read.
         let words = self.device_keys.cast::<U32x4>();
         let launch = ReadOnce { words: words.into(), quads: words.len() as u64, out: self.word };
         let config = launch.config(self.device.limits().multiprocessors);
@@ -126,11 +128,12 @@ impl SelectionBench {
         by_events(&self.device, &self.stream, repeat, || self.flush(), run)
     }
 
-    /// Times the selection of the `k` smallest keys of every row, by the method that the library uses for `algorithm`, and compares the
-    /// first and the last rows of the result with the CPU's.
+    /// Times the selection of the `k` smallest keys of every row, by the method that the library uses for `algorithm`,
+    /// and compares the first and the last rows of the result with the CPU's.
     ///
     /// # Errors
-    /// [`Error::Zero`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if results differ.
+    /// [`Error::Zero`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if
+    /// results differ.
     pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<Times> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
         self.time(k, repeat, |layout, limits| {
@@ -217,8 +220,8 @@ pub struct KMeansRun {
     pub centroids: Vec<f32>,
 }
 
-/// Points on a GPU, for repeated clustering with time measurement: Lloyd's iterations for squared L2, without the copy to the device and
-/// the choice of the first centroids.
+/// Points on a GPU, for repeated clustering with time measurement: Lloyd's iterations for squared L2, without the copy
+/// to the device and the choice of the first centroids.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), warpann::Error> {

@@ -1,5 +1,5 @@
-//! Times of parts of the library, and the work that they have to do: for `warpann bench` and the benchmarks of the repository. Items may
-//! change in any version.
+//! Times of parts of the library, and the work that they have to do: for `warpann bench` and the benchmarks of the
+//! repository. Items may change in any version.
 //! | file | content |
 //! |---|---|
 //! | `times` | times of repeated runs |

@@ -13,8 +13,8 @@ impl Times {
         Self(milliseconds)
     }
 
-    /// Runs `work` `warm` times without measuring, because the first runs load kernels and fill caches, and then `repeat` times, at least
-    /// once, with the clock of the host.
+    /// Runs `work` `warm` times without measuring, because the first runs load kernels and fill caches, and then
+    /// `repeat` times, at least once, with the clock of the host.
     ///
     /// # Errors
     /// The first error of `work`.
