@@ -77,7 +77,7 @@
 // The output of #[kernel] refers to this crate as `cuda_std`. That name must also resolve inside this crate.
 extern crate self as cuda_std;
 
-pub use cuda_std_macros::kernel;
+pub use cuda_std_macros::{group, kernel};
 
 pub mod async_copy;
 pub mod atomic;
@@ -116,7 +116,7 @@ macro_rules! no_register {
     ($kernel:expr) => {};
 }
 
-/// Items that the output of [`kernel`](macro@kernel) uses. They are not part of the interface.
+/// Items that the output of [`kernel`](macro@kernel) and [`group`](macro@group) uses. They are not part of the interface.
 #[doc(hidden)]
 pub mod private {
     #[cfg(not(any(feature = "kernels-by-name", target_arch = "nvptx64")))]
@@ -125,9 +125,9 @@ pub mod private {
     pub use crate::{emulator::Registered, register};
     #[cfg(target_arch = "nvptx64")]
     pub use core::arch::global_asm;
-    pub use cuda_std_macros::kernels;
+    pub use cuda_std_macros::{kernel_of_groups, kernels};
 
-    /// A struct of arguments that has a field number `N`.
+    /// A struct of arguments or a group that has a field number `N`.
     pub trait Field<const N: usize> {
         /// The type of the field, for modules that do not import it.
         type Type;

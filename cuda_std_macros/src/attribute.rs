@@ -7,8 +7,9 @@
 //!            max_threads = 256, elsewhere = scan_kernels                      no kernels here: a macro for tables in other modules
 //! ```
 
+use crate::fields::{self, Field};
 use proc_macro2::TokenStream;
-use quote::quote;
+use quote::{ToTokens, quote};
 use syn::{
     Attribute, Expr, ExprLit, Ident, Lit, Pat, Path, Token, Type, Visibility,
     parse::{Parse, ParseStream},
@@ -158,13 +159,13 @@ impl Parse for Table {
     }
 }
 
-/// A table in another module than its struct: `Struct { fields } (bounds) docs vis fn name(key: Type) { rows }`, of which the macro that the
-/// attribute makes adds what stands before the documentation.
+/// A table in another module than its struct: `Struct { field, group { field, .. }, .. } (bounds) docs vis fn name(key: Type) { rows }`. The
+/// macro that the attribute makes adds the part before the documentation.
 pub struct TableElsewhere {
     /// The struct of arguments.
     pub arguments: Ident,
-    /// The names of its fields.
-    pub fields: Vec<Ident>,
+    /// The fields of the struct, with types by projection, so that the module need not import them.
+    pub fields: Vec<Field>,
     /// Attributes of the function that selects a kernel, such as its documentation.
     pub attributes: Vec<Attribute>,
     /// Who may call the function.
@@ -179,18 +180,31 @@ pub struct TableElsewhere {
 
 impl TableElsewhere {
     /// What comes before the documentation.
-    pub fn head(arguments: &Ident, fields: &[&Ident], all: &Bounds) -> TokenStream {
+    pub fn head(arguments: &Ident, fields: &[Field], all: &Bounds) -> TokenStream {
         let bounds = all.written();
+        let fields = fields.iter().map(|Field { name, members, .. }| match members {
+            Some(members) => quote! { #name { #(#members),* } },
+            None => name.to_token_stream(),
+        });
         quote! { #arguments { #(#fields),* } (#bounds) }
     }
 }
 
 impl Parse for TableElsewhere {
     fn parse(input: ParseStream) -> syn::Result<Self> {
-        let arguments = input.parse()?;
-        let (fields, bounds, in_key, in_rows);
-        syn::braced!(fields in input);
-        let fields = fields.parse_terminated(Ident::parse, Token![,])?.into_iter().collect();
+        let arguments: Ident = input.parse()?;
+        let (in_fields, bounds, in_key, in_rows);
+        syn::braced!(in_fields in input);
+        let mut fields = Vec::new();
+        while !in_fields.is_empty() {
+            let (name, number): (Ident, _) = (in_fields.parse()?, fields.len());
+            let members = if in_fields.peek(syn::token::Brace) { Some(fields::names(&in_fields)?) } else { None };
+            let ty = quote! { <#arguments as ::cuda_std::private::Field<#number>>::Type };
+            fields.push(Field { name, ty, members });
+            if !in_fields.is_empty() {
+                in_fields.parse::<Token![,]>()?;
+            }
+        }
         syn::parenthesized!(bounds in input);
         let all: Bounds = bounds.parse()?;
         let attributes = input.call(Attribute::parse_outer)?;

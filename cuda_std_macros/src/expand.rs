@@ -3,6 +3,7 @@
 
 use crate::{
     attribute::{Bounds, Row, Table, TableElsewhere},
+    fields::{self, Argument, Field},
     signature::{self, Parameter},
 };
 use proc_macro2::{Group, TokenStream, TokenTree};
@@ -16,6 +17,7 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
     let ItemFn { attrs, vis, sig, block } = &function;
     let (name, inputs) = (&sig.ident, &sig.inputs);
     let names = parameters.iter().map(|parameter| parameter.name);
+    let of_struct: Vec<Field> = parameters.iter().map(|parameter| Field::plain(parameter.name, parameter.ty)).collect();
     let arguments = format_ident!("{}", camel_case(&name.to_string()), span = name.span());
     let documentation = format!("The arguments of [`{name}`].");
     let fields = parameters.iter().map(|Parameter { name, ty, documentation }| {
@@ -23,7 +25,7 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
     });
     let call = quote! { #name(#(arguments.#names),*) };
     let items = [
-        arguments_impl(&arguments, &Generics::default(), &parameters),
+        arguments_impl(&arguments, &Generics::default(), &of_struct),
         kernel_const(vis, &arguments.to_token_stream(), name, bounds, &call),
     ];
     let note = bounds_note(name, bounds);
@@ -53,21 +55,21 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
     })
 }
 
-/// Expands a struct of arguments to the kernels of its table.
-pub fn arguments(table: &Table, item: &ItemStruct) -> syn::Result<TokenStream> {
-    let parameters = signature::of_struct(item)?;
+/// Expands a struct of arguments to the kernels of its table. `groups` has the names of the fields of each group.
+pub fn arguments(table: &Table, item: &ItemStruct, groups: &[Vec<Ident>]) -> syn::Result<TokenStream> {
+    let fields = signature::of_struct(item, groups)?;
     let ItemStruct { vis, ident, generics, .. } = item;
-    let names: Vec<&Ident> = parameters.iter().map(|parameter| parameter.name).collect();
-    let entry_of = |row| Ok(entry(row, ident, &names, &types(row, item, &parameters)?));
+    let entry_of = |row| Ok(entry(row, ident, &fields, &types(row, item, &fields)?));
     let entries = table.rows.iter().map(entry_of).collect::<syn::Result<Vec<_>>>()?;
-    let implementation = arguments_impl(ident, generics, &parameters);
+    let implementation = arguments_impl(ident, generics, &fields);
     let elsewhere = match &table.elsewhere {
         Some(name) if generics.params.is_empty() => {
-            tables_elsewhere(name, &TableElsewhere::head(ident, &names, &table.all), ident, &parameters)
+            tables_elsewhere(name, &TableElsewhere::head(ident, &fields, &table.all), ident, &fields)
         }
         Some(name) => return Err(syn::Error::new(name.span(), "a generic struct has all its kernels in one table")),
         None => TokenStream::new(),
     };
+    let unmarked = fields::unmarked(item);
     let kernels = match &table.key {
         Some(key) => {
             let names: Vec<_> = table.rows.iter().map(|row| format!("`{}`", row.name)).collect();
@@ -100,7 +102,7 @@ pub fn arguments(table: &Table, item: &ItemStruct) -> syn::Result<TokenStream> {
     };
     Ok(quote! {
         #[derive(Debug, Clone, Copy)]
-        #item
+        #unmarked
 
         #(#entries)*
 
@@ -114,14 +116,10 @@ pub fn arguments(table: &Table, item: &ItemStruct) -> syn::Result<TokenStream> {
 }
 
 /// The macro `name` for tables in other modules, and the types of the fields, which such a module need not import.
-fn tables_elsewhere(name: &Ident, head: &TokenStream, arguments: &Ident, parameters: &[Parameter<'_>]) -> TokenStream {
-    let (numbers, types) = (0..parameters.len(), parameters.iter().map(|parameter| parameter.ty));
+fn tables_elsewhere(name: &Ident, head: &TokenStream, arguments: &Ident, fields: &[Field]) -> TokenStream {
+    let types = fields::types(arguments, fields.iter().map(|field| &field.ty));
     quote! {
-        #(
-            impl ::cuda_std::private::Field<#numbers> for #arguments {
-                type Type = #types;
-            }
-        )*
+        #types
 
         macro_rules! #name {
             ($($table:tt)*) => { ::cuda_std::private::kernels! { #head $($table)* } };
@@ -133,10 +131,8 @@ fn tables_elsewhere(name: &Ident, head: &TokenStream, arguments: &Ident, paramet
 /// Expands a table in another module than its struct.
 pub fn elsewhere(table: &TableElsewhere) -> TokenStream {
     let TableElsewhere { arguments, fields, attributes, vis, name, key, rows } = table;
-    let names: Vec<&Ident> = fields.iter().collect();
-    let types: Vec<_> =
-        (0..names.len()).map(|number| quote! { <#arguments as ::cuda_std::private::Field<#number>>::Type }).collect();
-    let entries = rows.iter().map(|row| entry(row, arguments, &names, &types));
+    let types: Vec<_> = fields::arguments(fields).into_iter().map(|argument| argument.ty).collect();
+    let entries = rows.iter().map(|row| entry(row, arguments, fields, &types));
     let key_parameter = key.iter().map(|key| quote! { key: #key });
     let select = quote! { #(#attributes)* #vis fn #name(#(#key_parameter),*) };
     let function = selecting(&select, arguments, key.as_ref(), rows);
@@ -158,12 +154,13 @@ pub fn elsewhere(table: &TableElsewhere) -> TokenStream {
     }
 }
 
-/// The entry point of a row. Its parameters are the fields one by one, so that loads are `ld.global`; through a struct they would be
-/// generic.
-fn entry(row: &Row, struct_name: &Ident, names: &[&Ident], types: &[impl ToTokens]) -> TokenStream {
+/// The entry point of a row. Its parameters are the fields one by one, those of groups too, so that loads are `ld.global`; through a struct
+/// they would be generic.
+fn entry(row: &Row, struct_name: &Ident, fields: &[Field], types: &[TokenStream]) -> TokenStream {
     let Row { name, body, bounds, .. } = row;
     // The parameters do not have the fields' names, because the body's path may equal one of those.
-    let given: Vec<_> = names.iter().map(|name| format_ident!("argument_{name}")).collect();
+    let given: Vec<_> = fields::arguments(fields).into_iter().map(|argument| argument.variable).collect();
+    let arguments = fields::literal(struct_name, fields, given.iter().map(ToTokens::to_token_stream));
     let note = bounds_note(name, bounds);
     let wanted = wanted(name);
     quote! {
@@ -174,7 +171,7 @@ fn entry(row: &Row, struct_name: &Ident, names: &[&Ident], types: &[impl ToToken
             #[unsafe(no_mangle)]
             unsafe extern "ptx-kernel" fn #name(#(#given: #types),*) {
                 // SAFETY: the launch keeps the contract of the kernel, which is that of the body.
-                unsafe { #body(#struct_name { #(#names: #given),* }) }
+                unsafe { #body(#arguments) }
             }
         };
 
@@ -184,18 +181,21 @@ fn entry(row: &Row, struct_name: &Ident, names: &[&Ident], types: &[impl ToToken
 }
 
 /// The types of the parameters of a row's entry point.
-fn types(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Result<Vec<Type>> {
+fn types(row: &Row, item: &ItemStruct, fields: &[Field]) -> syn::Result<Vec<TokenStream>> {
+    let types = fields::arguments(fields).into_iter().map(|argument| argument.ty);
     match &row.arguments {
-        None if item.generics.params.is_empty() => {
-            Ok(parameters.iter().map(|parameter| parameter.ty.clone()).collect())
-        }
+        None if item.generics.params.is_empty() => Ok(types.collect()),
         None => Err(syn::Error::new(row.name.span(), "the struct is generic: `name for Type<..> = body`")),
-        Some(arguments) => substituted(arguments, &item.generics, parameters),
+        Some(arguments) => substituted(arguments, &item.generics, types),
     }
 }
 
 /// The types of the parameters, with the type parameters of the struct replaced by the types in `arguments`.
-fn substituted(arguments: &Type, generics: &Generics, parameters: &[Parameter<'_>]) -> syn::Result<Vec<Type>> {
+fn substituted(
+    arguments: &Type,
+    generics: &Generics,
+    types: impl Iterator<Item = TokenStream>,
+) -> syn::Result<Vec<TokenStream>> {
     let refuse = || syn::Error::new_spanned(arguments, "names the struct with a type for each of its parameters");
     let Type::Path(path) = arguments else { return Err(refuse()) };
     let last = path.path.segments.last().ok_or_else(refuse)?;
@@ -206,7 +206,7 @@ fn substituted(arguments: &Type, generics: &Generics, parameters: &[Parameter<'_
         return Err(refuse());
     }
     let pairs: Vec<_> = names.into_iter().zip(given.iter().map(|argument| argument.to_token_stream())).collect();
-    parameters.iter().map(|parameter| syn::parse2(replaced(parameter.ty.to_token_stream(), &pairs))).collect()
+    Ok(types.map(|ty| replaced(ty, &pairs)).collect())
 }
 
 fn replaced(tokens: TokenStream, pairs: &[(&Ident, TokenStream)]) -> TokenStream {
@@ -224,35 +224,36 @@ fn replaced(tokens: TokenStream, pairs: &[(&Ident, TokenStream)]) -> TokenStream
 }
 
 /// The implementation of `KernelArgs` for a struct of arguments.
-fn arguments_impl(arguments: &Ident, generics: &Generics, parameters: &[Parameter<'_>]) -> TokenStream {
+fn arguments_impl(arguments: &Ident, generics: &Generics, fields: &[Field]) -> TokenStream {
     let mut bounded = generics.clone();
     bounded.type_params_mut().for_each(|parameter| parameter.bounds.push(syn::parse_quote!(::core::marker::Copy)));
     let (with_bounds, names_only, conditions) = bounded.split_for_impl();
     let (with_bounds, names_only) = (with_bounds.to_token_stream(), names_only.to_token_stream());
-    let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
-    let texts: Vec<_> = names.iter().map(ToString::to_string).collect();
-    let numbers = 0..names.len();
+    let (places, texts): (Vec<_>, Vec<_>) =
+        fields::arguments(fields).into_iter().map(|Argument { place, text, .. }| (place, text)).unzip();
+    let read = (0..places.len()).map(|number| {
+        // SAFETY: the caller promises an address of a value for each parameter.
+        quote! { unsafe { ::cuda_std::launch::raw_arg(addresses, #number) } }
+    });
+    let read = fields::literal(&format_ident!("Self"), fields, read);
     quote! {
-        // SAFETY: the bounds require `Param` of every field, and each function names all fields in order.
+        // SAFETY: the calls require `Param` of every argument, and each function names all arguments in order.
         unsafe impl #with_bounds ::cuda_std::launch::KernelArgs for #arguments #names_only #conditions {
             const NAMES: &'static [&'static str] = &[#(#texts),*];
 
             fn as_raw(&mut self) -> ::cuda_std::launch::RawArgs {
-                ::cuda_std::launch::RawArgs::new(&[#(::core::ptr::from_mut(&mut self.#names).cast()),*])
+                ::cuda_std::launch::RawArgs::new(&[#(::core::ptr::from_mut(&mut self.#places).cast()),*])
             }
 
             fn ranges(&self) -> impl ::core::iter::Iterator<Item = ::cuda_std::launch::ArgumentRange> {
                 let given: [::core::option::Option<::cuda_std::launch::ArgumentRange>; _] =
-                    [#(::cuda_std::launch::Param::range(&self.#names, #texts)),*];
+                    [#(::cuda_std::launch::Param::range(&self.#places, #texts)),*];
                 given.into_iter().flatten()
             }
 
             unsafe fn from_raw(addresses: *const *mut ::core::ffi::c_void) -> Self {
                 let _ = addresses;
-                Self {
-                    // SAFETY: the caller promises an address of a value for each parameter.
-                    #(#names: unsafe { ::cuda_std::launch::raw_arg(addresses, #numbers) }),*
-                }
+                #read
             }
         }
     }

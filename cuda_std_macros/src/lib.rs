@@ -4,6 +4,7 @@
 mod attribute;
 mod choice;
 mod expand;
+mod fields;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -286,8 +287,7 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
             expand::function(&bounds, function)
         }
         syn::Item::Struct(item) => {
-            let table = syn::parse_macro_input!(attribute as attribute::Table);
-            expand::arguments(&table, &item)
+            fields::kernel(&fields::Kernel { groups: Vec::new(), attribute: attribute.into(), item })
         }
         other => Err(syn::Error::new_spanned(other, "#[kernel] stands before a function or a struct of arguments")),
     };
@@ -299,6 +299,106 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro]
 pub fn kernels(table: TokenStream) -> TokenStream {
     expand::elsewhere(&syn::parse_macro_input!(table as attribute::TableElsewhere)).into()
+}
+
+/// A struct of arguments with groups. Only the macro calls it that [`macro@group`] makes.
+#[doc(hidden)]
+#[proc_macro]
+pub fn kernel_of_groups(kernel: TokenStream) -> TokenStream {
+    fields::kernel(&syn::parse_macro_input!(kernel as fields::Kernel))
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
+}
+
+/// Makes a struct a group of parameters: a field of the structs of several kernels, which the group documents once. The field has the
+/// attribute `#[group]`. The entry points take the fields of the group one by one, as if they stood in the struct of arguments, and messages
+/// name them with the field, such as `keys.count`.
+///
+/// ```
+/// # use cuda_std::{Ptr, PtrMut, global, group, kernel, launch::KernelArgs, thread};
+/// /// Keys, in any order.
+/// #[group]
+/// pub struct Keys {
+///     /// `count` keys.
+///     pub values: Ptr<u32>,
+///     /// Number of keys.
+///     pub count: u32,
+/// }
+///
+/// /// Copies the keys, each plus `more`.
+/// #[kernel(max_threads = 128, raise_keys = raise)]
+/// pub struct Raise {
+///     /// The keys to copy.
+///     #[group]
+///     pub keys: Keys,
+///     /// The addend.
+///     pub more: u32,
+///     /// One key for each of `keys`.
+///     pub out: PtrMut<u32>,
+/// }
+///
+/// /// # Safety
+/// /// The arrays are as long as [`Raise`] says.
+/// unsafe fn raise(Raise { keys, more, out }: Raise) {
+///     let thread = thread::thread_idx_x();
+///     if thread < keys.count {
+///         // SAFETY: thread < count.
+///         unsafe {
+///             let key = global::load(keys.values.add(thread as usize));
+///             global::store(out.add(thread as usize), key + more);
+///         }
+///     }
+/// }
+/// assert_eq!(Raise::NAMES, ["keys.values", "keys.count", "more", "out"]);
+///
+/// use cuda_std::{emulator, launch::LaunchConfig};
+/// let (values, mut out) = (emulator::Buffer::from_slice(&[3u32, 4]), emulator::Buffer::<u32>::new(2));
+/// let launch = Raise { keys: Keys { values: values.as_ptr(), count: 2 }, more: 5, out: out.as_mut_ptr() };
+/// // SAFETY: there are two keys, and room for two.
+/// unsafe { emulator::launch(&Raise::KERNEL, LaunchConfig::linear(1, 32), launch).unwrap() };
+/// assert_eq!(out.to_vec(), [8, 9]);
+/// ```
+///
+/// The fields of a group are those that a kernel accepts, except groups, and a group is not generic. It is visible to the kernels of its
+/// crate. A kernel's module imports it by its own name.
+///
+/// A field that is a group but does not say so does not compile:
+///
+/// ```compile_fail,E0277
+/// # use cuda_std::{Ptr, group, kernel};
+/// /// Keys.
+/// #[group]
+/// pub struct Keys {
+///     /// Number of keys.
+///     pub count: u32,
+/// }
+/// #[kernel(run_all = run)]
+/// pub struct Run {
+///     /// The keys.
+///     pub keys: Keys,
+/// }
+/// unsafe fn run(_: Run) {}
+/// ```
+/// A missing field of a group does not compile:
+///
+/// ```compile_fail,E0063
+/// # use cuda_std::{Ptr, group};
+/// /// Keys.
+/// #[group]
+/// pub struct Keys {
+///     /// `count` keys.
+///     pub values: Ptr<u32>,
+///     /// Number of keys.
+///     pub count: u32,
+/// }
+/// let keys = Keys { count: 2 };
+/// ```
+#[proc_macro_attribute]
+pub fn group(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    syn::parse_macro_input!(attribute as syn::parse::Nothing);
+    fields::group(&syn::parse_macro_input!(item as syn::ItemStruct))
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
 }
 
 /// Makes an enum a kernel's parameter: a `#[repr(u32)]` enum whose variants have no fields. It is passed as a 32-bit word, and a launch can

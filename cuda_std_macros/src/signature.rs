@@ -1,9 +1,12 @@
 //! Checks of a kernel's parameters.
 
-use crate::expand::Documentation;
+use crate::{
+    expand::Documentation,
+    fields::{self, Field},
+};
 use syn::{
-    Field, Fields, FnArg, GenericArgument, Ident, ItemFn, ItemStruct, Pat, PathArguments, ReturnType, Type, TypePath,
-    spanned::Spanned,
+    Fields, FnArg, GenericArgument, Ident, ItemFn, ItemStruct, Pat, PathArguments, ReturnType, Token, Type, TypePath,
+    punctuated::Punctuated, spanned::Spanned,
 };
 
 /// Largest number of parameters, equal to `cuda_std::launch::MAX_PARAMS`.
@@ -11,7 +14,7 @@ const MAX_PARAMETERS: usize = 64;
 
 const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "usize", "f32", "f64"];
 
-/// A parameter of a kernel, or a field of a struct of arguments.
+/// A parameter of a function.
 pub struct Parameter<'a> {
     pub name: &'a Ident,
     pub ty: &'a Type,
@@ -78,24 +81,48 @@ fn parameter<'a>(input: &'a FnArg, documentation: &'a [syn::Attribute]) -> syn::
     Ok(Parameter { name: &pattern.ident, ty: &typed.ty, documentation })
 }
 
-/// The fields, if they can be the arguments of a kernel.
-pub fn of_struct(item: &ItemStruct) -> syn::Result<Vec<Parameter<'_>>> {
-    let Fields::Named(fields) = &item.fields else {
-        return refuse(item.fields.span(), "the arguments of a kernel are fields with names");
-    };
-    if fields.named.len() > MAX_PARAMETERS {
-        return refuse(item.fields.span(), format!("a kernel has at most {MAX_PARAMETERS} parameters"));
-    }
+/// The fields, if they can be the arguments of a kernel. `groups` has the names of the fields of each group.
+pub fn of_struct(item: &ItemStruct, groups: &[Vec<Ident>]) -> syn::Result<Vec<Field>> {
     if item.generics.lifetimes().next().is_some() || item.generics.const_params().next().is_some() {
         return refuse(item.generics.span(), "the arguments of a kernel can be generic over types only");
     }
-    fields.named.iter().map(field).collect()
+    let mut groups = groups.iter();
+    let field = |field: &syn::Field| {
+        let Some(name) = &field.ident else { return refuse(field.span(), "an argument has a name") };
+        if fields::is_marked(field) {
+            return Ok(Field { members: groups.next().cloned(), ..Field::plain(name, &field.ty) });
+        }
+        check_type(&field.ty)?;
+        Ok(Field::plain(name, &field.ty))
+    };
+    let fields = named(item)?.iter().map(field).collect::<syn::Result<Vec<_>>>()?;
+    if fields::arguments(&fields).len() > MAX_PARAMETERS {
+        return refuse(item.fields.span(), format!("a kernel has at most {MAX_PARAMETERS} parameters"));
+    }
+    Ok(fields)
 }
 
-fn field(field: &Field) -> syn::Result<Parameter<'_>> {
-    let Some(name) = &field.ident else { return refuse(field.span(), "an argument has a name") };
-    check_type(&field.ty)?;
-    Ok(Parameter { name, ty: &field.ty, documentation: &[] })
+/// The fields of a group, if they can be arguments of a kernel.
+pub fn of_group(item: &ItemStruct) -> syn::Result<Vec<(&Ident, &Type)>> {
+    if !item.generics.params.is_empty() {
+        return refuse(item.generics.span(), "a group is not generic");
+    }
+    let field = |field: &'_ syn::Field| {
+        if fields::is_marked(field) {
+            return refuse(field.span(), "a group has no groups");
+        }
+        check_type(&field.ty)
+    };
+    let fields = named(item)?;
+    fields.iter().try_for_each(field)?;
+    Ok(fields.iter().filter_map(|field| Some((field.ident.as_ref()?, &field.ty))).collect())
+}
+
+fn named(item: &ItemStruct) -> syn::Result<&Punctuated<syn::Field, Token![,]>> {
+    match &item.fields {
+        Fields::Named(fields) => Ok(&fields.named),
+        other => refuse(other.span(), "the arguments of a kernel are fields with names"),
+    }
 }
 
 /// Refuses a type that no parameter may have. A type that a `macro_rules!` macro passed stands in an invisible group.

@@ -2,7 +2,7 @@
 
 use crate::{
     attribute::{Bounds, Table, TableElsewhere},
-    choice, expand,
+    choice, expand, fields,
 };
 use quote::ToTokens;
 use syn::{Field, Fields, Item, ItemFn, ItemStruct, LitStr, parse_quote, parse_str};
@@ -64,7 +64,7 @@ fn tables_that_are_none() {
 fn tables_elsewhere_have_the_bounds_of_the_struct() {
     let item: ItemStruct = parse_quote! { pub struct Fill { values: PtrMut<u32>, n: u32 } };
     let struct_table = table("max_threads = 128, min_blocks = 2, elsewhere = fill_kernels").unwrap();
-    let expanded = expand::arguments(&struct_table, &item).unwrap().to_string();
+    let expanded = expand::arguments(&struct_table, &item, &[]).unwrap().to_string();
     let head = "Fill { values , n } (max_threads = 128u32 , min_blocks = 2u32 ,)";
     assert!(expanded.contains(head) && expanded.contains("macro_rules ! fill_kernels"), "{expanded}");
     let made: TableElsewhere = parse_str(&format!(
@@ -89,14 +89,14 @@ fn tables_elsewhere_have_the_bounds_of_the_struct() {
 #[test]
 fn a_generic_struct_has_one_table() {
     let item: ItemStruct = parse_quote! { struct Sort<K> { keys: PtrMut<K> } };
-    let message = refused(expand::arguments(&table("elsewhere = sorts").unwrap(), &item));
+    let message = refused(expand::arguments(&table("elsewhere = sorts").unwrap(), &item, &[]));
     assert_eq!(message, "a generic struct has all its kernels in one table");
 }
 
 #[test]
 fn a_generic_struct_needs_a_type_in_each_row() {
     let item: ItemStruct = parse_quote! { struct Sort<K> { keys: PtrMut<K> } };
-    let expanded = |text| expand::arguments(&table(text).unwrap(), &item);
+    let expanded = |text| expand::arguments(&table(text).unwrap(), &item, &[]);
     assert_eq!(refused(expanded("sort = sort")), "the struct is generic: `name for Type<..> = body`");
     let wrong_count = "names the struct with a type for each of its parameters";
     assert_eq!(refused(expanded("sort for Sort<u32, u64> = sort")), wrong_count);
@@ -108,14 +108,14 @@ fn a_generic_struct_needs_a_type_in_each_row() {
 #[test]
 fn a_body_may_have_the_name_of_a_field() {
     let item: ItemStruct = parse_quote! { struct Sort { sort: u32 } };
-    let text = expand::arguments(&table("sort_words = sort").unwrap(), &item).unwrap().to_string();
+    let text = expand::arguments(&table("sort_words = sort").unwrap(), &item, &[]).unwrap().to_string();
     assert!(text.contains("sort (Sort { sort : argument_sort })"), "{text}");
 }
 
 #[test]
 fn fields_that_no_kernel_takes() {
     let one = table("one = body").unwrap();
-    let expanded = |item: ItemStruct| expand::arguments(&one, &item);
+    let expanded = |item: ItemStruct| expand::arguments(&one, &item, &[]);
     let allowed = "a kernel takes `Ptr<..>`, `PtrMut<..>`, an `Option` of either, an enum that derives `Param`, or one of u8, u16";
     assert!(refused(expanded(parse_quote! { struct A { x: &'static f32 } })).starts_with(allowed));
     assert!(refused(expanded(parse_quote! { struct A { x: Option<u32> } })).starts_with(allowed));
@@ -124,6 +124,62 @@ fn fields_that_no_kernel_takes() {
     assert!(refused(expanded(parse_quote! { struct A(u32); })).contains("fields with names"));
     assert!(refused(expanded(parse_quote! { struct A<'a> { x: Ptr<&'a u32> } })).contains("over types only"));
     assert!(refused(expanded(parse_quote! { struct A<const N: usize> { x: u32 } })).contains("over types only"));
+}
+
+#[test]
+fn a_kernel_takes_the_fields_of_its_groups_in_order() {
+    let step = |text: &str| fields::kernel(&parse_str(text).unwrap()).unwrap().to_string();
+    let head = "(max_threads = 64 , one = body)";
+    let item = "struct A { # [group] x : Rows , k : u32 , # [group] y : other :: Keys }";
+    let calls = [step(&format!("{head} {item}")), step(&format!("{{ n }} {head} {item}"))];
+    assert_eq!(calls, [format!("other :: Keys ! {{ {head} {item} }}"), format!("Rows ! {{ {{ n }} {head} {item} }}")]);
+    let text = step(&format!("{{ of, len }} {{ n }} {head} {item}"));
+    let of = |group, number| format!("< {group} as :: cuda_std :: private :: Field < {number}usize >> :: Type");
+    let parameters = [
+        format!("argument_x_of : {}", of("Rows", 0)),
+        format!("argument_x_len : {}", of("Rows", 1)),
+        "argument_k : u32".to_owned(),
+        format!("argument_y_n : {}", of("other :: Keys", 0)),
+    ];
+    assert!(text.contains(&format!("fn one ({})", parameters.join(" , "))), "{text}");
+    let literal = "A { x : Group0 { of : argument_x_of , len : argument_x_len } , k : argument_k , \
+                   y : Group2 { n : argument_y_n } }";
+    assert!(text.contains("type Group0 = Rows ; type Group2 = other :: Keys ;") && text.contains(literal), "{text}");
+    assert!(text.contains("struct A { x : Rows , k : u32 , y : other :: Keys }"), "{text}");
+}
+
+#[test]
+fn groups_that_are_none() {
+    let cases = [
+        ("struct Rows<T> { of: Ptr<T> }", "a group is not generic"),
+        ("struct Rows { #[group] of: Keys }", "a group has no groups"),
+        ("struct Rows(u32);", "the arguments of a kernel are fields with names"),
+        ("struct Rows { of: *const u32 }", "a raw pointer has no length"),
+    ];
+    for (text, message) in cases {
+        assert!(refused(fields::group(&parse_str(text).unwrap())).starts_with(message), "{text}");
+    }
+    let kernel = |text: &str| fields::kernel(&parse_str(text).unwrap());
+    let message = refused(kernel("(one = body) struct A { #[group] x: [u32; 2] }"));
+    assert_eq!(message, "a group is a struct with the attribute #[group], by name");
+    let members: Vec<_> = (0..64).map(|number| format!("f{number}")).collect();
+    let with = |more| format!("{{ {} }} (one = body) struct A {{ #[group] x: Rows, {more} }}", members.join(", "));
+    assert!(kernel(&with("")).is_ok());
+    assert_eq!(refused(kernel(&with("k: u32"))), "a kernel has at most 64 parameters");
+}
+
+#[test]
+fn tables_elsewhere_have_the_groups_of_the_struct() {
+    let item: ItemStruct = parse_quote! { struct Fill { k: u32, #[group] x: Rows } };
+    let names = [vec![parse_quote!(of), parse_quote!(len)]];
+    let text = expand::arguments(&table("elsewhere = fills").unwrap(), &item, &names).unwrap().to_string();
+    let head = "Fill { k , x { of , len } } ()";
+    assert!(text.contains(head), "{text}");
+    let made = parse_str(&format!("{head} pub fn fill() {{ a = f }}")).unwrap();
+    let text = expand::elsewhere(&made).to_string();
+    let of_field = "< Fill as :: cuda_std :: private :: Field < 1usize >> :: Type";
+    let parameter = format!("argument_x_len : < {of_field} as :: cuda_std :: private :: Field < 1usize >> :: Type");
+    assert!(text.contains(&parameter) && text.contains(&format!("type Group1 = {of_field} ;")), "{text}");
 }
 
 #[test]
@@ -147,7 +203,7 @@ fn enums_that_are_no_word() {
 #[test]
 fn raw_pointers_have_no_length() {
     let one = table("one = body").unwrap();
-    let message = refused(expand::arguments(&one, &parse_quote! { struct A { x: *const f32 } }));
+    let message = refused(expand::arguments(&one, &parse_quote! { struct A { x: *const f32 } }, &[]));
     assert_eq!(
         message,
         "a raw pointer has no length: a kernel takes `Ptr<..>`, or `Option<Ptr<..>>` if it may be absent"
@@ -163,7 +219,7 @@ fn pointers_with_a_length() {
     let item: ItemStruct = parse_quote! {
         struct A { a: Ptr<u32>, b: cuda_std::PtrMut<[f32; 4]>, c: Option<Ptr<u8>>, d: core::option::Option<PtrMut<f64>> }
     };
-    assert!(expand::arguments(&one, &item).is_ok());
+    assert!(expand::arguments(&one, &item, &[]).is_ok());
 }
 
 /// The documentation of a field, a line each.
