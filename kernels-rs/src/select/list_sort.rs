@@ -19,6 +19,7 @@ use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, Run, block_order, merge_piece, piece};
 use crate::select::entry::EMPTY;
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
+use crate::select::rows::SelectedRows;
 use crate::select::threshold_select::store_result;
 
 /// Number of threads of a block.
@@ -187,7 +188,7 @@ unsafe fn merge(MergeRuns { from, to, counts, capacity, chunks, width, keep }: M
 /// Writes the first `k` entries of each sorted list as keys and ids.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; k ≤ `out_stride`.
+/// The arrays are as long as the fields say; k ≤ `out.stride`.
 #[kernel(
     key = KeyType,
     max_threads = 256,
@@ -210,13 +211,9 @@ pub struct UnpackLists {
     pub flip: u32,
     /// Number of results of a list.
     pub k: u32,
-    /// The keys, best first, of the type of the kernel's key; the worst key where a list has fewer entries. Each list has `k` results, in
-    /// rows of `out_stride`.
-    pub out_keys: PtrMut<u8>,
-    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where a list has fewer entries.
-    pub out_ids: PtrMut<u32>,
-    /// Distance from the results of one list to those of the next.
-    pub out_stride: u32,
+    /// The results: `k` of each list.
+    #[group]
+    pub out: SelectedRows,
 }
 
 impl UnpackLists {
@@ -230,8 +227,7 @@ impl UnpackLists {
 /// As [`UnpackLists`].
 #[inline(always)]
 unsafe fn unpack<K: Key>(launch: UnpackLists) {
-    let UnpackLists { lists, counts, capacity, pieces, flip, k, out_ids, out_stride, .. } = launch;
-    let out_keys = launch.out_keys.cast::<K::Stored>();
+    let UnpackLists { lists, counts, capacity, pieces, flip, k, out } = launch;
     let list = (thread::block_idx_x() / pieces.max(1)) as usize;
     let place = thread::block_idx_x() % pieces.max(1) * THREADS + thread::thread_idx_x();
     if place >= k {
@@ -242,7 +238,6 @@ unsafe fn unpack<K: Key>(launch: UnpackLists) {
         let count = global::load_nc(counts.wrapping_add(list)).min(capacity);
         let entry = lists.wrapping_add(list * capacity as usize + place as usize);
         let found = if place < count { global::load_nc(entry) } else { EMPTY };
-        let at = list * out_stride as usize + place as usize;
-        store_result::<K>(found, flip, *out_keys, *out_ids, at);
+        store_result::<K>(found, flip, out, list * out.stride as usize + place as usize);
     }
 }

@@ -1,26 +1,32 @@
 //! The layout of the rows of a batch in memory, and reading a row by a block.
 
-use cuda_std::Ptr;
-use cuda_std::{global, thread, unroll};
+use cuda_std::{Ptr, PtrMut, global, group, thread, unroll};
 
 use crate::NO_ROW;
 use crate::select::entry::{self, EMPTY};
 use crate::select::keys::Key;
 
-/// The shape of a batch of rows: evenly spaced, or with given starts; of one length, or of given lengths.
-#[derive(Clone, Copy)]
-pub struct RowTable {
+/// A batch of rows of keys: evenly spaced, or with given starts; of one length, or of given lengths.
+#[group]
+pub struct KeyTable {
+    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
+    pub keys: Ptr<u8>,
+    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
+    /// equal keys the one with the lower id is better.
+    pub ids: Option<Ptr<u32>>,
     /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
-    /// The start of each row, and one more entry: the end of the last row.
+    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row.
+    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
     /// Largest length of a row.
     pub columns: u32,
+    /// 0 selects the smallest keys, `Key::FLIP` the largest.
+    pub flip: u32,
 }
 
-impl RowTable {
+impl KeyTable {
     /// The start and the length of row `row`.
     ///
     /// # Safety
@@ -46,6 +52,17 @@ impl RowTable {
     }
 }
 
+/// The results of a selection.
+#[group]
+pub struct SelectedRows {
+    /// The selected keys, best first, of the type of the kernel's key, in rows of `stride`; the worst key where there is none.
+    pub keys: PtrMut<u8>,
+    /// Ids of the selected keys, laid out as `keys`; `NO_ROW` where there is none.
+    pub ids: PtrMut<u32>,
+    /// Distance from the results of one row to those of the next.
+    pub stride: u32,
+}
+
 /// A row in global memory.
 #[derive(Clone, Copy)]
 pub struct Row<K: Key> {
@@ -62,17 +79,17 @@ pub struct Row<K: Key> {
 }
 
 impl<K: Key> Row<K> {
-    /// Row `number` of `table`. The keys of the batch start at `keys` and its ids, if there are any, at `ids`.
+    /// Row `number` of `table`.
     ///
     /// # Safety
-    /// As [`RowTable::extent`].
+    /// As [`KeyTable::extent`].
     #[inline(always)]
-    pub unsafe fn of(table: RowTable, number: u32, keys: *const K::Stored, ids: Option<Ptr<u32>>, flip: u32) -> Row<K> {
+    pub unsafe fn of(table: KeyTable, number: u32) -> Row<K> {
         // SAFETY: as the caller promises.
         let (start, len) = unsafe { table.extent(number) };
         // SAFETY: a row starts among the batch's ids or at their end, where no address is 0.
-        let ids = ids.map(|ids| unsafe { ids.advance(start as usize) });
-        Row { keys: keys.wrapping_add(start as usize), ids, len, flip, number }
+        let ids = table.ids.map(|ids| unsafe { ids.advance(start as usize) });
+        Row { keys: table.keys.cast::<K::Stored>().wrapping_add(start as usize), ids, len, flip: table.flip, number }
     }
 
     /// The entry at `position` with the raw order `raw`; [`EMPTY`] if its id is [`NO_ROW`].

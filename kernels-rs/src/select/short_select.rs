@@ -31,12 +31,12 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, global, kernel, thread, unroll, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
 use crate::select::networks::warp_sort;
-use crate::select::rows::{Row, RowTable};
+use crate::select::rows::{KeyTable, Row, SelectedRows};
 use crate::select::survivors::{SharedSink, Sink};
 use crate::select::threshold_select::{
     LEAST_CAPACITY, ThresholdSelect, Workspace, select_rows, shared_bytes, store_result,
@@ -114,7 +114,7 @@ impl<K: Key> Quads<K> {
 /// Selects the best `k` of each row, sorted. The results are those of [`ThresholdSelect`].
 ///
 /// # Safety
-/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
+/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out.stride`;
 /// k ≤ [`most`] of the threads of a block; [`LEAST_CAPACITY`] ≤ capacity.
 #[kernel(
     key = KeyType,
@@ -127,32 +127,16 @@ impl<K: Key> Quads<K> {
     KeyType::U32 => short_select_u32 = select_short_rows::<U32Key>,
 )]
 pub struct ShortSelect {
-    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
-    pub keys: Ptr<u8>,
-    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
-    /// equal keys the one with the lower id is better.
-    pub ids: Option<Ptr<u32>>,
-    /// Distance from one row to the next in keys, if `starts` is absent.
-    pub stride: u64,
-    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
-    pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
-    pub lengths: Option<Ptr<u32>>,
-    /// Largest length of a row.
-    pub columns: u32,
-    /// 0 selects the smallest keys, `Key::FLIP` the largest.
-    pub flip: u32,
+    /// The rows of keys.
+    #[group]
+    pub table: KeyTable,
     /// Number of results of a row.
     pub k: u32,
     /// Largest number of survivors of a row that a block can hold.
     pub capacity: u32,
-    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. Each row has `k` results, in rows
-    /// of `out_stride`.
-    pub out_keys: PtrMut<u8>,
-    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
-    pub out_ids: PtrMut<u32>,
-    /// Distance from the results of one row to those of the next.
-    pub out_stride: u32,
+    /// The results: `k` of each row.
+    #[group]
+    pub out: SelectedRows,
 }
 
 impl ShortSelect {
@@ -168,16 +152,15 @@ impl ShortSelect {
 /// As [`ShortSelect`].
 #[inline(always)]
 unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
-    let ShortSelect { ids, stride, starts, lengths, columns, flip, k, capacity, out_ids, out_stride, .. } = launch;
-    let (keys, out_keys) = (launch.keys.cast::<K::Stored>(), launch.out_keys.cast::<K::Stored>());
-    let table = RowTable { stride, starts, lengths, columns };
+    let ShortSelect { table, k, capacity, out } = launch;
+    let flip = table.flip;
     let number = thread::block_idx_x();
     let (thread, threads, lane) = (thread::thread_idx_x(), thread::block_dim_x(), warp::lane_id());
     let warps = (threads / 32).max(1);
     let Workspace { header, entries, order } = Workspace::new(capacity);
     // SAFETY: the caller promises the shapes; only this block uses the row's workspace and results.
     let count = unsafe {
-        let row = Row::<K>::of(table, number, *keys, ids, flip);
+        let row = Row::<K>::of(table, number);
         let wanted = k.min(row.len);
         let quads = Quads::of(row);
         let span = (QUADS as u32 * threads).max(1);
@@ -260,27 +243,12 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
     if count == u32::MAX {
         // The workspace is free.
         thread::sync_threads();
-        let launch = ThresholdSelect {
-            keys: launch.keys,
-            ids,
-            stride,
-            starts,
-            lengths,
-            columns,
-            flip,
-            k,
-            capacity,
-            thresholds: Ptr::empty(),
-            lists: None,
-            counts: Ptr::empty(),
-            out_keys: launch.out_keys,
-            out_ids,
-            out_stride,
-        };
+        let (thresholds, counts) = (Ptr::empty(), Ptr::empty());
+        let launch = ThresholdSelect { table, k, capacity, thresholds, lists: None, counts, out };
         // SAFETY: the same contract; no thread reads the workspace any more.
         return unsafe { select_rows::<K>(launch) };
     }
-    let out = number as usize * out_stride as usize;
+    let first = number as usize * out.stride as usize;
     // SAFETY: entries below the count were written before the barrier; a place is below k and belongs to one survivor.
     unsafe {
         let mut own = thread;
@@ -297,13 +265,13 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
                 other += AHEAD as u32;
             }
             if place < k {
-                store_result::<K>(found, flip, *out_keys, *out_ids, out + place as usize);
+                store_result::<K>(found, flip, out, first + place as usize);
             }
             own += threads;
         }
         let mut place = count + thread;
         while place < k {
-            store_result::<K>(EMPTY, flip, *out_keys, *out_ids, out + place as usize);
+            store_result::<K>(EMPTY, flip, out, first + place as usize);
             place += threads;
         }
     }

@@ -50,7 +50,7 @@ use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order}
 use crate::select::entry::{self, EMPTY};
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
 use crate::select::radix::BINS;
-use crate::select::rows::{Row, RowTable};
+use crate::select::rows::{KeyTable, Row, SelectedRows};
 use crate::select::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS, SamplePlan, threshold_of_groups};
 use crate::select::survivors::{ListSink, SharedSink, StagedSink};
 
@@ -77,18 +77,12 @@ fn enough(count: u32, k: u32, capacity: u32, threshold: u64) -> bool {
     count <= capacity && (count >= k || threshold == ALL)
 }
 
-/// Writes result `place` of a row as key and payload; [`EMPTY`] becomes the worst key and [`NO_ROW`].
+/// Writes a result to place `at` as key and payload; [`EMPTY`] becomes the worst key and [`NO_ROW`].
 ///
 /// # Safety
-/// Both pointers are writable at the place.
+/// Both arrays of `out` have the place.
 #[inline(always)]
-pub(crate) unsafe fn store_result<K: Key>(
-    found: u64,
-    flip: u32,
-    out_keys: *mut K::Stored,
-    out_ids: *mut u32,
-    at: usize,
-) {
+pub(crate) unsafe fn store_result<K: Key>(found: u64, flip: u32, out: SelectedRows, at: usize) {
     let order = if found == EMPTY { K::WORST } else { entry::key(found) };
     let bits = K::unorder(order);
     // NaN and zero have one bit pattern each, in both orders.
@@ -96,8 +90,8 @@ pub(crate) unsafe fn store_result<K: Key>(
     let keep = is_float && (order == K::NAN || bits == 0);
     // SAFETY: as the caller promises.
     unsafe {
-        global::store(out_keys.wrapping_add(at), K::stored(if keep { bits } else { bits ^ flip }));
-        global::store(out_ids.wrapping_add(at), entry::payload(found));
+        global::store(out.keys.cast::<K::Stored>().wrapping_add(at), K::stored(if keep { bits } else { bits ^ flip }));
+        global::store(out.ids.wrapping_add(at), entry::payload(found));
     }
 }
 
@@ -131,7 +125,7 @@ impl Workspace {
 /// `lists` on, as [`FilterRows`] wrote them.
 ///
 /// # Safety
-/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
+/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out.stride`;
 /// min(k, columns) ≤ capacity; [`LEAST_CAPACITY`] ≤ capacity.
 #[kernel(
     key = KeyType,
@@ -144,21 +138,9 @@ impl Workspace {
     KeyType::U32 => threshold_select_u32 = select_rows::<U32Key>,
 )]
 pub struct ThresholdSelect {
-    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
-    pub keys: Ptr<u8>,
-    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
-    /// equal keys the one with the lower id is better.
-    pub ids: Option<Ptr<u32>>,
-    /// Distance from one row to the next in keys, if `starts` is absent.
-    pub stride: u64,
-    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
-    pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
-    pub lengths: Option<Ptr<u32>>,
-    /// Largest length of a row.
-    pub columns: u32,
-    /// 0 selects the smallest keys, `Key::FLIP` the largest.
-    pub flip: u32,
+    /// The rows of keys.
+    #[group]
+    pub table: KeyTable,
     /// Number of results of a row.
     pub k: u32,
     /// Largest number of survivors of a row that a block can hold.
@@ -169,13 +151,9 @@ pub struct ThresholdSelect {
     pub lists: Option<Ptr<u64>>,
     /// Number of survivors of each row, including those that do not fit in the list; empty if `lists` is absent.
     pub counts: Ptr<u32>,
-    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. Each row has `k` results, in rows
-    /// of `out_stride`.
-    pub out_keys: PtrMut<u8>,
-    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
-    pub out_ids: PtrMut<u32>,
-    /// Distance from the results of one row to those of the next.
-    pub out_stride: u32,
+    /// The results: `k` of each row.
+    #[group]
+    pub out: SelectedRows,
 }
 
 impl ThresholdSelect {
@@ -191,16 +169,13 @@ impl ThresholdSelect {
 /// As [`ThresholdSelect`].
 #[inline(always)]
 pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
-    let ThresholdSelect { ids, stride, starts, lengths, columns, flip, k, capacity, thresholds, .. } = launch;
-    let ThresholdSelect { lists, counts, out_ids, out_stride, .. } = launch;
-    let (keys, out_keys) = (launch.keys.cast::<K::Stored>(), launch.out_keys.cast::<K::Stored>());
-    let table = RowTable { stride, starts, lengths, columns };
+    let ThresholdSelect { table, k, capacity, thresholds, lists, counts, out } = launch;
     let number = thread::block_idx_x();
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let Workspace { header, entries, order } = Workspace::new(capacity);
     // SAFETY: the caller promises the shapes; only this block uses the row's workspace and results.
     unsafe {
-        let row = Row::<K>::of(table, number, *keys, ids, flip);
+        let row = Row::<K>::of(table, number);
         let len = row.len;
         let wanted = k.min(len);
         let listed = lists.is_some();
@@ -244,11 +219,11 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
             thread::sync_threads();
         }
         let ordered = block_order(entries, count, wanted, order);
-        let out = number as usize * out_stride as usize;
+        let first = number as usize * out.stride as usize;
         let mut place = thread;
         while place < k {
             let found = if place < count { ordered.get(place) } else { EMPTY };
-            store_result::<K>(found, flip, *out_keys, *out_ids, out + place as usize);
+            store_result::<K>(found, table.flip, out, first + place as usize);
             place += threads;
         }
     }
@@ -269,21 +244,9 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
     KeyType::U32 => row_thresholds_u32 = find_thresholds::<U32Key>,
 )]
 pub struct RowThresholds {
-    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
-    pub keys: Ptr<u8>,
-    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
-    /// equal keys the one with the lower id is better.
-    pub ids: Option<Ptr<u32>>,
-    /// Distance from one row to the next in keys, if `starts` is absent.
-    pub stride: u64,
-    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
-    pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
-    pub lengths: Option<Ptr<u32>>,
-    /// Largest length of a row.
-    pub columns: u32,
-    /// 0 selects the smallest keys, `Key::FLIP` the largest.
-    pub flip: u32,
+    /// The rows of keys.
+    #[group]
+    pub table: KeyTable,
     /// Number of keys of each row that are wanted.
     pub k: u32,
     /// Largest number of survivors of a row that the list can hold.
@@ -313,16 +276,13 @@ impl RowThresholds {
 /// As [`RowThresholds`].
 #[inline(always)]
 unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
-    let RowThresholds { ids, stride, starts, lengths, columns, flip, k, capacity, blocks, .. } = launch;
-    let RowThresholds { bests, tickets, thresholds, counts, .. } = launch;
-    let keys = launch.keys.cast::<K::Stored>();
-    let table = RowTable { stride, starts, lengths, columns };
+    let RowThresholds { table, k, capacity, blocks, bests, tickets, thresholds, counts } = launch;
     let (number, block) = (thread::block_idx_x() / blocks.max(1), thread::block_idx_x() % blocks.max(1));
     let thread = thread::thread_idx_x();
     let Workspace { header, entries, order } = Workspace::new(MOST_GROUPS);
     // SAFETY: the caller promises the shapes.
     unsafe {
-        let row = Row::<K>::of(table, number, *keys, ids, flip);
+        let row = Row::<K>::of(table, number);
         let len = row.len;
         let mut threshold = ALL;
         if len > capacity {
@@ -383,21 +343,9 @@ unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
     KeyType::U32 => filter_rows_u32 = filter_rows::<U32Key>,
 )]
 pub struct FilterRows {
-    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
-    pub keys: Ptr<u8>,
-    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
-    /// equal keys the one with the lower id is better.
-    pub ids: Option<Ptr<u32>>,
-    /// Distance from one row to the next in keys, if `starts` is absent.
-    pub stride: u64,
-    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
-    pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
-    pub lengths: Option<Ptr<u32>>,
-    /// Largest length of a row.
-    pub columns: u32,
-    /// 0 selects the smallest keys, `Key::FLIP` the largest.
-    pub flip: u32,
+    /// The rows of keys.
+    #[group]
+    pub table: KeyTable,
     /// Number of blocks that filter one row.
     pub segments: u32,
     /// Number of keys that one block filters.
@@ -425,15 +373,12 @@ impl FilterRows {
 /// As [`FilterRows`].
 #[inline(always)]
 unsafe fn filter_rows<K: Key>(launch: FilterRows) {
-    let FilterRows { ids, stride, starts, lengths, columns, flip, segments, segment_columns, .. } = launch;
-    let FilterRows { capacity, thresholds, lists, counts, .. } = launch;
-    let keys = launch.keys.cast::<K::Stored>();
-    let table = RowTable { stride, starts, lengths, columns };
+    let FilterRows { table, segments, segment_columns, capacity, thresholds, lists, counts } = launch;
     let number = thread::block_idx_x() / segments.max(1);
     let segment = thread::block_idx_x() % segments.max(1);
     // SAFETY: the caller promises the shapes.
     unsafe {
-        let row = Row::<K>::of(table, number, *keys, ids, flip);
+        let row = Row::<K>::of(table, number);
         let len = row.len;
         let from = (segment * segment_columns).min(len);
         let to = len.min(from + segment_columns);
@@ -470,21 +415,9 @@ unsafe fn filter_rows<K: Key>(launch: FilterRows) {
     KeyType::U32 => repair_lists_u32 = repair_lists::<U32Key>,
 )]
 pub struct RepairLists {
-    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
-    pub keys: Ptr<u8>,
-    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
-    /// equal keys the one with the lower id is better.
-    pub ids: Option<Ptr<u32>>,
-    /// Distance from one row to the next in keys, if `starts` is absent.
-    pub stride: u64,
-    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
-    pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
-    pub lengths: Option<Ptr<u32>>,
-    /// Largest length of a row.
-    pub columns: u32,
-    /// 0 selects the smallest keys, `Key::FLIP` the largest.
-    pub flip: u32,
+    /// The rows of keys.
+    #[group]
+    pub table: KeyTable,
     /// Number of keys of each row that are wanted.
     pub k: u32,
     /// Distance from one list to the next in entries.
@@ -510,15 +443,12 @@ impl RepairLists {
 /// As [`RepairLists`].
 #[inline(always)]
 unsafe fn repair_lists<K: Key>(launch: RepairLists) {
-    let RepairLists { ids, stride, starts, lengths, columns, flip, k, capacity, .. } = launch;
-    let RepairLists { thresholds, lists, counts, .. } = launch;
-    let keys = launch.keys.cast::<K::Stored>();
-    let table = RowTable { stride, starts, lengths, columns };
+    let RepairLists { table, k, capacity, thresholds, lists, counts } = launch;
     let number = thread::block_idx_x();
     let Workspace { header, entries, .. } = Workspace::new(LEAST_CAPACITY);
     // SAFETY: the caller promises the shapes.
     unsafe {
-        let row = Row::<K>::of(table, number, *keys, ids, flip);
+        let row = Row::<K>::of(table, number);
         let (len, wanted) = (row.len, k.min(row.len));
         let threshold = global::load_nc(thresholds.wrapping_add(number as usize));
         let count = counts.wrapping_add(number as usize);

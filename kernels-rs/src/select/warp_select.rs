@@ -47,11 +47,11 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, global, kernel, math, thread, unroll, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::networks::{warp_merge_keep, warp_sort};
-use crate::select::rows::RowTable;
+use crate::select::rows::{KeyTable, SelectedRows};
 
 /// Number of warps of a block of the selection kernels; each warp has a different row.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -219,17 +219,16 @@ impl Row {
     /// The launch satisfies [`WarpSelectRows`], and has the piece.
     #[inline(always)]
     unsafe fn of_piece(launch: WarpSelectRows, piece: u32) -> Row {
-        let WarpSelectRows { keys, ids, stride, starts, lengths, columns, .. } = launch;
-        let WarpSelectRows { segments, segment_columns, flip, .. } = launch;
+        let WarpSelectRows { table, segments, segment_columns, .. } = launch;
         let (row, segment) = (piece / segments.max(1), piece % segments.max(1));
         // SAFETY: the row of a piece of the launch is one of its rows.
-        let (start, length) = unsafe { RowTable { stride, starts, lengths, columns }.extent(row) };
+        let (start, length) = unsafe { table.extent(row) };
         let first = segment * segment_columns;
         let start = start as usize + first as usize;
         let len = if first < length { (length - first).min(segment_columns) } else { 0 };
         // SAFETY: a piece starts at most a row's longest length and a piece behind the start of its row. No address there is 0.
-        let ids = ids.map(|ids| unsafe { ids.advance(start) });
-        Row { keys: keys.wrapping_add(start), ids, first, len, flip }
+        let ids = table.ids.map(|ids| unsafe { ids.advance(start) });
+        Row { keys: table.keys.cast::<f32>().wrapping_add(start), ids, first, len, flip: table.flip }
     }
 
     #[inline(always)]
@@ -333,14 +332,14 @@ pub const fn thread_queue(queue: u32) -> usize {
 /// Selects the best `k` of each piece of each row, sorted. [`Self::queue`] is the key of the kernel.
 ///
 /// A row is cut into `segments` pieces. Warp r · `segments` + s selects from piece s of row r. Its results start at place
-/// (r · `segments` + s) · `out_stride`.
+/// (r · `segments` + s) · `out.stride`.
 ///
 /// Each line of the table has the registers of the warp queue, the entries of the thread queue, and the groups that a warp loads ahead.
 /// With three groups of 512 bytes for each warp, 12 warps on a multiprocessor have enough bytes in flight to saturate HBM. Long queues are
 /// bound by their merges and need the registers. `min_blocks` bounds the registers: it is the greatest number without a spill.
 ///
 /// # Safety
-/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ the kernel's queue; skip + k ≤ `out_stride`.
+/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ the kernel's queue; skip + k ≤ `out.stride`.
 #[kernel(
     key = u32,
     max_threads = 128,
@@ -353,36 +352,22 @@ pub const fn thread_queue(queue: u32) -> usize {
     _ => warp_select_k1024(min_blocks = 2) = select_some::<32, { thread_queue(1024) }, 1>,
 )]
 pub struct WarpSelectRows {
-    /// The keys of all rows: up to the end of the last row.
-    pub keys: Ptr<f32>,
-    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored.
-    pub ids: Option<Ptr<u32>>,
-    /// Distance from one row to the next in keys, if `starts` is absent.
-    pub stride: u64,
-    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
-    pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
-    pub lengths: Option<Ptr<u32>>,
-    /// Largest length of a row.
-    pub columns: u32,
+    /// The rows of keys, which are `f32`.
+    #[group]
+    pub table: KeyTable,
     /// Number of pieces of a row.
     pub segments: u32,
     /// Number of keys of a piece; the last piece of a row may be shorter or empty.
     pub segment_columns: u32,
     /// Number of rows.
     pub rows: u32,
-    /// 0 selects the smallest keys, 0x80000000 the largest.
-    pub flip: u32,
     /// Number of results of a piece.
     pub k: u32,
     /// Number of results of each row that earlier launches wrote; the next `k` follow them. If it is not 0, a row has one piece.
     pub skip: u32,
-    /// The selected keys, best first; the worst value where there is none. Each piece has `skip` + `k` results, in rows of `out_stride`.
-    pub out_keys: PtrMut<f32>,
-    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
-    pub out_ids: PtrMut<u32>,
-    /// Distance from the results of one piece to those of the next.
-    pub out_stride: u32,
+    /// The results: `skip` + `k` of each piece, which are the rows.
+    #[group]
+    pub out: SelectedRows,
 }
 
 impl WarpSelectRows {
@@ -405,7 +390,7 @@ impl WarpSelectRows {
 unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AHEAD: usize>(
     launch: WarpSelectRows,
 ) {
-    let WarpSelectRows { segments, rows, flip, k, skip, out_keys, out_ids, out_stride, .. } = launch;
+    let WarpSelectRows { table: KeyTable { flip, .. }, segments, rows, k, skip, out, .. } = launch;
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if warp >= rows * segments {
         return;
@@ -413,13 +398,13 @@ unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, c
     // SAFETY: the caller promises the shapes, and the piece belongs to one of the rows.
     unsafe {
         let row = Row::of_piece(launch, warp);
-        let out = warp as usize * out_stride as usize;
+        let (first, out_keys) = (warp as usize * out.stride as usize, out.keys.cast::<f32>());
         let floor = if skip == 0 {
             None
         } else {
-            let last = out + skip as usize - 1;
+            let last = first + skip as usize - 1;
             let value = global::load(out_keys.wrapping_add(last));
-            let id = global::load(out_ids.wrapping_add(last));
+            let id = global::load(out.ids.wrapping_add(last));
             // An earlier pass without enough entries wrote NO_ROW: no entry comes after EMPTY.
             let key = entry::key_of(f32::from_bits(value.to_bits() ^ flip));
             Some(if id == crate::NO_ROW { EMPTY } else { entry::pack(key, id) })
@@ -430,8 +415,8 @@ unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, c
         unroll::<QUEUE_REGISTERS>(|r| {
             let place = 32 * r as u32 + lane;
             if place < k {
-                let at = out + (skip + place) as usize;
-                store_result(out_keys.wrapping_add(at), out_ids.wrapping_add(at), select.entry(r), flip);
+                let at = first + (skip + place) as usize;
+                store_result(out_keys.wrapping_add(at), out.ids.wrapping_add(at), select.entry(r), flip);
             }
         });
     }
@@ -467,7 +452,7 @@ unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u3
 /// As [`WarpSelectRows`], with k = 1 and skip = 0.
 #[inline(always)]
 unsafe fn select_one(launch: WarpSelectRows) {
-    let WarpSelectRows { segments, rows, flip, out_keys, out_ids, out_stride, .. } = launch;
+    let WarpSelectRows { table: KeyTable { flip, .. }, segments, rows, out, .. } = launch;
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if warp >= rows * segments {
         return;
@@ -496,9 +481,9 @@ unsafe fn select_one(launch: WarpSelectRows) {
             base += GROUP_KEYS;
         }
         unroll::<5>(|i| best = best.min(warp::shuffle_xor(FULL_MASK, best, 16 >> i)));
-        let out = warp as usize * out_stride as usize;
+        let at = warp as usize * out.stride as usize;
         if lane == 0 {
-            store_result(out_keys.wrapping_add(out), out_ids.wrapping_add(out), best, flip);
+            store_result(out.keys.cast::<f32>().wrapping_add(at), out.ids.wrapping_add(at), best, flip);
         }
     }
 }

@@ -12,6 +12,7 @@ use warpann_kernels::select::entry::EMPTY;
 use warpann_kernels::select::gather::Gather;
 use warpann_kernels::select::keys::KeyType;
 use warpann_kernels::select::list_sort::{CHUNK, MergeRuns, SortChunks, THREADS, UnpackLists};
+use warpann_kernels::select::rows::{KeyTable, SelectedRows};
 use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS};
 use warpann_kernels::select::short_select::ShortSelect;
 use warpann_kernels::select::threshold_select::{FilterRows, RepairLists, RowThresholds, ThresholdSelect};
@@ -189,62 +190,61 @@ impl Batch {
             Method::List { segments, .. } => (1, segments),
             _ => (0, 0),
         };
-        macro_rules! of_rows {
-            ($kernel:ident { $($field:ident $(: $value:expr)?),* $(,)? }) => {
-                $kernel {
-                    keys: keys.as_ptr(),
-                    ids: ids.as_ref().map(Buffer::as_ptr),
-                    stride,
-                    starts: starts_given,
-                    lengths: lengths_given,
-                    columns,
-                    flip,
-                    capacity,
-                    $($field $(: $value)?),*
-                }
-            };
-        }
-        let (out_keys_at, out_ids_at) = (out_keys.as_mut_ptr(), out_ids.as_mut_ptr());
+        let table = KeyTable {
+            keys: keys.as_ptr(),
+            ids: ids.as_ref().map(Buffer::as_ptr),
+            stride,
+            starts: starts_given,
+            lengths: lengths_given,
+            columns,
+            flip,
+        };
+        let out = SelectedRows { keys: out_keys.as_mut_ptr(), ids: out_ids.as_mut_ptr(), stride: out_stride };
         // SAFETY: the arrays have the shapes of the batch.
         unsafe {
             if segments > 0 {
                 let (bests, tickets) = (bests.as_mut_ptr(), tickets.as_mut_ptr());
-                let at = (thresholds.as_mut_ptr(), counts.as_mut_ptr());
-                let launch = of_rows!(RowThresholds { k, blocks, bests, tickets, thresholds: at.0, counts: at.1 });
+                let (thresholds_at, counts_at) = (thresholds.as_mut_ptr(), counts.as_mut_ptr());
+                let launch = RowThresholds {
+                    table,
+                    k,
+                    capacity,
+                    blocks,
+                    bests,
+                    tickets,
+                    thresholds: thresholds_at,
+                    counts: counts_at,
+                };
                 crate::launch(RowThresholds::kernel(self.key), launch.config(rows), launch);
                 let segment_columns = columns.div_ceil(segments).next_multiple_of(4);
                 let (thresholds, lists) = (thresholds.as_ptr(), lists.as_mut_ptr());
                 let launch =
-                    of_rows!(FilterRows { segments, segment_columns, thresholds, lists, counts: counts.as_mut_ptr() });
+                    FilterRows { table, segments, segment_columns, capacity, thresholds, lists, counts: counts_at };
                 crate::launch(FilterRows::kernel(self.key), launch.config(rows), launch);
             }
             match method {
                 Method::Block { threads, .. } | Method::Grid { blocks: threads, .. } => {
                     let grid = segments > 0;
-                    let launch = of_rows!(ThresholdSelect {
+                    let launch = ThresholdSelect {
+                        table,
                         k,
+                        capacity,
                         thresholds: thresholds.as_ptr(),
                         lists: grid.then(|| lists.as_ptr()),
                         counts: counts.as_ptr(),
-                        out_keys: out_keys_at,
-                        out_ids: out_ids_at,
-                        out_stride,
-                    });
+                        out,
+                    };
                     let threads = if grid { 64 } else { threads };
                     crate::launch(ThresholdSelect::kernel(self.key), launch.config(rows, threads), launch);
                 }
                 Method::Short { threads, .. } => {
-                    let launch = of_rows!(ShortSelect { k, out_keys: out_keys_at, out_ids: out_ids_at, out_stride });
+                    let launch = ShortSelect { table, k, capacity, out };
                     crate::launch(ShortSelect::kernel(self.key), launch.config(rows, threads), launch);
                 }
                 Method::List { .. } => {
-                    let (counts_at, lists_at) = (counts.as_mut_ptr(), lists.as_mut_ptr());
-                    let launch = of_rows!(RepairLists {
-                        k,
-                        thresholds: thresholds.as_ptr(),
-                        lists: lists_at,
-                        counts: counts_at
-                    });
+                    let (thresholds, lists_at) = (thresholds.as_ptr(), lists.as_mut_ptr());
+                    let counts_at = counts.as_mut_ptr();
+                    let launch = RepairLists { table, k, capacity, thresholds, lists: lists_at, counts: counts_at };
                     crate::launch(RepairLists::kernel(self.key), launch.config(rows), launch);
                     let (counts, chunks) = (counts.as_ptr(), capacity.div_ceil(CHUNK));
                     let launch = SortChunks { lists: lists.as_mut_ptr(), counts, capacity, chunks };
@@ -264,9 +264,7 @@ impl Batch {
                         pieces: k.div_ceil(THREADS),
                         flip,
                         k,
-                        out_keys: out_keys_at,
-                        out_ids: out_ids_at,
-                        out_stride,
+                        out,
                     };
                     crate::launch(UnpackLists::kernel(self.key), launch.config(rows), launch);
                 }

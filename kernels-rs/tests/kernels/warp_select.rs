@@ -6,6 +6,7 @@
 use cuda_std::emulator::Buffer;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
+use warpann_kernels::select::rows::{KeyTable, SelectedRows};
 use warpann_kernels::select::warp_select::WarpSelectRows;
 
 /// The best k of one row, from the position `from` of the sorted row on: values in their order, equal ones by id.
@@ -47,21 +48,25 @@ impl Batch {
         let mut out_keys = Buffer::<f32>::new_poisoned(rows * segments * stride);
         let mut out_ids = Buffer::<u32>::new_poisoned(rows * segments * stride);
         let mut launch = WarpSelectRows {
-            keys: keys.as_ptr(),
-            ids: ids.as_ref().map(Buffer::as_ptr),
-            stride: self.columns as u64,
-            starts: None,
-            lengths: None,
-            columns: self.columns as u32,
+            table: KeyTable {
+                keys: keys.as_ptr().as_bytes(),
+                ids: ids.as_ref().map(Buffer::as_ptr),
+                stride: self.columns as u64,
+                starts: None,
+                lengths: None,
+                columns: self.columns as u32,
+                flip: if self.largest { 0x8000_0000 } else { 0 },
+            },
             segments: segments as u32,
             segment_columns: piece as u32,
             rows: rows as u32,
-            flip: if self.largest { 0x8000_0000 } else { 0 },
             k: skip as u32,
             skip: 0,
-            out_keys: out_keys.as_mut_ptr(),
-            out_ids: out_ids.as_mut_ptr(),
-            out_stride: stride as u32,
+            out: SelectedRows {
+                keys: out_keys.as_mut_ptr().as_bytes(),
+                ids: out_ids.as_mut_ptr(),
+                stride: stride as u32,
+            },
         };
         for (k, skip) in [(skip, 0), (k, skip)] {
             (launch.k, launch.skip) = (k as u32, skip as u32);

@@ -4,6 +4,7 @@
 use cuda_std::emulator::{self, Buffer, Operation, Profile};
 use warpann::measure::cost_model::WarpSelectShape;
 use warpann_kernels::select::networks::{Step, sort_program};
+use warpann_kernels::select::rows::{KeyTable, SelectedRows};
 use warpann_kernels::select::warp_select::WarpSelectRows;
 use warpann_tests::data::Random;
 
@@ -54,21 +55,21 @@ fn count(shape: WarpSelectShape, rows: usize, columns: usize) -> Counted {
     let mut positions = Buffer::<u32>::new(rows * k as usize);
     let all = columns as u32;
     let launch = WarpSelectRows {
-        keys: keys.as_ptr(),
-        ids: None,
-        stride: columns as u64,
-        starts: None,
-        lengths: None,
-        columns: all,
+        table: KeyTable {
+            keys: keys.as_ptr().as_bytes(),
+            ids: None,
+            stride: columns as u64,
+            starts: None,
+            lengths: None,
+            columns: all,
+            flip: 0,
+        },
         segments: 1,
         segment_columns: all,
         rows: rows as u32,
-        flip: 0,
         k,
         skip: 0,
-        out_keys: found.as_mut_ptr(),
-        out_ids: positions.as_mut_ptr(),
-        out_stride: k,
+        out: SelectedRows { keys: found.as_mut_ptr().as_bytes(), ids: positions.as_mut_ptr(), stride: k },
     };
     let kernel = WarpSelectRows::kernel(shape.warp_queue());
     // SAFETY: rows of `columns` keys, room for k results of each, a warp for each row.

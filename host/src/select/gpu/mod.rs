@@ -22,6 +22,7 @@ use half::{bf16, f16};
 use warpann_kernels::select::gather::Gather;
 use warpann_kernels::select::keys::{self, Key as _, KeyType};
 use warpann_kernels::select::list_sort::{self, MergeRuns, SortChunks, UnpackLists};
+use warpann_kernels::select::rows::{KeyTable, SelectedRows};
 use warpann_kernels::select::sample::{self, SamplePlan};
 use warpann_kernels::select::short_select::ShortSelect;
 use warpann_kernels::select::threshold_select::{
@@ -472,42 +473,38 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
         if self.batch.best == Best::Largest { K::FLIP } else { 0 }
     }
 
+    fn table(&self) -> KeyTable {
+        let Select { keys, ids, row_stride: stride, starts, lengths, columns, .. } = self.batch;
+        KeyTable { keys: keys.as_bytes(), ids, stride, starts, lengths, columns, flip: self.flip() }
+    }
+
+    fn results(&self) -> SelectedRows {
+        SelectedRows { keys: self.batch.out_keys.as_bytes(), ids: self.batch.out_ids, stride: self.batch.k }
+    }
+
     unsafe fn warp(&self, levels: &[Level], last_columns: u32) -> Result<()> {
         let batch = &self.batch;
         let mut launch = WarpSelectRows {
-            // Plans use WarpSelect only for f32 keys, so these casts do not change the type.
-            keys: batch.keys.cast(),
-            ids: batch.ids,
-            stride: batch.row_stride,
-            starts: batch.starts,
-            lengths: batch.lengths,
-            columns: batch.columns,
+            // Plans use WarpSelect only for f32 keys.
+            table: self.table(),
             segments: 1,
             segment_columns: last_columns,
             rows: batch.rows,
-            flip: self.flip(),
             k: batch.k,
             skip: 0,
-            out_keys: batch.out_keys.cast(),
-            out_ids: batch.out_ids,
-            out_stride: batch.k,
+            out: self.results(),
         };
         // SAFETY: the scratch has room for k winners of each segment, and the next level reads exactly those. Later passes of this stream
         // read the first results where earlier passes wrote them.
         unsafe {
             for &Level { segments, segment_columns, winners: (keys, ids) } in levels {
                 let columns = segments * batch.k;
-                let (out_keys, out_ids) = (self.rows_of(keys, columns), self.rows_of(ids, columns));
-                self.warp_pass(WarpSelectRows { segments, segment_columns, out_keys, out_ids, ..launch })?;
-                launch = WarpSelectRows {
-                    keys: out_keys.into(),
-                    ids: out_ids.into(),
-                    stride: columns.into(),
-                    starts: None,
-                    lengths: None,
-                    columns,
-                    ..launch
-                };
+                let (keys, ids) = (self.rows_of(keys, columns).as_bytes(), self.rows_of(ids, columns));
+                let out = SelectedRows { keys, ids, stride: batch.k };
+                self.warp_pass(WarpSelectRows { segments, segment_columns, out, ..launch })?;
+                let (keys, ids) = (keys.into(), ids.into());
+                let (stride, flip) = (columns.into(), launch.table.flip);
+                launch.table = KeyTable { keys, ids, stride, starts: None, lengths: None, columns, flip };
             }
             while launch.skip < batch.k {
                 launch.k = (batch.k - launch.skip).min(LONGEST_QUEUE);
@@ -528,21 +525,13 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
     unsafe fn block(&self, threads: u32, capacity: u32, survivors: Option<Split>) -> Result<()> {
         let batch = &self.batch;
         let launch = ThresholdSelect {
-            keys: batch.keys.as_bytes(),
-            ids: batch.ids,
-            stride: batch.row_stride,
-            starts: batch.starts,
-            lengths: batch.lengths,
-            columns: batch.columns,
-            flip: self.flip(),
+            table: self.table(),
             k: batch.k,
             capacity,
             thresholds: survivors.map_or(Ptr::empty(), |split| self.rows_of(split.thresholds, 1).into()),
             lists: survivors.map(|split| self.rows_of(split.lists, capacity).into()),
             counts: survivors.map_or(Ptr::empty(), |split| self.rows_of(split.counts, 1).into()),
-            out_keys: batch.out_keys.as_bytes(),
-            out_ids: batch.out_ids,
-            out_stride: batch.k,
+            out: self.results(),
         };
         // SAFETY: as the caller promises.
         unsafe { self.queue.launch(ThresholdSelect::kernel(K::KERNELS), launch.config(batch.rows, threads), launch) }
@@ -551,20 +540,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
     /// One block a row, which keeps it in registers.
     unsafe fn short(&self, threads: u32, capacity: u32) -> Result<()> {
         let batch = &self.batch;
-        let launch = ShortSelect {
-            keys: batch.keys.as_bytes(),
-            ids: batch.ids,
-            stride: batch.row_stride,
-            starts: batch.starts,
-            lengths: batch.lengths,
-            columns: batch.columns,
-            flip: self.flip(),
-            k: batch.k,
-            capacity,
-            out_keys: batch.out_keys.as_bytes(),
-            out_ids: batch.out_ids,
-            out_stride: batch.k,
-        };
+        let launch = ShortSelect { table: self.table(), k: batch.k, capacity, out: self.results() };
         // SAFETY: as the caller promises; the plan takes this method only for a k that blocks of `threads` threads find.
         unsafe { self.queue.launch(ShortSelect::kernel(K::KERNELS), launch.config(batch.rows, threads), launch) }
     }
@@ -584,13 +560,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
         }
         let (thresholds, counts) = (self.rows_of(split.thresholds, 1), self.rows_of(split.counts, 1));
         let launch = RowThresholds {
-            keys: batch.keys.as_bytes(),
-            ids: batch.ids,
-            stride: batch.row_stride,
-            starts: batch.starts,
-            lengths: batch.lengths,
-            columns: batch.columns,
-            flip: self.flip(),
+            table: self.table(),
             k: batch.k,
             capacity,
             blocks: split.sampling,
@@ -602,13 +572,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
         // SAFETY: as the caller promises.
         unsafe { self.queue.launch(RowThresholds::kernel(K::KERNELS), launch.config(batch.rows), launch)? };
         let launch = FilterRows {
-            keys: batch.keys.as_bytes(),
-            ids: batch.ids,
-            stride: batch.row_stride,
-            starts: batch.starts,
-            lengths: batch.lengths,
-            columns: batch.columns,
-            flip: self.flip(),
+            table: self.table(),
             segments: split.segments,
             segment_columns: split.segment_columns,
             capacity,
@@ -623,13 +587,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
     unsafe fn repair(&self, capacity: u32, split: Split) -> Result<()> {
         let batch = &self.batch;
         let launch = RepairLists {
-            keys: batch.keys.as_bytes(),
-            ids: batch.ids,
-            stride: batch.row_stride,
-            starts: batch.starts,
-            lengths: batch.lengths,
-            columns: batch.columns,
-            flip: self.flip(),
+            table: self.table(),
             k: batch.k,
             capacity,
             thresholds: self.rows_of(split.thresholds, 1).into(),
@@ -665,9 +623,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
                 pieces: batch.k.div_ceil(list_sort::THREADS),
                 flip: self.flip(),
                 k: batch.k,
-                out_keys: batch.out_keys.as_bytes(),
-                out_ids: batch.out_ids,
-                out_stride: batch.k,
+                out: self.results(),
             };
             self.queue.launch(UnpackLists::kernel(K::KERNELS), launch.config(batch.rows), launch)
         }
