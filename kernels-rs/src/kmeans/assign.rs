@@ -53,7 +53,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, max_f32, min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, group, kernel, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 pub use crate::kmeans::nearest_lists::LIST;
@@ -113,24 +113,9 @@ fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
     sum
 }
 
-/// Finds the nearest centroid of each point, or puts the point in a queue; see the module documentation.
-///
-/// A point whose nearest centroid is proved gets it in `labels`. Every other point gets a place in a queue, in no order: in that of the
-/// pending points with its candidates, or in that of the unbounded points.
-///
-/// # Safety
-/// The arrays are as long as the fields say; the f16 copies are padded to whole tiles of 128 rows; there is at least one centroid. The
-/// residency in the kernel's key is [`Self::residency`].
-#[kernel(
-    key = (Instruction, Residency),
-    max_threads = 256,
-    min_blocks = 2,
-    (Instruction::MmaSync, Residency::Resident) => assign_resident = assign::<MmaSync<2, 4, 4>, 4, 4, true>,
-    (Instruction::MmaSync, Residency::Streamed) => assign_streamed = assign::<MmaSync<2, 4, 4>, 4, 4, false>,
-    (Instruction::Wgmma, Residency::Resident) => assign_resident_sm90(arch = "sm_90a") = assign::<Wgmma<16>, 1, 16, true>,
-    (Instruction::Wgmma, Residency::Streamed) => assign_streamed_sm90(arch = "sm_90a") = assign::<Wgmma<16>, 1, 16, false>,
-)]
-pub struct Assign {
+/// The points and the centroids of an assignment, and its results.
+#[group]
+pub struct Assignment {
     /// f16 copies of the points: rows of `stride` components.
     pub points: Ptr<u16>,
     /// f16 copies of the centroids: rows of `stride` components.
@@ -152,17 +137,8 @@ pub struct Assign {
     pub point_norms: Ptr<f32>,
     /// Upper bound of the residual of each point: the norm of the point minus its f16 copy.
     pub point_residuals: Ptr<f32>,
-    /// Values, norms and residuals of the centroids: three consecutive arrays. Each is padded to whole tiles.
-    pub centroid_numbers: Ptr<f32>,
-    /// The greatest norm of each tile of centroids.
-    pub tile_norms: Ptr<f32>,
-    /// The greatest residual of each tile of centroids.
-    pub tile_residuals: Ptr<f32>,
     /// The greatest norm and the greatest residual of all centroids: two numbers.
     pub set_bounds: Ptr<f32>,
-    /// Not 0: `labels` has a guess for each point, at best the centroid that was nearest before the centroids moved. Any number is valid; a
-    /// good one saves time.
-    pub labelled: u32,
     /// The label of each point: becomes the nearest centroid if that is proved.
     pub labels: PtrMut<u32>,
     /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
@@ -175,20 +151,53 @@ pub struct Assign {
     pub unbounded: PtrMut<u32>,
 }
 
+/// Finds the nearest centroid of each point, or puts the point in a queue; see the module documentation.
+///
+/// A point whose nearest centroid is proved gets it in `labels`. Every other point gets a place in a queue, in no order: in that of the
+/// pending points with its candidates, or in that of the unbounded points.
+///
+/// # Safety
+/// The arrays are as long as the fields say; the f16 copies are padded to whole tiles of 128 rows; there is at least one centroid. The
+/// residency in the kernel's key is [`Self::residency`].
+#[kernel(
+    key = (Instruction, Residency),
+    max_threads = 256,
+    min_blocks = 2,
+    (Instruction::MmaSync, Residency::Resident) => assign_resident = assign::<MmaSync<2, 4, 4>, 4, 4, true>,
+    (Instruction::MmaSync, Residency::Streamed) => assign_streamed = assign::<MmaSync<2, 4, 4>, 4, 4, false>,
+    (Instruction::Wgmma, Residency::Resident) => assign_resident_sm90(arch = "sm_90a") = assign::<Wgmma<16>, 1, 16, true>,
+    (Instruction::Wgmma, Residency::Streamed) => assign_streamed_sm90(arch = "sm_90a") = assign::<Wgmma<16>, 1, 16, false>,
+)]
+pub struct Assign {
+    /// The points, the centroids and the results.
+    #[group]
+    pub assignment: Assignment,
+    /// Values, norms and residuals of the centroids: three consecutive arrays. Each is padded to whole tiles.
+    pub centroid_numbers: Ptr<f32>,
+    /// The greatest norm of each tile of centroids.
+    pub tile_norms: Ptr<f32>,
+    /// The greatest residual of each tile of centroids.
+    pub tile_residuals: Ptr<f32>,
+    /// Not 0: `labels` has a guess for each point, at best the centroid that was nearest before the centroids moved. Any number is valid; a
+    /// good one saves time.
+    pub labelled: u32,
+}
+
 impl Assign {
     /// The residency of the points, which depends on `stride`.
     pub fn residency(&self) -> Residency {
-        Residency::of(self.stride)
+        Residency::of(self.assignment.stride)
     }
 
     /// Number of tiles of points.
     pub fn tiles(&self) -> u32 {
-        self.point_count.div_ceil(TILE_ROWS)
+        self.assignment.point_count.div_ceil(TILE_ROWS)
     }
 
     /// One block for each tile of points.
     pub fn config(&self, instruction: Instruction) -> LaunchConfig {
-        LaunchConfig::linear(self.tiles() as u64, THREADS).with_shared(shared_bytes(instruction, self.stride / CHUNK))
+        LaunchConfig::linear(self.tiles() as u64, THREADS)
+            .with_shared(shared_bytes(instruction, self.assignment.stride / CHUNK))
     }
 }
 
@@ -212,7 +221,7 @@ impl Operands for CentroidTiles {
 
     #[inline(always)]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, tile: u32, chunk: u32) {
-        let Assign { centroids, stride, centroid_numbers, tile_norms, tile_residuals, .. } = self.launch;
+        let Assign { assignment, centroid_numbers, tile_norms, tile_residuals, .. } = self.launch;
         let (thread, lane) = (self.thread, self.lane);
         // SAFETY: the tile exists, and the arrays of the centroids cover whole tiles; its info is below `INFOS`.
         unsafe {
@@ -231,8 +240,8 @@ impl Operands for CentroidTiles {
                 }
             }
             // 128 · stride fits 32 bits, because `MOST_COMPONENTS` limits stride.
-            let at = tile as usize * (TILE_ROWS * stride) as usize + (chunk * CHUNK) as usize;
-            self.copy.copy(to, self.copy.start(centroids.wrapping_add(at)));
+            let at = tile as usize * (TILE_ROWS * assignment.stride) as usize + (chunk * CHUNK) as usize;
+            self.copy.copy(to, self.copy.start(assignment.centroids.wrapping_add(at)));
         }
     }
 }
@@ -306,8 +315,8 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     /// As [`Assign`]; the header of the block's shared memory is free.
     #[inline(always)]
     unsafe fn new(launch: Assign, first_point: u32, tiles: u32) -> Self {
-        let Assign { stride, point_count, metric, point_greatest, centroid_greatest, .. } = launch;
-        let Assign { point_norms, point_residuals, set_bounds, .. } = launch;
+        let Assignment { stride, point_count, metric, point_greatest, centroid_greatest, .. } = launch.assignment;
+        let Assignment { point_norms, point_residuals, set_bounds, .. } = launch.assignment;
         let thread = thread::thread_idx_x();
         // SAFETY: the caller promises the shapes; points are compared with their number.
         unsafe {
@@ -347,8 +356,8 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     /// The first `stages` − 1 steps were started; the points are at `points_at` if they are resident.
     #[inline(always)]
     unsafe fn begin_with_labels(&self, points_at: SharedPtr<u8>, stages: u32) {
-        let Assign { centroids, stride, point_count, cluster_count, centroid_numbers, labels, metric, .. } =
-            self.launch;
+        let Assign { assignment, centroid_numbers, .. } = self.launch;
+        let Assignment { centroids, stride, point_count, cluster_count, labels, metric, .. } = assignment;
         // SAFETY: labels are read for points that exist, and limited to centroids that exist.
         unsafe {
             // Sums are in f32, and their products are exact: they round by less than E allows for the tensor cores. Eight lanes have a row,
@@ -410,7 +419,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         stages: u32,
         load: impl Fn(u32) -> [[u32; 4]; ROWS_A_THREAD],
     ) -> [f32; ROWS_A_THREAD] {
-        let Assign { points, stride, .. } = self.launch;
+        let Assignment { points, stride, .. } = self.launch.assignment;
         let chunks = stride / CHUNK;
         let point_tile = points.wrapping_add(self.first_point as usize * stride as usize);
         let (row, eighth) = (self.thread / 8, self.thread % 8);
@@ -465,7 +474,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         numbers: &TileNumbers,
         scores: &Scores<ROWS, COLUMNS>,
     ) {
-        let (metric, column) = (self.launch.metric, part.column());
+        let (metric, column) = (self.launch.assignment.metric, part.column());
         // SAFETY: the columns and rows belong to the tile.
         unsafe {
             // The greatest bounds of the lane's own columns. So one far centroid weakens the bounds of one lane of sixteen.
@@ -528,7 +537,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     unsafe fn limit(&self, row: u32, all: Bounds) -> f32 {
         // SAFETY: as the caller promises.
         let (terms, best) = unsafe { self.lists.state(row) };
-        terms.error_from(terms.own + QueryTerms::of_base(self.launch.metric, all) + best, all)
+        terms.error_from(terms.own + QueryTerms::of_base(self.launch.assignment.metric, all) + best, all)
     }
 
     /// Offers the centroids of the lane's columns with scores up to the limit of row (`i`, `half`) to its list.
@@ -544,7 +553,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         scores: &Scores<ROWS, COLUMNS>,
         (i, half): (usize, usize),
     ) {
-        let Assign { metric, cluster_count, .. } = self.launch;
+        let Assignment { metric, cluster_count, .. } = self.launch.assignment;
         let column = part.column();
         // SAFETY: the rows and columns belong to the tile.
         unsafe {
@@ -588,7 +597,8 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     /// As [`Assign`]; all tiles were offered before a barrier.
     #[inline(always)]
     unsafe fn finish(&self) {
-        let Assign { point_count, labels, queue_sizes, pending, pending_lists, unbounded, .. } = self.launch;
+        let Assignment { point_count, labels, queue_sizes, pending, .. } = self.launch.assignment;
+        let Assignment { pending_lists, unbounded, .. } = self.launch.assignment;
         let (thread, lane, lists, first_point) = (self.thread, self.lane, self.lists, self.first_point);
         // SAFETY: points are compared with their number; the queues have room for all.
         unsafe {
@@ -694,15 +704,16 @@ unsafe fn assign<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS
 ) {
     let thread = thread::thread_idx_x();
     let first_point = thread::block_idx_x() * TILE_ROWS;
-    let tiles = launch.cluster_count.div_ceil(TILE_ROWS);
+    let Assignment { points, stride, cluster_count, .. } = launch.assignment;
+    let tiles = cluster_count.div_ceil(TILE_ROWS);
     // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside, and shared
     // addresses lie inside `shared_bytes`.
     unsafe {
         let mut epilogue = Nearest::<RESIDENT>::new(launch, first_point, tiles);
         let mut operands = CentroidTiles {
             launch,
-            copy: ChunkCopy::new(thread, launch.stride),
-            point_tile: launch.points.wrapping_add(first_point as usize * launch.stride as usize),
+            copy: ChunkCopy::new(thread, stride),
+            point_tile: points.wrapping_add(first_point as usize * stride as usize),
             infos_at: epilogue.infos_at,
             tiles,
             thread,
@@ -711,7 +722,7 @@ unsafe fn assign<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS
         let pass = Pass {
             at: shared::dynamic::<u8>().add(HEADER_BYTES),
             rows_bytes: CHUNK_TILE_BYTES,
-            chunks: launch.stride / CHUNK,
+            chunks: stride / CHUNK,
             tiles,
             stages: P::INSTRUCTION.ring().stages(RESIDENT),
         };

@@ -44,13 +44,13 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, async_copy, global, kernel, mma, shared, thread, unroll, warp};
+use cuda_std::{Ptr, async_copy, global, kernel, mma, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
-use crate::kmeans::assign::queue_place;
+use crate::kmeans::assign::{Assignment, queue_place};
 use crate::kmeans::nearest_lists::LIST;
 use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::metric::{Metric, product_factor, scale_of};
+use crate::product::metric::{product_factor, scale_of};
 use crate::product::tile::CHUNK;
 use crate::select::entry::{key_of, pack, payload, value_of};
 
@@ -196,50 +196,23 @@ impl CopyWidth {
     CopyWidth::Of64 => assign_few_64 = assign_few::<2>,
 )]
 pub struct AssignFew {
-    /// f16 copies of the points: rows with the number of components of the key.
-    pub points: Ptr<u16>,
-    /// f16 copies of the centroids: rows with the number of components of the key.
-    pub centroids: Ptr<u16>,
-    /// Number of points without padding.
-    pub point_count: u32,
-    /// Number of centroids without padding.
-    pub cluster_count: u32,
-    /// The metric of the scores.
-    pub metric: Metric,
-    /// Bits of the greatest |component| of the points, from [`crate::product::prepare::Greatest`]: one word.
-    pub point_greatest: Ptr<u32>,
-    /// Bits of the greatest |component| of the centroids, from [`crate::product::prepare::Greatest`]: one word.
-    pub centroid_greatest: Ptr<u32>,
-    /// Upper bound of the norm of each point.
-    pub point_norms: Ptr<f32>,
-    /// Upper bound of the residual of each point: the norm of the point minus its f16 copy.
-    pub point_residuals: Ptr<f32>,
+    /// The points, the centroids and the results. `stride` is that of the key.
+    #[group]
+    pub assignment: Assignment,
     /// ‖c‖² (squared L2) or 0 of each centroid.
     pub centroid_values: Ptr<f32>,
     /// Upper bound of the norm of each centroid.
     pub centroid_norms: Ptr<f32>,
     /// Upper bound of the residual of each centroid: the norm of the centroid minus its f16 copy.
     pub centroid_residuals: Ptr<f32>,
-    /// The greatest norm and the greatest residual of all centroids: two numbers.
-    pub set_bounds: Ptr<f32>,
-    /// The label of each point: becomes the nearest centroid if that is proved.
-    pub labels: PtrMut<u32>,
-    /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
-    pub queue_sizes: PtrMut<u32>,
-    /// The queue of pending points, with room for all `point_count`.
-    pub pending: PtrMut<u32>,
-    /// The candidates of the pending points: [`LIST`] for each, filled up with [`NO_ROW`].
-    pub pending_lists: PtrMut<u32>,
-    /// The queue of unbounded points, with room for all `point_count`.
-    pub unbounded: PtrMut<u32>,
 }
 
 impl AssignFew {
     /// One block for each multiprocessor, or fewer if there are few points. `None` if there are too many centroids for the `available`
     /// bytes of a block's shared memory.
     pub fn config(&self, width: CopyWidth, multiprocessors: u32, available: u32) -> Option<LaunchConfig> {
-        let shared = shared_bytes(self.cluster_count, width.chunks(), available)?;
-        let blocks = self.point_count.div_ceil(WARPS * WARP_POINTS).min(multiprocessors);
+        let shared = shared_bytes(self.assignment.cluster_count, width.chunks(), available)?;
+        let blocks = self.assignment.point_count.div_ceil(WARPS * WARP_POINTS).min(multiprocessors);
         Some(LaunchConfig::linear(blocks as u64, THREADS).with_shared(shared))
     }
 }
@@ -276,8 +249,9 @@ impl Staged {
     /// As [`AssignFew`].
     #[inline(always)]
     unsafe fn new(launch: AssignFew, row_bytes: u32) -> Staged {
-        let AssignFew { centroids, cluster_count, metric, point_greatest, centroid_greatest, .. } = launch;
-        let AssignFew { centroid_values, centroid_norms, centroid_residuals, set_bounds, .. } = launch;
+        let AssignFew { assignment, centroid_values, centroid_norms, centroid_residuals } = launch;
+        let Assignment { centroids, cluster_count, metric, point_greatest, .. } = assignment;
+        let Assignment { centroid_greatest, set_bounds, .. } = assignment;
         let thread = thread::thread_idx_x();
         let columns = cluster_count.next_multiple_of(TURN);
         // SAFETY: copies are padded to whole tiles of 128 rows; all other indices are compared with cluster_count, and shared addresses lie
@@ -341,7 +315,7 @@ impl Staged {
     /// As [`AssignFew`].
     #[inline(always)]
     unsafe fn terms_of(&self, point: u32) -> QueryTerms {
-        let AssignFew { point_count, point_norms, point_residuals, metric, .. } = self.launch;
+        let Assignment { point_count, point_norms, point_residuals, metric, .. } = self.launch.assignment;
         let point = point.min(point_count - 1) as usize;
         // SAFETY: the point exists.
         let (norm, residual) = unsafe {
@@ -421,8 +395,8 @@ impl Staged {
     /// As [`AssignFew`].
     #[inline(always)]
     unsafe fn settle_or_queue(&self, first: u32, smallest: [[Smallest; 2]; 2]) {
-        let AssignFew { point_count, cluster_count, metric, labels, queue_sizes, pending, .. } = self.launch;
-        let AssignFew { pending_lists, unbounded, .. } = self.launch;
+        let Assignment { point_count, cluster_count, metric, labels, queue_sizes, .. } = self.launch.assignment;
+        let Assignment { pending, pending_lists, unbounded, .. } = self.launch.assignment;
         let (lane, all) = (self.lane, self.all);
         let (g, t) = (lane >> 2, lane & 3);
         // Lanes exchange rows: lane t of a quad ends with row 16 · (t & 1) + 8 · (t >> 1) + g.
@@ -481,7 +455,7 @@ impl Staged {
 /// As [`AssignFew`].
 #[inline(always)]
 unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
-    let AssignFew { points, point_count, .. } = launch;
+    let Assignment { points, point_count, .. } = launch.assignment;
     let row_bytes = PARTS as u32 * 64;
     let stride = row_bytes / 2;
     // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles of 128 rows, so loads of points stay

@@ -41,12 +41,10 @@
 //! each move for the order, and 8 bytes of atomics for each component and run. If all points move, 1,000,000 × 128 f32 take 0.13 ms on an
 //! H200. 20 iterations from scratch with 256 clusters move 3.9 times the points (simulated, 60,000 points of the standard set's recipe).
 
-use core::ops::Range;
-
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::mul_add_f64;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, group, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::product::element::{self, Element, ElementKey};
@@ -496,22 +494,9 @@ fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
     if taken { mul_add_f64(value, scale, ROUND).to_bits() } else { ROUND.to_bits() }
 }
 
-/// Adds round(w·x · `component_scale`) of every point that came to a cluster to the cluster's sums, and subtracts that of every point that
-/// left. Weights likewise.
-///
-/// # Safety
-/// The arrays that are present are as long as the fields say; points and clusters of the order exist.
-#[kernel(
-    key = ElementKey,
-    max_threads = 128,
-    min_blocks = 6,
-    ElementKey::F32 => add_rows_f32 = add_all::<element::F32>,
-    ElementKey::F16 => add_rows_f16 = add_all::<element::F16>,
-    ElementKey::Bf16 => add_rows_bf16 = add_all::<element::Bf16>,
-    ElementKey::U8 => add_rows_u8 = add_all::<element::U8>,
-    ElementKey::I8 => add_rows_i8 = add_all::<element::I8>,
-)]
-pub struct AddRows {
+/// The points that came to a cluster or left it, and the sums of the clusters.
+#[group]
+pub struct MovedRows {
     /// Rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
     /// Distance in components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
@@ -532,13 +517,34 @@ pub struct AddRows {
     pub weight_sums: PtrMut<u64>,
 }
 
-impl AddRows {
+impl MovedRows {
     /// One wave of warps, which share the moves; for each 128 components one row of blocks in y.
     pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
         let parts = self.stride.div_ceil(WARP_COMPONENTS);
         let warps = (multiprocessors * ADDING_WARPS).div_ceil(parts);
         LaunchConfig::warps(warps as u64, WARPS_PER_BLOCK).along_y(parts as u64)
     }
+}
+
+/// Adds round(w·x · `component_scale`) of every point that came to a cluster to the cluster's sums, and subtracts that of every point that
+/// left. Weights likewise.
+///
+/// # Safety
+/// The arrays that are present are as long as the fields say; points and clusters of the order exist.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    min_blocks = 6,
+    ElementKey::F32 => add_rows_f32 = add_all::<element::F32>,
+    ElementKey::F16 => add_rows_f16 = add_all::<element::F16>,
+    ElementKey::Bf16 => add_rows_bf16 = add_all::<element::Bf16>,
+    ElementKey::U8 => add_rows_u8 = add_all::<element::U8>,
+    ElementKey::I8 => add_rows_i8 = add_all::<element::I8>,
+)]
+pub struct AddRows {
+    /// The moves, the rows of their points, and the sums.
+    #[group]
+    pub moves: MovedRows,
 }
 
 /// Does the same as [`AddRows`] for one level of several: adds only the numbers whose magnitudes belong to the level. (Six blocks a
@@ -557,24 +563,9 @@ impl AddRows {
     ElementKey::I8 => add_level_i8 = add_level::<element::I8>,
 )]
 pub struct AddLevel {
-    /// Rows of `stride` components, of the type of the key.
-    pub rows: Ptr<u8>,
-    /// Distance in components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
-    pub stride: u32,
-    /// The moves from [`GroupMoves`], (group << 32 | point): at least `move_count`.
-    pub order: Ptr<u64>,
-    /// Number of moves: one word.
-    pub move_count: Ptr<u32>,
-    /// A weight for each point; absent: all are 1, and nothing is added to `weight_sums`.
-    pub weights: Option<Ptr<f32>>,
-    /// A power of two: w·x is rounded to integers after it is multiplied by this.
-    pub component_scale: f64,
-    /// A power of two: w is rounded to integers after it is multiplied by this.
-    pub weight_scale: f64,
-    /// The sums of the level: a row for each cluster, of i64 in two's complement.
-    pub sums: PtrMut<u64>,
-    /// The weight sums of the level: one word for each cluster, of i64 in two's complement.
-    pub weight_sums: PtrMut<u64>,
+    /// The moves, the rows of their points, and the sums of the level.
+    #[group]
+    pub moves: MovedRows,
     /// Smallest magnitude of w·x that belongs to the level.
     pub from: f64,
     /// Exclusive upper bound of the magnitudes of w·x that belong to the level.
@@ -585,64 +576,28 @@ pub struct AddLevel {
     pub weight_below: f64,
 }
 
-impl AddLevel {
-    /// The launch `all`, limited to the numbers of one level: magnitudes of w·x in `products`, and weights in `weight_range`.
-    pub fn of(all: AddRows, products: Range<f64>, weight_range: Range<f64>) -> AddLevel {
-        let AddRows { rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums } =
-            all;
-        AddLevel {
-            rows,
-            stride,
-            order,
-            move_count,
-            weights,
-            component_scale,
-            weight_scale,
-            sums,
-            weight_sums,
-            from: products.start,
-            below: products.end,
-            weight_from: weight_range.start,
-            weight_below: weight_range.end,
-        }
-    }
-
-    /// As [`AddRows::config`].
-    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
-        self.all().config(multiprocessors)
-    }
-
-    /// The launch for the numbers of all levels.
-    #[inline(always)]
-    fn all(&self) -> AddRows {
-        let &AddLevel { rows, stride, order, move_count, weights, component_scale, weight_scale, .. } = self;
-        let &AddLevel { sums, weight_sums, .. } = self;
-        AddRows { rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums }
-    }
-}
-
 /// # Safety
 /// As [`AddRows`].
 #[inline(always)]
 unsafe fn add_all<E: Element>(launch: AddRows) {
     // SAFETY: the contract is the same.
-    unsafe { add_rows::<E>(All, launch) }
+    unsafe { add_rows::<E>(All, launch.moves) }
 }
 
 /// # Safety
 /// As [`AddLevel`].
 #[inline(always)]
 unsafe fn add_level<E: Element>(launch: AddLevel) {
-    let AddLevel { from, below, weight_from, weight_below, .. } = launch;
+    let AddLevel { moves, from, below, weight_from, weight_below } = launch;
     // SAFETY: the contract is the same.
-    unsafe { add_rows::<E>(OfLevel { from, below, weight_from, weight_below }, launch.all()) }
+    unsafe { add_rows::<E>(OfLevel { from, below, weight_from, weight_below }, moves) }
 }
 
 /// # Safety
 /// As [`AddRows`].
 #[inline(always)]
-unsafe fn add_rows<E: Element>(taken: impl Taken, launch: AddRows) {
-    let AddRows { stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums, .. } = launch;
+unsafe fn add_rows<E: Element>(taken: impl Taken, launch: MovedRows) {
+    let MovedRows { stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums, .. } = launch;
     let rows = launch.rows.cast::<E::Stored>();
     let lane = warp::lane_id();
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();

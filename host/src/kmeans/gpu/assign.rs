@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 
 use cuda_std::PtrMut;
-use warpann_kernels::kmeans::assign::{Assign, LIST};
+use warpann_kernels::kmeans::assign::{Assign, Assignment, LIST};
 use warpann_kernels::kmeans::assign_few::{AssignFew, CopyWidth};
 use warpann_kernels::kmeans::settle::{Settle, SettleAll};
 
@@ -219,9 +219,10 @@ unsafe fn launch_assign(
 ) -> Result<()> {
     let (points, limits) = (batch.set, runtime.limits());
     let stride = shape.copy_stride() as u32;
-    let few = AssignFew {
+    let assignment = Assignment {
         points: points.part(points.layout.copy).into(),
         centroids: centroids.part(centroids.layout.copy).into(),
+        stride,
         point_count: points.count,
         cluster_count: centroids.count,
         metric: shape.metric.of_kernel(),
@@ -229,15 +230,18 @@ unsafe fn launch_assign(
         centroid_greatest: centroids.part(centroids.layout.greatest).into(),
         point_norms: points.part(points.layout.norms).into(),
         point_residuals: points.part(points.layout.residuals).into(),
-        centroid_values: centroids.part(centroids.layout.values).into(),
-        centroid_norms: centroids.part(centroids.layout.norms).into(),
-        centroid_residuals: centroids.part(centroids.layout.residuals).into(),
         set_bounds: centroids.bounds(),
         labels: batch.labels(),
         queue_sizes: batch.queue_sizes(),
         pending: batch.pending(),
         pending_lists: batch.pending_lists(),
         unbounded: batch.unbounded(),
+    };
+    let few = AssignFew {
+        assignment,
+        centroid_values: centroids.part(centroids.layout.values).into(),
+        centroid_norms: centroids.part(centroids.layout.norms).into(),
+        centroid_residuals: centroids.part(centroids.layout.residuals).into(),
     };
     if let Some(width) = CopyWidth::of(stride)
         && let Some(config) = few.config(width, limits.multiprocessors, limits.shared_bytes)
@@ -246,26 +250,11 @@ unsafe fn launch_assign(
         return unsafe { runtime.launch(stream, AssignFew::kernel(width), config, few) };
     }
     let many = Assign {
-        points: few.points,
-        centroids: few.centroids,
-        stride,
-        point_count: few.point_count,
-        cluster_count: few.cluster_count,
-        metric: few.metric,
-        point_greatest: few.point_greatest,
-        centroid_greatest: few.centroid_greatest,
-        point_norms: few.point_norms,
-        point_residuals: few.point_residuals,
+        assignment,
         centroid_numbers: centroids.part(centroids.layout.numbers).into(),
         tile_norms: centroids.tile_norms(),
         tile_residuals: centroids.tile_residuals(),
-        set_bounds: few.set_bounds,
         labelled: u32::from(labelled),
-        labels: few.labels,
-        queue_sizes: few.queue_sizes,
-        pending: few.pending,
-        pending_lists: few.pending_lists,
-        unbounded: few.unbounded,
     };
     let instruction = limits.products.instruction(many.tiles());
     let kernel = Assign::kernel((instruction, many.residency()));

@@ -8,8 +8,8 @@
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::kmeans::centroids::{ClusterTotals, UpdateCentroids};
 use warpann_kernels::kmeans::cluster_sums::{
-    AddLevel, AddRows, AddWords, CountMoves, CountMovesGlobal, GroupMoves, GroupMovesGlobal, SHARED_CLUSTERS,
-    ScanGroups,
+    AddLevel, AddRows, AddWords, CountMoves, CountMovesGlobal, GroupMoves, GroupMovesGlobal, MovedRows,
+    SHARED_CLUSTERS, ScanGroups,
 };
 
 use super::assign::Batch;
@@ -286,7 +286,7 @@ pub(crate) unsafe fn add_batch(
     unsafe { group_batch(runtime, stream, batch, clusters)? };
     let (key, multiprocessors) = (shape.element.key(), runtime.limits().multiprocessors);
     for (at, (level, of_weights)) in means.scale.levels().enumerate() {
-        let all = AddRows {
+        let moves = MovedRows {
             rows: batch.set.stored(shape),
             stride: shape.stride() as u32,
             order: batch.order().into(),
@@ -297,13 +297,16 @@ pub(crate) unsafe fn add_batch(
             sums: clusters.sums().skip(at * clusters.level_words()).take(clusters.level_words()),
             weight_sums: clusters.weights().skip(at * clusters.set.count as usize).take(clusters.set.count as usize),
         };
+        let config = moves.config(multiprocessors);
         // SAFETY: as the caller promises; every level has separate sums and weights.
         unsafe {
             if means.scale.count() == 1 {
-                runtime.launch(stream, AddRows::kernel(key), all.config(multiprocessors), all)?;
+                runtime.launch(stream, AddRows::kernel(key), config, AddRows { moves })?;
             } else {
-                let one = AddLevel::of(all, level.from..level.below, of_weights.from..of_weights.below);
-                runtime.launch(stream, AddLevel::kernel(key), one.config(multiprocessors), one)?;
+                let (from, below) = (level.from, level.below);
+                let (weight_from, weight_below) = (of_weights.from, of_weights.below);
+                let launch = AddLevel { moves, from, below, weight_from, weight_below };
+                runtime.launch(stream, AddLevel::kernel(key), config, launch)?;
             }
         }
     }
