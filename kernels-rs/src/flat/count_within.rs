@@ -123,22 +123,9 @@ unsafe fn cut(launch: CutResults) {
     ElementKey::I8 => count_rows_i8 = count::<element::I8>,
 )]
 pub struct CountRows {
-    /// Rows of `stride` components, of the type of the key.
-    pub queries: Ptr<u8>,
-    /// `row_count` rows of `stride` components, of the type of the key.
-    pub base: Ptr<u8>,
-    /// Distance from one row to the next in components: a multiple of 4, zero padded.
-    pub stride: u32,
-    /// Number of rows of the base.
-    pub row_count: u32,
-    /// The metric of the distances.
-    pub metric: Metric,
-    /// Σx² of each query, if distances are divided by norms; otherwise absent.
-    pub query_squares: Option<Ptr<f64>>,
-    /// Σx² of each row of the base; empty if `query_squares` is absent.
-    pub base_squares: Ptr<f64>,
-    /// Bit r mod 32 of word r / 32 is set if row r takes part; absent: all do.
-    pub bits: Option<Ptr<u32>>,
+    /// The queries and the base.
+    #[group]
+    pub scanned: ScannedRows,
     /// The number of listed queries, and then their numbers.
     pub listed: Ptr<u32>,
     /// Number of pieces of the base.
@@ -165,11 +152,9 @@ impl CountRows {
 /// As [`CountRows`].
 #[inline(always)]
 unsafe fn count<E: Element>(launch: CountRows) {
-    let CountRows { queries, base, stride, row_count, metric, query_squares, base_squares, bits, .. } = launch;
-    let CountRows { listed, pieces, radius, counts, .. } = launch;
-    let rows = ScannedRows { queries, base, stride, row_count, metric, query_squares, base_squares, bits };
-    let worst = metric.badness(radius);
-    let words = row_count.div_ceil(32);
+    let CountRows { scanned, listed, pieces, radius, counts } = launch;
+    let worst = scanned.metric.badness(radius);
+    let words = scanned.row_count.div_ceil(32);
     let of_piece = words.div_ceil(pieces.max(1));
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
     // SAFETY: the caller promises the shapes; words below `words` have rows of the base.
@@ -181,7 +166,7 @@ unsafe fn count<E: Element>(launch: CountRows) {
             let query = global::load_nc(listed.wrapping_add(1 + slot as usize)) as usize;
             let first = (piece * of_piece).min(words);
             let mut near = 0;
-            rows.each::<E>(query, first, words.min(first + of_piece), |badness, _, takes| {
+            scanned.each::<E>(query, first, words.min(first + of_piece), |badness, _, takes| {
                 near += (takes && badness <= worst) as u32;
             });
             let near = warp::reduce_add(FULL_MASK, near);

@@ -19,7 +19,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, group, kernel, thread, unroll, warp};
 
 use crate::product::canonical::{BATCH, over_norms, sums_by};
 use crate::product::element::{self, Element, ElementKey};
@@ -52,22 +52,9 @@ const LEAST_WORDS: u32 = 8;
     ElementKey::I8 => rescan_i8 = rescan::<element::I8>,
 )]
 pub struct Rescan {
-    /// Rows of `stride` components, of the type of the key.
-    pub queries: Ptr<u8>,
-    /// `row_count` rows of `stride` components, of the type of the key.
-    pub base: Ptr<u8>,
-    /// Distance from one row to the next in components: a multiple of 4, zero padded.
-    pub stride: u32,
-    /// Number of rows of the base.
-    pub row_count: u32,
-    /// The metric of the distances.
-    pub metric: Metric,
-    /// Σx² of each query, if distances are divided by norms; otherwise absent.
-    pub query_squares: Option<Ptr<f64>>,
-    /// Σx² of each row of the base; empty if `query_squares` is absent.
-    pub base_squares: Ptr<f64>,
-    /// Bit r mod 32 of word r / 32 is set if row r takes part; absent: all do.
-    pub bits: Option<Ptr<u32>>,
+    /// The queries and the base.
+    #[group]
+    pub scanned: ScannedRows,
     /// The number of overflowed queries, and then their numbers.
     pub overflowed: Ptr<u32>,
     /// Number of neighbours of a query, at least 1.
@@ -120,11 +107,9 @@ unsafe fn rescan<E: Element>(launch: Rescan) {
 /// As [`Rescan`]; the query and the piece exist.
 #[inline(always)]
 unsafe fn scan_piece<E: Element>(launch: Rescan, query: usize, piece: u32) {
-    let Rescan { queries, base, stride, row_count, metric, query_squares, base_squares, bits, .. } = launch;
-    let Rescan { k, pieces, list_stride, values, rows, counts, .. } = launch;
-    let scanned = ScannedRows { queries, base, stride, row_count, metric, query_squares, base_squares, bits };
+    let Rescan { scanned, k, pieces, list_stride, values, rows, counts, .. } = launch;
     let lane = warp::lane_id();
-    let words = row_count.div_ceil(32);
+    let words = scanned.row_count.div_ceil(32);
     let of_piece = words.div_ceil(pieces.max(1));
     let list = query * list_stride as usize;
     let mut floor = None;
@@ -144,7 +129,7 @@ unsafe fn scan_piece<E: Element>(launch: Rescan, query: usize, piece: u32) {
             let place = 32 * r as u32 + lane;
             if place < wanted {
                 let found = select.entry(r);
-                let distance = metric.distance(entry::value_of(entry::key(found)));
+                let distance = scanned.metric.distance(entry::value_of(entry::key(found)));
                 let at = list + (piece * k + done + place) as usize;
                 // SAFETY: the piece has k places of the list, of which done + place is one.
                 unsafe {
@@ -163,16 +148,24 @@ unsafe fn scan_piece<E: Element>(launch: Rescan, query: usize, piece: u32) {
     }
 }
 
-/// The rows of a base that a warp compares with one query at a time. The fields are those of [`Rescan`].
-#[derive(Clone, Copy)]
-pub(crate) struct ScannedRows {
+/// The rows of a base that a warp compares with one query at a time.
+#[group]
+pub struct ScannedRows {
+    /// Rows of `stride` components, of the type of the key.
     pub queries: Ptr<u8>,
+    /// `row_count` rows of `stride` components, of the type of the key.
     pub base: Ptr<u8>,
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
+    /// Number of rows of the base.
     pub row_count: u32,
+    /// The metric of the distances.
     pub metric: Metric,
+    /// Σx² of each query, if distances are divided by norms; otherwise absent.
     pub query_squares: Option<Ptr<f64>>,
+    /// Σx² of each row of the base; empty if `query_squares` is absent.
     pub base_squares: Ptr<f64>,
+    /// Bit r mod 32 of word r / 32 is set if row r takes part; absent: all do.
     pub bits: Option<Ptr<u32>>,
 }
 

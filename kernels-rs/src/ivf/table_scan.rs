@@ -50,7 +50,7 @@ use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::pq::pq_codes::{Bytes, Chunk, Codes, Packed, ROWS};
-use crate::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL};
+use crate::pq::pq_tables::{CodedLists, FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL};
 use crate::product::element::{self, Element};
 
 /// Largest number of pairs of a block.
@@ -246,28 +246,11 @@ pub type TableKey = (EntryKey, CodesKey);
     (EntryKey::F16, CodesKey::Packed) => table_scan_packed_f16 = scan::<F16Entry, Packed>,
 )]
 pub struct ScanTables {
-    /// Queries, `stride` components each.
+    /// Queries, `coded.stride` components each.
     pub queries: Ptr<f32>,
-    /// Distance from one query or centroid to the next in components: a multiple of 4, zero padded.
-    pub stride: u32,
-    /// Centroids of the lists, `stride` components each.
-    pub centroids: Ptr<f32>,
-    /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
-    pub codebooks: Ptr<f32>,
-    /// Number of components of a sub-vector.
-    pub sub_dim: u32,
-    /// Number of sub-quantizers, M.
-    pub sub_quantizers: u32,
-    /// Number of bits of a code, 4 to 8.
-    pub bits: u32,
-    /// The rows of the storage, `code_bytes` each.
-    pub codes: Ptr<u8>,
-    /// Number of bytes of a row.
-    pub code_bytes: u32,
-    /// The first row of each list.
-    pub list_starts: Ptr<u32>,
-    /// The number of rows of each list.
-    pub list_lengths: Ptr<u32>,
+    /// The lists and their codes.
+    #[group]
+    pub coded: CodedLists,
     /// `nprobe` lists for each query, `NO_ROW` for none.
     pub probes: Ptr<u32>,
     /// The start of each pair's scores in the query's row, laid out as `probes`.
@@ -301,7 +284,8 @@ impl ScanTables {
     pub fn config(&self, entry: EntryKey, queries: u32, threads: u32) -> LaunchConfig {
         let groups = self.nprobe.div_ceil(self.block_pairs);
         let blocks = queries as u64 * groups as u64 * self.segments as u64;
-        LaunchConfig::linear(blocks, threads).with_shared(shared_bytes(self.chunk_size << self.bits, entry.bytes()))
+        LaunchConfig::linear(blocks, threads)
+            .with_shared(shared_bytes(self.chunk_size << self.coded.bits, entry.bytes()))
     }
 }
 
@@ -309,10 +293,10 @@ impl ScanTables {
 /// As [`ScanTables`].
 #[inline(always)]
 unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
-    let ScanTables { queries, stride, centroids, codebooks, sub_dim, sub_quantizers, bits, codes, .. } = launch;
-    let ScanTables { code_bytes, list_starts, list_lengths, probes, pair_offsets, nprobe, row_starts, .. } = launch;
-    let ScanTables { form, query_tables, terms, factors, scales, chunk_size, block_pairs, segments, .. } = launch;
-    let scores = launch.scores;
+    let ScanTables { queries, coded, probes, pair_offsets, nprobe, row_starts, form, query_tables, .. } = launch;
+    let ScanTables { terms, factors, scales, chunk_size, block_pairs, segments, scores, .. } = launch;
+    let CodedLists { codes, code_bytes, list_starts, list_lengths, centroids, stride, .. } = coded;
+    let CodedLists { codebooks, sub_dim, sub_quantizers, bits, .. } = coded;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let (lane, warp, warps) = (warp::lane_id(), thread / 32, threads / 32);
     let groups = nprobe.div_ceil(block_pairs.max(1)).max(1);

@@ -49,7 +49,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{mul_add_f32, sqrt_f64};
 use cuda_std::warp::butterfly_sum;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, group, kernel, thread, unroll, warp};
 
 use crate::pq::pq_codes::code_at;
 use crate::product::canonical::squares;
@@ -160,13 +160,9 @@ unsafe fn tables_of(launch: SubTables) {
     });
 }
 
-/// Computes |p|² + 2<c,p> of every stored row, summed in f64; c is the centroid of its list and p the decoded code. Padding rows get no
-/// term.
-///
-/// # Safety
-/// All pointers cover the shapes of their fields.
-#[kernel(max_threads = 256, row_terms = terms_of)]
-pub struct RowTerms {
+/// The product-quantizer codes of the vectors of all lists.
+#[group]
+pub struct CodedLists {
     /// The rows of the storage, `code_bytes` each.
     pub codes: Ptr<u8>,
     /// Number of bytes of a row.
@@ -175,11 +171,9 @@ pub struct RowTerms {
     pub list_starts: Ptr<u32>,
     /// The number of rows of each list.
     pub list_lengths: Ptr<u32>,
-    /// Number of blocks that share the rows of a list.
-    pub slices: u32,
     /// Centroids of the lists, `stride` components each.
     pub centroids: Ptr<f32>,
-    /// Distance from one centroid to the next in components.
+    /// Distance from one centroid to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
     /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
     pub codebooks: Ptr<f32>,
@@ -187,8 +181,22 @@ pub struct RowTerms {
     pub sub_dim: u32,
     /// Number of sub-quantizers, M.
     pub sub_quantizers: u32,
-    /// Number of bits of a code.
+    /// Number of bits of a code, 4 to 8.
     pub bits: u32,
+}
+
+/// Computes |p|² + 2<c,p> of every stored row, summed in f64; c is the centroid of its list and p the decoded code. Padding rows get no
+/// term.
+///
+/// # Safety
+/// All pointers cover the shapes of their fields.
+#[kernel(max_threads = 256, row_terms = terms_of)]
+pub struct RowTerms {
+    /// The lists and their codes.
+    #[group]
+    pub coded: CodedLists,
+    /// Number of blocks that share the rows of a list.
+    pub slices: u32,
     /// The term of each stored row.
     pub terms: PtrMut<f32>,
 }
@@ -204,8 +212,9 @@ impl RowTerms {
 /// As [`RowTerms`].
 #[inline(always)]
 unsafe fn terms_of(launch: RowTerms) {
-    let RowTerms { codes, code_bytes, list_starts, list_lengths, slices, centroids, stride, .. } = launch;
-    let RowTerms { codebooks, sub_dim, sub_quantizers, bits, terms, .. } = launch;
+    let RowTerms { coded, slices, terms } = launch;
+    let CodedLists { codes, code_bytes, list_starts, list_lengths, centroids, stride, .. } = coded;
+    let CodedLists { codebooks, sub_dim, sub_quantizers, bits, .. } = coded;
     let slices = slices.max(1);
     let (list, slice) = ((thread::block_idx_x() / slices) as usize, thread::block_idx_x() % slices);
     let lane = warp::lane_id();

@@ -373,17 +373,19 @@ fn tables_and_terms_are_sums_over_codewords() {
         let centroids = Buffer::from_slice(&coded.centroids);
         let mut terms = Buffer::from_slice(&[-1.0f32; 40]);
         let launch = RowTerms {
-            codes: codes.as_ptr(),
-            code_bytes: (bytes.len() / 40) as u32,
-            list_starts: starts_at.as_ptr(),
-            list_lengths: lengths_at.as_ptr(),
+            coded: CodedLists {
+                codes: codes.as_ptr(),
+                code_bytes: (bytes.len() / 40) as u32,
+                list_starts: starts_at.as_ptr(),
+                list_lengths: lengths_at.as_ptr(),
+                centroids: centroids.as_ptr(),
+                stride: stride as u32,
+                codebooks: books.as_ptr(),
+                sub_dim: width as u32,
+                sub_quantizers: parts as u32,
+                bits,
+            },
             slices: 1 + parts as u32 % 2,
-            centroids: centroids.as_ptr(),
-            stride: stride as u32,
-            codebooks: books.as_ptr(),
-            sub_dim: width as u32,
-            sub_quantizers: parts as u32,
-            bits,
             terms: terms.as_mut_ptr(),
         };
         // SAFETY: as above.

@@ -273,14 +273,7 @@ impl Enqueue for EnqueuedSearch {
             runtime.launch(stream, &CutResults::KERNEL, launch.config(), launch)?;
             let Some(queries) = self.staged(count) else { return Ok(()) };
             let launch = CountRows {
-                queries: queries.stored(block.shape),
-                base: block.base.stored(block.shape),
-                stride: block.shape.stride() as u32,
-                row_count: block.base.count,
-                metric,
-                query_squares: queries.squares().map(Ptr::from),
-                base_squares: block.base.squares().map_or_else(Ptr::empty, Ptr::from),
-                bits: block.mask.map(|mask| mask.bits),
+                scanned: block.scanned(queries),
                 listed: listed.into(),
                 pieces: CountRows::pieces(block.base.count),
                 radius,

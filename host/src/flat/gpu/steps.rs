@@ -12,7 +12,7 @@
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::mask_distances::MaskDistances;
 use warpann_kernels::flat::mask_values::MaskValues;
-use warpann_kernels::flat::rescan::Rescan;
+use warpann_kernels::flat::rescan::{Rescan, ScannedRows};
 
 use super::exact::{Block, DirectPlan, FilterPlan};
 use crate::device::limits::Limits;
@@ -148,6 +148,20 @@ impl Block {
         }
     }
 
+    /// The rows of the block that `queries` are compared with.
+    pub(super) fn scanned(&self, queries: VectorSet) -> ScannedRows {
+        ScannedRows {
+            queries: queries.stored(self.shape),
+            base: self.base.stored(self.shape),
+            stride: self.shape.stride() as u32,
+            row_count: self.base.count,
+            metric: self.shape.metric.of_kernel(),
+            query_squares: queries.squares().map(Ptr::from),
+            base_squares: self.base.squares().map_or_else(Ptr::empty, Ptr::from),
+            bits: self.mask.map(|mask| mask.bits),
+        }
+    }
+
     /// Replaces the lists that overflowed by lists of the best rows, and selects from all lists.
     ///
     /// # Safety
@@ -163,14 +177,7 @@ impl Block {
         let (values, rows, counts) = plan.lists(scratch);
         let (capacity, k) = (lists.columns, lists.k);
         let launch = Rescan {
-            queries: set.stored(self.shape),
-            base: self.base.stored(self.shape),
-            stride: self.shape.stride() as u32,
-            row_count: self.base.count,
-            metric: self.shape.metric.of_kernel(),
-            query_squares: set.squares().map(Ptr::from),
-            base_squares: self.base.squares().map_or_else(Ptr::empty, Ptr::from),
-            bits: self.mask.map(|mask| mask.bits),
+            scanned: self.scanned(set),
             overflowed: scratch.at(plan.overflowed).into(),
             k,
             pieces: Rescan::pieces(self.base.count, k, capacity),

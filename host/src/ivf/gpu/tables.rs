@@ -19,7 +19,7 @@ use warpann_kernels::ivf::table_scan::{
     self, CodesKey, EntryKey, MAX_PAIRS, ScanTables, TILE_ROWS, TableKey, entries_in,
 };
 use warpann_kernels::pq::pq_tables::{
-    self, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS, RowTerms, SubTables, TableBounds,
+    self, CodedLists, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS, RowTerms, SubTables, TableBounds,
 };
 
 pub(crate) use index::{Image, Norms, Shape, Terms};
@@ -202,6 +202,21 @@ fn choose_kernel(shape: &Shape, precision: Precision, limits: &Limits) -> Result
     })
 }
 
+fn coded_lists(shape: &Shape, image: &Image) -> CodedLists {
+    CodedLists {
+        codes: image.codes,
+        code_bytes: shape.code_bytes(),
+        list_starts: image.list_starts,
+        list_lengths: image.list_lengths,
+        centroids: image.centroids,
+        stride: shape.stride(),
+        codebooks: image.codebooks,
+        sub_dim: shape.sub_dim(),
+        sub_quantizers: shape.sub_quantizers,
+        bits: shape.bits,
+    }
+}
+
 /// Computes `terms` of the index. Terms of rows are computed again after codes have changed, terms of lists only after training.
 ///
 /// # Safety
@@ -234,18 +249,9 @@ pub(crate) unsafe fn enqueue_terms<Q: Queue>(
         return unsafe { queue.launch(&SubTables::KERNEL, launch.config(), launch) };
     }
     let launch = RowTerms {
-        codes: image.codes,
-        code_bytes: shape.code_bytes(),
-        list_starts: image.list_starts,
-        list_lengths: image.list_lengths,
+        coded: coded_lists(shape, image),
         // Several blocks share a list with more than 16 rows for each warp of a block.
         slices: shape.longest_list.div_ceil(16 * pq_tables::WARPS_PER_BLOCK).clamp(1, 64),
-        centroids: image.centroids,
-        stride: shape.stride(),
-        codebooks: image.codebooks,
-        sub_dim: shape.sub_dim(),
-        sub_quantizers: shape.sub_quantizers,
-        bits: shape.bits,
         terms: to,
     };
     // SAFETY: as the caller promises.
@@ -322,16 +328,7 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
         let terms = matches!(plan.form, FORM_ROW_TERMS | FORM_LIST_TERMS).then_some(terms);
         let launch = ScanTables {
             queries,
-            stride,
-            centroids: image.centroids,
-            codebooks: image.codebooks,
-            sub_dim: shape.sub_dim(),
-            sub_quantizers: shape.sub_quantizers,
-            bits: shape.bits,
-            codes: image.codes,
-            code_bytes: shape.code_bytes(),
-            list_starts: image.list_starts,
-            list_lengths: image.list_lengths,
+            coded: coded_lists(shape, image),
             probes: tile.of(what.probes, what.probe_count),
             pair_offsets: tile.of(what.pair_offsets, what.probe_count),
             nprobe: what.probe_count,
