@@ -17,7 +17,7 @@
 //! | iterator and batches of `IvfIndex::add_batches` | before the batch is coded, while the batch before is appended on another thread | the index has the batches before |
 //! | `knn_graph::KnnIndex` | in searches by a shared reference, while the batch before is written on another thread | as for the watch of a k-NN graph |
 //! | functions of filters (`filter`, `SearchOptions::filter_by`) | before the search takes a lane or a lock | nothing has changed |
-//! | closure of `IndexWriter::change`, and an `Index` of the caller | on a snapshot that is not published, without a lock | the snapshot is dropped |
+//! | closure of `IndexWriter::change` | on a snapshot that is not published, without a lock | the snapshot is dropped |
 //! | `distributed::Ranks` | between the collective steps of a call, without a lock | the rank is lost, as one whose process ended |
 //! | subscribers of the crate tracing | between two steps, also under locks | it is caught (`events`) |
 //! | readers and writers of the caller (`io`), serde, conversions (`Into<Placement>`, `AsRef<Path>`) | before a change begins, or without one | nothing has changed |
