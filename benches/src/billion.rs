@@ -10,9 +10,9 @@
 
 use rayon::prelude::*;
 use warpann::generate::Generator;
-use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
+use warpann::ivf::{Encoding, IvfIndex};
 use warpann::measure::{Times, timed};
-use warpann::{NONE, Neighbors};
+use warpann::{NONE, Neighbors, SearchOptions};
 
 use crate::ivf::{ScanOrder, count};
 use crate::machine::Machine;

@@ -10,9 +10,9 @@ use std::str::FromStr;
 
 use rayon::prelude::*;
 use warpann::io::IdMatrix;
-use warpann::ivf::{Encoding, IvfIndex, Scan, SearchOptions};
+use warpann::ivf::{Encoding, IvfIndex};
 use warpann::measure::{Times, timed};
-use warpann::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors};
+use warpann::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors, Scan, SearchOptions};
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record};

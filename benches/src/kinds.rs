@@ -9,9 +9,9 @@
 use rayon::prelude::*;
 #[cfg(feature = "peers")]
 use warpann::NONE;
-use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::ivf::IvfIndex;
 use warpann::measure::{Times, timed};
-use warpann::{Element, FlatIndex, GraphIndex, Metric, Neighbors, device::info};
+use warpann::{Element, FlatIndex, GraphIndex, Metric, Neighbors, SearchOptions, device::info};
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, with_vectors};
 use crate::machine::Machine;

@@ -4,9 +4,9 @@
 //! has, `parallel` on all threads without those, `both` with both. All four give the same bits, which is checked.
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::ivf::IvfIndex;
 use warpann::measure::Times;
-use warpann::{Device, Element, NONE, Neighbors};
+use warpann::{Device, Element, NONE, Neighbors, SearchOptions};
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, with_vectors};
 use crate::machine::Machine;

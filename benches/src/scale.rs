@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use warpann::kmeans::KMeans;
 use warpann::measure::Times;
-use warpann::{Device, Element, FlatIndex, IvfIndex, Metric, NONE, Neighbors, Placement, ivf::SearchOptions};
+use warpann::{Device, Element, FlatIndex, IvfIndex, Metric, NONE, Neighbors, Placement, SearchOptions};
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, truths, with_vectors};
 use crate::machine::Machine;

@@ -6,9 +6,9 @@
 //! stored form of the vector.
 
 use rayon::prelude::*;
-use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::ivf::IvfIndex;
 use warpann::measure::{Times, timed};
-use warpann::{FlatIndex, Metric, NONE, Neighbors, device::info};
+use warpann::{FlatIndex, Metric, NONE, Neighbors, SearchOptions, device::info};
 
 use crate::ivf::{Coding, count};
 use crate::machine::Machine;

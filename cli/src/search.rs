@@ -10,10 +10,10 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::io::{GroundTruth, Vectors};
 use warpann::ivf::Ivf;
-use warpann::ivf::{Bitset, IvfIndex, RangeNeighbors, Refiner, SearchOptions};
+use warpann::ivf::{IvfIndex, Refiner};
 use warpann::{
-    Any, AnyIndex, Element, Error, Filter, FlatIndex, FlatIndexBuilder, GraphIndex, Input, Metric, NONE, Placement,
-    SearchStatistics, metric,
+    Any, AnyIndex, Bitset, Element, Error, Filter, FlatIndex, FlatIndexBuilder, GraphIndex, Input, Metric, NONE,
+    Placement, RangeNeighbors, SearchOptions, SearchStatistics, metric,
 };
 
 use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};

@@ -5,7 +5,9 @@
 //! cargo run --release --example filter_and_refine
 //! ```
 
-use warpann::ivf::{Encoding, IvfIndex, Refiner, SearchOptions};
+use warpann::SearchOptions;
+use warpann::ivf::{Encoding, IvfIndex, Refiner};
+
 use warpann::recall;
 use warpann::{Device, FlatIndex, Metric};
 

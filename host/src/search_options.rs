@@ -36,7 +36,8 @@ named!(Scan, name, "an order of a scan");
 /// lists, so only the filter and the radius have an effect there.
 ///
 /// ```
-/// use warpann::ivf::{IvfIndex, SearchOptions};
+/// use warpann::ivf::IvfIndex;
+/// use warpann::SearchOptions;
 ///
 /// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
 /// let mut index = IvfIndex::<f32>::builder(1, 4).device(warpann::Device::Cpu).build()?;

@@ -3,8 +3,8 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use warpann::distributed::{Ranks, Sharded, agree, share};
-use warpann::ivf::{Encoding, SearchOptions};
-use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, Neighbors, Result};
+use warpann::ivf::Encoding;
+use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, Neighbors, Result, SearchOptions};
 
 /// A way to send bytes, and a way to receive them.
 type Link = (Sender<Vec<u8>>, Receiver<Vec<u8>>);

@@ -2,7 +2,9 @@
 
 #![cfg(target_os = "linux")]
 
-use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::SearchOptions;
+use warpann::ivf::IvfIndex;
+
 use warpann::{Device, FlatIndex, Metric, Neighbors, Placement, allow_threads};
 
 const DIM: usize = 64;

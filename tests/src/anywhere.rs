@@ -16,13 +16,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 use tempfile::TempDir;
 use warpann::generate::Generator;
-use warpann::ivf::{Encoding, RangeNeighbors, Refiner, SearchOptions};
+use warpann::ivf::{Encoding, Refiner};
 use warpann::kmeans::{Clustering, KMeans};
 use warpann::knn_graph::{Graph, KnnGraph};
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
 use warpann::select::{Best, Rows, select_k};
 use warpann::sort::sort_pairs;
-use warpann::{Device, Error, Filter, FlatIndex, IvfIndex, Metric, Neighbors, Placement, ShiftedIndex, Watch, io};
+use warpann::{
+    Device, Error, Filter, FlatIndex, IvfIndex, Metric, Neighbors, Placement, RangeNeighbors, SearchOptions,
+    ShiftedIndex, Watch, io,
+};
 
 use crate::data::Random;
 use crate::runner::Outcome;

@@ -15,14 +15,15 @@ use std::time::Instant;
 use cuda_driver_emulator::{self as driver, Call, Failed, Fault, Lasts, Usage};
 use warpann::DeviceWorkspace;
 use warpann::cust::memory::DeviceBuffer;
-use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
+use warpann::ivf::{Encoding, IvfIndex};
 use warpann::kmeans::KMeans;
 use warpann::knn_graph::KnnGraph;
 use warpann::pq::ProductQuantizer;
 use warpann::select::{Best, Rows, select_k};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{
-    Device, Error, FlatIndex, GraphIndex, Index, Kind, Metric, Neighbors, NoDeviceReason, Placement, ShiftedIndex,
+    Device, Error, FlatIndex, GraphIndex, Index, Kind, Metric, Neighbors, NoDeviceReason, Placement, SearchOptions,
+    ShiftedIndex,
 };
 use warpann_tests::property::seeds;
 

@@ -1,9 +1,9 @@
 //! The events of the feature `tracing`, without a driver: the choice of the device, paths, uploads, and a base that is streamed.
 
 use tracing::Level;
-use warpann::ivf::{Encoding, IvfIndex, Scan, SearchOptions};
+use warpann::ivf::{Encoding, IvfIndex};
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
-use warpann::{Device, FlatIndex, Metric, NoDeviceReason};
+use warpann::{Device, FlatIndex, Metric, NoDeviceReason, Scan, SearchOptions};
 use warpann_tests::recorder::{Recorded, events_of, install, with_panics};
 
 const DIM: usize = 16;

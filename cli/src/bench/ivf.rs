@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::SearchOptions;
+use warpann::ivf::IvfIndex;
+
 use warpann::{Element, Index};
 
 use super::sweep::{self, Effort, Files, Seconds, Swept};

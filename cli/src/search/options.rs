@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use warpann::io::Vectors;
-use warpann::ivf::{Bitset, IvfIndex, Refiner};
-use warpann::{Element, Error, Index, Kind, NONE};
+use warpann::ivf::{IvfIndex, Refiner};
+use warpann::{Bitset, Element, Error, Index, Kind, NONE};
 
 use crate::id_list;
 use crate::progress::spinning;

@@ -63,13 +63,13 @@ use self::grid::IvfGrid;
 pub(crate) use self::lists::Lists;
 pub use self::refine::Refiner;
 pub use self::statistics::IvfStatistics;
-pub use crate::bitset::Bitset;
+pub(crate) use crate::bitset::Bitset;
 use crate::device::open::open;
 use crate::index::Index;
 use crate::index::private::Stored;
-pub use crate::neighbors::RangeNeighbors;
+pub(crate) use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation};
-pub use crate::search_options::{Scan, SearchOptions};
+pub(crate) use crate::search_options::{Scan, SearchOptions};
 use crate::validate::check_dim;
 use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
 

@@ -1,6 +1,8 @@
 //! The table of cases. Every back end runs all cases; the emulator runs those of size [`Size::Small`].
 
-use warpann::ivf::{Encoding, Scan};
+use warpann::ivf::Encoding;
+
+use warpann::Scan;
 use warpann::{ElementType, Metric};
 
 use crate::cases::{Size, VectorData};

@@ -1,8 +1,8 @@
 //! Runs one case on one device and compares the results with the reference, to the bit.
 
 use half::{bf16, f16};
-use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
-use warpann::{Device, ElementType, Filter, Metric, Neighbors, Placement};
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
+use warpann::{Bitset, Device, ElementType, Filter, Metric, Neighbors, Placement, Scan, SearchOptions};
 
 use super::cases::{Ids, IvfCase};
 use super::reference::{Contents, Kept, Model};

@@ -1,8 +1,8 @@
 //! Tests with several operations on an index: changes between searches, merging, threads, budgets, refining, errors.
 
 use half::f16;
-use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Refiner, SearchOptions};
-use warpann::{Device, Error, Filter, Metric, NONE, Neighbors};
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder, Refiner};
+use warpann::{Bitset, Device, Error, Filter, Metric, NONE, Neighbors, SearchOptions};
 
 use super::cases::Ids;
 use super::reference::Contents;

@@ -18,7 +18,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use warpann::ivf::{Encoding, Scan};
+use warpann::ivf::Encoding;
+
+use warpann::Scan;
 use warpann::{
     Bitset, Device, ElementType, Error, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Placement,
     SearchOptions, Watch,

@@ -1,6 +1,8 @@
 //! Inverted files: a random program of additions, removals and merges, with searches between them, against the contents by definition.
 
-use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
+
+use warpann::{Bitset, Scan, SearchOptions};
 use warpann::{Device, ElementType, Error, Filter, Metric};
 
 use super::vectors::{self, Form, VectorsShape};

@@ -3,7 +3,9 @@
 
 use std::ops::ControlFlow;
 
-use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
+use warpann::SearchOptions;
+use warpann::ivf::{Encoding, IvfIndex};
+
 use warpann::kmeans::KMeans;
 use warpann::{Device, Error, Filter, FlatIndex, Metric, NONE, Placement};
 use warpann_tests::cases::{Size, VectorData, search_cases};

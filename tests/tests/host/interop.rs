@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use warpann::generate::Generator;
 use warpann::io::{Format, GroundTruth, IdMatrix, Open};
-use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder, IvfStatistics, RangeNeighbors, Scan, SearchOptions};
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder, IvfStatistics};
 use warpann::kmeans::{Clustering, KMeans, Start};
 use warpann::knn_graph::{Components, Graph, KnnGraph};
 use warpann::matrices::components;
@@ -18,8 +18,8 @@ use warpann::mesh::{BoxForm, Mesh, MeshFormat};
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
 use warpann::select::{Algorithm, Best, KeyType};
 use warpann::{
-    Device, ElementType, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, ShiftedIndexBuilder,
-    UnknownName,
+    Device, ElementType, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, RangeNeighbors, Scan,
+    SearchOptions, ShiftedIndexBuilder, UnknownName,
 };
 
 /// `count` vectors of dimension `dim`.
@@ -274,7 +274,7 @@ fn settings_are_checked_when_they_are_used() {
     );
     let wide = SearchOptions::new().radius(f32::INFINITY);
     assert_eq!(serde_json::from_value::<SearchOptions<'_>>(serde_json::to_value(wide).unwrap()).unwrap(), wide);
-    let filter = warpann::ivf::Bitset::new(8);
+    let filter = warpann::Bitset::new(8);
     let error = serde_json::to_value(SearchOptions::new().filter(&filter)).unwrap_err();
     assert!(error.to_string().contains("filter"), "{error}");
 }
