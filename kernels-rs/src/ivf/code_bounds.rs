@@ -23,7 +23,7 @@ use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::NO_ROW;
-use crate::ivf::encoding::{CodedRows, Decode, Operand4, OperandParts};
+use crate::ivf::encoding::{Decode, Operand4, OperandParts, StoredRows};
 use crate::pq::codes::Codes;
 use crate::product::bounds::Bounds;
 use crate::product::metric::{Metric, scale_of};
@@ -57,25 +57,14 @@ unsafe fn centre4(centre: Option<Ptr<f32>>, quad: u32) -> [f32; 4] {
 /// The arrays are as long as the fields say, and every code has a codeword.
 #[kernel(max_threads = 128, min_blocks = 8, greatest_code = greatest_component::<Codes>)]
 pub struct GreatestCode {
-    /// Codes: `row_count` rows of `code_bytes`.
-    pub codes: Ptr<u8>,
-    /// Number of bytes of a row.
-    pub code_bytes: u32,
-    /// Number of bits of a sub-quantizer's code, at most 8.
-    pub bits: u32,
-    /// Number of components of a sub-vector.
-    pub width: u32,
-    /// Number of components of a vector.
-    pub dim: u32,
-    /// Codewords \[dim / width\]\[2^bits\]\[width\].
-    pub codebooks: Ptr<f32>,
-    /// Centroids of the lists; a row has `dim` components, padded to a multiple of 4.
-    pub centroids: Ptr<f32>,
+    /// `row_count` rows of codes.
+    #[group]
+    pub stored: StoredRows,
     /// The list of each row; `NO_ROW` for padding.
     pub row_lists: Ptr<u32>,
     /// Number of rows of the storage.
     pub row_count: u32,
-    /// The centre, `dim` components padded to a multiple of 4; absent: no centre.
+    /// The centre, `stored.dim` components padded to a multiple of 4; absent: no centre.
     pub centre: Option<Ptr<f32>>,
     /// Bits of a float that is not negative: one word.
     pub greatest: PtrMut<u32>,
@@ -92,11 +81,9 @@ impl GreatestCode {
 /// As [`GreatestCode`].
 #[inline(always)]
 unsafe fn greatest_component<D: Decode>(launch: GreatestCode) {
-    let GreatestCode { codes, code_bytes, bits, width, dim, codebooks, centroids, .. } = launch;
-    let GreatestCode { row_lists, row_count, centre, greatest, .. } = launch;
-    let stride = dim.next_multiple_of(4);
-    let (codes, codebooks, centroids) = (*codes, *codebooks, *centroids);
-    let codes = D::of(&CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids });
+    let GreatestCode { stored, row_lists, row_count, centre, greatest } = launch;
+    let stride = stored.dim.next_multiple_of(4);
+    let codes = D::of(&stored, stride);
     let lane = warp::lane_id();
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
     let mut row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -187,25 +174,14 @@ unsafe fn scale(launch: ScaleCodes) {
 /// The arrays are as long as the fields say, and every code has a codeword; `greatest` is complete.
 #[kernel(max_threads = 128, min_blocks = 6, elsewhere = measure_kernels)]
 pub struct MeasureCodes {
-    /// Codes: `row_count` rows of `code_bytes`.
-    pub codes: Ptr<u8>,
-    /// Number of bytes of a row.
-    pub code_bytes: u32,
-    /// Number of bits of a sub-quantizer's code, at most 8.
-    pub bits: u32,
-    /// Number of components of a sub-vector.
-    pub width: u32,
-    /// Number of components of a vector.
-    pub dim: u32,
-    /// Codewords \[dim / width\]\[2^bits\]\[width\].
-    pub codebooks: Ptr<f32>,
-    /// Centroids of the lists; a row has `dim` components, padded to a multiple of 4.
-    pub centroids: Ptr<f32>,
+    /// `row_count` rows of codes.
+    #[group]
+    pub stored: StoredRows,
     /// The list of each row; `NO_ROW` for padding.
     pub row_lists: Ptr<u32>,
     /// Number of rows of the storage.
     pub row_count: u32,
-    /// The centre, `dim` components padded to a multiple of 4; absent: no centre.
+    /// The centre, `stored.dim` components padded to a multiple of 4; absent: no centre.
     pub centre: Option<Ptr<f32>>,
     /// The metric of the values.
     pub metric: Metric,
@@ -213,10 +189,9 @@ pub struct MeasureCodes {
     pub row_factors: u32,
     /// The word that [`GreatestCode`] wrote.
     pub greatest: Ptr<u32>,
-    /// The `offsets` of [`ScaleCodes`], laid out as `centroids`.
-    pub offsets: Ptr<u16>,
-    /// The `halves` of [`ScaleCodes`], laid out as `codebooks`.
-    pub halves: Ptr<u16>,
+    /// The arrays that [`ScaleCodes`] wrote.
+    #[group]
+    pub parts: OperandParts,
     /// ‖r − centre‖² (squared L2), the factor, or 0 of each row r; +∞ for padding.
     pub values: PtrMut<f32>,
     /// Two words, which the launch raises: the bits of the greatest norm of a decoded row or its operand, and those of the greatest
@@ -237,16 +212,14 @@ impl MeasureCodes {
 /// As [`MeasureCodes`].
 #[inline(always)]
 pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
-    let MeasureCodes { codes, code_bytes, bits, width, dim, codebooks, centroids, row_lists, .. } = launch;
-    let MeasureCodes { row_count, centre, metric, row_factors, greatest, offsets, halves, values, bounds, .. } = launch;
+    let MeasureCodes { stored, row_lists, row_count, centre, metric, row_factors, .. } = launch;
+    let MeasureCodes { greatest, parts, values, bounds, .. } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if row >= row_count {
         return;
     }
-    let stride = dim.next_multiple_of(4);
-    let (codes, codebooks, centroids) = (*codes, *codebooks, *centroids);
-    let codes = D::of(&CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids });
-    let parts = OperandParts { offsets: *offsets, halves: *halves };
+    let stride = stored.dim.next_multiple_of(4);
+    let codes = D::of(&stored, stride);
     let lane = warp::lane_id();
     // SAFETY: row < row_count, and quads stay below the stride.
     unsafe {

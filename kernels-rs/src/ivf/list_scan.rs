@@ -75,7 +75,7 @@ use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll};
 
-use crate::ivf::encoding::Rows;
+use crate::ivf::encoding::{OperandParts, Rows, StoredRows};
 use crate::ivf::pairs::padded;
 use crate::product::instruction::{Instruction, Scores, TileProduct};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
@@ -169,7 +169,7 @@ pub struct RowScan {
     pub kernel: fn(ScanKey) -> &'static Kernel<ScanLists>,
     /// Largest number of queries of an item with [`Tile::Append`].
     pub append_queries: u32,
-    /// Whether the codebooks' halves stay in shared memory with the queries ([`ScanLists::halves`]).
+    /// Whether the codebooks' halves stay in shared memory with the queries ([`OperandParts::halves`]).
     pub table: bool,
 }
 
@@ -268,21 +268,12 @@ pub struct ScanLists {
     pub capacity: u32,
     /// f16 copies only: the copies of the storage's rows, `stride` components each.
     pub base: Ptr<u16>,
-    /// Codes only: the storage's rows, `code_bytes` each.
-    pub codes: Ptr<u8>,
-    /// Codes only: number of bytes of a row.
-    pub code_bytes: u32,
-    /// Codes only: number of bits of a sub-quantizer's code, at most 8.
-    pub bits: u32,
-    /// Codes only: number of components of a sub-vector.
-    pub width: u32,
-    /// Codes only: number of components of a vector.
-    pub dim: u32,
-    /// Codes only: the `offsets` of [`crate::ivf::code_bounds::ScaleCodes`], a row for each list.
-    pub centroid_offsets: Ptr<u16>,
-    /// Codes only: the `halves` of [`crate::ivf::code_bounds::ScaleCodes`]. Product-quantizer codes: `dim` · 2^`bits` numbers, padded to
-    /// 16 bytes. One byte for each component: two numbers for each component of the padded dimension.
-    pub halves: Ptr<u16>,
+    /// Codes only: the rows of the storage. The scan reads `parts` instead of codebooks and centroids.
+    #[group]
+    pub stored: StoredRows,
+    /// Codes only: the parts of the operands.
+    #[group]
+    pub parts: OperandParts,
 }
 
 impl ScanLists {
@@ -295,7 +286,7 @@ impl ScanLists {
     /// Size of the codebooks' halves in bytes.
     #[inline(always)]
     pub(crate) fn table_bytes(&self) -> u32 {
-        (self.dim << self.bits) * 2
+        (self.stored.dim << self.stored.bits) * 2
     }
 
     /// Number of items of the launch.

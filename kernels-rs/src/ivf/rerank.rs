@@ -30,11 +30,11 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, group, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::ivf::encoding::flat::Stored;
-use crate::ivf::encoding::{CodedRows, Decode};
+use crate::ivf::encoding::{Decode, StoredRows};
 use crate::product::canonical::{BATCH, over_norms, row_squares, squares, sums_by};
 use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::Metric;
@@ -85,7 +85,7 @@ pub enum PerQuery {
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code has a codeword.
-/// [`PerQuery::Warp`]: `selected` ≤ [`WARP_SELECTED`].
+/// [`PerQuery::Warp`]: `certificate.selected` ≤ [`WARP_SELECTED`].
 #[kernel(
     key = (ElementKey, PerQuery),
     max_threads = 128,
@@ -108,54 +108,23 @@ pub struct Rerank {
     pub query_count: u32,
     /// `query_count` rows of `stride` components, of the type of the key.
     pub queries: Ptr<u8>,
-    /// Rows of the storage: `stride` components of the type of the key, or codes of `code_bytes` bytes.
-    pub rows: Ptr<u8>,
     /// Distance in components from one query to the next, and from one stored vector or centroid to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// Codes only: number of bytes of a row.
-    pub code_bytes: u32,
-    /// Codes only: number of bits of a sub-quantizer's code, at most 8.
-    pub bits: u32,
-    /// Codes only: number of components of a sub-vector.
-    pub width: u32,
-    /// Codes only: number of components of a vector, without padding.
-    pub dim: u32,
-    /// Codes only: codewords \[dim / width\]\[2^bits\]\[width\].
-    pub codebooks: Ptr<f32>,
-    /// Codes only: centroids of the lists, `stride` components in a row.
-    pub centroids: Ptr<f32>,
+    /// Rows of the storage: `stride` components of the type of the key, or codes.
+    #[group]
+    pub stored: StoredRows,
     /// `selected` places for each query, best first: places in the query's row of scores; `NO_ROW` for none.
     pub places: Ptr<u32>,
-    /// The score at each of `places`.
-    pub scores: Ptr<f32>,
-    /// Number of candidates of a query.
-    pub selected: u32,
-    /// Number of probes of a query.
-    pub nprobe: u32,
-    /// `nprobe` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the storage.
-    pub probes: Option<Ptr<u32>>,
-    /// The start of each probe's scores in the query's row ([`crate::ivf::pairs`]); empty if `probes` is absent.
-    pub offsets: Ptr<u32>,
-    /// The first row of each list in the storage; empty if `probes` is absent.
-    pub list_starts: Ptr<u32>,
-    /// The number of vectors of each list; empty if `probes` is absent.
-    pub lengths: Ptr<u32>,
-    /// The rank of each row's id; absent if the row is the rank.
-    pub ranks: Option<Ptr<u32>>,
-    /// A bit for each rank, 1 for vectors that may be found; absent: no filter.
-    pub filter: Option<Ptr<u32>>,
-    /// The number of vectors that each query may find in its probes; absent: `row_count`.
-    pub live_rows: Option<Ptr<u32>>,
-    /// Number of rows of the storage, if it is one list.
-    pub row_count: u32,
+    /// The scores at `places`, and the values for the proof of the results.
+    #[group]
+    pub certificate: Certificate,
+    /// The lists of the candidates.
+    #[group]
+    pub lists: ProbedLists,
     /// The metric of the distances.
     pub metric: Metric,
     /// Whether the candidates are sorted: 0 for no.
     pub sort: u32,
-    /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
-    pub shifts: Option<Ptr<f32>>,
-    /// E of each query: the bound of |score + shift − distance|.
-    pub errors: Ptr<f32>,
     /// Number of results of a query.
     pub k: u32,
     /// Distances: `query_count` · `k`, or `query_count` · `selected` without `sort`.
@@ -171,11 +140,10 @@ impl Rerank {
     pub fn config(&self, per_query: PerQuery) -> LaunchConfig {
         match per_query {
             PerQuery::Warp => LaunchConfig::warps(self.query_count as u64, WARP_QUERIES),
-            PerQuery::Block if self.sort != 0 => {
-                LaunchConfig::linear(self.query_count as u64, THREADS).with_shared(shared_bytes(self.selected))
-            }
+            PerQuery::Block if self.sort != 0 => LaunchConfig::linear(self.query_count as u64, THREADS)
+                .with_shared(shared_bytes(self.certificate.selected)),
             PerQuery::Block => {
-                let slices = self.selected.div_ceil(SLICE).min(MOST_SLICES);
+                let slices = self.certificate.selected.div_ceil(SLICE).min(MOST_SLICES);
                 LaunchConfig::linear(self.query_count as u64, THREADS).along_y(slices as u64)
             }
         }
@@ -187,69 +155,84 @@ impl Rerank {
     /// The arrays cover the query; at < selected.
     #[inline(always)]
     unsafe fn candidate(&self, query: u32, at: u32) -> [u32; 3] {
+        let Certificate { selected, row_count, .. } = self.certificate;
+        let ProbedLists { nprobe, probes, offsets, list_starts, lengths, ranks, filter } = self.lists;
         // SAFETY: the places are in the query's row, so the last probe that starts at or before a place contains it.
         unsafe {
-            let place =
-                global::load_nc(self.places.wrapping_add(query as usize * self.selected as usize + at as usize));
+            let place = global::load_nc(self.places.wrapping_add(query as usize * selected as usize + at as usize));
             if place == NO_ROW {
                 return [0, 0, NO_ROW];
             }
-            let (list, row) = if let Some(probes) = self.probes {
-                let first = query as usize * self.nprobe as usize;
-                let (mut low, mut high) = (0, self.nprobe);
+            let (list, row) = if let Some(probes) = probes {
+                let first = query as usize * nprobe as usize;
+                let (mut low, mut high) = (0, nprobe);
                 while high - low > 1 {
                     let middle = (low + high) / 2;
-                    let before = global::load_nc(self.offsets.wrapping_add(first + middle as usize)) <= place;
+                    let before = global::load_nc(offsets.wrapping_add(first + middle as usize)) <= place;
                     low = if before { middle } else { low };
                     high = if before { high } else { middle };
                 }
                 let list = global::load_nc(probes.wrapping_add(first + low as usize));
-                let local = place - global::load_nc(self.offsets.wrapping_add(first + low as usize));
-                if list == NO_ROW || local >= global::load_nc(self.lengths.wrapping_add(list as usize)) {
+                let local = place - global::load_nc(offsets.wrapping_add(first + low as usize));
+                if list == NO_ROW || local >= global::load_nc(lengths.wrapping_add(list as usize)) {
                     return [0, 0, NO_ROW];
                 }
-                (list, global::load_nc(self.list_starts.wrapping_add(list as usize)) + local)
+                (list, global::load_nc(list_starts.wrapping_add(list as usize)) + local)
             } else {
-                if place >= self.row_count {
+                if place >= row_count {
                     return [0, 0, NO_ROW];
                 }
                 (0, place)
             };
-            let rank = match self.ranks {
+            let rank = match ranks {
                 Some(ranks) => global::load_nc(ranks.wrapping_add(row as usize)),
                 None => row,
             };
-            let passes = match self.filter {
+            let passes = match filter {
                 Some(filter) => global::load_nc(filter.wrapping_add((rank / 32) as usize)) >> (rank % 32) & 1 == 1,
                 None => true,
             };
             [list, row, if passes { rank } else { NO_ROW }]
         }
     }
-
-    #[inline(always)]
-    fn coded(&self) -> CodedRows {
-        let Self { rows, stride, code_bytes, bits, width, dim, codebooks, centroids, .. } = *self;
-        let (codes, codebooks, centroids) = (*rows, *codebooks, *centroids);
-        CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids }
-    }
-
-    #[inline(always)]
-    fn certificate(&self) -> Certificate {
-        let Self { selected, scores, live_rows, row_count, shifts, errors, .. } = *self;
-        Certificate { selected, scores: *scores, live_rows, row_count, shifts, errors: *errors }
-    }
 }
 
-/// The fields of [`Rerank`] or [`Certify`] that the certificate depends on.
-#[derive(Clone, Copy)]
-struct Certificate {
-    selected: u32,
-    scores: *const f32,
-    live_rows: Option<Ptr<u32>>,
-    row_count: u32,
-    shifts: Option<Ptr<f32>>,
-    errors: *const f32,
+/// The lists in which the candidates of queries are.
+#[group]
+#[derive(Default)]
+pub struct ProbedLists {
+    /// Number of probes of a query.
+    pub nprobe: u32,
+    /// `nprobe` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the storage.
+    pub probes: Option<Ptr<u32>>,
+    /// The start of each probe's scores in the query's row ([`crate::ivf::pairs`]); empty if `probes` is absent.
+    pub offsets: Ptr<u32>,
+    /// The first row of each list in the storage; empty if `probes` is absent.
+    pub list_starts: Ptr<u32>,
+    /// The number of vectors of each list; empty if `probes` is absent.
+    pub lengths: Ptr<u32>,
+    /// The rank of each row's id; absent if the row is the rank.
+    pub ranks: Option<Ptr<u32>>,
+    /// A bit for each rank, 1 for vectors that may be found; absent: no filter.
+    pub filter: Option<Ptr<u32>>,
+}
+
+/// The values that the certificate of a result depends on.
+#[group]
+#[derive(Default)]
+pub struct Certificate {
+    /// Number of candidates of a query.
+    pub selected: u32,
+    /// The scores of the candidates, best first: `selected` for each query.
+    pub scores: Ptr<f32>,
+    /// The number of vectors that each query may find in its probes; absent: `row_count`.
+    pub live_rows: Option<Ptr<u32>>,
+    /// Number of rows of the storage, if it is one list.
+    pub row_count: u32,
+    /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
+    pub shifts: Option<Ptr<f32>>,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: Ptr<f32>,
 }
 
 impl Certificate {
@@ -358,8 +341,9 @@ impl<E: Element> Query<E> {
 /// As [`Rerank`].
 #[inline(always)]
 pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
-    let Rerank { selected, metric, k, out_keys, out_ranks, flags, .. } = launch;
-    let (rows, sort) = (R::of(&launch.coded()), launch.sort != 0);
+    let Rerank { certificate, metric, k, out_keys, out_ranks, flags, .. } = launch;
+    let (rows, sort) = (R::of(&launch.stored, launch.stride), launch.sort != 0);
+    let selected = certificate.selected;
     let thread = thread::thread_idx_x();
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = thread::block_dim_x() / 32;
@@ -440,7 +424,7 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
                 && slot == k - 1
             {
                 let bad = if entry == EMPTY { f32::INFINITY } else { bad };
-                let proved = launch.certificate().holds(query, found.load(), bad);
+                let proved = certificate.holds(query, found.load(), bad);
                 global::store(flags.wrapping_add(query as usize), !proved as u32);
             }
             slot += THREADS;
@@ -460,7 +444,7 @@ pub(crate) unsafe fn by_warp<R: Decode>(launch: Rerank) {
         return;
     }
     // SAFETY: the contract is the same; the query exists, and so do its selected candidates.
-    unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, (0, launch.selected), Some(launch.out_keys)) }
+    unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, (0, launch.certificate.selected), Some(launch.out_keys)) }
 }
 
 /// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result contains the candidates before `begin`
@@ -476,8 +460,8 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     (begin, end): (u32, u32),
     distances_out: Option<PtrMut<f32>>,
 ) {
-    let Rerank { selected, metric, k, out_ranks, flags, .. } = launch;
-    let (rows, certificate) = (R::of(&launch.coded()), launch.certificate());
+    let Rerank { certificate, metric, k, out_ranks, flags, .. } = launch;
+    let (rows, selected) = (R::of(&launch.stored, launch.stride), certificate.selected);
     let lane = warp::lane_id();
     // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
     unsafe {
@@ -553,33 +537,26 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
 /// probe 1,280 of 4,096 lists have more than 64 candidates near the last.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields; nprobe ≤ selected.
+/// All pointers that are present cover the shapes of their fields; nprobe ≤ `certificate.selected`.
 #[kernel(max_threads = 128, min_blocks = 4, settle_probes = settle)]
 pub struct SettleProbes {
     /// Number of queries.
     pub query_count: u32,
     /// `query_count` rows of `stride` components.
     pub queries: Ptr<f32>,
-    /// `row_count` rows of `stride` components.
+    /// Rows of `stride` components.
     pub centroids: Ptr<f32>,
     /// Distance from one row to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
     /// `selected` centroids for each query, best first; `NO_ROW` for none.
     pub places: Ptr<u32>,
-    /// The score of each of `places`.
-    pub scores: Ptr<f32>,
-    /// Number of candidates of a query.
-    pub selected: u32,
+    /// The scores at `places`, and the values for the proof of the results. The rows are the centroids, and all of them may be found.
+    #[group]
+    pub certificate: Certificate,
     /// Number of probes of a query.
     pub nprobe: u32,
-    /// Number of centroids.
-    pub row_count: u32,
     /// The metric of the distances.
     pub metric: Metric,
-    /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
-    pub shifts: Option<Ptr<f32>>,
-    /// E of each query: the bound of |score + shift − distance|.
-    pub errors: Ptr<f32>,
     /// The result: `nprobe` centroids for each query.
     pub probes: PtrMut<u32>,
     /// 1 for each query whose result is not proved, else 0.
@@ -597,8 +574,9 @@ impl SettleProbes {
 /// As [`SettleProbes`].
 #[inline(always)]
 unsafe fn settle(launch: SettleProbes) {
-    let SettleProbes { query_count, queries, centroids, stride, places, scores, selected, nprobe, .. } = launch;
-    let SettleProbes { row_count, metric, shifts, errors, probes, flags, .. } = launch;
+    let SettleProbes { query_count, queries, centroids, stride, places, certificate, nprobe, .. } = launch;
+    let SettleProbes { metric, probes, flags, .. } = launch;
+    let Certificate { selected, scores, errors, .. } = certificate;
     let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
     if query >= query_count {
         return;
@@ -647,15 +625,11 @@ unsafe fn settle(launch: SettleProbes) {
         let near = Rerank {
             query_count,
             queries: queries.cast(),
-            rows: centroids.cast(),
             stride,
+            stored: StoredRows { rows: centroids.cast(), ..StoredRows::default() },
             places,
-            scores,
-            selected,
-            row_count,
+            certificate: Certificate { live_rows: None, ..certificate },
             metric,
-            shifts,
-            errors,
             k: nprobe,
             out_ranks: probes,
             flags: Some(flags),
@@ -678,18 +652,9 @@ pub struct Certify {
     pub k: u32,
     /// The metric of the distances.
     pub metric: Metric,
-    /// Number of candidates of a query.
-    pub selected: u32,
-    /// The scores of the candidates, best first: `selected` for each query.
-    pub scores: Ptr<f32>,
-    /// The number of vectors that each query may find in its probes; absent: `row_count`.
-    pub live_rows: Option<Ptr<u32>>,
-    /// Number of rows of the storage, if it is one list.
-    pub row_count: u32,
-    /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
-    pub shifts: Option<Ptr<f32>>,
-    /// E of each query: the bound of |score + shift − distance|.
-    pub errors: Ptr<f32>,
+    /// The scores of the candidates, and the values for the proof of the results.
+    #[group]
+    pub certificate: Certificate,
     /// The k best distances of each query, best first. Before the launch smaller is better; after it they are distances of the metric.
     pub keys: PtrMut<f32>,
     /// The ranks, laid out as `keys`; `NO_ROW` for none.
@@ -709,13 +674,11 @@ impl Certify {
 /// As [`Certify`].
 #[inline(always)]
 unsafe fn finish(launch: Certify) {
-    let Certify { query_count, k, metric, selected, scores, live_rows, row_count, shifts, errors, .. } = launch;
-    let Certify { keys, ranks, flags, .. } = launch;
+    let Certify { query_count, k, metric, certificate, keys, ranks, flags } = launch;
     let query = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if query >= query_count {
         return;
     }
-    let certificate = Certificate { selected, scores: *scores, live_rows, row_count, shifts, errors: *errors };
     let first = query as usize * k as usize;
     // SAFETY: query < query_count.
     unsafe {

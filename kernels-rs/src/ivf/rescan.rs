@@ -65,8 +65,8 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, unroll
 
 use crate::NO_ROW;
 use crate::ivf::encoding::flat::Stored;
-use crate::ivf::encoding::{CodedRows, Decode};
-use crate::ivf::rerank::{Query, THREADS};
+use crate::ivf::encoding::{Decode, StoredRows};
+use crate::ivf::rerank::{ProbedLists, Query, THREADS};
 use crate::product::canonical::BATCH;
 use crate::product::element::{self, ElementKey};
 use crate::product::metric::Metric;
@@ -104,6 +104,7 @@ pub enum Rescanned {
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code has a codeword.
+/// `lists.probes` and `lists.ranks` are present.
 #[kernel(
     key = (ElementKey, Rescanned),
     max_threads = 128,
@@ -124,44 +125,22 @@ pub enum Rescanned {
 pub struct Rescan {
     /// Number of queries.
     pub query_count: u32,
-    /// As the fields of [`Rerank`](crate::ivf::rerank::Rerank) with the same names, and so the fields up to `filter`.
+    /// As the fields of [`Rerank`](crate::ivf::rerank::Rerank) with the same names, and so the fields up to `metric`.
     pub queries: Ptr<u8>,
-    /// Rows of the storage.
-    pub rows: Ptr<u8>,
     /// Distance from one query, stored vector or centroid to the next in components.
     pub stride: u32,
-    /// Codes only: number of bytes of a row.
-    pub code_bytes: u32,
-    /// Codes only: number of bits of a sub-quantizer's code.
-    pub bits: u32,
-    /// Codes only: number of components of a sub-vector.
-    pub width: u32,
-    /// Codes only: number of components of a vector.
-    pub dim: u32,
-    /// Codes only: codewords \[dim / width\]\[2^bits\]\[width\], or the tables of another encoding.
-    pub codebooks: Ptr<f32>,
-    /// Codes only: centroids of the lists.
-    pub centroids: Ptr<f32>,
+    /// Rows of the storage.
+    #[group]
+    pub stored: StoredRows,
     /// The metric of the distances.
     pub metric: Metric,
-    /// Number of probes of a query.
-    pub nprobe: u32,
-    /// `nprobe` lists for each query, `NO_ROW` for none.
-    pub probes: Ptr<u32>,
-    /// The first row of each list in the storage.
-    pub list_starts: Ptr<u32>,
-    /// The number of vectors of each list.
-    pub lengths: Ptr<u32>,
-    /// The rank of each row's id.
-    pub ranks: Ptr<u32>,
-    /// A bit for each rank, 1 for vectors that may be found; absent: no filter.
-    pub filter: Option<Ptr<u32>>,
+    /// The lists whose vectors are compared, with probes and ranks.
+    #[group]
+    pub lists: ProbedLists,
     /// The scores of all vectors in the probed lists; absent: all vectors are compared.
     pub scores: Option<Ptr<f32>>,
     /// The start of each query's row of scores.
     pub row_starts: Ptr<u64>,
-    /// The start of each probe's scores in the query's row.
-    pub offsets: Ptr<u32>,
     /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
@@ -224,20 +203,6 @@ impl Rescan {
             overflows || global::load(self.flags.wrapping_add(query)) != 0
         }
     }
-
-    #[inline(always)]
-    fn lists(&self) -> ProbedLists {
-        let Self { nprobe, probes, list_starts, lengths, ranks, filter, scores, row_starts, offsets, .. } = *self;
-        let Self { shifts, errors, .. } = *self;
-        ProbedLists { nprobe, probes, list_starts, lengths, ranks, filter, scores, row_starts, offsets, shifts, errors }
-    }
-
-    #[inline(always)]
-    fn coded(&self) -> CodedRows {
-        let Self { rows, stride, code_bytes, bits, width, dim, codebooks, centroids, .. } = *self;
-        let (codes, codebooks, centroids) = (*rows, *codebooks, *centroids);
-        CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids }
-    }
 }
 
 /// Blocks for the queries of a launch.
@@ -284,13 +249,13 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
 /// As [`Rescan`]; the query is below `query_count`, and `best` has a place for each thread.
 #[inline(always)]
 unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best: SharedPtr<u64>) {
-    let &Rescan { stride, metric, k, keys, out_ranks, nprobe, shared_by, .. } = launch;
+    let &Rescan { stride, metric, k, keys, out_ranks, lists: ProbedLists { nprobe, .. }, shared_by, .. } = launch;
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let (warps, piece) = if shared_by > 0 { (shared_by * WARPS as u32, launch.piece) } else { (WARPS as u32, PASS) };
     let own = block * WARPS as u32 + warp;
     // SAFETY: for the whole body, as the caller promises.
     unsafe {
-        let rows = R::of(&launch.coded());
+        let rows = R::of(&launch.stored, stride);
         let x = Query::<R::Query>::of(launch.queries, stride, metric, query, lane);
         let first = query as usize * k as usize;
         // Every thread reads this before the first barrier, and results are written after it.
@@ -299,8 +264,7 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
         } else {
             metric.badness(global::load(keys.wrapping_add(first + k as usize - 1)))
         };
-        let lists = launch.lists();
-        let scores = lists.scores_of(query as usize);
+        let scores = launch.scores_of(query as usize);
         let mut floor = None;
         let mut done = 0;
         while done < k {
@@ -309,7 +273,7 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
             while probe < nprobe && floor != Some(EMPTY) {
                 // Each lane has a list, and the lists have their pieces one after the other.
                 let list =
-                    if probe + lane < nprobe { lists.list(query as usize, probe + lane) } else { ProbedList::NONE };
+                    if probe + lane < nprobe { launch.list(query as usize, probe + lane) } else { ProbedList::NONE };
                 let pieces = list.length.div_ceil(piece);
                 let end = warp::inclusive_sum(pieces);
                 let begin = end - pieces;
@@ -320,7 +284,7 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
                     let of = 31 - warp::ballot(FULL_MASK, begin <= number).leading_zeros();
                     let list = list.of_lane(of);
                     let from = (number - warp::shuffle_idx(FULL_MASK, begin, of)) * piece;
-                    let row = lists.rows(&list, scores, from..from + piece, worst);
+                    let row = launch.rows(&list, scores, from..from + piece, worst);
                     offer(&x, rows, row, row.rank, &mut queue);
                     number += warps;
                 }
@@ -409,9 +373,8 @@ unsafe fn joined_of_blocks(launch: &Rescan, query: u32, block: u32, entry: u64, 
 /// As [`Rescan`].
 #[inline(always)]
 pub(crate) unsafe fn count<R: Decode>(launch: Rescan) {
-    let Rescan { queries, stride, metric, nprobe, listed, radius, within, .. } = launch;
-    let lane = warp::lane_id();
-    let (rows, lists) = (R::of(&launch.coded()), launch.lists());
+    let Rescan { queries, stride, metric, lists: ProbedLists { nprobe, .. }, listed, radius, within, .. } = launch;
+    let (rows, lane) = (R::of(&launch.stored, stride), warp::lane_id());
     let worst = metric.badness(radius);
     let warps = thread::grid_dim_x() as u64 * WARPS as u64;
     // SAFETY: for the whole body, the caller promises the shapes, and listed queries exist.
@@ -422,10 +385,10 @@ pub(crate) unsafe fn count<R: Decode>(launch: Rescan) {
             let (slot, probe) = (item / nprobe.max(1) as u64, (item % nprobe.max(1) as u64) as u32);
             let query = global::load_nc(listed.wrapping_add(1 + slot as usize));
             let x = Query::<R::Query>::of(queries, stride, metric, query, lane);
-            let (list, scores) = (lists.list(query as usize, probe), lists.scores_of(query as usize));
+            let (list, scores) = (launch.list(query as usize, probe), launch.scores_of(query as usize));
             let (mut near, mut from) = (0, 0);
             while from < list.length {
-                let row = lists.rows(&list, scores, from..from + 32, worst);
+                let row = launch.rows(&list, scores, from..from + 32, worst);
                 let is_near = row.takes && row.most < worst as f64;
                 let unsure = LaneRow { takes: row.takes && !is_near, ..row };
                 let badness = compared(&x, rows, unsure);
@@ -439,22 +402,6 @@ pub(crate) unsafe fn count<R: Decode>(launch: Rescan) {
             item += warps;
         }
     }
-}
-
-/// The probed lists of queries, with the scores of their vectors. The fields are those of [`Rescan`].
-#[derive(Clone, Copy)]
-struct ProbedLists {
-    nprobe: u32,
-    probes: Ptr<u32>,
-    list_starts: Ptr<u32>,
-    lengths: Ptr<u32>,
-    ranks: Ptr<u32>,
-    filter: Option<Ptr<u32>>,
-    scores: Option<Ptr<f32>>,
-    row_starts: Ptr<u64>,
-    offsets: Ptr<u32>,
-    shifts: Option<Ptr<f32>>,
-    errors: Ptr<f32>,
 }
 
 /// A list that a query probes.
@@ -508,7 +455,7 @@ struct LaneRow {
     most: f64,
 }
 
-impl ProbedLists {
+impl Rescan {
     /// The scores of the vectors in the lists of a query, if they are in memory.
     ///
     /// # Safety
@@ -532,16 +479,17 @@ impl ProbedLists {
     /// The fields have the query and the probe.
     #[inline(always)]
     unsafe fn list(&self, query: usize, probe: u32) -> ProbedList {
-        let pair = query * self.nprobe as usize + probe as usize;
-        // SAFETY: the pair exists, and a probe is a list or NO_ROW.
+        let ProbedLists { nprobe, probes, offsets, list_starts, lengths, .. } = self.lists;
+        let pair = query * nprobe as usize + probe as usize;
+        // SAFETY: the launch has probes, the pair exists, and a probe is a list or NO_ROW.
         unsafe {
-            let number = global::load_nc(self.probes.wrapping_add(pair));
+            let number = global::load_nc(probes.unwrap_unchecked().wrapping_add(pair));
             if number == NO_ROW {
                 return ProbedList::NONE;
             }
-            let start = global::load_nc(self.list_starts.wrapping_add(number as usize));
-            let length = global::load_nc(self.lengths.wrapping_add(number as usize));
-            let offset = if self.scores.is_some() { global::load_nc(self.offsets.wrapping_add(pair)) } else { 0 };
+            let start = global::load_nc(list_starts.wrapping_add(number as usize));
+            let length = global::load_nc(lengths.wrapping_add(number as usize));
+            let offset = if self.scores.is_some() { global::load_nc(offsets.wrapping_add(pair)) } else { 0 };
             ProbedList { number, start, length, offset }
         }
     }
@@ -561,8 +509,9 @@ impl ProbedLists {
             takes: at < of.end && at < list.length,
             most: f64::INFINITY,
         };
-        // SAFETY: vectors that are taken are below the list's length.
+        // SAFETY: the launch has ranks, and vectors that are taken are below the list's length.
         unsafe {
+            let ranks = self.lists.ranks.unwrap_unchecked();
             if row.takes
                 && let Some(RowScores { row: scores, shift, error }) = scores
             {
@@ -574,8 +523,8 @@ impl ProbedLists {
                 row.takes = !is_farther;
             }
             if row.takes {
-                row.rank = global::load_nc(self.ranks.wrapping_add((list.start + at) as usize));
-                if let Some(filter) = self.filter {
+                row.rank = global::load_nc(ranks.wrapping_add((list.start + at) as usize));
+                if let Some(filter) = self.lists.filter {
                     let word = global::load_nc(filter.wrapping_add((row.rank / 32) as usize));
                     row.takes = word >> (row.rank % 32) & 1 == 1;
                 }
@@ -738,16 +687,8 @@ unsafe fn complete_query(launch: &RescanProbes, query: u32, best: SharedPtr<u64>
         thread::sync_threads();
         let mut done = taken.load();
         let x = Query::<element::F32>::of(queries.cast(), stride, metric, query, lane);
-        let rows = Stored::<element::F32>::of(&CodedRows {
-            codes: (*centroids).cast(),
-            code_bytes: 0,
-            bits: 0,
-            width: 0,
-            dim: 0,
-            stride,
-            codebooks: *centroids,
-            centroids: *centroids,
-        });
+        let stored = StoredRows { rows: centroids.cast(), ..StoredRows::default() };
+        let rows = Stored::<element::F32>::of(&stored, stride);
         let mut floor = None;
         while done < nprobe {
             let mut queue = Queue::new((nprobe - done).min(PASS), floor);

@@ -9,7 +9,10 @@
 use cuda_std::emulator::Buffer;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
-use warpann_kernels::ivf::rerank::{Certify, PerQuery, Rerank, SETTLED, SettleProbes, WARP_SELECTED};
+use warpann_kernels::ivf::encoding::StoredRows;
+use warpann_kernels::ivf::rerank::{
+    Certificate, Certify, PerQuery, ProbedLists, Rerank, SETTLED, SettleProbes, WARP_SELECTED,
+};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
 
@@ -73,26 +76,32 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
     let (ranks, filter) = (Buffer::from_slice(&lists.ranks), filter.map(Buffer::from_slice));
     let (live, shifts) = (Buffer::from_slice(&live), Buffer::from_slice(&lists.shifts));
     let errors = Buffer::from_slice(&lists.errors);
+    let certificate = Certificate {
+        selected: selected as u32,
+        scores: scores.as_ptr(),
+        live_rows: Some(live.as_ptr()),
+        row_count: 0,
+        shifts: Some(shifts.as_ptr()),
+        errors: errors.as_ptr(),
+    };
     let launch = || Rerank {
         query_count: queries as u32,
         queries: query_rows.as_ptr(),
-        rows: rows.as_ptr(),
         stride: lists.stride as u32,
+        stored: StoredRows { rows: rows.as_ptr(), ..StoredRows::default() },
         places: places.as_ptr(),
-        scores: scores.as_ptr(),
-        selected: selected as u32,
-        nprobe: lists.nprobe as u32,
-        probes: Some(probes.as_ptr()),
-        offsets: offsets.as_ptr(),
-        list_starts: starts.as_ptr(),
-        lengths: lengths.as_ptr(),
-        ranks: Some(ranks.as_ptr()),
-        filter: filter.as_ref().map(Buffer::as_ptr),
-        live_rows: Some(live.as_ptr()),
+        certificate,
+        lists: ProbedLists {
+            nprobe: lists.nprobe as u32,
+            probes: Some(probes.as_ptr()),
+            offsets: offsets.as_ptr(),
+            list_starts: starts.as_ptr(),
+            lengths: lengths.as_ptr(),
+            ranks: Some(ranks.as_ptr()),
+            filter: filter.as_ref().map(Buffer::as_ptr),
+        },
         metric: lists.metric,
         sort: 1,
-        shifts: Some(shifts.as_ptr()),
-        errors: errors.as_ptr(),
         k: k as u32,
         ..Rerank::default()
     };
@@ -146,12 +155,7 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
         query_count: queries as u32,
         k: k as u32,
         metric: lists.metric,
-        selected: selected as u32,
-        scores: scores.as_ptr(),
-        live_rows: Some(live.as_ptr()),
-        row_count: 0,
-        shifts: Some(shifts.as_ptr()),
-        errors: errors.as_ptr(),
+        certificate,
         keys: keys.as_mut_ptr(),
         ranks: ranks.as_ptr(),
         flags: flags.as_mut_ptr(),
@@ -207,15 +211,18 @@ fn rows_of_one_list_are_ranked() {
         let launch = Rerank {
             query_count: queries as u32,
             queries: buffers.0.as_ptr(),
-            rows: buffers.1.as_ptr(),
             stride: 4,
+            stored: StoredRows { rows: buffers.1.as_ptr(), ..StoredRows::default() },
             places: places_at.as_ptr(),
-            scores: scores.as_ptr(),
-            selected: selected as u32,
-            row_count: rows as u32,
+            certificate: Certificate {
+                selected: selected as u32,
+                scores: scores.as_ptr(),
+                row_count: rows as u32,
+                errors: errors.as_ptr(),
+                ..Certificate::default()
+            },
             metric,
             sort: 1,
-            errors: errors.as_ptr(),
             k: k as u32,
             out_keys: keys.as_mut_ptr(),
             out_ranks: ranks.as_mut_ptr(),
@@ -295,13 +302,15 @@ fn settle(random: &mut Random, metric: Metric, centroids: usize, selected: usize
         centroids: base.as_ptr(),
         stride: 4,
         places: places.as_ptr(),
-        scores: scores.as_ptr(),
-        selected: selected as u32,
+        certificate: Certificate {
+            selected: selected as u32,
+            scores: scores.as_ptr(),
+            row_count: centroids as u32,
+            errors: errors.as_ptr(),
+            ..Certificate::default()
+        },
         nprobe: nprobe as u32,
-        row_count: centroids as u32,
         metric,
-        shifts: None,
-        errors: errors.as_ptr(),
         probes: probes.as_mut_ptr(),
         flags: flags.as_mut_ptr(),
     };

@@ -10,6 +10,8 @@
 use cuda_std::emulator::Buffer;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
+use warpann_kernels::ivf::encoding::StoredRows;
+use warpann_kernels::ivf::rerank::ProbedLists;
 use warpann_kernels::ivf::rescan::{Rescan, RescanProbes, Rescanned};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
@@ -64,18 +66,20 @@ impl Buffers {
         Rescan {
             query_count: lists.query_count() as u32,
             queries: self.queries.as_ptr(),
-            rows: self.rows.as_ptr(),
             stride: lists.stride as u32,
+            stored: StoredRows { rows: self.rows.as_ptr(), ..StoredRows::default() },
             metric: lists.metric,
-            nprobe: lists.nprobe as u32,
-            probes: self.probes.as_ptr(),
-            list_starts: self.starts.as_ptr(),
-            lengths: self.lengths.as_ptr(),
-            ranks: self.ranks.as_ptr(),
-            filter: way.filtered.then(|| self.filter.as_ptr()),
+            lists: ProbedLists {
+                nprobe: lists.nprobe as u32,
+                probes: Some(self.probes.as_ptr()),
+                offsets: self.offsets.as_ptr(),
+                list_starts: self.starts.as_ptr(),
+                lengths: self.lengths.as_ptr(),
+                ranks: Some(self.ranks.as_ptr()),
+                filter: way.filtered.then(|| self.filter.as_ptr()),
+            },
             scores: way.scored.then(|| self.scores.as_ptr()),
             row_starts: self.row_starts.as_ptr(),
-            offsets: self.offsets.as_ptr(),
             shifts: Some(self.shifts.as_ptr()),
             errors: self.errors.as_ptr(),
             shared_by: way.shared.0,

@@ -24,7 +24,8 @@ use warpann_kernels::NO_ROW;
 use warpann_kernels::graph::encode::{Encode, FloatKey};
 use warpann_kernels::graph::twins::ExpandTwins;
 use warpann_kernels::graph::walk::{self, PerQuery, Walk};
-use warpann_kernels::ivf::rerank::{self, Rerank};
+use warpann_kernels::ivf::encoding::StoredRows;
+use warpann_kernels::ivf::rerank::{self, Certificate, Rerank};
 
 pub(super) use self::build::{DeviceBuild, Source};
 use super::Distances;
@@ -388,11 +389,10 @@ impl Batch<'_> {
         let rerank = Rerank {
             query_count: count as u32,
             queries: places.queries.into(),
-            rows: rows.into(),
             stride: shape.stride() as u32,
+            stored: StoredRows { rows: rows.into(), ..StoredRows::default() },
             places: places.places.into(),
-            selected: walks.selected,
-            row_count: walks.rows,
+            certificate: Certificate { selected: walks.selected, row_count: walks.rows, ..Certificate::default() },
             metric: shape.metric.of_kernel(),
             sort: 1,
             k: found,
@@ -400,7 +400,7 @@ impl Batch<'_> {
             out_ranks: ranks,
             ..Rerank::default()
         };
-        let few = rerank.selected <= rerank::WARP_SELECTED;
+        let few = walks.selected <= rerank::WARP_SELECTED;
         let per_ranked = if few { rerank::PerQuery::Warp } else { rerank::PerQuery::Block };
         let kernel = Rerank::kernel((shape.element.key(), per_ranked));
         // SAFETY: as the caller promises.

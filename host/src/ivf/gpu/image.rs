@@ -7,6 +7,7 @@
 use cuda_std::launch::Kernel;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes};
+use warpann_kernels::ivf::encoding::{OperandParts, StoredRows};
 use warpann_kernels::ivf::list_scan::{self, RowScan, TILE_ROWS};
 use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
@@ -38,13 +39,12 @@ pub(crate) struct Stored {
     pub row_bytes: u32,
     /// f16 operands, [`Image::f16_stride`] components a row; for scans that do not decode.
     pub f16_rows: Ptr<u16>,
-    /// As the fields of `warpann_kernels::ivf::rerank::Rerank` and `list_scan::ScanLists` with the same names.
+    /// As the fields of [`StoredRows`] with the same names.
     pub bits: u32,
     pub width: u32,
     pub codebooks: Ptr<f32>,
     /// The parts from which the scan makes f16 operands.
-    pub offsets: Ptr<u16>,
-    pub halves: Ptr<u16>,
+    pub parts: OperandParts,
     /// Whether rows are vectors as they were added, with the element type of queries.
     pub in_place: bool,
     /// Whether the list scan decodes operands. Then scanning each list twice costs more time than overlapping copies saves.
@@ -79,8 +79,7 @@ impl Stored {
             bits: 0,
             width: 0,
             codebooks: Ptr::empty(),
-            offsets: Ptr::empty(),
-            halves: Ptr::empty(),
+            parts: OperandParts::default(),
             in_place: false,
             decodes: false,
             costly: false,
@@ -293,13 +292,7 @@ impl Measured<'_> {
             Measuring::Codes { scaled: false, .. } => Ok(()),
             Measuring::Codes { scaled: true, .. } => {
                 let launch = GreatestCode {
-                    codes,
-                    code_bytes: image.stored.row_bytes,
-                    bits: image.stored.bits,
-                    width: image.stored.width,
-                    dim: image.dim,
-                    codebooks: image.stored.codebooks,
-                    centroids: image.centroids,
+                    stored: StoredRows { rows: codes, ..image.stored_rows() },
                     row_lists,
                     row_count,
                     centre: image.centre,
@@ -327,21 +320,14 @@ impl Measured<'_> {
             }
             Measuring::Codes { by, .. } => {
                 let launch = MeasureCodes {
-                    codes,
-                    code_bytes: stored.row_bytes,
-                    bits: stored.bits,
-                    width: stored.width,
-                    dim: image.dim,
-                    codebooks: stored.codebooks,
-                    centroids: image.centroids,
+                    stored: StoredRows { rows: codes, ..image.stored_rows() },
                     row_lists,
                     row_count,
                     centre: image.centre,
                     metric: image.row_metric(),
                     row_factors: image.has_factors().into(),
                     greatest: greatest.into(),
-                    offsets: stored.offsets,
-                    halves: stored.halves,
+                    parts: stored.parts,
                     values,
                     bounds,
                     greatest_factor: factor,
@@ -392,6 +378,12 @@ impl Image {
     /// Number of components of a row of centroids, of stored vectors and of queries.
     pub fn stride(&self) -> u32 {
         self.dim.next_multiple_of(4)
+    }
+
+    /// The rows of the storage for launches that read them.
+    pub fn stored_rows(&self) -> StoredRows {
+        let &Image { stored: Stored { rows, row_bytes, bits, width, codebooks, .. }, dim, centroids, .. } = self;
+        StoredRows { rows, code_bytes: row_bytes, bits, width, dim, codebooks, centroids }
     }
 
     /// The metric for comparisons with stored vectors.

@@ -20,7 +20,7 @@ use warpann_kernels::ivf::encoding::flat;
 use warpann_kernels::ivf::list_scan::{ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
-use warpann_kernels::ivf::rerank::Rerank;
+use warpann_kernels::ivf::rerank::{ProbedLists, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
 use warpann_kernels::product::canonical::{self, Canonical};
 use warpann_kernels::product::metric::Metric as KernelMetric;
@@ -226,29 +226,16 @@ impl Search<'_> {
     /// All vectors of the probed lists, for kernels that compare queries with them.
     fn all_rows(&self) -> Rescan {
         let (plan, image, from) = (self.plan, &self.resident.image, self.candidates());
-        let stored = &image.stored;
         Rescan {
             query_count: self.queries,
             queries: self.queries().into(),
-            rows: stored.rows,
             stride: image.stride(),
-            code_bytes: stored.row_bytes,
-            bits: stored.bits,
-            width: stored.width,
-            dim: image.dim,
-            codebooks: stored.codebooks,
-            centroids: image.centroids,
+            stored: image.stored_rows(),
             metric: from.metric,
-            nprobe: from.nprobe,
-            probes: self.at(plan.probes).into(),
-            list_starts: from.list_starts,
-            lengths: from.lengths,
-            ranks: image.ranks,
-            filter: from.filter,
+            lists: from.lists,
             // If candidates are appended, only the scores of the first probes are in memory; if all vectors are compared, none.
             scores: (plan.room().is_none() && plan.compares_lists.is_none()).then_some(from.scores),
             row_starts: self.row_starts().into(),
-            offsets: from.offsets,
             shifts: from.shifts,
             errors: from.errors,
             ..Rescan::default()
@@ -567,13 +554,8 @@ impl Search<'_> {
             ranks: image.ranks,
             filter: self.filter_bits(),
             base: stored.f16_rows,
-            codes: stored.rows,
-            code_bytes: stored.row_bytes,
-            bits: stored.bits,
-            width: stored.width,
-            dim: image.dim,
-            centroid_offsets: stored.offsets,
-            halves: stored.halves,
+            stored: image.stored_rows(),
+            parts: stored.parts,
             ..ScanLists::default()
         };
         let launch = match lists {
@@ -605,13 +587,15 @@ impl Search<'_> {
             scores: self.at(plan.scores).into(),
             row_stride: 0,
             row_starts: self.row_starts().into(),
-            nprobe: search_shape.probes,
-            probes: self.at(plan.probes).into(),
-            offsets: self.at(plan.offsets).into(),
-            list_starts: image.starts,
-            lengths: image.lengths,
-            ranks: Some(image.ranks),
-            filter: self.filter_bits(),
+            lists: ProbedLists {
+                nprobe: search_shape.probes,
+                probes: self.at(plan.probes).into(),
+                offsets: self.at(plan.offsets).into(),
+                list_starts: image.starts,
+                lengths: image.lengths,
+                ranks: Some(image.ranks),
+                filter: self.filter_bits(),
+            },
             live_rows: self.at(plan.live_rows).into(),
             row_count: 0,
             metric: image.row_metric(),
@@ -634,18 +618,8 @@ impl Search<'_> {
     fn vectors(&self) -> Vectors {
         let image = &self.resident.image;
         let stored = &image.stored;
-        let of = Rerank {
-            queries: self.queries().into(),
-            rows: stored.rows,
-            stride: image.stride(),
-            code_bytes: stored.row_bytes,
-            bits: stored.bits,
-            width: stored.width,
-            dim: image.dim,
-            codebooks: stored.codebooks,
-            centroids: image.centroids,
-            ..Rerank::default()
-        };
+        let (queries, stored_rows) = (self.queries().into(), image.stored_rows());
+        let of = Rerank { queries, stride: image.stride(), stored: stored_rows, ..Rerank::default() };
         Vectors { rerank: stored.rerank, costly: stored.costly, of }
     }
 }

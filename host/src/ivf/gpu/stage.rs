@@ -5,7 +5,7 @@
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::pairs::BeginCandidates;
-use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, SettleProbes};
+use warpann_kernels::ivf::rerank::{self, Certificate, Certify, PerQuery, ProbedLists, Rerank, SettleProbes};
 use warpann_kernels::ivf::rescan::RescanProbes;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
@@ -119,14 +119,8 @@ pub(super) struct Candidates {
     pub scores: Ptr<f32>,
     pub row_stride: u64,
     pub row_starts: Option<Ptr<u64>>,
-    /// As the fields of [`Rerank`] with the same names.
-    pub nprobe: u32,
-    pub probes: Option<Ptr<u32>>,
-    pub offsets: Ptr<u32>,
-    pub list_starts: Ptr<u32>,
-    pub lengths: Ptr<u32>,
-    pub ranks: Option<Ptr<u32>>,
-    pub filter: Option<Ptr<u32>>,
+    pub lists: ProbedLists,
+    /// As the fields of [`Rerank`] and [`Certificate`] with the same names.
     pub live_rows: Option<Ptr<u32>>,
     pub row_count: u32,
     pub metric: KernelMetric,
@@ -140,7 +134,7 @@ pub(super) struct Vectors {
     pub rerank: RerankKernels,
     /// As [`Stored::costly`](super::image::Stored::costly).
     pub costly: bool,
-    /// The fields from `queries` to `centroids`; the other fields are ignored.
+    /// The fields from `queries` to `stored`; the other fields are ignored.
     pub of: Rerank,
 }
 
@@ -343,20 +337,16 @@ impl Stage {
     ) -> Result<()> {
         // SAFETY: as the caller promises; the selection writes what the kernel reads.
         unsafe {
-            let Selected { scores, places } = self.select(batch)?;
+            let selected = self.select(batch)?;
             let launch = SettleProbes {
                 query_count: batch.queries,
                 queries: vectors.queries,
                 centroids: vectors.centroids,
                 stride: vectors.stride,
-                places: places.into(),
-                scores: scores.into(),
-                selected: self.selected,
+                places: selected.places.into(),
+                certificate: self.certificate(batch.from, selected),
                 nprobe: self.k,
-                row_count: batch.from.row_count,
                 metric: batch.from.metric,
-                shifts: batch.from.shifts,
-                errors: batch.from.errors,
                 probes,
                 flags,
             };
@@ -394,6 +384,12 @@ impl Stage {
         let config = launch.config(batch.on.runtime.limits().multiprocessors);
         // SAFETY: as the caller promises; the selection of `settle` wrote the selected scores.
         unsafe { batch.on.runtime.launch(batch.on.stream, &RescanProbes::KERNEL, config, launch) }
+    }
+
+    fn certificate(&self, from: &Candidates, selected: Selected) -> Certificate {
+        let &Candidates { live_rows, row_count, shifts, errors, .. } = from;
+        let scores = selected.scores.into();
+        Certificate { selected: self.selected, scores, live_rows, row_count, shifts, errors }
     }
 
     /// Launches all steps of the stage.
@@ -445,12 +441,7 @@ impl Stage {
                 query_count: batch.queries,
                 k: self.k,
                 metric: from.metric,
-                selected: self.selected,
-                scores: selected.scores.into(),
-                live_rows: from.live_rows,
-                row_count: from.row_count,
-                shifts: from.shifts,
-                errors: from.errors,
+                certificate: self.certificate(from, selected),
                 keys: to.keys,
                 ranks: to.ranks.into(),
                 flags: to.flags,
@@ -473,21 +464,10 @@ impl Stage {
         let launch = Rerank {
             query_count: queries,
             places: selected.places.into(),
-            scores: selected.scores.into(),
-            selected: self.selected,
-            nprobe: from.nprobe,
-            probes: from.probes,
-            offsets: from.offsets,
-            list_starts: from.list_starts,
-            lengths: from.lengths,
-            ranks: from.ranks,
-            filter: from.filter,
-            live_rows: from.live_rows,
-            row_count: from.row_count,
+            certificate: self.certificate(from, selected),
+            lists: from.lists,
             metric: from.metric,
             sort: u32::from(sort),
-            shifts: from.shifts,
-            errors: from.errors,
             k: self.k,
             out_keys: to.keys,
             out_ranks: to.ranks,

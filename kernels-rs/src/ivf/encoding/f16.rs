@@ -6,7 +6,7 @@
 use cuda_std::global;
 use cuda_std::global::U32x2;
 
-use super::{CodedRows, Decode, Operand4, OperandParts};
+use super::{Decode, Operand4, OperandParts, StoredRows};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
@@ -59,8 +59,8 @@ impl Decode for F16Rows {
     type Query = element::F32;
 
     #[inline(always)]
-    fn of(rows: &CodedRows) -> Self {
-        Self { rows: rows.codes.cast(), stride: rows.code_bytes / 2, unit: f32::from_bits((127 - rows.bits) << 23) }
+    fn of(rows: &StoredRows, _: u32) -> Self {
+        Self { rows: *rows.rows.cast(), stride: rows.code_bytes / 2, unit: f32::from_bits((127 - rows.bits) << 23) }
     }
 
     #[inline(always)]

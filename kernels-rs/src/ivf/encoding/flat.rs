@@ -3,7 +3,7 @@
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, unroll};
 
-use super::{CodedRows, Decode, Rows};
+use super::{Decode, Rows, StoredRows};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
 use crate::ivf::list_scan::{
@@ -100,8 +100,8 @@ impl<E: Element> Decode for Stored<E> {
     type Query = E;
 
     #[inline(always)]
-    fn of(rows: &CodedRows) -> Self {
-        Self { rows: rows.codes.cast(), stride: rows.stride }
+    fn of(rows: &StoredRows, stride: u32) -> Self {
+        Self { rows: *rows.rows.cast(), stride }
     }
 
     #[inline(always)]

@@ -12,6 +12,7 @@
 //! encoding is a new file, and the code of the kernels does not change.
 
 use cuda_std::shared::SharedPtr;
+use cuda_std::{Ptr, group};
 
 use crate::ivf::list_scan::ScanLists;
 use crate::product::element::Element;
@@ -21,25 +22,24 @@ pub mod flat;
 pub mod pq;
 pub mod scalar8;
 
-/// The stored rows of a launch, for any encoding. Fields that an encoding does not need are empty or 0.
-#[derive(Clone, Copy)]
-pub(crate) struct CodedRows {
-    /// Rows of `code_bytes` bytes, or of `stride` components.
-    pub codes: *const u8,
-    /// Number of bytes of a row.
+/// The rows of the storage, for any encoding. Fields that an encoding does not need are empty or 0; [`flat`] needs the rows only.
+#[group]
+#[derive(Default)]
+pub struct StoredRows {
+    /// Codes of `code_bytes` bytes, or vectors as they were added.
+    pub rows: Ptr<u8>,
+    /// Number of bytes of a code.
     pub code_bytes: u32,
-    /// Number of bits of a sub-quantizer's code.
+    /// Number of bits of a sub-quantizer's code, at most 8; the exponent of [`mod@f16`].
     pub bits: u32,
     /// Number of components of a sub-vector.
     pub width: u32,
-    /// Number of components of a vector.
+    /// Number of components of a vector, without padding.
     pub dim: u32,
-    /// Distance from one centroid to the next in components: `dim` padded to a multiple of four.
-    pub stride: u32,
-    /// Codewords of product-quantizer codes, or `least` and `step` of [`scalar8`].
-    pub codebooks: *const f32,
-    /// Centroids of the lists, `stride` components in a row, zero padded.
-    pub centroids: *const f32,
+    /// Codewords \[dim / width\]\[2^bits\]\[width\] of product-quantizer codes, or `least` and `step` of [`scalar8`].
+    pub codebooks: Ptr<f32>,
+    /// Centroids of the lists; a row has `dim` components, zero padded to a multiple of 4.
+    pub centroids: Ptr<f32>,
 }
 
 /// Stored vectors as re-ranking compares them with queries.
@@ -47,8 +47,8 @@ pub(crate) trait Decode: Copy {
     /// The element type of queries.
     type Query: Element;
 
-    /// The stored vectors of a launch.
-    fn of(rows: &CodedRows) -> Self;
+    /// The stored vectors of a launch. Vectors as they were added and centroids have `stride` components a row, with padding.
+    fn of(rows: &StoredRows, stride: u32) -> Self;
 
     /// Components 4·`quad` .. of a row of the storage, which belongs to `list`.
     ///
@@ -58,12 +58,14 @@ pub(crate) trait Decode: Copy {
 }
 
 /// The scaled parts of f16 operands ([`crate::ivf::code_bounds::ScaleCodes`]); empty if an encoding has none.
-#[derive(Clone, Copy)]
-pub(crate) struct OperandParts {
-    /// The scaled centroids: `stride` components for each list.
-    pub offsets: *const u16,
-    /// The scaled codewords, laid out as the codebooks.
-    pub halves: *const u16,
+#[group]
+#[derive(Default)]
+pub struct OperandParts {
+    /// The scaled centroids, laid out as the centroids.
+    pub offsets: Ptr<u16>,
+    /// The scaled codewords, laid out as the codebooks. Product-quantizer codes: `dim` · 2^`bits` numbers, padded to 16 bytes. One byte for
+    /// each component: two numbers for each component of the padded dimension.
+    pub halves: Ptr<u16>,
 }
 
 /// Vectors whose f16 operands are computed from codes.

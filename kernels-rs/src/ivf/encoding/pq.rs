@@ -2,9 +2,9 @@
 
 use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, global, math, unroll};
+use cuda_std::{global, math, unroll};
 
-use super::{CodedRows, Decode, Operand4, OperandParts, Rows};
+use super::{Decode, Operand4, OperandParts, Rows, StoredRows};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
@@ -153,13 +153,10 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
 
     #[inline(always)]
     fn of(launch: &ScanLists) -> Self {
-        let ScanLists { codes, code_bytes, bits, width, dim, centroid_offsets, halves, .. } = *launch;
-        // The scan reads scaled codewords and centroids instead of these.
-        let none = *Ptr::empty();
-        let stride = dim.next_multiple_of(4);
-        let codes = Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: none, centroids: none, stride };
+        let ScanLists { stored, parts: OperandParts { offsets, halves }, .. } = *launch;
+        let codes = Decode::of(&stored, stored.dim.next_multiple_of(4));
         Self {
-            operands: Operands { codes, offsets: *centroid_offsets, halves: *halves },
+            operands: Operands { codes, offsets: *offsets, halves: *halves },
             table: SharedPtr::from_address(0),
             table_bytes: launch.table_bytes(),
         }
@@ -279,8 +276,9 @@ impl Decode for Codes {
     type Query = element::F32;
 
     #[inline(always)]
-    fn of(rows: &CodedRows) -> Self {
-        let CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids } = *rows;
+    fn of(rows: &StoredRows, stride: u32) -> Self {
+        let StoredRows { rows, code_bytes, bits, width, dim, codebooks, centroids } = *rows;
+        let (codes, codebooks, centroids) = (*rows, *codebooks, *centroids);
         Self { codes, code_bytes, bits, width, dim, codebooks, centroids, stride }
     }
 
@@ -295,7 +293,7 @@ impl Operand4 for Codes {
     #[inline(always)]
     unsafe fn operand4(&self, parts: OperandParts, row: u32, list: u32, quad: u32) -> [u32; 2] {
         let OperandParts { offsets, halves } = parts;
-        let operands = Operands { codes: *self, offsets, halves };
+        let operands = Operands { codes: *self, offsets: *offsets, halves: *halves };
         // SAFETY: as the caller promises; codes name places of the halves.
         unsafe {
             let half = |at: u32| global::load_nc(halves.wrapping_add(at as usize));

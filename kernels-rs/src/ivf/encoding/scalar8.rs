@@ -20,7 +20,7 @@ use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{global, math, unroll};
 
-use super::{CodedRows, Decode, Operand4, OperandParts, Rows};
+use super::{Decode, Operand4, OperandParts, Rows, StoredRows};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
@@ -89,7 +89,8 @@ measure_kernels! {
 /// Codes of one byte for each component of residuals.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar8 {
-    rows: CodedRows,
+    rows: StoredRows,
+    stride: u32,
 }
 
 /// Two codes, the low and the third byte of `bytes`, as f16.
@@ -146,17 +147,18 @@ impl Decode for Scalar8 {
     type Query = element::F32;
 
     #[inline(always)]
-    fn of(rows: &CodedRows) -> Self {
-        Self { rows: *rows }
+    fn of(rows: &StoredRows, stride: u32) -> Self {
+        Self { rows: *rows, stride }
     }
 
     #[inline(always)]
     unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
-        let CodedRows { codes, code_bytes, stride, codebooks, centroids, .. } = self.rows;
+        let StoredRows { rows, code_bytes, codebooks, centroids, .. } = self.rows;
+        let stride = self.stride;
         let at = 4 * quad as usize;
         // SAFETY: the quad is inside the row, whose bytes are a multiple of eight, and inside the stride.
         unsafe {
-            let codes = codes.wrapping_add(row as usize * code_bytes as usize + at);
+            let codes = rows.wrapping_add(row as usize * code_bytes as usize + at);
             let codes = global::load_nc(codes.cast::<u32>());
             let four = |from: *const f32| global::load_nc(from.cast::<global::F32x4>()).0;
             let least = four(codebooks.wrapping_add(at));
@@ -175,11 +177,11 @@ impl Decode for Scalar8 {
 impl Operand4 for Scalar8 {
     #[inline(always)]
     unsafe fn operand4(&self, parts: OperandParts, row: u32, list: u32, quad: u32) -> [u32; 2] {
-        let CodedRows { codes, code_bytes, stride, .. } = self.rows;
+        let StoredRows { rows, code_bytes, .. } = self.rows;
         // SAFETY: as the caller promises; rows are multiples of eight bytes.
         unsafe {
-            let codes = codes.wrapping_add(row as usize * code_bytes as usize + 4 * quad as usize);
-            QuadParts::of(parts, stride, list, quad).operands(global::load_nc(codes.cast::<u32>()))
+            let codes = rows.wrapping_add(row as usize * code_bytes as usize + 4 * quad as usize);
+            QuadParts::of(parts, self.stride, list, quad).operands(global::load_nc(codes.cast::<u32>()))
         }
     }
 }
@@ -202,9 +204,8 @@ impl Rows for Scaled {
 
     #[inline(always)]
     fn of(launch: &ScanLists) -> Self {
-        let ScanLists { codes, code_bytes, dim, centroid_offsets, halves, .. } = *launch;
-        let parts = OperandParts { offsets: *centroid_offsets, halves: *halves };
-        Self { codes: *codes, code_bytes, dim, parts }
+        let ScanLists { stored: StoredRows { rows, code_bytes, dim, .. }, parts, .. } = *launch;
+        Self { codes: *rows, code_bytes, dim, parts }
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and the terms for the scan by lookup tables.
 
 use warpann_kernels::ivf::code_bounds::ScaleCodes;
-use warpann_kernels::ivf::encoding::pq;
+use warpann_kernels::ivf::encoding::{OperandParts, pq};
 
 use crate::Result;
 use crate::device::queue::OnStream;
@@ -69,8 +69,7 @@ impl StoredPlan for PqPlan<'_> {
             bits: self.quantizer.bits(),
             width: self.quantizer.width() as u32,
             codebooks: memory.at(self.codebooks).into(),
-            offsets: memory.at(self.offsets).into(),
-            halves: memory.at(self.halves).into(),
+            parts: OperandParts { offsets: memory.at(self.offsets).into(), halves: memory.at(self.halves).into() },
             tables: Some(TableIndex { shape: self.tables, kind: self.kind, terms: memory.at(self.terms).into() }),
             ..Stored::new(pq::SCAN, RerankKernels::Coded(pq::reranking, pq::rescanning), memory.at(self.codes).into())
         }

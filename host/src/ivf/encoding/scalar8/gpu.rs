@@ -1,7 +1,7 @@
 //! Codes of one byte for each component, on a device: codes, ranges, and the scaled parts of f16 operands.
 
 use warpann_kernels::ivf::code_bounds::ScaleCodes;
-use warpann_kernels::ivf::encoding::scalar8;
+use warpann_kernels::ivf::encoding::{OperandParts, scalar8};
 
 use super::Scalar8Codec;
 use crate::Result;
@@ -49,8 +49,7 @@ impl StoredPlan for Scalar8Plan<'_> {
             measuring: Measuring::Codes { by: scalar8::measuring(), scaled: false },
             row_bytes: self.row_bytes as u32,
             codebooks: memory.at(self.tables).into(),
-            offsets: memory.at(self.offsets).into(),
-            halves: memory.at(self.halves).into(),
+            parts: OperandParts { offsets: memory.at(self.offsets).into(), halves: memory.at(self.halves).into() },
             ..Stored::new(
                 scalar8::SCAN,
                 RerankKernels::Coded(scalar8::reranking, scalar8::rescanning),
