@@ -10,7 +10,6 @@ use serde::Serialize;
 use warpann::device::info;
 use warpann::distributed::{Mpi, Ranks, Sharded, agree, part};
 use warpann::ivf::IvfIndex;
-use warpann::knn_graph::KnnIndex;
 use warpann::{Device, Element, FlatIndex, Placement, SearchOptions};
 
 use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Made, Place, describe_ivf};
