@@ -254,6 +254,7 @@ impl<T: Element> Searching for Any<T> {
         fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors>;
         fn most_effort(&self) -> Option<(usize, &'static str)>;
         fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
+        fn search_plainly(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
         fn with_effort(&self, effort: usize) -> SearchOptions<'static>;
         fn kept(&self, vectors: &[T]) -> Result<Vec<f32>>;
     }

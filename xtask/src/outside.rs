@@ -33,8 +33,9 @@ const OLDEST: &str = concat!(env!("CARGO_PKG_RUST_VERSION"), ".0");
 
 const BUILDS: [Build; 2] = [
     // Snapshots took the program from 1.97 MB past 2.00 MB, and searches of one query that compare all centroids past 2.03 MB. The repairs of
-    // 2026-11-26 took it past 2.05 MB: range search grew by 4.5 kB, the centre that forgets removed rows by 3, tiles by 2.4.
-    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_060_000 },
+    // 2026-11-26 took it past 2.05 MB: range search grew by 4.5 kB, the centre that forgets removed rows by 3, tiles by 2.4. Since
+    // 2026-11-27 a search from the host launches the kernels by which a search in device memory completes queries and leaves out rows: 2.17 MB.
+    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_185_000 },
     Build { features: &["cuda"], toolchain: Some(OLDEST), most_crates: 55, most_bytes: 6_000_000 },
 ];
 

@@ -58,7 +58,7 @@ impl Stream {
     ///
     /// # Panics
     /// If the stream is the emulator's.
-    #[cfg(feature = "cuda")]
+    #[cfg(all(feature = "cuda", feature = "measure"))]
     pub fn of_gpu(&self) -> &cuda::Stream {
         match self {
             Stream::Cuda(stream) => stream,

@@ -496,6 +496,10 @@ impl<T: Element> Searching for Flat<T> {
         Ok(found)
     }
 
+    fn search_plainly(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
+        self.search_all(queries, k, results)
+    }
+
     fn most_effort(&self) -> Option<(usize, &'static str)> {
         None
     }

@@ -352,7 +352,10 @@ impl<K: Kind> Index<K> {
     /// [`Error::DeviceFailed`], after which the index continues without the device, and [`Error::ShardLost`] when it cannot continue, until it moves to
     /// other devices ([`move_to`](Self::move_to)).
     pub fn search(&self, queries: &[K::Element], k: usize) -> Result<Neighbors> {
-        self.search_with(queries, k, &SearchOptions::new())
+        let count = self.check_search(queries, k, &SearchOptions::new())?;
+        let mut found = Neighbors::none(self.metric(), count, k)?;
+        self.kind.search_plainly(queries, k, (&mut found.ids, &mut found.distances))?;
+        Ok(found)
     }
 
     /// As [`search`](Self::search) for one query, which has exactly `dim` components. Vectors of another index, with twice as many components, are not

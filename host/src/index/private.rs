@@ -77,6 +77,10 @@ pub trait Searching: Stored {
         options: &SearchOptions<'a>,
         results: (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>>;
+    /// As [`search`](Self::search) without options. An exact index has a way of its own, so that a program without filters has no code of filters.
+    fn search_plainly(&self, queries: &[Self::Element], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
+        self.search(queries, k, &SearchOptions::new(), results).map(drop)
+    }
     /// The vectors within a radius of each query.
     fn range_search(
         &self,
