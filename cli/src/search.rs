@@ -12,7 +12,7 @@ use warpann::io::{GroundTruth, Vectors};
 use warpann::ivf::Ivf;
 use warpann::ivf::{IvfIndex, Refiner};
 use warpann::{
-    Any, AnyIndex, Bitset, Element, Error, Filter, FlatIndex, FlatIndexBuilder, GraphIndex, Input, Metric, NONE,
+    Any, AnyIndex, Bitset, Element, Error, Filter, FlatIndex, FlatIndexBuilder, IndexKind, Input, Metric, NONE,
     Placement, RangeNeighbors, SearchOptions, SearchStatistics, metric,
 };
 
@@ -322,11 +322,7 @@ fn search_vectors<T: Element>(args: &Args, path: &Path, files: &IndexFiles, star
         return job.run_range(&index, radius, &options);
     }
     let options = options.beam(args.beam).radius(args.options.within);
-    let index = match index.inside() {
-        Any::Graph(index) => Index::Graph { index, options },
-        _ => Index::Stored { index: &index, options },
-    };
-    job.run(&index, room, Failure::from)
+    job.run(&Index::Stored { index: &index, options }, room, Failure::from)
 }
 
 /// Adds vectors to an exact index and searches it.
@@ -383,7 +379,6 @@ fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
 enum Index<'a, T: Element> {
     Flat(FlatIndex<T>),
     Ivf { index: &'a IvfIndex<T>, options: SearchOptions<'a>, refiner: Option<&'a Refiner<'a, T>> },
-    Graph { index: &'a GraphIndex<T>, options: SearchOptions<'a> },
     Stored { index: &'a AnyIndex<T>, options: SearchOptions<'a> },
 }
 
@@ -392,7 +387,6 @@ impl<T: Element> Index<'_, T> {
         match self {
             Self::Flat(index) => index.dim(),
             Self::Ivf { index, .. } => index.dim(),
-            Self::Graph { index, .. } => index.dim(),
             Self::Stored { index, .. } => index.dim(),
         }
     }
@@ -408,7 +402,6 @@ impl<T: Element> Index<'_, T> {
             Self::Ivf { index, options, refiner: Some(refiner) } => {
                 index.search_refined(queries, k, options, refiner)?
             }
-            Self::Graph { index, options } => index.search_with_statistics(queries, k, options)?,
             Self::Stored { index, options } => index.search_with_statistics(queries, k, options)?,
         };
         ids.copy_from_slice(&found.ids);
@@ -506,9 +499,11 @@ impl<T: Element> Job<'_, T> {
         let mut report = self.report(&ids, &distances, search_seconds)?;
         report.within = within;
         match index {
-            Index::Flat(_) | Index::Stored { .. } => {}
             Index::Ivf { .. } => (report.lists, report.exact_queries) = (Some(done.lists), Some(done.exact_queries)),
-            Index::Graph { .. } => (report.beam, report.exact_queries) = (Some(done.beam), Some(done.exact_queries)),
+            Index::Stored { index, .. } if index.kind() == IndexKind::Graph => {
+                (report.beam, report.exact_queries) = (Some(done.beam), Some(done.exact_queries));
+            }
+            Index::Flat(_) | Index::Stored { .. } => {}
         }
         Ok(report)
     }

@@ -16,7 +16,7 @@ use crate::{
 };
 #[cfg(feature = "cuda")]
 use crate::{
-    enqueued::workspace::{OnGpu, Planned, PlannedVersion},
+    enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion},
     select::device::CUstream,
     views::DeviceVectors,
 };
@@ -301,7 +301,7 @@ impl<T: Element> Filed for Any<T> {
 impl<T: Element> OnDevice for Any<T> {
     forwarded! {
         fn planned_version(&self) -> PlannedVersion;
-        fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned>;
+        fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch>;
     }
 
     fn on_gpu(&self) -> Result<OnGpu<'_>> {

@@ -23,7 +23,7 @@ pub struct DeviceWorkspace {
 }
 
 /// A planned search of a kind of index.
-pub struct Planned(pub(crate) Box<dyn Enqueue>);
+pub struct PlannedSearch(pub(crate) Box<dyn Enqueue>);
 
 /// The version of an index for which a search is planned. Indexes of a kind and their versions have different numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +58,8 @@ impl DeviceWorkspace {
     }
 
     /// The workspace of a search that was planned for a version of an index.
-    pub(crate) fn new(search: Planned, version: PlannedVersion, queries: usize, k: usize) -> DeviceWorkspace {
-        let Planned(search) = search;
+    pub(crate) fn new(search: PlannedSearch, version: PlannedVersion, queries: usize, k: usize) -> DeviceWorkspace {
+        let PlannedSearch(search) = search;
         DeviceWorkspace { search, version, queries, k }
     }
 

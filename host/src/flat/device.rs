@@ -5,7 +5,7 @@ use cuda_std::Ptr;
 use super::gpu::FlatDevice;
 use super::{Flat, Version};
 use crate::device::runtime::Stream;
-use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
+use crate::enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::index::private::{OnDevice, Stored};
 use crate::select::device::CUstream;
 use crate::validate::{MAX_ROWS, check_rows};
@@ -21,10 +21,10 @@ impl<T: Element> OnDevice for Flat<T> {
         PlannedVersion::Flat(self.version.0)
     }
 
-    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {
         let (device, _) = self.gpu()?;
         let among = self.among(options)?;
-        Ok(Planned(Box::new(device.plan_search(queries, k, among.as_deref(), self.rows.names()?)?)))
+        Ok(PlannedSearch(Box::new(device.plan_search(queries, k, among.as_deref(), self.rows.names()?)?)))
     }
 
     unsafe fn add_on_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: Option<&[u64]>) -> Result<bool> {

@@ -1,7 +1,7 @@
 //! Plans of walks in the memory of a GPU.
 
 use super::LinkedVectors;
-use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
+use crate::enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::index::private::OnDevice;
 use crate::{Element, Result, SearchOptions};
 
@@ -14,13 +14,13 @@ impl<T: Element> OnDevice for LinkedVectors<T> {
         self.flat.planned_version()
     }
 
-    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {
         let among = self.flat.among(options)?;
         match self.device_walk(k, options, among.as_deref())? {
             None => self.flat.plan(queries, k, options),
             Some(walk) => {
                 let search = walk.enqueued(&self.made.device_links, queries, self.flat.row_ids().names()?)?;
-                Ok(Planned(Box::new(search)))
+                Ok(PlannedSearch(Box::new(search)))
             }
         }
     }

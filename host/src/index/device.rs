@@ -7,13 +7,13 @@
 //! | [`Index::range_search_device`] | enqueues a search of all vectors within a radius | no, the same |
 //! | [`Index::add_device`] | adds vectors | for the stream |
 
-use super::{Index, Kind};
+use super::{Index, Kind, check_new};
 use crate::enqueued::workspace::{DeviceWorkspace, check_planned};
-use crate::ids::ascending;
 use crate::select::device::CUstream;
-use crate::validate::check_length;
 use crate::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
-use crate::{Error, NONE, Result, SearchOptions, Watch};
+#[cfg(doc)]
+use crate::{Error, NONE};
+use crate::{Result, SearchOptions, Watch};
 
 /// # Device memory
 ///
@@ -170,14 +170,7 @@ impl<K: Kind> Index<K> {
     ) -> Result<()> {
         self.kind.on_gpu()?.check("vectors", rows)?;
         if let Some(ids) = ids {
-            check_length("ids", rows.len(), ids.len())?;
-            let sorted = ascending(ids)?;
-            if sorted.last() == Some(&NONE) {
-                return Err(Error::ReservedId);
-            }
-            if let Some(id) = self.kind.find_any(&sorted) {
-                return Err(Error::DuplicateId { id });
-            }
+            check_new(&self.kind, rows.len(), ids)?;
         }
         // SAFETY: as the caller promises.
         unsafe {

@@ -70,18 +70,8 @@ pub struct Index<K> {
 
 /// A kind of index: how its vectors are stored, changed and searched. The kinds of this crate are the only ones; a program names the trait to write
 /// code for all of them ([`Index`]).
-#[cfg(not(feature = "cuda"))]
-pub trait Kind: private::Changed + private::Searching + private::Filed {}
-
-#[cfg(not(feature = "cuda"))]
-impl<K: private::Changed + private::Searching + private::Filed> Kind for K {}
-
-/// A kind of index: how its vectors are stored, changed and searched. The kinds of this crate are the only ones; a program names the trait to write
-/// code for all of them ([`Index`]).
-#[cfg(feature = "cuda")]
 pub trait Kind: private::Changed + private::Searching + private::Filed + private::OnDevice {}
 
-#[cfg(feature = "cuda")]
 impl<K: private::Changed + private::Searching + private::Filed + private::OnDevice> Kind for K {}
 
 impl<K: Kind> fmt::Debug for Index<K> {
@@ -211,7 +201,8 @@ impl<K: Kind> Index<K> {
     /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error. The index is then as it was, unless its device refuses all
     /// further work: then vectors that were to be replaced may have the new values.
     pub fn upsert(&mut self, rows: &[K::Element], ids: &[u64]) -> Result<usize> {
-        let known = check_ids(self.dim(), rows, ids)?.iter().filter(|&&id| self.kind.contains(id)).count();
+        let known =
+            check_ids(check_whole(rows, self.dim())?, ids)?.iter().filter(|&&id| self.kind.contains(id)).count();
         if known == 0 {
             self.kind.add(rows, Some(ids), &Watch::none())?;
         } else {
@@ -325,17 +316,21 @@ pub(crate) fn add_checked<K: private::Changed>(
     watch: &Watch<'_>,
 ) -> Result<()> {
     if let Some(ids) = ids {
-        let sorted = check_ids(kind.dim(), rows, ids)?;
-        if let Some(id) = kind.find_any(&sorted) {
-            return Err(Error::DuplicateId { id });
-        }
+        check_new(kind, check_whole(rows, kind.dim())?, ids)?;
     }
     kind.add(rows, ids, watch)
 }
 
-/// Checks vectors and their ids: one for each, different, not reserved. Returns the ids, ascending.
-fn check_ids<'a, T>(dim: usize, rows: &[T], ids: &'a [u64]) -> Result<Cow<'a, [u64]>> {
-    let count = check_whole(rows, dim)?;
+/// Checks the ids of `count` new vectors: as [`check_ids`], and the index has none of them.
+fn check_new<K: private::Stored>(kind: &K, count: usize, ids: &[u64]) -> Result<()> {
+    match kind.find_any(&check_ids(count, ids)?) {
+        Some(id) => Err(Error::DuplicateId { id }),
+        None => Ok(()),
+    }
+}
+
+/// Checks the ids of `count` vectors: one for each, different, not reserved. Returns them, ascending.
+fn check_ids(count: usize, ids: &[u64]) -> Result<Cow<'_, [u64]>> {
     check_length("ids", count, ids.len())?;
     let sorted = ascending(ids)?;
     if sorted.last() == Some(&NONE) { Err(Error::ReservedId) } else { Ok(sorted) }

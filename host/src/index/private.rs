@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 
 #[cfg(feature = "cuda")]
-use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
+use crate::enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::io::Open;
 #[cfg(feature = "cuda")]
 use crate::select::device::CUstream;
@@ -94,7 +94,7 @@ pub trait Searching: Stored {
     fn search_all(&self, queries: &[Self::Element], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
     /// The options of searches with this effort.
     fn with_effort(&self, effort: usize) -> SearchOptions<'static>;
-    /// Makes this the effort of searches whose options set none. Returns it, if need be greater.
+    /// Makes this the effort of searches whose options set none. Returns the one that was set, which may be greater.
     fn set_effort(&mut self, effort: usize) -> usize;
     /// The components that the index would return for these vectors, if it held them.
     fn kept(&self, vectors: &[Self::Element]) -> Result<Vec<f32>>;
@@ -118,7 +118,7 @@ pub trait OnDevice: Stored {
     fn on_gpu(&self) -> Result<OnGpu<'_>>;
     fn planned_version(&self) -> PlannedVersion;
     /// Plans searches of up to `queries` queries for `k` neighbours, on the GPU of the index.
-    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned>;
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch>;
     /// Adds vectors that are in device memory, if they need not pass through the host. Returns whether it did. The ids were checked.
     ///
     /// # Safety
@@ -132,3 +132,10 @@ pub trait OnDevice: Stored {
         Ok(false)
     }
 }
+
+/// Without the feature `cuda` no index is on a GPU.
+#[cfg(not(feature = "cuda"))]
+pub trait OnDevice {}
+
+#[cfg(not(feature = "cuda"))]
+impl<K: Stored> OnDevice for K {}

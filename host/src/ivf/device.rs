@@ -1,8 +1,8 @@
 //! Inverted files on a GPU: plans of searches in its memory, and training vectors from there.
 
 use super::gpu::IvfDevice;
-use super::{Ivf, IvfIndex, SearchRequest};
-use crate::enqueued::workspace::{OnGpu, Planned, PlannedVersion};
+use super::{Ivf, IvfIndex};
+use crate::enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::index::private::{OnDevice, Stored};
 use crate::select::device::CUstream;
 use crate::views::DeviceVectors;
@@ -34,14 +34,13 @@ impl<T: Element> OnDevice for Ivf<T> {
         PlannedVersion::Ivf(self.lists.version())
     }
 
-    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<Planned> {
+    fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {
         let trained = self.trained_for("device_workspace")?;
         let (device, _) = self.gpu()?;
         let checked = self.check_options(&[], options)?;
-        let request = SearchRequest { filter: checked.filter.as_deref(), ..checked.request };
-        let search = device.plan_search(&self.view(trained), queries, k, &request)?;
+        let search = device.plan_search(&self.view(trained), queries, k, &checked.request())?;
         search.try_plans(device)?;
-        Ok(Planned(Box::new(search)))
+        Ok(PlannedSearch(Box::new(search)))
     }
 }
 

@@ -9,7 +9,7 @@ use cuda_std::Ptr;
 
 use super::gpu::image::Held;
 use super::lists::Lists;
-use super::{Ivf, SearchRequest, View};
+use super::{Ivf, View};
 use crate::enqueued::Enqueue;
 use crate::index::private::Stored;
 use crate::kmeans::open_assigner;
@@ -56,7 +56,6 @@ impl<T: Element> Ivf<T> {
         let whole = trained.codec.whole(bytemuck::cast_slice(vectors.sample));
         device.hold(&view, Held { rows: vectors.on_device, whole })?;
         let checked = self.check_options(&[], options)?;
-        let request = SearchRequest { filter: checked.filter.as_deref(), ..checked.request };
-        Ok(Some(Box::new(device.plan_search(&view, queries, k, &request)?)))
+        Ok(Some(Box::new(device.plan_search(&view, queries, k, &checked.request())?)))
     }
 }

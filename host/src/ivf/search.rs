@@ -71,15 +71,15 @@ impl<T: Element> Searching for Ivf<T> {
         (ids, distances): (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>> {
         let view = self.view(self.trained_for("search")?);
-        let Checked { request, filter } = self.check_options(queries, options)?;
-        let request = SearchRequest { filter: filter.as_deref(), ..request };
+        let checked = self.check_options(queries, options)?;
+        let request = checked.request();
         let count = request.queries.len();
         let mut statistics = SearchStatistics { queries: count as u64, ..SearchStatistics::default() };
         if count == 0 || self.is_empty() {
             request.queries.check_finite(Input::Queries)?;
             ids.fill(NONE);
             distances.fill(self.metric().worst());
-            return Ok((statistics, filter));
+            return Ok((statistics, checked.filter));
         }
         let found = match request.filter {
             Some(filter) if options.widen || request.probes == self.lists() => {
@@ -91,13 +91,13 @@ impl<T: Element> Searching for Ivf<T> {
             }
         };
         request.queries.located(Input::Queries, found)?;
-        Ok((statistics, filter))
+        Ok((statistics, checked.filter))
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
         let trained = self.trained_for("range_search")?;
-        let Checked { request, filter } = self.check_options(queries, options)?;
-        let request = SearchRequest { filter: filter.as_deref(), ..request };
+        let checked = self.check_options(queries, options)?;
+        let request = checked.request();
         let count = request.queries.len();
         if count == 0 || self.is_empty() {
             request.queries.check_finite(Input::Queries)?;
@@ -148,7 +148,14 @@ impl<T: Element> Ivf<T> {
 /// The arguments of a search that were checked.
 pub(super) struct Checked<'a, 'q> {
     /// The request, without the filter.
-    pub(super) request: SearchRequest<'q>,
+    request: SearchRequest<'q>,
     /// The ranks of the vectors that the search may return.
-    pub(super) filter: Option<Cow<'a, Bitset>>,
+    filter: Option<Cow<'a, Bitset>>,
+}
+
+impl Checked<'_, '_> {
+    /// The request, with the filter.
+    pub(super) fn request(&self) -> SearchRequest<'_> {
+        SearchRequest { filter: self.filter.as_deref(), ..self.request }
+    }
 }
