@@ -16,7 +16,7 @@ use crate::{
 };
 #[cfg(feature = "cuda")]
 use crate::{
-    enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion},
+    search::workspace::{OnGpu, PlannedSearch, PlannedVersion},
     select::device::CUstream,
     views::DeviceVectors,
 };

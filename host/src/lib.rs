@@ -54,7 +54,6 @@ mod bitset;
 pub mod device;
 pub mod distributed;
 pub mod element;
-mod enqueued;
 pub mod error;
 mod events;
 mod filter;
@@ -90,6 +89,7 @@ pub mod placement;
 pub mod pq;
 mod product;
 mod random;
+mod search;
 mod search_options;
 mod search_statistics;
 pub mod select;
@@ -119,9 +119,6 @@ pub use cudarc;
 #[cfg(feature = "cuda")]
 pub use cust;
 pub use element::{Element, ElementType};
-/// The memory of searches from device memory to device memory: see [`Index::device_workspace`].
-#[cfg(feature = "cuda")]
-pub use enqueued::workspace::DeviceWorkspace;
 pub use error::{Error, FileDefect, Input, NoDeviceReason, Result, TensorDefect};
 pub use filter::Filter;
 pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
@@ -132,6 +129,9 @@ pub use metric::Metric;
 pub use names::UnknownName;
 pub use neighbors::{NONE, Neighbors, RangeNeighbors};
 pub use placement::{Device, Placement};
+/// The memory of searches from device memory to device memory: see [`Index::device_workspace`].
+#[cfg(feature = "cuda")]
+pub use search::workspace::DeviceWorkspace;
 pub use search_options::{Scan, SearchOptions};
 pub use search_statistics::SearchStatistics;
 #[cfg(feature = "shifted")]

@@ -75,7 +75,7 @@ const HOST: [Room; 23] = [
     room(&["select"]),
     room(&["sort"]),
     room(&["product"]),
-    room(&["enqueued"]),
+    room(&["search"]),
     room(&["io"]),
     Room { name: "index", holds: &["index", "versions"] },
     room(&["mesh"]),

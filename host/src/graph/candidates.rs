@@ -49,11 +49,11 @@ use std::ops::Range;
 
 use super::build::Settings;
 use super::links::NO_NODE;
-use crate::enqueued::Enqueue;
 use crate::flat::ResidentRows;
 use crate::ivf::IvfIndex;
 use crate::ivf::held::HeldVectors;
 use crate::knn_graph::Graph;
+use crate::search::Enqueue;
 use crate::threads::meanwhile;
 use crate::{Device, Element, Error, FlatIndex, NONE, Placement, Result, SearchOptions, Stage, Watch, host_memory};
 use rayon::prelude::*;

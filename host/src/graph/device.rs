@@ -1,8 +1,8 @@
 //! Plans of walks in the memory of a GPU.
 
 use super::LinkedVectors;
-use crate::enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::index::private::OnDevice;
+use crate::search::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::{Element, Result, SearchOptions};
 
 impl<T: Element> OnDevice for LinkedVectors<T> {

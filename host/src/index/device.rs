@@ -8,7 +8,7 @@
 //! | [`Index::add_device`] | adds vectors | for the stream |
 
 use super::{Index, Kind, check_new};
-use crate::enqueued::workspace::{DeviceWorkspace, check_planned};
+use crate::search::workspace::{DeviceWorkspace, check_planned};
 use crate::select::device::CUstream;
 use crate::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 #[cfg(doc)]

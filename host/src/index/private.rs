@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
-#[cfg(feature = "cuda")]
-use crate::enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::io::Open;
+#[cfg(feature = "cuda")]
+use crate::search::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 #[cfg(feature = "cuda")]
 use crate::select::device::CUstream;
 #[cfg(feature = "cuda")]

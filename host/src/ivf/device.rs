@@ -2,8 +2,8 @@
 
 use super::gpu::IvfDevice;
 use super::{Ivf, IvfIndex};
-use crate::enqueued::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::index::private::{OnDevice, Stored};
+use crate::search::workspace::{OnGpu, PlannedSearch, PlannedVersion};
 use crate::select::device::CUstream;
 use crate::views::DeviceVectors;
 use crate::{Element, Error, Result, SearchOptions};

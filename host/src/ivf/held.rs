@@ -10,9 +10,9 @@ use cuda_std::Ptr;
 use super::gpu::image::Held;
 use super::lists::Lists;
 use super::{Ivf, View};
-use crate::enqueued::Enqueue;
 use crate::index::private::Stored;
 use crate::kmeans::open_assigner;
+use crate::search::Enqueue;
 use crate::vectors::VectorSlice;
 use crate::{Element, Result, SearchOptions};
 

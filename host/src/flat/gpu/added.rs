@@ -6,8 +6,8 @@ use super::{BaseRows, FlatDevice};
 use crate::device::queue::OnStream;
 use crate::device::runtime::Stream;
 use crate::device::scratch::Layout;
-use crate::enqueued::download::download;
-use crate::enqueued::staging::{StagedRows, stage_rows};
+use crate::search::download::download;
+use crate::search::staging::{StagedRows, stage_rows};
 use crate::vectors::VectorSlice;
 use crate::{Error, Input, Result};
 

@@ -10,7 +10,7 @@
 //! | `added` | rows that come from device memory |
 //! | `among` | the blocks of a search: all rows, or those that a filter accepts |
 //! | `copies` | copies of rows within the device |
-//! | `enqueued` | a search from device memory to device memory |
+//! | `planned` | a search from device memory to device memory |
 //! | `exact` | the k best of a block |
 //! | `preparation` | copies, norms and bounds of the rows that have changed |
 //! | `range` | the rows of a block within a radius |
@@ -20,8 +20,8 @@
 mod added;
 mod among;
 pub(crate) mod copies;
-mod enqueued;
 pub(crate) mod exact;
+mod planned;
 mod preparation;
 mod range;
 mod steps;

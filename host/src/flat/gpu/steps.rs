@@ -1,5 +1,5 @@
 //! The search of one block for one tile of queries that are in device memory. Searches from host memory (`exact`) and from device memory
-//! (`enqueued`) have these steps in common:
+//! (`planned`) have these steps in common:
 //!
 //! ```text
 //! queries ──[filter, or all distances]──► lists of distances ──[mask]──[rescan]──select──► rows

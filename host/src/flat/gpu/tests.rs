@@ -6,9 +6,9 @@ use test_random::Random;
 use super::steps::MaskPlan;
 use super::*;
 use crate::device::open::open;
-use crate::enqueued::{Enqueue, Range as Within};
 use crate::metric::canonical;
 use crate::neighbors::slots::Slots as ResultSlots;
+use crate::search::{Enqueue, Range as Within};
 use crate::{Device, Metric};
 
 /// A base in a back end, with a copy of its rows.

@@ -13,7 +13,7 @@
 
 mod build;
 #[cfg(feature = "cuda")]
-pub(super) mod enqueued;
+pub(super) mod planned;
 
 use std::borrow::Cow;
 use std::ops::Range;

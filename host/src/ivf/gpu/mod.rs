@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `image` | the lists in device memory; the first search makes the image |
 //! | `changes` | the first search after a change brings the image up to date |
-//! | `enqueued` | a search from device memory to device memory |
+//! | `planned` | a search from device memory to device memory |
 //! | `plan` | the scratch of a search, and the choices that follow from sizes |
 //! | `search` | one search: queries, probes, pairs, scan |
 //! | `storage` | the places of the lists in an image |
@@ -20,9 +20,9 @@
 //! took 1.4 ms, two parts 0.93 to 1.0.
 
 mod changes;
-mod enqueued;
 pub(super) mod image;
 mod plan;
+mod planned;
 mod search;
 mod stage;
 mod storage;

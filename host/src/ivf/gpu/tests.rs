@@ -12,9 +12,9 @@ use crate::device::bytes_sent;
 use crate::device::open::open;
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling};
-use crate::enqueued::{Enqueue, Range as Within};
 use crate::ivf::held::HeldVectors;
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
+use crate::search::{Enqueue, Range as Within};
 use crate::vectors::VectorSlice;
 use crate::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors};
 

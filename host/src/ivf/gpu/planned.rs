@@ -38,10 +38,10 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
-use crate::enqueued::staging::{StagedRows, stage_rows};
-use crate::enqueued::{Enqueue, Range, Tiles, narrow_k};
 use crate::ivf::{SearchRequest, View};
 use crate::product::gpu::{VectorShape, upload_rows};
+use crate::search::staging::{StagedRows, stage_rows};
+use crate::search::{Enqueue, Range, Tiles, narrow_k};
 use crate::threads::apart;
 use crate::{ElementType, Error, Metric, Result, events};
 

@@ -27,9 +27,9 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
-use crate::enqueued::staging::{StagedRows, stage_rows};
-use crate::enqueued::{Enqueue, Range, Tiles, narrow_k};
 use crate::product::gpu::VectorSet;
+use crate::search::staging::{StagedRows, stage_rows};
+use crate::search::{Enqueue, Range, Tiles, narrow_k};
 use crate::threads::apart;
 use crate::{Bitset, Error, Result, events, host_memory};
 

@@ -13,8 +13,8 @@ use super::{Batch, DeviceLinks, DeviceWalk, Image, Plan, WalkShape, nodes_and_ro
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
-use crate::enqueued::staging::{StagedRows, stage_rows, stage_rows_to};
-use crate::enqueued::{Enqueue, Tiles};
+use crate::search::staging::{StagedRows, stage_rows, stage_rows_to};
+use crate::search::{Enqueue, Tiles};
 use crate::{Result, threads::apart};
 
 /// Planned walks with their memory.
