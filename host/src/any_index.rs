@@ -16,7 +16,8 @@ use crate::{
 };
 #[cfg(feature = "cuda")]
 use crate::{
-    search::workspace::{OnGpu, PlannedSearch, PlannedVersion},
+    search::PlannedSearch,
+    search::workspace::{OnGpu, PlannedVersion},
     select::device::CUstream,
     views::DeviceVectors,
 };

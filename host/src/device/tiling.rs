@@ -143,15 +143,6 @@ pub(crate) struct Tiling<P> {
     lanes: usize,
 }
 
-/// Work on tiles by one thread over several lanes ([`Tiling::pipelined`]).
-pub(crate) trait Pipeline {
-    /// Queues the work of a tile on a lane.
-    fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()>;
-
-    /// Waits for a tile, the last one queued on the lane, and takes its results.
-    fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()>;
-}
-
 impl<P: Planned> Tiling<P> {
     /// Cuts `count` rows into tiles of at most `most` rows, small enough that all `lanes` lanes get rows. `plan` returns the plan of a tile
     /// for a number of rows. One tile for each lane and the shared arrays fit the budget together.
@@ -280,17 +271,24 @@ impl<P> Tiling<P> {
 
     /// Does the work of all tiles on `lanes` in rotation. A lane's results are taken before its next tile is queued; the tiles of the other
     /// lanes run meanwhile. One thread queues all tiles, so that the first tile gets the whole bandwidth to the device.
-    pub fn pipelined(&self, lanes: &mut [Lane], work: &mut impl Pipeline) -> Result<()> {
+    ///
+    /// `submit` queues the work of a tile on a lane; `finish` waits for it and takes its results.
+    pub fn pipelined(
+        &self,
+        lanes: &mut [Lane],
+        mut submit: impl FnMut(&mut Lane, Range<usize>) -> Result<()>,
+        mut finish: impl FnMut(&mut Lane, Range<usize>) -> Result<()>,
+    ) -> Result<()> {
         let tiles = self.len();
         for step in 0..tiles + lanes.len() {
             let lane_number = step % lanes.len();
             let before = step.checked_sub(lanes.len()).map(|number| self.tile(number));
             let lane = &mut lanes[lane_number];
             if let Some(tile) = before {
-                work.finish(lane, tile)?;
+                finish(lane, tile)?;
             }
             if step < tiles {
-                work.submit(lane, self.tile(step))?;
+                submit(lane, self.tile(step))?;
             }
         }
         Ok(())
@@ -383,32 +381,26 @@ mod tests {
         }
     }
 
-    /// The order of the calls: whether a tile was submitted, its rows, and the address of its lane.
-    struct Log(Vec<(bool, Range<usize>, usize)>);
-
-    impl Pipeline for Log {
-        fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
-            self.0.push((true, tile, std::ptr::from_ref(lane).addr()));
-            Ok(())
-        }
-
-        fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
-            self.0.push((false, tile, std::ptr::from_ref(lane).addr()));
-            Ok(())
-        }
-    }
-
     #[test]
     fn a_lane_finishes_a_tile_before_it_takes_the_next() {
         let tiling = Tiling::new(Budget::new(&RUNTIME, 40), (9, 9), 2, ten).unwrap();
-        let mut log = Log(Vec::new());
-        Lanes::new().with_some(&RUNTIME, 2, |lanes| tiling.pipelined(lanes, &mut log)).unwrap();
-        let order: Vec<(bool, usize)> = log.0.iter().map(|(submitted, tile, _)| (*submitted, tile.start)).collect();
+        // The order of the calls: whether a tile was submitted, its rows, and the address of its lane.
+        let log = Mutex::new(Vec::<(bool, Range<usize>, usize)>::new());
+        let note = |submitted| {
+            let log = &log;
+            move |lane: &mut Lane, tile: Range<usize>| {
+                log.lock().unwrap().push((submitted, tile, std::ptr::from_ref(lane).addr()));
+                Ok(())
+            }
+        };
+        Lanes::new().with_some(&RUNTIME, 2, |lanes| tiling.pipelined(lanes, note(true), note(false))).unwrap();
+        let log = log.into_inner().unwrap();
+        let order: Vec<(bool, usize)> = log.iter().map(|(submitted, tile, _)| (*submitted, tile.start)).collect();
         let expected = [(true, 0), (true, 2), (false, 0), (true, 4), (false, 2), (true, 6), (false, 4), (true, 8)];
         assert_eq!(order[..8], expected);
         assert_eq!(order[8..], [(false, 6), (false, 8)]);
-        for (_, tile, lane) in &log.0 {
-            assert_eq!(*lane == log.0[0].2, (tile.start / 2).is_multiple_of(2), "{tile:?}");
+        for (_, tile, lane) in &log {
+            assert_eq!(*lane == log[0].2, (tile.start / 2).is_multiple_of(2), "{tile:?}");
         }
     }
 }

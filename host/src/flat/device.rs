@@ -6,7 +6,8 @@ use super::gpu::FlatDevice;
 use super::{Flat, Version};
 use crate::device::runtime::Stream;
 use crate::index::private::{OnDevice, Stored};
-use crate::search::workspace::{OnGpu, PlannedSearch, PlannedVersion};
+use crate::search::PlannedSearch;
+use crate::search::workspace::{OnGpu, PlannedVersion};
 use crate::select::device::CUstream;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::views::DeviceVectors;
@@ -24,7 +25,7 @@ impl<T: Element> OnDevice for Flat<T> {
     fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {
         let (device, _) = self.gpu()?;
         let among = self.among(options)?;
-        Ok(PlannedSearch(Box::new(device.plan_search(queries, k, among.as_deref(), self.rows.names()?)?)))
+        device.plan_search(queries, k, among.as_deref(), self.rows.names()?)
     }
 
     unsafe fn add_on_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: Option<&[u64]>) -> Result<bool> {

@@ -29,7 +29,7 @@ use crate::ids::row_ids::RowIds;
 use crate::index::Index;
 use crate::index::private::{Searched, Searching, Stored};
 use crate::product::gpu::VectorShape;
-use crate::search::Enqueue;
+use crate::search::PlannedSearch;
 use crate::shards::check_queries;
 use crate::validate::check_dim;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
@@ -93,7 +93,7 @@ pub(crate) trait FlatBackend: Send + Sync {
 /// The rows of a flat index in the memory of a device, for kernels of other indexes.
 pub(crate) struct ResidentRows<'a> {
     pub runtime: &'a Runtime,
-    pub lanes: &'a Lanes,
+    pub lanes: &'a Arc<Lanes>,
     pub shape: VectorShape,
     /// Rows of `shape.row_bytes()` bytes, also those that removed vectors left.
     pub rows: PtrMut<u8>,
@@ -391,11 +391,11 @@ impl<T: Element> Flat<T> {
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`], errors of the device's driver.
-    pub(crate) fn planned(&self, queries: usize, k: usize) -> Result<Option<Box<dyn Enqueue>>> {
+    pub(crate) fn planned(&self, queries: usize, k: usize) -> Result<Option<PlannedSearch>> {
         let Some(device) = self.backend.as_device().filter(|device| device.resident_rows().is_some()) else {
             return Ok(None);
         };
-        Ok(Some(Box::new(device.plan_search(queries, k, None, None)?)))
+        device.plan_search(queries, k, None, None).map(Some)
     }
 
     /// The number of the index and of its vectors as they are now.

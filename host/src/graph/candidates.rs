@@ -53,7 +53,7 @@ use crate::flat::ResidentRows;
 use crate::ivf::IvfIndex;
 use crate::ivf::held::HeldVectors;
 use crate::knn_graph::Graph;
-use crate::search::Enqueue;
+use crate::search::PlannedSearch;
 use crate::threads::meanwhile;
 use crate::{Device, Element, Error, FlatIndex, NONE, Placement, Result, SearchOptions, Stage, Watch, host_memory};
 use rayon::prelude::*;
@@ -111,7 +111,7 @@ pub(super) struct Sizes {
 
 /// A planned search for candidates from device memory to device memory.
 pub(super) struct PlannedLevel {
-    pub(super) search: Box<dyn Enqueue>,
+    pub(super) search: PlannedSearch,
     pub(super) of: Sizes,
 }
 

@@ -2,7 +2,8 @@
 
 use super::LinkedVectors;
 use crate::index::private::OnDevice;
-use crate::search::workspace::{OnGpu, PlannedSearch, PlannedVersion};
+use crate::search::PlannedSearch;
+use crate::search::workspace::{OnGpu, PlannedVersion};
 use crate::{Element, Result, SearchOptions};
 
 impl<T: Element> OnDevice for LinkedVectors<T> {
@@ -19,8 +20,8 @@ impl<T: Element> OnDevice for LinkedVectors<T> {
         match self.device_walk(k, options, among.as_deref())? {
             None => self.flat.plan(queries, k, options),
             Some(walk) => {
-                let search = walk.enqueued(&self.made.device_links, queries, self.flat.row_ids().names()?)?;
-                Ok(PlannedSearch(Box::new(search)))
+                let names = self.flat.row_ids().names()?;
+                walk.planned(&self.made.device_links, queries, names.as_deref())
             }
         }
     }

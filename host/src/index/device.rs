@@ -65,7 +65,7 @@ impl<K: Kind> Index<K> {
         self.kind.on_gpu()?;
         check_planned(queries, k)?;
         let search = self.kind.plan(queries, k, options)?;
-        Ok(DeviceWorkspace::new(search, self.kind.planned_version(), queries, k))
+        DeviceWorkspace::new(search, self.kind.planned_version(), queries, k)
     }
 
     /// Enqueues a search and returns at once: finds the nearest vectors of each of `queries`, in device memory, and writes them to `results`, k for each

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use crate::io::Open;
 #[cfg(feature = "cuda")]
-use crate::search::workspace::{OnGpu, PlannedSearch, PlannedVersion};
+use crate::search::PlannedSearch;
+#[cfg(feature = "cuda")]
+use crate::search::workspace::{OnGpu, PlannedVersion};
 #[cfg(feature = "cuda")]
 use crate::select::device::CUstream;
 #[cfg(feature = "cuda")]

@@ -3,7 +3,8 @@
 use super::gpu::IvfDevice;
 use super::{Ivf, IvfIndex};
 use crate::index::private::{OnDevice, Stored};
-use crate::search::workspace::{OnGpu, PlannedSearch, PlannedVersion};
+use crate::search::PlannedSearch;
+use crate::search::workspace::{OnGpu, PlannedVersion};
 use crate::select::device::CUstream;
 use crate::views::DeviceVectors;
 use crate::{Element, Error, Result, SearchOptions};
@@ -37,10 +38,8 @@ impl<T: Element> OnDevice for Ivf<T> {
     fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {
         let trained = self.trained_for("device_workspace")?;
         let (device, _) = self.gpu()?;
-        let checked = self.check_options(&[], options)?;
-        let search = device.plan_search(&self.view(trained), queries, k, &checked.request())?;
-        search.try_plans(device)?;
-        Ok(PlannedSearch(Box::new(search)))
+        let filter = self.accepted(options)?;
+        device.plan_search(&self.view(trained), queries, k, &self.request(&[], options, filter.as_deref())?)
     }
 }
 

@@ -12,7 +12,7 @@ use super::lists::Lists;
 use super::{Ivf, View};
 use crate::index::private::Stored;
 use crate::kmeans::open_assigner;
-use crate::search::Enqueue;
+use crate::search::PlannedSearch;
 use crate::vectors::VectorSlice;
 use crate::{Element, Result, SearchOptions};
 
@@ -42,7 +42,7 @@ impl<T: Element> Ivf<T> {
         queries: usize,
         k: usize,
         options: &SearchOptions<'_>,
-    ) -> Result<Option<Box<dyn Enqueue>>> {
+    ) -> Result<Option<PlannedSearch>> {
         let trained = self.trained_for("search")?;
         let Some(device) = self.backend.as_device() else { return Ok(None) };
         let (settings, like) = (&self.settings, VectorSlice::of(vectors.sample, self.dim()));
@@ -55,7 +55,7 @@ impl<T: Element> Ivf<T> {
         let view = View { lists: &lists, ..self.view(trained) };
         let whole = trained.codec.whole(bytemuck::cast_slice(vectors.sample));
         device.hold(&view, Held { rows: vectors.on_device, whole })?;
-        let checked = self.check_options(&[], options)?;
-        Ok(Some(Box::new(device.plan_search(&view, queries, k, &checked.request())?)))
+        let filter = self.accepted(options)?;
+        device.plan_search(&view, queries, k, &self.request(&[], options, filter.as_deref())?).map(Some)
     }
 }

@@ -71,19 +71,19 @@ impl<T: Element> Searching for Ivf<T> {
         (ids, distances): (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>> {
         let view = self.view(self.trained_for("search")?);
-        let checked = self.check_options(queries, options)?;
-        let request = checked.request();
+        let filter = self.accepted(options)?;
+        let request = self.request(queries, options, filter.as_deref())?;
         let count = request.queries.len();
         let mut statistics = SearchStatistics { queries: count as u64, ..SearchStatistics::default() };
         if count == 0 || self.is_empty() {
             request.queries.check_finite(Input::Queries)?;
             ids.fill(NONE);
             distances.fill(self.metric().worst());
-            return Ok((statistics, checked.filter));
+            return Ok((statistics, filter));
         }
         let found = match request.filter {
-            Some(filter) if options.widen || request.probes == self.lists() => {
-                self.search_filtered(&view, (&request, queries), filter, k, (ids, distances), &mut statistics)
+            Some(among) if options.widen || request.probes == self.lists() => {
+                self.search_filtered(&view, (&request, queries), among, k, (ids, distances), &mut statistics)
             }
             _ => {
                 statistics.read_lists(count, request.probes, self.lists());
@@ -91,13 +91,13 @@ impl<T: Element> Searching for Ivf<T> {
             }
         };
         request.queries.located(Input::Queries, found)?;
-        Ok((statistics, checked.filter))
+        Ok((statistics, filter))
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
         let trained = self.trained_for("range_search")?;
-        let checked = self.check_options(queries, options)?;
-        let request = checked.request();
+        let filter = self.accepted(options)?;
+        let request = self.request(queries, options, filter.as_deref())?;
         let count = request.queries.len();
         if count == 0 || self.is_empty() {
             request.queries.check_finite(Input::Queries)?;
@@ -129,33 +129,22 @@ impl<T: Element> Searching for Ivf<T> {
 }
 
 impl<T: Element> Ivf<T> {
-    /// The request of whole queries, without the filter, and the ranks of the vectors that the search may return.
-    pub(super) fn check_options<'a, 'q>(
+    /// The ranks of the vectors that a search with these options may return; `None` if it may return all.
+    pub(super) fn accepted<'a>(&self, options: &SearchOptions<'a>) -> Result<Option<Cow<'a, Bitset>>> {
+        options.filter.map(|filter| self.lists.accepted(filter)).transpose()
+    }
+
+    /// The request of whole queries among the [`accepted`](Self::accepted) vectors.
+    pub(super) fn request<'a>(
         &self,
-        queries: &'q [T],
-        options: &SearchOptions<'a>,
-    ) -> Result<Checked<'a, 'q>> {
+        queries: &'a [T],
+        options: &SearchOptions<'_>,
+        filter: Option<&'a Bitset>,
+    ) -> Result<SearchRequest<'a>> {
         let probes = options.probes.unwrap_or(self.probes).min(self.lists());
         if probes == 0 {
             return Err(Error::Zero { what: "probes" });
         }
-        let filter = options.filter.map(|filter| self.lists.accepted(filter)).transpose()?;
-        let queries = VectorSlice::of(queries, self.dim());
-        Ok(Checked { request: SearchRequest { queries, probes, filter: None, scan: options.scan }, filter })
-    }
-}
-
-/// The arguments of a search that were checked.
-pub(super) struct Checked<'a, 'q> {
-    /// The request, without the filter.
-    request: SearchRequest<'q>,
-    /// The ranks of the vectors that the search may return.
-    filter: Option<Cow<'a, Bitset>>,
-}
-
-impl Checked<'_, '_> {
-    /// The request, with the filter.
-    pub(super) fn request(&self) -> SearchRequest<'_> {
-        SearchRequest { filter: self.filter.as_deref(), ..self.request }
+        Ok(SearchRequest { queries: VectorSlice::of(queries, self.dim()), probes, filter, scan: options.scan })
     }
 }

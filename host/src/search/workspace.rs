@@ -5,7 +5,7 @@ use std::fmt;
 use cuda_std::{Ptr, PtrMut};
 
 use super::download::download;
-use super::{Enqueue, Range};
+use super::{PlannedSearch, Range};
 use crate::device::cuda::{CudaDevice, Stream as CudaStream};
 use crate::device::runtime::{Runtime, Stream};
 use crate::select::device::CUstream;
@@ -16,14 +16,11 @@ use crate::{Element, Error, Result};
 ///
 /// One search at a time may use it: another may follow on the same stream, or after a wait.
 pub struct DeviceWorkspace {
-    search: Box<dyn Enqueue>,
+    search: PlannedSearch,
     version: PlannedVersion,
     queries: usize,
     k: usize,
 }
-
-/// A planned search of a kind of index.
-pub struct PlannedSearch(pub(crate) Box<dyn Enqueue>);
 
 /// The version of an index for which a search is planned. Indexes of a kind and their versions have different numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,10 +54,20 @@ impl DeviceWorkspace {
         self.search.bytes()
     }
 
-    /// The workspace of a search that was planned for a version of an index.
-    pub(crate) fn new(search: PlannedSearch, version: PlannedVersion, queries: usize, k: usize) -> DeviceWorkspace {
-        let PlannedSearch(search) = search;
-        DeviceWorkspace { search, version, queries, k }
+    /// The workspace of a search that was planned for a version of an index. Runs one query, so that all kernels are loaded, and waits.
+    ///
+    /// # Errors
+    /// Errors of the device's driver.
+    pub(crate) fn new(
+        search: PlannedSearch,
+        version: PlannedVersion,
+        queries: usize,
+        k: usize,
+    ) -> Result<DeviceWorkspace> {
+        if queries > 0 {
+            search.run_once()?;
+        }
+        Ok(DeviceWorkspace { search, version, queries, k })
     }
 
     /// Checks the arguments and enqueues the search of an index that now has `version`: of the nearest vectors, or of those of them within a radius,
@@ -81,7 +88,7 @@ impl DeviceWorkspace {
         within: Option<(f32, &DeviceCounts)>,
     ) -> Result<()> {
         // An index that moves to another device keeps its version.
-        let planned_on = self.search.tiles().runtime.as_gpu().map(|gpu| gpu.index());
+        let planned_on = self.search.runtime.as_gpu().map(|gpu| gpu.index());
         if self.version != version || planned_on != Some(on.gpu.index()) {
             return Err(Error::StaleWorkspace);
         }

@@ -16,20 +16,19 @@
 //! | the filter or all distances | by the planned number of queries |
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::flat::count_within::{CountRows, CutResults};
-use warpann_kernels::flat::name_results::NameResults;
+use warpann_kernels::flat::count_within::CountRows;
 
 use super::among::{MOST_LEFT_OUT, numbers_of};
 use super::exact::{Block, MOST_QUERIES};
 use super::steps::{MaskPlan, Steps};
 use super::{BaseRows, FlatDevice, Resident, TILE_QUERIES};
 use crate::device::queue::OnStream;
-use crate::device::runtime::{Memory, Runtime, Stream};
-use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::runtime::Memory;
+use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Planned, Tiling};
-use crate::product::gpu::VectorSet;
+use crate::product::gpu::{VectorSet, VectorShape};
 use crate::search::staging::{StagedRows, stage_rows};
-use crate::search::{Enqueue, Range, Tiles, narrow_k};
+use crate::search::{Found, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
 use crate::threads::apart;
 use crate::{Bitset, Error, Result, events, host_memory};
 
@@ -49,40 +48,24 @@ impl Planned for Work {
     }
 }
 
-/// What belongs to the rows and the queries of a plan beside the work of a tile.
-#[derive(Clone, Copy)]
-struct Tables {
-    /// The id of each row; `None` if it is the row.
-    names: Option<Reserved<u64>>,
-    /// `None` if all rows take part.
-    mask: Option<MaskPlan>,
-    /// A word of each query of a tile: whether it was refused.
-    refused: Reserved<u32>,
-    /// The number of queries of a tile whose slots are all within a radius, and then the numbers of these queries.
-    listed: Reserved<u32>,
-}
-
-/// A planned exact search with its memory.
-pub(crate) struct EnqueuedSearch {
-    runtime: Runtime,
+/// A planned exact search of a tile with its memory.
+struct ExactSearch {
     block: Block,
     /// Copies of the rows that take part, to which `block` then belongs.
     copies: Option<Resident>,
-    tables: Tables,
-    table_memory: Memory,
-    table_bytes: usize,
+    /// The mask of the block, if there is one, and its bytes.
+    mask: (Memory, usize),
     work: Work,
     scratch: Memory,
     /// Number of queries of a tile.
     tile: usize,
-    /// Number of slots of a query, and how many of them may have a neighbour.
-    k: u32,
+    /// Number of rows that a query may find.
     found: u32,
 }
 
 impl FlatDevice {
     /// Plans searches of up to `queries` queries for `k` neighbours among the rows whose bits are set, or all rows. `ids` has the id of each
-    /// row; `None` means that it is the row. Prepares rows, allocates, runs one query so that all kernels are loaded, and waits for all of it.
+    /// row; `None` means that it is the row. Prepares rows, allocates, and waits for all of it.
     ///
     /// # Errors
     /// [`Error::NotInDeviceMemory`] if the rows are streamed, [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::OutOfDeviceMemory`].
@@ -92,7 +75,7 @@ impl FlatDevice {
         k: usize,
         among: Option<&Bitset>,
         ids: Option<Vec<u64>>,
-    ) -> Result<EnqueuedSearch> {
+    ) -> Result<PlannedSearch> {
         let BaseRows::Device(resident) = &self.rows else {
             return Err(Error::NotInDeviceMemory { index: super::FlatBackend::describe(self) });
         };
@@ -108,7 +91,7 @@ impl FlatDevice {
         k: u32,
         among: Option<&Bitset>,
         ids: Option<Vec<u64>>,
-    ) -> Result<EnqueuedSearch> {
+    ) -> Result<PlannedSearch> {
         let among = among.filter(|among| among.count_ones() < among.len());
         let few = among.filter(|among| among.count_ones().saturating_mul(MOST_LEFT_OUT) < among.len());
         let (block, copies, names, mask) = match few {
@@ -130,14 +113,11 @@ impl FlatDevice {
         let rows = block.base.count;
         let found = k.min(rows);
         let mut layout = Layout::default();
-        let tables = Tables {
-            names: names.as_ref().map(|names| layout.array(names.len())),
-            mask: mask.map(|bits| MaskPlan::reserve(&mut layout, &block, bits)),
-            refused: layout.array(queries.min(TILE_QUERIES)),
-            listed: layout.array(1 + queries.min(TILE_QUERIES)),
-        };
+        let mask = mask.map(|bits| (MaskPlan::reserve(&mut layout, &block, bits), bits));
         let limits = self.runtime.limits();
-        let budget = Budget::new(&self.runtime, self.budget.saturating_sub(own)).with_shared(layout.bytes());
+        let tables =
+            table_bytes(names.as_ref().map(Vec::len), queries.min(TILE_QUERIES)).saturating_add(layout.bytes());
+        let budget = Budget::new(&self.runtime, self.budget.saturating_sub(own)).with_shared(tables);
         let most = (queries, TILE_QUERIES.min(MOST_QUERIES));
         let tiling = Tiling::new(budget, most, 1, |queries: usize| {
             if rows > 0 {
@@ -147,37 +127,25 @@ impl FlatDevice {
             Ok(Work::NoRows(layout.array(queries.saturating_mul(block.shape.row_bytes())), layout.bytes()))
         })?;
         events::path("exact search", || self.runtime.describe(), block.path(tiling.rows, found as usize), queries);
-        let mut search = EnqueuedSearch {
-            runtime: self.runtime.clone(),
+        let mut search = ExactSearch {
             block,
             copies,
-            tables,
-            table_memory: self.runtime.allocate(layout.bytes())?,
-            table_bytes: layout.bytes(),
+            mask: (self.runtime.allocate(layout.bytes())?, layout.bytes()),
             scratch: self.runtime.allocate(tiling.plan.bytes())?,
             tile: tiling.rows,
             work: tiling.plan,
-            k,
             found,
         };
-        self.lanes.with(&self.runtime, |lane| search.fill_tables(&lane.stream, names.as_deref(), mask))?;
-        if queries > 0 {
+        if let Some((plan, bits)) = mask {
             self.lanes.with(&self.runtime, |lane| {
-                let mut layout = Layout::default();
-                let row_bytes = self.shape.dim * self.shape.element.size();
-                let query = layout.array::<u8>(row_bytes);
-                let (ids, distances) = (layout.array(k as usize), layout.array(k as usize));
-                let scratch = lane.scratch(&self.runtime, layout.bytes())?;
-                let (query, ids, distances) = (scratch.at(query), scratch.at(ids), scratch.at(distances));
-                // SAFETY: the scratch has room for one query and its results.
-                unsafe {
-                    self.runtime.fill(&lane.stream, query, 0)?;
-                    search.enqueue(&lane.stream, query.into(), 1, (ids, distances), None)?;
-                }
+                let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
+                // SAFETY: the memory has room for a bit and a value of each row, and no other work uses it.
+                search.block.mask =
+                    Some(unsafe { search.block.make_mask(on, plan, self.runtime.scratch(&search.mask.0), bits)? });
                 self.runtime.synchronize(&lane.stream)
             })?;
         }
-        Ok(search)
+        PlannedSearch::new(&self.runtime, &self.lanes, Box::new(search), k as usize, names.as_deref())
     }
 
     /// Copies of the listed rows, prepared.
@@ -196,122 +164,62 @@ impl FlatDevice {
     }
 }
 
-impl Enqueue for EnqueuedSearch {
-    fn bytes(&self) -> u64 {
+impl TileSearch for ExactSearch {
+    fn bytes(&self) -> usize {
         let copies =
             self.copies.as_ref().map_or(0, |copies| super::set_layout(self.block.shape, copies.capacity).1.bytes());
-        (copies + self.table_bytes + self.work.bytes()) as u64
+        copies + self.mask.1 + self.work.bytes()
     }
 
-    fn tiles(&self) -> Tiles<'_> {
-        Tiles { runtime: &self.runtime, shape: self.block.shape, k: self.k as usize, most: self.tile }
+    fn shape(&self) -> VectorShape {
+        self.block.shape
     }
 
-    unsafe fn enqueue_tile(
+    fn most(&self) -> usize {
+        self.tile
+    }
+
+    unsafe fn find(
         &self,
-        stream: &Stream,
+        on: OnStream<'_>,
+        _plan: usize,
         queries: Ptr<u8>,
         count: u32,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-    ) -> Result<()> {
-        let (runtime, block, found) = (&self.runtime, &self.block, self.found);
-        let (scratch, tables) = (runtime.scratch(&self.scratch), self.tables());
-        let refused = tables.at(self.tables.refused).take(count as usize);
-        let on = OnStream { runtime, stream };
+        refused: PtrMut<u32>,
+    ) -> Result<Found> {
+        let (block, found, scratch) = (&self.block, self.found, on.runtime.scratch(&self.scratch));
         // SAFETY: the plan reserved every part for a tile, and the stream runs these in order. The index has prepared the rows.
         unsafe {
             let staged = |to: PtrMut<u8>| {
                 let notes = StagedRows { refused: Some(refused), first_refused: None };
                 stage_rows(on, block.shape, queries, count, to, notes)
             };
-            let (rows, values) = match &self.work {
+            match &self.work {
                 Work::NoRows(to, _) => {
                     staged(scratch.at(*to))?;
-                    (Ptr::empty(), Ptr::empty())
+                    Ok(Found { rows: Ptr::empty(), distances: Ptr::empty(), each: 0 })
                 }
                 Work::Steps(steps) => {
                     let set = VectorSet::new(scratch, steps.queries(), count);
                     staged(set.rows())?;
                     let selection = block.find(on, steps, scratch, set, found, true)?;
                     let slots = selection.rows as usize * selection.k as usize;
-                    (selection.out_ids.take(slots).into(), selection.out_keys.take(slots).into())
+                    let (rows, distances) =
+                        (selection.out_ids.take(slots).into(), selection.out_keys.take(slots).into());
+                    Ok(Found { rows, distances, each: found })
                 }
-            };
-            let launch = NameResults {
-                rows,
-                distances: values,
-                found,
-                names: self.tables.names.map(|names| tables.at(names).into()),
-                refused: refused.into(),
-                worst: block.shape.metric.worst(),
-                k: self.k,
-                slots: u64::from(count) * u64::from(self.k),
-                out_ids: ids,
-                out_distances: distances,
-            };
-            runtime.launch(stream, &NameResults::KERNEL, launch.config(), launch)
-        }
-    }
-
-    unsafe fn enqueue_range(
-        &self,
-        stream: &Stream,
-        count: u32,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-        range: Range,
-    ) -> Result<()> {
-        let (runtime, block) = (&self.runtime, &self.block);
-        let listed = self.tables().at(self.tables.listed);
-        let metric = block.shape.metric.of_kernel();
-        let Range { radius, counts } = range;
-        // SAFETY: the tables have a word more than a tile has queries, and the scratch has the queries of the tile, with their squares.
-        unsafe {
-            runtime.fill(stream, listed.take(1), 0)?;
-            let launch = CutResults { query_count: count, k: self.k, metric, radius, ids, distances, counts, listed };
-            runtime.launch(stream, &CutResults::KERNEL, launch.config(), launch)?;
-            let Some(queries) = self.staged(count) else { return Ok(()) };
-            let launch = CountRows {
-                scanned: block.scanned(queries),
-                listed: listed.into(),
-                pieces: CountRows::pieces(block.base.count),
-                radius,
-                counts,
-            };
-            let config = launch.config(runtime.limits().multiprocessors);
-            runtime.launch(stream, CountRows::kernel(block.shape.element.key()), config, launch)
-        }
-    }
-}
-
-impl EnqueuedSearch {
-    /// The queries of a tile in the scratch, as [`Enqueue::enqueue_tile`] leaves them; `None` if there are no rows.
-    fn staged(&self, count: u32) -> Option<VectorSet> {
-        let scratch = self.runtime.scratch(&self.scratch);
-        match &self.work {
-            Work::NoRows(..) => None,
-            Work::Steps(steps) => Some(VectorSet::new(scratch, steps.queries(), count)),
-        }
-    }
-
-    fn tables(&self) -> Scratch {
-        self.runtime.scratch(&self.table_memory)
-    }
-
-    /// Uploads ids and bits, makes the values of a masked search, and waits.
-    fn fill_tables(&mut self, stream: &Stream, names: Option<&[u64]>, mask: Option<&Bitset>) -> Result<()> {
-        let (runtime, tables) = (&self.runtime, self.tables());
-        // SAFETY: the tables have room for an id, a bit and a value of each row, and no other work uses them.
-        unsafe {
-            if let (Some(to), Some(names)) = (self.tables.names, names) {
-                runtime.copy_to_device(stream, tables.at(to), names)?;
-            }
-            if let (Some(plan), Some(bits)) = (self.tables.mask, mask) {
-                let mask = self.block.make_mask(OnStream { runtime, stream }, plan, tables, bits)?;
-                self.block.mask = Some(mask);
             }
         }
-        runtime.synchronize(stream)
+    }
+
+    unsafe fn count_within(&self, on: OnStream<'_>, count: u32, range: Range, listed: Ptr<u32>) -> Result<()> {
+        let (OnStream { runtime, stream }, Range { radius, counts }) = (on, range);
+        let Work::Steps(steps) = &self.work else { return Ok(()) };
+        let queries = VectorSet::new(runtime.scratch(&self.scratch), steps.queries(), count);
+        let pieces = CountRows::pieces(self.block.base.count);
+        let launch = CountRows { scanned: self.block.scanned(queries), listed, pieces, radius, counts };
+        let config = launch.config(runtime.limits().multiprocessors);
+        // SAFETY: the scratch has the queries of the tile, with their squares, as `find` left them; the caller promises the rest.
+        unsafe { runtime.launch(stream, CountRows::kernel(self.block.shape.element.key()), config, launch) }
     }
 }

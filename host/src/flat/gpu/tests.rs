@@ -8,7 +8,7 @@ use super::*;
 use crate::device::open::open;
 use crate::metric::canonical;
 use crate::neighbors::slots::Slots as ResultSlots;
-use crate::search::{Enqueue, Range as Within};
+use crate::search::Range as Within;
 use crate::{Device, Metric};
 
 /// A base in a back end, with a copy of its rows.

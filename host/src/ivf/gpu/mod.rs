@@ -50,7 +50,7 @@ use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
-use crate::device::tiling::{Attempt, Budget, Pipeline, Planned, Tiling};
+use crate::device::tiling::{Attempt, Budget, Planned, Tiling};
 use crate::flat::FlatBackend;
 use crate::flat::gpu::FlatDevice;
 use crate::neighbors::RangeNeighbors;
@@ -82,13 +82,6 @@ pub(crate) struct IvfDevice {
     budget: u64,
     resident: Exclusive<Option<Arc<Resident>>>,
     lanes: Arc<Lanes>,
-}
-
-/// A request, its index, and the slots for its results.
-struct SearchTask<'a, 'v> {
-    view: &'a View<'v>,
-    request: &'a SearchRequest<'a>,
-    slots: Slots<'a>,
 }
 
 /// Ids and distances of the vectors within a radius, best first, for each of some queries.
@@ -286,19 +279,26 @@ impl IvfDevice {
         Ok(())
     }
 
-    /// Searches the queries of a task in batches that fit the scratch.
+    /// Searches the queries of a request in batches that fit the scratch.
     ///
     /// With two lanes, a batch is copied and its kernels are queued while the device searches the previous batch; results are written to
     /// their slots while the device searches the next one.
-    fn search_all(&self, resident: &Resident, lanes: &mut [Lane], task: &mut SearchTask<'_, '_>) -> Result<()> {
-        let count = task.request.queries.len();
+    fn search_all(
+        &self,
+        resident: &Resident,
+        lanes: &mut [Lane],
+        view: &View<'_>,
+        request: &SearchRequest<'_>,
+        slots: &mut Slots<'_>,
+    ) -> Result<()> {
+        let count = request.queries.len();
         let limits = self.runtime.limits();
         let plan = |queries: usize, reading: Reading| {
-            let shape = Self::shape_by(resident, queries, task.slots.k, task.request, reading);
-            SearchPlan::new(resident, task.view.element, shape, limits)
+            let shape = Self::shape_by(resident, queries, slots.k, request, reading);
+            SearchPlan::new(resident, view.element, shape, limits)
         };
-        let probes = task.request.probes.min(resident.image.lists as usize).max(1);
-        let (reading, tiling) = Self::reading(resident, count, task.request, lanes.len(), |reading| {
+        let probes = request.probes.min(resident.image.lists as usize).max(1);
+        let (reading, tiling) = Self::reading(resident, count, request, lanes.len(), |reading| {
             let most = (count, MOST_PAIRS / probes);
             Tiling::new(self.scratch(resident), most, lanes.len(), |queries| plan(queries, reading))
         })?;
@@ -307,12 +307,33 @@ impl IvfDevice {
         // The copy of a batch checks its queries, but with more batches than lanes the first results are written before the last batches
         // are copied.
         if tiling.len() > lanes.len() {
-            task.request.queries.check_finite(Input::Queries)?;
+            request.queries.check_finite(Input::Queries)?;
         }
         let last = if tiling.last_rows() == tiling.rows { None } else { Some(plan(tiling.last_rows(), reading)?) };
-        let plans = [Some(&tiling.plan), last.as_ref()];
+        let plan_of = |queries: usize| last.as_ref().filter(|_| queries < tiling.rows).unwrap_or(&tiling.plan);
         let completes = count >= BatchSizes::of(limits).completes_from;
-        tiling.pipelined(lanes, &mut Pass { device: self, resident, task, plans, completes })
+        let submit = |lane: &mut Lane, batch: Range<usize>| {
+            let search = self.search_on(resident, lane, view.element, plan_of(batch.len()), completes)?;
+            // SAFETY: the scratch has the plan's size, and the plan is for this number of queries.
+            unsafe {
+                self.begin(&search, view, &request.part(batch))?;
+                search.run()
+            }
+        };
+        let finish = |lane: &mut Lane, batch: Range<usize>| {
+            let search = self.search_on(resident, lane, view.element, plan_of(batch.len()), completes)?;
+            if !self.copy_results(&search, view, slots, batch.start)? {
+                return Ok(());
+            }
+            let search = Search { completes: true, ..search };
+            // SAFETY: the queries and the filter are still on the device, and the scratch has the plan's size.
+            unsafe {
+                search.probe(0..search.queries)?;
+                search.run()?;
+            }
+            self.copy_results(&search, view, slots, batch.start).map(drop)
+        };
+        tiling.pipelined(lanes, submit, finish)
     }
 
     /// A search that uses the stream and the scratch of a lane.
@@ -322,6 +343,7 @@ impl IvfDevice {
         lane: &'a mut Lane,
         element: ElementType,
         plan: &'a SearchPlan,
+        completes: bool,
     ) -> Result<Search<'a>> {
         let scratch = lane.scratch(&self.runtime, plan.bytes)?;
         let counters = lane.counters(&self.runtime)?;
@@ -334,26 +356,15 @@ impl IvfDevice {
             scratch,
             counters,
             queries: plan.search_shape.queries,
-            completes: true,
+            completes,
         })
-    }
-
-    /// Copies the queries of a batch to the device and launches their search.
-    fn submit(&self, search: &Search<'_>, task: &SearchTask<'_, '_>, batch: Range<usize>) -> Result<()> {
-        let request = task.request.part(batch);
-        // SAFETY: the scratch has the plan's size, and the plan is for this number of queries.
-        unsafe {
-            self.begin(search, task.view, &request)?;
-            search.run()
-        }
     }
 
     /// Waits for a batch whose first query has the number `first`, and writes its results to their slots. Returns whether a query lacks a
     /// certificate.
-    fn copy_results(&self, search: &Search<'_>, task: &mut SearchTask<'_, '_>, first: usize) -> Result<bool> {
+    fn copy_results(&self, search: &Search<'_>, view: &View<'_>, slots: &mut Slots<'_>, first: usize) -> Result<bool> {
         let found = search.plan.search_shape.k as usize;
-        let directory = task.view.sparse_directory();
-        let slots = &mut task.slots;
+        let directory = view.sparse_directory();
         let mut lacks = false;
         let mut take = |queries: Range<usize>, parts: &[&[u8]]| {
             lacks |= search.lacks_certificate(&parts[2..]);
@@ -412,7 +423,7 @@ impl IvfDevice {
         }
         let metric = view.metric;
         let mut within = vec![0u32; count];
-        let search = self.search_on(resident, lane, view.element, &plan)?;
+        let search = self.search_on(resident, lane, view.element, &plan, true)?;
         let OnStream { runtime, stream } = search.on;
         // SAFETY: the scratch has the plan's size; each step reads what the previous steps wrote. No candidates are appended, so the array
         // of their counts is free for the numbers of vectors within the radius.
@@ -469,52 +480,6 @@ impl IvfDevice {
     }
 }
 
-/// The search of a task's queries, batch after batch.
-struct Pass<'a, 'c, 'v> {
-    device: &'a IvfDevice,
-    resident: &'a Resident,
-    task: &'a mut SearchTask<'c, 'v>,
-    /// The plan of the batches, and that of the last batch if it has fewer queries.
-    plans: [Option<&'a SearchPlan>; 2],
-    /// As [`Search::completes`], for the first search of a batch.
-    completes: bool,
-}
-
-impl<'a> Pass<'a, '_, '_> {
-    fn search_on<'l>(&self, lane: &'l mut Lane, queries: usize) -> Result<Search<'l>>
-    where
-        'a: 'l,
-    {
-        let mut plans = self.plans.into_iter().flatten();
-        let Some(plan) = plans.find(|plan| plan.search_shape.queries as usize == queries) else {
-            unreachable!("a batch of {queries} queries has no plan")
-        };
-        let search = self.device.search_on(self.resident, lane, self.task.view.element, plan)?;
-        Ok(Search { completes: self.completes, ..search })
-    }
-}
-
-impl Pipeline for Pass<'_, '_, '_> {
-    fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
-        let search = self.search_on(lane, tile.len())?;
-        self.device.submit(&search, self.task, tile)
-    }
-
-    fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
-        let search = self.search_on(lane, tile.len())?;
-        if !self.device.copy_results(&search, self.task, tile.start)? {
-            return Ok(());
-        }
-        let search = Search { completes: true, ..search };
-        // SAFETY: the queries and the filter are still on the device, and the scratch has the plan's size.
-        unsafe {
-            search.probe(0..search.queries)?;
-            search.run()?;
-        }
-        self.device.copy_results(&search, self.task, tile.start).map(|_| ())
-    }
-}
-
 impl Planned for SearchPlan {
     fn bytes(&self) -> usize {
         self.bytes
@@ -563,9 +528,8 @@ impl IvfBackend for IvfDevice {
         // Decoding a list costs more than copying queries, so lists that the scan decodes are scanned once.
         let decodes = resident.image.stored.decodes && !Self::search_shape(&resident, count / 2, k, request).by_tables;
         let lanes = if count < BatchSizes::of(self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
-        let slots = Slots { k, worst: view.metric.worst(), ids, distances };
-        let mut task = SearchTask { view, request, slots };
-        self.lanes.with_some(&self.runtime, lanes, |lanes| self.search_all(&resident, lanes, &mut task))
+        let mut slots = Slots { k, worst: view.metric.worst(), ids, distances };
+        self.lanes.with_some(&self.runtime, lanes, |lanes| self.search_all(&resident, lanes, view, request, &mut slots))
     }
 
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {

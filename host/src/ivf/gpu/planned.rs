@@ -24,8 +24,6 @@ use std::iter::successors;
 use std::sync::{Arc, Weak};
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::flat::count_within::CutResults;
-use warpann_kernels::flat::name_results::NameResults;
 use warpann_kernels::ivf::widen::WidenQueries;
 use warpann_kernels::product::canonical::Canonical;
 
@@ -35,13 +33,13 @@ use super::search::Search;
 use super::{IvfDevice, MOST_PAIRS, filter_words};
 use crate::device::lanes::COUNTERS;
 use crate::device::queue::OnStream;
-use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::ivf::{SearchRequest, View};
 use crate::product::gpu::{VectorShape, upload_rows};
 use crate::search::staging::{StagedRows, stage_rows};
-use crate::search::{Enqueue, Range, Tiles, narrow_k};
+use crate::search::{Found, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
 use crate::threads::apart;
 use crate::{ElementType, Error, Metric, Result, events};
 
@@ -51,16 +49,10 @@ const ROTATING_WARPS: u32 = 8;
 /// What belongs to a plan beside the scratch of its searches.
 #[derive(Clone, Copy)]
 struct Tables {
-    /// The id of each rank; `None` if it is the rank.
-    names: Option<Reserved<u64>>,
     /// A bit of each rank; `None` if there is no filter.
     filter: Option<Reserved<u32>>,
     /// The matrix of the rotation; `None` if there is none.
     matrix: Option<Reserved<f32>>,
-    /// A word of each query of a tile: whether it was refused.
-    refused: Reserved<u32>,
-    /// The number of queries of a tile whose slots are all within a radius, and then the numbers of these queries.
-    listed: Reserved<u32>,
     /// As [`Search::counters`].
     counters: Reserved<u32>,
     /// The queries of a tile as they came, padded; empty if they are compared in this form.
@@ -73,7 +65,6 @@ struct Tables {
 /// The sizes of [`Tables`], except the number of queries.
 struct TableSizes {
     shape: VectorShape,
-    names: Option<usize>,
     filter: Option<usize>,
     /// Whether queries are normalised, rotated or only converted before they are compared; or not at all.
     transforms: bool,
@@ -85,11 +76,8 @@ impl TableSizes {
         let (dim, stride) = (self.shape.dim, self.shape.stride());
         let rotated = if self.rotates { queries } else { 0 };
         Tables {
-            names: self.names.map(|len| layout.array(len)),
             filter: self.filter.map(|words| layout.array(words)),
             matrix: self.rotates.then(|| layout.array(dim * stride)),
-            refused: layout.array(queries),
-            listed: layout.array(queries.saturating_add(1)),
             counters: layout.array(COUNTERS),
             staged: layout.array(if self.transforms { queries.saturating_mul(self.shape.row_bytes()) } else { 0 }),
             widened: layout.array(rotated.saturating_mul(stride)),
@@ -118,8 +106,16 @@ impl Planned for TilePlan {
     }
 }
 
-/// A planned search of an inverted file with its memory.
-pub(crate) struct EnqueuedSearch {
+/// The queries of a tile in the caller's memory, and a word of each: whether it was refused.
+#[derive(Clone, Copy)]
+struct Given {
+    queries: Ptr<u8>,
+    count: u32,
+    refused: PtrMut<u32>,
+}
+
+/// A planned search of an inverted file for a tile with its memory.
+struct ListSearch {
     runtime: Runtime,
     /// The shape of queries as they come.
     shape: VectorShape,
@@ -130,8 +126,6 @@ pub(crate) struct EnqueuedSearch {
     scratch: Memory,
     /// Number of queries of a tile.
     tile: usize,
-    /// Number of results of a query.
-    k: u32,
     /// Whether the image has vectors as they were added, with the type of queries.
     in_place: bool,
 }
@@ -148,7 +142,7 @@ impl IvfDevice {
         queries: usize,
         k: usize,
         request: &SearchRequest<'_>,
-    ) -> Result<EnqueuedSearch> {
+    ) -> Result<PlannedSearch> {
         let k = narrow_k(k)?;
         let resident = if view.len() == 0 { None } else { Some(self.resident(view)?) };
         // `apart` keeps a pool thread from starting another search while it has a lane.
@@ -162,7 +156,7 @@ impl IvfDevice {
         queries: usize,
         k: u32,
         request: &SearchRequest<'_>,
-    ) -> Result<EnqueuedSearch> {
+    ) -> Result<PlannedSearch> {
         let shape = VectorShape { element: view.element, metric: view.metric, dim: view.dim };
         let names = match view.sparse_directory() {
             Some(directory) => directory.ids().names()?,
@@ -172,7 +166,6 @@ impl IvfDevice {
         let converts = view.element != ElementType::F32 || view.metric.divides_by_norms() || rotates;
         let sizes = TableSizes {
             shape,
-            names: names.as_ref().map(Vec::len),
             filter: request.filter.map(filter_words),
             transforms: resident.is_none() || !in_place && converts,
             rotates,
@@ -182,6 +175,7 @@ impl IvfDevice {
             Some(resident) => self.scratch(resident),
             None => Budget::new(&self.runtime, self.budget),
         };
+        let budget = budget.with_shared(table_bytes(names.as_ref().map(Vec::len), queries));
         let tiling = Tiling::new(budget, (queries, MOST_PAIRS / request.probes.max(1)), 1, |queries| {
             let mut layout = Layout::default();
             let tables = sizes.reserve(&mut layout, queries);
@@ -196,7 +190,7 @@ impl IvfDevice {
             Ok(TilePlan { plans: plans.transpose()?.unwrap_or_default(), tables, table_bytes: layout.bytes() })
         })?;
         events::path("inverted file", || self.runtime.describe(), "enqueued", queries);
-        let search = EnqueuedSearch {
+        let search = ListSearch {
             runtime: self.runtime.clone(),
             shape,
             resident: resident.map(Arc::downgrade),
@@ -204,18 +198,14 @@ impl IvfDevice {
             scratch: self.runtime.allocate(tiling.plan.scratch_bytes())?,
             tile: tiling.rows,
             plan: tiling.plan,
-            k,
             in_place,
         };
         self.lanes.with(&self.runtime, |lane| {
             let (runtime, stream, tables) = (&self.runtime, &lane.stream, search.tables());
             let of = &search.plan.tables;
-            // SAFETY: the tables have room for an id and a bit of each rank and for the matrix, and no other work uses them.
+            // SAFETY: the tables have room for a bit of each rank and for the matrix, and no other work uses them.
             unsafe {
                 runtime.fill(stream, tables.at(of.counters), 0)?;
-                if let (Some(to), Some(names)) = (of.names, &names) {
-                    runtime.copy_to_device(stream, tables.at(to), names)?;
-                }
                 if let (Some(to), Some(filter)) = (of.filter, request.filter) {
                     let words = &bytemuck::cast_slice(filter.words())[..to.len()];
                     runtime.copy_to_device(stream, tables.at(to), words)?;
@@ -226,32 +216,13 @@ impl IvfDevice {
             }
             runtime.synchronize(stream)
         })?;
-        Ok(search)
+        PlannedSearch::new(&self.runtime, &self.lanes, Box::new(search), k as usize, names.as_deref())
     }
 }
 
-impl EnqueuedSearch {
+impl ListSearch {
     fn tables(&self) -> Scratch {
         self.runtime.scratch(&self.table_memory)
-    }
-
-    /// Numbers of queries of the last search, which had `count` of one tile, that lacked a certificate for their probes, that lacked one for their
-    /// neighbours, and whose candidates exceeded their room.
-    #[cfg(test)]
-    pub fn completed(&self, stream: &Stream, count: usize) -> Result<[usize; 3]> {
-        let mut numbers = [0; 3];
-        let Some(plan) = self.plan_of(count as u32) else { return Ok(numbers) };
-        let scratch = self.runtime.scratch(&self.scratch);
-        let arrays = [plan.results.probe_flags, plan.results.flags, plan.results.counts];
-        let room = plan.room();
-        let least = [(!plan.compares_centroids).then_some(0), Some(0), room];
-        for ((number, array), least) in numbers.iter_mut().zip(arrays).zip(least) {
-            let mut words = vec![0u32; count];
-            // SAFETY: the arrays have a word for each query of the plan.
-            unsafe { self.runtime.copy_to_host(stream, &mut words, scratch.at(array).take(count))? };
-            *number = least.map_or(0, |least| words.iter().filter(|word| **word > least).count());
-        }
-        Ok(numbers)
     }
 
     /// The shape of queries that are compared with centroids.
@@ -259,51 +230,23 @@ impl EnqueuedSearch {
         VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, ..self.shape }
     }
 
-    /// Searches by each plan for one query, so that all kernels are loaded, and waits.
-    ///
-    /// # Errors
-    /// Errors of the device's driver.
-    #[cfg(feature = "cuda")]
-    pub fn try_plans(&self, device: &IvfDevice) -> Result<()> {
-        device.lanes.with(&self.runtime, |lane| {
-            let (runtime, k) = (&self.runtime, self.k as usize);
-            let mut layout = Layout::default();
-            let query = layout.array::<u8>(self.shape.dim * self.shape.element.size());
-            let (ids, distances) = (layout.array(k), layout.array(k));
-            let scratch = lane.scratch(runtime, layout.bytes())?;
-            let (query, ids, distances) = (scratch.at(query), scratch.at(ids), scratch.at(distances));
-            // SAFETY: the scratch has room for one query and its results.
-            unsafe {
-                runtime.fill(&lane.stream, query, 0)?;
-                for number in 0..self.plan.plans.len().max(1) {
-                    let plan = self.plan.plans.get(number);
-                    self.enqueue_by(plan, &lane.stream, query.into(), 1, (ids, distances))?;
-                }
-            }
-            runtime.synchronize(&lane.stream)
-        })
-    }
-
     /// Stages the queries of a tile at `to`, and notes which are refused.
     ///
     /// # Safety
-    /// As [`Enqueue::enqueue_tile`]; `to` has room for the queries in the shape in which they come.
-    unsafe fn stage(&self, on: OnStream<'_>, queries: Ptr<u8>, count: u32, to: PtrMut<u8>) -> Result<()> {
-        let notes = StagedRows { refused: Some(self.refused(count)), first_refused: None };
+    /// As [`TileSearch::find`]; `to` has room for the queries in the shape in which they come.
+    unsafe fn stage(&self, on: OnStream<'_>, of: Given, to: PtrMut<u8>) -> Result<()> {
+        let notes = StagedRows { refused: Some(of.refused), first_refused: None };
         // SAFETY: as the caller promises.
-        unsafe { stage_rows(on, self.shape, queries, count, to, notes) }
-    }
-
-    fn refused(&self, count: u32) -> PtrMut<u32> {
-        self.tables().at(self.plan.tables.refused).take(count as usize)
+        unsafe { stage_rows(on, self.shape, of.queries, of.count, to, notes) }
     }
 
     /// Writes the queries of a tile to `search`, in the forms in which they are compared, and zeros for the queries that are planned beyond
     /// `count`.
     ///
     /// # Safety
-    /// As [`Enqueue::enqueue_tile`]; `search` is planned for at least `count` queries.
-    unsafe fn give(&self, search: &Search<'_>, queries: Ptr<u8>, count: u32) -> Result<()> {
+    /// As [`TileSearch::find`]; `search` is planned for at least this number of queries.
+    unsafe fn give(&self, search: &Search<'_>, given: Given) -> Result<()> {
+        let Given { count, refused, .. } = given;
         let OnStream { runtime, stream } = search.on;
         let (tables, of) = (self.tables(), &self.plan.tables);
         let (own, wide) = (self.shape, self.wide());
@@ -320,22 +263,22 @@ impl EnqueuedSearch {
                 runtime.fill(stream, rest, 0)?;
             }
             if of.staged.len() == 0 {
-                self.stage(search.on, queries, count, to)?;
+                self.stage(search.on, given, to)?;
                 let Some(all) = search.wide_queries() else { return Ok(()) };
                 let (wide_queries, rest) = parts(all, wide);
                 if !rest.is_empty() {
                     runtime.fill(stream, rest, 0)?;
                 }
-                return self.widen(search.on, to.into(), count, false, wide_queries.cast());
+                return self.widen(search.on, to.into(), count, None, wide_queries.cast());
             }
             let staged = tables.at(of.staged).take(count as usize * own.row_bytes());
-            self.stage(search.on, queries, count, staged)?;
+            self.stage(search.on, given, staged)?;
             let Some(matrix) = of.matrix else {
-                return self.widen(search.on, staged.into(), count, false, to.cast());
+                return self.widen(search.on, staged.into(), count, None, to.cast());
             };
             let widened = tables.at(of.widened).take(count as usize * own.stride());
             let rotated = tables.at(of.rotated).take(count as usize * own.dim);
-            self.widen(search.on, staged.into(), count, true, widened)?;
+            self.widen(search.on, staged.into(), count, Some(refused.into()), widened)?;
             let launch = Canonical {
                 queries: widened.as_bytes().into(),
                 base: tables.at(matrix).as_bytes().into(),
@@ -353,12 +296,13 @@ impl EnqueuedSearch {
             };
             runtime.launch(stream, Canonical::kernel(wide.element.key()), launch.config(), launch)?;
             // A query that was refused became NaN, and so its rotated vector is refused.
-            let notes = StagedRows { refused: Some(self.refused(count)), first_refused: None };
+            let notes = StagedRows { refused: Some(refused), first_refused: None };
             stage_rows(search.on, wide, rotated.as_bytes().into(), count, to, notes)
         }
     }
 
-    /// Converts queries of the given type to f32, and normalises them if the index keeps codes of normalised vectors.
+    /// Converts queries of the given type to f32, and normalises them if the index keeps codes of normalised vectors. Those that `refused` names become
+    /// NaN.
     ///
     /// # Safety
     /// `rows` and `to` have `count` rows.
@@ -367,7 +311,7 @@ impl EnqueuedSearch {
         on: OnStream<'_>,
         rows: Ptr<u8>,
         count: u32,
-        keeps_refused: bool,
+        refused: Option<Ptr<u32>>,
         to: PtrMut<f32>,
     ) -> Result<()> {
         let launch = WidenQueries {
@@ -375,7 +319,7 @@ impl EnqueuedSearch {
             count,
             stride: self.shape.stride() as u32,
             normalise: u32::from(!self.in_place && self.shape.metric.divides_by_norms()),
-            refused: keeps_refused.then(|| self.refused(count).into()),
+            refused,
             to,
         };
         let kernel = WidenQueries::kernel(self.shape.element.key());
@@ -387,11 +331,6 @@ impl EnqueuedSearch {
     /// [`Error::StaleWorkspace`] if the back end has it no more.
     fn resident(&self) -> Result<Arc<Resident>> {
         self.resident.as_ref().and_then(Weak::upgrade).ok_or(Error::StaleWorkspace)
-    }
-
-    /// The smallest plan for `count` queries of a tile; `None` if there are no vectors.
-    fn plan_of(&self, count: u32) -> Option<&SearchPlan> {
-        self.plan.plans.iter().rev().find(|plan| plan.search_shape.queries >= count)
     }
 
     /// A search by a plan for at least `count` queries.
@@ -414,113 +353,80 @@ impl EnqueuedSearch {
             completes: true,
         }
     }
+}
 
-    /// Enqueues the search of the image for the queries of a tile by a plan for at least as many. Returns their ranks and distances.
-    ///
-    /// # Safety
-    /// As [`Enqueue::enqueue_tile`].
-    unsafe fn search_image(
+impl TileSearch for ListSearch {
+    fn bytes(&self) -> usize {
+        self.plan.bytes()
+    }
+
+    fn shape(&self) -> VectorShape {
+        self.shape
+    }
+
+    fn most(&self) -> usize {
+        self.tile
+    }
+
+    fn plans(&self) -> usize {
+        self.plan.plans.len().max(1)
+    }
+
+    fn plan_of(&self, count: u32) -> usize {
+        self.plan.plans.iter().rposition(|plan| plan.search_shape.queries >= count).unwrap_or(0)
+    }
+
+    unsafe fn find(
         &self,
-        plan: &SearchPlan,
         on: OnStream<'_>,
+        plan: usize,
         queries: Ptr<u8>,
         count: u32,
-    ) -> Result<(Ptr<u32>, Ptr<f32>)> {
+        refused: PtrMut<u32>,
+    ) -> Result<Found> {
+        let (tables, given) = (self.tables(), Given { queries, count, refused });
+        let Some(plan) = self.plan.plans.get(plan) else {
+            // SAFETY: without vectors, the tables have room for the queries of a tile.
+            unsafe { self.stage(on, given, tables.at(self.plan.tables.staged))? };
+            return Ok(Found { rows: Ptr::empty(), distances: Ptr::empty(), each: 0 });
+        };
         let resident = self.resident()?;
         let search = self.search_by(plan, on, &resident, count);
-        // SAFETY: as the caller promises; the scratch has the bytes of every plan.
+        // SAFETY: the scratch has the bytes of every plan, the stream runs these in order, and the caller promises queries and words.
         unsafe {
             if let Some(filter) = self.plan.tables.filter {
-                on.runtime.copy(on.stream, search.filter(), self.tables().at(filter))?;
+                on.runtime.copy(on.stream, search.filter(), tables.at(filter))?;
             }
-            self.give(&search, queries, count)?;
+            self.give(&search, given)?;
             search.probe(0..plan.search_shape.queries)?;
             search.run()?;
         }
-        let (found, slots) = (search.found(), count as usize * plan.search_shape.k as usize);
-        Ok((found.ranks.take(slots).into(), found.keys.take(slots).into()))
+        let (found, each) = (search.found(), plan.search_shape.k);
+        let slots = count as usize * each as usize;
+        Ok(Found { rows: found.ranks.take(slots).into(), distances: found.keys.take(slots).into(), each })
     }
 
-    /// Enqueues the search of a tile by a plan for at least `count` queries, or without one if there are no vectors.
-    ///
-    /// # Safety
-    /// As [`Enqueue::enqueue_tile`].
-    unsafe fn enqueue_by(
-        &self,
-        plan: Option<&SearchPlan>,
-        stream: &Stream,
-        queries: Ptr<u8>,
-        count: u32,
-        (ids, distances): (PtrMut<u64>, PtrMut<f32>),
-    ) -> Result<()> {
-        let (on, tables) = (OnStream { runtime: &self.runtime, stream }, &self.plan.tables);
-        // SAFETY: the plan reserved every part for a tile, the stream runs these in order, and the caller promises queries and results.
-        unsafe {
-            let (rows, values) = match plan {
-                Some(plan) => self.search_image(plan, on, queries, count)?,
-                None => {
-                    self.stage(on, queries, count, self.tables().at(tables.staged))?;
-                    (Ptr::empty(), Ptr::empty())
-                }
-            };
-            let launch = NameResults {
-                rows,
-                distances: values,
-                found: plan.map_or(0, |plan| plan.search_shape.k),
-                names: tables.names.map(|names| self.tables().at(names).into()),
-                refused: self.refused(count).into(),
-                worst: self.shape.metric.worst(),
-                k: self.k,
-                slots: u64::from(count) * u64::from(self.k),
-                out_ids: ids,
-                out_distances: distances,
-            };
-            self.runtime.launch(stream, &NameResults::KERNEL, launch.config(), launch)
+    unsafe fn count_within(&self, on: OnStream<'_>, count: u32, range: Range, listed: Ptr<u32>) -> Result<()> {
+        let Some(plan) = self.plan.plans.get(self.plan_of(count)) else { return Ok(()) };
+        let resident = self.resident()?;
+        // SAFETY: the scratch has the search of the tile, as `find` left it; the caller promises the rest.
+        unsafe { self.search_by(plan, on, &resident, count).count_within(range.radius, listed, range.counts) }
+    }
+
+    #[cfg(test)]
+    fn completed(&self, stream: &crate::device::runtime::Stream, count: usize) -> Result<[usize; 3]> {
+        let mut numbers = [0; 3];
+        let Some(plan) = self.plan.plans.get(self.plan_of(count as u32)) else { return Ok(numbers) };
+        let scratch = self.runtime.scratch(&self.scratch);
+        let arrays = [plan.results.probe_flags, plan.results.flags, plan.results.counts];
+        let room = plan.room();
+        let least = [(!plan.compares_centroids).then_some(0), Some(0), room];
+        for ((number, array), least) in numbers.iter_mut().zip(arrays).zip(least) {
+            let mut words = vec![0u32; count];
+            // SAFETY: the arrays have a word for each query of the plan.
+            unsafe { self.runtime.copy_to_host(stream, &mut words, scratch.at(array).take(count))? };
+            *number = least.map_or(0, |least| words.iter().filter(|word| **word > least).count());
         }
-    }
-}
-
-impl Enqueue for EnqueuedSearch {
-    fn bytes(&self) -> u64 {
-        self.plan.bytes() as u64
-    }
-
-    fn tiles(&self) -> Tiles<'_> {
-        Tiles { runtime: &self.runtime, shape: self.shape, k: self.k as usize, most: self.tile }
-    }
-
-    unsafe fn enqueue_tile(
-        &self,
-        stream: &Stream,
-        queries: Ptr<u8>,
-        count: u32,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-    ) -> Result<()> {
-        // SAFETY: as the caller promises; there is a plan for the largest number of queries of a tile, unless there are no vectors.
-        unsafe { self.enqueue_by(self.plan_of(count), stream, queries, count, (ids, distances)) }
-    }
-
-    unsafe fn enqueue_range(
-        &self,
-        stream: &Stream,
-        count: u32,
-        ids: PtrMut<u64>,
-        distances: PtrMut<f32>,
-        range: Range,
-    ) -> Result<()> {
-        let (runtime, k, metric) = (&self.runtime, self.k, self.shape.metric.of_kernel());
-        let listed = self.tables().at(self.plan.tables.listed);
-        let Range { radius, counts } = range;
-        // SAFETY: the tables have a word more than a tile has queries, and the scratch has the search of the tile.
-        unsafe {
-            runtime.fill(stream, listed.take(1), 0)?;
-            let launch = CutResults { query_count: count, k, metric, radius, ids, distances, counts, listed };
-            runtime.launch(stream, &CutResults::KERNEL, launch.config(), launch)?;
-            let Some(plan) = self.plan_of(count) else { return Ok(()) };
-            let resident = self.resident()?;
-            let search = self.search_by(plan, OnStream { runtime, stream }, &resident, count);
-            search.count_within(radius, listed.into(), counts)
-        }
+        Ok(numbers)
     }
 }

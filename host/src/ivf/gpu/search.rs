@@ -25,9 +25,9 @@ use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
 use warpann_kernels::product::canonical::{self, Canonical};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
-use super::image::Resident;
+use super::image::{Resident, Stored};
 use super::plan::{ITEM_ROWS, ListsPlan, OperandsPlan, SearchPlan};
-use super::stage::{CandidateLists, Candidates, Centroids, Found, Stage, StageBatch, Vectors};
+use super::stage::{CandidateLists, Candidates, Centroids, Found, Stage};
 use super::tables;
 use super::tables::TableScan;
 use crate::device::backend::ResultArray;
@@ -143,19 +143,17 @@ impl Search<'_> {
         }
         let (dense, all) = (self.plan.search_shape.dense_probes, self.plan.search_shape.probes);
         let from = self.candidates();
-        let batch =
-            StageBatch { on: self.on, scratch: self.scratch, queries: self.plan.search_shape.queries, from: &from };
-        let (fine, vectors) = (&self.plan.fine, self.vectors());
+        let (fine, of) = (&self.plan.fine, self.compared());
         // SAFETY: as the caller promises; each step reads what the previous steps wrote.
         unsafe {
             self.group(0..dense, None)?;
             self.scan(None)?;
-            match fine.begin_lists(batch, self.counts())? {
-                None => fine.run(batch, &vectors, self.found())?,
+            match fine.begin_lists(from, self.counts())? {
+                None => fine.run(from, of, self.found())?,
                 Some(lists) => {
                     self.group(dense..all, Some(lists.thresholds.into()))?;
                     self.scan(Some(lists))?;
-                    fine.end_lists(batch, lists, &vectors, self.found())?;
+                    fine.end_lists(from, lists, of, self.found())?;
                 }
             }
             if self.completes { self.rescan() } else { Ok(()) }
@@ -315,15 +313,12 @@ impl Search<'_> {
             self.on.runtime.launch(self.on.stream, kernel, config, launch)?;
             let against_centroids = self.at(operands.errors).skip(plan.search_shape.queries as usize);
             let from = Candidates {
-                scores: scores.into(),
-                row_stride: u64::from(row_stride),
                 row_count: image.lists,
                 metric: image.probe_metric(),
                 shifts: part(self.at(operands.shifts), &of, 1).into(),
                 errors: part(against_centroids, &of, 1).into(),
-                ..Candidates::default()
+                ..Candidates::of_one_list(self.on, self.scratch, queries, scores.into(), row_stride.into())
             };
-            let batch = StageBatch { on: self.on, scratch: self.scratch, queries, from: &from };
             let vectors = Centroids {
                 queries: part(wide, &of, image.stride() as usize).into(),
                 centroids: image.centroids,
@@ -331,12 +326,12 @@ impl Search<'_> {
             };
             let probes = part(self.at(plan.probes), &of, plan.search_shape.probes as usize);
             let flags = part(self.at(plan.results.probe_flags), &of, 1);
-            plan.coarse.settle(batch, vectors, probes, flags)?;
+            plan.coarse.settle(from, vectors, probes, flags)?;
             if !self.completes {
                 return Ok(());
             }
-            let batch = StageBatch { queries: queries.min(self.queries.saturating_sub(of.start)), ..batch };
-            plan.coarse.rescan_probes(batch, vectors, probes, flags)
+            let from = Candidates { queries: queries.min(self.queries.saturating_sub(of.start)), ..from };
+            plan.coarse.rescan_probes(from, vectors, probes, flags)
         }
     }
 
@@ -366,14 +361,13 @@ impl Search<'_> {
             list_stride: row_stride.into(),
             distances,
         };
-        let from = Candidates { scores: distances.into(), row_stride: row_stride.into(), ..Candidates::default() };
-        let batch = StageBatch { on: self.on, scratch: self.scratch, queries, from: &from };
+        let from = Candidates::of_one_list(self.on, self.scratch, queries, distances.into(), row_stride.into());
         let (keys, probes) = (part(self.at(plan.probe_keys), of, each), part(self.at(plan.probes), of, each));
         // SAFETY: as the caller promises; the plan reserved the arrays, and the selection reads what the first kernel writes.
         unsafe {
             let kernel = Canonical::kernel(ElementType::F32.key());
             self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch)?;
-            plan.coarse.best(batch, image.nearest_probes(), keys, probes)
+            plan.coarse.best(from, image.nearest_probes(), keys, probes)
         }
     }
 
@@ -573,7 +567,7 @@ impl Search<'_> {
     }
 
     /// The candidates of the scan.
-    pub fn candidates(&self) -> Candidates {
+    pub fn candidates(&self) -> Candidates<'_> {
         let (plan, image, search_shape) = (self.plan, &self.resident.image, self.plan.search_shape);
         // Scores by tables are whole distances and have separate error bounds.
         let (shifts, errors) = match plan.tables {
@@ -584,6 +578,9 @@ impl Search<'_> {
             }
         };
         Candidates {
+            on: self.on,
+            scratch: self.scratch,
+            queries: search_shape.queries,
             scores: self.at(plan.scores).into(),
             row_stride: 0,
             row_starts: self.row_starts().into(),
@@ -609,17 +606,15 @@ impl Search<'_> {
     /// # Safety
     /// As [`Self::run`]; the scores were written.
     pub unsafe fn best(&self, stage: &Stage, scratch: Scratch, to: Found) -> Result<()> {
-        let from = self.candidates();
-        let batch = StageBatch { on: self.on, scratch, queries: self.plan.search_shape.queries, from: &from };
+        let from = Candidates { scratch, ..self.candidates() };
         // SAFETY: as the caller promises.
-        unsafe { stage.run(batch, &self.vectors(), to) }
+        unsafe { stage.run(from, self.compared(), to) }
     }
 
-    fn vectors(&self) -> Vectors {
+    /// The stored vectors, and the queries that are compared with them.
+    fn compared(&self) -> (&Stored, Rerank) {
         let image = &self.resident.image;
-        let stored = &image.stored;
-        let (queries, stored_rows) = (self.queries().into(), image.stored_rows());
-        let of = Rerank { queries, stride: image.stride(), stored: stored_rows, ..Rerank::default() };
-        Vectors { rerank: stored.rerank, costly: stored.costly, of }
+        let (queries, stored) = (self.queries().into(), image.stored_rows());
+        (&image.stored, Rerank { queries, stride: image.stride(), stored, ..Rerank::default() })
     }
 }

@@ -9,7 +9,7 @@ use warpann_kernels::ivf::rerank::{self, Certificate, Certify, PerQuery, ProbedL
 use warpann_kernels::ivf::rescan::RescanProbes;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
-use super::image::RerankKernels;
+use super::image::Stored;
 use crate::Result;
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
@@ -81,23 +81,6 @@ struct Appended {
     best_places: Reserved<u32>,
 }
 
-/// The inputs of a stage's launch: the stream, the memory that the stage reserved, and the candidates of the batch's queries.
-#[derive(Clone, Copy)]
-pub(super) struct StageBatch<'a> {
-    pub on: OnStream<'a>,
-    pub scratch: Scratch,
-    /// Number of queries, at most the number for which the stage was planned.
-    pub queries: u32,
-    pub from: &'a Candidates,
-}
-
-impl StageBatch<'_> {
-    /// An array with `each` values for each of the batch's queries.
-    fn at<T>(&self, array: Reserved<T>, each: u32) -> PtrMut<T> {
-        self.scratch.at(array).take(self.queries as usize * each as usize)
-    }
-}
-
 /// The lists of candidates that the scan fills.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CandidateLists {
@@ -111,10 +94,14 @@ pub(super) struct CandidateLists {
     pub thresholds: PtrMut<f32>,
 }
 
-/// The scores from which a stage selects, and the values for the proof of its results. The default is one list, all of whose rows may be
-/// found.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Candidates {
+/// Candidates of some queries: the scores from which a stage selects, the values for the proof of its results, the stream of its launches, and the
+/// memory that it reserved.
+#[derive(Clone, Copy)]
+pub(super) struct Candidates<'a> {
+    pub on: OnStream<'a>,
+    pub scratch: Scratch,
+    /// Number of queries, at most the number for which the stage was planned.
+    pub queries: u32,
     /// The row of query q starts at q · `row_stride`, or at `row_starts[q]`.
     pub scores: Ptr<f32>,
     pub row_stride: u64,
@@ -128,14 +115,29 @@ pub(super) struct Candidates {
     pub errors: Ptr<f32>,
 }
 
-/// The vectors of the candidates, and the queries that are compared with them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Vectors {
-    pub rerank: RerankKernels,
-    /// As [`Stored::costly`](super::image::Stored::costly).
-    pub costly: bool,
-    /// The fields from `queries` to `stored`; the other fields are ignored.
-    pub of: Rerank,
+impl<'a> Candidates<'a> {
+    /// Scores of one list, all of whose rows may be found, and no values for a proof.
+    pub fn of_one_list(on: OnStream<'a>, scratch: Scratch, queries: u32, scores: Ptr<f32>, row_stride: u64) -> Self {
+        Candidates {
+            on,
+            scratch,
+            queries,
+            scores,
+            row_stride,
+            row_starts: None,
+            lists: ProbedLists::default(),
+            live_rows: None,
+            row_count: 0,
+            metric: KernelMetric::default(),
+            shifts: None,
+            errors: Ptr::empty(),
+        }
+    }
+
+    /// An array with `each` values for each of the queries.
+    fn at<T>(&self, array: Reserved<T>, each: u32) -> PtrMut<T> {
+        self.scratch.at(array).take(self.queries as usize * each as usize)
+    }
 }
 
 /// Queries and centroids, with `stride` components a row.
@@ -218,20 +220,20 @@ impl Stage {
     ///
     /// # Safety
     /// As [`Self::run`]; `counts` has one word for each query.
-    pub unsafe fn begin_lists(&self, batch: StageBatch<'_>, counts: PtrMut<u32>) -> Result<Option<CandidateLists>> {
+    pub unsafe fn begin_lists(&self, from: Candidates<'_>, counts: PtrMut<u32>) -> Result<Option<CandidateLists>> {
         let Some(appended) = &self.appended else { return Ok(None) };
         let lists = CandidateLists {
             capacity: appended.capacity,
-            scores: batch.at(appended.scores, appended.capacity),
-            places: batch.at(appended.places, appended.capacity),
+            scores: from.at(appended.scores, appended.capacity),
+            places: from.at(appended.places, appended.capacity),
             counts,
-            thresholds: batch.at(appended.thresholds, 1),
+            thresholds: from.at(appended.thresholds, 1),
         };
         // SAFETY: as the caller promises; the selection writes the first entries of the lists.
         unsafe {
-            let Selected { scores, places } = self.select(batch)?;
+            let Selected { scores, places } = self.select(from)?;
             let launch = BeginCandidates {
-                query_count: batch.queries,
+                query_count: from.queries,
                 selected: self.selected,
                 scores: scores.into(),
                 places: places.into(),
@@ -241,7 +243,7 @@ impl Stage {
                 counts: lists.counts,
                 limits: lists.thresholds,
             };
-            batch.on.runtime.launch(batch.on.stream, &BeginCandidates::KERNEL, launch.config(), launch)?;
+            from.on.runtime.launch(from.on.stream, &BeginCandidates::KERNEL, launch.config(), launch)?;
         }
         Ok(Some(lists))
     }
@@ -250,24 +252,23 @@ impl Stage {
     ///
     /// # Safety
     /// As [`Self::run`].
-    unsafe fn select(&self, batch: StageBatch<'_>) -> Result<Selected> {
-        let to =
-            Selected { scores: batch.at(self.scores, self.selected), places: batch.at(self.places, self.selected) };
+    unsafe fn select(&self, from: Candidates<'_>) -> Result<Selected> {
+        let to = Selected { scores: from.at(self.scores, self.selected), places: from.at(self.places, self.selected) };
         // SAFETY: as the caller promises; the stage reserved the places.
-        unsafe { self.best(batch, Best::Smallest, to.scores, to.places)? };
+        unsafe { self.best(from, Best::Smallest, to.scores, to.places)? };
         Ok(to)
     }
 
     /// The arguments of the selection from the rows of scores.
-    fn selection(&self, batch: StageBatch<'_>, to: Selected) -> Select<f32> {
+    fn selection(&self, from: Candidates<'_>, to: Selected) -> Select<f32> {
         Select {
-            keys: batch.from.scores,
+            keys: from.scores,
             ids: None,
-            row_stride: batch.from.row_stride,
-            starts: batch.from.row_starts,
+            row_stride: from.row_stride,
+            starts: from.row_starts,
             lengths: None,
             columns: self.columns,
-            rows: batch.queries,
+            rows: from.queries,
             k: self.selected,
             best: Best::Smallest,
             out_keys: to.scores,
@@ -281,15 +282,15 @@ impl Stage {
     /// As [`Self::run`].
     pub unsafe fn end_lists(
         &self,
-        batch: StageBatch<'_>,
+        from: Candidates<'_>,
         lists: CandidateLists,
-        vectors: &Vectors,
+        of: (&Stored, Rerank),
         to: Found,
     ) -> Result<()> {
         let Some(appended) = &self.appended else { return Ok(()) };
         let best = Selected {
-            scores: batch.at(appended.best_scores, self.selected),
-            places: batch.at(appended.best_places, self.selected),
+            scores: from.at(appended.best_scores, self.selected),
+            places: from.at(appended.best_places, self.selected),
         };
         let what = Select {
             keys: lists.scores.into(),
@@ -298,12 +299,12 @@ impl Stage {
             starts: None,
             lengths: lists.counts.into(),
             columns: lists.capacity,
-            ..self.selection(batch, best)
+            ..self.selection(from, best)
         };
         // SAFETY: as the caller promises; the scan filled the lists before.
         unsafe {
-            select(batch.on.runtime, batch.on.stream, &what, &appended.select, batch.scratch)?;
-            self.finish(batch, best, vectors, to)
+            select(from.on.runtime, from.on.stream, &what, &appended.select, from.scratch)?;
+            self.finish(from, best, of, to)
         }
     }
 
@@ -313,14 +314,14 @@ impl Stage {
     /// As [`Self::run`]; there is room for k scores and k places of each query.
     pub unsafe fn best(
         &self,
-        batch: StageBatch<'_>,
+        from: Candidates<'_>,
         best: Best,
         scores: PtrMut<f32>,
         places: PtrMut<u32>,
     ) -> Result<()> {
-        let what = Select { best, ..self.selection(batch, Selected { scores, places }) };
+        let what = Select { best, ..self.selection(from, Selected { scores, places }) };
         // SAFETY: as the caller promises.
-        unsafe { select(batch.on.runtime, batch.on.stream, &what, &self.select, batch.scratch) }
+        unsafe { select(from.on.runtime, from.on.stream, &what, &self.select, from.scratch) }
     }
 
     /// Finds the k nearest centroids of each query, in no particular order. Scores alone decide for most centroids. Only centroids near the
@@ -330,27 +331,27 @@ impl Stage {
     /// As [`Self::run`].
     pub unsafe fn settle(
         &self,
-        batch: StageBatch<'_>,
+        from: Candidates<'_>,
         vectors: Centroids,
         probes: PtrMut<u32>,
         flags: PtrMut<u32>,
     ) -> Result<()> {
         // SAFETY: as the caller promises; the selection writes what the kernel reads.
         unsafe {
-            let selected = self.select(batch)?;
+            let selected = self.select(from)?;
             let launch = SettleProbes {
-                query_count: batch.queries,
+                query_count: from.queries,
                 queries: vectors.queries,
                 centroids: vectors.centroids,
                 stride: vectors.stride,
                 places: selected.places.into(),
-                certificate: self.certificate(batch.from, selected),
+                certificate: self.certificate(&from, selected),
                 nprobe: self.k,
-                metric: batch.from.metric,
+                metric: from.metric,
                 probes,
                 flags,
             };
-            batch.on.runtime.launch(batch.on.stream, &SettleProbes::KERNEL, launch.config(), launch)
+            from.on.runtime.launch(from.on.stream, &SettleProbes::KERNEL, launch.config(), launch)
         }
     }
 
@@ -360,48 +361,49 @@ impl Stage {
     /// As [`Self::settle`], which precedes this in the stream with the same arguments.
     pub unsafe fn rescan_probes(
         &self,
-        batch: StageBatch<'_>,
+        from: Candidates<'_>,
         vectors: Centroids,
         probes: PtrMut<u32>,
         flags: PtrMut<u32>,
     ) -> Result<()> {
         let launch = RescanProbes {
-            query_count: batch.queries,
+            query_count: from.queries,
             queries: vectors.queries,
             centroids: vectors.centroids,
             stride: vectors.stride,
-            row_count: batch.from.row_count,
-            metric: batch.from.metric,
-            scores: batch.from.scores,
-            row_stride: batch.from.row_stride,
-            best_scores: batch.at(self.scores, self.selected).into(),
+            row_count: from.row_count,
+            metric: from.metric,
+            scores: from.scores,
+            row_stride: from.row_stride,
+            best_scores: from.at(self.scores, self.selected).into(),
             selected: self.selected,
-            errors: batch.from.errors,
+            errors: from.errors,
             nprobe: self.k,
             flags: flags.into(),
             probes,
         };
-        let config = launch.config(batch.on.runtime.limits().multiprocessors);
+        let config = launch.config(from.on.runtime.limits().multiprocessors);
         // SAFETY: as the caller promises; the selection of `settle` wrote the selected scores.
-        unsafe { batch.on.runtime.launch(batch.on.stream, &RescanProbes::KERNEL, config, launch) }
+        unsafe { from.on.runtime.launch(from.on.stream, &RescanProbes::KERNEL, config, launch) }
     }
 
-    fn certificate(&self, from: &Candidates, selected: Selected) -> Certificate {
+    fn certificate(&self, from: &Candidates<'_>, selected: Selected) -> Certificate {
         let &Candidates { live_rows, row_count, shifts, errors, .. } = from;
         let scores = selected.scores.into();
         Certificate { selected: self.selected, scores, live_rows, row_count, shifts, errors }
     }
 
-    /// Launches all steps of the stage.
+    /// Launches all steps of the stage. `of` has the stored vectors of the candidates, and the queries that are compared with them: the fields from
+    /// `queries` to `stored`.
     ///
     /// # Safety
-    /// The scratch of `batch` has the arrays that the stage reserved. The candidates of `batch`, `vectors` and `to` cover its queries until
+    /// The scratch of `from` has the arrays that the stage reserved. The candidates, `of` and `to` cover their queries until
     /// the stream has finished.
-    pub unsafe fn run(&self, batch: StageBatch<'_>, vectors: &Vectors, to: Found) -> Result<()> {
+    pub unsafe fn run(&self, from: Candidates<'_>, of: (&Stored, Rerank), to: Found) -> Result<()> {
         // SAFETY: as the caller promises; the selection writes what the re-ranking reads.
         unsafe {
-            let selected = self.select(batch)?;
-            self.finish(batch, selected, vectors, to)
+            let selected = self.select(from)?;
+            self.finish(from, selected, of, to)
         }
     }
 
@@ -409,20 +411,20 @@ impl Stage {
     ///
     /// # Safety
     /// As [`Self::run`].
-    unsafe fn finish(&self, batch: StageBatch<'_>, selected: Selected, vectors: &Vectors, to: Found) -> Result<()> {
-        let StageBatch { on: OnStream { runtime, stream }, from, .. } = batch;
+    unsafe fn finish(&self, from: Candidates<'_>, selected: Selected, of: (&Stored, Rerank), to: Found) -> Result<()> {
+        let OnStream { runtime, stream } = from.on;
         // SAFETY: as the caller promises.
         unsafe {
             let Some(unsorted) = &self.unsorted else {
-                return self.rerank(batch, selected, vectors, true, to);
+                return self.rerank(from, selected, of, true, to);
             };
             let all = Found {
-                keys: batch.at(unsorted.keys, self.selected),
-                ranks: batch.at(unsorted.ranks, self.selected),
+                keys: from.at(unsorted.keys, self.selected),
+                ranks: from.at(unsorted.ranks, self.selected),
                 flags: to.flags,
             };
             runtime.fill(stream, to.flags, 0)?;
-            self.rerank(batch, selected, vectors, false, all)?;
+            self.rerank(from, selected, of, false, all)?;
             let what = Select {
                 keys: all.keys.into(),
                 ids: all.ranks.into(),
@@ -430,18 +432,18 @@ impl Stage {
                 starts: None,
                 lengths: None,
                 columns: self.selected,
-                rows: batch.queries,
+                rows: from.queries,
                 k: self.k,
                 best: Best::Smallest,
                 out_keys: to.keys,
                 out_ids: to.ranks,
             };
-            select(runtime, stream, &what, &unsorted.select, batch.scratch)?;
+            select(runtime, stream, &what, &unsorted.select, from.scratch)?;
             let launch = Certify {
-                query_count: batch.queries,
+                query_count: from.queries,
                 k: self.k,
                 metric: from.metric,
-                certificate: self.certificate(from, selected),
+                certificate: self.certificate(&from, selected),
                 keys: to.keys,
                 ranks: to.ranks.into(),
                 flags: to.flags,
@@ -454,17 +456,17 @@ impl Stage {
     /// As [`Self::run`].
     unsafe fn rerank(
         &self,
-        batch: StageBatch<'_>,
+        from: Candidates<'_>,
         selected: Selected,
-        vectors: &Vectors,
+        of: (&Stored, Rerank),
         sort: bool,
         to: Found,
     ) -> Result<()> {
-        let StageBatch { on: OnStream { runtime, stream }, queries, from, .. } = batch;
+        let (OnStream { runtime, stream }, queries, (stored, of)) = (from.on, from.queries, of);
         let launch = Rerank {
             query_count: queries,
             places: selected.places.into(),
-            certificate: self.certificate(from, selected),
+            certificate: self.certificate(&from, selected),
             lists: from.lists,
             metric: from.metric,
             sort: u32::from(sort),
@@ -472,15 +474,15 @@ impl Stage {
             out_keys: to.keys,
             out_ranks: to.ranks,
             flags: Some(to.flags),
-            ..vectors.of
+            ..of
         };
         let few = sort && self.selected <= rerank::WARP_SELECTED;
         // For codes of a product quantizer, a block of four warps finishes sooner, and a single warp does less work in total. With one
         // query and 16 bytes a code a single warp took 33 µs, a third of all kernels (H200, 2026-11-22). Vectors are read so fast that
         // combining the results of four warps costs more: one query took 68 to 69 µs in all instead of 60 to 67.
-        let by_warps = few && (!vectors.costly || queries > runtime.limits().multiprocessors * CODE_BLOCKS);
+        let by_warps = few && (!stored.costly || queries > runtime.limits().multiprocessors * CODE_BLOCKS);
         let per_query = if by_warps { PerQuery::Warp } else { PerQuery::Block };
         // SAFETY: as the caller promises.
-        unsafe { runtime.launch(stream, vectors.rerank.kernel(per_query), launch.config(per_query), launch) }
+        unsafe { runtime.launch(stream, stored.rerank.kernel(per_query), launch.config(per_query), launch) }
     }
 }

@@ -14,7 +14,7 @@ use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling};
 use crate::ivf::held::HeldVectors;
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
-use crate::search::{Enqueue, Range as Within};
+use crate::search::Range as Within;
 use crate::vectors::VectorSlice;
 use crate::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors};
 
@@ -144,7 +144,7 @@ fn check_numbers<T: Element>(
             runtime.copy_to_host(&stream, &mut found.ids[..asked * k], ids.take(asked * k)).unwrap();
             runtime.copy_to_host(&stream, &mut found.distances[..asked * k], distances.take(asked * k)).unwrap();
         }
-        completed = search.completed(&stream, asked).unwrap();
+        completed = search.search().completed(&stream, asked).unwrap();
         let expected = cpu.search_with(&queries[..asked.min(count) * dim], k, options).unwrap();
         let slots = expected.ids.len();
         let mut refused = found.ids[slots..asked * k].iter().zip(&found.distances[slots..]);
