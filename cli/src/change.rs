@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::{Any, AnyIndex, Device, Error, Index, NONE};
+use warpann::{Any, AnyIndex, Device, Error, Index, IndexInfo, NONE};
 
-use crate::index::{IndexFile, Place, Stored, Summary, open};
+use crate::index::{Place, Stored, Summary, open};
 use crate::progress::{Step, spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, lock, parse_index};
@@ -104,16 +104,16 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     let target = args.out.as_ref().unwrap_or(&args.index);
     let inputs = [Some(&*args.base), args.ids.as_deref()];
     check_files(args.access.stdin, inputs.into_iter().flatten(), [&**target])?;
-    IndexFile::read(&args.index)?;
+    IndexInfo::read(&args.index)?;
     let start = Instant::now();
     let base = spinning("reading", || args.access.first_vectors(&args.base, args.rows))?;
     let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
     let _lock = lock(target)?;
-    let file = IndexFile::read(&args.index)?;
-    if base.rows() > 0 && base.dim() != file.dim() {
-        return Err(Error::WrongDimension { expected: file.dim(), actual: base.dim() }.into());
+    let file = IndexInfo::read(&args.index)?;
+    if base.rows() > 0 && base.dim() != file.dim {
+        return Err(Error::WrongDimension { expected: file.dim, actual: base.dim() }.into());
     }
-    with_element!(file.element(), T => {
+    with_element!(file.element, T => {
         let rows = exactly::<T>(&base, &args.base)?;
         let mut index = open::<Any<T>>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
@@ -128,13 +128,13 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
 pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     let target = args.out.as_ref().unwrap_or(&args.index);
     check_files(args.access.stdin, [&*args.ids], [&**target])?;
-    IndexFile::read(&args.index)?;
+    IndexInfo::read(&args.index)?;
     let start = Instant::now();
     let mut ids = spinning("reading", || args.access.ids(&args.ids))?.ids;
     ids.retain(|&id| id != NONE);
     let _lock = lock(target)?;
-    let file = IndexFile::read(&args.index)?;
-    with_element!(file.element(), T => {
+    let file = IndexInfo::read(&args.index)?;
+    with_element!(file.element, T => {
         let mut index = open::<Any<T>>(&args.index, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
@@ -152,17 +152,17 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
     }
     check_files(args.access.stdin, args.index.iter().map(PathBuf::as_path), [&*args.out])?;
     // The headers of all files are read before the content of any.
-    let file = IndexFile::read(first)?;
+    let file = IndexInfo::read(first)?;
     for path in others {
-        let other = IndexFile::read(path)?;
-        if std::mem::discriminant(&other) != std::mem::discriminant(&file) {
+        let other = IndexInfo::read(path)?;
+        if other.kind() != file.kind() {
             return Err(named(path, Error::Incompatible { what: "kind" }));
         }
-        if other.element() != file.element() {
+        if other.element != file.element {
             return Err(named(path, Error::Incompatible { what: "element type" }));
         }
     }
-    with_element!(file.element(), T => {
+    with_element!(file.element, T => {
         let start = Instant::now();
         let mut index = open::<Any<T>>(first, Device::Cpu, None, args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();

@@ -8,16 +8,14 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use serde::Serialize;
-use warpann::graph::GraphInfo;
 use warpann::io::Open;
-use warpann::ivf::IndexInfo;
-use warpann::{Any, AnyIndex, Element, ElementType, Index, IndexKind, Kind, Metric, Placement};
+use warpann::{Any, AnyIndex, Element, Index, IndexInfo, IndexKind, Kind, KindInfo, Metric, Placement};
 
 pub use self::graph::{GraphRecipe, describe as describe_graph};
 pub use self::ivf::{
     Kind as IvfKind, Recipe, describe as describe_ivf, kind_of, parse_kind as parse_ivf_kind, print_clamped,
 };
-use crate::progress::spinning;
+use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, parse_bytes};
 use crate::vectors::Access;
 
@@ -78,78 +76,41 @@ pub struct Place {
     pub memory_budget: Option<u64>,
 }
 
-/// The header of an index file.
-#[derive(Debug, Clone, Copy)]
-pub enum IndexFile {
-    Flat(IndexInfo),
-    Ivf(IndexInfo),
-    Graph(GraphInfo),
+/// The name on the command line of the kind of an index in a file.
+pub fn name_of(info: &IndexInfo) -> String {
+    match info.of_kind {
+        KindInfo::Ivf { encoding, .. } => kind_of(encoding),
+        _ => info.kind().name().into(),
+    }
 }
 
-impl IndexFile {
-    /// Reads the header of a file of any kind.
-    pub fn read(path: &Path) -> Outcome<Self> {
-        Ok(match IndexKind::of_file(path)? {
-            IndexKind::Flat => Self::Flat(IndexInfo::read(path)?),
-            IndexKind::Graph => Self::Graph(GraphInfo::read(path)?),
-            _ => Self::Ivf(IndexInfo::read(path)?),
-        })
-    }
+/// The header of a file, for `user`, an option or a command that only inverted files have.
+pub fn read_ivf(path: &Path, user: &'static str) -> Outcome<IndexInfo> {
+    read_kind(path, IndexKind::Ivf, user, INVERTED_FILES)
+}
 
-    /// The header of a file, for `user`, an option or a command that only inverted files have.
-    pub fn read_ivf(path: &Path, user: &'static str) -> Outcome<IndexInfo> {
-        match Self::read(path)? {
-            Self::Ivf(info) => Ok(info),
-            other => Err(Failure::OtherKind { option: user, known: INVERTED_FILES, kind: other.kind() }),
-        }
-    }
+/// The header of a file, for `user`, a command that only graphs have.
+pub fn read_graph(path: &Path, user: &'static str) -> Outcome<IndexInfo> {
+    read_kind(path, IndexKind::Graph, user, GRAPHS)
+}
 
-    /// The header of a file, for `user`, a command that only graphs have.
-    pub fn read_graph(path: &Path, user: &'static str) -> Outcome<GraphInfo> {
-        match Self::read(path)? {
-            Self::Graph(info) => Ok(info),
-            other => Err(Failure::OtherKind { option: user, known: GRAPHS, kind: other.kind() }),
-        }
-    }
-
-    /// The name of its kind on the command line.
-    pub fn kind(&self) -> String {
-        match self {
-            Self::Flat(_) => FLAT.into(),
-            Self::Ivf(info) => kind_of(info.encoding),
-            Self::Graph(_) => GRAPH.into(),
-        }
-    }
-
-    /// The metric of the index.
-    pub fn metric(&self) -> Metric {
-        match self {
-            Self::Flat(info) | Self::Ivf(info) => info.metric,
-            Self::Graph(info) => info.metric,
-        }
-    }
-
-    /// The type of the components.
-    pub fn element(&self) -> ElementType {
-        match self {
-            Self::Flat(info) | Self::Ivf(info) => info.element,
-            Self::Graph(info) => info.element,
-        }
-    }
-
-    /// Number of components of a vector.
-    pub fn dim(&self) -> usize {
-        match self {
-            Self::Flat(info) | Self::Ivf(info) => info.dim,
-            Self::Graph(info) => info.dim,
-        }
-    }
+fn read_kind(path: &Path, kind: IndexKind, user: &'static str, known: &'static str) -> Outcome<IndexInfo> {
+    let info = IndexInfo::read(path)?;
+    if info.kind() == kind { Ok(info) } else { Err(Failure::OtherKind { option: user, known, kind: name_of(&info) }) }
 }
 
 /// A kind of index that a file can hold.
 pub trait Stored: Kind {
-    /// Adds the vectors of `base`, with one id for each or with ids that count up, `batch` vectors at a time.
-    fn add_all(index: &mut Index<Self>, base: &[Self::Element], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome;
+    /// The name of the kind on the command line.
+    fn kind(index: &Index<Self>) -> String;
+    /// Adds the vectors of `base`, with one id for each or with ids that count up. Only inverted files add a number of vectors at a time.
+    fn add_all(index: &mut Index<Self>, base: &[Self::Element], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
+        if batch.is_some() {
+            return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: Self::kind(index) });
+        }
+        let name = format!("adding {} vectors", base.len() / index.dim());
+        Ok(staged(name, |watch| index.add_watched(base, ids, watch))?)
+    }
     /// The first row of `base` that is not the vector whose id is the number of the row; none if all are. Equal vectors, and in an index of
     /// codes vectors of equal codes, are the same vector. `base` has as many rows as the index has vectors, and their numbers are the ids. The
     /// index was opened from `path`. O(base), and with codes as much as adding the base.
@@ -177,6 +138,10 @@ macro_rules! inside {
 }
 
 impl<T: Element> Stored for Any<T> {
+    fn kind(index: &AnyIndex<T>) -> String {
+        inside!(index.inside(), kind())
+    }
+
     fn add_all(index: &mut AnyIndex<T>, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
         inside!(index.inside_mut(), add_all(base, ids, batch))
     }
@@ -245,21 +210,15 @@ pub struct Summary {
 impl Summary {
     /// Reads the properties of an index.
     pub fn of<K: Stored>(index: &Index<K>) -> Self {
-        let details = K::details(index);
-        let kind = match &details {
-            Details::Ivf(lists) => lists.kind.clone(),
-            Details::Flat(_) => FLAT.into(),
-            Details::Graph(_) => GRAPH.into(),
-        };
         Self {
             device: index.device(),
-            kind,
+            kind: K::kind(index),
             index: K::description(index),
             element: K::Element::TYPE.name(),
             metric: index.metric().name(),
             dim: index.dim(),
             vectors: index.len() as u64,
-            details,
+            details: K::details(index),
         }
     }
 

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use warpann::device::info::{self, CpuInfo, DeviceInfo, ModuleInfo};
+use warpann::{IndexInfo, KindInfo};
 
-use crate::index::{IndexFile, describe_graph, describe_ivf, print_clamped};
+use crate::index::{describe_graph, describe_ivf, name_of, print_clamped};
 use crate::report::{Out, Outcome, bytes};
 use crate::streams::parse_index;
 
@@ -74,44 +75,18 @@ enum Details {
 
 /// Prints the properties of an index file.
 fn index(path: &Path, out: &Out) -> Outcome {
-    let file = IndexFile::read(path)?;
-    let header = match &file {
-        IndexFile::Flat(info) => Header {
-            kind: file.kind(),
-            index: file.kind(),
-            element: info.element.name(),
-            metric: info.metric.name(),
-            dim: info.dim,
-            vectors: info.vectors,
-            details: Details::Flat {},
-            bytes: info.bytes,
-        },
-        IndexFile::Ivf(info) => Header {
-            kind: file.kind(),
-            index: describe_ivf(info.encoding, info.lists),
-            element: info.element.name(),
-            metric: info.metric.name(),
-            dim: info.dim,
-            vectors: info.vectors,
-            details: Details::Ivf {
-                lists: info.lists,
-                probes: info.probes,
-                clamped_vectors: info.clamped_vectors,
-                clamped_components: info.clamped_components,
-            },
-            bytes: info.bytes,
-        },
-        IndexFile::Graph(info) => Header {
-            kind: file.kind(),
-            index: describe_graph(info.degree),
-            element: info.element.name(),
-            metric: info.metric.name(),
-            dim: info.dim,
-            vectors: info.vectors,
-            details: Details::Graph { degree: info.degree, beam: info.beam, starts: info.starts },
-            bytes: info.bytes,
-        },
+    let info = IndexInfo::read(path)?;
+    let kind = name_of(&info);
+    let (index, details) = match info.of_kind {
+        KindInfo::Ivf { encoding, lists, probes, clamped_vectors, clamped_components } => {
+            (describe_ivf(encoding, lists), Details::Ivf { lists, probes, clamped_vectors, clamped_components })
+        }
+        KindInfo::Graph { degree, beam, starts } => (describe_graph(degree), Details::Graph { degree, beam, starts }),
+        _ => (kind.clone(), Details::Flat {}),
     };
+    let (element, metric) = (info.element.name(), info.metric.name());
+    let header =
+        Header { kind, index, element, metric, dim: info.dim, vectors: info.vectors, details, bytes: info.bytes };
     let Header { element, metric, dim, vectors, .. } = header;
     out.field("index", &header.index)?;
     out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;

@@ -6,9 +6,9 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::io::Vectors;
 use warpann::knn_graph::{Graph, KnnGraph, KnnIndex};
-use warpann::{Any, Device, Element, Error, FlatIndex, Metric, Watch};
+use warpann::{Any, Device, Element, Error, FlatIndex, IndexInfo, IndexKind, Metric, Watch};
 
-use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};
+use crate::index::{GRAPH, INVERTED_FILES, Stored, name_of, open};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, parse_bytes, positive};
 use crate::streams::{check_files, is_stream, parse_index};
@@ -112,19 +112,18 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let base = spinning("reading the base", || args.access.vectors(&args.base))?;
     let report = match &args.index {
         Some(path) => {
-            let file = IndexFile::read(path)?;
-            if base.rows() > 0 && base.dim() != file.dim() {
-                return Err(Error::WrongDimension { expected: file.dim(), actual: base.dim() }.into());
+            let file = IndexInfo::read(path)?;
+            if base.rows() > 0 && base.dim() != file.dim {
+                return Err(Error::WrongDimension { expected: file.dim, actual: base.dim() }.into());
             }
-            let other = |option, known| Err(Failure::OtherKind { option, known, kind: file.kind() });
-            match file {
-                IndexFile::Flat(_) | IndexFile::Ivf(_) if args.beam.is_some() => return other("--beam", GRAPH),
-                IndexFile::Flat(_) | IndexFile::Graph(_) if args.probes.is_some() => {
-                    return other("--probes", INVERTED_FILES);
-                }
-                _ => {}
+            let other = |option, known| Err(Failure::OtherKind { option, known, kind: name_of(&file) });
+            if file.kind() != IndexKind::Graph && args.beam.is_some() {
+                return other("--beam", GRAPH);
             }
-            with_element!(file.element(), T => by_index::<T>(args, path, &base, start)?)
+            if file.kind() != IndexKind::Ivf && args.probes.is_some() {
+                return other("--probes", INVERTED_FILES);
+            }
+            with_element!(file.element, T => by_index::<T>(args, path, &base, start)?)
         }
         None => with_element!(base.element(), T => exact::<T>(args, &base, start)?),
     };

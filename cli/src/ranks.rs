@@ -10,9 +10,9 @@ use serde::Serialize;
 use warpann::device::info;
 use warpann::distributed::{Mpi, Ranks, Sharded, agree, part};
 use warpann::ivf::IvfIndex;
-use warpann::{Device, Element, FlatIndex, Placement, SearchOptions};
+use warpann::{Device, Element, FlatIndex, IndexKind, Placement, SearchOptions};
 
-use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Made, Place, describe_ivf};
+use crate::index::{GRAPH, INVERTED_FILES, Made, Place, describe_ivf, name_of};
 use crate::report::{Failure, Out, Outcome};
 use crate::search::{About, BaseFiles, IndexFiles, Job, Report, flat_builder};
 use crate::vectors::{exactly, with_element};
@@ -79,10 +79,10 @@ pub fn search(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
 fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option<Report>> {
     let start = Instant::now();
     let IndexFiles { file, queries, truth } = agree(ranks, IndexFiles::read(args, &part(path, ranks)))?;
-    if !matches!(file, IndexFile::Ivf(_)) {
-        return Err(of_inverted_files(file.kind()));
+    if file.kind() != IndexKind::Ivf {
+        return Err(of_inverted_files(name_of(&file)));
     }
-    with_element!(file.element(), T => {
+    with_element!(file.element, T => {
         let queries = agree(ranks, exactly::<T>(&queries, &args.query))?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();

@@ -12,11 +12,11 @@ use warpann::io::{GroundTruth, Vectors};
 use warpann::ivf::Ivf;
 use warpann::ivf::{IvfIndex, Refiner};
 use warpann::{
-    Any, AnyIndex, Bitset, Element, Error, Filter, FlatIndex, FlatIndexBuilder, IndexKind, Input, Metric, NONE,
-    Placement, RangeNeighbors, SearchOptions, SearchStatistics, metric,
+    Any, AnyIndex, Bitset, Element, Error, Filter, FlatIndex, FlatIndexBuilder, IndexInfo, IndexKind, Input, Metric,
+    NONE, Placement, RangeNeighbors, SearchOptions, SearchStatistics, metric,
 };
 
-use crate::index::{GRAPH, INVERTED_FILES, IndexFile, Stored, open};
+use crate::index::{GRAPH, INVERTED_FILES, Stored, name_of, open};
 use crate::progress::{Step, spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
 use crate::report::{Failure, Out, Outcome, complain, parse_bytes, positive};
@@ -103,17 +103,14 @@ impl Args {
     }
 
     /// Refuses options that the kind of the index does not have.
-    fn check_kind(&self, file: &IndexFile) -> Outcome {
-        let other = |option, known| Err(Failure::OtherKind { option, known, kind: file.kind() });
-        match file {
-            IndexFile::Flat(_) | IndexFile::Ivf(_) if self.beam.is_some() => other("--beam", GRAPH),
-            IndexFile::Flat(_) | IndexFile::Graph(_) if self.probes.is_some() => other("--probes", INVERTED_FILES),
-            IndexFile::Flat(_) | IndexFile::Graph(_) => match self.options.of_ivf() {
-                Some(option) => other(option, INVERTED_FILES),
-                None => Ok(()),
-            },
-            IndexFile::Ivf(_) => Ok(()),
+    fn check_kind(&self, file: &IndexInfo) -> Outcome {
+        let other = |option, known| Err(Failure::OtherKind { option, known, kind: name_of(file) });
+        let kind = file.kind();
+        if kind != IndexKind::Graph && self.beam.is_some() {
+            return other("--beam", GRAPH);
         }
+        let of_ivf = if self.probes.is_some() { Some("--probes") } else { self.options.of_ivf() };
+        of_ivf.filter(|_| kind != IndexKind::Ivf).map_or(Ok(()), |option| other(option, INVERTED_FILES))
     }
 }
 
@@ -196,7 +193,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 
 /// The files of a search in an index, which agree with each other.
 pub struct IndexFiles {
-    pub file: IndexFile,
+    pub file: IndexInfo,
     pub queries: Vectors,
     pub truth: Option<GroundTruth>,
 }
@@ -204,10 +201,10 @@ pub struct IndexFiles {
 impl IndexFiles {
     /// Reads the files, including the header of the index at `path`.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
-        let file = IndexFile::read(path)?;
+        let file = IndexInfo::read(path)?;
         args.check_kind(&file)?;
         let queries = args.access.vectors(&args.query)?;
-        check_dim(file.dim(), &queries)?;
+        check_dim(file.dim, &queries)?;
         let read = |path: &Path| read_truth(args.access, path, queries.rows(), args.k, None);
         let truth = args.gt.as_deref().map(read).transpose()?;
         Ok(Self { file, queries, truth })
@@ -252,9 +249,9 @@ impl BaseFiles {
 fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
     let files = spinning("reading", || IndexFiles::read(args, path))?;
-    with_element!(files.file.element(), T => match files.file {
-        IndexFile::Ivf(_) => search_ivf::<T>(args, path, &files, start),
-        IndexFile::Flat(_) | IndexFile::Graph(_) => search_vectors::<T>(args, path, &files, start),
+    with_element!(files.file.element, T => match files.file.kind() {
+        IndexKind::Ivf => search_ivf::<T>(args, path, &files, start),
+        _ => search_vectors::<T>(args, path, &files, start),
     })
 }
 
@@ -269,11 +266,11 @@ fn room(args: &Args, queries: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
 fn search_ivf<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: Instant) -> Outcome<Report> {
     let IndexFiles { file, queries, truth } = files;
     let queries = exactly::<T>(queries, &args.query)?;
-    let count = queries.len() / file.dim();
+    let count = queries.len() / file.dim;
     let filter = args.options.filter(args.access)?;
-    let originals = spinning("reading the original vectors", || args.options.originals(args.access, file.dim()))?;
+    let originals = spinning("reading the original vectors", || args.options.originals(args.access, file.dim))?;
     let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
-    let room = room(args, count, file.metric())?;
+    let room = room(args, count, file.metric)?;
     let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
@@ -307,7 +304,7 @@ fn search_vectors<T: Element>(args: &Args, path: &Path, files: &IndexFiles, star
     let IndexFiles { file, queries, truth } = files;
     let queries = exactly::<T>(queries, &args.query)?;
     let filter = args.options.filter(args.access)?;
-    let room = room(args, queries.len() / file.dim(), file.metric())?;
+    let room = room(args, queries.len() / file.dim, file.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
     let index = open::<Any<T>>(path, args.device.clone(), args.memory_budget, args.access)?;

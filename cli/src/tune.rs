@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::{Any, Error, Index};
+use warpann::{Any, Error, Index, IndexInfo, IndexKind};
 
-use crate::index::{APPROXIMATE, Details, IndexFile, Place, Stored, open};
+use crate::index::{APPROXIMATE, Details, Place, Stored, name_of, open};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::{check_files, lock, parse_index};
@@ -69,20 +69,20 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let target = args.out.as_ref().unwrap_or(&args.index);
     check_files(args.access.stdin, [&*args.query], [&**target])?;
     let start = Instant::now();
-    IndexFile::read(&args.index)?;
+    IndexInfo::read(&args.index)?;
     let queries = spinning("reading", || args.access.vectors(&args.query))?;
     if queries.rows() == 0 {
         return Err(Failure::Message(format!("{}: no queries", args.query.display())));
     }
     let _lock = lock(target)?;
-    let file = IndexFile::read(&args.index)?;
-    if let IndexFile::Flat(_) = file {
-        return Err(Failure::OtherKind { option: "tune", known: APPROXIMATE, kind: file.kind() });
+    let file = IndexInfo::read(&args.index)?;
+    if file.kind() == IndexKind::Flat {
+        return Err(Failure::OtherKind { option: "tune", known: APPROXIMATE, kind: name_of(&file) });
     }
-    if queries.dim() != file.dim() {
-        return Err(Error::WrongDimension { expected: file.dim(), actual: queries.dim() }.into());
+    if queries.dim() != file.dim {
+        return Err(Error::WrongDimension { expected: file.dim, actual: queries.dim() }.into());
     }
-    let report = with_element!(file.element(), T => {
+    let report = with_element!(file.element, T => {
         let queries = exactly::<T>(&queries, &args.query)?;
         let mut index = open::<Any<T>>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
         tune(args, &mut index, &queries, start)?

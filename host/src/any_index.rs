@@ -1,9 +1,12 @@
 //! An index whose kind is known at run time only: the one that a file has, or that a text names.
 
+mod info;
+
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+pub use self::info::{IndexInfo, KindInfo};
 #[cfg(feature = "cuda")]
 use crate::index::private::OnDevice;
 use crate::index::private::{Changed, Filed, Searched, Searching, Stored};

@@ -110,7 +110,7 @@ mod watch;
 #[cfg(test)]
 mod watch_tests;
 
-pub use any_index::{Any, AnyIndex, Recipe};
+pub use any_index::{Any, AnyIndex, IndexInfo, KindInfo, Recipe};
 pub use bitset::Bitset;
 /// The crate whose buffers and streams [`views::cudarc`] takes, in the version that this library uses.
 #[cfg(feature = "cudarc")]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use warpann::{Element, GraphIndex, Index, SearchOptions};
 
 use super::sweep::{self, Effort, Files, Seconds, Swept};
-use crate::index::{Basis, GraphRecipe, IndexFile, open};
+use crate::index::{Basis, GraphRecipe, open, read_graph};
 use crate::report::{Out, Outcome, positive};
 use crate::streams::parse_index;
 use crate::vectors::with_element;
@@ -57,7 +57,7 @@ impl<T: Element> Swept for warpann::graph::LinkedVectors<T> {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let edges: Vec<&PathBuf> = args.recipe.file().into_iter().collect();
     let files = Files::read(&args.sweep, args.index.as_ref(), args.base.as_ref(), &edges)?;
-    let stored = args.index.as_ref().map(|index| IndexFile::read_graph(index, "bench graph")).transpose()?;
+    let stored = args.index.as_ref().map(|index| read_graph(index, "bench graph")).transpose()?;
     let element = files.element(stored.map(|info| (info.element, info.dim)))?;
     with_element!(element, T => files.measure::<T, _>(&args.beams, |dim, base| index(args, dim, base), out))
 }

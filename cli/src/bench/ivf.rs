@@ -8,7 +8,7 @@ use warpann::ivf::IvfIndex;
 use warpann::{Element, Index};
 
 use super::sweep::{self, Effort, Files, Seconds, Swept};
-use crate::index::{IndexFile, IvfKind, Recipe, open, parse_ivf_kind};
+use crate::index::{IvfKind, Recipe, open, parse_ivf_kind, read_ivf};
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::parse_index;
 use crate::vectors::{exactly, with_element};
@@ -69,7 +69,7 @@ impl<T: Element> Swept for warpann::ivf::Ivf<T> {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let train: Vec<&PathBuf> = args.recipe.train.iter().collect();
     let files = Files::read(&args.sweep, args.index.as_ref(), args.base.as_ref(), &train)?;
-    let stored = args.index.as_ref().map(|index| IndexFile::read_ivf(index, "bench ivf")).transpose()?;
+    let stored = args.index.as_ref().map(|index| read_ivf(index, "bench ivf")).transpose()?;
     let element = files.element(stored.map(|info| (info.element, info.dim)))?;
     with_element!(element, T => files.measure::<T, _>(&args.probes, |dim, base| index(args, dim, base), out))
 }

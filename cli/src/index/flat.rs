@@ -7,17 +7,12 @@ use warpann::flat::Flat;
 use warpann::io::Open;
 use warpann::{Element, FlatIndex};
 
-use super::{Details, FLAT, INVERTED_FILES, Stored, first_unequal};
-use crate::progress::staged;
-use crate::report::{Failure, Out, Outcome, bytes};
+use super::{Details, FLAT, Stored, first_unequal};
+use crate::report::{Out, Outcome, bytes};
 
 impl<T: Element> Stored for Flat<T> {
-    fn add_all(index: &mut FlatIndex<T>, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
-        if batch.is_some() {
-            return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: FLAT.into() });
-        }
-        let name = format!("adding {} vectors", base.len() / index.dim());
-        Ok(staged(name, |watch| index.add_watched(base, ids, watch))?)
+    fn kind(_: &FlatIndex<T>) -> String {
+        FLAT.into()
     }
 
     fn first_other(index: &FlatIndex<T>, base: &[T], _: &Path, _: Open) -> warpann::Result<Option<usize>> {

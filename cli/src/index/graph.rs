@@ -7,9 +7,9 @@ use warpann::io::Open;
 use warpann::knn_graph::Graph;
 use warpann::{Device, Element, GraphIndex, GraphIndexBuilder, Index};
 
-use super::{Basis, Details, GRAPH, INVERTED_FILES, Place, Stored, first_given, first_unequal};
+use super::{Basis, Details, GRAPH, Place, Stored, first_given, first_unequal};
 use crate::progress::{spinning, staged};
-use crate::report::{Failure, Out, Outcome, bytes, positive};
+use crate::report::{Out, Outcome, bytes, positive};
 
 /// How a graph index is made, in addition to its basis.
 #[derive(Debug, Clone, clap::Args)]
@@ -106,12 +106,8 @@ impl GraphRecipe {
 
 impl<T: Element> Stored for warpann::graph::LinkedVectors<T> {
     /// Adds all vectors at once: a graph of all is better than one that grows.
-    fn add_all(index: &mut Index<Self>, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
-        if batch.is_some() {
-            return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: GRAPH.into() });
-        }
-        let name = format!("adding {} vectors", base.len() / index.dim());
-        Ok(staged(name, |watch| index.add_watched(base, ids, watch))?)
+    fn kind(_: &Index<Self>) -> String {
+        GRAPH.into()
     }
 
     /// Compares the vectors in host memory: one at a time is slow to read from a device.

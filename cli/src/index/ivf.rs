@@ -161,6 +161,10 @@ impl Recipe {
 }
 
 impl<T: Element> Stored for warpann::ivf::Ivf<T> {
+    fn kind(index: &Index<Self>) -> String {
+        kind_of(index.encoding())
+    }
+
     fn add_all(index: &mut Index<Self>, base: &[T], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
         let (dim, batch) = (index.dim(), batch.unwrap_or(BATCH));
         let count = base.len() / dim;
@@ -228,8 +232,6 @@ pub fn describe(encoding: Encoding, lists: usize) -> String {
 /// What reports show of an inverted file only.
 #[derive(Debug, Clone, Serialize)]
 pub struct Lists {
-    #[serde(skip)]
-    pub kind: String,
     lists: usize,
     empty_lists: usize,
     shortest_list: usize,
@@ -247,7 +249,6 @@ impl Lists {
     fn of<T: Element>(index: &IvfIndex<T>) -> Self {
         let statistics = index.statistics();
         Self {
-            kind: kind_of(index.encoding()),
             lists: statistics.lists,
             empty_lists: statistics.empty_lists,
             shortest_list: statistics.shortest,

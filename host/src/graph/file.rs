@@ -23,7 +23,7 @@
 //! index after [`GraphIndex::compact`]. So one index has one file, and loading and saving it again gives the same bytes.
 
 use std::borrow::Cow;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,9 +39,9 @@ use crate::index::kind::{GRAPH, LISTS};
 use crate::index::private::{Filed, Stored};
 use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
-use crate::ivf::IndexInfo;
+use crate::ivf::file::{Shape, shape_of};
 use crate::vectors::VectorSlice;
-use crate::{Element, ElementType, Metric, Placement, Watch, host_memory};
+use crate::{Element, Placement, Watch, host_memory};
 
 /// Number of bytes of the header.
 const HEADER: usize = 128;
@@ -55,62 +55,29 @@ const SUM: usize = HEADER - 8;
 /// The path in errors about bytes that were not read from a file.
 const IN_MEMORY: &str = "(an index in memory)";
 
-/// The content of a file of a [`GraphIndex`] according to its headers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub struct GraphInfo {
-    /// Type of the components; the `T` of the [`GraphIndex`] that can load the file.
-    pub element: ElementType,
-    /// Number of components of a vector.
-    pub dim: usize,
-    /// The metric of the index.
-    pub metric: Metric,
-    /// Number of vectors.
-    pub vectors: u64,
-    /// Largest number of edges of a vector.
-    pub degree: usize,
-    /// Number of vectors that a walk keeps unless its options set another.
-    pub beam: u64,
-    /// Number of vectors at which walks can begin; 0 if searches are exact.
-    pub starts: u64,
-    /// Size of the file in bytes.
-    pub bytes: u64,
-}
+/// Number of bytes of both headers.
+pub(crate) const HEADERS: usize = HEADER + crate::ivf::file::HEADER;
 
-impl GraphInfo {
-    /// Reads the headers of a file; only [`GraphIndex::load`] checks the rest. O(1).
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] if it is not a file of a graph index, a header is damaged, or its length contradicts the headers.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let (file, bytes) = io::open_regular(path)?;
-        let mut first = Vec::new();
-        let read = file.take((HEADER + IndexInfo::HEADER) as u64).read_to_end(&mut first);
-        read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        Self::of(&first, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
-    }
-
-    fn of(first: &[u8], bytes: u64) -> Result<Self, FileDefect> {
-        let header = Header::decode(first)?;
-        let flat = IndexInfo::of_header(&first[HEADER..], header.flat_bytes)?;
-        let IndexInfo { element, dim, metric, vectors, .. } = flat;
-        header.check_length(vectors, dim, bytes)?;
-        let Header { degree, beam, starts, .. } = header;
-        Ok(Self { element, dim, metric, vectors, degree: degree as usize, beam, starts, bytes })
-    }
+/// Decodes both headers of a file of `bytes` bytes, which are in its first [`HEADERS`] bytes.
+///
+/// # Errors
+/// The defect of a header.
+pub(crate) fn headers(first: &[u8], bytes: u64) -> Result<(Header, Shape), FileDefect> {
+    let header = Header::decode(first)?;
+    let shape = shape_of(&first[HEADER..], header.flat_bytes)?;
+    header.check_length(shape.vectors, shape.dim as usize, bytes)?;
+    Ok((header, shape))
 }
 
 /// The header of a file.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Header {
-    degree: u32,
-    beam: u64,
+pub(crate) struct Header {
+    pub(crate) degree: u32,
+    pub(crate) beam: u64,
     exact_ratio: u64,
     seed: u64,
     flat_bytes: u64,
-    starts: u64,
+    pub(crate) starts: u64,
     checksum: u64,
     scale: f32,
     no_codes: u32,
@@ -214,9 +181,8 @@ impl<T: Element> Filed for LinkedVectors<T> {
 
     fn from_bytes(bytes: &[u8], device: Placement, budget: Option<u64>) -> Result<Self> {
         let bad = |defect| Error::BadFile { path: IN_MEMORY.into(), defect };
-        let first = &bytes[..bytes.len().min(HEADER + IndexInfo::HEADER)];
-        let info = GraphInfo::of(first, bytes.len() as u64).map_err(bad)?;
-        let header = Header::decode(first).map_err(bad)?;
+        let first = &bytes[..bytes.len().min(HEADERS)];
+        let (header, shape) = headers(first, bytes.len() as u64).map_err(bad)?;
         // The length was checked, so both places are inside the bytes.
         let (flat_end, graph) = (HEADER + header.flat_bytes as usize, header.graph().unwrap_or(bytes.len()));
         if bytes[flat_end..graph].iter().any(|&byte| byte != 0) {
@@ -227,10 +193,10 @@ impl<T: Element> Filed for LinkedVectors<T> {
         }
         let flat = Flat::from_bytes(&bytes[HEADER..flat_end], device.clone(), budget)?;
         let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let mut builder = GraphIndex::<T>::builder(info.dim)
-            .metric(info.metric)
+        let mut builder = GraphIndex::<T>::builder(shape.dim as usize)
+            .metric(shape.metric)
             .device(device)
-            .degree(info.degree)
+            .degree(header.degree as usize)
             .beam(size(header.beam))
             .exact_ratio(size(header.exact_ratio))
             .seed(header.seed)
@@ -241,18 +207,18 @@ impl<T: Element> Filed for LinkedVectors<T> {
             let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);
             let mut edges = numbers.split_off(header.starts as usize);
-            let shifts = edges.split_off(edges.len() - header.shifts(info.dim));
-            let links = Links::of_edges(edges, info.degree, numbers)?;
+            let shifts = edges.split_off(edges.len() - header.shifts(shape.dim as usize));
+            let links = Links::of_edges(edges, header.degree as usize, numbers)?;
             let no_graph = || bad(FileDefect::Inconsistent("edges that no graph has"));
             let mut links = links.ok_or_else(no_graph)?;
             index.copy_all_rows()?;
-            if !links.complete(index.rows(), info.dim)? {
+            if !links.complete(index.rows(), shape.dim as usize)? {
                 return Err(no_graph());
             }
             if !shifts.is_empty() {
-                let coder = Coder::new(info.metric, bytemuck::cast_vec(shifts), header.scale, header.limit);
+                let coder = Coder::new(shape.metric, bytemuck::cast_vec(shifts), header.scale, header.limit);
                 let coder = coder.ok_or_else(|| bad(FileDefect::Inconsistent("codes that no graph has")))?;
-                let codes = Codes::of(Arc::new(coder), VectorSlice::of(index.rows(), info.dim))?;
+                let codes = Codes::of(Arc::new(coder), VectorSlice::of(index.rows(), shape.dim as usize))?;
                 let are_old = header.limit == 0 || codes.are_old();
                 index.made.codes = if are_old { index.fitted_codes(index.rows())? } else { Some(codes) };
             }

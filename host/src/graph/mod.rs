@@ -57,7 +57,7 @@ mod codes;
 mod device;
 mod distance;
 mod entrance;
-mod file;
+pub(crate) mod file;
 mod given;
 #[cfg(test)]
 mod given_tests;
@@ -78,7 +78,6 @@ use std::sync::Arc;
 use self::build::Settings;
 use self::codes::Codes;
 use self::distance::{Query, WalkDistance};
-pub use self::file::GraphInfo;
 use self::gpu::DeviceLinks;
 use self::links::Links;
 use self::twins::Nodes;

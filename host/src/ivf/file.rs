@@ -9,8 +9,7 @@
 //! index gives the same bytes.
 //!
 //! ```
-//! use warpann::ivf::{IndexInfo, IvfIndex};
-//! use warpann::{Device, ElementType, Metric};
+//! use warpann::{Device, ElementType, IndexInfo, IvfIndex, Metric};
 //!
 //! let base: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.37).sin()).collect();
 //! let mut index = IvfIndex::<f32>::builder(2, 8).metric(Metric::L2).device(Device::Cpu).build()?;
@@ -21,7 +20,7 @@
 //! let path = folder.path().join("points.ivf");
 //! index.save(&path)?;
 //! let info = IndexInfo::read(&path)?;
-//! assert_eq!((info.element, info.vectors, info.lists), (ElementType::F32, 500, 8));
+//! assert_eq!((info.element, info.vectors), (ElementType::F32, 500));
 //! let loaded = IvfIndex::<f32>::load(&path, Device::Cpu, None)?;
 //! assert_eq!(loaded.search(&base[..20], 3)?, index.search(&base[..20], 3)?);
 //! # Ok::<(), warpann::Error>(())
@@ -37,93 +36,30 @@ mod round_trip;
 mod tests;
 mod write;
 
-use std::io::Read;
 use std::path::Path;
 
-use self::format::{Places, Section, Shape};
+pub(crate) use self::format::{HEADER, Shape};
+use self::format::{Places, Section};
 #[doc(hidden)]
 pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
 use self::mapped::IndexFile;
 use self::write::Content;
 use super::encoding::{Clamped, FileParts};
 use super::lists::Bytes;
-use super::{Encoding, Ivf, IvfIndex, Lists, Trained};
+use super::{Ivf, IvfIndex, Lists, Trained};
 use crate::error::{Error, FileDefect, Result};
 use crate::index::IndexKind;
 use crate::index::private::{Filed, Stored};
-use crate::io::{self, FileBytes, Open, checksum};
+use crate::io::{FileBytes, Open, checksum};
 use crate::parallel::{Loop, ParallelSlice, turns};
-use crate::{Element, ElementType, Metric, Placement, Watch};
+use crate::{Element, Placement, Watch};
 
-/// The content of an index file according to its header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub struct IndexInfo {
-    /// The kind of the index: exact, or inverted files; `None` in a file of a version that did not write it.
-    #[cfg_attr(feature = "serde", serde(default))]
-    pub kind: Option<IndexKind>,
-    /// Type of the components; the `T` of the [`IvfIndex`] that can load the file.
-    pub element: ElementType,
-    /// Number of components of a vector.
-    pub dim: usize,
-    /// The metric of the index.
-    pub metric: Metric,
-    /// The encoding of the index, which determines what it keeps of each vector.
-    pub encoding: Encoding,
-    /// Number of lists.
-    pub lists: usize,
-    /// Number of vectors.
-    pub vectors: u64,
-    /// Number of lists that a search probes unless its options set another.
-    pub probes: usize,
-    /// As [`IvfStatistics::clamped_vectors`](super::IvfStatistics::clamped_vectors).
-    #[cfg_attr(feature = "serde", serde(default))]
-    pub clamped_vectors: u64,
-    /// As [`IvfStatistics::clamped_components`](super::IvfStatistics::clamped_components).
-    #[cfg_attr(feature = "serde", serde(default))]
-    pub clamped_components: u64,
-    /// Size of the file in bytes.
-    pub bytes: u64,
-}
-
-impl IndexInfo {
-    /// Number of bytes of a header.
-    pub(crate) const HEADER: usize = format::HEADER;
-
-    /// Reads the header of an index file; only [`IvfIndex::load`] checks the rest. O(1).
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] if it is not an index file, its header is damaged, or its length contradicts the header.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let (file, bytes) = io::open_regular(path)?;
-        let mut header = Vec::new();
-        let read = file.take(format::HEADER as u64).read_to_end(&mut header);
-        read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        Self::of_header(&header, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
-    }
-
-    /// Decodes the first bytes of an index file of `bytes` bytes.
-    ///
-    /// # Errors
-    /// The defect of the header.
-    pub(crate) fn of_header(header: &[u8], bytes: u64) -> Result<Self, FileDefect> {
-        let (shape, ..) = format::decode(header, bytes)?;
-        Ok(Self {
-            kind: shape.kind,
-            element: shape.element,
-            dim: shape.dim as usize,
-            metric: shape.metric,
-            encoding: shape.encoding,
-            lists: shape.lists as usize,
-            vectors: shape.vectors,
-            probes: shape.probes as usize,
-            clamped_vectors: shape.clamped.vectors,
-            clamped_components: shape.clamped.components,
-            bytes,
-        })
-    }
+/// Decodes the header of a file of `bytes` bytes, which is in its first [`HEADER`] bytes.
+///
+/// # Errors
+/// The defect of the header.
+pub(crate) fn shape_of(header: &[u8], bytes: u64) -> Result<Shape, FileDefect> {
+    format::decode(header, bytes).map(|(shape, ..)| shape)
 }
 
 impl<T: Element> Filed for Ivf<T> {

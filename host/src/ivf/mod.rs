@@ -35,7 +35,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod device;
 mod encoding;
-mod file;
+pub(crate) mod file;
 mod filtered;
 mod gathered;
 mod gpu;
@@ -56,7 +56,6 @@ pub(crate) use self::backend::{IvfBackend, RowSearch, SearchRequest, View};
 use self::coder::Coders;
 pub use self::encoding::Encoding;
 use self::encoding::{Clamped, Codec};
-pub use self::file::IndexInfo;
 #[doc(hidden)]
 pub use self::file::{mend_index_bytes, read_any_index_bytes};
 use self::grid::IvfGrid;

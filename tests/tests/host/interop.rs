@@ -288,7 +288,7 @@ fn statistics_and_descriptions_are_the_same_after_serde() {
     assert_eq!((value.vectors, value.lists, value.mean), (64, 4, 16.0));
     let file = tempfile::NamedTempFile::new().unwrap();
     index.save(file.path()).unwrap();
-    same(&warpann::ivf::IndexInfo::read(file.path()).unwrap());
+    same(&warpann::IndexInfo::read(file.path()).unwrap());
     let shown = serde_json::to_value(warpann::device::info::cpu()).unwrap();
     assert_eq!(shown["threads"], json!(rayon::current_num_threads()));
 }

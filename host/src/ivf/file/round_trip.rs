@@ -6,12 +6,11 @@ use half::{bf16, f16};
 use tempfile::TempDir;
 use test_random::Random;
 
-use super::IndexInfo;
 use super::format::{self, Section};
 use super::fuzz::{mend_index_bytes as mend, read_any_index_bytes};
 use crate::error::{Error, FileDefect};
 use crate::ivf::{Encoding, IvfIndex, SearchOptions};
-use crate::{Device, Element, ElementType, Metric};
+use crate::{Device, Element, ElementType, IndexInfo, KindInfo, Metric};
 
 const DIM: usize = 8;
 const LISTS: usize = 6;
@@ -77,9 +76,10 @@ fn round_trip<T: Element>() {
             same(&built, &loaded);
 
             let info = IndexInfo::read(&first).unwrap();
-            assert_eq!((info.element, info.dim, info.metric, info.lists), (T::TYPE, DIM, metric, LISTS));
-            assert_eq!((info.vectors, info.probes, info.encoding), (40, 3, loaded.encoding()));
-            assert_eq!(info.bytes, first.metadata().unwrap().len());
+            let (encoding, lists) = (loaded.encoding(), LISTS);
+            let of_kind = KindInfo::Ivf { encoding, lists, probes: 3, clamped_vectors: 0, clamped_components: 0 };
+            assert_eq!((info.element, info.dim, info.metric, info.of_kind), (T::TYPE, DIM, metric, of_kind));
+            assert_eq!((info.vectors, info.bytes), (40, first.metadata().unwrap().len()));
 
             // Both indexes are saved as the same bytes, also over the mapped file.
             let bytes = std::fs::read(&first).unwrap();

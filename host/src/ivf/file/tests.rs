@@ -2,7 +2,7 @@
 
 use super::format::{self, HEADER, Section, Shape};
 use super::fuzz::mend_index_bytes as mend;
-use super::{Content, IndexFile, IndexInfo};
+use super::{Content, IndexFile, shape_of};
 use crate::error::FileDefect;
 use crate::index::IndexKind;
 use crate::io::FileBytes;
@@ -346,8 +346,8 @@ fn scales_and_numbers_of_clamped_vectors_come_back() {
         let clamps = encoding != Encoding::F16;
         assert_eq!((before.clamped_vectors, counted), (0, if clamps { (10, 40) } else { (0, 0) }), "{encoding}");
         let bytes = index.to_bytes().unwrap();
-        let info = IndexInfo::of_header(&bytes[..IndexInfo::HEADER], bytes.len() as u64).unwrap();
-        assert_eq!((info.clamped_vectors, info.clamped_components), counted);
+        let shape = shape_of(&bytes[..HEADER], bytes.len() as u64).unwrap();
+        assert_eq!((shape.clamped.vectors, shape.clamped.components), counted);
         let loaded = IvfIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap();
         assert_eq!((loaded.statistics(), loaded.code_tables()), (statistics, index.code_tables()));
         assert_eq!(loaded.reconstruct(3).unwrap(), index.reconstruct(3).unwrap());
