@@ -66,7 +66,8 @@ impl<T: Element> Changed for Flat<T> {
         if ids.is_empty() {
             return Ok(());
         }
-        let rows: Vec<usize> = ids.iter().filter_map(|&id| self.rows.find(id)).collect();
+        let found = |&id| self.rows.find(id).ok_or(Error::UnknownId { id, len: self.len() as u64 });
+        let rows: Vec<usize> = ids.iter().map(found).collect::<Result<_>>()?;
         let before = self.rows.rows();
         self.version = Version::new();
         if rows.iter().any(|row| row + 1 == before) {

@@ -215,11 +215,9 @@ impl<K: Kind> Index<K> {
     /// they are a quarter of all, and then the others move together.
     ///
     /// # Errors
-    /// [`Error::UnknownId`] if the index has no such id, [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
+    /// [`Error::UnknownId`] for the least of `ids` that the index does not have, [`Error::DuplicateId`] if `ids` has one twice;
+    /// [`Error::OutOfHostMemory`].
     pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        if let Some(&id) = ids.iter().find(|&&id| !self.kind.contains(id)) {
-            return Err(Error::UnknownId { id, len: self.len() as u64 });
-        }
         let sorted = ascending(ids)?;
         if sorted.is_empty() { Ok(()) } else { self.kind.remove(&sorted) }
     }

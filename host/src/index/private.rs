@@ -59,7 +59,10 @@ pub trait Changed: Stored {
     fn add(&mut self, rows: &[Self::Element], ids: Option<&[u64]>, watch: &Watch<'_>) -> Result<()>;
     /// Adds vectors, and replaces those whose ids the index has, of which there are some.
     fn replace(&mut self, rows: &[Self::Element], ids: &[u64]) -> Result<()>;
-    /// Removes the vectors with these ids, which ascend and exist.
+    /// Removes the vectors with these ids, which ascend.
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`](crate::Error::UnknownId) for the first that the index does not have; then nothing was removed.
     fn remove(&mut self, ids: &[u64]) -> Result<()>;
     fn clear(&mut self);
     fn merge(&mut self, other: &Self) -> Result<()>;
