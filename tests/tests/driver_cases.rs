@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use cuda_driver_emulator as driver;
 use libtest_mimic::{Arguments, Failed, Trial};
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::{Device, FlatIndex, Metric, SearchOptions, ShiftedIndex};
+use warpann::{Device, FlatIndex, GraphIndex, Metric, SearchOptions, ShiftedIndex};
 use warpann_kernels::ivf::rerank;
 use warpann_tests::cases::{Size, search_cases, select_cases};
 use warpann_tests::ivf::cases::ivf_cases;
@@ -116,6 +116,7 @@ fn memory_of_a_vector() -> Outcome {
             "IVF-F16" => coded(Encoding::F16)?,
             "IVF-SQ8" => coded(Encoding::Scalar8)?,
             "IVF-PQ, 32 bytes" => coded(Encoding::Pq { sub_quantizers: 32, bits: 8, rotate: false })?,
+            "graph, 32 edges" => graph(DIM, 32)?,
             "shifted sort, d = 3" => (None, shifted(3)?),
             "shifted sort, d = 6" => (None, shifted(6)?),
             other => return Err(format!("nothing measures {other}")),
@@ -131,7 +132,7 @@ fn memory_of_a_vector() -> Outcome {
         }
         checked += 1;
     }
-    if checked == 7 { Ok(()) } else { Err(format!("{checked} rows were checked")) }
+    if checked == 8 { Ok(()) } else { Err(format!("{checked} rows were checked")) }
 }
 
 fn number(text: &str) -> Result<f64, String> {
@@ -175,6 +176,21 @@ fn shifted(dim: usize) -> Result<f64, String> {
         index.add(&vectors(count, dim)).map(|()| index)
     };
     Ok(growth(index)?.0)
+}
+
+/// Bytes in host memory, and on the device.
+fn graph(dim: usize, degree: usize) -> Result<(Option<f64>, f64), String> {
+    let index = |count| {
+        let mut index = GraphIndex::<f32>::builder(dim).device(Device::Cpu).degree(degree).exact_ratio(1).build()?;
+        let rows = vectors(count, dim);
+        index.add(&rows)?;
+        index.move_to(Device::Gpu(MEASURED))?;
+        // The first search copies the graph to the device.
+        index.search_with(&rows[..dim], 1, &SearchOptions::new().beam(16)).map(|_| index)
+    };
+    let (of_device, [small, large]) = growth(index)?;
+    let bytes = large.statistics().host_bytes - small.statistics().host_bytes;
+    Ok((Some(bytes as f64 / (COUNTS[1] - COUNTS[0]) as f64), of_device))
 }
 
 /// Bytes in host memory, and on the device.

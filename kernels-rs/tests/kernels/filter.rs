@@ -88,24 +88,7 @@ impl Data {
         let mut values: Vec<f32> = self.base.chunks(self.stride).map(value).collect();
         values.resize(rows.next_multiple_of(TILE), f32::INFINITY);
         let visited: Vec<usize> = (0..tiles).map(|visit| tile_number(visit, tile_stride, tile_skip) as usize).collect();
-        let rows_of = |tile: usize| tile * TILE..((tile + 1) * TILE).min(rows);
-        // A limit of each query: between the lower bounds of its rows, closer to a bound than to its score.
-        let limits: Vec<f32> = (0..queries)
-            .map(|query| {
-                let mut lower: Vec<f32> = visited
-                    .iter()
-                    .flat_map(|&tile| rows_of(tile))
-                    .map(|row| {
-                        let (score, error) = self.score(query, row);
-                        score - error
-                    })
-                    .collect();
-                lower.sort_by(f32::total_cmp);
-                let at = (query * 7 + 3) % lower.len();
-                let next = lower[at..].iter().find(|&&other| other > lower[at] + 0.05).unwrap_or(&f32::INFINITY);
-                if query % 5 == 4 { f32::NEG_INFINITY } else { lower[at] + 0.5 * (next - lower[at]).min(1.0) }
-            })
-            .collect();
+        let limits = self.limits(&visited);
         let bounds = |of: &[Bounds]| -> (Buffer<f32>, Buffer<f32>) {
             let part = |part: fn(&Bounds) -> f32| Buffer::from_slice(&of.iter().map(part).collect::<Vec<f32>>());
             (part(|bounds| bounds.norm), part(|bounds| bounds.residual))
@@ -150,40 +133,76 @@ impl Data {
         let (out_values, out_rows, counts) = (out_values.to_vec(), out_rows.to_vec(), counts.to_vec());
         let what =
             format!("{:?}, {instruction:?}, {queries} × {rows} × {}, tiles {visited:?}", self.metric, self.stride);
-        let agrees = |upper: f32, query: usize, row: usize| {
-            let (score, error) = self.score(query, row);
-            (upper - score - error).abs() <= 1e-5 * (score.abs() + error)
-        };
         for query in 0..queries {
             let own = query * out_stride..(query + 1) * out_stride;
             if dense {
-                for (visit, &tile) in visited.iter().enumerate() {
-                    for (at, row) in rows_of(tile).enumerate() {
-                        let upper = out_values[own.start + visit * TILE + at];
-                        assert!(agrees(upper, query, row), "{upper} of query {query}, row {row}, {what}");
-                    }
-                    let padding = own.start + visit * TILE + rows_of(tile).len()..own.start + (visit + 1) * TILE;
-                    assert!(out_values[padding].iter().all(|&upper| upper == f32::INFINITY), "{what}");
-                }
-                continue;
+                self.check_dense(query, &visited, &out_values[own], &what);
+            } else {
+                let found = (&out_rows[own.clone()], &out_values[own]);
+                self.check_kept(query, (&visited, limits[query]), counts[query], found, &what);
             }
-            let mut kept: Vec<u32> = visited.iter().flat_map(|&tile| rows_of(tile)).map(|row| row as u32).collect();
-            kept.retain(|&row| {
-                let (score, error) = self.score(query, row as usize);
-                score - error <= limits[query]
-            });
-            assert_eq!(counts[query] as usize, 1 + kept.len(), "query {query}, limit {}, {what}", limits[query]);
-            let found = &out_rows[own.start + 1..own.end.min(own.start + 1 + kept.len())];
-            for (place, &row) in found.iter().enumerate() {
-                let upper = out_values[own.start + 1 + place];
-                assert!(
-                    kept.contains(&row) && agrees(upper, query, row as usize),
-                    "{upper}, query {query}, row {row}, {what}"
-                );
-            }
-            let distinct: std::collections::BTreeSet<&u32> = found.iter().collect();
-            assert_eq!(distinct.len(), found.len(), "query {query}, {what}");
         }
+    }
+
+    /// The rows of a tile.
+    fn rows_of(&self, tile: usize) -> std::ops::Range<usize> {
+        tile * TILE..((tile + 1) * TILE).min(self.row_count())
+    }
+
+    /// A limit of each query: between the lower bounds of its rows, closer to a bound than to its score.
+    fn limits(&self, visited: &[usize]) -> Vec<f32> {
+        let of_query = |query: usize| {
+            let rows = visited.iter().flat_map(|&tile| self.rows_of(tile));
+            let mut lower: Vec<f32> =
+                rows.map(|row| self.score(query, row)).map(|(score, error)| score - error).collect();
+            lower.sort_by(f32::total_cmp);
+            let at = (query * 7 + 3) % lower.len();
+            let next = lower[at..].iter().find(|&&other| other > lower[at] + 0.05).unwrap_or(&f32::INFINITY);
+            if query % 5 == 4 { f32::NEG_INFINITY } else { lower[at] + 0.5 * (next - lower[at]).min(1.0) }
+        };
+        (0..self.query_count()).map(of_query).collect()
+    }
+
+    /// Whether an upper bound is that of a pair.
+    fn agrees(&self, upper: f32, query: usize, row: usize) -> bool {
+        let (score, error) = self.score(query, row);
+        (upper - score - error).abs() <= 1e-5 * (score.abs() + error)
+    }
+
+    /// Compares the upper bounds of all rows of the visited tiles.
+    fn check_dense(&self, query: usize, visited: &[usize], values: &[f32], what: &str) {
+        for (values, &tile) in values.chunks(TILE).zip(visited) {
+            let rows = self.rows_of(tile);
+            let (values, padding) = values.split_at(rows.len());
+            for (&upper, row) in values.iter().zip(rows) {
+                assert!(self.agrees(upper, query, row), "{upper} of query {query}, row {row}, {what}");
+            }
+            assert!(padding.iter().all(|&upper| upper == f32::INFINITY), "{what}");
+        }
+    }
+
+    /// Compares the rows that the limit keeps, behind the one place that was taken before, as far as there was room.
+    fn check_kept(
+        &self,
+        query: usize,
+        (visited, limit): (&[usize], f32),
+        count: u32,
+        (rows, values): (&[u32], &[f32]),
+        what: &str,
+    ) {
+        let mut kept: Vec<u32> = visited.iter().flat_map(|&tile| self.rows_of(tile)).map(|row| row as u32).collect();
+        kept.retain(|&row| {
+            let (score, error) = self.score(query, row as usize);
+            score - error <= limit
+        });
+        assert_eq!(count as usize, 1 + kept.len(), "query {query}, limit {limit}, {what}");
+        let found = &rows[1..rows.len().min(1 + kept.len())];
+        for (&row, &upper) in found.iter().zip(&values[1..]) {
+            let agrees = kept.contains(&row) && self.agrees(upper, query, row as usize);
+            assert!(agrees, "{upper}, query {query}, row {row}, {what}");
+        }
+        let distinct: std::collections::BTreeSet<&u32> = found.iter().collect();
+        assert_eq!(distinct.len(), found.len(), "query {query}, {what}");
     }
 }
 

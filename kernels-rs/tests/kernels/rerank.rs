@@ -50,6 +50,45 @@ impl Candidates {
     }
 }
 
+/// The results of a query, the number of its vectors among the candidates, and the flag that something else may be better.
+type Expected = ((Vec<f32>, Vec<u32>), u32, u32);
+
+/// What re-ranking has to find, by the vectors of each query that a filter accepts.
+fn expected(lists: &Lists, candidates: &Candidates, all: &[Vec<Found>], selected: usize, k: usize) -> Vec<Expected> {
+    let of_query = |(query, all): (usize, &Vec<Found>)| {
+        let own = query * selected..(query + 1) * selected;
+        let found: Vec<Found> =
+            all.iter().filter(|f| candidates.places[own.clone()].contains(&f.place)).copied().collect();
+        let worst = found.get(k - 1).map_or(f32::INFINITY, |found| found.badness);
+        let last = f64::from(candidates.scores[own.end - 1]) + f64::from(lists.shifts[query]);
+        let proved = found.len() == all.len() || last - f64::from(lists.errors[query]) > f64::from(worst);
+        (lists.results(&found, k), found.len() as u32, u32::from(!proved))
+    };
+    all.iter().enumerate().map(of_query).collect()
+}
+
+/// Compares results, k of each query, and flags.
+fn same(expected: &[Expected], k: usize, (keys, ranks, flags): (&[f32], &[u32], &[u32]), what: &str) {
+    for (query, ((distances, expected), _, flag)) in expected.iter().enumerate() {
+        let at = query * k..(query + 1) * k;
+        let own = (&keys[at.clone()], &ranks[at], flags[query]);
+        assert_eq!(own, (&distances[..], &expected[..], *flag), "query {query}, {what}");
+    }
+}
+
+/// The k best of `selected` distances and ranks of each query.
+fn best_of(keys: &[f32], ranks: &[u32], selected: usize, k: usize) -> (Vec<f32>, Vec<u32>) {
+    let of_query = |(keys, ranks): (&[f32], &[u32])| {
+        let pairs = keys.iter().copied().zip(ranks.iter().copied());
+        let mut pairs: Vec<(f32, u32)> = pairs.filter(|pair| pair.1 != NO_ROW).collect();
+        pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        pairs.resize(pairs.len().max(k), (f32::INFINITY, NO_ROW));
+        pairs.truncate(k);
+        pairs
+    };
+    keys.chunks(selected).zip(ranks.chunks(selected)).flat_map(of_query).unzip()
+}
+
 /// Re-ranks the candidates of all queries in each way, and compares results and flags.
 fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k: usize, filtered: bool) {
     let candidates = Candidates::of(random, lists, selected);
@@ -57,17 +96,7 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
     let filter = filtered.then_some(&lists.filter[..]);
     let all: Vec<Vec<Found>> = (0..queries).map(|query| lists.all(query, filter)).collect();
     let live: Vec<u32> = all.iter().map(|found| found.len() as u32).collect();
-    // What is among the candidates, and whether nothing else can be better.
-    let mut expected = Vec::new();
-    for query in 0..queries {
-        let own = query * selected..(query + 1) * selected;
-        let found: Vec<Found> =
-            all[query].iter().filter(|f| candidates.places[own.clone()].contains(&f.place)).copied().collect();
-        let worst = found.get(k - 1).map_or(f32::INFINITY, |found| found.badness);
-        let last = f64::from(candidates.scores[own.end - 1]) + f64::from(lists.shifts[query]);
-        let proved = found.len() as u32 == live[query] || last - f64::from(lists.errors[query]) > f64::from(worst);
-        expected.push((lists.results(&found, k), found.len() as u32, u32::from(!proved)));
-    }
+    let expected = expected(lists, &candidates, &all, selected, k);
     let (query_rows, rows) =
         (Buffer::from_slice(&stored(key, &lists.queries)), Buffer::from_slice(&stored(key, &lists.rows)));
     let (places, scores) = (Buffer::from_slice(&candidates.places), Buffer::from_slice(&candidates.scores));
@@ -84,73 +113,49 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
         shifts: Some(shifts.as_ptr()),
         errors: errors.as_ptr(),
     };
-    let launch = || Rerank {
-        query_count: queries as u32,
-        queries: query_rows.as_ptr(),
-        stride: lists.stride as u32,
-        stored: StoredRows { rows: rows.as_ptr(), ..StoredRows::default() },
-        places: places.as_ptr(),
-        certificate,
-        lists: ProbedLists {
-            nprobe: lists.nprobe as u32,
-            probes: Some(probes.as_ptr()),
-            offsets: offsets.as_ptr(),
-            list_starts: starts.as_ptr(),
-            lengths: lengths.as_ptr(),
-            ranks: Some(ranks.as_ptr()),
-            filter: filter.as_ref().map(Buffer::as_ptr),
-        },
-        metric: lists.metric,
-        sort: 1,
-        k: k as u32,
-        ..Rerank::default()
-    };
     let what = format!("{:?}, {key:?}, {selected} of {} lists, k {k}, filter {filtered}", lists.metric, lists.nprobe);
-    let ways = [PerQuery::Block, PerQuery::Warp];
-    for way in ways.into_iter().filter(|&way| way == PerQuery::Block || selected <= WARP_SELECTED as usize) {
-        let mut keys = Buffer::<f32>::new_poisoned(queries * k);
-        let mut found = Buffer::<u32>::new_poisoned(queries * k);
-        let mut flags = Buffer::<u32>::new_poisoned(queries);
+    let run = |way: PerQuery, sort: u32, each: usize| {
+        let mut keys = Buffer::<f32>::new_poisoned(queries * each);
+        let mut found = Buffer::<u32>::new_poisoned(queries * each);
+        let mut flags = if sort == 1 { Buffer::<u32>::new_poisoned(queries) } else { Buffer::<u32>::new(queries) };
         let launch = Rerank {
+            query_count: queries as u32,
+            queries: query_rows.as_ptr(),
+            stride: lists.stride as u32,
+            stored: StoredRows { rows: rows.as_ptr(), ..StoredRows::default() },
+            places: places.as_ptr(),
+            certificate,
+            lists: ProbedLists {
+                nprobe: lists.nprobe as u32,
+                probes: Some(probes.as_ptr()),
+                offsets: offsets.as_ptr(),
+                list_starts: starts.as_ptr(),
+                lengths: lengths.as_ptr(),
+                ranks: Some(ranks.as_ptr()),
+                filter: filter.as_ref().map(Buffer::as_ptr),
+            },
+            metric: lists.metric,
+            sort,
+            k: k as u32,
             out_keys: keys.as_mut_ptr(),
             out_ranks: found.as_mut_ptr(),
             flags: Some(flags.as_mut_ptr()),
-            ..launch()
+            ..Rerank::default()
         };
         // SAFETY: the arrays have the shapes of the lists.
         unsafe { crate::launch(Rerank::kernel((key, way)), launch.config(way), launch) };
-        let (keys, found, flags) = (keys.to_vec(), found.to_vec(), flags.to_vec());
-        for (query, ((distances, ranks), _, flag)) in expected.iter().enumerate() {
-            let at = query * k..(query + 1) * k;
-            let own = (&keys[at.clone()], &found[at], flags[query]);
-            assert_eq!(own, (&distances[..], &ranks[..], *flag), "query {query}, {way:?}, {what}");
-        }
-    }
-    let mut keys = Buffer::<f32>::new_poisoned(queries * selected);
-    let mut found = Buffer::<u32>::new_poisoned(queries * selected);
-    let mut flags = Buffer::<u32>::new(queries);
-    let launch = Rerank {
-        sort: 0,
-        out_keys: keys.as_mut_ptr(),
-        out_ranks: found.as_mut_ptr(),
-        flags: Some(flags.as_mut_ptr()),
-        ..launch()
+        (keys.to_vec(), found.to_vec(), flags)
     };
-    // SAFETY: as above.
-    unsafe { crate::launch(Rerank::kernel((key, PerQuery::Block)), launch.config(PerQuery::Block), launch) };
-    let (mut selected_keys, mut selected_ranks) = (Vec::new(), Vec::new());
-    for query in 0..queries {
-        let at = query * selected..(query + 1) * selected;
-        let pairs = keys.to_vec()[at.clone()].to_vec().into_iter().zip(found.to_vec()[at].to_vec());
-        let mut pairs: Vec<(f32, u32)> = pairs.filter(|pair| pair.1 != NO_ROW).collect();
-        pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        pairs.resize(pairs.len().max(k), (f32::INFINITY, NO_ROW));
-        selected_keys.extend(pairs[..k].iter().map(|pair| pair.0));
-        selected_ranks.extend(pairs[..k].iter().map(|pair| pair.1));
+    let ways = [PerQuery::Block, PerQuery::Warp];
+    for way in ways.into_iter().filter(|&way| way == PerQuery::Block || selected <= WARP_SELECTED as usize) {
+        let (keys, found, flags) = run(way, 1, k);
+        same(&expected, k, (&keys, &found, &flags.to_vec()), &format!("{way:?}, {what}"));
     }
+    let (keys, found, mut flags) = run(PerQuery::Block, 0, selected);
     let counts: Vec<u32> = expected.iter().map(|expected| expected.1).collect();
     assert_eq!(flags.to_vec(), counts, "vectors among the candidates, {what}");
-    let (mut keys, ranks) = (Buffer::from_slice(&selected_keys), Buffer::from_slice(&selected_ranks));
+    let (best_keys, best_ranks) = best_of(&keys, &found, selected, k);
+    let (mut keys, ranks) = (Buffer::from_slice(&best_keys), Buffer::from_slice(&best_ranks));
     let launch = Certify {
         query_count: queries as u32,
         k: k as u32,
@@ -162,12 +167,7 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
     };
     // SAFETY: as above.
     unsafe { crate::launch(&Certify::KERNEL, launch.config(), launch) };
-    let (keys, flags) = (keys.to_vec(), flags.to_vec());
-    for (query, ((distances, ranks), _, flag)) in expected.iter().enumerate() {
-        let at = query * k..(query + 1) * k;
-        let own = (&keys[at.clone()], &selected_ranks[at], flags[query]);
-        assert_eq!(own, (&distances[..], &ranks[..], *flag), "query {query}, certified, {what}");
-    }
+    same(&expected, k, (&keys.to_vec(), &best_ranks, &flags.to_vec()), &format!("certified, {what}"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! - `StagedSink::flush` reserves no places in the list if there is nothing to flush: an addition of 0.
 
 use cuda_std::emulator::Buffer;
+use cuda_std::{Ptr, PtrMut};
 use test_random::Random;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::select::entry::EMPTY;
@@ -164,13 +165,10 @@ impl Batch {
         let stride = if rows > 1 { self.rows[1].0 } else { self.columns } as u64;
         let (columns, k) = (self.columns as u32, self.k as u32);
         let out_stride = k + 3;
-        let float = matches!(self.key, KeyType::F32 | KeyType::F16 | KeyType::Bf16);
-        let flip = if !self.largest {
-            0
-        } else if float {
-            0x8000_0000
-        } else {
-            u32::MAX
+        let flip = match (self.largest, self.key) {
+            (false, _) => 0,
+            (true, KeyType::I32 | KeyType::U32) => u32::MAX,
+            (true, _) => 0x8000_0000,
         };
         let slots = (rows * out_stride) as usize;
         let mut out_keys = Buffer::<u8>::new_poisoned(slots * size);
@@ -242,50 +240,66 @@ impl Batch {
                     crate::launch(ShortSelect::kernel(self.key), launch.config(rows, threads), launch);
                 }
                 Method::List { .. } => {
-                    let (thresholds, lists_at) = (thresholds.as_ptr(), lists.as_mut_ptr());
-                    let counts_at = counts.as_mut_ptr();
-                    let launch = RepairLists { table, k, capacity, thresholds, lists: lists_at, counts: counts_at };
-                    crate::launch(RepairLists::kernel(self.key), launch.config(rows), launch);
-                    let (counts, chunks) = (counts.as_ptr(), capacity.div_ceil(CHUNK));
-                    let launch = SortChunks { lists: lists.as_mut_ptr(), counts, capacity, chunks };
-                    crate::launch(&SortChunks::KERNEL, launch.config(rows), launch);
-                    let mut width = CHUNK;
-                    while width < capacity {
-                        let (from, to) = (lists.as_ptr(), other_lists.as_mut_ptr());
-                        let launch = MergeRuns { from, to, counts, capacity, chunks, width, keep: k };
-                        crate::launch(&MergeRuns::KERNEL, launch.config(rows), launch);
-                        std::mem::swap(&mut lists, &mut other_lists);
-                        width *= 2;
-                    }
-                    let launch = UnpackLists {
-                        lists: lists.as_ptr(),
-                        counts,
-                        capacity,
-                        pieces: k.div_ceil(THREADS),
-                        flip,
-                        k,
-                        out,
-                    };
-                    crate::launch(UnpackLists::kernel(self.key), launch.config(rows), launch);
+                    let (thresholds, counts) = (thresholds.as_ptr(), counts.as_mut_ptr());
+                    self.sort_lists((table, out), capacity, thresholds, counts, [&mut lists, &mut other_lists]);
                 }
             }
         }
-        let (out_keys, out_ids) = (out_keys.to_vec(), out_ids.to_vec());
+        self.compare((&out_keys.to_vec(), &out_ids.to_vec()), out_stride as usize, method);
+    }
+
+    /// Repairs the lists of candidates, sorts them, and unpacks the best k of each.
+    ///
+    /// # Safety
+    /// The arrays have the shapes of the batch, and the filter filled the first lists.
+    unsafe fn sort_lists(
+        &self,
+        (table, out): (KeyTable, SelectedRows),
+        capacity: u32,
+        thresholds: Ptr<u64>,
+        counts: PtrMut<u32>,
+        [lists, other]: [&mut Buffer<u64>; 2],
+    ) {
+        let (rows, k) = (self.rows.len() as u32, self.k as u32);
+        let launch = RepairLists { table, k, capacity, thresholds, lists: lists.as_mut_ptr(), counts };
+        // SAFETY: as the caller promises, here and below.
+        unsafe { crate::launch(RepairLists::kernel(self.key), launch.config(rows), launch) };
+        let (counts, chunks) = (counts.into(), capacity.div_ceil(CHUNK));
+        let launch = SortChunks { lists: lists.as_mut_ptr(), counts, capacity, chunks };
+        // SAFETY: as above.
+        unsafe { crate::launch(&SortChunks::KERNEL, launch.config(rows), launch) };
+        let mut width = CHUNK;
+        while width < capacity {
+            let (from, to) = (lists.as_ptr(), other.as_mut_ptr());
+            let launch = MergeRuns { from, to, counts, capacity, chunks, width, keep: k };
+            // SAFETY: as above.
+            unsafe { crate::launch(&MergeRuns::KERNEL, launch.config(rows), launch) };
+            std::mem::swap(lists, other);
+            width *= 2;
+        }
+        let (pieces, flip) = (k.div_ceil(THREADS), table.flip);
+        let launch = UnpackLists { lists: lists.as_ptr(), counts, capacity, pieces, flip, k, out };
+        // SAFETY: as above.
+        unsafe { crate::launch(UnpackLists::kernel(self.key), launch.config(rows), launch) };
+    }
+
+    /// Compares the results of all rows.
+    fn compare(&self, (keys, ids): (&[u8], &[u32]), stride: usize, method: Method) {
+        let size = stored(self.key, 0, false).len();
         for row in 0..self.rows.len() {
             let expected = self.expected(row);
-            let at = row * out_stride as usize..row * out_stride as usize + self.k;
-            let found: Vec<u32> = out_ids[at.clone()].to_vec();
+            let at = row * stride..row * stride + self.k;
             let wanted: Vec<u32> = expected.iter().map(|entry| entry.map_or(NO_ROW, |entry| entry.1)).collect();
             let what = format!(
                 "{:?}, k {} of {} in row {row} of {:?}, {method:?}",
                 self.key, self.k, self.columns, self.rows[row]
             );
-            assert_eq!(found, wanted, "{what}");
+            assert_eq!(ids[at.clone()], wanted, "{what}");
             let wanted: Vec<u8> = expected.iter().flat_map(|&entry| self.result(entry)).collect();
-            assert_eq!(out_keys[at.start * size..at.end * size], wanted, "{what}");
+            assert_eq!(keys[at.start * size..at.end * size], wanted, "{what}");
             // Between the results of two rows nothing is written.
             let behind = at.end..at.end + 3;
-            assert!(out_ids[behind].iter().all(|&id| id == 0xa5a5_a5a5), "{what}: written behind the results");
+            assert!(ids[behind].iter().all(|&id| id == 0xa5a5_a5a5), "{what}: written behind the results");
         }
     }
 }
