@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use cuda_driver_emulator::{self as driver, Call, Failed, Fault, Lasts, Usage};
 use warpann::DeviceWorkspace;
+use warpann::MemoryDefect::OtherGpu;
 use warpann::cust::memory::DeviceBuffer;
 use warpann::ivf::{Encoding, IvfIndex};
 use warpann::kmeans::KMeans;
@@ -22,8 +23,8 @@ use warpann::pq::ProductQuantizer;
 use warpann::select::{Best, Rows, select_k};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{
-    Device, Error, FlatIndex, GraphIndex, Index, Kind, MemoryDefect, Metric, Neighbors, NoDeviceReason, Placement,
-    SearchOptions, ShiftedIndex,
+    Device, Error, FlatIndex, GraphIndex, Index, Kind, Metric, Neighbors, NoDeviceReason, Placement, SearchOptions,
+    ShiftedIndex,
 };
 use warpann_tests::property::seeds;
 
@@ -407,10 +408,7 @@ fn flat_on_the_device(counts: &mut Counts) {
     let queries = DeviceVectors::<f32>::new(elsewhere.as_device_ptr().as_raw(), 2);
     // SAFETY: the call is refused before it uses any memory.
     let refused = unsafe { object.0.search_device(&mut object.1, null_mut(), &queries, &results) };
-    assert!(
-        matches!(refused, Err(Error::BadMemory { defect: MemoryDefect::OtherGpu { expected: 0, found: 1 }, .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(Error::BadMemory { defect: OtherGpu { expected: 0, found: 1 }, .. })), "{refused:?}");
     // They cannot be freed: there is no current context.
     std::mem::forget((there, ids, distances, elsewhere));
 }

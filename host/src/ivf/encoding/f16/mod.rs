@@ -129,7 +129,8 @@ impl F16Codec {
         let bad = rows.par_chunks(dim).position_first(is_bad);
         let Some(row) = bad else { return Ok(()) };
         let at = &rows[row * dim..][..dim];
-        let column = at.iter().position(|x| !fits(x)).or_else(|| at.iter().position(|x| x.abs() == greatest(at)));
+        let size = greatest(at);
+        let column = at.iter().position(|x| !fits(x)).or_else(|| at.iter().position(|x| x.abs() == size));
         let column = column.unwrap_or_default();
         let (least, greatest) = (f16::MIN_POSITIVE.to_f32() * unit, f16::MAX.to_f32() * unit);
         Err(Error::DoesNotFit { encoding: "f16", row, column, value: at[column], least, greatest })
