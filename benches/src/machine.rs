@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 use warpann::device::info;
-use warpann::{Device, Error};
+use warpann::{Device, Error, NoDeviceReason};
 
 use crate::Outcome;
 
@@ -66,7 +66,7 @@ impl Machine {
         let devices = info::devices()?;
         let available = devices.len();
         let Some(info) = devices.into_iter().nth(index) else {
-            return Err(Error::NoSuchDevice { asked: index, available }.into());
+            return Err(Error::NoDevice { reason: NoDeviceReason::NoSuchDevice { asked: index, available } }.into());
         };
         let columns = 1 << 20;
         let keys = warpann::measure::SelectionBench::new(index, vec![0.0; columns], bytes / 4 / columns, columns)?;
@@ -81,7 +81,7 @@ impl Machine {
 
     #[cfg(not(feature = "cuda"))]
     fn open_gpu(_: usize, _: usize) -> Outcome<Self> {
-        Err(Error::NoDevice { reason: warpann::NoDeviceReason::FeatureOff }.into())
+        Err(Error::NoDevice { reason: NoDeviceReason::FeatureOff }.into())
     }
 }
 

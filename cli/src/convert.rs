@@ -80,7 +80,10 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let format = match args.stdout.format_of(&args.out, FORMATS)? {
         Written::Binary(format) => format,
         // It is not one of the formats.
-        Written::Csv => return Err(Error::UnknownExtension { path: args.out.clone(), known: FORMATS }.into()),
+        Written::Csv => {
+            let defect = FileDefect::UnknownExtension { known: FORMATS };
+            return Err(Error::BadFile { path: args.out.clone(), defect }.into());
+        }
     };
     if let (Some(element), Some(held)) = (args.element, element_of(format))
         && element != held

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use warpann::io::{self, Format, GroundTruth, IdMatrix, Open, Vectors};
 use warpann::knn_graph::Graph;
-use warpann::{Element, Error};
+use warpann::{Element, Error, FileDefect};
 
 use crate::id_list;
 use crate::report::{Failure, Outcome, complain};
@@ -123,7 +123,7 @@ impl Stdout {
             Some(format) if is_stream(path) => {
                 Failure::WrongFormat { option: "--out-format", format: format.extension(), known }
             }
-            _ => Error::UnknownExtension { path: path.to_owned(), known }.into(),
+            _ => Error::BadFile { path: path.to_owned(), defect: FileDefect::UnknownExtension { known } }.into(),
         })
     }
 

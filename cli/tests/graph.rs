@@ -65,7 +65,7 @@ fn a_graph_is_made_walked_and_counted() {
         assert_eq!((&report["nodes"], &report["largest"]), (&serde_json::json!([3, 1]), &4.0.into()));
         let error = failure(1, &[&path[..], &["7"]].concat());
         assert!(error.contains("no path leads from 3 to 7: their components have 4 and 4 nodes"), "{error}");
-        assert!(failure(1, &[&path[..], &["8"]].concat()).contains("node 8 does not exist; the graph has 8"));
+        assert!(failure(1, &[&path[..], &["8"]].concat()).contains("id 8 does not exist; there are 8 vectors"));
 
         let report = json(&["components", "--graph", &graph]);
         assert_eq!((&report["components"], &report["edges"]), (&2.into(), &16.into()));

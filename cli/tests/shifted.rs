@@ -89,7 +89,7 @@ fn what_does_not_fit_is_refused() {
     let refused = |args: &[&str]| failure(1, &[&["shifted", "--device", "cpu"], args].concat());
     assert!(refused(&["--base", &corners, "--query", &plane]).contains("the index has 3, the vectors have 2"));
     assert!(refused(&["--base", &corners, "--query", &near, "--k", "0"]).contains("k = 0"));
-    assert!(refused(&["--base", &wide, "--self-join"]).contains("dimension 13: shifted sort takes up to 12"));
+    assert!(refused(&["--base", &wide, "--self-join"]).contains("13 dimensions for shifted sort; the limit is 12"));
     assert!(refused(&["--mesh", &broken, "--query", &near]).contains("the vertices do not have x, y and z"));
     assert!(refused(&["--mesh", &corners, "--query", &near]).contains("obj, ply"));
     assert!(refused(&["--base", &corners, "--query", &near, "--out", "ids.txt"]).contains("extension"));

@@ -109,13 +109,10 @@ impl Bitset {
     /// Checks that these bits are a filter for an index of `vectors` vectors whose ids have this stamp, which is computed if it matters.
     ///
     /// # Errors
-    /// [`Error::WrongFilterLength`], [`Error::StaleFilter`].
+    /// [`Error::WrongLength`], [`Error::StaleFilter`].
     pub(crate) fn check(&self, vectors: usize, stamp: impl FnOnce() -> u64) -> Result<()> {
-        let vectors = vectors as u64;
-        if self.len as u64 != vectors {
-            return Err(Error::WrongFilterLength { bits: self.len as u64, vectors });
-        }
-        if self.is_stale(stamp) { Err(Error::StaleFilter { vectors }) } else { Ok(()) }
+        check_length("filter bits", vectors, self.len)?;
+        if self.is_stale(stamp) { Err(Error::StaleFilter { vectors: vectors as u64 }) } else { Ok(()) }
     }
 
     /// Whether the bits were made for ids with another stamp than this one, which is computed if it matters.
@@ -199,7 +196,7 @@ impl Bitset {
     /// Replaces each word by what `combined` makes of it and that of `other`; of two clear bits it makes a clear one. The result is for the ids for
     /// which one of the two was made.
     fn combine(&mut self, other: &Bitset, combined: impl Fn(u64, u64) -> u64) -> Result<()> {
-        check_length("bits", self.len, other.len)?;
+        check_length("filter bits", self.len, other.len)?;
         if let Some(made_for) = other.made_for {
             if self.is_stale(|| made_for) {
                 return Err(Error::StaleFilter { vectors: self.len as u64 });
@@ -373,7 +370,7 @@ mod tests {
                 assert!(matches!(error, Err(Error::StaleFilter { vectors }) if vectors == len as u64));
                 let error = combine(&mut stale, &Bitset::new(len + 1));
                 assert!(
-                    matches!(error, Err(Error::WrongLength { what: "bits", expected, actual }) if (expected, actual) == (len, len + 1))
+                    matches!(error, Err(Error::WrongLength { what: "filter bits", expected, actual }) if (expected, actual) == (len, len + 1))
                 );
                 assert_eq!((stale.made_for, stale), (Some(7), set(&a)));
             }

@@ -43,7 +43,7 @@ impl Filter<'_> {
     /// be stale.
     ///
     /// # Errors
-    /// [`Error::WrongFilterLength`](crate::Error::WrongFilterLength), [`Error::StaleFilter`](crate::Error::StaleFilter).
+    /// [`Error::WrongLength`](crate::Error::WrongLength), [`Error::StaleFilter`](crate::Error::StaleFilter).
     #[inline]
     pub(crate) fn check(self, vectors: usize, stamp: impl FnOnce() -> u64) -> Result<()> {
         match self {

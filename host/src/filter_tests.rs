@@ -250,7 +250,7 @@ fn a_radius_bounds_similarities_from_below() {
         assert_eq!(found(f32::INFINITY).ids, [NONE; 6]);
         assert_eq!(found(f32::NEG_INFINITY), index.search_with(&[1.0, 2.0], 3, &options).unwrap());
         let refused = index.search_with(&[1.0], 3, &options.radius(f32::NAN)).unwrap_err();
-        assert_eq!(refused.kind(), "bad_radius");
+        assert_eq!(refused.kind(), "bad_number");
     }
     check(flat, &base);
     check(ivf, &base);

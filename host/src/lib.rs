@@ -119,7 +119,7 @@ pub use cudarc;
 #[cfg(feature = "cuda")]
 pub use cust;
 pub use element::{Element, ElementType};
-pub use error::{Error, FileDefect, Input, NoDeviceReason, Result, TensorDefect};
+pub use error::{Error, FileDefect, Input, MemoryDefect, NoDeviceReason, Result};
 pub use filter::Filter;
 pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
 pub use graph::{GraphIndex, GraphIndexBuilder};

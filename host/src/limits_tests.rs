@@ -33,15 +33,16 @@ fn components_of_a_vector() {
     check_dim(MAX_COMPONENTS).unwrap();
     for dim in [beyond, usize::MAX] {
         for device in DEVICES {
-            refused!(FlatIndex::<f32>::new(dim, Metric::L2, device), Error::TooManyDimensions { dim: d, .. } if *d == dim);
+            let built = FlatIndex::<f32>::new(dim, Metric::L2, device);
+            refused!(built, Error::TooMany { what: "dimensions", asked, .. } if *asked == dim as u64);
             let built = IvfIndex::<f16>::builder(dim, 3).device(device).build();
-            refused!(built, Error::TooManyDimensions { dim: d, limit: MAX_COMPONENTS, .. } if *d == dim);
+            refused!(built, Error::TooMany { what: "dimensions", asked, limit: 0x7fff_ffff } if *asked == dim as u64);
         }
-        refused!(Generator::new(dim, 1, 1), Error::TooManyDimensions { .. });
-        refused!(Refiner::new(Metric::L2, dim, &[0u8; 0]), Error::TooManyDimensions { .. });
-        refused!(KMeans::new(1).train(&[0.0f32], dim), Error::TooManyDimensions { .. });
-        refused!(ProductQuantizer::from_codebooks(dim, 1, 8, vec![]), Error::TooManyDimensions { .. });
-        refused!(Rotation::from_matrix(dim, vec![]), Error::TooManyDimensions { .. });
+        refused!(Generator::new(dim, 1, 1), Error::TooMany { what: "dimensions", .. });
+        refused!(Refiner::new(Metric::L2, dim, &[0u8; 0]), Error::TooMany { what: "dimensions", .. });
+        refused!(KMeans::new(1).train(&[0.0f32], dim), Error::TooMany { what: "dimensions", .. });
+        refused!(ProductQuantizer::from_codebooks(dim, 1, 8, vec![]), Error::TooMany { what: "dimensions", .. });
+        refused!(Rotation::from_matrix(dim, vec![]), Error::TooMany { what: "dimensions", .. });
     }
     // An empty index of the largest dimension can be searched and moved.
     for device in DEVICES {
@@ -69,7 +70,7 @@ fn rows_of_an_index() {
 fn components_of_shifted_sort_and_its_copies() {
     let build = |dim, shifts| ShiftedIndex::builder(dim).shifts(shifts).device(Device::Cpu).build();
     build(MAX_DIM, 65_535).unwrap();
-    refused!(build(MAX_DIM + 1, 1), Error::TooManyDimensions { what: "shifted sort", dim: 13, limit: 12 });
+    refused!(build(MAX_DIM + 1, 1), Error::TooMany { what: "dimensions for shifted sort", asked: 13, limit: 12 });
     refused!(build(1, 65_536), Error::TooMany { what: "shifts", asked: 65_536, limit: 65_535 });
     refused!(build(1, usize::MAX), Error::TooMany { what: "shifts", limit: 65_535, .. });
 }
@@ -135,7 +136,7 @@ fn sub_quantizers_and_their_bits() {
     refused!(build(4, 9), Error::OutOfRange { what: "bits per sub-quantizer", value: 9, least: 4, most: 8 });
     refused!(build(4, u32::MAX), Error::OutOfRange { what: "bits per sub-quantizer", .. });
     for parts in [0, 3, 5, 8, usize::MAX] {
-        refused!(build(parts, 8), Error::NotDivisible { dim: 4, parts: p } if *p == parts);
+        refused!(build(parts, 8), Error::NotDivisible { number: 4, by: "sub-quantizers", parts: p, .. } if *p == parts);
     }
 }
 

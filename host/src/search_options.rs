@@ -1,7 +1,8 @@
 //! The options of a search, which are the same for all indexes.
 
 use crate::names::named;
-use crate::{Error, Filter, Result};
+use crate::validate::check_radius;
+use crate::{Filter, Result};
 
 /// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -183,8 +184,8 @@ impl<'a> SearchOptions<'a> {
     /// Refuses a radius that is not a number.
     ///
     /// # Errors
-    /// [`Error::BadRadius`] for NaN.
+    /// [`Error::BadNumber`] for NaN.
     pub(crate) fn check_radius(&self) -> Result<()> {
-        if self.radius.is_some_and(f32::is_nan) { Err(Error::BadRadius) } else { Ok(()) }
+        self.radius.map_or(Ok(()), check_radius)
     }
 }

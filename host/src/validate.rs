@@ -18,7 +18,7 @@ pub(crate) fn check_dim(dim: usize) -> Result<()> {
     match dim {
         0 => Err(Error::Zero { what: "dimension" }),
         1..=MAX_COMPONENTS => Ok(()),
-        _ => Err(Error::TooManyDimensions { what: "the library", dim, limit: MAX_COMPONENTS }),
+        _ => Err(Error::TooMany { what: "dimensions", asked: dim as u64, limit: MAX_COMPONENTS as u64 }),
     }
 }
 
@@ -33,6 +33,18 @@ pub(crate) fn check_range(what: &'static str, value: usize, (least, most): (usiz
 /// Checks that `asked` rows are at most `limit`.
 pub(crate) fn check_rows(asked: u64, limit: u64) -> Result<()> {
     if asked > limit { Err(Error::TooMany { what: "rows", asked, limit }) } else { Ok(()) }
+}
+
+/// Checks that `parts` parts called `by` divide the number called `what`, which is not 0.
+pub(crate) fn check_divisible(what: &'static str, number: usize, by: &'static str, parts: usize) -> Result<()> {
+    let divisible = number > 0 && parts > 0 && number.is_multiple_of(parts);
+    if divisible { Ok(()) } else { Err(Error::NotDivisible { what, number, by, parts }) }
+}
+
+/// Checks that a radius is a number; it may be infinite.
+pub(crate) fn check_radius(radius: f32) -> Result<()> {
+    let refused = Error::BadNumber { what: "radius", value: radius.into(), least: f64::NEG_INFINITY };
+    if radius.is_nan() { Err(refused) } else { Ok(()) }
 }
 
 /// Checks that an array of what is called `what` has `expected` places.

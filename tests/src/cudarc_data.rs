@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use warpann::MemoryDefect::OtherContext;
 use warpann::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, DriverError, ValidAsZeroBits, sys};
 use warpann::views::cudarc::OnStream;
 use warpann::{Device, Element, Error, FlatIndex, Metric, Neighbors, SearchOptions};
@@ -214,8 +215,8 @@ fn refusals(device: Device) -> Outcome {
     let other = unsafe { CudaContext::from_raw_context(primary.ordinal(), primary.cu_device(), primary.cu_ctx()) };
     let other = other.map_err(driver)?;
     std::mem::forget(other.clone());
-    refused!(OnStream::new(&other.default_stream()), Error::OtherContext { what: "stream", .. });
+    refused!(OnStream::new(&other.default_stream()), Error::BadMemory { what: "stream", defect: OtherContext { .. } });
     let elsewhere = other.default_stream().alloc_zeros::<f32>(DIM).map_err(driver)?;
-    refused!(on.vectors(&elsewhere, DIM), Error::OtherContext { what: "vectors", .. });
+    refused!(on.vectors(&elsewhere, DIM), Error::BadMemory { what: "vectors", defect: OtherContext { .. } });
     Ok(())
 }

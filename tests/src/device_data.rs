@@ -3,6 +3,7 @@
 
 use std::ptr;
 
+use warpann::MemoryDefect::{Address, OtherGpu, Unknown};
 use warpann::cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy};
 use warpann::ivf::Encoding;
 use warpann::select::device::CUstream;
@@ -424,7 +425,7 @@ fn refusals_of_lists(device: Device) -> Outcome {
         let three = DeviceVectors::new(queries.address(), 3);
         refused!(
             index.search_device(&mut workspace, raw, &three, &view),
-            Error::BeyondPlan { what: "queries", asked: 3, limit: 2 }
+            Error::TooMany { what: "queries for this workspace", asked: 3, limit: 2 }
         );
         refused!(flat.search_device(&mut workspace, raw, &queries, &view), Error::StaleWorkspace);
         index.search_device(&mut workspace, raw, &queries, &view).map_err(text)?;
@@ -564,25 +565,31 @@ fn refusals(device: Device) -> Outcome {
             index.search_device(&mut workspace, raw, queries, view)
         };
         let at = DeviceVectors::<f32>::new;
-        refused!(search(&elsewhere, &view), Error::OtherDevice { .. });
-        refused!(search(&at(address, 3), &view), Error::BeyondPlan { what: "queries", asked: 3, limit: 2 });
-        refused!(search(&at(0, 1), &view), Error::BadAddress { what: "queries", address: 0, align: 4 });
-        refused!(search(&at(address + 2, 1), &view), Error::BadAddress { what: "queries", .. });
+        refused!(search(&elsewhere, &view), Error::BadMemory { defect: OtherGpu { .. }, .. });
+        refused!(
+            search(&at(address, 3), &view),
+            Error::TooMany { what: "queries for this workspace", asked: 3, limit: 2 }
+        );
+        refused!(
+            search(&at(0, 1), &view),
+            Error::BadMemory { what: "queries", defect: Address { address: 0, align: 4 } }
+        );
+        refused!(search(&at(address + 2, 1), &view), Error::BadMemory { what: "queries", defect: Address { .. } });
         // Memory of the host that no driver knows.
         let unknown = host.as_ptr().addr() as u64;
-        refused!(search(&at(unknown, 2), &view), Error::UnknownAddress { what: "queries", .. });
+        refused!(search(&at(unknown, 2), &view), Error::BadMemory { what: "queries", defect: Unknown { .. } });
         refused!(search(&at(address, 1), &view), Error::WrongLength { what: "results", expected: 2, actual: 4 });
         let (ids, distances) = view.addresses();
         let misplaced = DeviceNeighbors::new(ids + 4, distances);
-        refused!(search(&queries, &misplaced), Error::BadAddress { what: "ids", align: 8, .. });
+        refused!(search(&queries, &misplaced), Error::BadMemory { what: "ids", defect: Address { align: 8, .. } });
         let unknown = DeviceNeighbors::new(ids, unknown);
-        refused!(search(&queries, &unknown), Error::UnknownAddress { what: "distances", .. });
+        refused!(search(&queries, &unknown), Error::BadMemory { what: "distances", defect: Unknown { .. } });
         search(&at(0, 0), &DeviceNeighbors::new(0, 0)).map_err(text)?;
         let mut range = |radius: f32, counts: u64| {
             index.range_search_device(&mut workspace, raw, &queries, radius, &view, &DeviceCounts::new(counts))
         };
-        refused!(range(f32::NAN, address), Error::BadRadius);
-        refused!(range(1.0, address + 1), Error::BadAddress { what: "counts", align: 4, .. });
+        refused!(range(f32::NAN, address), Error::BadNumber { what: "radius", .. });
+        refused!(range(1.0, address + 1), Error::BadMemory { what: "counts", defect: Address { align: 4, .. } });
         let mut search = |queries: &DeviceVectors<f32>, view: &DeviceNeighbors| {
             index.search_device(&mut workspace, raw, queries, view)
         };

@@ -199,7 +199,7 @@ fn bad_arguments(device: Device) -> Outcome {
         other => return Err(format!("three keys, two payloads: {other:?}")),
     }
     match sort_pairs_by_bits(device, &mut keys, &mut [0; 3], 60..65) {
-        Err(Error::BadBitRange { start: 60, end: 65, bits: 64 }) => {}
+        Err(Error::OutOfRange { what: "end of the bits", value: 65, least: 60, most: 64 }) => {}
         other => return Err(format!("bits 60..65 of a u64: {other:?}")),
     }
     if keys == [3, 1, 2] { Ok(()) } else { Err(format!("refused, and yet changed: {keys:?}")) }

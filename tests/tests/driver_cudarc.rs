@@ -6,6 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use cuda_driver_emulator::{self as driver, Fault, Lasts};
+use warpann::MemoryDefect::OtherGpu;
 use warpann::cudarc::driver::CudaContext;
 use warpann::views::cudarc::OnStream;
 use warpann::{Device, Error, FlatIndex, Metric, SearchOptions};
@@ -74,11 +75,11 @@ fn searches_in_buffers_of_cudarc() {
     let elsewhere = CudaContext::new(1).unwrap().new_stream().unwrap();
     let on_elsewhere = OnStream::new(&elsewhere).unwrap();
     let refused = on_elsewhere.vectors(&queries, 2);
-    assert!(matches!(refused, Err(Error::OtherDevice { expected: 1, found: 0 })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::BadMemory { defect: OtherGpu { expected: 1, found: 0 }, .. })), "{refused:?}");
     let there = elsewhere.clone_htod(&[0.9f32, 1.2]).unwrap();
     let (there, results) = (on_elsewhere.vectors(&there, 2).unwrap(), on.neighbors(&mut ids, &mut distances).unwrap());
     // SAFETY: the call is refused.
     let refused = unsafe { index.search_device(&mut workspace, on.raw(), &there, &results) };
-    assert!(matches!(refused, Err(Error::OtherDevice { expected: 0, found: 1 })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::BadMemory { defect: OtherGpu { expected: 0, found: 1 }, .. })), "{refused:?}");
     assert!(driver::violations().is_empty(), "{:?}", driver::violations());
 }

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use cuda_driver_emulator::{self as driver, Call, Failed, Fault, Lasts, Usage};
 use warpann::DeviceWorkspace;
+use warpann::MemoryDefect::OtherGpu;
 use warpann::cust::memory::DeviceBuffer;
 use warpann::ivf::{Encoding, IvfIndex};
 use warpann::kmeans::KMeans;
@@ -407,7 +408,7 @@ fn flat_on_the_device(counts: &mut Counts) {
     let queries = DeviceVectors::<f32>::new(elsewhere.as_device_ptr().as_raw(), 2);
     // SAFETY: the call is refused before it uses any memory.
     let refused = unsafe { object.0.search_device(&mut object.1, null_mut(), &queries, &results) };
-    assert!(matches!(refused, Err(Error::OtherDevice { expected: 0, found: 1 })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::BadMemory { defect: OtherGpu { expected: 0, found: 1 }, .. })), "{refused:?}");
     // They cannot be freed: there is no current context.
     std::mem::forget((there, ids, distances, elsewhere));
 }
@@ -965,7 +966,10 @@ fn start_of_the_driver() {
     assert!(matches!(full, Err(Error::Driver { call: "cuDevicePrimaryCtxRetain", device: 6, code: 2 })), "{full:?}");
     driver::heal();
     let old = FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(TOO_OLD));
-    assert!(matches!(old, Err(Error::DeviceTooOld { device: TOO_OLD, major: 7, minor: 5 })), "{old:?}");
+    assert!(
+        matches!(old, Err(Error::NoDevice { reason: NoDeviceReason::TooOld { device: TOO_OLD, major: 7, minor: 5 } })),
+        "{old:?}"
+    );
     let auto = auto().unwrap_or_else(|error| panic!("{error}"));
     assert!(auto.device().contains("gpu:0"), "{}", auto.device());
 }

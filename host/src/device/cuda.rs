@@ -41,7 +41,7 @@ use super::info::{ptx, runs_warpgroups};
 use super::limits::{Limits, Products};
 use super::queue::{Queue, check_launch};
 use crate::threads::{piece_rows, work_off};
-use crate::{Error, NoDeviceReason, Result, events};
+use crate::{Error, MemoryDefect, NoDeviceReason, Result, events};
 
 /// Copies of at least this many bytes go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
@@ -504,12 +504,12 @@ impl Cuda {
     fn open(index: usize) -> Result<Cuda> {
         let available = start_driver(index)?;
         if index >= available {
-            return Err(Error::NoSuchDevice { asked: index, available });
+            return Err(Error::NoDevice { reason: NoDeviceReason::NoSuchDevice { asked: index, available } });
         }
         let device = Ordinal::get(index)?;
         let (major, minor) = device.capability()?;
         if major < 8 {
-            return Err(Error::DeviceTooOld { device: index, major, minor });
+            return Err(Error::NoDevice { reason: NoDeviceReason::TooOld { device: index, major, minor } });
         }
         let driver = driver_version(index)?;
         let name = device.name()?;
@@ -554,7 +554,7 @@ impl Cuda {
     /// page-locked memory of the host. Any number may be asked for. The call is allowed while a stream is captured.
     ///
     /// # Errors
-    /// [`Error::UnknownAddress`]; [`Error::OtherDevice`] for memory of another device.
+    /// [`Error::BadMemory`] for an unknown address, or memory of another device.
     pub fn check_memory(&self, what: &'static str, address: u64) -> Result<()> {
         let _current = self.enter()?;
         let mut attributes = [sys::POINTER_MEMORY_TYPE, sys::POINTER_IS_MANAGED, sys::POINTER_DEVICE_ORDINAL];
@@ -564,18 +564,18 @@ impl Cuda {
         self.check("cuPointerGetAttributes", unsafe {
             sys::cuPointerGetAttributes(3, attributes.as_mut_ptr(), places.as_mut_ptr(), address)
         })?;
-        match values {
-            [sys::MEMORY_HOST, _, _] => Ok(()),
+        let defect = match values {
+            [sys::MEMORY_HOST, _, _] => return Ok(()),
             [sys::MEMORY_DEVICE, managed, device] => {
                 let found = device as usize;
                 if managed & 1 == 1 || found == self.index {
-                    Ok(())
-                } else {
-                    Err(Error::OtherDevice { expected: self.index, found })
+                    return Ok(());
                 }
+                MemoryDefect::OtherGpu { expected: self.index, found }
             }
-            _ => Err(Error::UnknownAddress { what, address }),
-        }
+            _ => MemoryDefect::Unknown { address },
+        };
+        Err(Error::BadMemory { what, defect })
     }
 
     /// Creates an event that records its time. The caller must have entered the device now and when the event is dropped.
@@ -616,9 +616,10 @@ impl Cuda {
     }
 
     fn load(&self, kernel: &'static str, waits: bool) -> Result<sys::CUfunction> {
+        let missing = |module| Error::PtxRefused { module, code: sys::NOT_FOUND, log: format!("no kernel '{kernel}'") };
         let family = ptx::KERNELS.iter().find(|(name, _)| *name == kernel).map(|(_, family)| *family);
         let Some(embedded) = ptx::MODULES.iter().find(|module| Some(module.name) == family) else {
-            return Err(Error::NoSuchKernel { module: "none of this build", kernel });
+            return Err(missing("none of this build"));
         };
         let family = embedded.name;
         let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -632,12 +633,12 @@ impl Cuda {
                 module
             }
         };
-        let Ok(name) = CString::new(kernel) else { return Err(Error::NoSuchKernel { module: family, kernel }) };
+        let Ok(name) = CString::new(kernel) else { return Err(missing(family)) };
         let mut function = null_mut();
         // SAFETY: the module is loaded and the name ends with NUL.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
         match result {
-            sys::NOT_FOUND => Err(Error::NoSuchKernel { module: family, kernel }),
+            sys::NOT_FOUND => Err(missing(family)),
             other => self.check("cuModuleGetFunction", other).map(|()| function),
         }
     }

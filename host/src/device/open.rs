@@ -7,7 +7,7 @@ use crate::{Device, Error, Result, events};
 /// Opens GPU `index`. Later calls return the same device.
 ///
 /// # Errors
-/// [`Error::NoDevice`] if there is no usable GPU or the build has no feature `cuda`, [`Error::NoSuchDevice`], [`Error::DeviceTooOld`],
+/// [`Error::NoDevice`] if there is no such GPU, it is not usable, or the build has no feature `cuda`;
 /// [`Error::Driver`].
 pub(crate) fn open_gpu(index: usize) -> Result<Runtime> {
     #[cfg(feature = "cuda")]
@@ -42,7 +42,7 @@ pub(crate) fn open(device: Device) -> Result<(Device, Option<Runtime>)> {
                 events::device_chosen(Device::Gpu(0), None);
                 Ok((Device::Gpu(0), Some(runtime)))
             }
-            Err(reason @ (Error::NoDevice { .. } | Error::DeviceTooOld { .. })) => {
+            Err(reason @ Error::NoDevice { .. }) => {
                 events::device_chosen(Device::Cpu, Some(&reason));
                 Ok((Device::Cpu, None))
             }

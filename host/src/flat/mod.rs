@@ -230,8 +230,8 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// Opens the device and creates an empty index on it.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and errors of opening the
-    /// device: [`Error::NoDevice`], [`Error::NoSuchDevice`], [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`],
+    /// [`Error::Zero`], [`Error::TooMany`] above [`MAX_COMPONENTS`]; and errors of opening the
+    /// device: [`Error::NoDevice`], [`Error::OutOfDeviceMemory`],
     /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
         self.open().map(Index::of)

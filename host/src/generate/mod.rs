@@ -73,7 +73,7 @@ impl Generator {
     /// to each centre; n / 1000 clusters are a good choice.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::TooManyDimensions`].
+    /// [`Error::Zero`], [`Error::TooMany`].
     pub fn new(dim: usize, clusters: usize, seed: u64) -> Result<Generator> {
         check_dim(dim)?;
         if clusters == 0 {

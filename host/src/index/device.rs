@@ -58,8 +58,9 @@ impl<K: Kind> Index<K> {
     ///
     /// # Errors
     /// [`Error::NotTrained`]; [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices, or whose vectors are streamed from
-    /// host memory; [`Error::Zero`], [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::WrongFilterLength`], [`Error::StaleFilter`],
-    /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
+    /// host memory; [`Error::Zero`], [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::WrongLength`],
+    /// [`Error::StaleFilter`], [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's
+    /// driver.
     pub fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace> {
         self.kind.check_queries(&[], "device_workspace")?;
         self.kind.on_gpu()?;
@@ -75,9 +76,9 @@ impl<K: Kind> Index<K> {
     /// workspace live unchanged. A query with NaN or infinity gets the ids [`NONE`] and the distances NaN.
     ///
     /// # Errors
-    /// [`Error::StaleWorkspace`] if the index has changed since the workspace was made; [`Error::BeyondPlan`] for too many queries;
-    /// [`Error::BadAddress`], [`Error::OtherDevice`], [`Error::WrongLength`]; [`Error::Driver`] if the device refuses a launch, after which the results are
-    /// unspecified.
+    /// [`Error::StaleWorkspace`] if the index has changed since the workspace was made; [`Error::TooMany`] for too many
+    /// queries; [`Error::BadMemory`], [`Error::WrongLength`]; [`Error::Driver`] if the device refuses a launch, after
+    /// which the results are unspecified.
     ///
     /// # Safety
     /// Until the stream has done the work, and for a graph until its last launch is done:
@@ -107,8 +108,8 @@ impl<K: Kind> Index<K> {
     /// is that of a search for `k` neighbours, and a comparison with all vectors, or with those in the probed lists, for each query that fills its places.
     ///
     /// # Errors
-    /// As [`search_device`](Self::search_device); [`Error::BadRadius`] for NaN; [`Error::StaleWorkspace`] for a workspace of walks in a graph, which find
-    /// near vectors, not all within a radius.
+    /// As [`search_device`](Self::search_device); [`Error::BadNumber`] for NaN; [`Error::StaleWorkspace`] for a
+    /// workspace of walks in a graph, which find near vectors, not all within a radius.
     ///
     /// # Safety
     /// As [`search_device`](Self::search_device); `counts` has room for a number of each query, with the same promises as for `results`.
@@ -131,8 +132,8 @@ impl<K: Kind> Index<K> {
     /// memory.
     ///
     /// # Errors
-    /// [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices; [`Error::BadAddress`], [`Error::UnknownAddress`],
-    /// [`Error::OtherDevice`]; and as [`add`](Self::add).
+    /// [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices; [`Error::BadMemory`];
+    /// and as [`add`](Self::add).
     ///
     /// # Safety
     /// `stream` belongs to the primary context of the index's GPU, and the address belongs to it or is accessible from it. When the stream arrives at

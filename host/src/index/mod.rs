@@ -22,7 +22,7 @@ pub(crate) use self::tune::{check_truth, smallest};
 use crate::ids::ascending;
 use crate::io::Open;
 use crate::neighbors::cut_off;
-use crate::validate::{check_length, check_results, check_whole};
+use crate::validate::{check_length, check_radius, check_results, check_whole};
 use crate::{
     Bitset, Element, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result, SearchOptions,
     SearchStatistics, Watch, host_memory,
@@ -179,8 +179,9 @@ impl<K: Kind> Index<K> {
     ///
     /// # Errors
     /// [`Error::NotTrained`]; [`Error::WrongLength`], [`Error::ReservedId`], [`Error::DuplicateId`] if the index has an id or it occurs twice;
-    /// [`Error::Ragged`]; [`Error::NotFinite`], and for codes [`Error::DoesNotFit`] and [`Error::TooSmall`], with the first bad component (row within
-    /// `rows`); [`Error::TooMany`], [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
+    /// [`Error::Ragged`]; [`Error::NotFinite`], and for codes [`Error::DoesNotFit`], with the first bad component (row
+    /// within `rows`); [`Error::TooMany`], [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and errors of the
+    /// device's driver.
     pub fn add_with_ids(&mut self, rows: &[K::Element], ids: &[u64]) -> Result<()> {
         self.add_watched(rows, Some(ids), &Watch::none())
     }
@@ -380,7 +381,8 @@ impl<K: Kind> Index<K> {
     /// ```
     ///
     /// # Errors
-    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::BadRadius`].
+    /// As [`search`](Self::search), and [`Error::WrongLength`] or [`Error::StaleFilter`] for a filter,
+    /// [`Error::BadNumber`] for a radius.
     pub fn search_with(&self, queries: &[K::Element], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
         Ok(self.found(queries, k, options)?.0)
     }
@@ -457,17 +459,16 @@ impl<K: Kind> Index<K> {
     /// distance, as all distances are.
     ///
     /// # Errors
-    /// [`Error::NotTrained`], [`Error::BadRadius`] for NaN, [`Error::Zero`], [`Error::WrongFilterLength`], [`Error::StaleFilter`], [`Error::Ragged`],
-    /// [`Error::NotFinite`] with query and column, [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
+    /// [`Error::NotTrained`], [`Error::BadNumber`] for NaN, [`Error::Zero`], [`Error::WrongLength`],
+    /// [`Error::StaleFilter`], [`Error::Ragged`], [`Error::NotFinite`] with query and column,
+    /// [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
     pub fn range_search(
         &self,
         queries: &[K::Element],
         radius: f32,
         options: &SearchOptions<'_>,
     ) -> Result<RangeNeighbors> {
-        if radius.is_nan() {
-            return Err(Error::BadRadius);
-        }
+        check_radius(radius)?;
         check_whole(queries, self.dim())?;
         self.kind.check_queries(queries, "range_search")?;
         self.kind.range_search(queries, radius, options)

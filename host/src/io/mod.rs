@@ -8,7 +8,7 @@
 //! | `fbin` `u8bin` `i8bin` | u32 rows, u32 dimension, then rows · dimension f32, u8 or i8 | vectors | vectors, distances (`fbin`) |
 //! | `ibin` | u32 rows, u32 k, then rows · k u32 ids | ids | ids |
 //! | `bin`, or an `ibin` of twice the size | an `ibin`, then rows · k f32 distances (big-ann ground truth) | ids | |
-//! | none, or `fbin`, for ids | the same: names that big-ann and DiskANN use; another size is [`Error::UnknownExtension`] | ids | |
+//! | none, or `fbin`, for ids | the same: names that big-ann and DiskANN use; another size is [`FileDefect::UnknownExtension`] | ids | |
 //! | `bin` by [`read_range_truth`] | u32 queries, u32 results, u32 results of each query, then u32 ids and f32 distances of all | results | |
 //! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f8 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
 //!
@@ -178,7 +178,7 @@ named!(Format, extension, "a file format");
 /// such a file must not change while the returned value exists ([`Open`]). [`read_vectors_with`] can read any file into memory instead.
 ///
 /// # Errors
-/// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with the defect of the contents. Values are not checked: NaN and
+/// [`Error::Io`], or [`Error::BadFile`] with the defect. Values are not checked: NaN and
 /// infinities are not an error.
 pub fn read_vectors(path: impl AsRef<Path>) -> Result<Vectors> {
     read_vectors_with(path, None, Open::Auto)
@@ -288,9 +288,7 @@ pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
     if floats || extension(path).is_none() {
         let bytes = open(path, Open::Auto)?;
         let truth = bin::ids(bytes.as_deref().map_or(&[], |bytes| &bytes[..])).ok();
-        return truth
-            .filter(|truth| !floats || truth.distances.is_some())
-            .ok_or_else(|| Error::UnknownExtension { path: path.to_owned(), known: ID_NAMES });
+        return truth.filter(|truth| !floats || truth.distances.is_some()).ok_or_else(|| unknown(path, ID_NAMES));
     }
     let format = known(path, Format::holds_ids, ID_EXTENSIONS)?;
     let bytes = open(path, Open::Auto)?;
@@ -420,11 +418,13 @@ fn extension(path: &Path) -> Option<&OsStr> {
     }
 }
 
+fn unknown(path: &Path, known: &'static str) -> Error {
+    Error::BadFile { path: path.to_owned(), defect: FileDefect::UnknownExtension { known } }
+}
+
 /// The format of `path`; an error unless `accept` returns true for it.
 pub(crate) fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'static str) -> Result<Format> {
-    Format::of(path)
-        .filter(|&format| accept(format))
-        .ok_or_else(|| Error::UnknownExtension { path: path.to_owned(), known })
+    Format::of(path).filter(|&format| accept(format)).ok_or_else(|| unknown(path, known))
 }
 
 /// The size of a file with `rows · dim` elements after `header` bytes. An error if the number overflows.

@@ -24,7 +24,7 @@ use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use super::checksum::xxh64;
-use crate::error::{Error, Result};
+use crate::error::{Error, FileDefect, Result};
 use crate::{Stage, Watch};
 
 /// Largest number of links to follow from one path, equal to the limit of Linux.
@@ -78,7 +78,8 @@ impl Destination {
 /// may go to one device, such as the null device. It ignores inputs that do not exist; their readers report them.
 ///
 /// # Errors
-/// [`Error::SameFile`]; [`Error::Io`] with the output that cannot be written.
+/// [`Error::BadFile`] for an output that is the same file as another; [`Error::Io`] with the output that cannot be
+/// written.
 pub fn check_files<I: AsRef<Path>, O: AsRef<Path>>(
     inputs: impl IntoIterator<Item = I>,
     outputs: impl IntoIterator<Item = O>,
@@ -89,7 +90,8 @@ pub fn check_files<I: AsRef<Path>, O: AsRef<Path>>(
     for path in outputs.iter().map(AsRef::as_ref) {
         let Some(identity) = Identity::of(path).map_err(|source| failed(path, source))? else { continue };
         if let Some((other, _)) = known.iter().find(|(_, known)| *known == identity) {
-            return Err(Error::SameFile { path: path.to_owned(), other: other.clone() });
+            let defect = FileDefect::SameFile { other: other.clone() };
+            return Err(Error::BadFile { path: path.to_owned(), defect });
         }
         known.push((path.to_owned(), identity));
     }

@@ -18,8 +18,8 @@ const WRITTEN_IDS: &str = "ibin, ivecs, npy";
 /// Writes vectors of dimension `dim`, row after row, to an `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` file. O(values).
 ///
 /// # Errors
-/// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::WrongElement`] if the format has another element
-/// type (bf16 has no file format), or [`FileDefect::BadHeader`] if rows or dimension exceed its header;
+/// [`Error::BadFile`] with [`FileDefect::UnknownExtension`], or with [`FileDefect::WrongElement`] if the format has
+/// another element type (bf16 has no file format), or [`FileDefect::BadHeader`] if rows or dimension exceed its header;
 /// [`Error::Zero`] and [`Error::Ragged`]; [`Error::Io`].
 pub fn write_vectors<T: Element>(path: impl AsRef<Path>, values: &[T], dim: usize) -> Result<()> {
     let path = path.as_ref();
@@ -56,7 +56,7 @@ pub fn write_vectors_to<T: Element>(
 /// Checks that [`write_ids`] supports the extension of `path`. A program can call this before long work.
 ///
 /// # Errors
-/// [`Error::UnknownExtension`].
+/// [`Error::BadFile`] with [`FileDefect::UnknownExtension`].
 pub fn check_ids_path(path: impl AsRef<Path>) -> Result<()> {
     ids_format(path.as_ref()).map(drop)
 }
@@ -64,7 +64,7 @@ pub fn check_ids_path(path: impl AsRef<Path>) -> Result<()> {
 /// Checks that the format of `path` can hold ids up to `greatest`. A program can call this before long work.
 ///
 /// # Errors
-/// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`].
+/// [`Error::BadFile`] with [`FileDefect::UnknownExtension`], or with [`FileDefect::IdTooLarge`].
 pub fn check_greatest_id(path: impl AsRef<Path>, greatest: u64) -> Result<()> {
     let path = path.as_ref();
     let limit = ids_format(path)?.greatest_id();
@@ -77,7 +77,7 @@ pub fn check_greatest_id(path: impl AsRef<Path>, greatest: u64) -> Result<()> {
 /// Checks that [`write_distances`] supports the extension of `path`. A program can call this before long work.
 ///
 /// # Errors
-/// [`Error::UnknownExtension`].
+/// [`Error::BadFile`] with [`FileDefect::UnknownExtension`].
 pub fn check_distances_path(path: impl AsRef<Path>) -> Result<()> {
     matrix_format(path.as_ref(), DISTANCE_EXTENSIONS).map(drop)
 }
@@ -98,9 +98,9 @@ pub fn write_distances(path: impl AsRef<Path>, distances: &[f32], k: usize) -> R
 /// O(ids).
 ///
 /// # Errors
-/// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`] if an id exceeds 2³² − 2 in `ibin`, 2³¹ − 1 in
-/// `ivecs` or 2⁶³ − 1 in `npy`, or [`FileDefect::BadHeader`] if the counts exceed its header; [`Error::Zero`] and [`Error::Ragged`];
-/// [`Error::Io`].
+/// [`Error::BadFile`] with [`FileDefect::UnknownExtension`], or with [`FileDefect::IdTooLarge`] if an id exceeds 2³² −
+/// 2 in `ibin`, 2³¹ − 1 in `ivecs` or 2⁶³ − 1 in `npy`, or [`FileDefect::BadHeader`] if the counts exceed its header;
+/// [`Error::Zero`] and [`Error::Ragged`]; [`Error::Io`].
 pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
     let path = path.as_ref();
     let table = Table::of_ids(path, ids_format(path)?, ids, k)?;

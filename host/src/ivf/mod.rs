@@ -247,8 +247,8 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// Checks the settings, opens the device and makes an empty, untrained index.
     ///
     /// # Errors
-    /// [`Error::Zero`] (no components, or no lists), [`Error::TooManyDimensions`], [`Error::NotDivisible`],
-    /// [`Error::OutOfRange`], [`Error::EncodingOfElement`]; and the errors of opening the device, as in
+    /// [`Error::Zero`] (no components, or no lists), [`Error::TooMany`], [`Error::NotDivisible`],
+    /// [`Error::OutOfRange`], [`Error::Mismatch`]; and the errors of opening the device, as in
     /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if there is no usable
     /// device.
     pub fn build(self) -> Result<IvfIndex<T>> {

@@ -69,7 +69,8 @@ impl<'a, T: Element> Refiner<'a, T> {
             return Err(Error::WrongDimension { expected: dim, actual: self.dim });
         }
         if self.metric != metric {
-            return Err(Error::WrongMetric { expected: metric, actual: self.metric });
+            let (expected, actual) = (metric.name(), self.metric.name());
+            return Err(Error::Mismatch { what: "metric of the refiner", expected, actual });
         }
         Ok(())
     }

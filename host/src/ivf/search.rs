@@ -33,8 +33,9 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`search_with`](Self::search_with); [`Error::Zero`]; [`Error::WrongDimension`] and [`Error::WrongMetric`] if index and refiner
-    /// differ; [`Error::UnknownId`] if the refiner lacks the vector of a candidate; [`Error::NotFinite`] for a candidate's vector.
+    /// As [`search_with`](Self::search_with); [`Error::Zero`]; [`Error::WrongDimension`] and [`Error::Mismatch`] if
+    /// index and refiner differ; [`Error::UnknownId`] if the refiner lacks the vector of a candidate;
+    /// [`Error::NotFinite`] for a candidate's vector.
     pub fn search_refined(
         &self,
         queries: &[T],

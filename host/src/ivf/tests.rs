@@ -334,10 +334,16 @@ fn a_filter_of_other_ids_is_refused() {
             assert!(matches!(result, Err(Error::StaleFilter { vectors }) if vectors == held), "{result:?}");
         };
         assert_eq!(search(&index, &even).unwrap(), [50, 52, 48]);
-        assert!(matches!(search(&index, &empty), Err(Error::WrongFilterLength { bits: 0, vectors: 100 })));
+        assert!(matches!(
+            search(&index, &empty),
+            Err(Error::WrongLength { what: "filter bits", expected: 100, actual: 0 })
+        ));
         // One vector fewer and one more: the same number of ids, of which some have other ranks.
         index.remove(&[10]).unwrap();
-        assert!(matches!(search(&index, &even), Err(Error::WrongFilterLength { bits: 100, vectors: 99 })));
+        assert!(matches!(
+            search(&index, &even),
+            Err(Error::WrongLength { what: "filter bits", expected: 99, actual: 100 })
+        ));
         index.add_with_ids(&[7.0], &[1000]).unwrap();
         stale(search(&index, &even), 100);
         stale(search(&index, &even.clone()), 100);
@@ -489,11 +495,12 @@ fn a_refined_search_refuses_other_vectors() {
     let error = refused(Metric::L2, 3, &base, 1, &options);
     assert!(matches!(error, Error::WrongDimension { expected: 2, actual: 3 }), "{error}");
     let error = refused(Metric::Cosine, 2, &base, 1, &options);
-    assert!(matches!(error, Error::WrongMetric { expected: Metric::L2, actual: Metric::Cosine }), "{error}");
+    assert_eq!(error.to_string(), "metric of the refiner: cosine; l2 is needed");
     assert!(matches!(refused(Metric::L2, 2, &base, 1, &options.refine(0)), Error::Zero { what: "refine" }));
     assert!(matches!(refused(Metric::L2, 2, &base, 0, &options), Error::Zero { what: "k" }));
     assert!(matches!(refused(Metric::L2, 2, &base, usize::MAX, &options), Error::ResultTooLarge { .. }));
-    assert!(matches!(refused(Metric::L2, 2, &base, 1, &options.radius(f32::NAN)), Error::BadRadius));
+    let error = refused(Metric::L2, 2, &base, 1, &options.radius(f32::NAN));
+    assert!(matches!(error, Error::BadNumber { what: "radius", .. }), "{error}");
     let error = refused(Metric::L2, 2, &base[..20], 30, &options);
     assert!(matches!(error, Error::UnknownId { len: 10, .. }), "{error}");
 }

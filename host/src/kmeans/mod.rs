@@ -268,7 +268,7 @@ impl KMeans {
     /// # Errors
     /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`],
     /// [`Error::TooFewTrainingVectors`] if there are fewer rows than clusters, [`Error::TooMany`],
-    /// [`Error::BadBalance`], [`Error::WrongLength`]; the errors of opening the device (see
+    /// [`Error::BadNumber`], [`Error::WrongLength`]; the errors of opening the device (see
     /// [`crate::FlatIndexBuilder::build`]) and of its driver.
     pub fn train<T: Element>(&self, rows: &[T], dim: usize) -> Result<Clustering> {
         self.train_watched(rows, dim, None, &mut |_| ControlFlow::Continue(()))
@@ -371,7 +371,7 @@ impl KMeans {
         if let Some(bound) = self.balanced
             && !(bound >= 1.0 && bound.is_finite())
         {
-            return Err(Error::BadBalance { bound });
+            return Err(Error::BadNumber { what: "bound of cluster sizes", value: bound, least: 1.0 });
         }
         let count = check_whole(rows, dim)?;
         if count < self.clusters {

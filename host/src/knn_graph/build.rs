@@ -114,7 +114,8 @@ impl KnnGraph {
     /// # Errors
     /// [`Error::Zero`], [`Error::Ragged`]; [`Error::WrongLength`] if `index` returns another number of
     /// neighbours than it was asked for; [`Error::WrongLength`] if the index holds another number of vectors;
-    /// [`Error::IdsAreNotRows`]; [`Error::ResultTooLarge`]; and the errors of the index's search.
+    /// [`Error::OutOfRange`] for an id that is not a row number; [`Error::ResultTooLarge`]; and the errors of the
+    /// index's search.
     pub fn run<T: Element>(&self, index: &impl KnnIndex<T>, base: &[T]) -> Result<(Graph, Vec<f32>)> {
         self.run_watched(index, base, &Watch::none())
     }
@@ -161,7 +162,7 @@ impl KnnGraph {
     ///
     /// # Errors
     /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::Cancelled`], after which the same call resumes the run;
-    /// [`Error::OtherRun`] if the journal belongs to another run;
+    /// [`Error::BadFile`] if the journal belongs to another run;
     /// [`Error::BadFile`] if the file is not a journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the files, of the
     /// kind `NotFound` if they were removed or replaced during the run.
     pub fn write<T: Element>(
@@ -191,7 +192,8 @@ impl KnnGraph {
     /// with inputs.
     ///
     /// # Errors
-    /// [`Error::UnknownExtension`]; [`Error::SameFile`]; [`Error::Io`], of the kind `InvalidInput` if one of them is a pipe or a device.
+    /// [`Error::BadFile`] for an unknown extension or twice the same file; [`Error::Io`], of the kind `InvalidInput` if
+    /// one of them is a pipe or a device.
     pub fn check_paths(out: impl AsRef<Path>, distances: Option<&Path>) -> Result<()> {
         super::journal::check_paths(out.as_ref(), distances)
     }
@@ -218,8 +220,9 @@ impl KnnGraph {
         if rows as u64 > MAX_ROWS {
             return Err(Error::TooMany { what: "rows", asked: rows as u64, limit: MAX_ROWS });
         }
-        if let Some(id) = index.greatest_id().filter(|&id| id >= rows as u64) {
-            return Err(Error::IdsAreNotRows { id, rows: rows as u64 });
+        if let Some(value) = index.greatest_id().filter(|&id| id >= rows as u64) {
+            let most = rows.saturating_sub(1) as u64;
+            return Err(Error::OutOfRange { what: "id in a graph", value, least: 0, most });
         }
         Ok(rows)
     }

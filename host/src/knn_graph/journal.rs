@@ -389,10 +389,10 @@ fn check_head(found: Option<&str>, head: &str, path: &Path) -> Result<()> {
     let found = found.filter(|found| found.split(' ').next() == Some(MAGIC));
     let difference = found.and_then(|found| {
         let what = NAMES.into_iter().find(|name| value(found, name) != value(head, name))?;
-        Some(Error::OtherRun { path: path.to_owned(), what, there: value(found, what), here: value(head, what) })
+        Some(FileDefect::OtherRun { what, there: value(found, what), here: value(head, what) })
     });
-    let defect = FileDefect::BadHeader("not the journal of a graph, or damaged; restart to discard it");
-    Err(difference.unwrap_or(Error::BadFile { path: path.to_owned(), defect }))
+    let damaged = FileDefect::BadHeader("not the journal of a graph, or damaged; restart to discard it");
+    Err(Error::BadFile { path: path.to_owned(), defect: difference.unwrap_or(damaged) })
 }
 
 /// `path` with `suffix` appended to the file name.

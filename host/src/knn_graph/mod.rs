@@ -120,7 +120,7 @@ impl Graph {
     /// Reads a graph from a file of ids: `ibin`, `npy`, `ivecs` or `bin`, also one that another program wrote. O(file).
     ///
     /// # Errors
-    /// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with the defect of the contents.
+    /// [`Error::Io`], or [`Error::BadFile`] with the defect.
     pub fn read(path: impl AsRef<FilePath>) -> Result<Self> {
         let path = path.as_ref();
         Self::from_ids(&io::read_ids(path)?).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
@@ -191,7 +191,7 @@ impl Graph {
     fn node(&self, node: u64) -> Result<u32> {
         let nodes = self.len() as u64;
         // There are fewer than 2³² nodes, so the cast does not change the number.
-        if node < nodes { Ok(node as u32) } else { Err(Error::NoSuchNode { node, nodes }) }
+        if node < nodes { Ok(node as u32) } else { Err(Error::UnknownId { id: node, len: nodes }) }
     }
 }
 

@@ -51,7 +51,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`], and [`Error::WrongLength`] if the base does not have one row
-    /// for each node; [`Error::NoSuchNode`]; [`Error::NotConnected`].
+    /// for each node; [`Error::UnknownId`]; [`Error::NotConnected`].
     pub fn path<T: Element>(&self, base: &[T], dim: usize, metric: Metric, from: u64, to: u64) -> Result<Path> {
         check_dim(dim)?;
         check_rows(self.len(), check_vectors(base, dim, Input::Base)?)?;

@@ -31,6 +31,14 @@ fn ivf(base: &[f32], encoding: Encoding) -> IvfIndex<f32> {
     index
 }
 
+/// What a call says about a file that it cannot use.
+fn defect<T: std::fmt::Debug>(result: crate::Result<T>) -> FileDefect {
+    match result {
+        Err(Error::BadFile { defect, .. }) => defect,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The rows other than `row`, nearest first by squared distance, the lower first among equals. Exact: coordinates are small integers.
 fn others(base: &[f32], row: usize) -> Vec<(f32, u32)> {
     let of = |row: usize| &base[row * DIM..(row + 1) * DIM];
@@ -232,19 +240,20 @@ fn what_does_not_belong_together_is_refused() {
     assert!(matches!(KnnGraph::new(1).run(&untrained, &[]).map(drop), Ok(())), "nothing to search");
     let mut named = ivf(&points(5), Encoding::Flat);
     named.add_with_ids(&base[..DIM], &[9]).unwrap();
-    assert!(matches!(KnnGraph::new(1).run(&named, &base), Err(Error::IdsAreNotRows { id: 9, rows: 6 })));
+    let refused = KnnGraph::new(1).run(&named, &base);
+    assert!(matches!(refused, Err(Error::OutOfRange { what: "id in a graph", value: 9, least: 0, most: 5 })));
     let mut named = flat(&points(5), Metric::L2);
     named.add_with_ids(&base[..DIM], &[9]).unwrap();
-    assert!(matches!(KnnGraph::new(1).run(&named, &base), Err(Error::IdsAreNotRows { id: 9, rows: 6 })));
+    let refused = KnnGraph::new(1).run(&named, &base);
+    assert!(matches!(refused, Err(Error::OutOfRange { what: "id in a graph", value: 9, least: 0, most: 5 })));
 
     let path = |name: &str| PathBuf::from(name);
     let check = |out: &str, distances: Option<&str>| KnnGraph::check_paths(path(out), distances.map(path).as_deref());
     check("g.ibin", Some("d.npy")).unwrap();
-    assert!(matches!(check("g.ivecs", None), Err(Error::UnknownExtension { known: "ibin, npy", .. })));
-    assert!(matches!(check("g.npy", Some("d.fvecs")), Err(Error::UnknownExtension { known: "fbin, npy", .. })));
+    assert_eq!(defect(check("g.ivecs", None)), FileDefect::UnknownExtension { known: "ibin, npy" });
+    assert_eq!(defect(check("g.npy", Some("d.fvecs"))), FileDefect::UnknownExtension { known: "fbin, npy" });
     for same in ["g.npy", "./g.npy"] {
-        let result = check("g.npy", Some(same));
-        assert!(matches!(result, Err(Error::SameFile { .. })), "{same}: {result:?}");
+        assert!(matches!(defect(check("g.npy", Some(same))), FileDefect::SameFile { .. }), "{same}");
     }
 }
 
@@ -525,7 +534,7 @@ fn another_run_does_not_go_on() {
     moved[40] += 1.0;
     let mut index_of_lists = ivf(&base, Encoding::Flat);
     let refused = |result: crate::Result<usize>, expected: &str| {
-        assert!(matches!(&result, Err(Error::OtherRun { what, .. }) if *what == expected), "{expected}: {result:?}");
+        assert!(matches!(defect(result), FileDefect::OtherRun { what, .. } if what == expected), "{expected}");
         assert_eq!(folder.unfinished().map(|path| fs::read(path).unwrap()), left);
     };
     refused(folder.write(&graph, &flat(&moved, Metric::L2), &moved), "base");
@@ -575,10 +584,7 @@ fn another_run_does_not_go_on() {
 fn files_that_are_no_graphs_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let defect = |name: &str| match Graph::read(path(name)) {
-        Err(Error::BadFile { defect, .. }) => defect,
-        other => panic!("{name}: {other:?}"),
-    };
+    let defect = |name: &str| defect(Graph::read(path(name)));
     io::write_ids(path("past.npy"), &[1, 2, 0, 3, 1, NONE], 2).unwrap();
     assert_eq!(defect("past.npy"), FileDefect::NoSuchRow { row: 1, column: 1, id: 3, rows: 3 });
     io::write_ids(path("far.npy"), &[1, u64::from(u32::MAX)], 1).unwrap();
@@ -594,10 +600,10 @@ fn files_that_are_no_graphs_are_refused() {
     fs::write(path("long.ibin"), [&bytes[..], &[0]].concat()).unwrap();
     assert!(matches!(defect("long.ibin"), FileDefect::Oversized { .. } | FileDefect::Truncated { .. }));
     assert!(matches!(Graph::read(path("absent.ibin")), Err(Error::Io { .. })));
-    assert!(matches!(Graph::read(path("graph.txt")), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(defect("graph.txt"), FileDefect::UnknownExtension { .. }));
     let none = Graph::from_ids(&IdMatrix { rows: 0, k: 0, ids: Vec::new() }).unwrap();
     assert_eq!((none.len(), none.components().sizes.len()), (0, 0));
-    assert!(matches!(none.path::<f32>(&[], 1, Metric::L2, 0, 0), Err(Error::NoSuchNode { node: 0, nodes: 0 })));
+    assert!(matches!(none.path::<f32>(&[], 1, Metric::L2, 0, 0), Err(Error::UnknownId { id: 0, len: 0 })));
 }
 
 #[test]
@@ -626,7 +632,7 @@ fn paths_that_do_not_exist_say_why() {
     assert!(matches!(error, Error::NotConnected { from: 0, to: 4, from_size: 3, to_size: 2 }), "{error}");
     assert!(error.to_string().contains("have 3 and 2 nodes"));
     for (from, to) in [(6, 0), (0, 6), (u64::MAX, 0)] {
-        assert!(matches!(path(from, to), Err(Error::NoSuchNode { nodes: 6, .. })));
+        assert!(matches!(path(from, to), Err(Error::UnknownId { len: 6, .. })));
     }
     let with = |base: &[f32], dim| graph.path(base, dim, Metric::L2, 0, 1).map(drop);
     assert!(matches!(with(&base, 0), Err(Error::Zero { what: "dimension" })));

@@ -171,14 +171,13 @@ impl Mesh {
 /// Reads a mesh: `obj` or `ply` by extension. O(file).
 ///
 /// # Errors
-/// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with the defect of the contents.
+/// [`Error::Io`], or [`Error::BadFile`] with the defect.
 pub fn read_mesh(path: impl AsRef<Path>) -> Result<Mesh> {
     let path = path.as_ref();
-    let unknown = || Error::UnknownExtension { path: path.to_owned(), known: "obj, ply" };
-    let format = MeshFormat::of(path).ok_or_else(unknown)?;
+    let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
+    let format = MeshFormat::of(path).ok_or_else(|| bad(FileDefect::UnknownExtension { known: "obj, ply" }))?;
     let bytes = crate::io::open(path, crate::io::Open::Auto)?;
-    mesh_from_bytes(format, bytes.as_deref().map_or(&[], |bytes| &bytes[..]))
-        .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+    mesh_from_bytes(format, bytes.as_deref().map_or(&[], |bytes| &bytes[..])).map_err(bad)
 }
 
 /// Reads a mesh from the contents of a file. O(bytes).

@@ -76,7 +76,10 @@ fn every_form_gives_the_same_mesh() {
     let path = folder.path().join("thing.PLY");
     std::fs::write(&path, binary_ply(true)).unwrap();
     assert_eq!(read_mesh(&path).unwrap(), expected());
-    assert!(matches!(read_mesh(folder.path().join("thing.stl")), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(
+        read_mesh(folder.path().join("thing.stl")),
+        Err(Error::BadFile { defect: FileDefect::UnknownExtension { .. }, .. })
+    ));
     assert!(matches!(read_mesh(folder.path().join("none.obj")), Err(Error::Io { .. })));
     std::fs::write(&path, b"").unwrap();
     assert!(matches!(read_mesh(&path), Err(Error::BadFile { defect: FileDefect::BadLine { line: 1, .. }, .. })));

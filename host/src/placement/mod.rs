@@ -15,7 +15,8 @@ use std::str::FromStr;
 
 pub use self::device::Device;
 use crate::serialised::serialised_as_text;
-use crate::{Error, Result, UnknownName};
+use crate::validate::check_divisible;
+use crate::{Result, UnknownName};
 
 /// One or more devices, arranged as replicas. Each replica has all vectors; its devices are shards, which have a part of the vectors each.
 /// A device may occur several times, so `cpu,cpu` tries out on any machine what several GPUs do.
@@ -55,11 +56,9 @@ impl Placement {
     /// number of devices, all are shards of one replica.
     ///
     /// # Errors
-    /// [`Error::BadPlacement`] if there is no device or `shards` does not divide the number of devices.
+    /// [`Error::NotDivisible`] if there is no device or `shards` does not divide the number of devices.
     pub fn new(devices: Vec<Device>, shards: usize) -> Result<Placement> {
-        if devices.is_empty() || shards == 0 || !devices.len().is_multiple_of(shards) {
-            return Err(Error::BadPlacement { devices: devices.len(), shards });
-        }
+        check_divisible("number of devices", devices.len(), "shards", shards)?;
         Ok(Placement { devices, shards })
     }
 
@@ -172,6 +171,7 @@ pub enum ParsePlacementError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     #[test]
     fn text_round_trips() {
@@ -201,7 +201,10 @@ mod tests {
         assert_eq!(error.to_string(), "replica 1 has 1 shards, the first has 2");
         for (devices, shards) in [(0, 0), (0, 1), (3, 0), (3, 2), (2, 4)] {
             let error = Placement::new(vec![Device::Cpu; devices], shards).unwrap_err();
-            assert!(matches!(error, Error::BadPlacement { devices: d, shards: s } if (d, s) == (devices, shards)));
+            assert!(
+                matches!(error, Error::NotDivisible { what: "number of devices", number: d, by: "shards", parts: s }
+                    if (d, s) == (devices, shards))
+            );
         }
     }
 }

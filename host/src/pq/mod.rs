@@ -59,7 +59,7 @@ use crate::device::open::open;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::serialised::deserialised;
 use crate::simd::Isa;
-use crate::validate::{check_dim, check_length, check_multiple, check_range, check_vectors};
+use crate::validate::{check_dim, check_divisible, check_length, check_multiple, check_range, check_vectors};
 use crate::{Device, Error, Input, Result, Watch, host_memory};
 
 /// Smallest number of rows that one thread decodes.
@@ -129,9 +129,7 @@ pub(crate) const CODE_BITS: (usize, usize) = (4, 8);
 /// Checks the shape of a quantizer and returns the number of components of its codebooks.
 fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
     check_dim(dim)?;
-    if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers) {
-        return Err(Error::NotDivisible { dim, parts: sub_quantizers });
-    }
+    check_divisible("dimension", dim, "sub-quantizers", sub_quantizers)?;
     check_range("bits per sub-quantizer", bits as usize, CODE_BITS)?;
     Ok(dim.saturating_mul(1 << bits))
 }

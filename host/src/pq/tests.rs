@@ -327,8 +327,14 @@ fn bad_arguments_are_refused_with_the_numbers() {
         ProductQuantizer::train(&settings.device(Device::Cpu), rows, dim).unwrap_err()
     };
     assert!(matches!(train(PqTraining::new(2), &rows, 0), Error::Zero { what: "dimension" }));
-    assert!(matches!(train(PqTraining::new(0), &rows, 6), Error::NotDivisible { dim: 6, parts: 0 }));
-    assert!(matches!(train(PqTraining::new(4), &rows, 6), Error::NotDivisible { dim: 6, parts: 4 }));
+    assert!(matches!(
+        train(PqTraining::new(0), &rows, 6),
+        Error::NotDivisible { what: "dimension", number: 6, parts: 0, .. }
+    ));
+    assert!(matches!(
+        train(PqTraining::new(4), &rows, 6),
+        Error::NotDivisible { what: "dimension", number: 6, parts: 4, .. }
+    ));
     for bits in [0, 3, 9, u32::MAX] {
         assert!(
             matches!(train(PqTraining::new(2).bits(bits), &rows, 6), Error::OutOfRange { what: "bits per sub-quantizer", value, least: 4, most: 8 } if value == u64::from(bits))
@@ -346,7 +352,7 @@ fn bad_arguments_are_refused_with_the_numbers() {
     let books = |len: usize| ProductQuantizer::from_codebooks(6, 2, 4, vec![0.0; len]);
     assert!(matches!(books(95), Err(Error::WrongLength { what: "components of codebooks", expected: 96, actual: 95 })));
     let huge = ProductQuantizer::from_codebooks(usize::MAX, 1, 8, vec![]);
-    assert!(matches!(huge, Err(Error::TooManyDimensions { dim: usize::MAX, .. })));
+    assert!(matches!(huge, Err(Error::TooMany { what: "dimensions", asked: u64::MAX, .. })));
     let mut bad = vec![0.0; 96];
     bad[95] = f32::NAN;
     let bad = ProductQuantizer::from_codebooks(6, 2, 4, bad);
@@ -454,7 +460,7 @@ fn matrices_that_are_no_rotations_are_refused() {
     let error = |dim, matrix| Rotation::from_matrix(dim, matrix).unwrap_err();
     assert!(matches!(error(0, vec![]), Error::Zero { what: "dimension" }));
     assert!(matches!(error(2, vec![1.0; 3]), Error::NotOrthogonal { dim: 2, len: 3, .. }));
-    assert!(matches!(error(usize::MAX, vec![]), Error::TooManyDimensions { dim: usize::MAX, .. }));
+    assert!(matches!(error(usize::MAX, vec![]), Error::TooMany { what: "dimensions", asked: u64::MAX, .. }));
     assert!(matches!(error(2, vec![1.0, 0.0, 0.5, 1.0]), Error::NotOrthogonal { error: 0.5, .. }));
     assert!(matches!(error(1, vec![f32::NAN]), Error::NotFinite { .. }));
     let turn = Rotation::from_matrix(2, vec![0.0, 1.0, -1.0, 0.0]).unwrap();

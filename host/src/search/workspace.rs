@@ -9,6 +9,7 @@ use super::{PlannedSearch, Range};
 use crate::device::cuda::{CudaDevice, Stream as CudaStream};
 use crate::device::runtime::{Runtime, Stream};
 use crate::select::device::CUstream;
+use crate::validate::check_radius;
 use crate::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use crate::{Element, Error, Result};
 
@@ -94,9 +95,8 @@ impl DeviceWorkspace {
         }
         let (count, k) = (queries.len(), self.k);
         if count > self.queries {
-            let narrowed = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-            let (asked, limit) = (narrowed(count), narrowed(self.queries));
-            return Err(Error::BeyondPlan { what: "queries", asked, limit });
+            let (asked, limit) = (count as u64, self.queries as u64);
+            return Err(Error::TooMany { what: "queries for this workspace", asked, limit });
         }
         on.check("queries", queries)?;
         results.check(count * k, on.gpu.index())?;
@@ -107,9 +107,7 @@ impl DeviceWorkspace {
         }
         let mut range = None;
         if let Some((radius, counts)) = within {
-            if radius.is_nan() {
-                return Err(Error::BadRadius);
-            }
+            check_radius(radius)?;
             counts.check(count)?;
             if count > 0 {
                 on.gpu.check_memory("counts", counts.address())?;
@@ -169,7 +167,7 @@ impl<'a> OnGpu<'a> {
     /// Checks vectors of the caller's and copies them to the host, in the order of `stream`, for which it waits. Calls `take` with them.
     ///
     /// # Errors
-    /// [`Error::BadAddress`], [`Error::UnknownAddress`], [`Error::OtherDevice`], [`Error::OutOfHostMemory`], errors of the device's driver.
+    /// [`Error::BadMemory`], [`Error::OutOfHostMemory`], errors of the device's driver.
     ///
     /// # Safety
     /// As [`FlatIndex::add_device`](crate::FlatIndex::add_device).

@@ -53,6 +53,7 @@ use cuda_std::{Ptr, PtrMut};
 
 use super::gpu as select;
 use super::gpu::{Select, SelectPlan, strided_len};
+use super::rows::check_columns;
 use super::{Algorithm, Best, Key, MAX_COLUMNS, Payload};
 use crate::device::limits::Limits;
 use crate::device::queue::{Preload, Queue};
@@ -128,7 +129,7 @@ impl<K: Key> DeviceSelect<K> {
     /// Loads the kernels, which takes up to some tenths of a second the first time in a process.
     ///
     /// # Errors
-    /// [`Error::Zero`]; [`Error::RowTooLong`] for columns above [`MAX_COLUMNS`]; [`Error::NoSuchSelection`] if the algorithm does
+    /// [`Error::Zero`]; [`Error::BadRow`] for columns above [`MAX_COLUMNS`]; [`Error::Mismatch`] if the algorithm does
     /// not select keys of this type; [`Error::LaunchLimit`] for a k above [`MAX_COLUMNS`], or more rows or results than a launch can
     /// number; and the errors of opening the device.
     pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
@@ -146,7 +147,7 @@ impl<K: Key> DeviceSelect<K> {
     /// results are unspecified.
     ///
     /// # Errors
-    /// [`Error::BeyondPlan`] for more rows or columns than were planned; [`Error::Driver`] if a launch is refused.
+    /// [`Error::TooMany`] for more rows or columns than were planned; [`Error::Driver`] if a launch is refused.
     ///
     /// # Safety
     /// Until the stream has done the work:
@@ -209,9 +210,7 @@ impl SelectShape {
         if self.k == 0 {
             return Err(Error::Zero { what: "k" });
         }
-        if u64::from(self.columns) > limit {
-            return Err(Error::RowTooLong { row: 0, length: self.columns.into(), limit });
-        }
+        check_columns(0, self.columns.into())?;
         if u64::from(self.k) > limit {
             return Err(Error::LaunchLimit {
                 kernel: select::kernel_name::<K>(),
@@ -265,11 +264,12 @@ impl<K: Key> Planned<K> {
 
     /// The batch in the form of the launches, with `results` as its results.
     fn batch(&self, rows: &DeviceRows<K>, results: &DeviceResults<K>) -> Result<Select<K>> {
-        for (what, asked, limit) in
-            [("rows", rows.rows, self.shape.rows), ("columns", rows.columns, self.shape.columns)]
-        {
+        for (what, asked, limit) in [
+            ("rows for this plan", rows.rows, self.shape.rows),
+            ("columns for this plan", rows.columns, self.shape.columns),
+        ] {
             if asked > limit {
-                return Err(Error::BeyondPlan { what, asked, limit });
+                return Err(Error::TooMany { what, asked: asked.into(), limit: limit.into() });
             }
         }
         let slots = self.slots(rows);
@@ -644,7 +644,7 @@ mod tests {
         assert!(matches!(refused(SelectShape { k: 0, ..shape }, Algorithm::Auto), Some(Error::Zero { what: "k" })));
         assert!(matches!(
             refused(SelectShape { columns: 1 << 31, ..shape }, Algorithm::Auto),
-            Some(Error::RowTooLong { row: 0, length: 0x8000_0000, limit: 0x7fff_ffff })
+            Some(Error::BadRow { what: "length", row: 0, value: 0x8000_0000, most: 0x7fff_ffff, .. })
         ));
         assert!(matches!(
             refused(SelectShape { k: 1 << 31, ..shape }, Algorithm::Auto),
@@ -661,15 +661,17 @@ mod tests {
         ));
         assert!(matches!(
             refused(shape, Algorithm::WarpSelect),
-            Some(Error::NoSuchSelection { algorithm: "warp-select", .. })
+            Some(Error::Mismatch { what: "key type for warp-select", expected: "f32", actual: "i32" })
         ));
         let planned = Planned::<i32>::new(Runtime::EMULATOR, shape, Algorithm::ThresholdSelect)?;
         let results = DeviceResults { keys: ptr::null_mut(), positions: ptr::null_mut() };
-        for (rows, columns, what, asked, limit) in [(3, 8, "rows", 3, 2), (2, 9, "columns", 9, 8)] {
+        for (rows, columns, what, asked, limit) in
+            [(3, 8, "rows for this plan", 3, 2), (2, 9, "columns for this plan", 9, 8)]
+        {
             let batch = DeviceRows::contiguous(ptr::null(), rows, columns);
             // SAFETY: the call is refused, nothing is read or written.
             let refused = unsafe { planned.run(&STREAM, &batch, &results, ptr::null_mut()) };
-            let Err(Error::BeyondPlan { what: w, asked: a, limit: l }) = refused else { panic!("{refused:?}") };
+            let Err(Error::TooMany { what: w, asked: a, limit: l }) = refused else { panic!("{refused:?}") };
             assert_eq!((w, a, l), (what, asked, limit));
         }
         Ok(())

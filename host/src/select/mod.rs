@@ -137,7 +137,8 @@ impl<K: Key> Selection<K> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongLength`] if the numbers of payloads and keys differ, or the selection does not have k slots for each row; [`Error::NoSuchPosition`] if it contains a position that is not in its row.
+    /// [`Error::WrongLength`] if the numbers of payloads and keys differ, or the selection does not have k slots for
+    /// each row; [`Error::BadRow`] if it contains a position that is not in its row.
     pub fn payloads<P: Payload>(&self, rows: &Rows<'_, K>, payloads: &[P]) -> Result<Vec<P>> {
         let keys = rows.keys().len();
         check_length("payloads", keys, payloads.len())?;
@@ -150,8 +151,12 @@ impl<K: Key> Selection<K> {
             for &position in positions {
                 found.push(match position {
                     NO_POSITION => P::NONE,
-                    _ if (position as usize) < length => payloads[start + position as usize],
-                    _ => return Err(Error::NoSuchPosition { row, position, length }),
+                    _ => {
+                        // No position is possible in an empty row.
+                        let possible = (u64::from(length == 0), length.saturating_sub(1) as u64);
+                        rows::check_row("selected position", row, position.into(), possible)?;
+                        payloads[start + position as usize]
+                    }
                 });
             }
         }
@@ -185,7 +190,7 @@ pub fn select_k<K: Key>(device: Device, rows: &Rows<'_, K>, k: usize, best: Best
 /// As [`select_k`], with a given algorithm on a GPU and on the emulator. The CPU ignores it.
 ///
 /// # Errors
-/// As [`select_k`]; [`Error::NoSuchSelection`] if the algorithm does not select keys of this type.
+/// As [`select_k`]; [`Error::Mismatch`] if the algorithm does not select keys of this type.
 pub fn select_k_with<K: Key>(
     device: Device,
     rows: &Rows<'_, K>,

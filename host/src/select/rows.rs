@@ -51,16 +51,21 @@ pub(crate) enum Layout<'a> {
 /// Largest number of keys of a row.
 pub const MAX_COLUMNS: usize = i32::MAX as usize;
 
-fn check_columns(row: usize, columns: u64) -> Result<()> {
-    let limit = MAX_COLUMNS as u64;
-    if columns > limit { Err(Error::RowTooLong { row, length: columns, limit }) } else { Ok(()) }
+/// Checks that the number called `what` of a row is within a range.
+pub(super) fn check_row(what: &'static str, row: usize, value: u64, (least, most): (u64, u64)) -> Result<()> {
+    if (least..=most).contains(&value) { Ok(()) } else { Err(Error::BadRow { what, row, value, least, most }) }
+}
+
+/// Checks that a row may have so many keys.
+pub(super) fn check_columns(row: usize, columns: u64) -> Result<()> {
+    check_row("length", row, columns, (0, MAX_COLUMNS as u64))
 }
 
 impl<'a, K: Key> Rows<'a, K> {
     /// Rows of `columns` keys, one after the other. With `columns` = 0 there are no rows ([`Rows::strided`] can make rows without keys).
     ///
     /// # Errors
-    /// [`Error::Ragged`] if `keys` is not a whole number of rows; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
+    /// [`Error::Ragged`] if `keys` is not a whole number of rows; [`Error::BadRow`] above [`MAX_COLUMNS`].
     pub fn contiguous(keys: &'a [K], columns: usize) -> Result<Self> {
         check_columns(0, columns as u64)?;
         let rows = keys.len().checked_div(columns).unwrap_or(0);
@@ -74,15 +79,13 @@ impl<'a, K: Key> Rows<'a, K> {
     /// last row.
     ///
     /// # Errors
-    /// [`Error::RowsPastEnd`] if a row extends past the end of `keys`; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
+    /// [`Error::BadRow`] if a row extends past the end of `keys`, or has more than [`MAX_COLUMNS`].
     pub fn strided(keys: &'a [K], rows: usize, columns: usize, stride: usize) -> Result<Self> {
         check_columns(0, columns as u64)?;
         // Rows without keys may start anywhere.
         if rows > 0 && columns > 0 {
             let end = (rows - 1).checked_mul(stride).and_then(|last| last.checked_add(columns));
-            if end.is_none_or(|end| end > keys.len()) {
-                return Err(Error::RowsPastEnd { rows, columns, stride, len: keys.len() });
-            }
+            check_row("end", rows - 1, end.map_or(u64::MAX, |end| end as u64), (0, keys.len() as u64))?;
         }
         Ok(Self::uniform(keys, rows, columns, stride))
     }
@@ -96,19 +99,18 @@ impl<'a, K: Key> Rows<'a, K> {
     /// no rows. O(rows).
     ///
     /// # Errors
-    /// [`Error::StartsNotAscending`]; [`Error::StartsPastEnd`] if the last entry is above `keys.len()`;
-    /// [`Error::RowTooLong`] for a row of more than [`MAX_COLUMNS`] keys.
+    /// [`Error::BadRow`] if the entries do not ascend, the last one is above `keys.len()`, or a row has more than
+    /// [`MAX_COLUMNS`] keys.
     pub fn ragged(keys: &'a [K], starts: &'a [u64]) -> Result<Self> {
         let mut columns = 0;
         for (row, pair) in starts.windows(2).enumerate() {
-            let Some(length) = pair[1].checked_sub(pair[0]) else {
-                return Err(Error::StartsNotAscending { row, start: pair[0], end: pair[1] });
-            };
+            check_row("end", row, pair[1], (pair[0], u64::MAX))?;
+            let length = pair[1] - pair[0];
             check_columns(row, length)?;
             columns = columns.max(length as usize);
         }
-        if let Some(&end) = starts.last().filter(|&&end| end > keys.len() as u64) {
-            return Err(Error::StartsPastEnd { end, len: keys.len() });
+        if let Some(&end) = starts.last() {
+            check_row("end", starts.len().saturating_sub(2), end, (0, keys.len() as u64))?;
         }
         Ok(Self { keys, layout: Layout::Ragged { starts }, lengths: None, columns })
     }
@@ -116,16 +118,14 @@ impl<'a, K: Key> Rows<'a, K> {
     /// Rows with only the first `lengths[r]` keys of row r. These lengths replace earlier ones. O(rows).
     ///
     /// # Errors
-    /// [`Error::WrongLength`] if the numbers of lengths and rows differ; [`Error::RowTooLong`] for a length above that of the row.
+    /// [`Error::WrongLength`] if the numbers of lengths and rows differ; [`Error::BadRow`] for a length above that of
+    /// the row.
     pub fn with_lengths(self, lengths: &'a [u32]) -> Result<Self> {
         let rows = self.len();
         check_length("lengths", rows, lengths.len())?;
         let whole = Self { lengths: None, ..self };
         for (row, &length) in lengths.iter().enumerate() {
-            let limit = whole.row(row).len();
-            if length as usize > limit {
-                return Err(Error::RowTooLong { row, length: length.into(), limit: limit as u64 });
-            }
+            check_row("length", row, length.into(), (0, whole.row(row).len() as u64))?;
         }
         let columns = lengths.iter().max().map_or(0, |&longest| longest as usize);
         Ok(Self { lengths: Some(lengths), columns, ..self })

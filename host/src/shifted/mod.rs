@@ -141,16 +141,20 @@ impl ShiftedIndexBuilder {
     /// Opens the device and makes an empty index on it.
     ///
     /// # Errors
-    /// [`Error::Zero`] for vectors without components, no shifts, or a neighborhood of no positions; [`Error::TooManyDimensions`] above
-    /// [`MAX_DIM`]; [`Error::TooMany`] for more shifts than can be numbered; and the errors of opening the device, as
-    /// in [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
+    /// [`Error::Zero`] for vectors without components, no shifts, or a neighborhood of no positions; [`Error::TooMany`]
+    /// above [`MAX_DIM`]; [`Error::TooMany`] for more shifts than can be numbered; and the errors of opening the
+    /// device, as in [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
     pub fn build(self) -> Result<ShiftedIndex> {
         let dim = self.dim;
         if dim == 0 {
             return Err(Error::Zero { what: "dimension" });
         }
         if dim > MAX_DIM {
-            return Err(Error::TooManyDimensions { what: "shifted sort", dim, limit: MAX_DIM });
+            return Err(Error::TooMany {
+                what: "dimensions for shifted sort",
+                asked: dim as u64,
+                limit: MAX_DIM as u64,
+            });
         }
         let shifts = self.shifts.unwrap_or((dim + 1) | 1);
         if shifts == 0 {

@@ -1,7 +1,7 @@
 //! The quality of approximate neighbours.
 
 use super::ShiftedIndex;
-use crate::validate::{check_results, check_vectors};
+use crate::validate::{check_length, check_results, check_vectors};
 use crate::{Device, Error, FlatIndex, Input, Metric, NONE, Neighbors, Result};
 
 /// The quality of the results of an approximate search.
@@ -41,16 +41,14 @@ pub struct Epsilon {
 /// O(queries · k).
 ///
 /// # Errors
-/// [`Error::UnlikeNeighbors`] if the numbers of queries or of neighbours differ; [`Error::Zero`]; [`Error::WrongLength`] if one of
-/// them does not have one distance for each id, or a row is incomplete.
+/// [`Error::WrongLength`] if the numbers of queries or of neighbours differ, or one of them does not have one distance
+/// for each id, or a row is incomplete; [`Error::Zero`].
 pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
     for neighbors in [found, exact] {
         check_neighbors(neighbors)?;
     }
-    if found.k != exact.k || found.queries() != exact.queries() {
-        let (found_k, exact_k) = (found.k, exact.k);
-        return Err(Error::UnlikeNeighbors { found: found.queries(), found_k, exact: exact.queries(), exact_k });
-    }
+    check_length("queries", exact.queries(), found.queries())?;
+    check_length("neighbours of a query", exact.k, found.k)?;
     let (mut queries, mut recall, mut unbounded) = (0, 0.0, 0);
     let mut epsilons = Vec::new();
     for (query, (_, distances)) in found.rows().enumerate() {
@@ -99,7 +97,7 @@ impl ShiftedIndex {
     /// are fewer. O(sample · len · dim).
     ///
     /// # Errors
-    /// [`Error::UnlikeNeighbors`] if the numbers of queries and results differ; [`Error::WrongLength`] if `found` does not have one
+    /// [`Error::WrongLength`] if the numbers of queries and results differ, `found` does not have one
     /// distance for each id, or a row is incomplete; otherwise as [`FlatIndex::search`].
     pub fn quality(
         &self,
@@ -112,9 +110,7 @@ impl ShiftedIndex {
         let (dim, k) = (self.dim(), found.k);
         let rows = queries.unwrap_or(self.rows());
         let count = check_vectors(rows, dim, Input::Queries)?;
-        if found.queries() != count {
-            return Err(Error::UnlikeNeighbors { found: found.queries(), found_k: k, exact: count, exact_k: k });
-        }
+        check_length("queries", count, found.queries())?;
         let sample = sample.min(count);
         let picked = || (0..sample).map(|turn| (turn as u128 * count as u128 / sample as u128) as usize);
         let probes: Vec<f32> = picked().flat_map(|query| &rows[query * dim..(query + 1) * dim]).copied().collect();
@@ -200,7 +196,7 @@ mod tests {
             let none = index.search(&[], 5).unwrap();
             assert!(matches!(
                 index.quality(&none, None, 9, Device::Cpu),
-                Err(Error::UnlikeNeighbors { found: 0, exact: 300, .. })
+                Err(Error::WrongLength { what: "queries", expected: 300, actual: 0 })
             ));
         }
     }
@@ -211,7 +207,7 @@ mod tests {
         let one = Neighbors { k: 1, ids: vec![0], distances: vec![1.0] };
         assert!(matches!(
             quality(&two, &one),
-            Err(Error::UnlikeNeighbors { found: 1, found_k: 2, exact: 1, exact_k: 1 })
+            Err(Error::WrongLength { what: "neighbours of a query", expected: 1, actual: 2 })
         ));
         let none = Neighbors { k: 2, ids: vec![], distances: vec![] };
         assert_eq!(quality(&none, &none).unwrap().recall, 1.0);

@@ -198,7 +198,7 @@ fn bad_arguments_are_refused_with_the_numbers() {
     assert!(matches!(build(ShiftedIndex::builder(0)), Err(Error::Zero { what: "dimension" })));
     assert!(matches!(
         build(ShiftedIndex::builder(13)),
-        Err(Error::TooManyDimensions { what: "shifted sort", dim: 13, limit: 12 })
+        Err(Error::TooMany { what: "dimensions for shifted sort", asked: 13, limit: 12 })
     ));
     assert!(matches!(build(ShiftedIndex::builder(3).shifts(0)), Err(Error::Zero { what: "shifts" })));
     assert!(matches!(build(ShiftedIndex::builder(3).shifts(1 << 16)), Err(Error::TooMany { what: "shifts", .. })));

@@ -13,7 +13,7 @@ use rayon::slice::ParallelSliceMut;
 use self::gpu::DeviceKey;
 use crate::device::open::open;
 use crate::parallel::{Loop, ParallelSlice};
-use crate::validate::check_length;
+use crate::validate::{check_length, check_range};
 use crate::{Device, Error, Result, host_memory};
 
 /// A key type: u64 or u128. The trait is sealed, because every kernel table lists these two types.
@@ -93,7 +93,7 @@ pub fn sort_pairs<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32]) 
 /// ```
 ///
 /// # Errors
-/// As [`sort_pairs`]; [`Error::BadBitRange`] if the range is not within the bits of a key.
+/// As [`sort_pairs`]; [`Error::OutOfRange`] if the range is not within the bits of a key.
 pub fn sort_pairs_by_bits<K: Key>(
     device: Device,
     keys: &mut [K],
@@ -117,10 +117,8 @@ fn check<K: Key>(keys: usize, payloads: usize, bits: &Range<u32>) -> Result<()> 
     if keys as u64 > limit {
         return Err(Error::TooMany { what: "pairs", asked: keys as u64, limit });
     }
-    if bits.start > bits.end || bits.end > K::BITS {
-        return Err(Error::BadBitRange { start: bits.start, end: bits.end, bits: K::BITS });
-    }
-    Ok(())
+    let possible = (bits.start.min(K::BITS) as usize, K::BITS as usize);
+    check_range("end of the bits", bits.end as usize, possible)
 }
 
 fn sort_on_cpu<K: Key>(keys: &mut [K], payloads: &mut [u32], bits: &Range<u32>) -> Result<()> {
@@ -148,9 +146,15 @@ mod tests {
             refused(many, many, 0..64),
             Error::TooMany { what: "pairs", asked: 0x1_0000_0000, limit: 0xFFFF_FFFF }
         ));
-        assert!(matches!(refused(1, 1, 0..65), Error::BadBitRange { start: 0, end: 65, bits: 64 }));
+        assert!(matches!(
+            refused(1, 1, 0..65),
+            Error::OutOfRange { what: "end of the bits", value: 65, least: 0, most: 64 }
+        ));
         #[expect(clippy::reversed_empty_ranges, reason = "what is refused")]
         let backwards = 9..8;
-        assert!(matches!(refused(1, 1, backwards), Error::BadBitRange { start: 9, end: 8, bits: 64 }));
+        assert!(matches!(
+            refused(1, 1, backwards),
+            Error::OutOfRange { what: "end of the bits", value: 8, least: 9, most: 64 }
+        ));
     }
 }

@@ -59,7 +59,7 @@ use ::cudarc::driver::{CudaContext, CudaStream, DevicePtr, DevicePtrMut, SyncOnD
 use cust::sys::CUstream;
 
 use super::{DeviceCounts, DeviceNeighbors, DeviceVectors, check_gpu, slots_of, whole_vectors};
-use crate::{Element, Error, Result};
+use crate::{Element, Error, MemoryDefect, Result};
 
 /// A stream of cudarc on which an index works, and for which buffers are borrowed.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +89,8 @@ impl<'s> OnStream<'s> {
     /// Work on `stream`.
     ///
     /// # Errors
-    /// [`Error::OtherContext`] if the stream does not belong to the primary context of its GPU, which is that of `CudaContext::new`.
+    /// [`Error::BadMemory`] if the stream does not belong to the primary context of its GPU, which is that of
+    /// `CudaContext::new`.
     pub fn new(stream: &'s CudaStream) -> Result<Self> {
         gpu_of("stream", stream.context())?;
         Ok(OnStream { stream })
@@ -103,9 +104,9 @@ impl<'s> OnStream<'s> {
     /// Borrows the vectors of `dim` components in a `CudaSlice`, `CudaView` or `CudaViewMut`, for reading.
     ///
     /// # Errors
-    /// [`Error::Zero`]; [`Error::Ragged`] if the buffer is not a whole number of vectors; [`Error::OtherDevice`] and
-    /// [`Error::OtherContext`] if it does not belong to the context of the stream; [`Error::Driver`] if the stream cannot wait for earlier work, or
-    /// if cudarc kept an error of an earlier call (`CudaContext::check_err`).
+    /// [`Error::Zero`]; [`Error::Ragged`] if the buffer is not a whole number of vectors;
+    /// [`Error::BadMemory`] if it does not belong to the context of the stream; [`Error::Driver`] if the stream cannot
+    /// wait for earlier work, or if cudarc kept an error of an earlier call (`CudaContext::check_err`).
     pub fn vectors<'b, T: Element>(
         &self,
         buffer: &'b impl DevicePtr<T>,
@@ -163,7 +164,7 @@ impl<'s> OnStream<'s> {
     /// the number of the GPU.
     fn check(&self, what: &'static str, owner: &CudaStream) -> Result<usize> {
         let gpu = gpu_of(what, owner.context())?;
-        check_gpu(Some(gpu), self.stream.context().ordinal())?;
+        check_gpu(what, Some(gpu), self.stream.context().ordinal())?;
         Ok(gpu)
     }
 
@@ -181,7 +182,8 @@ impl<'s> OnStream<'s> {
 /// The GPU of a primary context.
 fn gpu_of(what: &'static str, context: &CudaContext) -> Result<usize> {
     let gpu = context.ordinal();
-    if context.is_primary() { Ok(gpu) } else { Err(Error::OtherContext { what, gpu }) }
+    let refused = Error::BadMemory { what, defect: MemoryDefect::OtherContext { gpu } };
+    if context.is_primary() { Ok(gpu) } else { Err(refused) }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
-use crate::error::TensorDefect;
+use crate::error::MemoryDefect;
 use crate::{Element, ElementType, Error, Result};
 
 /// `kDLCUDA`: memory of a CUDA device.
@@ -200,17 +200,17 @@ impl<M: Managed> ForeignTensor<M> {
     /// Takes a tensor. On error, too, it is deleted.
     ///
     /// # Errors
-    /// [`Error::BadTensor`] for a null pointer, and for a version other than 1.
+    /// [`Error::BadMemory`] for a null pointer, and for a version other than 1.
     ///
     /// # Safety
     /// `tensor` is null or a tensor whose layout is the one that its version says, and nobody else deletes it.
     pub unsafe fn new(tensor: *mut M) -> Result<Self> {
-        let bad = |defect| Error::BadTensor { tensor: "caller", defect };
-        let tensor = ForeignTensor(NonNull::new(tensor).ok_or_else(|| bad(TensorDefect::Null))?);
+        let bad = |defect| Error::BadMemory { what: "tensor", defect };
+        let tensor = ForeignTensor(NonNull::new(tensor).ok_or_else(|| bad(MemoryDefect::Null))?);
         // SAFETY: version and deleter have the same places in every version.
         match unsafe { tensor.0.as_ref() }.version() {
             Some(DLPackVersion { major, minor }) if major != VERSION.major => {
-                Err(bad(TensorDefect::Version { major, minor }))
+                Err(bad(MemoryDefect::Version { major, minor }))
             }
             _ => Ok(tensor),
         }
@@ -225,11 +225,11 @@ impl<M: Managed> ForeignTensor<M> {
     /// The tensor, for results.
     ///
     /// # Errors
-    /// [`Error::BadTensor`] if its owner forbids to write.
+    /// [`Error::BadMemory`] if its owner forbids to write.
     pub fn writable(&self) -> Result<&DLTensor> {
         // SAFETY: as above.
         if unsafe { self.0.as_ref() }.flags() & READ_ONLY != 0 {
-            return Err(Error::BadTensor { tensor: "caller", defect: TensorDefect::ReadOnly });
+            return Err(Error::BadMemory { what: "tensor", defect: MemoryDefect::ReadOnly });
         }
         Ok(self.tensor())
     }
@@ -260,23 +260,23 @@ impl DLTensor {
     /// # Safety
     /// `shape` has `ndim` readable entries, and so has `strides` unless it is null.
     pub(super) unsafe fn matrix(&self, name: &'static str, elements: &[DLDataType]) -> Result<(Matrix, usize)> {
-        let bad = |defect: TensorDefect| Error::BadTensor { tensor: name, defect };
+        let bad = |defect: MemoryDefect| Error::BadMemory { what: name, defect };
         let DLDevice { device_type, device_id } = self.device;
         let gpu = usize::try_from(device_id).ok().filter(|_| device_type == CUDA);
-        let gpu = gpu.ok_or_else(|| bad(TensorDefect::Device { device_type, device_id }))?;
+        let gpu = gpu.ok_or_else(|| bad(MemoryDefect::Device { device_type, device_id }))?;
         if !elements.contains(&self.dtype) {
             let DLDataType { code, bits, lanes } = self.dtype;
-            return Err(bad(TensorDefect::Element { code, bits, lanes }));
+            return Err(bad(MemoryDefect::Element { code, bits, lanes }));
         }
         if !(1..=2).contains(&self.ndim) || self.shape.is_null() {
-            return Err(bad(TensorDefect::Dimensions { dimensions: self.ndim }));
+            return Err(bad(MemoryDefect::Dimensions { dimensions: self.ndim }));
         }
         let axes = self.ndim as usize;
         // SAFETY: the caller promises `ndim` entries.
         let shape = unsafe { std::slice::from_raw_parts(self.shape, axes) };
         let mut sizes = [1; 2];
         for (axis, &size) in shape.iter().enumerate() {
-            sizes[2 - axes + axis] = usize::try_from(size).map_err(|_| bad(TensorDefect::Size { axis, size }))?;
+            sizes[2 - axes + axis] = usize::try_from(size).map_err(|_| bad(MemoryDefect::Size { axis, size }))?;
         }
         let [rows, columns] = sizes;
         if !self.strides.is_null() {
@@ -286,13 +286,13 @@ impl DLTensor {
             for (axis, (&stride, &size)) in strides.iter().zip(shape).enumerate().rev() {
                 // Along a dimension of one element, or in an empty tensor, no stride is ever used.
                 if size > 1 && rows > 0 && columns > 0 && stride != expected {
-                    return Err(bad(TensorDefect::Stride { axis, stride, expected }));
+                    return Err(bad(MemoryDefect::Stride { axis, stride, expected }));
                 }
                 expected = expected.saturating_mul(size);
             }
         }
         let address = (self.data.addr() as u64).checked_add(self.byte_offset);
-        let address = address.ok_or_else(|| bad(TensorDefect::Offset { byte_offset: self.byte_offset }))?;
+        let address = address.ok_or_else(|| bad(MemoryDefect::Offset { byte_offset: self.byte_offset }))?;
         Ok((Matrix { address, rows, gpu }, columns))
     }
 }
@@ -376,9 +376,9 @@ mod tests {
         unsafe { DeviceVectors::of_tensor(tensor, dim) }
     }
 
-    fn defect(result: Result<DeviceVectors<f32>>) -> TensorDefect {
+    fn defect(result: Result<DeviceVectors<f32>>) -> MemoryDefect {
         match result {
-            Err(Error::BadTensor { tensor: "vectors", defect }) => defect,
+            Err(Error::BadMemory { what: "vectors", defect }) => defect,
             other => panic!("{other:?}"),
         }
     }
@@ -403,22 +403,22 @@ mod tests {
         let f32s = DLDataType::F32;
         let mut on_cpu = tensor(f32s, &[5, 3], None);
         on_cpu.device = DLDevice { device_type: 1, device_id: 0 };
-        let expected = TensorDefect::Device { device_type: 1, device_id: 0 };
+        let expected = MemoryDefect::Device { device_type: 1, device_id: 0 };
         assert_eq!(defect(vectors(&on_cpu, 3)), expected);
         let ints = DLDataType { code: 0, bits: 32, lanes: 1 };
-        let expected = TensorDefect::Element { code: 0, bits: 32, lanes: 1 };
+        let expected = MemoryDefect::Element { code: 0, bits: 32, lanes: 1 };
         assert_eq!(defect(vectors(&tensor(ints, &[5, 3], None), 3)), expected);
         let refused = defect(vectors(&tensor(f32s, &[5, 3, 1], None), 3));
-        assert_eq!(refused, TensorDefect::Dimensions { dimensions: 3 });
+        assert_eq!(refused, MemoryDefect::Dimensions { dimensions: 3 });
         let refused = defect(vectors(&tensor(f32s, &[-5, 3], None), 3));
-        assert_eq!(refused, TensorDefect::Size { axis: 0, size: -5 });
+        assert_eq!(refused, MemoryDefect::Size { axis: 0, size: -5 });
         let refused = defect(vectors(&tensor(f32s, &[5, 3], Some(&[1, 5])), 3));
-        assert_eq!(refused, TensorDefect::Stride { axis: 1, stride: 5, expected: 1 });
+        assert_eq!(refused, MemoryDefect::Stride { axis: 1, stride: 5, expected: 1 });
         let refused = defect(vectors(&tensor(f32s, &[5, 3], Some(&[4, 1])), 3));
-        assert_eq!(refused, TensorDefect::Stride { axis: 0, stride: 4, expected: 3 });
+        assert_eq!(refused, MemoryDefect::Stride { axis: 0, stride: 4, expected: 3 });
         let mut far = tensor(f32s, &[5, 3], None);
         far.byte_offset = u64::MAX;
-        assert_eq!(defect(vectors(&far, 3)), TensorDefect::Offset { byte_offset: u64::MAX });
+        assert_eq!(defect(vectors(&far, 3)), MemoryDefect::Offset { byte_offset: u64::MAX });
         let other = vectors::<f32>(&tensor(f32s, &[5, 4], None), 3);
         assert!(matches!(other, Err(Error::WrongDimension { expected: 3, actual: 4 })));
     }
@@ -438,7 +438,10 @@ mod tests {
         assert!(matches!(shorter, Err(Error::WrongLength { what: "results", expected: 12, actual: 15 })));
         distances.device.device_id = 0;
         let apart = of(&tensor(DLDataType::INT64, &[5, 3], None), &distances);
-        assert!(matches!(apart, Err(Error::OtherDevice { expected: 1, found: 0 })));
+        assert!(matches!(
+            apart,
+            Err(Error::BadMemory { what: "distances", defect: MemoryDefect::OtherGpu { expected: 1, found: 0 } })
+        ));
     }
 
     /// The places that `dlpack.h` gives on a machine of 64 bits.
@@ -509,18 +512,18 @@ mod tests {
             }
         };
         let defect = |result: Result<&DLTensor>| match result {
-            Err(Error::BadTensor { tensor: "caller", defect }) => defect,
+            Err(Error::BadMemory { what: "tensor", defect }) => defect,
             other => panic!("{other:?}"),
         };
         let read_only = out(DLPackVersion { major: 1, minor: 9 }).unwrap();
-        assert_eq!(defect(read_only.writable()), TensorDefect::ReadOnly);
+        assert_eq!(defect(read_only.writable()), MemoryDefect::ReadOnly);
         assert_eq!(read_only.tensor().ndim, 2);
         drop(read_only);
         let refused = out(DLPackVersion { major: 2, minor: 3 });
-        assert!(matches!(refused, Err(Error::BadTensor { defect: TensorDefect::Version { major: 2, minor: 3 }, .. })));
+        assert!(matches!(refused, Err(Error::BadMemory { defect: MemoryDefect::Version { major: 2, minor: 3 }, .. })));
         assert_eq!(Arc::strong_count(&owner), 1);
         // SAFETY: a null pointer is no tensor.
         let null = unsafe { ForeignTensor::<DLManagedTensor>::new(ptr::null_mut()) };
-        assert!(matches!(null, Err(Error::BadTensor { defect: TensorDefect::Null, .. })));
+        assert!(matches!(null, Err(Error::BadMemory { defect: MemoryDefect::Null, .. })));
     }
 }

@@ -21,7 +21,7 @@ use std::marker::PhantomData;
 
 use self::dlpack::{DLDataType, DLTensor};
 use crate::validate::check_length;
-use crate::{Element, Error, Result};
+use crate::{Element, Error, MemoryDefect, Result};
 
 /// Vectors of elements `T` in the memory of a GPU, row-major, one after the other.
 pub struct DeviceVectors<T> {
@@ -67,8 +67,8 @@ impl<T: Element> DeviceVectors<T> {
     /// The vectors in a DLPack tensor: a matrix with a vector in each row, or one vector. The view does not own the tensor.
     ///
     /// # Errors
-    /// [`Error::BadTensor`] if the tensor is not in the memory of a CUDA device, has other elements than `T` or other columns than `dim`, or
-    /// is not contiguous.
+    /// [`Error::BadMemory`] if the tensor is not in the memory of a CUDA device, has other elements than `T` or other
+    /// columns than `dim`, or is not contiguous.
     ///
     /// # Safety
     /// `shape` of the tensor has `ndim` readable entries, and so has `strides` unless it is null.
@@ -104,7 +104,7 @@ impl<T: Element> DeviceVectors<T> {
     /// Checks a view of `what` for an index on GPU `gpu`.
     #[cfg(feature = "cuda")]
     pub(crate) fn check(&self, what: &'static str, gpu: usize) -> Result<()> {
-        check_gpu(self.gpu, gpu)?;
+        check_gpu(what, self.gpu, gpu)?;
         if self.is_empty() { Ok(()) } else { check_address::<T>(what, self.address) }
     }
 }
@@ -143,8 +143,8 @@ impl DeviceNeighbors {
     /// latter, [`NONE`](crate::NONE) is −1.
     ///
     /// # Errors
-    /// [`Error::BadTensor`] as for [`DeviceVectors::of_tensor`]; [`Error::WrongLength`] if the tensors differ in length;
-    /// [`Error::OtherDevice`] if they are on two devices.
+    /// [`Error::BadMemory`] as for [`DeviceVectors::of_tensor`], or if the tensors are on two devices;
+    /// [`Error::WrongLength`] if they differ in length.
     ///
     /// # Safety
     /// As [`DeviceVectors::of_tensor`], for both tensors.
@@ -155,7 +155,7 @@ impl DeviceNeighbors {
             let (of_distances, distance_columns) = distances.matrix("distances", &[DLDataType::F32])?;
             (found, columns, of_distances, distance_columns)
         };
-        check_gpu(Some(of_distances.gpu), found.gpu)?;
+        check_gpu("distances", Some(of_distances.gpu), found.gpu)?;
         let size = |rows: usize, columns: usize| rows.saturating_mul(columns);
         let slots = slots_of(size(found.rows, columns), size(of_distances.rows, distance_columns))?;
         let view = Self::new(found.address, of_distances.address);
@@ -180,7 +180,7 @@ impl DeviceNeighbors {
     /// Checks the memory for `slots` results of an index on GPU `gpu`.
     #[cfg(feature = "cuda")]
     pub(crate) fn check(&self, slots: usize, gpu: usize) -> Result<()> {
-        check_gpu(self.gpu, gpu)?;
+        check_gpu("ids", self.gpu, gpu)?;
         self.slots.map_or(Ok(()), |actual| check_length("results", slots, actual))?;
         if slots == 0 {
             return Ok(());
@@ -248,20 +248,22 @@ fn slots_of(ids: usize, distances: usize) -> Result<usize> {
     check_length("results", ids, distances).map(|()| ids)
 }
 
-/// Fails with [`Error::OtherDevice`] if the memory is known to belong to another GPU than `expected`.
-fn check_gpu(found: Option<usize>, expected: usize) -> Result<()> {
+/// Fails if the memory of `what` is known to belong to another GPU than `expected`.
+fn check_gpu(what: &'static str, found: Option<usize>, expected: usize) -> Result<()> {
     match found {
-        Some(found) if found != expected => Err(Error::OtherDevice { expected, found }),
+        Some(found) if found != expected => {
+            Err(Error::BadMemory { what, defect: MemoryDefect::OtherGpu { expected, found } })
+        }
         _ => Ok(()),
     }
 }
 
-/// Fails with [`Error::BadAddress`] if no value of `V` can lie at the address.
+/// Fails if no value of `V` can lie at the address.
 #[cfg(feature = "cuda")]
 fn check_address<V>(what: &'static str, address: u64) -> Result<()> {
     let align = align_of::<V>() as u64;
     if address == 0 || !address.is_multiple_of(align) {
-        return Err(Error::BadAddress { what, address, align });
+        return Err(Error::BadMemory { what, defect: MemoryDefect::Address { address, align } });
     }
     Ok(())
 }

@@ -222,10 +222,12 @@ fn halves_of_any_size(device: Device) -> Outcome {
     }
     // After training with larger and smaller vectors.
     let mut index = runner::trained(settings(Metric::L2, Encoding::F16, dim, 4), device, &times(1.0))?;
-    refused!(index.add(&times(1e-7)), Error::TooSmall { encoding: "f16", row: 0, .. });
+    let added = index.add(&times(1e-7));
+    refused!(added, Error::DoesNotFit { encoding: "f16", row: 0, value, least, .. } if value.abs() < least);
     index.add(&times(1e-3)).map_err(text)?;
     let mut index = runner::trained(settings(Metric::L2, Encoding::F16, dim, 4), device, &times(1e-7))?;
-    refused!(index.add(&times(1.0)), Error::DoesNotFit { encoding: "f16", row: 0, .. });
+    let added = index.add(&times(1.0));
+    refused!(added, Error::DoesNotFit { encoding: "f16", row: 0, value, greatest, .. } if value.abs() > greatest);
     index.add(&times(1e-4)).map_err(text)?;
     if index.len() == count { Ok(()) } else { Err(format!("{} vectors", index.len())) }
 }
@@ -612,15 +614,18 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
         index.search_with(&many, 1, &SearchOptions::new().probes(1)),
         Error::NotFinite { row: 1000, column: 1, .. }
     );
-    refused!(index.range_search(queries, f32::NAN, &options), Error::BadRadius);
+    refused!(index.range_search(queries, f32::NAN, &options), Error::BadNumber { what: "radius", .. });
     let (mut slots, mut distances) = ([0; 4], [0.0; 3]);
     let short = index.search_into(queries, 2, &options, &mut slots, &mut distances);
     refused!(short, Error::WrongLength { what: "results", expected: 4, actual: 3 });
     for bits in [0, 59, 61] {
         let filter = Bitset::new(bits);
         let options = options.filter(&filter);
-        refused!(index.search_with(queries, 1, &options), Error::WrongFilterLength { vectors: 60, .. });
-        refused!(index.range_search(queries, 1.0, &options), Error::WrongFilterLength { vectors: 60, .. });
+        refused!(index.search_with(queries, 1, &options), Error::WrongLength { what: "filter bits", expected: 60, .. });
+        refused!(
+            index.range_search(queries, 1.0, &options),
+            Error::WrongLength { what: "filter bits", expected: 60, .. }
+        );
     }
     index.remove(&[]).map_err(text)?;
     index.add(&[]).map_err(text)?;
@@ -636,11 +641,11 @@ fn errors_of_settings(device: Device) -> Outcome {
     let build = |dim, lists, encoding| IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(device).build();
     let pq = |sub_quantizers, bits| Encoding::Pq { sub_quantizers, bits, rotate: false };
     refused!(build(0, 1, Encoding::Flat), Error::Zero { what: "dimension" });
-    refused!(build(1 << 31, 1, Encoding::Flat), Error::TooManyDimensions { dim: 2_147_483_648, .. });
+    refused!(build(1 << 31, 1, Encoding::Flat), Error::TooMany { what: "dimensions", asked: 2_147_483_648, .. });
     refused!(build(1, 0, Encoding::Flat), Error::Zero { what: "lists" });
-    refused!(build(10, 1, pq(3, 8)), Error::NotDivisible { dim: 10, parts: 3 });
-    refused!(build(10, 1, pq(0, 8)), Error::NotDivisible { dim: 10, parts: 0 });
-    refused!(build(10, 1, pq(20, 8)), Error::NotDivisible { dim: 10, parts: 20 });
+    refused!(build(10, 1, pq(3, 8)), Error::NotDivisible { what: "dimension", number: 10, parts: 3, .. });
+    refused!(build(10, 1, pq(0, 8)), Error::NotDivisible { what: "dimension", number: 10, parts: 0, .. });
+    refused!(build(10, 1, pq(20, 8)), Error::NotDivisible { what: "dimension", number: 10, parts: 20, .. });
     refused!(build(10, 1, pq(5, 3)), Error::OutOfRange { what: "bits per sub-quantizer", value: 3, least: 4, most: 8 });
     refused!(build(10, 1, pq(5, 9)), Error::OutOfRange { what: "bits per sub-quantizer", value: 9, least: 4, most: 8 });
     // More codewords than training vectors.

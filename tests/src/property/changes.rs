@@ -394,7 +394,7 @@ impl<I> Pair<I> {
         let radius = random.once_in(4).then(|| random.below(120) as f32 - 10.0);
         let options = options.filter(filter).radius(radius);
         let found = match self.index.search_with(&queries, k, &options) {
-            Err(Error::StaleFilter { .. } | Error::WrongFilterLength { .. })
+            Err(Error::StaleFilter { .. } | Error::WrongLength { what: "filter bits", .. })
                 if form < 2 && !made_for.iter().eq(self.model.keys()) =>
             {
                 return Ok(());

@@ -186,7 +186,7 @@ impl<T: Component> Program<'_, T> {
         let mut all = self.vectors.base.chunks(self.dim).zip(self.vectors.exact_base.chunks(self.dim));
         let Some((row, _)) = all.find(|(_, exact)| !self.contents.model.holds(exact)) else { return Ok(()) };
         match self.index.add(row) {
-            Err(Error::DoesNotFit { .. } | Error::TooSmall { .. }) => Ok(()),
+            Err(Error::DoesNotFit { .. }) => Ok(()),
             other => Err(format!("{row:?} is not refused: {other:?}")),
         }
     }

@@ -354,7 +354,9 @@ fn check<I: Kind<Element = f32>>(
     };
     let (found, distances) = match found {
         // A filter of another version is refused, unless that has the same ids.
-        Err(Error::StaleFilter { .. } | Error::WrongFilterLength { .. }) if form == 0 && filter.1 != ids => {
+        Err(Error::StaleFilter { .. } | Error::WrongLength { what: "filter bits", .. })
+            if form == 0 && filter.1 != ids =>
+        {
             return Ok(());
         }
         found => found.map_err(text)?,

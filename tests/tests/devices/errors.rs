@@ -5,7 +5,7 @@ use warpann::ivf::{Encoding, IvfIndex};
 #[cfg(feature = "cuda")]
 use warpann::select::device::DeviceSelect;
 use warpann::select::{Algorithm, Best, NO_POSITION, Rows, Selection, select_k, select_k_with};
-use warpann::{Device, ElementType, Error, FlatIndex, Input, Metric, NONE, NoDeviceReason, Placement, SearchOptions};
+use warpann::{Device, Error, FlatIndex, Input, Metric, NONE, NoDeviceReason, Placement, SearchOptions};
 
 /// The CPU and the emulator are everywhere; a GPU refuses the same arguments before it does anything.
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];
@@ -14,6 +14,14 @@ fn small(device: Device) -> FlatIndex<f32> {
     let mut index = FlatIndex::new(2, Metric::L2, device).unwrap();
     index.add(&[0.0, 0.0, 1.0, 0.0, 0.0, 2.0]).unwrap();
     index
+}
+
+/// The facts of [`Error::BadRow`]: what, row, value, least and most.
+fn bad_row<T>(result: Result<T, Error>) -> (&'static str, usize, u64, u64, u64) {
+    match result.map(drop) {
+        Err(Error::BadRow { what, row, value, least, most }) => (what, row, value, least, most),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn one_row(keys: &[f32]) -> Rows<'_, f32> {
@@ -160,39 +168,35 @@ fn rows_that_do_not_fit_their_keys() {
     for columns in [1 << 31, usize::MAX] {
         let limit = i32::MAX as u64;
         for result in [contiguous(columns), Rows::strided(&keys, 2, columns, 1).map(|_| ())] {
-            assert!(
-                matches!(result, Err(Error::RowTooLong { row: 0, length, limit: l }) if (length, l) == (columns as u64, limit)),
-                "{result:?}"
-            );
+            assert_eq!(bad_row(result), ("length", 0, columns as u64, 0, limit));
         }
     }
 
     // The last row ends just where the keys do.
     assert_eq!(Rows::strided(&keys, 3, 2, 2).unwrap().row(2).len(), 2);
     assert_eq!(Rows::strided(&keys, 5, 2, 1).unwrap().row(4).len(), 2);
-    for (rows, columns, stride) in
-        [(3, 3, 2), (4, 2, 2), (1, 7, 0), (2, 1, 6), (2, 1, usize::MAX), (usize::MAX, 1, 1), (3, 2, 1 << 63)]
-    {
+    for (rows, columns, stride, end) in [
+        (3, 3, 2, 7),
+        (4, 2, 2, 8),
+        (1, 7, 0, 7),
+        (2, 1, 6, 7),
+        (2, 1, usize::MAX, u64::MAX),
+        (usize::MAX, 1, 1, u64::MAX),
+        (3, 2, 1 << 63, u64::MAX),
+    ] {
         let result = Rows::strided(&keys, rows, columns, stride).map(|_| ());
-        assert!(
-            matches!(result, Err(Error::RowsPastEnd { rows: r, columns: c, stride: s, len: 6 })
-                if (r, c, s) == (rows, columns, stride)),
-            "{result:?}"
-        );
+        assert_eq!(bad_row(result), ("end", rows - 1, end, 0, 6));
     }
 
     let ragged = |starts: &[u64]| Rows::ragged(&keys, starts).map(|rows| (rows.len(), rows.columns()));
     assert_eq!(ragged(&[]).unwrap(), (0, 0));
     assert_eq!(ragged(&[6]).unwrap(), (0, 0));
     assert_eq!(ragged(&[1, 1, 6]).unwrap(), (2, 5));
-    assert!(matches!(ragged(&[0, 3, 2, 6]), Err(Error::StartsNotAscending { row: 1, start: 3, end: 2 })));
-    assert!(matches!(ragged(&[0, 7]), Err(Error::StartsPastEnd { end: 7, len: 6 })));
-    assert!(matches!(ragged(&[7]), Err(Error::StartsPastEnd { end: 7, len: 6 })));
-    assert!(matches!(
-        ragged(&[0, 2, 2 + (1 << 31)]),
-        Err(Error::RowTooLong { row: 1, length: 0x8000_0000, limit: 0x7fff_ffff })
-    ));
-    assert!(matches!(ragged(&[u64::MAX, 0]), Err(Error::StartsNotAscending { row: 0, start: u64::MAX, end: 0 })));
+    assert_eq!(bad_row(ragged(&[0, 3, 2, 6])), ("end", 1, 2, 3, u64::MAX));
+    assert_eq!(bad_row(ragged(&[0, 7])), ("end", 0, 7, 0, 6));
+    assert_eq!(bad_row(ragged(&[7])), ("end", 0, 7, 0, 6));
+    assert_eq!(bad_row(ragged(&[0, 2, 2 + (1 << 31)])), ("length", 1, 0x8000_0000, 0, 0x7fff_ffff));
+    assert_eq!(bad_row(ragged(&[u64::MAX, 0])), ("end", 0, 0, u64::MAX, u64::MAX));
 }
 
 #[test]
@@ -205,8 +209,8 @@ fn lengths_that_do_not_fit_their_rows() {
         ragged.with_lengths(&[1; 3]),
         Err(Error::WrongLength { what: "lengths", expected: 2, actual: 3 })
     ));
-    assert!(matches!(matrix.with_lengths(&[3, 4]), Err(Error::RowTooLong { row: 1, length: 4, limit: 3 })));
-    assert!(matches!(ragged.with_lengths(&[2, 4]), Err(Error::RowTooLong { row: 0, length: 2, limit: 1 })));
+    assert_eq!(bad_row(matrix.with_lengths(&[3, 4])), ("length", 1, 4, 0, 3));
+    assert_eq!(bad_row(ragged.with_lengths(&[2, 4])), ("length", 0, 2, 0, 1));
     // Later lengths take the place of earlier ones.
     let again = ragged.with_lengths(&[0, 2]).unwrap().with_lengths(&[1, 5]).unwrap();
     assert_eq!((again.columns(), again.row(1).len(), again.row(2).len()), (5, 5, 0));
@@ -244,10 +248,7 @@ fn payloads_that_do_not_fit_their_keys() {
         Err(Error::WrongLength { what: "results", expected: 6, actual: 2 })
     ));
     let outside = Selection { k: 2, keys: vec![0.0; 2], positions: vec![NO_POSITION, 3] };
-    assert!(matches!(
-        outside.payloads(&rows, &[7u32; 3]),
-        Err(Error::NoSuchPosition { row: 0, position: 3, length: 3 })
-    ));
+    assert_eq!(bad_row(outside.payloads(&rows, &[7u32; 3])), ("selected position", 0, 3, 0, 2));
     assert_eq!(Selection::default().payloads(&rows, &[7u32; 3]).unwrap(), []);
 }
 
@@ -256,7 +257,10 @@ fn algorithms_that_do_not_select_such_keys() {
     let halves = [f16::ONE; 3];
     let rows = Rows::contiguous(&halves, 3).unwrap();
     let by_warp = |device| select_k_with(device, &rows, 1, Best::Smallest, Algorithm::WarpSelect);
-    assert!(matches!(by_warp(Device::Emulator), Err(Error::NoSuchSelection { algorithm: "warp-select", key: "f16" })));
+    assert!(matches!(
+        by_warp(Device::Emulator),
+        Err(Error::Mismatch { what: "key type for warp-select", expected: "f32", actual: "f16" })
+    ));
     // The CPU has one algorithm.
     assert_eq!(by_warp(Device::Cpu).unwrap().positions, [0]);
 }
@@ -270,7 +274,7 @@ fn plans_for_device_memory() {
     };
     assert!(matches!(plan(10, 0, Algorithm::Auto), Error::Zero { what: "k" }));
     let error = plan(1 << 31, 1, Algorithm::Auto);
-    assert!(matches!(error, Error::RowTooLong { row: 0, length: 0x8000_0000, limit: 0x7fff_ffff }), "{error}");
+    assert_eq!(bad_row(Err::<(), _>(error)), ("length", 0, 0x8000_0000, 0, 0x7fff_ffff));
     let error = plan(10, 1 << 31, Algorithm::Auto);
     assert!(
         matches!(
@@ -280,12 +284,15 @@ fn plans_for_device_memory() {
         "{error}"
     );
     let error = plan(10, 1, Algorithm::WarpSelect);
-    assert!(matches!(error, Error::NoSuchSelection { algorithm: "warp-select", key: "f16" }), "{error}");
+    assert!(
+        matches!(error, Error::Mismatch { what: "key type for warp-select", expected: "f32", actual: "f16" }),
+        "{error}"
+    );
     let error = plan(10, 1, Algorithm::Auto);
-    assert!(matches!(error, Error::NoSuchDevice { .. } | Error::NoDevice { .. }), "{error}");
+    assert!(matches!(error, Error::NoDevice { .. }), "{error}");
     assert_eq!(
-        Error::BeyondPlan { what: "rows", asked: 7, limit: 5 }.to_string(),
-        "the plan is for 5 rows; the call has 7"
+        Error::TooMany { what: "rows for this plan", asked: 7, limit: 5 }.to_string(),
+        "7 rows for this plan; the limit is 5"
     );
 }
 
@@ -299,7 +306,11 @@ fn a_device_that_does_not_exist() {
             for asked in [available, available + 5, usize::MAX] {
                 for result in [open(asked), selected(asked)] {
                     assert!(
-                        matches!(result, Err(Error::NoSuchDevice { asked: a, available: b }) if (a, b) == (asked, available)),
+                        matches!(
+                            result,
+                            Err(Error::NoDevice { reason: NoDeviceReason::NoSuchDevice { asked: a, available: b } })
+                                if (a, b) == (asked, available)
+                        ),
                         "{result:?}"
                     );
                 }
@@ -341,8 +352,8 @@ fn errors_say_what_was_asked_and_what_there_is() {
         "component NaN at row 7, column 3 of the queries is not finite"
     );
     assert_eq!(
-        text(Error::NoSuchSelection { algorithm: "warp-select", key: "bf16" }),
-        "no kernel of algorithm warp-select selects keys of type bf16"
+        text(Error::Mismatch { what: "key type for warp-select", expected: "f32", actual: "bf16" }),
+        "key type for warp-select: bf16; f32 is needed"
     );
     let index = small(Device::Cpu);
     assert!(text(index.reconstruct(9).unwrap_err()).contains('9'));
@@ -367,8 +378,10 @@ fn a_vector_too_small_for_the_scale_of_its_index_is_named_and_changes_nothing() 
         let below = 0.999 * edge;
         small[3 * 9..3 * 10].copy_from_slice(&[0.0, -below, 1e-20]);
         let result = index.add(&small);
-        let Err(Error::TooSmall { encoding: "f16", row: 9, greatest, least }) = result else { panic!("{result:?}") };
-        assert_eq!((greatest, least, index.len()), (below, edge, 40));
+        let Err(Error::DoesNotFit { encoding: "f16", row: 9, column: 1, value, least, .. }) = result else {
+            panic!("{result:?}")
+        };
+        assert_eq!((value, least, index.len()), (-below, edge, 40));
     }
 }
 
@@ -384,7 +397,7 @@ fn a_component_that_f16_does_not_hold_is_named_by_row_and_column_and_changes_not
         index.train(&bad).unwrap();
         (bad[3 * 31 + 2], bad[3 * 38]) = (-65_520.0, f32::MAX);
         let refused = |result: Result<(), Error>| {
-            let Err(Error::DoesNotFit { encoding: "f16", row, column, greatest: 65_504.0 }) = result else {
+            let Err(Error::DoesNotFit { encoding: "f16", row, column, greatest: 65_504.0, .. }) = result else {
                 panic!("{result:?}")
             };
             (row, column)
@@ -412,7 +425,7 @@ fn encodings_for_other_element_types() {
     let refused = IvfIndex::<u8>::builder(2, 1).encoding(Encoding::F16).device(Device::Cpu).build();
     assert!(matches!(
         refused,
-        Err(Error::EncodingOfElement { encoding: "f16", element: ElementType::U8, takes: ElementType::F32 })
+        Err(Error::Mismatch { what: "element type for encoding f16", expected: "f32", actual: "u8" })
     ));
     assert!(IvfIndex::<f16>::builder(2, 1).encoding(Encoding::F16).device(Device::Cpu).build().is_err());
     assert!(IvfIndex::<u8>::builder(2, 1).encoding(Encoding::Scalar8).device(Device::Cpu).build().is_ok());

@@ -81,7 +81,7 @@ fn names_are_texts_of_values() {
     }
     // An encoding that no index can have is refused by the index.
     let built = IvfIndex::<f32>::builder(4, 2).encoding("pq:0x99".parse().unwrap()).device(Device::Cpu).build();
-    assert!(matches!(built, Err(Error::NotDivisible { dim: 4, parts: 0 })));
+    assert!(matches!(built, Err(Error::NotDivisible { what: "dimension", number: 4, parts: 0, .. })));
     // Formats pad names.
     assert_eq!(format!("{:>4}|{:<7}|", Metric::L2, Metric::Cosine), "  l2|cosine |");
 }

@@ -93,9 +93,9 @@ pub enum Encoding {
     /// The vector as half-precision numbers (IEEE binary16) over a power of two: 2 · dim bytes, for f32 vectors. The
     /// power is 1 if training vectors have components of at least 1 in size; otherwise their greatest component becomes
     /// a number from 1 to 2. A component keeps 11 significant bits, or its error is at most 2⁻¹¹ of the greatest
-    /// component of its vector. Vectors for which this is not possible are refused: with a component above 65,504,
-    /// divided by the power ([`Error::DoesNotFit`](crate::Error::DoesNotFit)), or with none above 6.1 · 10⁻⁵, divided
-    /// by the power ([`Error::TooSmall`](crate::Error::TooSmall)). On a GPU the index keeps nothing else of a vector;
+    /// component of its vector. Vectors for which this is not possible are refused
+    /// ([`Error::DoesNotFit`](crate::Error::DoesNotFit)): with a component above 65,504, divided by the power, or with
+    /// none above 6.1 · 10⁻⁵, divided by the power. On a GPU the index keeps nothing else of a vector;
     /// [`Encoding::Flat`] keeps 6 · dim bytes there. Under cosine the vector is normalised first.
     F16,
     /// One byte for each component of the residual, which is the vector minus its list's centroid (scalar quantization): dim bytes.

@@ -229,7 +229,7 @@ impl SelectPlan {
     /// Plans the selection of `k` from `rows` rows of at most `columns` keys, and reserves its scratch.
     ///
     /// # Errors
-    /// [`Error::NoSuchSelection`] for WarpSelect with other keys than f32.
+    /// [`Error::Mismatch`] for WarpSelect with other keys than f32.
     pub fn new<K: Key>(
         layout: &mut Layout,
         rows: u32,
@@ -304,11 +304,11 @@ impl SelectPlan {
     }
 }
 
-/// [`Error::NoSuchSelection`] if there are no kernels of the algorithm for these keys.
+/// [`Error::Mismatch`] if there are no kernels of the algorithm for these keys.
 pub(crate) fn check_algorithm<K: Key>(algorithm: Algorithm) -> Result<()> {
     match algorithm {
         Algorithm::WarpSelect if !K::WARP_SELECT => {
-            Err(Error::NoSuchSelection { algorithm: algorithm.name(), key: K::TYPE.name() })
+            Err(Error::Mismatch { what: "key type for warp-select", expected: "f32", actual: K::TYPE.name() })
         }
         _ => Ok(()),
     }

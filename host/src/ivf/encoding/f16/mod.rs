@@ -6,8 +6,8 @@
 //! r_i     = code_i / 2^e, exactly
 //! ```
 //!
-//! x is the transformed vector. A component that would become infinite is refused ([`Error::DoesNotFit`]), and so is a
-//! vector that is not zero and whose components all become subnormal f16 or zero ([`Error::TooSmall`]).
+//! x is the transformed vector. A component that would become infinite is refused, and so is a vector that is not zero
+//! and whose components all become subnormal f16 or zero ([`Error::DoesNotFit`]).
 //!
 //! # The error
 //! A code of at least 2⁻¹⁴ in size has 11 significant bits. The error of a smaller one is at most 2⁻²⁵, which is 2⁻¹¹
@@ -54,7 +54,8 @@ impl Scheme for F16Scheme {
 
     fn check(&self, _: usize, element: ElementType) -> Result<()> {
         if element != ElementType::F32 {
-            return Err(Error::EncodingOfElement { encoding: "f16", element, takes: ElementType::F32 });
+            let (expected, actual) = (ElementType::F32.name(), element.name());
+            return Err(Error::Mismatch { what: "element type for encoding f16", expected, actual });
         }
         Ok(())
     }
@@ -128,13 +129,11 @@ impl F16Codec {
         let bad = rows.par_chunks(dim).position_first(is_bad);
         let Some(row) = bad else { return Ok(()) };
         let at = &rows[row * dim..][..dim];
-        Err(match at.iter().position(|x| !fits(x)) {
-            Some(column) => Error::DoesNotFit { encoding: "f16", row, column, greatest: f16::MAX.to_f32() * unit },
-            None => {
-                let least = f16::MIN_POSITIVE.to_f32() * unit;
-                Error::TooSmall { encoding: "f16", row, greatest: greatest(at), least }
-            }
-        })
+        let size = greatest(at);
+        let column = at.iter().position(|x| !fits(x)).or_else(|| at.iter().position(|x| x.abs() == size));
+        let column = column.unwrap_or_default();
+        let (least, greatest) = (f16::MIN_POSITIVE.to_f32() * unit, f16::MAX.to_f32() * unit);
+        Err(Error::DoesNotFit { encoding: "f16", row, column, value: at[column], least, greatest })
     }
 }
 

@@ -23,9 +23,9 @@ use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::encode::Residuals;
 use crate::pq::{CODE_BITS, PqTraining, ProductQuantizer, Rotation, codes};
 use crate::random::gather;
-use crate::validate::{check_derived, check_range};
+use crate::validate::{check_derived, check_divisible, check_range};
 use crate::vectors::VectorSlice;
-use crate::{Device, ElementType, Error, Metric, Result};
+use crate::{Device, ElementType, Metric, Result};
 
 /// Number of training vectors for each codeword.
 const POINTS_PER_CODEWORD: usize = 256;
@@ -55,9 +55,7 @@ impl Scheme for PqScheme {
     }
 
     fn check(&self, dim: usize, _: ElementType) -> Result<()> {
-        if self.sub_quantizers == 0 || !dim.is_multiple_of(self.sub_quantizers) {
-            return Err(Error::NotDivisible { dim, parts: self.sub_quantizers });
-        }
+        check_divisible("dimension", dim, "sub-quantizers", self.sub_quantizers)?;
         check_range("bits per sub-quantizer", self.bits as usize, CODE_BITS)?;
         Ok(())
     }
