@@ -9,7 +9,7 @@ use test_random::Random;
 use super::format::{self, Section};
 use super::fuzz::{mend_index_bytes as mend, read_any_index_bytes};
 use crate::error::{Error, FileDefect};
-use crate::ivf::{Encoding, IvfIndex, SearchOptions};
+use crate::ivf::{Encoding, IvfIndex, IvfStatistics, SearchOptions};
 use crate::{Device, Element, ElementType, IndexInfo, KindInfo, Metric};
 
 const DIM: usize = 8;
@@ -77,7 +77,8 @@ fn round_trip<T: Element>() {
 
             let info = IndexInfo::read(&first).unwrap();
             let (encoding, lists) = (loaded.encoding(), LISTS);
-            let of_kind = KindInfo::Ivf { encoding, lists, probes: 3, clamped_vectors: 0, clamped_components: 0 };
+            let IvfStatistics { clamped_vectors, clamped_components, .. } = loaded.statistics();
+            let of_kind = KindInfo::Ivf { encoding, lists, probes: 3, clamped_vectors, clamped_components };
             assert_eq!((info.element, info.dim, info.metric, info.of_kind), (T::TYPE, DIM, metric, of_kind));
             assert_eq!((info.vectors, info.bytes), (40, first.metadata().unwrap().len()));
 
