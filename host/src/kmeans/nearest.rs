@@ -465,10 +465,12 @@ impl Notes {
 struct Noting<'a>(&'a mut [Notes]);
 
 impl Survivors for Noting<'_> {
+    #[inline]
     fn threshold(&self, query: usize) -> (f32, f64) {
         (self.0[query].limit, self.0[query].error)
     }
 
+    #[inline]
     fn take(&mut self, query: usize, place: u32, score: f32, _: f64) -> Option<f32> {
         Some(self.0[query].push(score, place))
     }

@@ -80,13 +80,19 @@ impl Panels {
         // Lanes past the last query keep their old values: finite numbers, whose scores pass no threshold.
         self.values.resize(total.div_ceil(16).max(self.values.len()), Line([0.0; 16]));
         let values: &mut [f32] = bytemuck::cast_slice_mut(&mut self.values);
-        for panel in &self.panels {
-            for start in (0..dim).step_by(PACKED_TOGETHER) {
-                let some = start..(start + PACKED_TOGETHER).min(dim);
-                for query in 0..panel.queries {
-                    let (first, step) = if panel.vecs == 0 { (query * dim, 1) } else { (query, panel.vecs * lanes) };
-                    let to = values[panel.start + first + start * step..].iter_mut().step_by(step);
-                    to.zip(components(panel.first + query, some.clone())).for_each(|(to, x)| *to = x);
+        for &Panel { first, queries, vecs, start } in &self.panels {
+            if vecs == 0 {
+                let rows = values.chunks_exact_mut(dim).take(queries).enumerate();
+                rows.for_each(|(query, row)| row.iter_mut().zip(components(query, 0..dim)).for_each(|(to, x)| *to = x));
+                continue;
+            }
+            let width = vecs * lanes;
+            let parts = values[start..start + width * dim].chunks_mut(PACKED_TOGETHER * width);
+            for (part, to) in parts.enumerate() {
+                let some = part * PACKED_TOGETHER..dim.min((part + 1) * PACKED_TOGETHER);
+                for lane in 0..queries {
+                    let component = to.chunks_exact_mut(width).zip(components(first + lane, some.clone()));
+                    component.for_each(|(component, x)| component[lane] = x);
                 }
             }
         }
