@@ -35,6 +35,7 @@ use std::ops::Range;
 
 use crate::metric::Assign;
 use crate::parallel::{Loop, ParallelSlice};
+use crate::product::centre::Centre;
 use crate::product::cpu::bound::{self, QueryBound, ceil_f32, largest_norm};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
@@ -145,16 +146,13 @@ impl<'a> Scanned<'a> {
 
 /// The mean of the rows if it has most of their squared norm; empty otherwise.
 fn centre(rows: &[f32], dim: usize, squares: &[f64]) -> Vec<f32> {
-    let count = squares.len() as f64;
-    let mut mean = vec![0.0f64; dim];
-    for row in rows.chunks_exact(dim) {
-        mean.iter_mut().zip(row).for_each(|(sum, &y)| *sum += f64::from(y));
-    }
-    mean.iter_mut().for_each(|sum| *sum /= count);
-    let (own, all) = (mean.iter().map(|c| c * c).sum::<f64>(), squares.iter().sum::<f64>() / count);
+    let mut centre = Centre::default();
+    rows.chunks_exact(dim).for_each(|row| centre.add_row(row, 1.0));
+    let own = centre.mean().map(|c| c * c).sum::<f64>();
+    let all = squares.iter().sum::<f64>() / squares.len() as f64;
     // Differences of rows near the limit of f32 may overflow.
     let pays = all > 0.0 && all < 1e70 && own > all * (1.0 - 1.0 / CENTRED);
-    if pays { mean.into_iter().map(|c| c as f32).collect() } else { Vec::new() }
+    if pays { centre.mean().map(|c| c as f32).collect() } else { Vec::new() }
 }
 
 /// The first of each set of equal rows, ascending; `None` if no two rows are equal. O(rows · log(rows)), times dim for rows of equal norm.
