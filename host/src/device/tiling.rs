@@ -30,6 +30,11 @@ pub(crate) fn bus_rows(row_bytes: usize) -> usize {
     (COPIED_BYTES / row_bytes).max(1)
 }
 
+/// The part of a budget of device memory that an index may keep, in bytes. The rest is for searches.
+pub(crate) fn resident_share(budget: u64) -> u64 {
+    budget / 4 * 3
+}
+
 /// The device memory that tiles may use.
 #[derive(Clone, Copy)]
 pub(crate) struct Budget<'a> {

@@ -12,11 +12,11 @@ use std::ops::Range;
 
 use super::{FlatBackend, runs_of};
 use crate::parallel::{Loop, ParallelSlice};
-use crate::shards::{Grid, Part, merge, merge_ranges};
+use crate::shards::{Grid, merge_ranges, search_parts};
 use crate::threads::at_once;
 use crate::undo::undone_unless_ok;
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut};
-use crate::{Bitset, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result, host_memory};
+use crate::{Bitset, Error, Metric, NONE, Placement, RangeNeighbors, Result, host_memory};
 
 /// Rows with consecutive ids that are consecutive rows of one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,21 +179,6 @@ impl FlatGrid {
         }
     }
 
-    /// Searches the rows of one shard. The results have the same order, with ids of the index.
-    fn search_part(
-        &self,
-        (shard, part, ids, distances): ShardSearch<'_>,
-        queries: VectorSlice<'_>,
-        k: usize,
-        among: &ShardBits<'_>,
-    ) -> Result<()> {
-        let (queries, among) = (queries.part(part.queries.clone()), among.of(shard));
-        let found = self.grid.places[part.place].backend.search(queries, k, among, ids, distances);
-        self.grid.judge(part.place, found)?;
-        self.name(shard, ids);
-        Ok(())
-    }
-
     /// Replaces the rows of `shard` in `ids` by their ids.
     fn name(&self, shard: usize, ids: &mut [u64]) {
         if self.grid.shards > 1 {
@@ -268,25 +253,6 @@ impl ShardBits<'_> {
     fn of(&self, shard: usize) -> Option<&Bitset> {
         self.0.as_ref().map(|bits| bits[shard].as_ref())
     }
-}
-
-/// The search of one device: its shard, its part of the queries, and the memory of its results.
-type ShardSearch<'a> = (usize, Part, &'a mut [u64], &'a mut [f32]);
-
-/// Divides the results of one shard among its parts.
-pub(crate) fn jobs_of<'a>(
-    shard: usize,
-    parts: Vec<Part>,
-    k: usize,
-    mut ids: &'a mut [u64],
-    mut distances: &'a mut [f32],
-) -> Vec<ShardSearch<'a>> {
-    let job = |part: Part| {
-        let own_ids = ids.split_off_mut(..part.queries.len() * k).unwrap_or_default();
-        let own_distances = distances.split_off_mut(..part.queries.len() * k).unwrap_or_default();
-        (shard, part, own_ids, own_distances)
-    };
-    parts.into_iter().map(job).collect()
 }
 
 impl FlatBackend for FlatGrid {
@@ -375,27 +341,20 @@ impl FlatBackend for FlatGrid {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let count = queries.len();
         let (shards, among) = self.shards_among(among)?;
         if shards.is_empty() {
             ids.fill(NONE);
             distances.fill(self.metric.worst());
             return Ok(());
         }
-        let parts = shards.iter().map(|&shard| self.grid.parts(shard, count)).collect::<Result<Vec<_>>>()?;
-        let more = shards.iter().skip(1).map(|_| Neighbors::none(self.metric, count, k));
-        let mut more = more.collect::<Result<Vec<_>>>()?;
-        let mut jobs = Vec::new();
-        let first = [(&mut *ids, &mut *distances)].into_iter();
-        let others = more.iter_mut().map(|found| (found.ids.as_mut_slice(), found.distances.as_mut_slice()));
-        for ((&shard, parts), (ids, distances)) in shards.iter().zip(parts).zip(first.chain(others)) {
-            jobs.extend(jobs_of(shard, parts, k, ids, distances));
-        }
-        let done = at_once(jobs, |job| self.search_part(job, queries, k, &among));
-        done.into_iter().collect::<Result<()>>()?;
-        let more: Vec<_> = more.iter().map(|found| (&found.ids, &found.distances)).collect();
-        merge(self.metric, k, ids, distances, &more);
-        Ok(())
+        let parts = shards.into_iter().map(|shard| Ok((shard, self.grid.parts(shard, queries.len())?)));
+        search_parts(self.metric, k, parts.collect::<Result<_>>()?, ids, distances, |shard, part, ids, distances| {
+            let (queries, among) = (queries.part(part.queries.clone()), among.of(shard));
+            let found = self.grid.places[part.place].backend.search(queries, k, among, ids, distances);
+            self.grid.judge(part.place, found)?;
+            self.name(shard, ids);
+            Ok(())
+        })
     }
 
     fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors> {

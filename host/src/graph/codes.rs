@@ -47,6 +47,7 @@ use super::LinkedVectors;
 use super::distance::{Query, WalkDistance, normalise};
 use crate::index::private::{Searching, Stored};
 use crate::parallel::{Loop, ParallelSlice};
+use crate::product::centre::Centre;
 use crate::product::cpu::convert;
 use crate::random::Random;
 use crate::shared::own_with_room;
@@ -248,8 +249,9 @@ impl Fit {
         let shifts = match metric {
             Metric::InnerProduct => vec![0.0; dim],
             Metric::L2 | Metric::Cosine => {
-                let mean = |j| rows.iter().map(|row| f64::from(row[j])).sum::<f64>() / rows.len() as f64;
-                (0..dim).map(|j| mean(j) as f32).collect()
+                let mut centre = Centre::default();
+                rows.iter().for_each(|row| centre.add_row(row, 1.0));
+                centre.mean().map(|mean| mean as f32).collect()
             }
         };
         let distances = sample.iter().zip(&rows).filter_map(|(&number, row)| {

@@ -5,12 +5,11 @@
 //! shard, so all shards have about equal work, even if some lists are popular. After a change each device gets the changed vectors of its part.
 
 use super::{IvfBackend, RowSearch, SearchRequest, View};
-use crate::flat::grid as flat;
 use crate::neighbors::RangeNeighbors;
-use crate::shards::{Grid, Part, check_queries, merge, merge_ranges};
+use crate::shards::{Grid, Part, check_queries, merge_ranges, search_parts};
 use crate::threads::at_once;
 use crate::vectors::with_components;
-use crate::{Neighbors, Placement, Result};
+use crate::{Placement, Result};
 
 /// Inverted files at the places of a grid.
 pub(crate) struct IvfGrid {
@@ -47,23 +46,13 @@ impl IvfBackend for IvfGrid {
         // Makes the directory once; otherwise all shards would make it at the same time.
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
-        let mut more = views.iter().skip(1).map(|_| Neighbors::none(metric, count, k)).collect::<Result<Vec<_>>>()?;
-        let mut jobs = Vec::new();
-        let first = [(&mut *ids, &mut *distances)].into_iter();
-        let others = more.iter_mut().map(|found| (found.ids.as_mut_slice(), found.distances.as_mut_slice()));
-        for ((shard, parts), (ids, distances)) in parts.into_iter().enumerate().zip(first.chain(others)) {
-            jobs.extend(flat::jobs_of(shard, parts, k, ids, distances));
-        }
-        let done = at_once(jobs, |(shard, part, ids, distances)| {
+        let parts = parts.into_iter().enumerate().collect();
+        search_parts(metric, k, parts, ids, distances, |shard, part, ids, distances| {
             let request = request.part(part.queries.clone());
             let backend = &self.grid.places[part.place].backend;
             let found = backend.search(&views[shard], &request, k, ids, distances);
             self.grid.judge(part.place, found)
-        });
-        done.into_iter().collect::<Result<()>>()?;
-        let more: Vec<_> = more.iter().map(|found| (&found.ids, &found.distances)).collect();
-        merge(metric, k, ids, distances, &more);
-        Ok(())
+        })
     }
 
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
@@ -81,13 +70,12 @@ impl IvfBackend for IvfGrid {
 
     /// Any device can search the rows. Those of the first shard do.
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let parts = self.grid.parts(0, search.queries.len())?;
-        let done = at_once(flat::jobs_of(0, parts, k, ids, distances), |(_, part, ids, distances)| {
+        let parts = vec![(0, self.grid.parts(0, search.queries.len())?)];
+        search_parts(search.metric, k, parts, ids, distances, |_, part, ids, distances| {
             let search = RowSearch { queries: search.queries.part(part.queries.clone()), ..search };
             let found = self.grid.places[part.place].backend.search_rows(search, k, ids, distances);
             self.grid.judge(part.place, found)
-        });
-        done.into_iter().collect()
+        })
     }
 
     fn snapshot(&self) -> Box<dyn IvfBackend> {

@@ -7,7 +7,7 @@
 //! keep the first of equal rows; set aside rows far from the origin; subtract a common centre if that shrinks the norms
 //! for each group of queries (at most 384), in parallel:
 //!     for each tile of the rows (1 MiB):
-//!         for each panel of the group:                                        the kernels of scan.rs
+//!         for each panel of the group:                                        product/cpu/panels.rs
 //!             rows x panel in f32; note each score that is at most the query's limit
 //!             limit[q] = smallest score so far + 2 E(q)                       bound.rs
 //!     for each query: one row noted within the limit is the winner; of several, the canonical distances decide
@@ -30,18 +30,18 @@
 //! (‖y‖ − ‖x‖)² is larger, the row y is farther.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::metric::Assign;
 use crate::parallel::{Loop, ParallelSlice};
-use crate::product::cpu::bound::{QueryBound, ceil_f32, largest_norm};
+use crate::product::centre::Centre;
+use crate::product::cpu::bound::{self, QueryBound, ceil_f32, largest_norm};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
-use crate::product::cpu::scan;
-use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
-use crate::product::cpu::{DIRECT_QUERIES, Line, TILE_BYTES, canonical_square, convert};
+use crate::product::cpu::panels::{Panels, Survivors};
+use crate::product::cpu::scan::{MAX_PANEL, Tile};
+use crate::product::cpu::{TILE_BYTES, as_f32, canonical_square};
 use crate::simd::Isa;
 use crate::{Element, Result, host_memory};
 
@@ -146,16 +146,13 @@ impl<'a> Scanned<'a> {
 
 /// The mean of the rows if it has most of their squared norm; empty otherwise.
 fn centre(rows: &[f32], dim: usize, squares: &[f64]) -> Vec<f32> {
-    let count = squares.len() as f64;
-    let mut mean = vec![0.0f64; dim];
-    for row in rows.chunks_exact(dim) {
-        mean.iter_mut().zip(row).for_each(|(sum, &y)| *sum += f64::from(y));
-    }
-    mean.iter_mut().for_each(|sum| *sum /= count);
-    let (own, all) = (mean.iter().map(|c| c * c).sum::<f64>(), squares.iter().sum::<f64>() / count);
+    let mut centre = Centre::default();
+    rows.chunks_exact(dim).for_each(|row| centre.add_row(row, 1.0));
+    let own = centre.mean().map(|c| c * c).sum::<f64>();
+    let all = squares.iter().sum::<f64>() / squares.len() as f64;
     // Differences of rows near the limit of f32 may overflow.
     let pays = all > 0.0 && all < 1e70 && own > all * (1.0 - 1.0 / CENTRED);
-    if pays { mean.into_iter().map(|c| c as f32).collect() } else { Vec::new() }
+    if pays { centre.mean().map(|c| c as f32).collect() } else { Vec::new() }
 }
 
 /// The first of each set of equal rows, ascending; `None` if no two rows are equal. O(rows · log(rows)), times dim for rows of equal norm.
@@ -235,7 +232,7 @@ impl<'a> Nearest<'a> {
             .zip(squares.par_chunks(group))
             .zip(labels.par_chunks_mut(group))
             .for_each_init(
-                || Scratch::new(group, self.dim),
+                || Scratch::new(self.isa, self.dim),
                 |scratch, ((queries, squares), labels)| self.assign_group(scratch, queries, squares, labels),
             );
     }
@@ -258,42 +255,41 @@ impl<'a> Nearest<'a> {
     }
 
     fn assign_group<T: Element>(&self, scratch: &mut Scratch, queries: &[T], squares: &[f64], labels: &mut [u32]) {
-        let Scratch { narrow, centred, packed, wide, notes, thresholds } = scratch;
-        let queries: &[f32] = if T::TYPE == crate::ElementType::F32 {
-            bytemuck::cast_slice(queries)
-        } else {
-            narrow.resize(queries.len(), 0.0);
-            convert(queries, narrow);
-            narrow
-        };
+        let Scratch { narrow, centred, panels, wide, notes } = scratch;
+        let queries = as_f32(queries, narrow);
         let centred = self.centred(queries, squares, centred);
         notes.clear();
         notes.extend(centred.squares.iter().map(|&s| Notes::new(self.scanned.error(self.metric, self.dim, s), s)));
-        // Padding lanes: only NaN passes −∞, and the sink drops NaN there.
-        for (lane, threshold) in thresholds.iter().enumerate() {
-            threshold.set(if lane < notes.len() { f32::INFINITY } else { f32::NEG_INFINITY });
-        }
-        let packed: &mut [f32] = bytemuck::cast_slice_mut(packed);
-        self.pack(centred.queries, packed);
-        let panel = self.panel();
-        for tile in self.tiles() {
-            for first in (0..notes.len()).step_by(panel) {
-                let lanes = first..(first + panel).min(notes.len());
-                let mut sink =
-                    Panel { notes: &mut notes[lanes.clone()], thresholds: &thresholds[first..first + panel] };
-                self.scan(&tile, packed, lanes, thresholds, &mut sink);
-            }
-        }
-        let mut crowded = false;
-        for (at, (label, query)) in labels.iter_mut().zip(queries.chunks_exact(self.dim)).enumerate() {
+        let (dim, factor) = (self.dim, bound::factor(self.metric.metric(), 1.0) as f32);
+        let factored =
+            |query: usize, some: Range<usize>| centred.queries[query * dim..][some].iter().map(move |x| factor * x);
+        panels.pack(notes.len(), factored);
+        self.tiles().for_each(|tile| panels.scan(&tile, &mut Noting(notes)));
+        let mut crowded = Vec::new();
+        for (at, (label, query)) in labels.iter_mut().zip(queries.chunks_exact(dim)).enumerate() {
             notes[at].thin();
-            crowded |= notes[at].crowded;
-            if !notes[at].crowded {
+            if notes[at].crowded {
+                crowded.push(at);
+            } else {
                 *label = self.winner(&notes[at], query, squares[at], wide);
             }
         }
-        if crowded {
-            self.assign_crowded(notes, queries, squares, packed, thresholds, labels);
+        if crowded.is_empty() {
+            return;
+        }
+        // Scans again with the last limits of these queries, and judges every row within them.
+        panels.pack(crowded.len(), |at, some| factored(crowded[at], some));
+        let judged = crowded.iter().map(|&query| {
+            widen(&queries[query * dim..][..dim], wide);
+            (&notes[query], wide.clone(), None)
+        });
+        let mut judging = Judging { nearest: self, queries: judged.collect() };
+        self.tiles().for_each(|tile| panels.scan(&tile, &mut judging));
+        for (query, (notes, wide, mut best)) in crowded.into_iter().zip(judging.queries) {
+            if self.far_may_win(notes, squares[query]) {
+                self.far.iter().for_each(|&id| self.judge(&wide, id, &mut best));
+            }
+            labels[query] = best.map_or(0, |(_, id)| id);
         }
     }
 
@@ -312,38 +308,6 @@ impl<'a> Nearest<'a> {
         Centred { queries: rows, squares: sums }
     }
 
-    /// Number of queries of a panel.
-    fn panel(&self) -> usize {
-        PANEL_VECS * self.isa.lanes()
-    }
-
-    /// Number of registers of a panel with `queries` queries.
-    fn vecs(&self, queries: usize) -> usize {
-        queries.div_ceil(self.isa.lanes()).min(PANEL_VECS)
-    }
-
-    /// Writes the queries times −2 (L2) or −1 (inner product), panel after panel; up to [`DIRECT_QUERIES`] queries row-major.
-    fn pack(&self, queries: &[f32], packed: &mut [f32]) {
-        let (dim, panel) = (self.dim, self.panel());
-        let factor = match self.metric {
-            Assign::L2 => -2.0,
-            Assign::InnerProduct => -1.0,
-        };
-        if queries.len() <= DIRECT_QUERIES * dim {
-            packed.iter_mut().zip(queries).for_each(|(packed, x)| *packed = factor * x);
-            return;
-        }
-        for (at, queries) in queries.chunks(panel * dim).enumerate() {
-            let width = self.vecs(queries.len() / dim) * self.isa.lanes();
-            let packed = &mut packed[at * panel * dim..][..width * dim];
-            for (lane, query) in queries.chunks_exact(dim).enumerate() {
-                for (line, x) in packed.chunks_exact_mut(width).zip(query) {
-                    line[lane] = factor * x;
-                }
-            }
-        }
-    }
-
     /// The tiles of the scanned rows. An id of a tile is a place among the scanned rows.
     fn tiles(&self) -> impl Iterator<Item = Tile<'_>> {
         let Scanned { rows, offset, .. } = &self.scanned;
@@ -353,23 +317,6 @@ impl<'a> Nearest<'a> {
             let offset = if offset.is_empty() { &[][..] } else { &offset[places.clone()] };
             Tile { dim: self.dim, rows, first_id: places.start as u32, scale: &[], offset }
         })
-    }
-
-    /// Scores a tile against the panel of `lanes`.
-    fn scan(
-        &self,
-        tile: &Tile<'_>,
-        packed: &[f32],
-        lanes: Range<usize>,
-        thresholds: &[Cell<f32>],
-        sink: &mut dyn Sink,
-    ) {
-        // Only the lanes of a small group end here: a panel has more.
-        if lanes.end <= DIRECT_QUERIES {
-            return scan::scan_direct(self.isa, tile, &packed[..lanes.end * self.dim], &thresholds[..lanes.end], sink);
-        }
-        let thresholds = &thresholds[lanes.start..lanes.start + self.panel()];
-        scan::scan_panel(self.isa, self.vecs(lanes.len()), tile, &packed[lanes.start * self.dim..], thresholds, sink);
     }
 
     /// The nearest among the rows that a query has noted and the far rows.
@@ -385,52 +332,6 @@ impl<'a> Nearest<'a> {
             self.far.iter().for_each(|&id| self.judge(wide, id, &mut best));
         }
         best.map_or(0, |(_, id)| id)
-    }
-
-    /// The winners of the queries that noted too many rows: scans again with the last limits, and judges every row within them.
-    fn assign_crowded(
-        &self,
-        notes: &[Notes],
-        queries: &[f32],
-        squares: &[f64],
-        packed: &[f32],
-        thresholds: &[Cell<f32>],
-        labels: &mut [u32],
-    ) {
-        let (dim, panel) = (self.dim, self.panel());
-        for (threshold, notes) in thresholds.iter().zip(notes) {
-            threshold.set(if notes.crowded { notes.limit } else { f32::NEG_INFINITY });
-        }
-        let mut sink = Within { lists: vec![Vec::new(); panel] };
-        for first in (0..notes.len()).step_by(panel) {
-            let lanes = first..(first + panel).min(notes.len());
-            if !notes[lanes.clone()].iter().any(|notes| notes.crowded) {
-                continue;
-            }
-            let wide = |lane: usize| {
-                let mut wide = Vec::with_capacity(dim);
-                widen(&queries[lane * dim..][..dim], &mut wide);
-                wide
-            };
-            // For each crowded query: its lane, its components as f64, and its best row so far.
-            let mut bests: Vec<_> =
-                lanes.clone().map(|lane| notes[lane].crowded.then(|| (lane, wide(lane), None))).collect();
-            for tile in self.tiles() {
-                self.scan(&tile, packed, lanes.clone(), thresholds, &mut sink);
-                for (list, best) in sink.lists.iter_mut().zip(&mut bests) {
-                    if let Some((_, wide, best)) = best {
-                        list.iter().for_each(|&place| self.judge(wide, self.scanned.id(place), best));
-                    }
-                    list.clear();
-                }
-            }
-            for (lane, wide, mut best) in bests.into_iter().flatten() {
-                if self.far_may_win(&notes[lane], squares[lane]) {
-                    self.far.iter().for_each(|&id| self.judge(&wide, id, &mut best));
-                }
-                labels[lane] = best.map_or(0, |(_, id)| id);
-            }
-        }
     }
 
     /// Keeps the better of row `id` and the best row so far.
@@ -484,25 +385,17 @@ struct Scratch {
     narrow: Vec<f32>,
     /// The queries minus the centre, and their Σx², if there is a centre.
     centred: (Vec<f32>, Vec<f64>),
-    /// The queries times −2 or −1, in panels.
-    packed: Vec<Line>,
+    /// The queries times −2 or −1.
+    panels: Panels,
     /// One query as f64.
     wide: Vec<f64>,
     notes: Vec<Notes>,
-    thresholds: Vec<Cell<f32>>,
 }
 
 impl Scratch {
-    fn new(group: usize, dim: usize) -> Self {
-        let lanes = group.next_multiple_of(MAX_PANEL);
-        Self {
-            narrow: Vec::new(),
-            centred: Default::default(),
-            packed: vec![Line([0.0; 16]); (lanes * dim).div_ceil(16)],
-            wide: Vec::new(),
-            notes: Vec::with_capacity(group),
-            thresholds: vec![Cell::new(f32::NEG_INFINITY); lanes],
-        }
+    fn new(isa: Isa, dim: usize) -> Self {
+        let panels = Panels::new(isa, dim);
+        Self { narrow: Vec::new(), centred: Default::default(), panels, wide: Vec::new(), notes: Vec::new() }
     }
 }
 
@@ -566,38 +459,38 @@ impl Notes {
     }
 }
 
-/// Notes every row that passes the scan of one panel.
-struct Panel<'a> {
-    notes: &'a mut [Notes],
-    thresholds: &'a [Cell<f32>],
-}
+/// Notes every row that passes, for the query of the same number.
+struct Noting<'a>(&'a mut [Notes]);
 
-impl Sink for Panel<'_> {
-    fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
-        while passed != 0 {
-            let bit = passed.trailing_zeros() as usize;
-            passed &= passed - 1;
-            let lane = first_query + bit;
-            let Some(notes) = self.notes.get_mut(lane) else { return };
-            self.thresholds[lane].set(notes.push(scores[bit % 16], id));
-        }
+impl Survivors for Noting<'_> {
+    #[inline]
+    fn threshold(&self, query: usize) -> (f32, f64) {
+        (self.0[query].limit, self.0[query].error)
+    }
+
+    #[inline]
+    fn take(&mut self, query: usize, place: u32, score: f32, _: f64) -> Option<f32> {
+        Some(self.0[query].push(score, place))
     }
 }
 
-/// Lists every row that passes the scan of one panel, by query.
-struct Within {
-    lists: Vec<Vec<u32>>,
+/// Judges every row within the limits of some queries.
+struct Judging<'a> {
+    nearest: &'a Nearest<'a>,
+    /// The notes of each query, its components as f64, and its best row so far.
+    queries: Vec<(&'a Notes, Vec<f64>, Option<(f32, u32)>)>,
 }
 
-impl Sink for Within {
-    fn take(&mut self, mut passed: u32, _: &[f32; 16], first_query: usize, id: u32) {
-        while passed != 0 {
-            let lane = first_query + passed.trailing_zeros() as usize;
-            passed &= passed - 1;
-            if let Some(list) = self.lists.get_mut(lane) {
-                list.push(id);
-            }
-        }
+impl Survivors for Judging<'_> {
+    fn threshold(&self, query: usize) -> (f32, f64) {
+        let (notes, ..) = &self.queries[query];
+        (notes.limit, notes.error)
+    }
+
+    fn take(&mut self, query: usize, place: u32, _: f32, _: f64) -> Option<f32> {
+        let (_, wide, best) = &mut self.queries[query];
+        self.nearest.judge(wide, self.nearest.scanned.id(place), best);
+        None
     }
 }
 

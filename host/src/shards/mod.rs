@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) use self::merge::{merge, merge_apart, merge_ranges};
 use crate::threads::{at_once, worth_threads};
 use crate::validate::{check_vectors, check_whole};
-use crate::{Device, Element, Error, Input, Placement, Result, events};
+use crate::{Device, Element, Error, Input, Metric, Neighbors, Placement, Result, events};
 
 /// Smallest number of queries for which a thread is woken: waking a thread takes as long as a device takes for about this number of
 /// queries.
@@ -150,6 +150,36 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
         }
         text
     }
+}
+
+/// Searches the parts of several shards at the same time, and writes the `k` best of all shards for each query to `ids` and `distances`.
+/// `parts` has the number of each shard with the parts of its queries, which are in order. `search` searches one part, and writes to the
+/// part's slots.
+pub(crate) fn search_parts(
+    metric: Metric,
+    k: usize,
+    parts: Vec<(usize, Vec<Part>)>,
+    ids: &mut [u64],
+    distances: &mut [f32],
+    search: impl Fn(usize, Part, &mut [u64], &mut [f32]) -> Result<()> + Sync,
+) -> Result<()> {
+    let more = parts.iter().skip(1).map(|_| Neighbors::none(metric, ids.len() / k.max(1), k));
+    let mut more = more.collect::<Result<Vec<_>>>()?;
+    let first = [(&mut *ids, &mut *distances)].into_iter();
+    let others = more.iter_mut().map(|found| (found.ids.as_mut_slice(), found.distances.as_mut_slice()));
+    let mut jobs = Vec::new();
+    for ((shard, parts), (mut ids, mut distances)) in parts.into_iter().zip(first.chain(others)) {
+        for part in parts {
+            let slots = part.queries.len() * k;
+            let own_ids = ids.split_off_mut(..slots).unwrap_or_default();
+            jobs.push((shard, part, own_ids, distances.split_off_mut(..slots).unwrap_or_default()));
+        }
+    }
+    let done = at_once(jobs, |(shard, part, ids, distances)| search(shard, part, ids, distances));
+    done.into_iter().collect::<Result<()>>()?;
+    let more: Vec<_> = more.iter().map(|found| (&found.ids, &found.distances)).collect();
+    merge(metric, k, ids, distances, &more);
+    Ok(())
 }
 
 /// Whether an error code of the driver means that the device or its context cannot be used again in this process. CUDA's documentation

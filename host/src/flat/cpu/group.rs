@@ -1,17 +1,17 @@
 //! One group of queries: its scan of the base, divided among workers, and the canonical distances of the rows that pass the scan.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::FlatCpu;
 use crate::flat::FlatBackend;
-use crate::parallel::{Loop, ParallelSlice, owned, turns};
+use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Candidates, Judge, Limit};
-use crate::product::cpu::collect::Collect;
+use crate::product::cpu::collect::{Collect, CollectedTile, Collecting, merged};
 use crate::product::cpu::exact;
-use crate::product::cpu::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
-use crate::product::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, TILE_BYTES, as_f32, tile_rows};
+use crate::product::cpu::panels::Panels;
+use crate::product::cpu::scan::Tile;
+use crate::product::cpu::{BLOCK, Queries, TILE_BYTES, as_f32, tile_rows};
 use crate::simd;
 use crate::{Bitset, Element, Metric, Result};
 
@@ -28,8 +28,6 @@ pub(super) struct ScanPlan {
     pub(super) workers: usize,
     /// Number of rows that a worker takes at a time, a multiple of [`BLOCK`].
     run: usize,
-    /// Whether the lanes are along the components (few queries) instead of along the queries.
-    pub(super) direct: bool,
 }
 
 impl ScanPlan {
@@ -46,66 +44,7 @@ impl ScanPlan {
         let workers = (4 * threads).div_ceil(groups).min(threads).min(rows.div_ceil(BLOCK)).max(1);
         let run = if workers == 1 { rows } else { (rows / (workers * 8)).min(4096) };
         let run = run.max(1).next_multiple_of(BLOCK);
-        Self { group, workers, run, direct: group.min(queries) <= DIRECT_QUERIES }
-    }
-}
-
-/// A group of queries, packed for the scan.
-struct Prepared {
-    queries: Queries,
-    /// The queries as the scan multiplies them (x' of [`bound`]): panels, or row-major for the direct kernel.
-    packed: Vec<Line>,
-    panels: Vec<Panel>,
-}
-
-/// The queries of one call of the panel kernel.
-#[derive(Debug, Clone, Copy)]
-struct Panel {
-    first: usize,
-    queries: usize,
-    vecs: usize,
-    /// First f32 of the panel in `packed`.
-    start: usize,
-}
-
-impl Prepared {
-    fn new<T: Element>(index: &FlatCpu<T>, queries: &[T], direct: bool) -> Self {
-        let (dim, lanes) = (index.dim, index.isa.lanes());
-        let count = queries.len() / dim;
-        let queries = Queries::new(index.isa, index.metric, dim, queries);
-        let mut panels = Vec::new();
-        let mut total = 0;
-        if direct {
-            panels.push(Panel { first: 0, queries: count, vecs: 0, start: 0 });
-            total = count * dim;
-        } else {
-            // Registers are divided evenly: 4 become 2 + 2, not 3 + 1.
-            let vecs = count.div_ceil(lanes);
-            let parts = vecs.div_ceil(PANEL_VECS);
-            let mut first = 0;
-            for part in 0..parts {
-                let vecs = vecs / parts + usize::from(part < vecs % parts);
-                panels.push(Panel { first, queries: (count - first).min(vecs * lanes), vecs, start: total });
-                first += vecs * lanes;
-                total += (vecs * lanes * dim).next_multiple_of(16);
-            }
-        }
-        let mut packed = vec![Line([0.0; 16]); total.div_ceil(16)];
-        let values: &mut [f32] = bytemuck::cast_slice_mut(&mut packed);
-        if direct {
-            for (query, values) in values[..total].chunks_exact_mut(dim).enumerate() {
-                values.iter_mut().zip(queries.factored(query)).for_each(|(value, x)| *value = x);
-            }
-        } else {
-            for panel in &panels {
-                let width = panel.vecs * lanes;
-                for q in 0..panel.queries {
-                    let lane = values[panel.start + q..panel.start + width * dim].iter_mut().step_by(width);
-                    lane.zip(queries.factored(panel.first + q)).for_each(|(value, x)| *value = x);
-                }
-            }
-        }
-        Self { queries, packed, panels }
+        Self { group, workers, run }
     }
 }
 
@@ -113,7 +52,8 @@ impl Prepared {
 pub(super) struct QueryGroup<'a, T: Element> {
     index: &'a FlatCpu<T>,
     plan: &'a ScanPlan,
-    prepared: Prepared,
+    queries: Queries,
+    panels: Panels,
     limits: Vec<Limit>,
     /// One bit for each row, set if a search may return the row; `None` if all are set.
     among: Option<&'a Bitset>,
@@ -127,23 +67,17 @@ impl<'a, T: Element> QueryGroup<'a, T> {
         queries: &[T],
         among: Option<&'a Bitset>,
     ) -> QueryGroup<'a, T> {
-        let prepared = Prepared::new(index, queries, plan.direct);
-        let limits = prepared.queries.bounds.iter().map(|_| Limit::new()).collect();
-        QueryGroup { index, plan, prepared, limits, among }
+        let queries = Queries::new(index.isa, index.metric, index.dim, queries);
+        let mut panels = Panels::new(index.isa, index.dim);
+        panels.pack(queries.len(), |query, components| queries.factored(query, components));
+        let limits = queries.bounds.iter().map(|_| Limit::new()).collect();
+        QueryGroup { index, plan, queries, panels, limits, among }
     }
 
     /// Scans the base, and returns the collector of each query.
     fn scan<C: Collect>(&self, collect: &(impl Fn() -> C + Sync)) -> Vec<C> {
         let next = AtomicUsize::new(0);
-        let mut shares: Vec<Vec<C>> =
-            turns(0..self.plan.workers).with_max_len(1).map(|_| self.scan_share(&next, collect)).collect();
-        let mut merged = shares.pop().unwrap_or_default();
-        for share in shares {
-            for (merged, share) in merged.iter_mut().zip(share) {
-                merged.absorb(share);
-            }
-        }
-        merged
+        merged(self.plan.workers, || self.scan_share(&next, collect))
     }
 
     /// Finds the `kept` best rows of each query, and calls `fill` with the slots and the keys of a query. `ids` and `distances` have `k` slots
@@ -213,78 +147,51 @@ impl<'a, T: Element> QueryGroup<'a, T> {
         let index = self.index;
         let source = &index.rows[range.start * index.dim..range.end * index.dim];
         let rows = as_f32(source, scratch);
-        let part = |factors: &'_ [f32]| if factors.is_empty() { 0..0 } else { range.clone() };
         let tile = Tile {
             dim: index.dim,
             rows,
             first_id: range.start as u32,
-            scale: &index.scale[part(&index.scale)],
-            offset: &index.offset[part(&index.offset)],
+            scale: index.scale.get(range.clone()).unwrap_or_default(),
+            offset: index.offset.get(range.clone()).unwrap_or_default(),
         };
-        let largest = index.largest[range.start / BLOCK];
-        let packed: &[f32] = bytemuck::cast_slice(&self.prepared.packed);
-        for panel in &self.prepared.panels {
-            let queries = panel.first..panel.first + panel.queries;
-            // Padding lanes: only NaN passes −∞, and the sink drops NaN there.
-            let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; MAX_PANEL];
-            let mut errors = [0.0; MAX_PANEL];
-            for (lane, query) in queries.clone().enumerate() {
-                let bound = &self.prepared.queries.bounds[query];
-                errors[lane] = bound.error(largest);
-                thresholds[lane].set(found[query].threshold(bound, errors[lane], &self.limits[query]));
-            }
-            let found = &mut found[queries];
-            let mut survivors =
-                Survivors { group: self, first: panel.first, found, thresholds: &thresholds, errors: &errors };
-            let packed = &packed[panel.start..];
-            if self.plan.direct {
-                scan::scan_direct(index.isa, &tile, packed, &thresholds[..panel.queries], &mut survivors);
-            } else {
-                scan::scan_panel(index.isa, panel.vecs, &tile, packed, &thresholds, &mut survivors);
-            }
-        }
+        let (bounds, limits) = (&self.queries.bounds, &self.limits);
+        let block = BlockTile { group: self, largest: index.largest[range.start / BLOCK] };
+        self.panels.scan(&tile, &mut Collecting { bounds, limits, found, tile: block });
     }
 
     fn judge(&self, query: usize) -> PairJudge<'_, T> {
-        let queries = &self.prepared.queries;
         PairJudge {
             index: self.index,
-            query: queries.wide(query),
-            bound: &queries.bounds[query],
-            square: queries.squares[query],
+            query: self.queries.wide(query),
+            bound: &self.queries.bounds[query],
+            square: self.queries.squares[query],
             scratch: Vec::new(),
         }
     }
 }
 
-/// Files the pairs that pass the scan of one panel.
-struct Survivors<'a, 'g, T: Element, C> {
+/// A tile within a block of the base, for all queries of the group.
+struct BlockTile<'a, 'g, T: Element> {
     group: &'a QueryGroup<'g, T>,
-    /// Number of the panel's first query.
-    first: usize,
-    /// The collectors of the panel's queries.
-    found: &'a mut [C],
-    thresholds: &'a [Cell<f32>],
-    errors: &'a [f64],
+    /// Largest norm of the block.
+    largest: f32,
 }
 
-impl<T: Element, C: Collect> Sink for Survivors<'_, '_, T, C> {
-    fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
-        if self.group.among.is_some_and(|among| !among.get(id as usize)) {
-            return;
-        }
-        while passed != 0 {
-            let bit = passed.trailing_zeros() as usize;
-            passed &= passed - 1;
-            let lane = first_query + bit;
-            let Some(found) = self.found.get_mut(lane) else { return };
-            let (query, error) = (self.first + lane, self.errors[lane]);
-            let limit = &self.group.limits[query];
-            if found.take(scores[bit % 16], id, error, limit, || self.group.judge(query)) {
-                let bound = &self.group.prepared.queries.bounds[query];
-                self.thresholds[lane].set(found.threshold(bound, error, limit));
-            }
-        }
+impl<T: Element> CollectedTile for BlockTile<'_, '_, T> {
+    fn query(&self, packed: usize) -> usize {
+        packed
+    }
+
+    fn error(&self, bound: &QueryBound) -> f64 {
+        bound.error(self.largest)
+    }
+
+    fn accepts(&self, id: u32) -> bool {
+        self.group.among.is_none_or(|among| among.get(id as usize))
+    }
+
+    fn judge(&mut self, query: usize) -> impl Judge {
+        self.group.judge(query)
     }
 }
 

@@ -75,7 +75,7 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::bound::{self, has_offset, largest_norm};
 use crate::product::cpu::candidates::{self, Candidates};
 use crate::product::cpu::collect::Ball;
-use crate::product::cpu::{BLOCK, DEFAULT_BUDGET, canonical_square};
+use crate::product::cpu::{BLOCK, DEFAULT_BUDGET, DIRECT_QUERIES, canonical_square};
 use crate::simd::Isa;
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Bitset, Element, Metric, NONE, RangeNeighbors, Result, events, host_memory};
@@ -243,7 +243,7 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         let kept = k.min(among.count);
         let bytes = Candidates::bytes(kept, self.len());
         let plan = ScanPlan::new(self, count, bytes, rayon::current_num_threads());
-        let path = if plan.direct { "query by query" } else { "panels of queries" };
+        let path = if plan.group.min(count) <= DIRECT_QUERIES { "query by query" } else { "panels of queries" };
         events::path("exact search", || self.describe(), path, count);
         self.search_planned(plan, among, queries, k, ids, distances);
         Ok(())

@@ -1,6 +1,6 @@
 //! The flat index on a device: the memory of its rows, and the tiling of a search.
 //!
-//! If rows and their f16 copies take at most [`RESIDENT_SHARE`] of the budget, they stay in device memory. Otherwise the base stays in host
+//! If rows and their f16 copies take at most [`resident_share`] of the budget, they stay in device memory. Otherwise the base stays in host
 //! memory and is streamed: during the search of one block, the next is uploaded into the other of two slots. Queries are divided into tiles
 //! whose scratch fits the rest of the budget. Two lanes (streams with scratch) work on different tiles at the same time, so that the
 //! selection of one overlaps the matrix product of the other.
@@ -41,15 +41,13 @@ use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
-use crate::device::tiling::Budget;
+use crate::device::tiling::{Budget, resident_share};
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart};
-use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
-use crate::{Bitset, Element, Error, NONE, RangeNeighbors, Result, events, host_memory};
+use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut};
+use crate::{Bitset, Error, NONE, RangeNeighbors, Result, events, host_memory};
 
-/// Share of the budget that resident rows may take: numerator and denominator.
-const RESIDENT_SHARE: (u64, u64) = (3, 4);
 /// Smallest number of queries for which two lanes pay.
 const TWO_LANES_FROM: usize = 2048;
 /// Largest number of queries of a tile. It fills any device. In a large batch the lanes drift out of step, so that one lane's copies over
@@ -59,8 +57,6 @@ const TILE_QUERIES: usize = 16_384;
 const FETCH_BYTES: usize = 64 << 20;
 /// Replaced rows of at most this number of bytes are uploaded to the scratch of a lane.
 const STAGED_BYTES: usize = 64 << 20;
-/// Number of rows that the centre is estimated from.
-const CENTRE_SAMPLE: usize = 4096;
 
 /// A flat index on one device.
 pub(crate) struct FlatDevice {
@@ -104,47 +100,6 @@ struct Slots {
     rows: usize,
 }
 
-/// A point near the middle of the base. Subtracting it from every vector changes no squared L2 distance, and lowers the norms and thus the
-/// filter's error bound.
-#[derive(Default, Clone)]
-pub(crate) struct Centre {
-    sum: Vec<f64>,
-    rows: usize,
-    integers: bool,
-}
-
-impl Centre {
-    /// Adds a sample of the rows to the estimate.
-    pub fn add(&mut self, rows: VectorSlice<'_>) {
-        if self.rows == 0 {
-            *self = Centre { sum: vec![0.0; rows.dim()], rows: 0, integers: true };
-        }
-        if self.rows >= CENTRE_SAMPLE {
-            return;
-        }
-        let step = rows.len().div_ceil(CENTRE_SAMPLE).max(1);
-        for row in (0..rows.len()).step_by(step) {
-            with_components!(rows.part(row..row + 1), components: T => {
-                self.sum.iter_mut().zip(components).for_each(|(sum, value)| *sum += f64::from(T::to_f32(*value)));
-                // Apart from the sums, which then compile to SIMD instructions. The first fraction ends it: 1,000 × 128 f32 take 22 µs, and took
-                // 270 in one loop (one core of an EPYC, 2026-11-25).
-                self.integers = self.integers && components.iter().map(|x| T::to_f32(*x)).all(|x| x.trunc() == x);
-            });
-            self.rows += 1;
-        }
-    }
-
-    /// The estimate, with zeros up to `stride`. For integer components it is an integer, so that f16 still holds the differences exactly.
-    pub fn components(&self, stride: usize) -> Vec<f32> {
-        let mean = |sum: &f64| sum / self.rows.max(1) as f64;
-        let round = |value: f64| if self.integers { value.round() } else { value };
-        let mut centre: Vec<f32> = self.sum.iter().map(mean).map(round).map(|value| value as f32).collect();
-        centre.resize(stride, 0.0);
-        // Sums of components near f32's limit may overflow: then there is no centre.
-        if centre.iter().all(|value| value.is_finite()) { centre } else { vec![0.0; stride] }
-    }
-}
-
 /// The layout of a set of `rows` rows in its memory.
 fn set_layout(shape: VectorShape, rows: usize) -> (SetLayout, Layout) {
     let mut layout = Layout::default();
@@ -184,7 +139,7 @@ impl FlatDevice {
     }
 
     fn resident_limit(&self) -> u64 {
-        self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0
+        resident_share(self.budget)
     }
 
     /// Allocates memory for `rows` rows and copies the first `self.count` rows to it, or returns an out-of-memory error.

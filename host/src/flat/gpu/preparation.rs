@@ -22,10 +22,11 @@ use std::sync::Arc;
 
 use warpann_kernels::product::tile::TILE_ROWS;
 
-use super::{CENTRE_SAMPLE, Centre, FlatDevice, Resident};
+use super::{FlatDevice, Resident};
 use crate::device::lanes::Lane;
 use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
+use crate::product::centre::{CENTRE_SAMPLE, Centre};
 use crate::product::gpu::{VectorSet, greatest_in, prepare_tiles};
 use crate::vectors::VectorSlice;
 use crate::{Bitset, Result, host_memory};

@@ -9,7 +9,7 @@ use crate::device::open::open;
 use crate::metric::canonical;
 use crate::neighbors::slots::Slots as ResultSlots;
 use crate::search::Range as Within;
-use crate::{Device, Metric};
+use crate::{Device, Element, Metric};
 
 /// A base in a back end, with a copy of its rows.
 struct Case<T: Element> {

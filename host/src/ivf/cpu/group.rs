@@ -3,21 +3,20 @@
 //! If few queries probe a list of codes, lookup tables score it query by query, because computing the tables is the main cost of a query.
 //! All other lists are scanned one after the other, each for all queries that probe it.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Job;
 use super::judge::PairJudge;
 use super::tables::{self, Tables};
 use crate::Result;
-use crate::parallel::{Loop, ParallelSlice, owned, turns};
+use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::pq::ProductQuantizer;
-use crate::product::cpu::bound::all_whole;
-use crate::product::cpu::candidates::{Limit, TOGETHER};
-use crate::product::cpu::collect::Collect;
-use crate::product::cpu::scan;
-use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
-use crate::product::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, canonical_square, exact, tile_rows};
+use crate::product::cpu::bound::{QueryBound, all_whole};
+use crate::product::cpu::candidates::{Judge, Limit, TOGETHER};
+use crate::product::cpu::collect::{Collect, CollectedTile, Collecting, merged};
+use crate::product::cpu::panels::Panels;
+use crate::product::cpu::scan::{MAX_PANEL, Tile};
+use crate::product::cpu::{BLOCK, Queries, canonical_square, exact, tile_rows};
 
 /// Number of rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
 const RUN: usize = 16 * BLOCK;
@@ -47,7 +46,7 @@ impl Group {
         let queries = Queries::new(job.isa, job.metric, job.view.dim, queries);
         let mut factored = vec![0.0; queries.len() * job.view.dim];
         factored.par_chunks_exact_mut(job.view.dim).with_min_len(256).enumerate().for_each(|(query, to)| {
-            to.iter_mut().zip(queries.factored(query)).for_each(|(to, x)| *to = x);
+            to.iter_mut().zip(queries.factored(query, 0..job.view.dim)).for_each(|(to, x)| *to = x);
         });
         let few = job.view.codec.quantizer().map_or(0, tables::few) as u32;
         let mut counts = vec![0u32; job.view.list_count()];
@@ -107,14 +106,13 @@ impl Group {
             .flat_map(|at| (0..job.view.length(self.lists[at] as usize)).step_by(RUN).map(move |row| (at, row)))
             .collect();
         let (next_unit, next_run) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let work = |_| {
+        let work = || {
             let mut worker = Worker {
                 job,
                 group: self,
                 limits: &limits,
                 found: (0..count).map(|_| collect()).collect(),
-                packed: Vec::new(),
-                panels: Vec::new(),
+                panels: Panels::new(job.isa, job.view.dim),
                 rows: Vec::new(),
                 judged: Vec::new(),
                 tables: Tables::default(),
@@ -130,11 +128,7 @@ impl Group {
             }
             worker.found
         };
-        let mut shares: Vec<Vec<C>> = turns(0..workers).with_max_len(1).map(work).collect();
-        let mut merged = shares.pop().unwrap_or_default();
-        for share in shares {
-            merged.iter_mut().zip(share).for_each(|(merged, share)| merged.absorb(share));
-        }
+        let merged = merged(workers, work);
         let finish = |scratch: &mut Vec<f32>, (query, found): (usize, C)| {
             found.finish(&limits[query], &mut self.judge(job, query, scratch))
         };
@@ -168,17 +162,6 @@ struct Piece {
     row: u32,
 }
 
-/// The queries that one call of the panel kernel scans.
-#[derive(Debug, Clone, Copy)]
-struct Panel {
-    /// The first query, among the packed members.
-    first: usize,
-    queries: usize,
-    vecs: usize,
-    /// The first f32 of the panel in the packed values.
-    start: usize,
-}
-
 /// Scans lists for a group, and keeps the results.
 struct Worker<'a, C> {
     job: &'a Job<'a>,
@@ -186,8 +169,7 @@ struct Worker<'a, C> {
     limits: &'a [Limit],
     /// One collector for each query.
     found: Vec<C>,
-    packed: Vec<Line>,
-    panels: Vec<Panel>,
+    panels: Panels,
     /// The decoded rows of a tile.
     rows: Vec<f32>,
     /// The decoded rows of candidates.
@@ -204,54 +186,13 @@ impl<C: Collect> Worker<'_, C> {
         let list = group.lists[at] as usize;
         let members = &group.members[group.starts[at] as usize..group.starts[at + 1] as usize];
         let last = (first + RUN).min(job.view.length(list));
-        let direct = members.len() <= DIRECT_QUERIES;
         let together = (PACKED / dim / MAX_PANEL).max(1) * MAX_PANEL;
         for members in members.chunks(together) {
-            self.pack(members, direct);
+            self.panels.pack(members.len(), |packed, components| {
+                group.factored[members[packed] as usize * dim..][components].iter().copied()
+            });
             for start in (first..last).step_by(tile_rows(dim)) {
-                self.scan_tile(list, start..(start + tile_rows(dim)).min(last), members, direct);
-            }
-        }
-    }
-
-    /// Copies x' of the members into panels, or row by row for the direct kernel.
-    fn pack(&mut self, members: &[u32], direct: bool) {
-        let (dim, lanes) = (self.job.view.dim, self.job.isa.lanes());
-        let query = |member: u32| &self.group.factored[member as usize * dim..][..dim];
-        self.panels.clear();
-        if direct {
-            self.packed.resize((members.len() * dim).div_ceil(16).max(self.packed.len()), Line([0.0; 16]));
-            let values: &mut [f32] = bytemuck::cast_slice_mut(&mut self.packed);
-            for (to, &member) in values.chunks_exact_mut(dim).zip(members) {
-                to.copy_from_slice(query(member));
-            }
-            self.panels.push(Panel { first: 0, queries: members.len(), vecs: 0, start: 0 });
-            return;
-        }
-        // Panels get equal numbers of registers: 4 are divided into 2 + 2, not 3 + 1.
-        let vecs = members.len().div_ceil(lanes);
-        let parts = vecs.div_ceil(PANEL_VECS);
-        let (mut first, mut total) = (0, 0);
-        for part in 0..parts {
-            let vecs = vecs / parts + usize::from(part < vecs % parts);
-            let queries = (members.len() - first).min(vecs * lanes);
-            self.panels.push(Panel { first, queries, vecs, start: total });
-            first += vecs * lanes;
-            total += (vecs * lanes * dim).next_multiple_of(16);
-        }
-        // Lanes past the last member keep their old values: finite numbers, whose scores pass no threshold.
-        self.packed.resize(total.div_ceil(16).max(self.packed.len()), Line([0.0; 16]));
-        let values: &mut [f32] = bytemuck::cast_slice_mut(&mut self.packed);
-        for panel in &self.panels {
-            let width = panel.vecs * lanes;
-            let panel_values = &mut values[panel.start..panel.start + width * dim];
-            let members = &members[panel.first..panel.first + panel.queries];
-            // One cache line of each query at a time, so that the written values stay in the L1 cache.
-            for (line, to) in panel_values.chunks_mut(16 * width).enumerate() {
-                for (lane, &member) in members.iter().enumerate() {
-                    let from = &query(member)[16 * line..(16 * line + 16).min(dim)];
-                    to[lane..].iter_mut().step_by(width).zip(from).for_each(|(to, from)| *to = *from);
-                }
+                self.scan_tile(list, start..(start + tile_rows(dim)).min(last), members);
             }
         }
     }
@@ -306,87 +247,62 @@ impl<C: Collect> Worker<'_, C> {
         }
     }
 
-    fn scan_tile(&mut self, list: usize, range: std::ops::Range<usize>, members: &[u32], direct: bool) {
-        let (job, group) = (self.job, self.group);
-        let norms = job.norms(list);
-        let part = |factors: &'_ [f32]| if factors.is_empty() { 0..0 } else { range.clone() };
+    fn scan_tile(&mut self, list: usize, range: std::ops::Range<usize>, members: &[u32]) {
+        let (job, group, block) = (self.job, self.group, range.start / BLOCK);
+        let (norms, first) = (job.norms(list), job.image.range(list).start);
         let tile = Tile {
             dim: job.view.dim,
             rows: job.rows(list, range.clone(), &mut self.rows),
-            first_id: job.image.range(list).start + range.start as u32,
-            scale: &norms.scale[part(&norms.scale)],
-            offset: &norms.offset[part(&norms.offset)],
+            first_id: first + range.start as u32,
+            scale: norms.scale.get(range.clone()).unwrap_or_default(),
+            offset: norms.offset.get(range).unwrap_or_default(),
         };
-        let (largest, whole) = (norms.largest[range.start / BLOCK], norms.whole[range.start / BLOCK]);
-        let packed: &[f32] = bytemuck::cast_slice(&self.packed);
-        for panel in &self.panels {
-            let members = &members[panel.first..panel.first + panel.queries];
-            // In padding lanes only NaN passes −∞, and the sink drops it.
-            let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; MAX_PANEL];
-            let mut errors = [0.0; MAX_PANEL];
-            for (lane, &member) in members.iter().enumerate() {
-                let query = member as usize;
-                let bound = &group.queries.bounds[query];
-                errors[lane] = bound.error_or_exact(largest, whole);
-                thresholds[lane].set(self.found[query].threshold(bound, errors[lane], &self.limits[query]));
-            }
-            let mut survivors = Survivors {
-                job,
-                group,
-                limits: self.limits,
-                members,
-                found: &mut self.found,
-                judged: &mut self.judged,
-                thresholds: &thresholds,
-                errors: &errors,
-                first: job.image.range(list).start,
-                ranks: job.view.ranks(list),
-            };
-            let packed = &packed[panel.start..];
-            if direct {
-                scan::scan_direct(job.isa, &tile, packed, &thresholds[..panel.queries], &mut survivors);
-            } else {
-                scan::scan_panel(job.isa, panel.vecs, &tile, packed, &thresholds, &mut survivors);
-            }
-        }
+        let list_tile = ListTile {
+            job,
+            group,
+            members,
+            largest: norms.largest[block],
+            whole: norms.whole[block],
+            judged: &mut self.judged,
+            first,
+            ranks: job.view.ranks(list),
+        };
+        let (bounds, limits, found) = (&group.queries.bounds, self.limits, &mut self.found);
+        self.panels.scan(&tile, &mut Collecting { bounds, limits, found, tile: list_tile });
     }
 }
 
-/// Gives the scores that passed the scan of one panel to the collectors.
-struct Survivors<'a, C> {
+/// A tile within a block of a list, for some of the queries that probe the list.
+struct ListTile<'a> {
     job: &'a Job<'a>,
     group: &'a Group,
-    limits: &'a [Limit],
-    /// The queries of the panel.
+    /// The queries that are packed.
     members: &'a [u32],
-    /// One collector for each query of the group.
-    found: &'a mut [C],
+    /// Largest norm of the block.
+    largest: f32,
+    /// Whether all components of the block are whole numbers.
+    whole: bool,
     judged: &'a mut Vec<f32>,
-    thresholds: &'a [Cell<f32>],
-    errors: &'a [f64],
     /// The location of the list's first vector, and the ranks of its vectors.
     first: u32,
     ranks: &'a [u32],
 }
 
-impl<C: Collect> Sink for Survivors<'_, C> {
-    fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
-        if !self.job.may_be_found(self.ranks, (id - self.first) as usize) {
-            return;
-        }
-        while passed != 0 {
-            let bit = passed.trailing_zeros() as usize;
-            passed &= passed - 1;
-            let lane = first_query + bit;
-            let Some(&member) = self.members.get(lane) else { return };
-            let query = member as usize;
-            let (found, limit) = (&mut self.found[query], &self.limits[query]);
-            let (group, job) = (self.group, self.job);
-            if found.take(scores[bit % 16], id, self.errors[lane], limit, || group.judge(job, query, self.judged)) {
-                let bound = &self.group.queries.bounds[query];
-                self.thresholds[lane].set(found.threshold(bound, self.errors[lane], limit));
-            }
-        }
+impl CollectedTile for ListTile<'_> {
+    fn query(&self, packed: usize) -> usize {
+        self.members[packed] as usize
+    }
+
+    fn error(&self, bound: &QueryBound) -> f64 {
+        bound.error_or_exact(self.largest, self.whole)
+    }
+
+    fn accepts(&self, id: u32) -> bool {
+        self.job.may_be_found(self.ranks, (id - self.first) as usize)
+    }
+
+    fn judge(&mut self, query: usize) -> impl Judge {
+        self.group.judge(self.job, query, self.judged)
     }
 }
 

@@ -23,6 +23,7 @@ use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::flat::gpu::copies::gather_rows;
 use crate::ivf::View;
+use crate::product::centre::Centre;
 use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
 use crate::select::Best;
 use crate::{ElementType, Error, Metric, Result, events, host_memory};
@@ -589,8 +590,7 @@ impl<'a> ImagePlan<'a> {
             runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
             upload_rows(runtime, stream, shape, memory.at(self.centroids).as_bytes(), view.centroids)?;
             if self.is_centred() {
-                let mut centre = middle(view, held);
-                centre.resize(self.centre.len(), 0.0);
+                let centre = middle(view, held, self.centre.len());
                 runtime.copy_to_device(stream, memory.at(self.centre), &centre)?;
             }
             let greatest = [self.stored.least_greatest().to_bits(), 0];
@@ -788,22 +788,15 @@ fn any_row<'a>(view: &View<'a>, list: usize) -> &'a [u8] {
     (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
 }
 
-/// The mean of the centroids, weighted by the lengths of their lists. If the vectors are whole numbers, the mean is rounded to whole
-/// numbers, so that f16 holds the differences exactly.
-fn middle(view: &View<'_>, held: Option<Held>) -> Vec<f32> {
-    let mut sums = vec![0.0f64; view.dim];
-    let mut total = 0.0;
+/// The mean of the centroids, weighted by the lengths of their lists, with zeros up to `stride`. If the vectors are whole numbers, the mean
+/// is rounded to whole numbers, so that f16 holds the differences exactly.
+fn middle(view: &View<'_>, held: Option<Held>, stride: usize) -> Vec<f32> {
+    let mut centre = Centre::default();
     for (list, centroid) in view.centroids.chunks_exact(view.dim).enumerate() {
-        let count = view.length(list) as f64;
-        total += count;
-        sums.iter_mut().zip(centroid).for_each(|(sum, &c)| *sum += count * f64::from(c));
+        centre.add_row(centroid, view.length(list) as f64);
     }
     let sample = || (0..view.list_count()).take(16).all(|list| view.codec.whole(view.codes(list)));
     let whole =
         matches!(view.element, ElementType::U8 | ElementType::I8) || held.map_or_else(sample, |held| held.whole);
-    let mean = |sum: &f64| sum / total.max(1.0);
-    let centre: Vec<f32> =
-        sums.iter().map(mean).map(|mean| if whole { mean.round() } else { mean }).map(|mean| mean as f32).collect();
-    // Sums of components near the limit of f32 may exceed it. Then there is no centre.
-    if centre.iter().all(|c| c.is_finite()) { centre } else { vec![0.0; view.dim] }
+    centre.rounded(whole, stride)
 }

@@ -50,7 +50,7 @@ use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
-use crate::device::tiling::{Attempt, Budget, Planned, Tiling};
+use crate::device::tiling::{Attempt, Budget, Planned, Tiling, resident_share};
 use crate::flat::FlatBackend;
 use crate::flat::gpu::FlatDevice;
 use crate::neighbors::RangeNeighbors;
@@ -62,8 +62,6 @@ use crate::threads::Exclusive;
 use crate::vectors::VectorSlice;
 use crate::{Device, Element, ElementType, Input, Result, events};
 
-/// The share of the budget that an image may take: numerator and denominator.
-const RESIDENT_SHARE: (u64, u64) = (3, 4);
 /// Largest number of parts in which queries are copied.
 const MOST_PARTS: usize = 3;
 /// Largest number of pairs of one batch: pairs have u32 numbers.
@@ -116,7 +114,7 @@ impl IvfDevice {
             if let Some(image) = resident.as_ref().filter(|image| image.version == view.version()) {
                 return Ok(image.clone());
             }
-            let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
+            let budget = resident_share(self.budget);
             let mut growth = Growth::None;
             // Searches borrow the index, so none of them reads a stale image any more. A snapshot of the index may have it.
             if let Some(stale) = resident.take() {
@@ -151,7 +149,7 @@ impl IvfDevice {
     /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
     pub fn hold(&self, view: &View<'_>, held: Held) -> Result<()> {
         self.resident.with(|resident| {
-            let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
+            let budget = resident_share(self.budget);
             let made = self.lanes.with(&self.runtime, |lane| {
                 Resident::of_held(OnStream { runtime: &self.runtime, stream: &lane.stream }, view, held, budget)
             });
@@ -548,7 +546,7 @@ impl IvfBackend for IvfDevice {
         }
         let shape = VectorShape { element: ElementType::F32, metric, dim: rows.dim() };
         // The image leaves this part of the budget.
-        let budget = self.budget / RESIDENT_SHARE.1 * (RESIDENT_SHARE.1 - RESIDENT_SHARE.0);
+        let budget = self.budget - resident_share(self.budget);
         let mut flat = FlatDevice::with_lanes(self.runtime.clone(), shape, budget, Arc::clone(&self.lanes));
         flat.add(rows)?;
         flat.search(queries, k, None, ids, distances)

@@ -27,8 +27,8 @@ use super::sums::PartialSums;
 use super::worker::{PartWorker, Totals, Worker};
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::tiling::{Budget, Planned, Tiling};
-use crate::flat::gpu::Centre;
 use crate::metric::Assign;
+use crate::product::centre::Centre;
 
 use crate::product::gpu::{VectorSet, VectorShape, prepare_set, upload_rows, upload_vectors};
 use crate::threads::{apart, meanwhile};

@@ -1,7 +1,9 @@
-//! Collectors of the vectors that pass a scan: the k best so far, or all within a radius.
+//! Collectors of the vectors that pass a scan: the k best so far, or all within a radius. [`Collecting`] fills them.
 
 use super::bound::{QueryBound, ceil_f32};
 use super::candidates::{Candidates, Judge, Limit, key};
+use super::panels::Survivors;
+use crate::parallel::{Loop, turns};
 use crate::{Metric, Result, host_memory};
 
 /// The vectors that one worker found for one query.
@@ -17,6 +19,59 @@ pub(crate) trait Collect: Send + Sized {
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory) if there was no memory for all of them.
     fn finish(self, limit: &Limit, judge: &mut impl Judge) -> Result<Vec<u64>>;
+}
+
+/// Runs `workers` workers at once, each of which returns a collector for every query, and merges what they found.
+pub(crate) fn merged<C: Collect>(workers: usize, work: impl Fn() -> Vec<C> + Sync) -> Vec<C> {
+    let mut shares: Vec<Vec<C>> = turns(0..workers).with_max_len(1).map(|_| work()).collect();
+    let mut merged = shares.pop().unwrap_or_default();
+    for share in shares {
+        merged.iter_mut().zip(share).for_each(|(merged, share)| merged.absorb(share));
+    }
+    merged
+}
+
+/// The rows of a tile, as the collectors of a scan see them.
+pub(crate) trait CollectedTile {
+    /// The number in its group of a packed query.
+    fn query(&self, packed: usize) -> usize;
+    /// The error bound of the rows' scores with a query.
+    fn error(&self, bound: &QueryBound) -> f64;
+    /// Whether the search may return row `id`.
+    fn accepts(&self, id: u32) -> bool;
+    /// The judge for a query of the group.
+    fn judge(&mut self, query: usize) -> impl Judge;
+}
+
+/// Gives the survivors of a tile to the collectors of a group's queries. Each query has a bound, a limit and a collector.
+pub(crate) struct Collecting<'a, C, T> {
+    pub(crate) bounds: &'a [QueryBound],
+    pub(crate) limits: &'a [Limit],
+    pub(crate) found: &'a mut [C],
+    pub(crate) tile: T,
+}
+
+impl<C: Collect, T: CollectedTile> Survivors for Collecting<'_, C, T> {
+    #[inline]
+    fn threshold(&self, query: usize) -> (f32, f64) {
+        let query = self.tile.query(query);
+        let bound = &self.bounds[query];
+        let error = self.tile.error(bound);
+        (self.found[query].threshold(bound, error, &self.limits[query]), error)
+    }
+
+    #[inline]
+    fn accepts(&self, id: u32) -> bool {
+        self.tile.accepts(id)
+    }
+
+    #[inline]
+    fn take(&mut self, query: usize, id: u32, score: f32, error: f64) -> Option<f32> {
+        let query = self.tile.query(query);
+        let (found, limit) = (&mut self.found[query], &self.limits[query]);
+        let lower = found.take(score, id, error, limit, || self.tile.judge(query));
+        lower.then(|| found.threshold(&self.bounds[query], error, limit))
+    }
 }
 
 impl Collect for Candidates {

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `scan` | scores of a panel of queries with a tile of rows |
 //! | `bound` | error bounds of scores |
+//! | `panels` | queries packed in panels, and the scan of a tile with all of them |
 //! | `candidates` | rows that passed the scan, and their canonical distances |
 //! | `collect` | what a search keeps of these rows: the k best, or all within a radius |
 //! | `queries` | queries, converted for a scan |
@@ -15,6 +16,7 @@ pub(crate) mod bound;
 pub(crate) mod candidates;
 pub(crate) mod collect;
 pub(crate) mod exact;
+pub(crate) mod panels;
 pub(super) mod queries;
 pub(crate) mod scan;
 

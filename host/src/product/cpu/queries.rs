@@ -1,5 +1,7 @@
 //! Queries, converted for the scan and for canonical distances.
 
+use std::ops::Range;
+
 use super::bound::{self, QueryBound, all_whole};
 use super::exact;
 use super::exact::Term;
@@ -74,11 +76,11 @@ impl Queries {
         self.factors[query]
     }
 
-    /// The components of x' of query `query`, which the scan multiplies with rows.
+    /// Some of the components of x' of query `query`, which the scan multiplies with rows.
     #[inline]
-    pub(crate) fn factored(&self, query: usize) -> impl Iterator<Item = f32> {
+    pub(crate) fn factored(&self, query: usize, components: Range<usize>) -> impl Iterator<Item = f32> {
         let factor = self.factors[query];
-        self.wide(query).iter().map(move |x| (x * factor) as f32)
+        self.wide(query)[components].iter().map(move |x| (x * factor) as f32)
     }
 }
 
