@@ -11,8 +11,8 @@
 use rayon::prelude::*;
 use warpann::generate::Generator;
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::measure::{Times, timed};
 use warpann::{NONE, Neighbors, SearchOptions};
+use warpann_measure::{Times, timed};
 
 use crate::ivf::{ScanOrder, count};
 use crate::machine::Machine;

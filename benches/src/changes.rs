@@ -5,8 +5,8 @@
 //! in one addition, loses another tenth, and its recall is compared with that of a new graph of the same vectors.
 
 use warpann::ivf::Encoding;
-use warpann::measure::{Times, timed};
 use warpann::{FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Neighbors, SearchOptions, recall};
+use warpann_measure::{Times, timed};
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record};

@@ -12,10 +12,10 @@ use warpann::cust::context::Context;
 use warpann::cust::memory::{CopyDestination, DeviceBuffer};
 use warpann::cust::stream::{Stream, StreamFlags};
 use warpann::cust::{self, CudaFlags, sys};
-use warpann::measure::Times;
 use warpann::recall;
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
+use warpann_measure::Times;
 
 use crate::ivf::{Source, Vectors, Work, with_vectors};
 use crate::machine::Machine;

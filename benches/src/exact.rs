@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use warpann::io::IdMatrix;
-use warpann::measure::Times;
 use warpann::{Element, ElementType, FlatIndex, Metric, NONE, Neighbors, SearchOptions};
+use warpann_measure::Times;
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record};

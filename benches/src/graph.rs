@@ -7,8 +7,8 @@
 
 use warpann::ivf::IvfIndex;
 use warpann::knn_graph::{Graph, KnnGraph, NO_NODE};
-use warpann::measure::{Times, timed};
 use warpann::{FlatIndex, Metric, NONE, SearchOptions};
+use warpann_measure::{Times, timed};
 
 use crate::ivf::count;
 use crate::machine::Machine;

@@ -11,8 +11,8 @@ use std::str::FromStr;
 use rayon::prelude::*;
 use warpann::io::IdMatrix;
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::measure::{Times, timed};
 use warpann::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors, Scan, SearchOptions};
+use warpann_measure::{Times, timed};
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record};

@@ -10,8 +10,8 @@ use rayon::prelude::*;
 #[cfg(feature = "peers")]
 use warpann::NONE;
 use warpann::ivf::IvfIndex;
-use warpann::measure::{Times, timed};
 use warpann::{Element, FlatIndex, GraphIndex, Metric, Neighbors, SearchOptions, device::info};
+use warpann_measure::{Times, timed};
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, with_vectors};
 use crate::machine::Machine;

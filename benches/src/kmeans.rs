@@ -10,8 +10,8 @@
 
 use rayon::prelude::*;
 use warpann::kmeans::KMeans;
-use warpann::measure::{Times, timed};
 use warpann::{Device, Element, FlatIndex, Metric};
+use warpann_measure::{Times, timed};
 
 use crate::ivf::{Source, Vectors, Work, count, with_vectors};
 use crate::machine::Machine;
@@ -85,7 +85,7 @@ impl Grid<'_> {
     fn on_device<T: Element>(&self, index: usize, vectors: &Vectors<'_, T>, centroids: usize) -> Outcome<Measured> {
         let Self { args, machine } = *self;
         let rows: Vec<f32> = vectors.base.par_iter().map(|x| x.to_f32()).collect();
-        let mut bench = warpann::measure::KMeansBench::new(index, &rows, vectors.dim, centroids)?;
+        let mut bench = warpann::internals::KMeansBench::new(index, &rows, vectors.dim, centroids)?;
         let (times, found) = self.runs(|| bench.run(args.iterations).map(|run| (run.milliseconds, run)))?;
         let objective = objective(vectors, &found.centroids, machine.device())?;
         let verified = (objective - found.objective).abs() <= ROUNDING * objective;

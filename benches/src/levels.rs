@@ -5,8 +5,8 @@
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use warpann::ivf::IvfIndex;
-use warpann::measure::Times;
 use warpann::{Device, Element, NONE, Neighbors, SearchOptions};
+use warpann_measure::Times;
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, with_vectors};
 use crate::machine::Machine;

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use warpann::ivf::Encoding;
-use warpann::measure::Times;
 use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
+use warpann_measure::Times;
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record, print};

@@ -69,8 +69,8 @@ impl Machine {
             return Err(Error::NoSuchDevice { asked: index, available }.into());
         };
         let columns = 1 << 20;
-        let keys = warpann::measure::SelectionBench::new(index, vec![0.0; columns], bytes / 4 / columns, columns)?;
-        let seconds = keys.read(9)?.median() / 1e3;
+        let keys = warpann::internals::SelectionBench::new(index, vec![0.0; columns], bytes / 4 / columns, columns)?;
+        let seconds = warpann_measure::Times::new(keys.read(9)?).median() / 1e3;
         Ok(Self {
             gpu: Some(index),
             name: info.name,

@@ -3,8 +3,8 @@
 //! medians should be alike.
 
 use warpann::ivf::Encoding;
-use warpann::measure::{Times, timed};
 use warpann::{FlatIndex, IvfIndex, Metric, Neighbors};
+use warpann_measure::{Times, timed};
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record};

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use warpann::measure::Times;
+use warpann_measure::Times;
 
 use crate::machine::Machine;
 use crate::{Common, Failure, Outcome};

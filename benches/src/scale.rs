@@ -11,8 +11,8 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use warpann::kmeans::KMeans;
-use warpann::measure::Times;
 use warpann::{Device, Element, FlatIndex, IvfIndex, Metric, NONE, Neighbors, Placement, SearchOptions};
+use warpann_measure::Times;
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, truths, with_vectors};
 use crate::machine::Machine;

@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 use warpann::Device;
-use warpann::measure::Times;
 use warpann::select::{Best, NO_POSITION, Rows, select_k};
+use warpann_measure::Times;
 
 use crate::keys::{Keys, smallest};
 use crate::machine::Machine;
@@ -126,9 +126,9 @@ fn by_std(machine: &Machine, case: String, (rows, columns, k): Shape, repeat: us
 #[cfg(feature = "cuda")]
 fn on_gpu(index: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Times, bool)> {
     let keys = kind.make(rows.min(GPU_BLOCK), columns);
-    let bench = warpann::measure::SelectionBench::new(index, keys, rows, columns)?;
+    let bench = warpann::internals::SelectionBench::new(index, keys, rows, columns)?;
     match bench.select(k, warpann::select::Algorithm::Auto, repeat) {
-        Ok(times) => Ok((times, true)),
+        Ok(times) => Ok((Times::new(times), true)),
         Err(warpann::Error::WrongSelection { .. }) => Ok((Times::default(), false)),
         Err(error) => Err(error.into()),
     }

@@ -12,10 +12,10 @@
 
 use rayon::prelude::*;
 use test_random::Random;
-use warpann::measure::Times;
 use warpann::mesh::{BoxForm, Mesh};
 use warpann::shifted::{Quality, ShiftedIndex};
 use warpann::{NONE, Neighbors};
+use warpann_measure::Times;
 
 use crate::ivf::count;
 use crate::machine::Machine;

@@ -7,8 +7,8 @@
 use rayon::prelude::*;
 use test_random::Random;
 use warpann::Device;
-use warpann::measure::{Times, timed};
 use warpann::sort::{Key, sort_pairs};
+use warpann_measure::{Times, timed};
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record, print};
@@ -78,8 +78,8 @@ fn is_stable_sort<K: Key>(keys: &[K], sorted: &[K], payloads: &[u32]) -> bool {
 /// Measures with pairs and results on the device, by device events.
 #[cfg(feature = "cuda")]
 fn on_gpu<K: Key>(index: usize, keys: &[K], repeat: usize) -> Outcome<(Times, Vec<K>, Vec<u32>)> {
-    let run = warpann::measure::SortBench::new(index, keys)?.sort(repeat)?;
-    Ok((run.times, run.keys, run.payloads))
+    let run = warpann::internals::SortBench::new(index, keys)?.sort(repeat)?;
+    Ok((Times::new(run.milliseconds), run.keys, run.payloads))
 }
 
 /// Never called: without the back end there is no GPU.

@@ -7,8 +7,8 @@
 
 use rayon::prelude::*;
 use warpann::ivf::IvfIndex;
-use warpann::measure::{Times, timed};
 use warpann::{FlatIndex, Metric, NONE, Neighbors, SearchOptions, device::info};
+use warpann_measure::{Times, timed};
 
 use crate::ivf::{Coding, count};
 use crate::machine::Machine;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use warpann::measure::timed;
 use warpann::{FlatIndex, Metric, Placement};
+use warpann_measure::timed;
 
 use super::{Times, random};
 use crate::progress::spinning;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use warpann::io::Vectors;
-use warpann::measure::{Times, timed};
 use warpann::{Element, ElementType, Error, FlatIndex, Index, Metric, NONE, SearchOptions, recall};
+use warpann_measure::{Times, timed};
 
 use super::chart::{Axis, Measured, Picture, Point};
 use super::{check_outputs, named, write_json};
