@@ -107,7 +107,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let &Args { k, rows, cols, device, algorithm, repeat, tune, .. } = args;
     check_files(Stdin::default(), [], args.out.as_deref())?;
     #[cfg(feature = "cuda")]
-    if let Some(index) = resident_gpu(device)? {
+    if let Some(index) = warpann_measure::gpu_of(device)? {
         if tune {
             return super::tune::tune(index, repeat, args.out.as_deref(), out);
         }
@@ -139,21 +139,6 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     out.field("memory", format_args!("{count:.4} GB to read or write at least once, {rate:.2} GB/s"))?;
     WarpSelectModel::print(select.warp_select.as_ref(), out)?;
     out.object(&select)
-}
-
-/// The GPU that `device` selects; none if it selects another device.
-#[cfg(feature = "cuda")]
-fn resident_gpu(device: Device) -> Outcome<Option<usize>> {
-    match device {
-        Device::Gpu(index) => Ok(Some(index)),
-        Device::Auto => match warpann::device::info::devices() {
-            Ok(_) => Ok(Some(0)),
-            Err(warpann::Error::NoDevice { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        },
-        Device::Cpu | Device::Emulator => Ok(None),
-        other => Err(Failure::Message(format!("this program does not measure {other}"))),
-    }
 }
 
 #[cfg(feature = "cuda")]
