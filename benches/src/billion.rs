@@ -8,24 +8,21 @@
 //! Each stage has a separate row: `train`, `add`, `truth` (once; right if the neighbours of the first queries, made on the CPU, have the
 //! distances that the device computed), and `image`, the first search, which copies the lists to the device.
 
-use rayon::prelude::*;
+use warpann::SearchOptions;
 use warpann::generate::Generator;
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::measure::{Times, timed};
-use warpann::{NONE, Neighbors, SearchOptions};
+use warpann_measure::{Searches, Work, nearest_in, timed};
 
-use crate::ivf::{ScanOrder, count};
-use crate::machine::Machine;
+use crate::ivf::{ScanOrder, probed_bytes};
+use crate::machine::resident_memory;
 use crate::record::{Measured, Record, print};
-use crate::ten_million::free_memory;
-use crate::vectors::admits;
-use crate::{Common, Failure, Outcome};
+use crate::set::count;
+use crate::vectors::all_admitted;
+use crate::{Failure, Outcome};
 
 /// Arguments of `billion`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
     /// Number of vectors.
     #[arg(long, default_value_t = 1_000_000_000, value_parser = count)]
     rows: usize,
@@ -69,58 +66,57 @@ const PER_CLUSTER: usize = 1000;
 /// Number of vectors that the CPU makes at a time.
 const BATCH: usize = 1 << 20;
 
-/// Measures; true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    let mut record = Record::open(&args.common, &machine)?;
-    let run = Run::new(args, &machine)?;
-    let queries = run.generator.rows(run.rows as u64, run.queries);
-    let vector_bytes = (run.rows * run.dim * size_of::<f32>()) as f64;
+/// Measures.
+pub fn run(args: &Args, record: &mut Record) -> Outcome {
+    let (rows, dim, queries, lists) = (20_000, 24, 200, 64);
+    let quick = Args { rows, dim, queries, lists, bytes: vec![8, 15], probes: vec![1, 4, 64], ..args.clone() };
+    let args = record.quick_or(&quick, args);
+    let &Args { rows, dim, lists, .. } = args;
+    let generator = Generator::new(dim, rows.div_ceil(PER_CLUSTER), 1)?;
+    let queries = generator.rows(rows as u64, args.queries);
+    let vector_bytes = (rows * dim * size_of::<f32>()) as f64;
 
-    let (truth, truth_ms) = timed(|| run.generator.nearest(0..run.rows as u64, &queries, 1, machine.device()))?;
+    let (truth, truth_ms) = timed(|| generator.nearest(0..rows as u64, &queries, 1, record.device()))?;
     // The CPU makes the same vectors as the device.
-    let made = |id: u64| Some(run.generator.rows(id, 1));
-    let right = (0..run.queries.min(CHECKED)).all(|query| {
-        let (ids, distances) = truth.row(query);
-        admits(&queries[query * run.dim..][..run.dim], made, ids, distances)
-    });
-    let case = format!("truth {}x{} nq={}", run.rows, run.dim, run.queries);
-    run.stage(&mut record, case, truth_ms, vector_bytes, right)?;
+    let made = |id: u64| Some(generator.rows(id, 1));
+    let right = all_admitted(&queries, &truth, (CHECKED, 1), made);
+    let case = format!("truth {}x{} nq={}", rows, dim, args.queries);
+    record.add(stage(case, truth_ms, vector_bytes, right))?;
 
-    for &bytes in &run.bytes {
-        let encoding = encoding(run.dim, bytes)?;
-        let case = format!("pq{bytes} {}x{} lists={}", run.rows, run.dim, run.lists);
-        let builder = IvfIndex::<f32>::builder(run.dim, run.lists)
+    for &bytes in &args.bytes {
+        let encoding = encoding(dim, bytes)?;
+        let case = format!("pq{bytes} {}x{} lists={}", rows, dim, lists);
+        let builder = IvfIndex::<f32>::builder(dim, lists)
             .encoding(encoding)
             .points_per_centroid(args.train_per_list)
-            .device(machine.device());
+            .device(record.device());
         let mut index = match args.budget {
             Some(bytes) => builder.memory_budget(bytes).build()?,
             None => builder.build()?,
         };
         // Rows in the order of their numbers are in random order: the first ones are a sample.
-        let training = (run.lists * args.train_per_list).min(run.rows);
-        let ((), training_ms) = timed(|| index.train(&run.generator.rows(0, training)))?;
-        let bytes_read = (training * run.dim * size_of::<f32>()) as f64;
-        run.stage(&mut record, format!("train {case}"), training_ms, bytes_read, true)?;
+        let training = (lists * args.train_per_list).min(rows);
+        let ((), training_ms) = timed(|| index.train(&generator.rows(0, training)))?;
+        let bytes_read = (training * dim * size_of::<f32>()) as f64;
+        record.add(stage(format!("train {case}"), training_ms, bytes_read, true))?;
 
         let ((), adding_ms) = timed(|| {
             if args.over_the_bus {
-                let batch = |first: usize| run.generator.rows(first as u64, BATCH.min(run.rows - first));
-                index.add_batches((0..run.rows).step_by(BATCH).map(batch))
+                let batch = |first: usize| generator.rows(first as u64, BATCH.min(rows - first));
+                index.add_batches((0..rows).step_by(BATCH).map(batch))
             } else {
-                index.add_generated(&run.generator, 0..run.rows as u64)
+                index.add_generated(&generator, 0..rows as u64)
             }
         })?;
-        let all = index.len() == run.rows;
-        run.stage(&mut record, format!("add {case}"), adding_ms, vector_bytes, all)?;
+        let all = index.len() == rows;
+        record.add(stage(format!("add {case}"), adding_ms, vector_bytes, all))?;
 
         let (_, image_ms) = timed(|| index.search_with(&queries, K, &SearchOptions::new().probes(1)))?;
-        let carried = (run.rows * (bytes + size_of::<u32>())) as f64;
-        run.stage(&mut record, format!("image {case}"), image_ms, carried, true)?;
+        let carried = (rows * (bytes + size_of::<u32>())) as f64;
+        record.add(stage(format!("image {case}"), image_ms, carried, true))?;
         for &scan in &args.scan {
-            for &probes in &run.probes {
-                run.search(&mut record, &index, &case, (probes, scan), &queries, &truth.ids)?;
+            for &probes in &args.probes {
+                search(record, &index, &case, (probes, scan), &queries, &truth.ids)?;
             }
         }
         let statistics = index.statistics();
@@ -131,92 +127,47 @@ pub fn run(args: &Args) -> Outcome<bool> {
             statistics.longest,
             statistics.imbalance,
             resident_memory().map_or_else(|| "unknown".into(), |bytes| format!("{:.1} GB", bytes as f64 / 1e9)),
-            free_memory(&machine)?
+            record
+                .machine
+                .free_memory()
                 .map_or_else(|| "the host".into(), |bytes| format!("with {:.1} GB free", bytes as f64 / 1e9)),
         ))?;
     }
-    Ok(record.all_verified())
+    Ok(())
 }
 
-/// One run of the grid.
-struct Run<'a> {
-    machine: &'a Machine,
-    generator: Generator,
-    rows: usize,
-    dim: usize,
-    queries: usize,
-    lists: usize,
-    bytes: Vec<usize>,
-    probes: Vec<usize>,
-    repeat: usize,
+/// Times the search for [`K`] neighbours and records it once for each R@n.
+fn search(
+    record: &mut Record,
+    index: &IvfIndex<f32>,
+    case: &str,
+    (probes, scan): (usize, ScanOrder),
+    queries: &[f32],
+    truth: &[u64],
+) -> Outcome {
+    let count = truth.len();
+    let options = SearchOptions::new().probes(probes).scan(scan.scan());
+    let mut searches = Searches::new(index, queries, K, options)?;
+    let times = searches.times(record.repeat(5))?;
+    let found = searches.found;
+    // Called once before many threads call it, because the first call makes the directory of all vectors.
+    index.reconstruct(0)?;
+    let right = all_admitted(queries, &found, (CHECKED, 1), |id| index.reconstruct(id).ok());
+    let bytes = probed_bytes(index, count as f64, probes) + Work::of_queries(count, size_of_val(queries), K);
+    let case = format!("{case} nq={} probes={probes}{}", count, scan.suffix());
+    let mut recalls = Vec::new();
+    for at in AT {
+        let recall = nearest_in(&found.ids, K, truth, 1, at);
+        recalls.push(format!("R@{at} {recall:.4}"));
+        record.add(Measured::new(case.clone(), at, times.clone(), bytes, right).recall(recall))?;
+    }
+    let each = 1e3 * times.median() / count as f64;
+    print(format_args!("{each:.3} us a query, {}\n", recalls.join(", ")))
 }
 
-impl<'a> Run<'a> {
-    fn new(args: &Args, machine: &'a Machine) -> Outcome<Self> {
-        let &Args { rows, dim, queries, lists, .. } = args;
-        let quick = args.common.quick;
-        let (rows, dim, queries, lists) = if quick { (20_000, 24, 200, 64) } else { (rows, dim, queries, lists) };
-        let small = |all: &[usize], few: &[usize]| if quick { few.to_vec() } else { all.to_vec() };
-        Ok(Run {
-            machine,
-            generator: Generator::new(dim, rows.div_ceil(PER_CLUSTER), 1)?,
-            rows,
-            dim,
-            queries,
-            lists,
-            bytes: small(&args.bytes, &[8, 15]),
-            probes: small(&args.probes, &[1, 4, 64]),
-            repeat: args.common.repeat.unwrap_or(5),
-        })
-    }
-
-    /// Records a stage of the build, which reads or makes `bytes` at least once.
-    fn stage(&self, record: &mut Record, case: String, milliseconds: f64, bytes: f64, verified: bool) -> Outcome {
-        record.add(Measured { verified, ..Measured::stage(case, milliseconds, self.machine.floor_ms(bytes)) })
-    }
-
-    /// Times the search for [`K`] neighbours and records it once for each R@n.
-    fn search(
-        &self,
-        record: &mut Record,
-        index: &IvfIndex<f32>,
-        case: &str,
-        (probes, scan): (usize, ScanOrder),
-        queries: &[f32],
-        truth: &[u64],
-    ) -> Outcome {
-        let options = SearchOptions::new().probes(probes).scan(scan.scan());
-        let slots = self.queries * K;
-        let mut found = Neighbors { k: K, ids: vec![NONE; slots], distances: vec![0.0; slots] };
-        let search = || index.search_into(queries, K, &options, &mut found.ids, &mut found.distances);
-        let times = Times::measure(2, self.repeat, search)?;
-        // Called once before many threads call it, because the first call makes the directory of all vectors.
-        index.reconstruct(0)?;
-        let stored = |id: u64| index.reconstruct(id).ok();
-        let right = (0..self.queries.min(CHECKED)).into_par_iter().all(|query| {
-            let (ids, distances) = found.row(query);
-            admits(&queries[query * self.dim..][..self.dim], stored, ids, distances)
-        });
-        let share = (self.queries as f64 * probes as f64 / self.lists as f64).min(1.0);
-        let bytes = share * self.rows as f64 * index.statistics().code_bytes as f64 + size_of_val(queries) as f64;
-        let mut recalls = Vec::new();
-        for at in AT {
-            let hit = |&(query, nearest): &(usize, &u64)| found.row(query).0[..at].contains(nearest);
-            let recall = truth.iter().enumerate().filter(hit).count() as f64 / truth.len() as f64;
-            recalls.push(format!("R@{at} {recall:.4}"));
-            record.add(Measured {
-                case: format!("{case} nq={} probes={probes}{}", self.queries, scan.suffix()),
-                k: at,
-                times: times.clone(),
-                memory_floor_ms: self.machine.floor_ms(bytes + 12.0 * slots as f64),
-                recall: Some(recall),
-                verified: right,
-                ..Measured::default()
-            })?;
-        }
-        let each = 1e3 * times.median() / self.queries as f64;
-        print(format_args!("{each:.3} us a query, {}\n", recalls.join(", ")))
-    }
+/// A stage of the build, which reads or makes `bytes` at least once.
+fn stage(case: String, milliseconds: f64, bytes: f64, verified: bool) -> Measured {
+    Measured { verified, ..Measured::stage(case, milliseconds, bytes) }
 }
 
 /// The encoding with codes of this number of bytes: the largest number of bits for which the sub-quantizers divide the dimension.
@@ -226,11 +177,4 @@ fn encoding(dim: usize, bytes: usize) -> Outcome<Encoding> {
         Some(bits) => Ok(Encoding::Pq { sub_quantizers: 8 * bytes / bits, bits: bits as u32, rotate: false }),
         None => Err(Failure::CodeBytes { bytes, dim }),
     }
-}
-
-/// Bytes of memory of this process, if the system reports them.
-fn resident_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }

@@ -7,28 +7,22 @@
 use std::ffi::c_char;
 use std::ptr::null_mut;
 
-use warpann::DeviceWorkspace;
 use warpann::cust::context::Context;
 use warpann::cust::memory::{CopyDestination, DeviceBuffer};
 use warpann::cust::stream::{Stream, StreamFlags};
 use warpann::cust::{self, CudaFlags, sys};
-use warpann::measure::Times;
-use warpann::recall;
 use warpann::views::{DeviceNeighbors, DeviceVectors};
-use warpann::{Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, NoDeviceReason, SearchOptions};
+use warpann::{Element, Error, GraphIndex, Index, IvfIndex, Kind, Neighbors, NoDeviceReason, SearchOptions, recall};
+use warpann_measure::{Searches, Times};
 
-use crate::ivf::{Source, Vectors, Work, with_vectors};
-use crate::machine::Machine;
+use crate::ivf::filled;
 use crate::record::{Measured, Record};
-use crate::{Common, Failure, Outcome};
+use crate::set::{Measurement, Vectors, exact};
+use crate::{Failure, Outcome};
 
 /// Arguments of `device-data`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    source: Source,
     /// Widths of the beam in a graph of all vectors.
     #[arg(long, value_delimiter = ',', default_value = "32,64,128")]
     beams: Vec<usize>,
@@ -50,129 +44,58 @@ const SINGLE: usize = 50;
 /// Number of searches that follow each other without a wait.
 const IN_A_ROW: usize = 100;
 
-/// Measures searches of the whole base, of a tenth of it and of a hundredth. Returns true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    let Some(gpu) = machine.gpu else {
-        return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver }.into());
-    };
-    cust::init(CudaFlags::empty())?;
-    // The primary context, in which the library works.
-    let _context = Context::new(cust::device::Device::get_device(gpu as u32)?)?;
-    with_vectors(&args.source, &args.common, machine.device(), &Grid { args, machine: &machine })
-}
-
-struct Grid<'a> {
-    args: &'a Args,
-    machine: &'a Machine,
-}
-
-impl Work for Grid<'_> {
-    fn run<T: Element>(&self, vectors: &Vectors<'_, T>) -> Outcome<bool> {
-        let Grid { args, machine } = *self;
-        let (base, queries, dim, n) = (vectors.base, vectors.queries, vectors.dim, vectors.rows());
-        let mut record = Record::open(&args.common, machine)?;
+impl Measurement for Args {
+    /// Measures searches of the whole base, of a tenth of it and of a hundredth.
+    fn run<T: Element>(&self, vectors: &Vectors<'_, T>, record: &mut Record) -> Outcome {
+        let Some(gpu) = record.machine.gpu else {
+            return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver }.into());
+        };
+        cust::init(CudaFlags::empty())?;
+        // The primary context, in which the library works.
+        let _context = Context::new(cust::device::Device::get_device(gpu as u32)?)?;
+        let &Vectors { base, queries, dim, .. } = vectors;
+        let (n, count, device) = (vectors.rows(), vectors.count(), record.device());
+        let mut truth = None;
         for rows in [n, n / 10, n / 100] {
-            let mut index = FlatIndex::<T>::new(dim, Metric::L2, machine.device())?;
-            index.add(&base[..rows * dim])?;
-            let batches: &[usize] = if rows == n { &[queries.len() / dim, 1] } else { &[1] };
+            let index = exact(&base[..rows * dim], dim, device)?;
+            let batches: &[usize] = if rows == n { &[count, 1] } else { &[1] };
             for &batch in batches {
-                let (index, truth) = (Searched::Flat(&index), None);
-                Job { args, machine, record: &mut record, index, queries, batch, truth }.measure()?;
+                let read = size_of::<T>() * dim * rows;
+                Job { index: &index, options: SearchOptions::new(), kind: "", read, vectors, batch, truth: None }
+                    .measure(record)?;
             }
             if rows == n {
-                let truth = index.search(queries, K)?;
-                let few = [queries.len() / dim, 100.min(queries.len() / dim), 1];
-                let lists = (args.lists as usize).min(n / 40);
-                let mut file = IvfIndex::<T>::builder(dim, lists).device(machine.device()).build()?;
-                file.train(base)?;
-                file.add(base)?;
-                for (&probes, &batch) in
-                    args.probes.iter().flat_map(|probes| few.iter().map(move |batch| (probes, batch)))
-                {
-                    let (index, truth) = (Searched::Ivf(&file, probes), Some(&truth));
-                    Job { args, machine, record: &mut record, index, queries, batch, truth }.measure()?;
-                }
-                let mut graph =
-                    GraphIndex::<T>::builder(dim).device(machine.device()).seed(1).degree(args.degree).build()?;
-                graph.add(base)?;
-                for (&beam, &batch) in args.beams.iter().flat_map(|beam| few.iter().map(move |batch| (beam, batch))) {
-                    let (index, truth) = (Searched::Graph(&graph, beam), Some(&truth));
-                    Job { args, machine, record: &mut record, index, queries, batch, truth }.measure()?;
-                }
+                truth = Some(index.search(queries, K)?);
             }
         }
-        Ok(record.all_verified())
+        let few = [count, 100.min(count), 1];
+        let lists = (self.lists as usize).min(n / 40);
+        let file = filled(IvfIndex::<T>::builder(dim, lists).device(device), base)?;
+        for (&probes, &batch) in self.probes.iter().flat_map(|probes| few.iter().map(move |batch| (probes, batch))) {
+            let (options, truth) = (SearchOptions::new().probes(probes), truth.as_ref());
+            let kind = &format!("ivf lists={lists} probes={probes} ");
+            Job { index: &file, options, kind, read: 0, vectors, batch, truth }.measure(record)?;
+        }
+        let mut graph = GraphIndex::<T>::builder(dim).device(device).seed(1).degree(self.degree).build()?;
+        graph.add(base)?;
+        for (&beam, &batch) in self.beams.iter().flat_map(|beam| few.iter().map(move |batch| (beam, batch))) {
+            let (options, truth) = (SearchOptions::new().beam(beam), truth.as_ref());
+            let kind = &format!("graph beam={beam} ");
+            Job { index: &graph, options, kind, read: 0, vectors, batch, truth }.measure(record)?;
+        }
+        Ok(())
     }
 }
 
-/// An index that is searched, and how.
-#[derive(Clone, Copy)]
-enum Searched<'a, T: Element> {
-    Flat(&'a FlatIndex<T>),
-    Ivf(&'a IvfIndex<T>, usize),
-    Graph(&'a GraphIndex<T>, usize),
-}
-
-impl<T: Element> Searched<'_, T> {
-    fn shape(self) -> (usize, usize) {
-        match self {
-            Searched::Flat(index) => (index.len(), index.dim()),
-            Searched::Ivf(index, _) => (index.len(), index.dim()),
-            Searched::Graph(index, _) => (index.len(), index.dim()),
-        }
-    }
-
-    fn options(self) -> SearchOptions<'static> {
-        match self {
-            Searched::Flat(_) => SearchOptions::new(),
-            Searched::Ivf(_, probes) => SearchOptions::new().probes(probes),
-            Searched::Graph(_, beam) => SearchOptions::new().beam(beam),
-        }
-    }
-
-    fn search_into(self, queries: &[T], ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
-        match self {
-            Searched::Flat(index) => index.search_into(queries, K, &self.options(), ids, distances),
-            Searched::Ivf(index, _) => index.search_into(queries, K, &self.options(), ids, distances),
-            Searched::Graph(index, _) => index.search_into(queries, K, &self.options(), ids, distances),
-        }
-    }
-
-    fn workspace(self, queries: usize) -> warpann::Result<DeviceWorkspace> {
-        match self {
-            Searched::Flat(index) => index.device_workspace(queries, K, &self.options()),
-            Searched::Ivf(index, _) => index.device_workspace(queries, K, &self.options()),
-            Searched::Graph(index, _) => index.device_workspace(queries, K, &self.options()),
-        }
-    }
-
-    /// # Safety
-    /// As [`FlatIndex::search_device`].
-    unsafe fn search_device(
-        self,
-        workspace: &mut DeviceWorkspace,
-        stream: &Stream,
-        queries: &DeviceVectors<T>,
-        results: &DeviceNeighbors,
-    ) -> warpann::Result<()> {
-        // SAFETY: the same contract.
-        unsafe {
-            match self {
-                Searched::Flat(index) => index.search_device(workspace, stream.as_inner(), queries, results),
-                Searched::Ivf(index, _) => index.search_device(workspace, stream.as_inner(), queries, results),
-                Searched::Graph(index, _) => index.search_device(workspace, stream.as_inner(), queries, results),
-            }
-        }
-    }
-}
-
-struct Job<'a, T: Element> {
-    args: &'a Args,
-    machine: &'a Machine,
-    record: &'a mut Record,
-    index: Searched<'a, T>,
-    queries: &'a [T],
+/// Searches of one kind of index with some options.
+struct Job<'a, K: Kind> {
+    index: &'a Index<K>,
+    options: SearchOptions<'static>,
+    /// The first words of the case.
+    kind: &'a str,
+    /// Bytes that a search reads besides the queries.
+    read: usize,
+    vectors: &'a Vectors<'a, K::Element>,
     /// Number of queries of a search.
     batch: usize,
     /// The true neighbours, if the search may miss some.
@@ -187,15 +110,15 @@ struct Way {
     verified: bool,
 }
 
-impl<T: Element> Job<'_, T> {
+impl<I: Kind> Job<'_, I> {
     /// Measures all queries at once, or the first ones one at a time.
-    fn measure(&mut self) -> Outcome {
-        let dim = self.index.shape().1;
-        let searches = if self.batch == 1 { SINGLE.min(self.queries.len() / dim) } else { 1 };
-        let repeat = self.args.common.repeat.unwrap_or(20);
+    fn measure(&self, record: &mut Record) -> Outcome {
+        let dim = self.index.dim();
+        let searches = if self.batch == 1 { SINGLE.min(self.vectors.count()) } else { 1 };
+        let repeat = record.repeat(20);
         let mut all: Vec<Way> = Vec::new();
-        for queries in self.queries.chunks_exact(self.batch * dim).take(searches) {
-            for (at, way) in measure(self.index, queries, repeat)?.into_iter().enumerate() {
+        for queries in self.vectors.queries.chunks_exact(self.batch * dim).take(searches) {
+            for (at, way) in self.ways(queries, repeat)?.into_iter().enumerate() {
                 match all.get_mut(at) {
                     None => all.push(way),
                     Some(first) => {
@@ -205,59 +128,50 @@ impl<T: Element> Job<'_, T> {
                 }
             }
         }
-        all.into_iter().try_for_each(|way| self.add(way, searches * self.batch))
+        all.into_iter().try_for_each(|way| self.add(way, searches * self.batch, record))
     }
 
     /// Records a way. `searched` is the number of queries, all together.
-    fn add(&mut self, way: Way, searched: usize) -> Outcome {
-        let ((n, dim), count) = (self.index.shape(), self.batch);
-        let (kind, read) = match self.index {
-            Searched::Flat(_) => (String::new(), n + count),
-            Searched::Ivf(index, probes) => (format!("ivf lists={} probes={probes} ", index.lists()), count),
-            Searched::Graph(_, beam) => (format!("graph beam={beam} "), count),
-        };
+    fn add(&self, way: Way, searched: usize, record: &mut Record) -> Outcome {
+        let (n, dim, count, kind) = (self.index.len(), self.index.dim(), self.batch, self.kind);
         let Way { what, times, verified } = way;
-        let case = format!("device data {kind}{n}x{dim} {} nq={count} {what}", T::TYPE.name());
-        let memory_floor_ms = self.machine.floor_ms((size_of::<T>() * dim * read) as f64);
-        let recall = match self.truth {
-            None => None,
-            Some(truth) => {
-                let (mut ids, mut distances) = (vec![0; searched * K], vec![0.0; searched * K]);
-                self.index.search_into(&self.queries[..searched * dim], &mut ids, &mut distances)?;
-                Some(recall(&ids, K, &truth.ids[..searched * K], K, K))
-            }
+        let case = format!("device data {kind}{n}x{dim} {} nq={count} {what}", I::Element::TYPE.name());
+        let bytes = (self.read + size_of::<I::Element>() * dim * count) as f64;
+        let recalled = |truth: &Neighbors| -> Outcome<f64> {
+            let found = self.index.search_with(&self.vectors.queries[..searched * dim], K, &self.options)?;
+            Ok(recall(&found.ids, K, &truth.ids[..searched * K], K, K))
         };
-        self.record.add(Measured { case, k: K, times, memory_floor_ms, verified, recall, ..Measured::default() })
+        let recall = self.truth.map(recalled).transpose()?;
+        record.add(Measured::new(case, K, times, bytes, verified).recall(recall))
     }
-}
 
-/// Measures the search of these queries in every way.
-fn measure<T: Element>(index: Searched<'_, T>, queries: &[T], repeat: usize) -> Outcome<Vec<Way>> {
-    let dim = index.shape().1;
-    let count = queries.len() / dim;
-    let mut expected = Neighbors { k: K, ids: vec![0; count * K], distances: vec![0.0; count * K] };
-    index.search_into(queries, &mut expected.ids, &mut expected.distances)?;
-    let mut found = expected.clone();
-    let times = Times::measure(2, repeat, || index.search_into(queries, &mut found.ids, &mut found.distances))?;
-    let mut ways = vec![Way { what: "host to host".into(), times, verified: found == expected }];
+    /// Measures the search of these queries in every way.
+    fn ways(&self, queries: &[I::Element], repeat: usize) -> Outcome<Vec<Way>> {
+        let Self { index, options, .. } = self;
+        let count = queries.len() / index.dim();
+        let expected = index.search_with(queries, K, options)?;
+        let mut searches = Searches::new(*index, queries, K, *options)?;
+        let times = searches.times(repeat)?;
+        let mut ways = vec![Way { what: "host to host".into(), times, verified: searches.found == expected }];
 
-    // A stream that waits for the default one, on which the buffers are filled.
-    let stream = Stream::new(StreamFlags::DEFAULT, None)?;
-    let there = DeviceBuffer::<u8>::from_slice(bytemuck::cast_slice(queries))?;
-    let ids = DeviceBuffer::from_slice(&vec![0u64; count * K])?;
-    let distances = DeviceBuffer::from_slice(&vec![0f32; count * K])?;
-    let mut to = Destination { stream: &stream, ids, distances, expected, repeat };
-    let results = DeviceNeighbors::of_slices(&mut to.ids, &mut to.distances)?;
-    let mut workspace = index.workspace(count)?;
-    let queries = DeviceVectors::<T>::new(there.as_device_ptr().as_raw(), count);
-    let mut enqueue = || -> Outcome {
-        // SAFETY: the buffers have these sizes, and outlive the wait for the stream.
-        unsafe { index.search_device(&mut workspace, &stream, &queries, &results) }.map_err(Failure::from)
-    };
-    ways.extend(to.measure("device to device", &mut enqueue)?);
-    let graph = Graph::capture(&stream, &mut enqueue)?;
-    ways.extend(to.measure("device to device by a graph", &mut || graph.launch(&stream))?);
-    Ok(ways)
+        // A stream that waits for the default one, on which the buffers are filled.
+        let stream = Stream::new(StreamFlags::DEFAULT, None)?;
+        let there = DeviceBuffer::<u8>::from_slice(bytemuck::cast_slice(queries))?;
+        let ids = DeviceBuffer::from_slice(&vec![0u64; count * K])?;
+        let distances = DeviceBuffer::from_slice(&vec![0f32; count * K])?;
+        let mut to = Destination { stream: &stream, ids, distances, expected, repeat };
+        let results = DeviceNeighbors::of_slices(&mut to.ids, &mut to.distances)?;
+        let mut workspace = index.device_workspace(count, K, options)?;
+        let queries = DeviceVectors::<I::Element>::new(there.as_device_ptr().as_raw(), count);
+        let mut enqueue = || -> Outcome {
+            // SAFETY: the buffers have these sizes, and outlive the wait for the stream.
+            unsafe { index.search_device(&mut workspace, stream.as_inner(), &queries, &results) }.map_err(Failure::from)
+        };
+        ways.extend(to.measure("device to device", &mut enqueue)?);
+        let graph = Graph::capture(&stream, &mut enqueue)?;
+        ways.extend(to.measure("device to device by a graph", &mut || graph.launch(&stream))?);
+        Ok(ways)
+    }
 }
 
 /// Where results go on the device, and what they must be.

@@ -294,23 +294,12 @@ mod tests {
         Row {
             date: "2000-01-01".into(),
             implementation: implementation.into(),
-            version: String::new(),
-            revision: String::new(),
             device: "device".into(),
-            driver: String::new(),
             case: case.into(),
             k,
             ms_median: Some(ms),
-            ms_min: None,
-            ms_max: None,
-            memory_floor_ms: None,
-            matrix_floor_ms: None,
-            floor_ms: None,
-            ratio: None,
             recall,
-            verified: String::new(),
-            objective: None,
-            bytes: None,
+            ..Row::default()
         }
     }
 

@@ -7,20 +7,17 @@
 
 use warpann::ivf::IvfIndex;
 use warpann::knn_graph::{Graph, KnnGraph, NO_NODE};
-use warpann::measure::{Times, timed};
 use warpann::{FlatIndex, Metric, NONE, SearchOptions};
+use warpann_measure::{Times, Work, timed};
 
-use crate::ivf::count;
-use crate::machine::Machine;
+use crate::Outcome;
 use crate::record::{Measured, Record};
+use crate::set::{count, exact, positive};
 use crate::vectors::{Truth, admits, clustered};
-use crate::{Common, Outcome};
 
 /// Arguments of `graph`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
     /// Number of vectors.
     #[arg(long, default_value_t = 1_000_000, value_parser = count)]
     n: usize,
@@ -43,31 +40,27 @@ pub struct Args {
     #[arg(long, default_value_t = 10_000, value_parser = count)]
     sample: usize,
     /// Rate of matrix products in f16 with f32 sums, in TFLOP/s: gives the floor that arithmetic sets for exact graphs.
-    #[arg(long, value_parser = crate::exact::positive)]
+    #[arg(long, value_parser = positive)]
     tflops: Option<f64>,
 }
 
 /// Vectors whose neighbours are checked.
 const CHECKED: usize = 8;
 
-/// Measures all cases. Returns true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    let mut record = Record::open(&args.common, &machine)?;
-    let (n, dim) = if args.common.quick { (2_000, 20) } else { (args.n, args.dim) };
-    let base = clustered(n, dim, 1);
-    let job = Job { args, machine, base, dim };
+/// Measures all cases.
+pub fn run(args: &Args, record: &mut Record) -> Outcome {
+    record.tflops = args.tflops;
+    let (n, dim) = record.quick_or((2_000, 20), (args.n, args.dim));
+    let job = Job { args, base: clustered(n, dim, 1), dim };
     match args.lists {
-        Some(lists) => job.inverted(if args.common.quick { lists.min(16) } else { lists }, &mut record)?,
-        None => record.add(job.exact()?)?,
+        Some(lists) => job.inverted(record.quick_or(lists.min(16), lists), record),
+        None => job.exact(record),
     }
-    Ok(record.all_verified())
 }
 
 /// The vectors, and the settings of the measurement.
 struct Job<'a> {
     args: &'a Args,
-    machine: Machine,
     base: Vec<f32>,
     dim: usize,
 }
@@ -81,56 +74,47 @@ impl Job<'_> {
         format!("graph {kind} {}x{} f32", self.rows(), self.dim)
     }
 
-    /// Time of `reads` times the base, and of writing the graph.
-    fn floor_ms(&self, reads: f64) -> f64 {
-        let results = 8.0 * self.rows() as f64 * self.args.k as f64;
-        self.machine.floor_ms(reads * size_of_val(&self.base[..]) as f64 + results)
+    /// Bytes of `reads` times the base, and of the graph.
+    fn bytes(&self, reads: f64) -> f64 {
+        reads * size_of_val(&self.base[..]) as f64 + 8.0 * self.rows() as f64 * self.args.k as f64
     }
 
-    fn exact(&self) -> Outcome<Measured> {
-        let Self { args, machine, base, dim } = self;
-        let mut last = None;
+    fn exact(&self, record: &mut Record) -> Outcome {
+        let Self { args, base, dim } = self;
+        let (mut last, device) = (None, record.device());
         // The first run loads kernels and does not count.
-        let times = Times::collect(1, args.common.repeat.unwrap_or(3), || {
+        let times = Times::collect(1, record.repeat(3), || {
             // Freed before the time starts.
             last = None;
-            let mut index = FlatIndex::<f32>::new(*dim, Metric::L2, machine.device())?;
+            let mut index = FlatIndex::<f32>::new(*dim, Metric::L2, device)?;
             let (made, milliseconds) =
                 timed(|| index.add(base).and_then(|()| KnnGraph::new(args.k).run(&index, base)))?;
             last.replace(made);
             Outcome::Ok(milliseconds)
         })?;
-        let operations = 2.0 * (self.rows() as f64).powi(2) * *dim as f64;
-        Ok(Measured {
-            case: self.case("exact"),
-            k: args.k,
-            times,
-            memory_floor_ms: self.floor_ms(1.0),
-            matrix_floor_ms: args.tflops.map(|rate| 1e3 * operations / (rate * 1e12)),
-            verified: last.is_some_and(|(graph, distances)| self.right(&graph, &distances, true)),
-            ..Measured::default()
-        })
+        let work = Work { bytes: self.bytes(1.0), operations: 2.0 * (self.rows() as f64).powi(2) * *dim as f64 };
+        let right = last.is_some_and(|(graph, distances)| self.right(&graph, &distances, true));
+        record.add(Measured::new(self.case("exact"), args.k, times, work, right))
     }
 
     fn inverted(&self, lists: usize, record: &mut Record) -> Outcome {
-        let Self { args, machine, base, dim } = self;
-        let per_list = if args.common.quick { 40 } else { args.train_per_list };
+        let Self { args, base, dim } = self;
+        let per_list = record.quick_or(40, args.train_per_list);
         let builder = IvfIndex::<f32>::builder(*dim, lists).seed(1).points_per_centroid(per_list);
-        let mut index = builder.device(machine.device()).build()?;
+        let mut index = builder.device(record.device()).build()?;
         let case = format!("{} lists={lists}", self.case("ivf-flat"));
         let mut part = |name: &str, milliseconds: f64| {
-            record.add(Measured::stage(format!("{name} {case}"), milliseconds, self.floor_ms(1.0)))
+            record.add(Measured::stage(format!("{name} {case}"), milliseconds, self.bytes(1.0)))
         };
         part("train", timed(|| index.train(base))?.1)?;
         part("add", timed(|| index.add(base))?.1)?;
         // The first search makes the device's image of the lists.
         index.search_with(&base[..*dim], 1, &SearchOptions::new().probes(1))?;
         let mut graphs = Vec::new();
-        let numbers = if args.common.quick { &[2, 16][..] } else { &args.probes };
-        for &probes in numbers {
+        for &probes in record.quick_or(&[2, 16][..], &args.probes) {
             index.set_probes(probes)?;
             let mut made = None;
-            let times = Times::collect(0, args.common.repeat.unwrap_or(1), || {
+            let times = Times::collect(0, record.repeat(1), || {
                 made = None;
                 let (graph, milliseconds) = timed(|| KnnGraph::new(args.k).run(&index, base))?;
                 made.replace(graph);
@@ -143,19 +127,11 @@ impl Job<'_> {
         }
         // One index on the device at a time.
         drop(index);
-        let mut exact = FlatIndex::<f32>::new(*dim, Metric::L2, machine.device())?;
-        exact.add(base)?;
-        for (probes, times, graph, verified) in graphs {
-            record.add(Measured {
-                case: format!("{case} probes={probes}"),
-                k: args.k,
-                times,
-                // The vectors as queries, and every list once.
-                memory_floor_ms: self.floor_ms(2.0),
-                recall: Some(graph.accuracy(&exact, base, args.sample)?),
-                verified,
-                ..Measured::default()
-            })?;
+        let exact = exact(base, *dim, record.device())?;
+        for (probes, times, graph, right) in graphs {
+            // The vectors as queries, and every list once.
+            let measured = Measured::new(format!("{case} probes={probes}"), args.k, times, self.bytes(2.0), right);
+            record.add(measured.recall(graph.accuracy(&exact, base, args.sample)?))?;
         }
         Ok(())
     }

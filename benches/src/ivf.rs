@@ -4,32 +4,22 @@
 //! distance from the stored vector; and if these queries, with all lists probed, get the nearest of all stored vectors. The stored vectors
 //! are the base for flat lists, and the results of [`IvfIndex::reconstruct`] for product codes.
 
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
-
 use rayon::prelude::*;
-use warpann::io::IdMatrix;
-use warpann::ivf::{Encoding, IvfIndex};
-use warpann::measure::{Times, timed};
-use warpann::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors, Scan, SearchOptions};
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
+use warpann::{Element, Scan, SearchOptions};
+use warpann_measure::{Searches, Work, timed};
 
-use crate::machine::Machine;
+use crate::Outcome;
 use crate::record::{Measured, Record};
-use crate::set::{Set, slices};
-use crate::vectors::{Truth, clustered, recall};
-use crate::{Common, Failure, Outcome};
+use crate::set::{Measurement, TRUTH_DEPTH, Vectors, count, positive};
+use crate::vectors::{Truth, all_right};
 
 /// Arguments of `ivf`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    source: Source,
     /// What is kept of a vector: flat, f16, sq8, or pq and the bytes of its code.
-    #[arg(long, value_delimiter = ',', default_value = "flat,f16,sq8,pq16,pq32,pq64")]
-    encodings: Vec<Coding>,
+    #[arg(long, value_delimiter = ',', default_value = "flat,f16,sq8,pq16,pq32,pq64", value_parser = encoding)]
+    encodings: Vec<Encoding>,
     /// Lists of each index.
     #[arg(long, default_value_t = 4096, value_parser = count)]
     lists: usize,
@@ -49,7 +39,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "auto")]
     scan: ScanOrder,
     /// Rate of matrix products in f16 with f32 sums, in TFLOP/s: gives the floor that arithmetic sets.
-    #[arg(long, value_parser = crate::exact::positive)]
+    #[arg(long, value_parser = positive)]
     tflops: Option<f64>,
 }
 
@@ -81,307 +71,153 @@ impl ScanOrder {
     }
 }
 
-/// The origin of the vectors.
-#[derive(Debug, clap::Args)]
-pub struct Source {
-    /// Folder of base, query (.fbin, .u8bin or .i8bin) and gt (.ibin or .bin). Default: clustered vectors, which are generated.
-    #[arg(long, value_name = "FOLDER")]
-    pub data: Option<PathBuf>,
-    /// Base vectors to make.
-    #[arg(long, default_value_t = 1_000_000, value_parser = count, conflicts_with = "data")]
-    pub n: usize,
-    /// Components of a vector to make.
-    #[arg(long, default_value_t = 128, value_parser = count, conflicts_with = "data")]
-    pub dim: usize,
-    /// Queries: made, or the first of the file.
-    #[arg(long, default_value_t = 10_000, value_parser = count)]
-    pub queries: usize,
-}
-
-/// A number above 0.
-pub fn count(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&number| number > 0).ok_or_else(|| "expected a number above 0".into())
-}
-
-/// Number of queries for which an exact search computes the ground truth, if it is not given.
-const WITH_TRUTH: usize = 2_000;
-/// Number of true neighbours of each query.
-const TRUTH_DEPTH: usize = 100;
 /// Queries whose answers are compared with float64, if the batch has them.
 const CHECKED: &[usize] = &[0, 15, 255, 9_999];
 /// Results of batches of few queries.
 const FEW_QUERIES_K: usize = 10;
 
-/// The encoding of vectors in an index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
-    /// An encoding without parameters.
-    Plain(Encoding),
-    /// A product code of this number of bytes, with one byte for each sub-quantizer.
-    Pq(usize),
-}
-
-impl Coding {
-    /// The coding of vectors as they were added.
-    pub const FLAT: Self = Self::Plain(Encoding::Flat);
-
-    /// The encoding as the library's type.
-    pub fn encoding(self) -> Encoding {
-        match self {
-            Self::Plain(encoding) => encoding,
-            Self::Pq(sub_quantizers) => Encoding::Pq { sub_quantizers, bits: 8, rotate: false },
+/// Parses an encoding without parameters, or `pq` and the bytes of a product code.
+pub fn encoding(text: &str) -> Result<Encoding, String> {
+    let plain: Vec<Encoding> = Encoding::plain().collect();
+    match (plain.iter().find(|encoding| encoding.name() == text), text.strip_prefix("pq").map(count)) {
+        (Some(&encoding), _) => Ok(encoding),
+        (None, Some(Ok(bytes))) => Ok(pq(bytes)),
+        _ => {
+            let plain: Vec<&str> = plain.into_iter().map(Encoding::name).collect();
+            Err(format!("expected {}, or pq and a number of bytes such as pq32", plain.join(", ")))
         }
     }
 }
 
-impl FromStr for Coding {
-    type Err = String;
+/// A product code of this number of bytes, with one byte for each sub-quantizer.
+pub const fn pq(bytes: usize) -> Encoding {
+    Encoding::Pq { sub_quantizers: bytes, bits: 8, rotate: false }
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(encoding) = Encoding::plain().find(|encoding| encoding.name() == text) {
-            return Ok(Self::Plain(encoding));
-        }
-        match text.strip_prefix("pq").map(count) {
-            Some(Ok(bytes)) => Ok(Self::Pq(bytes)),
-            _ => {
-                let plain: Vec<&str> = Encoding::plain().map(Encoding::name).collect();
-                Err(format!("expected {}, or pq and a number of bytes such as pq32", plain.join(", ")))
-            }
-        }
+/// The kind of an inverted file, as it stands in a case.
+pub fn name(encoding: Encoding) -> String {
+    match encoding {
+        Encoding::Pq { sub_quantizers, .. } => format!("ivf-pq{sub_quantizers}"),
+        plain => format!("ivf-{}", plain.name()),
     }
 }
 
-impl fmt::Display for Coding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plain(encoding) => write!(f, "ivf-{}", encoding.name()),
-            Self::Pq(bytes) => write!(f, "ivf-pq{bytes}"),
-        }
-    }
-}
-
-/// Base, queries and ground truth of one element type.
-pub struct Vectors<'a, T> {
-    /// The vectors in which the index searches.
-    pub base: &'a [T],
-    /// The vectors for which the index searches.
-    pub queries: &'a [T],
-    /// Components of a vector.
-    pub dim: usize,
-    /// True neighbours of the first queries.
-    pub truth: &'a IdMatrix,
-}
-
-impl<T: Element> Vectors<'_, T> {
-    /// Rows of the base.
-    pub fn rows(&self) -> usize {
-        self.base.len() / self.dim
-    }
-
-    /// Number of queries.
-    pub fn count(&self) -> usize {
-        self.queries.len() / self.dim
-    }
-
-    /// The name of the set in a record.
-    pub fn case(&self, coding: Coding, lists: usize) -> String {
-        format!("{coding} {}x{} {} lists={lists}", self.rows(), self.dim, T::TYPE.name())
-    }
-}
-
-/// A measurement with vectors of any element type.
-pub trait Work {
-    /// Runs the measurement. Returns true if every result was right.
-    fn run<T: Element>(&self, vectors: &Vectors<'_, T>) -> Outcome<bool>;
-}
-
-/// Reads or makes vectors, finds the true neighbours if they are not given, and runs the measurement.
-pub fn with_vectors(source: &Source, common: &Common, device: Device, work: &impl Work) -> Outcome<bool> {
-    let Some(folder) = &source.data else {
-        let Source { n, dim, queries, .. } = *source;
-        let (n, dim, queries) = if common.quick { (3_000, 24, 300) } else { (n, dim, queries) };
-        let mut base = clustered(n + queries, dim, 1);
-        let probes = base.split_off(n * dim);
-        return go(&base, &probes, dim, None, device, work);
-    };
-    let Set { base, query, truth } = Set::in_folder(folder)?;
-    let queries = if common.quick { 100 } else { source.queries }.min(query.rows());
-    macro_rules! go {
-        ($T:ty) => {{
-            let (base_rows, all) = slices::<$T>(&base, &query)?;
-            go(base_rows, &all[..queries * base.dim()], base.dim(), truth, device, work)
-        }};
-    }
-    match base.element() {
-        ElementType::F32 => go!(f32),
-        ElementType::U8 => go!(u8),
-        ElementType::I8 => go!(i8),
-        other => Err(Failure::Unmeasured { element: other.name() }),
-    }
-}
-
-fn go<T: Element>(
-    base: &[T],
-    queries: &[T],
-    dim: usize,
-    truth: Option<IdMatrix>,
-    device: Device,
-    work: &impl Work,
-) -> Outcome<bool> {
-    let truth = match truth {
-        Some(truth) => truth,
-        None => {
-            let known = (queries.len() / dim).min(WITH_TRUTH);
-            let mut exact = FlatIndex::<T>::new(dim, Metric::L2, device)?;
-            exact.add(base)?;
-            let found = exact.search(&queries[..known * dim], TRUTH_DEPTH)?;
-            IdMatrix { rows: known, k: TRUTH_DEPTH, ids: found.ids }
-        }
-    };
-    work.run(&Vectors { base, queries, dim, truth: &truth })
-}
-
-/// Measures the grid; true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    with_vectors(&args.source, &args.common, machine.device(), &Grid { args, machine: &machine })
-}
-
-struct Grid<'a> {
-    args: &'a Args,
-    machine: &'a Machine,
-}
-
-impl Work for Grid<'_> {
-    fn run<T: Element>(&self, vectors: &Vectors<'_, T>) -> Outcome<bool> {
-        let Self { args, machine } = *self;
-        let mut record = Record::open(&args.common, machine)?;
-        let lists = if args.common.quick { 16 } else { args.lists };
-        let quick = [Coding::FLAT, Coding::Plain(Encoding::F16), Coding::Plain(Encoding::Scalar8), Coding::Pq(8)];
-        for &coding in if args.common.quick { &quick[..] } else { &args.encodings } {
-            if machine.gpu.is_some() {
+impl Measurement for Args {
+    fn run<T: Element>(&self, vectors: &Vectors<'_, T>, record: &mut Record) -> Outcome {
+        record.tflops = self.tflops;
+        let lists = record.quick_or(16, self.lists);
+        let quick = [Encoding::Flat, Encoding::F16, Encoding::Scalar8, pq(8)];
+        for &encoding in record.quick_or(&quick[..], &self.encodings) {
+            let builder = IvfIndex::<T>::builder(vectors.dim, lists).encoding(encoding).seed(1);
+            let builder = builder.device(record.device());
+            if record.machine.gpu.is_some() {
                 // Loads the kernels, which the driver compiles.
-                self.build(vectors, coding, lists, |_| Ok(()))?;
+                self.build(vectors, builder.clone(), "")?;
             }
-            let index = self.build(vectors, coding, lists, |measured| record.add(measured))?;
-            let truths = truths(&index, vectors, coding)?;
-            let steps = Steps { grid: self, vectors, index: &index, truths, case: vectors.case(coding, lists) };
-            let exhaustive = steps.exhaustive()?;
-            for (batch, k, probes, repeat) in self.batches(vectors.count(), lists) {
-                let mut measured = steps.measure(batch, k, probes, args.common.repeat.unwrap_or(repeat))?;
-                measured.verified &= exhaustive;
-                record.add(measured)?;
+            let case = case(vectors, encoding, lists);
+            let (index, stages) = self.build(vectors, builder, &case)?;
+            stages.into_iter().try_for_each(|stage| record.add(stage))?;
+            let truths = truths(&index, vectors, encoding)?;
+            let exhaustive = exhaustive(&index, vectors, &truths)?;
+            for (batch, k, probes, repeat) in self.batches(vectors.count(), lists, record) {
+                let options = SearchOptions::new().probes(probes).scan(self.scan.scan());
+                let mut searches = Searches::new(&index, &vectors.queries[..batch * vectors.dim], k, options)?;
+                let times = searches.times(record.repeat(repeat))?;
+                let verified = exhaustive && all_right(&truths, &searches.found, Truth::admits);
+                let case = format!("{case} nq={batch} probes={probes}{}", self.scan.suffix());
+                let measured = Measured::new(case, k, times, work(&index, vectors, (batch, k, probes)), verified);
+                record.add(measured.recall(vectors.recall(&searches.found)))?;
             }
         }
-        Ok(record.all_verified())
+        Ok(())
     }
 }
 
-impl Grid<'_> {
+impl Args {
     /// Queries, k, probes and runs of each step.
-    fn batches(&self, queries: usize, lists: usize) -> Vec<(usize, usize, usize, usize)> {
-        let Args { common, probes, k, batches, .. } = self.args;
+    fn batches(&self, queries: usize, lists: usize, record: &Record) -> Vec<(usize, usize, usize, usize)> {
+        let Args { probes, k, batches, .. } = self;
         let quick = [1, 4, lists];
-        let probes = if common.quick { &quick[..] } else { probes };
+        let probes = record.quick_or(&quick[..], probes);
         let large = k.iter().flat_map(|&k| probes.iter().map(move |&probes| (queries, k, probes, 5)));
         let few = batches.iter().filter(|&&batch| batch < queries);
         let small = few.flat_map(|&batch| probes.iter().map(move |&probes| (batch, FEW_QUERIES_K, probes, 20)));
         large.chain(small).collect()
     }
 
-    /// Makes an index with all vectors, and records the times of training and of adding, and their sum.
+    /// Makes an index with all vectors. Returns it, and the rows of training, of adding, and of both.
     fn build<T: Element>(
         &self,
         vectors: &Vectors<'_, T>,
-        coding: Coding,
-        lists: usize,
-        mut tell: impl FnMut(Measured) -> Outcome,
-    ) -> Outcome<IvfIndex<T>> {
+        builder: IvfIndexBuilder<T>,
+        case: &str,
+    ) -> Outcome<(IvfIndex<T>, [Measured; 3])> {
         let &Vectors { base, dim, .. } = vectors;
-        let training = &base[..self.args.train.map_or(base.len(), |rows| (rows * dim).min(base.len()))];
-        let builder = IvfIndex::<T>::builder(dim, lists).encoding(coding.encoding());
-        let mut index = builder.device(self.machine.device()).seed(1).build()?;
-        let case = vectors.case(coding, lists);
+        let training = &base[..self.train.map_or(base.len(), |rows| (rows * dim).min(base.len()))];
+        let mut index = builder.build()?;
         let code_bytes = index.statistics().code_bytes as f64 * vectors.rows() as f64;
-        let mut part = |name: &str, milliseconds: f64, bytes: f64| {
-            tell(Measured::stage(format!("{name} {case}"), milliseconds, self.machine.floor_ms(bytes)))
-        };
         let ((), training_ms) = timed(|| index.train(training))?;
         let ((), adding_ms) = timed(|| index.add(base))?;
-        let (sample, read) = (size_of_val(training) as f64, size_of_val(base) as f64);
-        part("train", training_ms, sample)?;
-        part("add", adding_ms, read + code_bytes)?;
-        part("build", training_ms + adding_ms, sample + read + code_bytes)?;
-        Ok(index)
+        let (sample, added) = (size_of_val(training) as f64, size_of_val(base) as f64 + code_bytes);
+        let parts = [
+            ("train", training_ms, sample),
+            ("add", adding_ms, added),
+            ("build", training_ms + adding_ms, sample + added),
+        ];
+        let stage = |(name, milliseconds, bytes)| Measured::stage(format!("{name} {case}"), milliseconds, bytes);
+        Ok((index, parts.map(stage)))
     }
 }
 
+/// The encoding, the vectors and the number of lists, as they stand in a case.
+pub fn case<T: Element>(vectors: &Vectors<'_, T>, encoding: Encoding, lists: usize) -> String {
+    format!("{} {} lists={lists}", name(encoding), vectors.shape())
+}
+
+/// An index with the vectors of `base`, on which it is trained.
+pub fn filled<T: Element>(builder: IvfIndexBuilder<T>, base: &[T]) -> warpann::Result<IvfIndex<T>> {
+    let mut index = builder.build()?;
+    index.train(base)?;
+    index.add(base)?;
+    Ok(index)
+}
+
+/// Bytes of the lists that `queries` queries probe, as if different queries probed different lists, as far as there are lists.
+pub fn probed_bytes<T: Element>(index: &IvfIndex<T>, queries: f64, probes: usize) -> f64 {
+    let share = (queries * probes as f64 / index.lists() as f64).min(1.0);
+    share * index.len() as f64 * index.statistics().code_bytes as f64
+}
+
+/// The work of `batch` queries for `k` neighbours: the centroids and the probed lists.
+fn work<T: Element>(index: &IvfIndex<T>, vectors: &Vectors<'_, T>, (batch, k, probes): (usize, usize, usize)) -> Work {
+    let (n, lists, dim) = (vectors.rows() as f64, index.lists() as f64, vectors.dim as f64);
+    let of_queries = Work::of_queries(batch, batch * vectors.dim * size_of::<T>(), k);
+    let looked_at = batch as f64 * (lists + (probes as f64 / lists).min(1.0) * n);
+    let bytes = probed_bytes(index, batch as f64, probes) + 4.0 * lists * dim + of_queries;
+    Work { bytes, operations: 2.0 * dim * looked_at }
+}
+
 /// The truth about what the index stores, for the queries that are checked.
-pub fn truths<T: Element>(index: &IvfIndex<T>, vectors: &Vectors<'_, T>, coding: Coding) -> Outcome<Vec<Truth>> {
-    let &Vectors { base, queries, dim, .. } = vectors;
-    let checked = CHECKED.iter().copied().filter(|&query| query < vectors.count());
-    if coding == Coding::FLAT {
-        return Ok(checked.map(|query| Truth::of(base, queries, dim, query)).collect());
+pub fn truths<T: Element>(index: &IvfIndex<T>, vectors: &Vectors<'_, T>, encoding: Encoding) -> Outcome<Vec<Truth>> {
+    let &Vectors { queries, dim, .. } = vectors;
+    if encoding == Encoding::Flat {
+        return Ok(vectors.truths(CHECKED));
     }
     let ids = (0..vectors.rows() as u64).into_par_iter();
     let stored: Vec<Vec<f32>> = ids.map(|id| index.reconstruct(id)).collect::<Result<_, _>>()?;
     let (stored, queries): (_, Vec<f32>) = (stored.concat(), queries.iter().map(|x| x.to_f32()).collect());
-    Ok(checked.map(|query| Truth::of(&stored, &queries, dim, query)).collect())
+    Ok(Vectors { base: &stored, queries: &queries, dim, truth: None }.truths(CHECKED))
 }
 
-/// An index under measurement.
-struct Steps<'a, T: Element> {
-    grid: &'a Grid<'a>,
-    vectors: &'a Vectors<'a, T>,
-    index: &'a IvfIndex<T>,
-    truths: Vec<Truth>,
-    case: String,
-}
-
-impl<T: Element> Steps<'_, T> {
-    /// Whether the queries that are checked get the nearest of all that is stored when all lists are probed.
-    fn exhaustive(&self) -> Outcome<bool> {
-        let dim = self.vectors.dim;
-        for truth in &self.truths {
-            let query = &self.vectors.queries[truth.query() * dim..][..dim];
-            let found = self.index.search_with(query, TRUTH_DEPTH, &SearchOptions::new().probes(self.index.lists()))?;
-            if !truth.confirms(&found.ids, &found.distances) {
-                return Ok(false);
-            }
+/// Whether the queries that are checked get the nearest of all that is stored when all lists are probed.
+fn exhaustive<T: Element>(index: &IvfIndex<T>, vectors: &Vectors<'_, T>, truths: &[Truth]) -> Outcome<bool> {
+    let options = SearchOptions::new().probes(index.lists());
+    for truth in truths {
+        let query = &vectors.queries[truth.query() * vectors.dim..][..vectors.dim];
+        let found = index.search_with(query, TRUTH_DEPTH, &options)?;
+        if !truth.confirms(&found.ids, &found.distances) {
+            return Ok(false);
         }
-        Ok(true)
     }
-
-    fn measure(&self, batch: usize, k: usize, probes: usize, repeat: usize) -> Outcome<Measured> {
-        let Self { grid, vectors, index, truths, case } = self;
-        let &Vectors { base, queries, dim, truth } = *vectors;
-        let part = &queries[..batch * dim];
-        let scan = grid.args.scan;
-        let options = SearchOptions::new().probes(probes).scan(scan.scan());
-        let mut found = Neighbors { k, ids: vec![NONE; batch * k], distances: vec![0.0; batch * k] };
-        let search = || index.search_into(part, k, &options, &mut found.ids, &mut found.distances);
-        let times = Times::measure(2, repeat, search)?;
-        let verified = truths.iter().filter(|truth| truth.query() < batch).all(|truth| {
-            let slots = truth.query() * k..(truth.query() + 1) * k;
-            truth.admits(&found.ids[slots.clone()], &found.distances[slots])
-        });
-        // As if different queries probed different lists, as far as there are lists.
-        let n = vectors.rows() as f64;
-        let lists = index.lists() as f64;
-        let share = (batch as f64 * probes as f64 / lists).min(1.0);
-        let code_bytes = index.statistics().code_bytes as f64;
-        let centroids = 4.0 * lists * dim as f64;
-        let bytes = share * n * code_bytes + centroids + size_of_val(part) as f64 + 12.0 * batch as f64 * k as f64;
-        let looked_at = batch as f64 * (lists + (probes as f64 / lists).min(1.0) * n);
-        Ok(Measured {
-            case: format!("{case} nq={batch} probes={probes}{}", scan.suffix()),
-            k,
-            times,
-            memory_floor_ms: grid.machine.floor_ms(bytes),
-            matrix_floor_ms: grid.args.tflops.map(|rate| 1e3 * 2.0 * dim as f64 * looked_at / (rate * 1e12)),
-            recall: recall(base, queries, dim, &found, truth),
-            verified,
-            ..Measured::default()
-        })
-    }
+    Ok(true)
 }

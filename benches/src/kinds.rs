@@ -5,30 +5,22 @@
 //! A row is right (`verified`) if, for a few queries of the batch, no vector comes twice, distances ascend, and each is the float64
 //! distance from the vector (from codes: not checked, part `ivf` does); exact kinds must give the nearest.
 
-#[cfg(feature = "peers")]
-use rayon::prelude::*;
-#[cfg(feature = "peers")]
-use warpann::NONE;
-use warpann::ivf::IvfIndex;
-use warpann::measure::{Times, timed};
-use warpann::{Element, FlatIndex, GraphIndex, Metric, Neighbors, SearchOptions, device::info};
+use warpann::ivf::{Encoding, IvfIndex};
+use warpann::{Element, GraphIndex, Index, Kind, Neighbors, SearchOptions};
+use warpann_measure::{Times, Work, timed};
 
-use crate::ivf::{Coding, Source, Vectors, Work, count, with_vectors};
-use crate::machine::Machine;
-use crate::record::{Measured, Record, print};
-use crate::vectors::{Truth, recall};
-use crate::{Common, Failure, Outcome};
+use crate::ivf::{case, encoding, filled};
+use crate::record::{Library, Measured, Record, print};
+use crate::set::{Measurement, Vectors, count, exact};
+use crate::vectors::{Check, Truth, all_right};
+use crate::{Failure, Outcome};
 
 /// Arguments of `kinds`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    source: Source,
     /// What inverted files keep of a vector: flat, f16, sq8, or pq and the bytes of its code.
-    #[arg(long, value_delimiter = ',', default_value = "flat,pq32")]
-    encodings: Vec<Coding>,
+    #[arg(long, value_delimiter = ',', default_value = "flat,pq32", value_parser = encoding)]
+    encodings: Vec<Encoding>,
     /// Lists of each inverted file.
     #[arg(long, default_value_t = 1024, value_parser = count)]
     lists: usize,
@@ -69,32 +61,12 @@ const LATENCY_QUERIES: usize = 200;
 /// Queries whose answers are compared with float64, if the batch has them.
 const CHECKED: [usize; 3] = [0, 15, 99];
 
-/// Measures all kinds; true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    with_vectors(&args.source, &args.common, machine.device(), &Grid { args, machine: &machine })
-}
-
-struct Grid<'a> {
-    args: &'a Args,
-    machine: &'a Machine,
-}
-
 /// What there is to know of an index before it is searched.
 struct Built {
     case: String,
-    peer: Option<(&'static str, &'static str)>,
+    peer: Option<Library>,
     milliseconds: f64,
     bytes: Option<u64>,
-}
-
-/// What a search must be for its row to be right.
-#[derive(Clone, Copy, PartialEq)]
-enum Check {
-    Exact,
-    Plausible,
-    /// Distances are those of codes.
-    Unchecked,
 }
 
 /// A line of the table.
@@ -107,193 +79,166 @@ struct Line {
     per_second: f64,
 }
 
-impl Work for Grid<'_> {
-    fn run<T: Element>(&self, vectors: &Vectors<'_, T>) -> Outcome<bool> {
-        let checked = CHECKED.into_iter().filter(|&query| query < vectors.count());
-        let truths = checked.map(|query| Truth::of(vectors.base, vectors.queries, vectors.dim, query)).collect();
-        let record = Record::open(&self.args.common, self.machine)?;
-        let mut table = Table { grid: self, vectors, truths, record, lines: Vec::new() };
+impl Measurement for Args {
+    fn run<T: Element>(&self, vectors: &Vectors<'_, T>, record: &mut Record) -> Outcome {
+        let mut table = Table { args: self, vectors, truths: vectors.truths(&CHECKED), record, lines: Vec::new() };
         // First, while the process has freed little memory: what the peers take is seen by its growth.
-        if self.machine.gpu.is_none() {
-            self.peers(&mut table)?;
+        if table.record.machine.gpu.is_none() {
+            table.peers()?;
         }
-        self.flat(&mut table)?;
-        for &coding in &self.args.encodings {
-            self.inverted(&mut table, coding)?;
+        table.flat()?;
+        for &encoding in &self.encodings {
+            table.inverted(encoding)?;
         }
-        self.graph(&mut table)?;
-        print(format_args!("\n{}", printed(&table.lines)))?;
-        Ok(table.record.all_verified())
+        table.graph()?;
+        print(format_args!("\n{}", printed(&table.lines)))
     }
 }
 
-impl Grid<'_> {
+/// Rows of the record, and the table that grows with them.
+struct Table<'a, T: Element> {
+    args: &'a Args,
+    vectors: &'a Vectors<'a, T>,
+    truths: Vec<Truth>,
+    record: &'a mut Record,
+    lines: Vec<Line>,
+}
+
+impl<T: Element> Table<'_, T> {
     #[cfg(feature = "peers")]
-    fn peers<T: Element>(&self, table: &mut Table<'_, T>) -> Outcome {
+    fn peers(&mut self) -> Outcome {
+        use warpann::NONE;
+
         use crate::peers::{self, Peer};
 
-        let &Vectors { base, queries, dim, .. } = table.vectors;
+        let (dim, Args { links, ef_construction, .. }) = (self.vectors.dim, self.args);
         let wide = |values: &[T]| -> Vec<f32> { values.iter().map(|x| x.to_f32()).collect() };
-        let (base, queries) = (wide(base), wide(queries));
-        let shape = format!("{}x{dim} {}", table.vectors.rows(), T::TYPE.name());
+        let (base, queries) = (wide(self.vectors.base), wide(self.vectors.queries));
+        let shape = self.vectors.shape();
         let search = |peer: &dyn Peer, first: usize, count: usize, k: usize, effort: usize| {
-            let rows = queries[first * dim..(first + count) * dim].par_chunks_exact(dim);
-            let found: Vec<_> = rows.map(|query| peer.nearest(query, k, effort)).collect();
-            let (mut ids, mut distances) = (vec![NONE; count * k], vec![f32::INFINITY; count * k]);
-            for (query, found) in found.into_iter().enumerate() {
-                for (slot, (id, distance)) in found.into_iter().enumerate() {
-                    (ids[query * k + slot], distances[query * k + slot]) = (id, distance);
-                }
-            }
-            Neighbors { k, ids, distances }
+            let (ids, distances) = (vec![NONE; count * k], vec![f32::INFINITY; count * k]);
+            let mut found = Neighbors { k, ids, distances };
+            peers::search(peer, &queries[first * dim..(first + count) * dim], dim, effort, &mut found);
+            Ok(found)
         };
 
-        let (links, ef_construction) = (self.args.links, self.args.ef_construction);
         let case = format!("hnsw {shape} links={links} ef-construction={ef_construction}");
         let (graph, built) =
-            self.built(case, Some(peers::HNSW), || Ok(peers::hnsw(&base, dim, links, ef_construction)))?;
-        table.built(&built)?;
+            self.built(case, Some(peers::HNSW), || Ok(peers::hnsw(&base, dim, *links, *ef_construction)))?;
+        self.add(&built)?;
         for &ef in &self.args.ef {
-            let all = |first, count, k| Ok(search(&graph, first, count, k, ef));
-            table.searched(&built, &format!(" ef={ef}"), usize::MAX, Check::Plausible, all)?;
+            let all = |first, count, k| search(&graph, first, count, k, ef);
+            self.searched(&built, &format!(" ef={ef}"), usize::MAX, Some(Truth::admits), all)?;
         }
         drop(graph);
 
         let case = format!("kd-tree {shape}");
         let (tree, built) = self.built(case, Some(peers::KD_TREE), || Ok(peers::kd_tree(&base, dim)))?;
         let Some(tree) = tree else { return print(format_args!("kd-tree: no instance for dimension {dim}\n")) };
-        table.built(&built)?;
-        let all = |first, count, k| Ok(search(tree.as_ref(), first, count, k, 0));
-        table.searched(&built, "", self.args.tree_queries, Check::Exact, all)
+        self.add(&built)?;
+        let all = |first, count, k| search(tree.as_ref(), first, count, k, 0);
+        self.searched(&built, "", self.args.tree_queries, Some(Truth::confirms), all)
     }
 
     #[cfg(not(feature = "peers"))]
-    fn peers<T: Element>(&self, _: &mut Table<'_, T>) -> Outcome {
+    fn peers(&mut self) -> Outcome {
         print(format_args!(
             "hnsw and kd-tree: not in this build; cargo build --release -p warpann-benches --features peers\n"
         ))
     }
 
-    fn flat<T: Element>(&self, table: &mut Table<'_, T>) -> Outcome {
-        let &Vectors { base, queries, dim, .. } = table.vectors;
-        let case = format!("exact {}x{dim} {}", table.vectors.rows(), T::TYPE.name());
-        let (index, mut built) = self.built(case, None, || {
-            let mut index = FlatIndex::<T>::new(dim, Metric::L2, self.machine.device())?;
-            index.add(base)?;
+    fn flat(&mut self) -> Outcome {
+        let &Vectors { base, queries, dim, .. } = self.vectors;
+        let device = self.record.device();
+        let (index, built) = self.built(format!("exact {}", self.vectors.shape()), None, || {
+            let index = exact(base, dim, device)?;
             // The image on a GPU is made by the first search.
             index.search(&queries[..dim], 1)?;
             Ok(index)
         })?;
-        if self.machine.gpu.is_none() {
-            built.bytes = Some(size_of_val(base) as u64);
-        }
-        table.built(&built)?;
-        let all = |first: usize, count: usize, k| {
-            index.search(&queries[first * dim..(first + count) * dim], k).map_err(Failure::from)
-        };
-        table.searched(&built, "", usize::MAX, Check::Exact, all)
+        let built = self.counted(built, size_of_val(base) as u64)?;
+        self.index(&built, "", Some(Truth::confirms), &index, &SearchOptions::new())
     }
 
-    fn inverted<T: Element>(&self, table: &mut Table<'_, T>, coding: Coding) -> Outcome {
-        let &Vectors { base, queries, dim, .. } = table.vectors;
-        let lists = if self.args.common.quick { 16 } else { self.args.lists };
-        let (index, mut built) = self.built(table.vectors.case(coding, lists), None, || {
-            let builder = IvfIndex::<T>::builder(dim, lists).encoding(coding.encoding());
-            let mut index = builder.device(self.machine.device()).seed(1).build()?;
-            index.train(base)?;
-            index.add(base)?;
+    fn inverted(&mut self, encoding: Encoding) -> Outcome {
+        let &Vectors { base, queries, dim, .. } = self.vectors;
+        let lists = self.record.quick_or(16, self.args.lists);
+        let builder = IvfIndex::<T>::builder(dim, lists).encoding(encoding).seed(1);
+        let builder = builder.device(self.record.device());
+        let (index, built) = self.built(case(self.vectors, encoding, lists), None, || {
+            let index = filled(builder, base)?;
             index.search_with(&queries[..dim], 1, &SearchOptions::new().probes(1))?;
             Ok(index)
         })?;
-        if self.machine.gpu.is_none() {
-            built.bytes = Some(index.statistics().bytes);
-        }
-        table.built(&built)?;
-        let check = if coding == Coding::FLAT { Check::Plausible } else { Check::Unchecked };
+        let built = self.counted(built, index.statistics().bytes)?;
+        // Distances of other encodings are those of codes.
+        let check = (encoding == Encoding::Flat).then_some(Truth::admits as Check);
         for &probes in &self.args.probes {
             let options = SearchOptions::new().probes(probes);
-            let all = |first: usize, count: usize, k| {
-                index.search_with(&queries[first * dim..(first + count) * dim], k, &options).map_err(Failure::from)
-            };
-            table.searched(&built, &format!(" probes={probes}"), usize::MAX, check, all)?;
+            self.index(&built, &format!(" probes={probes}"), check, &index, &options)?;
         }
         Ok(())
     }
 
-    fn graph<T: Element>(&self, table: &mut Table<'_, T>) -> Outcome {
-        let &Vectors { base, queries, dim, .. } = table.vectors;
-        let case = format!("graph {}x{dim} {} degree={}", table.vectors.rows(), T::TYPE.name(), self.args.degree);
+    fn graph(&mut self) -> Outcome {
+        let &Vectors { base, dim, .. } = self.vectors;
+        let case = format!("graph {} degree={}", self.vectors.shape(), self.args.degree);
+        let builder = GraphIndex::<T>::builder(dim).degree(self.args.degree).seed(1).device(self.record.device());
         let build = || {
-            let builder = GraphIndex::<T>::builder(dim).degree(self.args.degree).seed(1);
-            let mut index = builder.device(self.machine.device()).build()?;
+            let mut index = builder.clone().build()?;
             index.add(base)?;
             Ok(index)
         };
         // On a GPU the first build loads kernels; the scripts of the peers measure their second build too.
-        if self.machine.gpu.is_some() {
+        if self.record.machine.gpu.is_some() {
             drop(build()?);
         }
-        let (index, mut built) = self.built(case, None, build)?;
-        let statistics = index.statistics();
-        if self.machine.gpu.is_none() {
-            built.bytes = Some(statistics.host_bytes);
-        }
-        table.built(&built)?;
+        let (index, built) = self.built(case, None, build)?;
+        let built = self.counted(built, index.statistics().host_bytes)?;
         for &beam in &self.args.beams {
             let options = SearchOptions::new().beam(beam);
-            let all = |first: usize, count: usize, k| {
-                index.search_with(&queries[first * dim..(first + count) * dim], k, &options).map_err(Failure::from)
-            };
-            table.searched(&built, &format!(" beam={beam}"), usize::MAX, Check::Plausible, all)?;
+            self.index(&built, &format!(" beam={beam}"), Some(Truth::admits), &index, &options)?;
         }
         Ok(())
     }
 
     /// Builds something; says how long that took, and by how much the memory in use has grown.
-    fn built<I>(
-        &self,
-        case: String,
-        peer: Option<(&'static str, &'static str)>,
-        build: impl FnOnce() -> Outcome<I>,
-    ) -> Outcome<(I, Built)> {
-        let before = self.memory_in_use();
+    fn built<I>(&self, case: String, peer: Option<Library>, build: impl FnOnce() -> Outcome<I>) -> Outcome<(I, Built)> {
+        let before = self.record.machine.memory_in_use();
         let (index, milliseconds) = timed(build)?;
-        let bytes = before.zip(self.memory_in_use()).map(|(before, after)| after.saturating_sub(before));
+        let after = self.record.machine.memory_in_use();
+        let bytes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
         Ok((index, Built { case, peer, milliseconds, bytes }))
     }
 
-    /// Bytes in use on the GPU, or by this process, where the system tells.
-    fn memory_in_use(&self) -> Option<u64> {
-        if let Some(gpu) = self.machine.gpu {
-            let info = info::devices().ok()?.into_iter().nth(gpu)?;
-            return info.memory_free.map(|free| info.memory_total - free);
-        }
-        let status = std::fs::read_to_string("/proc/self/status").ok()?;
-        let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
-        kilobytes.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+    /// Records a build. On the CPU the index has counted its bytes.
+    fn counted(&mut self, built: Built, bytes: u64) -> Outcome<Built> {
+        let bytes = if self.record.machine.gpu.is_none() { Some(bytes) } else { built.bytes };
+        let built = Built { bytes, ..built };
+        self.add(&built)?;
+        Ok(built)
     }
-}
 
-/// Rows of the record, and the table that grows with them.
-struct Table<'a, T: Element> {
-    grid: &'a Grid<'a>,
-    vectors: &'a Vectors<'a, T>,
-    truths: Vec<Truth>,
-    record: Record,
-    lines: Vec<Line>,
-}
+    fn add(&mut self, built: &Built) -> Outcome {
+        let bytes = size_of_val(self.vectors.base) as f64;
+        let stage = Measured::stage(format!("build {}", built.case), built.milliseconds, bytes);
+        self.record.add(Measured { bytes: built.bytes, ..stage.by(built.peer) })
+    }
 
-impl<T: Element> Table<'_, T> {
-    fn built(&mut self, built: &Built) -> Outcome {
-        self.record.add(Measured {
-            peer: built.peer,
-            bytes: built.bytes,
-            ..Measured::stage(
-                format!("build {}", built.case),
-                built.milliseconds,
-                self.grid.machine.floor_ms(size_of_val(self.vectors.base) as f64),
-            )
-        })
+    /// Measures searches in an index of ours.
+    fn index<K: Kind<Element = T>>(
+        &mut self,
+        built: &Built,
+        setting: &str,
+        check: Option<Check>,
+        index: &Index<K>,
+        options: &SearchOptions<'_>,
+    ) -> Outcome {
+        let &Vectors { queries, dim, .. } = self.vectors;
+        let all = |first: usize, count: usize, k| {
+            index.search_with(&queries[first * dim..(first + count) * dim], k, options).map_err(Failure::from)
+        };
+        self.searched(built, setting, usize::MAX, check, all)
     }
 
     /// Measures `search(first query, queries, k)` on at most `limit` queries.
@@ -302,12 +247,10 @@ impl<T: Element> Table<'_, T> {
         built: &Built,
         setting: &str,
         limit: usize,
-        check: Check,
+        check: Option<Check>,
         search: impl Fn(usize, usize, usize) -> Outcome<Neighbors>,
     ) -> Outcome {
-        let &Vectors { base, queries, dim, truth } = self.vectors;
         let count = self.vectors.count().min(limit);
-        let repeat = self.grid.args.common.repeat;
         let mut line = Line {
             case: format!("{}{setting}", built.case),
             build_ms: built.milliseconds,
@@ -316,48 +259,24 @@ impl<T: Element> Table<'_, T> {
             latency_ms: 0.0,
             per_second: 0.0,
         };
-        let floor =
-            |queries: usize, k: usize| self.grid.machine.floor_ms((queries * (dim * size_of::<T>() + 12 * k)) as f64);
+        let dim = self.vectors.dim;
+        let work = |queries: usize, k: usize| Work::of_queries(queries, queries * dim * size_of::<T>(), k);
         for (place, k) in DEPTHS.into_iter().enumerate() {
-            let mut found = Neighbors { k, ids: Vec::new(), distances: Vec::new() };
-            let times = Times::measure(2, repeat.unwrap_or(3), || {
-                found = search(0, count, k)?;
-                Outcome::Ok(())
-            })?;
-            line.recall[place] = recall(base, queries, dim, &found, truth);
+            let (times, found) = Times::with_result(2, self.record.repeat(3), || search(0, count, k))?;
+            line.recall[place] = self.vectors.recall(&found);
             if k == LATENCY_K {
                 line.per_second = 1e3 * count as f64 / times.median();
             }
-            let verified = self.truths.iter().filter(|truth| truth.query() < count).all(|truth| {
-                let (ids, distances) = found.row(truth.query());
-                match check {
-                    Check::Exact => truth.confirms(ids, distances),
-                    Check::Plausible => truth.admits(ids, distances),
-                    Check::Unchecked => true,
-                }
-            });
-            self.record.add(Measured {
-                peer: built.peer,
-                case: format!("{} nq={count}{setting}", built.case),
-                k,
-                times,
-                memory_floor_ms: floor(count, k),
-                recall: line.recall[place],
-                verified,
-                ..Measured::default()
-            })?;
+            let right = check.is_none_or(|check| all_right(&self.truths, &found, check));
+            let case = format!("{} nq={count}{setting}", built.case);
+            let measured = Measured::new(case, k, times, work(count, k), right);
+            self.record.add(measured.by(built.peer).recall(line.recall[place]))?;
         }
-        for &batch in self.grid.args.batches.iter().filter(|&&batch| batch < count) {
-            let times = Times::measure(2, repeat.unwrap_or(BATCH_RUNS), || search(0, batch, LATENCY_K).map(drop))?;
-            self.record.add(Measured {
-                peer: built.peer,
-                case: format!("{} nq={batch}{setting}", built.case),
-                k: LATENCY_K,
-                times,
-                memory_floor_ms: floor(batch, LATENCY_K),
-                verified: true,
-                ..Measured::default()
-            })?;
+        for &batch in self.args.batches.iter().filter(|&&batch| batch < count) {
+            let search = || search(0, batch, LATENCY_K).map(drop);
+            let times = Times::measure(2, self.record.repeat(BATCH_RUNS), search)?;
+            let case = format!("{} nq={batch}{setting}", built.case);
+            self.record.add(Measured::new(case, LATENCY_K, times, work(batch, LATENCY_K), true).by(built.peer))?;
         }
         // One after the other, each another query.
         let mut queries = 0..count;
@@ -365,15 +284,8 @@ impl<T: Element> Table<'_, T> {
         let times = Times::measure(0, count.min(LATENCY_QUERIES), single)?;
         line.latency_ms = times.median();
         self.lines.push(line);
-        self.record.add(Measured {
-            peer: built.peer,
-            case: format!("latency {}{setting}", built.case),
-            k: LATENCY_K,
-            times,
-            memory_floor_ms: floor(1, LATENCY_K),
-            verified: true,
-            ..Measured::default()
-        })
+        let case = format!("latency {}{setting}", built.case);
+        self.record.add(Measured::new(case, LATENCY_K, times, work(1, LATENCY_K), true).by(built.peer))
     }
 }
 

@@ -9,14 +9,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use warpann::ivf::Encoding;
-use warpann::measure::Times;
-use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Metric, Neighbors, SearchOptions};
+use warpann::{Device, GraphIndex, Index, IvfIndex, Neighbors, SearchOptions};
+use warpann_measure::Times;
 
-use crate::machine::Machine;
+use crate::Outcome;
+use crate::ivf::filled;
 use crate::record::{Measured, Record, print};
-use crate::vectors::clustered;
-use crate::{Common, Outcome};
+use crate::set::{exact, made};
 
 /// Number of neighbours of a query.
 const K: usize = 10;
@@ -36,8 +35,6 @@ enum Kind {
 /// Arguments of `load`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
     /// Number of base vectors.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..))]
     n: u32,
@@ -56,58 +53,50 @@ pub struct Args {
     milliseconds: u64,
 }
 
-/// Measures the load. Returns true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let (n, dim) = if args.common.quick { (2_000, 20) } else { (args.n as usize, args.dim as usize) };
-    let mut base = clustered(n + QUERIES, dim, 1);
-    let queries = base.split_off(n * dim);
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    let mut record = Record::open(&args.common, &machine)?;
-    let (device, none) = (machine.device(), SearchOptions::new());
-    let mut load = Load { args, machine: &machine, record: &mut record, queries: &queries, dim, case: String::new() };
+/// Measures the load.
+pub fn run(args: &Args, record: &mut Record) -> Outcome {
+    let (n, dim) = record.quick_or((2_000, 20), (args.n as usize, args.dim as usize));
+    let (base, queries) = made(n, QUERIES, dim);
+    let (device, none) = (record.device(), SearchOptions::new());
+    let time = Duration::from_millis(record.quick_or(20, args.milliseconds));
+    let mut load = Load { args, record, queries: &queries, dim, time, case: String::new() };
     for &kind in &args.kinds {
         let name = format!("{kind:?}").to_lowercase();
         load.case = format!("load {name} {n}x{dim} f32");
         match kind {
-            Kind::Flat => {
-                let mut index = FlatIndex::<f32>::new(dim, Metric::L2, device)?;
-                index.add(&base)?;
-                load.index(&mut index, FlatIndex::move_to, n * dim * size_of::<f32>(), &none)?;
-            }
+            Kind::Flat => load.index(&mut exact(&base, dim, device)?, n * dim * size_of::<f32>(), &none)?,
             Kind::Ivf => {
                 let lists = (4 * (n as f64).sqrt() as usize).next_power_of_two().min(n / 64).max(1);
-                let mut index = IvfIndex::<f32>::builder(dim, lists).encoding(Encoding::Flat).device(device).build()?;
-                index.train(&base)?;
-                index.add(&base)?;
+                let mut index = filled(IvfIndex::<f32>::builder(dim, lists).device(device), &base)?;
                 load.case = format!("{} lists={lists} probes={PROBES}", load.case);
                 let bytes = n * dim * size_of::<f32>() / lists * PROBES.min(lists);
-                load.index(&mut index, IvfIndex::move_to, bytes, &SearchOptions::new().probes(PROBES.min(lists)))?;
+                load.index(&mut index, bytes, &SearchOptions::new().probes(PROBES.min(lists)))?;
             }
             Kind::Graph => {
                 let mut index = GraphIndex::<f32>::builder(dim).device(device).build()?;
                 index.add(&base)?;
-                load.index(&mut index, GraphIndex::move_to, dim * size_of::<f32>(), &none)?;
+                load.index(&mut index, dim * size_of::<f32>(), &none)?;
             }
         }
     }
-    Ok(record.all_verified())
+    Ok(())
 }
 
 struct Load<'a> {
     args: &'a Args,
-    machine: &'a Machine,
     record: &'a mut Record,
     queries: &'a [f32],
     dim: usize,
+    /// The time for which the threads search.
+    time: Duration,
     case: String,
 }
 
 impl Load<'_> {
-    /// Measures an index, which `move_to` moves. A search reads about `bytes` bytes.
+    /// Measures an index. A search reads about `bytes` bytes.
     fn index<I: warpann::Kind<Element = f32> + Sync>(
         &mut self,
         index: &mut Index<I>,
-        move_to: impl Fn(&mut Index<I>, Device) -> warpann::Result<()>,
         bytes: usize,
         options: &SearchOptions<'_>,
     ) -> Outcome {
@@ -115,29 +104,24 @@ impl Load<'_> {
         let expected =
             (0..QUERIES).map(|at| index.search_with(query(at), K, options)).collect::<Result<Vec<_>, _>>()?;
         for &threads in &self.args.threads {
-            move_to(index, Device::Cpu)?;
-            move_to(index, self.machine.device())?;
+            index.move_to(Device::Cpu)?;
+            index.move_to(self.record.device())?;
             index.search_with(query(0), K, options)?;
             for state in ["cold", "warm"] {
                 let (calls, seconds, verified) = self.threads(threads as usize, &*index, options, &expected)?;
                 let case = format!("{} threads={threads} {state}", self.case);
-                let sorted = calls.milliseconds();
-                let percentile = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
-                let (p99, p999) = (percentile(0.99), percentile(0.999));
+                let (p99, p999) = (calls.percentile(0.99), calls.percentile(0.999));
                 print(format_args!(
                     "{case}: {:.0} queries a second; ms: p50 {:.3}, p99 {:.3}, p99.9 {:.3}, max {:.3}\n",
-                    sorted.len() as f64 / seconds,
-                    percentile(0.5),
+                    calls.milliseconds().len() as f64 / seconds,
+                    calls.median(),
                     p99,
                     p999,
-                    percentile(1.0),
+                    calls.percentile(1.0),
                 ))?;
-                let memory_floor_ms = self.machine.floor_ms(bytes as f64);
                 let one = |time| Times::new(vec![time]);
                 for (name, times) in [("", calls), (" p99", one(p99)), (" p99.9", one(p999))] {
-                    let case = format!("{case}{name}");
-                    let measured = Measured { case, k: K, times, memory_floor_ms, verified, ..Measured::default() };
-                    self.record.add(measured)?;
+                    self.record.add(Measured::new(format!("{case}{name}"), K, times, bytes as f64, verified))?;
                 }
             }
         }
@@ -153,8 +137,7 @@ impl Load<'_> {
         options: &SearchOptions<'_>,
         expected: &[Neighbors],
     ) -> Outcome<(Times, f64, bool)> {
-        let (start, time) = (Barrier::new(threads), Duration::from_millis(self.args.milliseconds));
-        let time = if self.args.common.quick { Duration::from_millis(20) } else { time };
+        let start = Barrier::new(threads);
         let of_thread = |thread: usize| {
             let (mut calls, mut right) = (Vec::new(), true);
             start.wait();
@@ -165,7 +148,7 @@ impl Load<'_> {
                 let found = index.search_with(&self.queries[at * self.dim..][..self.dim], K, options)?;
                 calls.push(1e3 * (begin.elapsed() - before).as_secs_f64());
                 right &= found == expected[at];
-                if begin.elapsed() >= time {
+                if begin.elapsed() >= self.time {
                     break;
                 }
             }

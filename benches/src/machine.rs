@@ -5,6 +5,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use warpann::device::info;
 use warpann::{Device, Error, NoDeviceReason};
+use warpann_measure::gpu_of;
 
 use crate::Outcome;
 
@@ -25,16 +26,7 @@ pub struct Machine {
 impl Machine {
     /// Opens the device and measures its memory. With `quick`, it reads less.
     pub fn open(device: Device, quick: bool) -> Outcome<Self> {
-        let gpu = match device {
-            Device::Gpu(index) => Some(index),
-            Device::Auto => match info::devices() {
-                Ok(_) => Some(0),
-                Err(Error::NoDevice { .. }) => None,
-                Err(error) => return Err(error.into()),
-            },
-            Device::Cpu | Device::Emulator => None,
-            other => unreachable!("the grid measures no device {other}"),
-        };
+        let gpu = gpu_of(device)?;
         let bytes = if quick { 16 << 20 } else { 1 << 30 };
         match gpu {
             Some(index) => Self::open_gpu(index, bytes),
@@ -56,6 +48,19 @@ impl Machine {
         self.gpu.map_or(Device::Cpu, Device::Gpu)
     }
 
+    /// Free bytes of GPU memory; `None` on the CPU, or if the driver does not report them.
+    pub fn free_memory(&self) -> Option<u64> {
+        info::devices().ok()?.get(self.gpu?)?.memory_free
+    }
+
+    /// Bytes in use on the GPU, or by this process, where the system tells.
+    pub fn memory_in_use(&self) -> Option<u64> {
+        match self.gpu {
+            Some(gpu) => Some(info::devices().ok()?.get(gpu)?.memory_total - self.free_memory()?),
+            None => resident_memory(),
+        }
+    }
+
     /// Milliseconds to read `bytes` once.
     pub fn floor_ms(&self, bytes: f64) -> f64 {
         1e3 * bytes / self.bytes_per_second
@@ -69,8 +74,8 @@ impl Machine {
             return Err(Error::NoDevice { reason: NoDeviceReason::NoSuchDevice { asked: index, available } }.into());
         };
         let columns = 1 << 20;
-        let keys = warpann::measure::SelectionBench::new(index, vec![0.0; columns], bytes / 4 / columns, columns)?;
-        let seconds = keys.read(9)?.median() / 1e3;
+        let keys = warpann::internals::SelectionBench::new(index, vec![0.0; columns], bytes / 4 / columns, columns)?;
+        let seconds = warpann_measure::Times::new(keys.read(9)?).median() / 1e3;
         Ok(Self {
             gpu: Some(index),
             name: info.name,
@@ -83,6 +88,13 @@ impl Machine {
     fn open_gpu(_: usize, _: usize) -> Outcome<Self> {
         Err(Error::NoDevice { reason: NoDeviceReason::FeatureOff }.into())
     }
+}
+
+/// Bytes of memory of this process, if the system reports them.
+pub fn resident_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// Version of NVIDIA's kernel module, where the system tells it: the first word of digits and dots.

@@ -22,7 +22,7 @@
 //! | [`plan`] | memory, time and cost of many more vectors, from a record |
 //! | [`record`] | the rows of a record: CSV and the printed table |
 //! | [`keys`] | the kinds of keys for selection, and an independent answer to compare with |
-//! | [`set`] | files to search in |
+//! | [`set`] | base and queries, from files or made |
 //! | [`vectors`] | clustered vectors for search, and the distances of a few queries in float64 |
 //! `record/README.md` explains the columns and how records are made.
 
@@ -59,6 +59,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use warpann::Device;
 
+use record::Record;
+use set::Sourced;
+
 /// Measures warpann on one grid of cases and appends the figures to a record.
 #[derive(Debug, Parser)]
 #[command(name = "warpann-grid", version)]
@@ -70,39 +73,39 @@ struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Grid {
     /// k-selection: keys on the device, times by device events (on the CPU: keys in memory, wall time).
-    Select(select::Args),
+    Select(Of<select::Args>),
     /// Exact search: wall time of a call, queries and results in host memory.
-    Exact(exact::Args),
+    Exact(Of<exact::Args>),
     /// Inverted-file search: wall time of a call, queries and results in host memory.
-    Ivf(ivf::Args),
+    Ivf(Of<Sourced<ivf::Args>>),
     /// Changes of a flat index with searches after them, and searches under filters.
-    Changes(changes::Args),
+    Changes(Of<changes::Args>),
     /// Exact search from device memory to device memory, one query at a time and in batches, with and without a graph.
     #[cfg(feature = "cuda")]
-    DeviceData(device_data::Args),
+    DeviceData(Of<Sourced<device_data::Args>>),
     /// Every kind of index on one data set: exact, inverted files, and on the CPU HNSW and KD-tree; one table.
-    Kinds(kinds::Args),
+    Kinds(Of<Sourced<kinds::Args>>),
     /// Inverted-file search on the CPU, plain, with SIMD, in parallel and with both.
-    Levels(levels::Args),
+    Levels(Of<Sourced<levels::Args>>),
     /// Searches of one query by many threads at once: percentiles of the latency, with cold and warm threads.
-    Load(load::Args),
+    Load(Of<load::Args>),
     /// Exact search of an index whose first vectors lay elsewhere, and training with equal rows, each beside the same
     /// work without that.
-    Moved(moved::Args),
+    Moved(Of<moved::Args>),
     /// k-means on all vectors.
-    Kmeans(kmeans::Args),
+    Kmeans(Of<Sourced<kmeans::Args>>),
     /// Sorting pairs: on the device, times by device events (on the CPU: in memory, wall time).
-    Sort(sort::Args),
+    Sort(Of<sort::Args>),
     /// k-NN graphs: wall time from vectors in host memory to the graph there.
-    Graph(graph::Args),
+    Graph(Of<graph::Args>),
     /// Approximate search in low dimension by shifted sort, and a KD-tree on the same data.
-    Shifted(shifted::Args),
+    Shifted(Of<shifted::Args>),
     /// An inverted file of many vectors, made in batches, within a memory budget.
-    TenMillion(ten_million::Args),
+    TenMillion(Of<ten_million::Args>),
     /// Replicas and shards over several devices, and k-means.
-    Scale(scale::Args),
+    Scale(Of<Sourced<scale::Args>>),
     /// IVF-PQ of a stream of generated vectors that is never completely in memory.
-    Billion(billion::Args),
+    Billion(Of<billion::Args>),
     /// Compare approximate search with peers and goals at equal recall.
     EqualRecall(equal_recall::Args),
     /// Compute memory, time and cost of 10⁹, 10¹⁰ and 10¹¹ vectors from a record.
@@ -115,8 +118,31 @@ enum Grid {
     },
 }
 
-/// Arguments that all grids have.
+/// The arguments of one grid, after those that all grids have.
 #[derive(Debug, clap::Args)]
+struct Of<A: clap::Args> {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    grid: A,
+}
+
+impl<A: clap::Args> Of<A> {
+    /// Measures. Returns true if every result was right.
+    fn run(&self, measure: impl FnOnce(&A, &mut Record) -> Outcome) -> Outcome<bool> {
+        self.run_on(self.common.device, measure)
+    }
+
+    /// As [`Self::run`], on another device than `--device`.
+    fn run_on(&self, device: Device, measure: impl FnOnce(&A, &mut Record) -> Outcome) -> Outcome<bool> {
+        let mut record = Record::open(&self.common, device)?;
+        measure(&self.grid, &mut record)?;
+        Ok(record.all_verified())
+    }
+}
+
+/// Arguments that all grids have.
+#[derive(Debug, Clone, clap::Args)]
 struct Common {
     /// Date to put in the record.
     #[arg(long, value_name = "YYYY-MM-DD", value_parser = date)]
@@ -193,27 +219,27 @@ fn measured_device(text: &str) -> Result<Device, String> {
 
 /// Success if everything was measured and every result was right.
 fn main() -> ExitCode {
-    let done = match Args::parse().grid {
-        Grid::Select(args) => select::run(&args),
-        Grid::Exact(args) => exact::run(&args),
-        Grid::Ivf(args) => ivf::run(&args),
-        Grid::Changes(args) => changes::run(&args),
+    let done = match &Args::parse().grid {
+        Grid::Select(args) => args.run(select::run),
+        Grid::Exact(args) => args.run(exact::run),
+        Grid::Ivf(args) => args.run(Sourced::run),
+        Grid::Changes(args) => args.run(changes::run),
         #[cfg(feature = "cuda")]
-        Grid::DeviceData(args) => device_data::run(&args),
-        Grid::Kinds(args) => kinds::run(&args),
-        Grid::Levels(args) => levels::run(&args),
-        Grid::Load(args) => load::run(&args),
-        Grid::Moved(args) => moved::run(&args),
-        Grid::Kmeans(args) => kmeans::run(&args),
-        Grid::Sort(args) => sort::run(&args),
-        Grid::Graph(args) => graph::run(&args),
-        Grid::Shifted(args) => shifted::run(&args),
-        Grid::TenMillion(args) => ten_million::run(&args),
-        Grid::Scale(args) => scale::run(&args),
-        Grid::Billion(args) => billion::run(&args),
-        Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
-        Grid::Plan(args) => plan::run(&args).map(|()| true),
-        Grid::Table { records } => record::table(&records).map(|()| true),
+        Grid::DeviceData(args) => args.run(Sourced::run),
+        Grid::Kinds(args) => args.run(Sourced::run),
+        Grid::Levels(args) => args.run_on(Device::Cpu, Sourced::run),
+        Grid::Load(args) => args.run(load::run),
+        Grid::Moved(args) => args.run(moved::run),
+        Grid::Kmeans(args) => args.run(Sourced::run),
+        Grid::Sort(args) => args.run(sort::run),
+        Grid::Graph(args) => args.run(graph::run),
+        Grid::Shifted(args) => args.run(shifted::run),
+        Grid::TenMillion(args) => args.run(ten_million::run),
+        Grid::Scale(args) => args.run_on(args.grid.grid.devices[0], Sourced::run),
+        Grid::Billion(args) => args.run(billion::run),
+        Grid::EqualRecall(args) => equal_recall::run(args).map(|()| true),
+        Grid::Plan(args) => plan::run(args).map(|()| true),
+        Grid::Table { records } => record::table(records).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

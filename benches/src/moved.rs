@@ -3,19 +3,17 @@
 //! medians should be alike.
 
 use warpann::ivf::Encoding;
-use warpann::measure::{Times, timed};
-use warpann::{FlatIndex, IvfIndex, Metric, Neighbors};
+use warpann::{FlatIndex, IvfIndex, Metric, Neighbors, SearchOptions};
+use warpann_measure::{Searches, Times, timed};
 
-use crate::machine::Machine;
+use crate::Outcome;
 use crate::record::{Measured, Record};
+use crate::set::made;
 use crate::vectors::clustered;
-use crate::{Common, Outcome};
 
 /// Arguments of `moved`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
     /// Number of vectors.
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1_000..))]
     n: u32,
@@ -37,25 +35,20 @@ const K: usize = 10;
 /// Distance of the vectors from those that were there before, in each component.
 const AWAY: f32 = 1_000.0;
 
-/// Measures. Returns true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let quick = args.common.quick;
-    let (n, dim, queries) = if quick { (2_000, 20, 20) } else { (args.n as usize, args.dim as usize, 1_000) };
-    let machine = Machine::open(args.common.device, quick)?;
-    let mut record = Record::open(&args.common, &machine)?;
-    let repeat = args.common.repeat.unwrap_or(5).max(1);
+/// Measures.
+pub fn run(args: &Args, record: &mut Record) -> Outcome {
+    let (n, dim, queries) = record.quick_or((2_000, 20, 20), (args.n as usize, args.dim as usize, 1_000));
+    let (device, repeat, bits) = (record.device(), record.repeat(5), record.quick_or(4, 8));
     let first = clustered(n / 2, dim, 2);
-    let mut base: Vec<f32> = clustered(n + queries, dim, 1).into_iter().map(|x| x + AWAY).collect();
-    let queries = base.split_off(n * dim);
+    let (mut base, mut queries) = made(n, queries, dim);
+    base.iter_mut().chain(&mut queries).for_each(|x| *x += AWAY);
     let bytes = size_of_val(&base[..]) as f64;
-    let mut add = |case: String, times: Times, verified: bool| {
-        let memory_floor_ms = machine.floor_ms(bytes);
-        record.add(Measured { case, k: K, times, memory_floor_ms, verified, ..Measured::default() })
-    };
+    let mut add =
+        |case: String, times: Times, verified: bool| record.add(Measured::new(case, K, times, bytes, verified));
 
     let mut expected: Option<Neighbors> = None;
     for before in ["nothing", "others, removed", "others, cleared"] {
-        let mut index = FlatIndex::<f32>::new(dim, Metric::L2, machine.device())?;
+        let mut index = FlatIndex::<f32>::new(dim, Metric::L2, device)?;
         let ids: Vec<u64> = (0..n as u64).collect();
         if before != "nothing" {
             let others: Vec<u64> = (n as u64..).take(n / 2).collect();
@@ -64,12 +57,9 @@ pub fn run(args: &Args) -> Outcome<bool> {
             if before == "others, cleared" { index.clear() } else { index.remove(&others)? }
         }
         index.add_with_ids(&base, &ids)?;
-        let mut found = index.search(&queries, K)?;
-        let times = Times::measure(2, repeat, || {
-            found = index.search(&queries, K)?;
-            Outcome::Ok(())
-        })?;
-        let right = *expected.get_or_insert_with(|| found.clone()) == found;
+        let mut searches = Searches::new(&index, &queries, K, SearchOptions::new())?;
+        let times = searches.times(repeat)?;
+        let right = *expected.get_or_insert_with(|| searches.found.clone()) == searches.found;
         add(format!("exact {n}x{dim} f32 nq={} after {before}", queries.len() / dim), times, right)?;
     }
 
@@ -77,12 +67,12 @@ pub fn run(args: &Args) -> Outcome<bool> {
     let mut half = base.clone();
     (0..n).step_by(2).for_each(|row| half.copy_within(0..dim, row * dim));
     for (name, rows) in [("distinct rows", &base), ("half of the rows equal", &half)] {
-        let encoding = Encoding::Pq { sub_quantizers: dim / 4, bits: if quick { 4 } else { 8 }, rotate: false };
+        let encoding = Encoding::Pq { sub_quantizers: dim / 4, bits, rotate: false };
         let times = Times::collect(0, repeat.min(3), || {
-            let mut index = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(machine.device()).build()?;
+            let mut index = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(device).build()?;
             Outcome::Ok(timed(|| index.train(rows))?.1)
         })?;
         add(format!("train pq{} {n}x{dim} lists={lists} {name}", dim / 4), times, true)?;
     }
-    Ok(record.all_verified())
+    Ok(())
 }

@@ -6,20 +6,29 @@ use std::num::NonZero;
 
 use hnsw_rs::prelude::{DistL2, Hnsw};
 use kiddo::{ImmutableKdTree, SquaredEuclidean};
+use rayon::prelude::*;
+use warpann::Neighbors;
 
-/// A library and its version, as records name it.
-pub type Name = (&'static str, &'static str);
+use crate::record::Library;
 
 /// The library with a graph index (HNSW), and its version.
-pub const HNSW: Name = ("hnsw_rs", "0.3.5");
+pub const HNSW: Library = ("hnsw_rs", "0.3.5");
 /// The library with a k-d tree, and its version.
-pub const KD_TREE: Name = ("kiddo", "6.3.0");
+pub const KD_TREE: Library = ("kiddo", "6.3.0");
 
 /// An index of another library.
 pub trait Peer: Sync {
-    /// The `k` nearest rows of a query and their squared distances, best first. `effort` is the search parameter of the index: ef for HNSW;
-    /// a tree has none.
-    fn nearest(&self, query: &[f32], k: usize, effort: usize) -> Vec<(u64, f32)>;
+    /// Writes the nearest rows of a query and their squared distances, best first, as many as there are places. `effort` is the search
+    /// parameter of the index: ef for HNSW; a tree has none.
+    fn nearest(&self, query: &[f32], effort: usize, ids: &mut [u64], distances: &mut [f32]);
+}
+
+/// Searches for all queries, which `found` has places for. In parallel.
+pub fn search(peer: &dyn Peer, queries: &[f32], dim: usize, effort: usize, found: &mut Neighbors) {
+    let Neighbors { k, ids, distances } = found;
+    let places = ids.par_chunks_exact_mut(*k).zip(distances.par_chunks_exact_mut(*k));
+    let queries = queries.par_chunks_exact(dim).zip(places);
+    queries.for_each(|(query, (ids, distances))| peer.nearest(query, effort, ids, distances));
 }
 
 /// Largest number of layers of the graph, as in the crate's examples.
@@ -36,9 +45,11 @@ pub fn hnsw(rows: &[f32], dim: usize, links: usize, ef_construction: usize) -> i
 }
 
 impl Peer for Hnsw<'_, f32, DistL2> {
-    fn nearest(&self, query: &[f32], k: usize, effort: usize) -> Vec<(u64, f32)> {
-        let found = self.search(query, k, effort.max(k));
-        found.into_iter().map(|row| (row.d_id as u64, row.distance * row.distance)).collect()
+    fn nearest(&self, query: &[f32], effort: usize, ids: &mut [u64], distances: &mut [f32]) {
+        let found = self.search(query, ids.len(), effort.max(ids.len()));
+        for (place, row) in found.into_iter().enumerate() {
+            (ids[place], distances[place]) = (row.d_id as u64, row.distance * row.distance);
+        }
     }
 }
 
@@ -64,38 +75,41 @@ fn tree<const DIM: usize>(rows: &[f32]) -> Option<Box<dyn Peer>> {
 struct Tree<const DIM: usize>(ImmutableKdTree<f32, DIM>);
 
 impl<const DIM: usize> Peer for Tree<DIM> {
-    fn nearest(&self, query: &[f32], k: usize, _: usize) -> Vec<(u64, f32)> {
-        let (Some(query), Some(k)) = (query.first_chunk::<DIM>(), NonZero::new(k)) else { return Vec::new() };
+    fn nearest(&self, query: &[f32], _: usize, ids: &mut [u64], distances: &mut [f32]) {
+        let (Some(query), Some(k)) = (query.first_chunk::<DIM>(), NonZero::new(ids.len())) else { return };
         let found = self.0.query(query).nearest_n::<SquaredEuclidean<f32>>(k).execute();
-        found.into_iter().map(|row| (u64::from(row.item), row.distance)).collect()
+        for (place, row) in found.into_iter().enumerate() {
+            (ids[place], distances[place]) = (u64::from(row.item), row.distance);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use warpann::{Device, FlatIndex, Metric};
+    use warpann::{Device, Metric, NONE};
 
     use super::*;
+    use crate::set::exact;
     use crate::vectors::clustered;
 
     /// The fraction of the true neighbours' distances that the other library returns.
     fn right(peer: &dyn Peer, base: &[f32], queries: &[f32], dim: usize, k: usize, effort: usize) -> (usize, usize) {
-        let mut exact = FlatIndex::<f32>::new(dim, Metric::L2, Device::Cpu).unwrap();
-        exact.add(base).unwrap();
-        let truth = exact.search(queries, k).unwrap();
+        let truth = exact(base, dim, Device::Cpu).unwrap().search(queries, k).unwrap();
+        let slots = truth.ids.len();
+        let mut found = Neighbors { k, ids: vec![NONE; slots], distances: vec![0.0; slots] };
+        search(peer, queries, dim, effort, &mut found);
+        assert!(!found.ids.contains(&NONE));
         let mut right = 0;
-        for (query, (_, distances)) in queries.chunks(dim).zip(truth.rows()) {
-            let found = peer.nearest(query, k, effort);
-            assert_eq!(found.len(), k);
-            assert!(found.is_sorted_by(|a, b| a.1 <= b.1), "{found:?}");
-            for (&(id, distance), &expected) in found.iter().zip(distances) {
+        for ((query, (_, expected)), (ids, distances)) in queries.chunks(dim).zip(truth.rows()).zip(found.rows()) {
+            assert!(distances.is_sorted(), "{distances:?}");
+            for ((&id, &distance), &expected) in ids.iter().zip(distances).zip(expected) {
                 let row = &base[id as usize * dim..][..dim];
                 let own = warpann::metric::canonical(Metric::L2, query, row);
                 assert!((own - distance).abs() <= 1e-5 * (own + 1.0), "row {id} at {own}, not {distance}");
                 right += usize::from((own - expected).abs() <= 1e-5 * (own + 1.0));
             }
         }
-        (right, truth.ids.len())
+        (right, slots)
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use crate::record::{Row, print, read};
+use crate::set::positive;
 use crate::{Failure, Outcome};
 
 /// Arguments of `plan`.
@@ -34,16 +35,16 @@ pub struct Args {
     #[arg(long, default_value_t = 10)]
     k: usize,
     /// Memory of a GPU in GB (10⁹ bytes).
-    #[arg(long, default_value_t = 141.0, value_parser = crate::exact::positive)]
+    #[arg(long, default_value_t = 141.0, value_parser = positive)]
     memory: f64,
     /// Fraction of that memory that the index may use; the rest is for searches.
-    #[arg(long, default_value_t = 0.9, value_parser = crate::exact::positive)]
+    #[arg(long, default_value_t = 0.9, value_parser = positive)]
     share: f64,
     /// Price of a GPU for an hour, in any currency.
-    #[arg(long, default_value_t = 3.0, value_parser = crate::exact::positive)]
+    #[arg(long, default_value_t = 3.0, value_parser = positive)]
     price: f64,
     /// Numbers of vectors to plan for.
-    #[arg(long, value_delimiter = ',', default_value = "1e9,1e10,1e11", value_parser = crate::exact::positive)]
+    #[arg(long, value_delimiter = ',', default_value = "1e9,1e10,1e11", value_parser = positive)]
     vectors: Vec<f64>,
     /// Write the table into this page, between the lines that mark its place, instead of printing it.
     #[arg(long, value_name = "PAGE")]

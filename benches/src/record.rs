@@ -7,13 +7,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use warpann::measure::Times;
+use warpann::Device;
+use warpann_measure::{Times, Work};
 
 use crate::machine::Machine;
 use crate::{Common, Failure, Outcome};
 
 /// One measured case. `record/README.md` explains the columns.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Day of the run, YYYY-MM-DD.
     pub date: String,
@@ -57,20 +58,18 @@ pub struct Row {
 }
 
 /// The measurement of one case.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Measured {
     /// Name and version of the library, if it is not warpann.
-    pub peer: Option<(&'static str, &'static str)>,
+    pub peer: Option<Library>,
     /// What was done, on what.
     pub case: String,
     /// Results a row or query.
     pub k: usize,
     /// Time of each run; none if the result is wrong, because such a run has no time.
     pub times: Times,
-    /// The lower bound of the time from memory.
-    pub memory_floor_ms: f64,
-    /// The lower bound of the time from arithmetic, if the rate is known.
-    pub matrix_floor_ms: Option<f64>,
+    /// What every implementation must do, from which the floors follow.
+    pub work: Work,
     /// Fraction of the true neighbours found, if ground truth was given.
     pub recall: Option<f64>,
     /// Whether the results are right.
@@ -81,48 +80,87 @@ pub struct Measured {
     pub bytes: Option<u64>,
 }
 
+/// A library and its version, as records name it.
+pub type Library = (&'static str, &'static str);
+
 impl Measured {
-    /// A stage that ran once, for `milliseconds`, and has no result that could be wrong.
-    pub fn stage(case: String, milliseconds: f64, memory_floor_ms: f64) -> Self {
-        Self { case, times: Times::new(vec![milliseconds]), memory_floor_ms, verified: true, ..Self::default() }
+    /// Times of warpann; whether the results are right, `verified` says. `work` is a number of bytes where arithmetic is not counted.
+    pub fn new(case: String, k: usize, times: Times, work: impl Into<Work>, verified: bool) -> Self {
+        let (peer, recall, objective, bytes) = (None, None, None, None);
+        Self { peer, case, k, times, work: work.into(), recall, verified, objective, bytes }
+    }
+
+    /// A stage that ran once, for `milliseconds`, and has no result that could be wrong. It reads or makes `bytes` bytes.
+    pub fn stage(case: String, milliseconds: f64, bytes: f64) -> Self {
+        Self::new(case, 0, Times::new(vec![milliseconds]), bytes, true)
+    }
+
+    /// With the fraction of the true neighbours that were found.
+    pub fn recall(self, recall: impl Into<Option<f64>>) -> Self {
+        Self { recall: recall.into(), ..self }
+    }
+
+    /// By another library.
+    pub fn by(self, peer: impl Into<Option<Library>>) -> Self {
+        Self { peer: peer.into(), ..self }
     }
 }
 
-/// A record that is being written.
+/// A record that is being written, and the device of its measurements.
 pub struct Record {
-    common: (String, String, String, String),
+    /// The device under measurement.
+    pub machine: Machine,
+    /// Rate of matrix products in TFLOP/s, if it is known: gives the floor that arithmetic sets.
+    pub tflops: Option<f64>,
+    common: Common,
     file: Option<(PathBuf, csv::Writer<File>)>,
     all_verified: bool,
 }
 
 impl Record {
-    /// Opens the record that `common` names, prints the head of the table.
-    pub fn open(common: &Common, machine: &Machine) -> Outcome<Self> {
+    /// Opens the device and the record that `common` names, and prints the head of the table.
+    pub fn open(common: &Common, device: Device) -> Outcome<Self> {
+        let machine = Machine::open(device, common.quick)?;
         let file = common.out.as_deref().map(open_to_append).transpose()?;
         let driver = if machine.driver.is_empty() { String::new() } else { format!(", driver {}", machine.driver) };
         print(format_args!("{}{driver}; memory moves {:.0} GB/s\n", machine.name, machine.bytes_per_second / 1e9))?;
         print(format_args!("{}\n", head()))?;
-        let about = (common.date.clone(), common.revision.clone(), machine.name.clone(), machine.driver.clone());
-        Ok(Self { common: about, file, all_verified: true })
+        Ok(Self { machine, tflops: None, common: common.clone(), file, all_verified: true })
+    }
+
+    /// The device for the library.
+    pub fn device(&self) -> Device {
+        self.machine.device()
+    }
+
+    /// The first in a quick run, the second otherwise.
+    pub fn quick_or<T>(&self, quick: T, full: T) -> T {
+        if self.common.quick { quick } else { full }
+    }
+
+    /// Number of timed runs; `usual` unless the command line has another.
+    pub fn repeat(&self, usual: usize) -> usize {
+        self.common.repeat.unwrap_or(usual).max(1)
     }
 
     /// Writes and prints a row.
     pub fn add(&mut self, measured: Measured) -> Outcome {
-        self.all_verified &= measured.verified;
-        let (date, revision, device, driver) = self.common.clone();
-        let Measured { case, k, times, memory_floor_ms, matrix_floor_ms, .. } = measured;
-        let Measured { peer, recall, verified, objective, bytes, .. } = measured;
+        let Measured { peer, case, k, times, work, recall, verified, objective, bytes } = measured;
+        self.all_verified &= verified;
         let (implementation, version) = peer.unwrap_or(("warpann", env!("CARGO_PKG_VERSION")));
+        let memory_floor_ms = self.machine.floor_ms(work.bytes);
+        let of_rate = |rate: f64| 1e3 * work.operations / (rate * 1e12);
+        let matrix_floor_ms = self.tflops.filter(|_| work.operations > 0.0).map(of_rate);
         let floor = memory_floor_ms.max(matrix_floor_ms.unwrap_or(0.0));
         let runs = times.milliseconds();
         let median = (!runs.is_empty()).then(|| times.median());
         let row = Row {
-            date,
+            date: self.common.date.clone(),
             implementation: implementation.into(),
             version: version.into(),
-            revision,
-            device,
-            driver,
+            revision: self.common.revision.clone(),
+            device: self.machine.name.clone(),
+            driver: self.machine.driver.clone(),
             case,
             k,
             ms_median: median.map(rounded),
@@ -161,29 +199,8 @@ fn rounded(value: f64) -> f64 {
 /// The columns, as they stand in the first line of a record.
 fn columns() -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let row = Row {
-        date: String::new(),
-        implementation: String::new(),
-        version: String::new(),
-        revision: String::new(),
-        device: String::new(),
-        driver: String::new(),
-        case: String::new(),
-        k: 0,
-        ms_median: None,
-        ms_min: None,
-        ms_max: None,
-        memory_floor_ms: None,
-        matrix_floor_ms: None,
-        floor_ms: None,
-        ratio: None,
-        recall: None,
-        verified: String::new(),
-        objective: None,
-        bytes: None,
-    };
     // Writing to memory does not fail; if it did, no record would match and the caller would say so.
-    let text = writer.serialize(row).ok().and_then(|()| writer.into_inner().ok()).unwrap_or_default();
+    let text = writer.serialize(Row::default()).ok().and_then(|()| writer.into_inner().ok()).unwrap_or_default();
     String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned()
 }
 
@@ -324,22 +341,18 @@ mod tests {
             date: "2000-01-01".into(),
             implementation: implementation.into(),
             version: "1".into(),
-            revision: String::new(),
             device: "a GPU, with a comma".into(),
             driver: "1.2".into(),
             case: case.into(),
             k: 10,
             ms_median: Some(median),
             ms_min: Some(median),
-            ms_max: None,
             memory_floor_ms: Some(0.25),
-            matrix_floor_ms: None,
             floor_ms: Some(0.25),
-            ratio: None,
             recall: Some(1.0),
             verified: "yes".into(),
-            objective: None,
             bytes: Some(17),
+            ..Row::default()
         }
     }
 

@@ -10,24 +10,20 @@
 //! if besides its neighbours are the true ones, but for what f32 cannot tell apart. The tree has as many threads as `--tree-threads`
 //! says: two, unless said otherwise.
 
-use rayon::prelude::*;
 use test_random::Random;
-use warpann::measure::Times;
+use warpann::Neighbors;
 use warpann::mesh::{BoxForm, Mesh};
 use warpann::shifted::{Quality, ShiftedIndex};
-use warpann::{NONE, Neighbors};
+use warpann_measure::Times;
 
-use crate::ivf::count;
-use crate::machine::Machine;
+use crate::Outcome;
 use crate::record::{Measured, Record, print};
-use crate::vectors::admits;
-use crate::{Common, Outcome};
+use crate::set::count;
+use crate::vectors::all_admitted;
 
 /// Arguments of `shifted`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
     /// Triangles of the mesh, about.
     #[arg(long, default_value_t = 40_000, value_parser = count)]
     triangles: usize,
@@ -67,11 +63,9 @@ struct Set {
     queries: Vec<f32>,
 }
 
-/// Measures the grid; true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    let mut record = Record::open(&args.common, &machine)?;
-    let (triangles, queries) = if args.common.quick { (2_000, 500) } else { (args.triangles, args.queries) };
+/// Measures the grid.
+pub fn run(args: &Args, record: &mut Record) -> Outcome {
+    let (triangles, queries) = record.quick_or((2_000, 500), (args.triangles, args.queries));
     let mesh = bumpy_sphere(triangles);
     let points = cube(queries);
     let sets = [
@@ -79,11 +73,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
         boxes(&mesh, &points, BoxForm::MinMax),
         boxes(&mesh, &points, BoxForm::MinExtent),
     ];
-    for set in &sets {
-        let grid = Grid { args, machine: &machine, set };
-        grid.run(&mut record)?;
-    }
-    Ok(record.all_verified())
+    sets.iter().try_for_each(|set| Grid { args, set }.run(record))
 }
 
 fn boxes(mesh: &Mesh, points: &[f32], form: BoxForm) -> Set {
@@ -92,14 +82,14 @@ fn boxes(mesh: &Mesh, points: &[f32], form: BoxForm) -> Set {
 
 struct Grid<'a> {
     args: &'a Args,
-    machine: &'a Machine,
     set: &'a Set,
 }
 
 impl Grid<'_> {
     fn run(&self, record: &mut Record) -> Outcome {
-        let Self { args, machine, set } = *self;
-        let mut builder = ShiftedIndex::builder(set.dim).device(machine.device());
+        let Self { args, set } = *self;
+        let (device, repeat) = (record.device(), record.repeat(5));
+        let mut builder = ShiftedIndex::builder(set.dim).device(device);
         if let Some(shifts) = args.shifts {
             builder = builder.shifts(shifts);
         }
@@ -107,65 +97,40 @@ impl Grid<'_> {
             builder = builder.neighborhood(positions);
         }
         let mut index = builder.clone().build()?;
-        let times = self.times(|| {
+        let times = Times::measure(1, repeat, || {
             index = builder.clone().build()?;
-            Ok(index.add(&set.base)?)
+            index.add(&set.base)
         })?;
         let (case, shifts) = (self.case(), index.shifts());
-        record.add(Measured {
-            case: format!("shifted-build {case} shifts={shifts}"),
-            times,
-            memory_floor_ms: machine.floor_ms(size_of_val(&set.base[..]) as f64),
-            verified: index.len() == set.base.len() / set.dim,
-            ..Measured::default()
-        })?;
+        let (bytes, all) = (size_of_val(&set.base[..]) as f64, index.len() == set.base.len() / set.dim);
+        record.add(Measured::new(format!("shifted-build {case} shifts={shifts}"), 0, times, bytes, all))?;
         let queries = set.queries.len() / set.dim;
-        for &k in if args.common.quick { &[2, 8][..] } else { &args.k } {
-            let mut found = Neighbors { k, ids: vec![NONE; queries * k], distances: vec![0.0; queries * k] };
-            let times =
-                self.times(|| Ok(index.search_into(&set.queries, k, &mut found.ids, &mut found.distances)?))?;
-            let bytes = size_of_val(&set.queries[..]) + queries * k * 8;
-            let measured = Measured {
-                case: format!("shifted {case} nq={queries} shifts={shifts}"),
-                k,
-                times,
-                memory_floor_ms: machine.floor_ms(bytes as f64),
-                ..Measured::default()
-            };
-            self.record(record, &index, &found, measured, false)?;
+        for &k in record.quick_or(&[2, 8][..], &args.k) {
+            let mut found = places(queries, k);
+            let search = || index.search_into(&set.queries, k, &mut found.ids, &mut found.distances);
+            let times = Times::measure(1, repeat, search)?;
+            let case = format!("shifted {case} nq={queries} shifts={shifts}");
+            self.record(record, &index, &found, Measured::new(case, k, times, self.bytes(&found), false), false)?;
+            #[cfg(feature = "peers")]
             self.tree(record, &index, k)?;
         }
-        let mut joined = None;
         let k = 8;
-        let times = self.times(|| {
-            joined = Some(index.self_join(k)?);
-            Ok(())
-        })?;
-        if let Some(found) = joined {
-            let quality = index.quality(&found, None, args.sample, machine.device())?;
-            let bytes = size_of_val(&set.base[..]) + found.ids.len() * 8;
-            record.add(Measured {
-                case: format!("shifted-join {case} shifts={shifts}"),
-                k,
-                times,
-                memory_floor_ms: machine.floor_ms(bytes as f64),
-                recall: Some(quality.recall),
-                verified: self.admitted(&set.base, &found, index.len()),
-                ..Measured::default()
-            })?;
-        }
-        Ok(())
+        let (times, found) = Times::with_result(1, repeat, || index.self_join(k))?;
+        let quality = index.quality(&found, None, args.sample, device)?;
+        let admitted = self.admitted(&set.base, &found, index.len());
+        let case = format!("shifted-join {case} shifts={shifts}");
+        record.add(Measured::new(case, k, times, self.bytes(&found), admitted).recall(quality.recall))
+    }
+
+    /// Bytes of the queries and of their results.
+    fn bytes(&self, found: &Neighbors) -> f64 {
+        (found.queries() * self.set.dim * size_of::<f32>() + found.ids.len() * 8) as f64
     }
 
     /// The first words of a case.
     fn case(&self) -> String {
         let Set { name, dim, base, .. } = self.set;
         format!("{name} {}x{dim} f32", base.len() / dim)
-    }
-
-    /// The times of some calls after one more.
-    fn times(&self, call: impl FnMut() -> Outcome) -> Outcome<Times> {
-        Times::measure(1, self.args.common.repeat.unwrap_or(5), call)
     }
 
     /// Adds a row with what was found of the first queries, and a line about its quality.
@@ -178,11 +143,11 @@ impl Grid<'_> {
         exact: bool,
     ) -> Outcome {
         let queries = &self.set.queries[..found.queries() * self.set.dim];
-        let quality = index.quality(found, Some(queries), self.args.sample, self.machine.device())?;
+        let quality = index.quality(found, Some(queries), self.args.sample, record.device())?;
         let admitted = self.admitted(queries, found, self.args.sample);
         let none_is_farther = quality.epsilon.max <= ROUNDING && quality.epsilon.unbounded == 0;
         let verified = admitted && (!exact || none_is_farther);
-        record.add(Measured { recall: Some(quality.recall), verified, ..measured })?;
+        record.add(Measured { verified, ..measured.recall(quality.recall) })?;
         let Quality { queries, epsilon, .. } = quality;
         let mean =
             format_args!("{:.5} in the mean, {:.5} for 99 %, {:.5} at most", epsilon.mean, epsilon.p99, epsilon.max);
@@ -194,56 +159,33 @@ impl Grid<'_> {
         let Set { dim, base, .. } = self.set;
         let stored = |id: u64| base.chunks_exact(*dim).nth(usize::try_from(id).ok()?).map(<[f32]>::to_vec);
         let step = (found.queries() / sample.max(1)).max(1);
-        (0..found.queries()).into_par_iter().step_by(step).all(|query| {
-            let (ids, distances) = found.row(query);
-            admits(&queries[query * dim..(query + 1) * dim], stored, ids, distances)
-        })
+        all_admitted(queries, found, (found.queries(), step), stored)
     }
 
     /// The KD-tree, exact, on some threads of the CPU.
     #[cfg(feature = "peers")]
     fn tree(&self, record: &mut Record, index: &ShiftedIndex, k: usize) -> Outcome {
-        match self.set.dim {
-            3 => self.tree_of::<3>(record, index, k),
-            _ => self.tree_of::<6>(record, index, k),
-        }
-    }
-
-    #[cfg(feature = "peers")]
-    fn tree_of<const DIM: usize>(&self, record: &mut Record, index: &ShiftedIndex, k: usize) -> Outcome {
-        use std::num::NonZero;
-
-        use kiddo::{ImmutableKdTree, SquaredEuclidean};
         use rayon::ThreadPoolBuilder;
+        use rayon::prelude::*;
 
         use crate::Failure;
+        use crate::peers::{KD_TREE, kd_tree, search};
 
-        let Self { args, machine, set } = *self;
-        let (points, _) = set.base.as_chunks::<DIM>();
-        let (queries, _) = set.queries.as_chunks::<DIM>();
-        let queries = &queries[..args.tree_queries.unwrap_or(queries.len()).min(queries.len())];
-        let (Ok(tree), Some(most)) = (ImmutableKdTree::<f32, DIM>::new_from_slice(points), NonZero::new(k)) else {
-            return Ok(());
-        };
+        let Self { args, set } = *self;
+        let (dim, all) = (set.dim, set.queries.len() / set.dim);
+        let count = args.tree_queries.unwrap_or(all).min(all);
+        let Some(tree) = kd_tree(&set.base, dim) else { return Ok(()) };
         let pool = ThreadPoolBuilder::new().num_threads(args.tree_threads).build().map_err(Failure::Threads)?;
-        let mut found = Neighbors { k, ids: vec![NONE; queries.len() * k], distances: vec![0.0; queries.len() * k] };
+        let (queries, mut found) = (&set.queries[..count * dim], places(count, k));
         let times = Times::measure(0, 1, || {
-            pool.install(|| {
-                let slots = found.ids.par_chunks_exact_mut(k).zip(found.distances.par_chunks_exact_mut(k));
-                queries.par_iter().zip(slots).with_min_len(64).for_each(|(query, (ids, distances))| {
-                    let nearest = tree.query(query).nearest_n::<SquaredEuclidean<f32>>(most).execute();
-                    for (place, item) in nearest.into_iter().enumerate() {
-                        (ids[place], distances[place]) = (u64::from(item.item), item.distance);
-                    }
-                });
-            });
+            pool.install(|| search(tree.as_ref(), queries, dim, 0, &mut found));
             Outcome::Ok(())
         })?;
         // Its distances are sums in f32, and so is its order: what is compared are the canonical ones of the vectors it names.
         let slots = found.ids.par_chunks_exact_mut(k).zip(found.distances.par_chunks_exact_mut(k));
-        queries.par_iter().zip(slots).for_each(|(query, (ids, distances))| {
+        queries.par_chunks_exact(dim).zip(slots).for_each(|(query, (ids, distances))| {
             let canonical = |&id: &u64| {
-                let point = usize::try_from(id).ok().and_then(|id| points.get(id));
+                let point = usize::try_from(id).ok().and_then(|id| set.base.chunks_exact(dim).nth(id));
                 (point.map_or(f32::INFINITY, |point| warpann::metric::canonical(warpann::Metric::L2, query, point)), id)
             };
             let mut pairs: Vec<(f32, u64)> = ids.iter().map(canonical).collect();
@@ -252,28 +194,16 @@ impl Grid<'_> {
                 (distances[place], ids[place]) = pair;
             }
         });
-        let bytes = size_of_val(queries) + found.ids.len() * 8;
-        let measured = Measured {
-            peer: Some(KD_TREE),
-            case: format!("shifted {} nq={} threads={}", self.case(), queries.len(), args.tree_threads),
-            k,
-            times,
-            memory_floor_ms: machine.floor_ms(bytes as f64),
-            ..Measured::default()
-        };
-        self.record(record, index, &found, measured, true)
-    }
-
-    /// Without the crate there is no tree.
-    #[cfg(not(feature = "peers"))]
-    fn tree(&self, _: &mut Record, _: &ShiftedIndex, _: usize) -> Outcome {
-        Ok(())
+        let case = format!("shifted {} nq={count} threads={}", self.case(), args.tree_threads);
+        let measured = Measured::new(case, k, times, self.bytes(&found), false);
+        self.record(record, index, &found, measured.by(KD_TREE), true)
     }
 }
 
-/// The tree and its version, as records name it.
-#[cfg(feature = "peers")]
-const KD_TREE: (&str, &str) = ("kiddo", "6.3.0");
+/// Places for `k` neighbours of each query.
+fn places(queries: usize, k: usize) -> Neighbors {
+    Neighbors { k, ids: vec![warpann::NONE; queries * k], distances: vec![0.0; queries * k] }
+}
 
 /// A sphere of about `triangles` triangles between `2 n` meridians and `n` circles of latitude, with bumps and a little noise.
 fn bumpy_sphere(triangles: usize) -> Mesh {

@@ -7,18 +7,15 @@
 use rayon::prelude::*;
 use test_random::Random;
 use warpann::Device;
-use warpann::measure::{Times, timed};
 use warpann::sort::{Key, sort_pairs};
+use warpann_measure::{Times, timed};
 
-use crate::machine::Machine;
+use crate::Outcome;
 use crate::record::{Measured, Record, print};
-use crate::{Common, Outcome};
 
 /// Arguments of `sort`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
     /// Pairs of each sort, as powers of two.
     #[arg(long, value_delimiter = ',', default_value = "20,23,26", value_parser = clap::value_parser!(u32).range(0..32))]
     log2: Vec<u32>,
@@ -27,17 +24,15 @@ pub struct Args {
 /// Powers of the quick grid.
 const QUICK: &[u32] = &[10, 14];
 
-/// Measures the grid. Returns true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    let mut record = Record::open(&args.common, &machine)?;
-    for &power in if args.common.quick { QUICK } else { &args.log2 } {
-        let len = 1usize << power;
-        measure(args, &machine, &mut record, (0..len as u64).into_par_iter().map(noise).collect::<Vec<u64>>())?;
+/// Measures the grid.
+pub fn run(args: &Args, record: &mut Record) -> Outcome {
+    for &power in record.quick_or(QUICK, &args.log2) {
+        let len = 1u64 << power;
+        measure(record, (0..len).into_par_iter().map(noise).collect::<Vec<u64>>())?;
         let wide = |at: u64| u128::from(noise(2 * at)) << 64 | u128::from(noise(2 * at + 1));
-        measure(args, &machine, &mut record, (0..len as u64).into_par_iter().map(wide).collect::<Vec<u128>>())?;
+        measure(record, (0..len).into_par_iter().map(wide).collect::<Vec<u128>>())?;
     }
-    Ok(record.all_verified())
+    Ok(())
 }
 
 /// Random number `at`.
@@ -45,25 +40,20 @@ fn noise(at: u64) -> u64 {
     Random::nth(0, at)
 }
 
-fn measure<K: Key>(args: &Args, machine: &Machine, record: &mut Record, keys: Vec<K>) -> Outcome {
-    let repeat = args.common.repeat.unwrap_or(9).max(1);
-    let (times, sorted, payloads) = match machine.gpu {
+fn measure<K: Key>(record: &mut Record, keys: Vec<K>) -> Outcome {
+    let repeat = record.repeat(9);
+    let (times, sorted, payloads) = match record.machine.gpu {
+        #[cfg(feature = "cuda")]
         Some(index) => on_gpu(index, &keys, repeat)?,
-        None => on_cpu(&keys, repeat)?,
+        _ => on_cpu(&keys, repeat)?,
     };
     let (key, len) = (size_of::<K>(), keys.len() as f64);
-    let touches = if machine.gpu.is_some() { (key + key * 2 * (key + 4)) as f64 } else { (2 * (key + 4)) as f64 };
-    let memory_floor_ms = machine.floor_ms(touches * len);
-    let median = times.median();
-    record.add(Measured {
-        case: format!("sort {} u{}+u32", keys.len(), 8 * key),
-        times,
-        memory_floor_ms,
-        verified: is_stable_sort(&keys, &sorted, &payloads),
-        ..Measured::default()
-    })?;
+    let touches = if record.machine.gpu.is_some() { key + key * 2 * (key + 4) } else { 2 * (key + 4) };
+    let (bytes, median) = (touches as f64 * len, times.median());
+    let case = format!("sort {} u{}+u32", keys.len(), 8 * key);
+    record.add(Measured::new(case, 0, times, bytes, is_stable_sort(&keys, &sorted, &payloads)))?;
     let rate = |milliseconds: f64| len / milliseconds / 1e6;
-    print(format_args!("  {:.3} Gkeys/s; floor {:.3} Gkeys/s\n", rate(median), rate(memory_floor_ms)))
+    print(format_args!("  {:.3} Gkeys/s; floor {:.3} Gkeys/s\n", rate(median), rate(record.machine.floor_ms(bytes))))
 }
 
 /// Whether `sorted` ascends, each key is the one that its payload, a position, names, and equal keys have ascending positions. No
@@ -78,14 +68,8 @@ fn is_stable_sort<K: Key>(keys: &[K], sorted: &[K], payloads: &[u32]) -> bool {
 /// Measures with pairs and results on the device, by device events.
 #[cfg(feature = "cuda")]
 fn on_gpu<K: Key>(index: usize, keys: &[K], repeat: usize) -> Outcome<(Times, Vec<K>, Vec<u32>)> {
-    let run = warpann::measure::SortBench::new(index, keys)?.sort(repeat)?;
-    Ok((run.times, run.keys, run.payloads))
-}
-
-/// Never called: without the back end there is no GPU.
-#[cfg(not(feature = "cuda"))]
-fn on_gpu<K: Key>(_: usize, keys: &[K], repeat: usize) -> Outcome<(Times, Vec<K>, Vec<u32>)> {
-    on_cpu(keys, repeat)
+    let run = warpann::internals::SortBench::new(index, keys)?.sort(repeat)?;
+    Ok((Times::new(run.milliseconds), run.keys, run.payloads))
 }
 
 /// Measures the wall time of the library's call.

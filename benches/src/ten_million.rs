@@ -6,21 +6,20 @@
 //! stored form of the vector.
 
 use rayon::prelude::*;
-use warpann::ivf::IvfIndex;
-use warpann::measure::{Times, timed};
-use warpann::{FlatIndex, Metric, NONE, Neighbors, SearchOptions, device::info};
+use warpann::io::IdMatrix;
+use warpann::ivf::{Encoding, IvfIndex};
+use warpann::{NONE, SearchOptions, recall};
+use warpann_measure::{Searches, Work, timed};
 
-use crate::ivf::{Coding, count};
-use crate::machine::Machine;
+use crate::Outcome;
+use crate::ivf::{encoding, name, pq, probed_bytes};
 use crate::record::{Measured, Record, print};
-use crate::vectors::{Clusters, admits};
-use crate::{Common, Outcome};
+use crate::set::{count, exact};
+use crate::vectors::{Clusters, all_admitted};
 
 /// Arguments of `ten-million`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    common: Common,
     /// Number of vectors.
     #[arg(long, default_value_t = 10_000_000, value_parser = count)]
     n: usize,
@@ -34,8 +33,8 @@ pub struct Args {
     #[arg(long, default_value_t = 500_000, value_parser = count)]
     batch: usize,
     /// What is kept of a vector: flat, f16, sq8, or pq and the bytes of its code.
-    #[arg(long, value_delimiter = ',', default_value = "pq32")]
-    encodings: Vec<Coding>,
+    #[arg(long, value_delimiter = ',', default_value = "pq32", value_parser = encoding)]
+    encodings: Vec<Encoding>,
     /// Number of lists.
     #[arg(long, default_value_t = 16_384, value_parser = count)]
     lists: usize,
@@ -58,77 +57,63 @@ const WITH_TRUTH: usize = 1_000;
 /// Number of true neighbours of each query.
 const DEPTH: usize = 100;
 
-/// Measures; true if every result was right.
-pub fn run(args: &Args) -> Outcome<bool> {
-    let machine = Machine::open(args.common.device, args.common.quick)?;
-    let mut record = Record::open(&args.common, &machine)?;
-    let shape = Shape::of(args);
-    let free = free_memory(&machine)?;
-    let clusters = Clusters::new(shape.dim, 1);
-    let mut queries = vec![0.0; shape.queries * shape.dim];
-    clusters.fill(shape.n, &mut queries);
+/// Measures.
+pub fn run(args: &Args, record: &mut Record) -> Outcome {
+    let (n, dim, queries, batch) = (5_000, 24, 200, 1_500);
+    let (lists, train_per_list, encodings) = (32, 40, vec![pq(8)]);
+    let quick = Args { n, dim, queries, batch, lists, train_per_list, encodings, ..args.clone() };
+    let args = record.quick_or(&quick, args);
+    let before = record.machine.free_memory();
+    let clusters = Clusters::new(args.dim, 1);
+    let mut queries = vec![0.0; args.queries * args.dim];
+    clusters.fill(args.n, &mut queries);
     let mut truth = None;
-    let quick = [Coding::Pq(8)];
-    for &coding in if args.common.quick { &quick[..] } else { &args.encodings } {
-        let index = build(args, &shape, &machine, &clusters, coding, &mut record)?;
+    for &encoding in &args.encodings {
+        let case = args.case(encoding);
+        let index = build(args, &clusters, encoding, record)?;
         let truth = match &truth {
             Some(truth) => truth,
-            None => truth.insert(exact(&shape, &machine, &clusters, &queries)?),
+            None => truth.insert(nearest(args, record, &clusters, &queries)?),
         };
         for &k in &args.k {
             for &probes in &args.probes {
-                let repeat = args.common.repeat.unwrap_or(3);
-                record.add(search(&shape, &machine, &index, (coding, k, probes), &queries, truth, repeat)?)?;
+                let mut searches = Searches::new(&index, &queries, k, SearchOptions::new().probes(probes))?;
+                let times = searches.times(record.repeat(3))?;
+                let (found, count) = (searches.found, args.queries);
+                let right = all_admitted(&queries, &found, (truth.rows, 1), |id| index.reconstruct(id).ok());
+                let bytes =
+                    probed_bytes(&index, count as f64, probes) + Work::of_queries(count, size_of_val(&queries[..]), k);
+                let case = format!("{case} nq={count} probes={probes}");
+                let recall = recall(&found.ids[..truth.rows * k], k, &truth.ids, truth.k, k.min(truth.k));
+                record.add(Measured::new(case, k, times, bytes, right).recall(recall))?;
             }
         }
         print(format_args!(
             "index: {:.1} MB of codes, ids and centroids; vectors: {:.1} MB; budget {:.1} MB; longest list {}\n",
             index.statistics().bytes as f64 / 1e6,
-            shape.bytes() as f64 / 1e6,
-            shape.budget as f64 / 1e6,
+            args.bytes() as f64 / 1e6,
+            args.budget() as f64 / 1e6,
             index.statistics().longest
         ))?;
-        if let (Some(before), Some(now)) = (free, free_memory(&machine)?) {
+        if let (Some(before), Some(now)) = (before, record.machine.free_memory()) {
             print(format_args!("taken of the device's memory: {:.1} MB\n", before.saturating_sub(now) as f64 / 1e6))?;
         }
     }
-    Ok(record.all_verified())
+    Ok(())
 }
 
-/// Free bytes of GPU memory; `None` on the CPU, or if the driver does not report them.
-pub fn free_memory(machine: &Machine) -> Outcome<Option<u64>> {
-    let Some(index) = machine.gpu else { return Ok(None) };
-    Ok(info::devices()?.get(index).and_then(|device| device.memory_free))
-}
-
-/// The sizes of a measurement.
-struct Shape {
-    n: usize,
-    dim: usize,
-    queries: usize,
-    batch: usize,
-    lists: usize,
-    training: usize,
-    budget: u64,
-}
-
-impl Shape {
-    fn of(args: &Args) -> Self {
-        let &Args { n, dim, queries, batch, lists, train_per_list, budget, .. } = args;
-        let quick = args.common.quick;
-        let (n, dim, queries, batch) = if quick { (5_000, 24, 200, 1_500) } else { (n, dim, queries, batch) };
-        let (lists, per_list) = if quick { (32, 40) } else { (lists, train_per_list) };
-        let budget = budget.unwrap_or((n * dim * size_of::<f32>() / 4) as u64);
-        Self { n, dim, queries, batch, lists, training: (lists * per_list).min(n), budget }
-    }
-
+impl Args {
     fn bytes(&self) -> usize {
         self.n * self.dim * size_of::<f32>()
     }
 
-    fn case(&self, coding: Coding) -> String {
-        let Self { n, dim, lists, budget, .. } = self;
-        format!("{coding} {n}x{dim} f32 lists={lists} budget={}MB", budget.div_ceil(1_000_000))
+    fn budget(&self) -> u64 {
+        self.budget.unwrap_or(self.bytes() as u64 / 4)
+    }
+
+    fn case(&self, encoding: Encoding) -> String {
+        let Self { n, dim, lists, .. } = self;
+        format!("{} {n}x{dim} f32 lists={lists} budget={}MB", name(encoding), self.budget().div_ceil(1_000_000))
     }
 
     /// Calls `work` with each batch of the base and the number of its first row.
@@ -144,27 +129,21 @@ impl Shape {
 }
 
 /// Trains on the first rows and adds batch by batch; making the vectors is not in the times.
-fn build(
-    args: &Args,
-    shape: &Shape,
-    machine: &Machine,
-    clusters: &Clusters,
-    coding: Coding,
-    record: &mut Record,
-) -> Outcome<IvfIndex<f32>> {
-    let &Shape { n, dim, lists, training, budget, .. } = shape;
-    let builder = IvfIndex::<f32>::builder(dim, lists).encoding(coding.encoding()).seed(1).memory_budget(budget);
-    let mut index = builder.points_per_centroid(args.train_per_list).device(machine.device()).build()?;
+fn build(args: &Args, clusters: &Clusters, encoding: Encoding, record: &mut Record) -> Outcome<IvfIndex<f32>> {
+    let &Args { n, dim, lists, train_per_list, .. } = args;
+    let training = (lists * train_per_list).min(n);
+    let builder = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).seed(1).memory_budget(args.budget());
+    let mut index = builder.points_per_centroid(train_per_list).device(record.device()).build()?;
     let mut sample = vec![0.0; training * dim];
     clusters.fill(0, &mut sample);
     let mut part = |name: &str, milliseconds: f64, vectors: usize| {
-        let floor_ms = machine.floor_ms((vectors * dim * size_of::<f32>()) as f64);
-        record.add(Measured::stage(format!("{name} {}", shape.case(coding)), milliseconds, floor_ms))
+        let bytes = (vectors * dim * size_of::<f32>()) as f64;
+        record.add(Measured::stage(format!("{name} {}", args.case(encoding)), milliseconds, bytes))
     };
     part("train", timed(|| index.train(&sample))?.1, training)?;
     drop(sample);
     let mut adding = 0.0;
-    shape.batches(clusters, |_, rows| {
+    args.batches(clusters, |_, rows| {
         adding += timed(|| index.add(rows))?.1;
         Ok(())
     })?;
@@ -173,13 +152,12 @@ fn build(
 }
 
 /// The exact neighbours of the first queries: those of each batch, merged.
-fn exact(shape: &Shape, machine: &Machine, clusters: &Clusters, queries: &[f32]) -> Outcome<Vec<Vec<(f32, u64)>>> {
-    let probes = &queries[..shape.queries.min(WITH_TRUTH) * shape.dim];
-    let mut best: Vec<Vec<(f32, u64)>> = vec![Vec::new(); probes.len() / shape.dim];
-    shape.batches(clusters, |first, rows| {
-        let mut index = FlatIndex::<f32>::new(shape.dim, Metric::L2, machine.device())?;
-        index.add(rows)?;
-        let found = index.search(probes, DEPTH)?;
+fn nearest(args: &Args, record: &Record, clusters: &Clusters, queries: &[f32]) -> Outcome<IdMatrix> {
+    let rows = args.queries.min(WITH_TRUTH);
+    let probes = &queries[..rows * args.dim];
+    let mut best: Vec<Vec<(f32, u64)>> = vec![Vec::new(); rows];
+    args.batches(clusters, |first, rows| {
+        let found = exact(rows, args.dim, record.device())?.search(probes, DEPTH)?;
         best.par_iter_mut().enumerate().for_each(|(query, best)| {
             best.extend(found.found(query).map(|(id, distance)| (distance, id + first as u64)));
             best.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
@@ -187,43 +165,6 @@ fn exact(shape: &Shape, machine: &Machine, clusters: &Clusters, queries: &[f32])
         });
         Ok(())
     })?;
-    Ok(best)
-}
-
-fn search(
-    shape: &Shape,
-    machine: &Machine,
-    index: &IvfIndex<f32>,
-    (coding, k, probes): (Coding, usize, usize),
-    queries: &[f32],
-    truth: &[Vec<(f32, u64)>],
-    repeat: usize,
-) -> Outcome<Measured> {
-    let &Shape { n, dim, queries: count, lists, .. } = shape;
-    let options = SearchOptions::new().probes(probes);
-    let mut found = Neighbors { k, ids: vec![NONE; count * k], distances: vec![0.0; count * k] };
-    let search = || index.search_into(queries, k, &options, &mut found.ids, &mut found.distances);
-    let times = Times::measure(2, repeat, search)?;
-    let depth = k.min(DEPTH);
-    let hits = |(query, known): (usize, &Vec<(f32, u64)>)| {
-        let ids = found.ids[query * k..][..depth].iter();
-        ids.filter(|&&id| known.iter().take(depth).any(|&(_, known)| known == id)).count()
-    };
-    let hits: usize = truth.par_iter().enumerate().map(hits).sum();
-    let stored = |id: u64| index.reconstruct(id).ok();
-    let right = (0..truth.len()).into_par_iter().all(|query| {
-        let slots = query * k..(query + 1) * k;
-        admits(&queries[query * dim..][..dim], stored, &found.ids[slots.clone()], &found.distances[slots])
-    });
-    let share = (count as f64 * probes as f64 / lists as f64).min(1.0);
-    let bytes = share * n as f64 * index.statistics().code_bytes as f64 + size_of_val(queries) as f64;
-    Ok(Measured {
-        case: format!("{} nq={count} probes={probes}", shape.case(coding)),
-        k,
-        times,
-        memory_floor_ms: machine.floor_ms(bytes + 12.0 * (count * k) as f64),
-        recall: Some(hits as f64 / (truth.len() * depth) as f64),
-        verified: right,
-        ..Measured::default()
-    })
+    let padded = |best: Vec<(f32, u64)>| best.into_iter().map(|(_, id)| id).chain([NONE; DEPTH]).take(DEPTH);
+    Ok(IdMatrix { rows, k: DEPTH, ids: best.into_iter().flat_map(padded).collect() })
 }

@@ -95,20 +95,9 @@ pub struct Truth {
 impl Truth {
     /// The exact distances of one query, and what follows from them. O(base), in parallel.
     pub fn of<T: Element>(base: &[T], queries: &[T], dim: usize, query: usize) -> Self {
-        let probe: Vec<f64> = queries[query * dim..(query + 1) * dim].iter().map(|x| f64::from(x.to_f32())).collect();
-        let (distances, norms): (Vec<f64>, Vec<f64>) = base
-            .par_chunks(dim)
-            .map(|row| {
-                let (mut distance, mut norm) = (0.0, 0.0);
-                for (x, y) in probe.iter().zip(row.iter().map(|y| f64::from(y.to_f32()))) {
-                    distance += (x - y) * (x - y);
-                    norm += y * y;
-                }
-                (distance, norm)
-            })
-            .unzip();
-        let longest = norms.into_iter().fold(0.0, f64::max);
-        let tie = TIE * (probe.iter().map(|x| x * x).sum::<f64>() + longest);
+        let probe = &queries[query * dim..(query + 1) * dim];
+        let (distances, norms): (Vec<f64>, Vec<f64>) = base.par_chunks(dim).map(|row| squared(probe, row)).unzip();
+        let tie = TIE * norms.into_iter().fold(0.0, f64::max);
         let mut ascending = distances.clone();
         ascending.par_sort_unstable_by(f64::total_cmp);
         Self { query, distances, ascending, tie }
@@ -137,6 +126,36 @@ impl Truth {
             && ids[..filled].last() != Some(&warpann::NONE)
             && places.all(|(&id, expected)| (self.distances[id as usize] - expected).abs() <= self.tie)
     }
+}
+
+/// How ids and distances are checked: [`Truth::admits`] or [`Truth::confirms`].
+pub type Check = fn(&Truth, &[u64], &[f32]) -> bool;
+
+/// Whether the results of each query of `truths` that was searched pass `check`.
+pub fn all_right(truths: &[Truth], found: &Neighbors, check: Check) -> bool {
+    truths.iter().filter(|truth| truth.query < found.queries()).all(|truth| {
+        let (ids, distances) = found.row(truth.query);
+        check(truth, ids, distances)
+    })
+}
+
+/// Whether the results of each `step`-th of the first `count` queries are admitted, by [`admits`]. In parallel.
+pub fn all_admitted(
+    queries: &[f32],
+    found: &Neighbors,
+    (count, step): (usize, usize),
+    stored: impl Fn(u64) -> Option<Vec<f32>> + Sync,
+) -> bool {
+    let dim = queries.len() / found.queries().max(1);
+    (0..count.min(found.queries())).into_par_iter().step_by(step).all(|query| {
+        let (ids, distances) = found.row(query);
+        admits(&queries[query * dim..][..dim], &stored, ids, distances)
+    })
+}
+
+/// Whether ids and distances are the same, distances to the bit.
+pub fn same_bits(a: &Neighbors, b: &Neighbors) -> bool {
+    a.ids == b.ids && a.distances.iter().zip(&b.distances).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
 /// As [`Truth::admits`], for vectors that `stored` gives by id.

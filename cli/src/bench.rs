@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use warpann::io;
-use warpann::measure::timed;
+use warpann_measure::timed;
 
 use crate::progress::Step;
 use crate::random::Random;
@@ -71,7 +71,7 @@ impl Times {
     fn measure(repeat: usize, mut work: impl FnMut() -> warpann::Result<()>) -> Outcome<Self> {
         let step = Step::measured("measuring", repeat + 1, "runs");
         let mut run = 0;
-        let times = warpann::measure::Times::collect(1, repeat, || {
+        let times = warpann_measure::Times::collect(1, repeat, || {
             step.at(run);
             run += 1;
             timed(&mut work).map(|((), milliseconds)| milliseconds)

@@ -65,6 +65,9 @@ pub mod graph;
 mod host_memory;
 mod ids;
 mod index;
+#[cfg(all(feature = "cuda", feature = "internals"))]
+#[doc(hidden)]
+pub mod internals;
 pub mod io;
 pub mod ivf;
 pub mod kmeans;
@@ -75,8 +78,6 @@ mod limits_tests;
 mod magnitude_tests;
 #[cfg(feature = "ndarray")]
 pub mod matrices;
-#[cfg(feature = "measure")]
-pub mod measure;
 #[cfg(feature = "mesh")]
 pub mod mesh;
 pub mod metric;

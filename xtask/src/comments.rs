@@ -16,7 +16,7 @@ use std::path::Path;
 use crate::shell::{self, Result};
 
 /// Folders of the repository with Rust code.
-const FOLDERS: [&str; 12] = [
+const FOLDERS: [&str; 13] = [
     "benches",
     "cli",
     "cuda_builder",
@@ -27,6 +27,7 @@ const FOLDERS: [&str; 12] = [
     "fuzz",
     "host",
     "kernels-rs",
+    "measure",
     "tests",
     "xtask",
 ];

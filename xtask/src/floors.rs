@@ -90,7 +90,7 @@ const HOST: [Room; 23] = [
     room(&["any_index"]),
     room(&["shifted"]),
     room(&["distributed"]),
-    room(&["measure"]),
+    room(&["internals"]),
     room(&["matrices"]),
 ];
 

@@ -182,7 +182,8 @@ fn manifest(packages: &Path, features: &[&str]) -> Result<String> {
          [profile.release]\nstrip = true\n\n\
          [patch.crates-io]\n"
     );
-    for name in PACKAGES.iter().filter(|&&name| name != "warpann-cli") {
+    // The packages above the library are not dependencies of the crate.
+    for name in PACKAGES.iter().take_while(|&&name| name != "warpann-measure") {
         writeln!(text, "{name} = {{ path = {:?} }}", packages.join(name))?;
     }
     Ok(text)

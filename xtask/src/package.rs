@@ -15,13 +15,14 @@ use crate::outside;
 use crate::shell::{self, Result, cargo};
 
 /// The packages that are published. Each depends only on packages before it.
-pub const PACKAGES: [&str; 7] = [
+pub const PACKAGES: [&str; 8] = [
     "warpann-cuda-std-macros",
     "warpann-cuda-std",
     "warpann-cuda-builder",
     "warpann-cuda-loader",
     "warpann-kernels",
     "warpann",
+    "warpann-measure",
     "warpann-cli",
 ];
 

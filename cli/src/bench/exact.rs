@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use warpann::measure::timed;
 use warpann::{FlatIndex, Metric, Placement};
+use warpann_measure::{Work, timed};
 
 use super::{Times, random};
 use crate::progress::spinning;
@@ -90,8 +90,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let ((), milliseconds) = timed(|| spinning("adding the base", || index.add(&base)))?;
     let build_seconds = milliseconds / 1e3;
     let times = Times::measure(repeat, || index.search(&probes, k).map(drop))?;
-    let operations = 2.0 * n as f64 * queries as f64 * dim as f64;
-    let bytes = 4.0 * (n + queries) as f64 * dim as f64 + 12.0 * queries as f64 * k as f64;
+    let Work { bytes, operations } = Work::exact::<f32>(n, queries, dim, k);
     let exact = Exact {
         device: index.device(),
         metric: metric.name(),

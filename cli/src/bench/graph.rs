@@ -6,7 +6,7 @@ use std::time::Instant;
 use warpann::{Element, GraphIndex, Index, SearchOptions};
 
 use super::sweep::{self, Effort, Files, Seconds, Swept};
-use crate::index::{Basis, GraphRecipe, open, read_graph};
+use crate::index::{Basis, GraphRecipe, read_graph};
 use crate::report::{Out, Outcome, positive};
 use crate::streams::parse_index;
 use crate::vectors::with_element;
@@ -62,16 +62,11 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     with_element!(element, T => files.measure::<T, _>(&args.beams, |dim, base| index(args, dim, base), out))
 }
 
-/// The index of the file, or a new one of the base.
-fn index<T: Element>(args: &Args, dim: usize, base: Option<&[T]>) -> Outcome<(GraphIndex<T>, Seconds)> {
+/// A new index of the base.
+fn index<T: Element>(args: &Args, dim: usize, base: &[T]) -> Outcome<(GraphIndex<T>, Seconds)> {
     let (access, place) = (args.sweep.access, &args.sweep.place);
-    if let Some(path) = &args.index {
-        let index = open(path, place.device.clone(), place.memory_budget, access)?;
-        return Ok((index, Seconds::default()));
-    }
     let graph = args.recipe.file().map(|path| access.stdin.graph(path)).transpose()?;
     let start = Instant::now();
-    let base = (dim, base.unwrap_or_default());
-    let index = args.recipe.build::<T>(&args.basis, place, base, None, graph.as_ref())?;
+    let index = args.recipe.build::<T>(&args.basis, place, (dim, base), None, graph.as_ref())?;
     Ok((index, Seconds { train_seconds: None, add_seconds: Some(start.elapsed().as_secs_f64()) }))
 }

@@ -8,7 +8,7 @@ use warpann::ivf::IvfIndex;
 use warpann::{Element, Index};
 
 use super::sweep::{self, Effort, Files, Seconds, Swept};
-use crate::index::{IvfKind, Recipe, open, parse_ivf_kind, read_ivf};
+use crate::index::{IvfKind, Recipe, parse_ivf_kind, read_ivf};
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::parse_index;
 use crate::vectors::{exactly, with_element};
@@ -74,13 +74,9 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     with_element!(element, T => files.measure::<T, _>(&args.probes, |dim, base| index(args, dim, base), out))
 }
 
-/// The index of the file, or a new one of the base.
-fn index<T: Element>(args: &Args, dim: usize, base: Option<&[T]>) -> Outcome<(IvfIndex<T>, Seconds)> {
+/// A new index of the base.
+fn index<T: Element>(args: &Args, dim: usize, base: &[T]) -> Outcome<(IvfIndex<T>, Seconds)> {
     let (access, place) = (args.sweep.access, &args.sweep.place);
-    if let Some(path) = &args.index {
-        let index = open(path, place.device.clone(), place.memory_budget, access)?;
-        return Ok((index, Seconds::default()));
-    }
     let train = args.recipe.train.as_ref().map(|path| Ok::<_, Failure>((access.vectors(path)?, path))).transpose()?;
     let train = match &train {
         Some((train, _)) if train.dim() != dim => {
@@ -89,7 +85,6 @@ fn index<T: Element>(args: &Args, dim: usize, base: Option<&[T]>) -> Outcome<(Iv
         Some((train, path)) => Some(exactly::<T>(train, path)?),
         None => None,
     };
-    let base = (dim, base.unwrap_or_default());
-    let built = args.recipe.build::<T>(args.kind, place, base, None, train.as_deref(), None)?;
+    let built = args.recipe.build::<T>(args.kind, place, (dim, base), None, train.as_deref(), None)?;
     Ok((built.index, Seconds { train_seconds: Some(built.train_seconds), add_seconds: Some(built.add_seconds) }))
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use warpann::Device;
-use warpann::measure::cost_model::WarpSelectShape;
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
+use warpann_measure::cost_model::WarpSelectShape;
 
 use super::{Times, random};
 #[cfg(feature = "cuda")]
@@ -107,7 +107,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let &Args { k, rows, cols, device, algorithm, repeat, tune, .. } = args;
     check_files(Stdin::default(), [], args.out.as_deref())?;
     #[cfg(feature = "cuda")]
-    if let Some(index) = resident_gpu(device)? {
+    if let Some(index) = warpann_measure::gpu_of(device)? {
         if tune {
             return super::tune::tune(index, repeat, args.out.as_deref(), out);
         }
@@ -141,21 +141,6 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     out.object(&select)
 }
 
-/// The GPU that `device` selects; none if it selects another device.
-#[cfg(feature = "cuda")]
-fn resident_gpu(device: Device) -> Outcome<Option<usize>> {
-    match device {
-        Device::Gpu(index) => Ok(Some(index)),
-        Device::Auto => match warpann::device::info::devices() {
-            Ok(_) => Ok(Some(0)),
-            Err(warpann::Error::NoDevice { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        },
-        Device::Cpu | Device::Emulator => Ok(None),
-        other => Err(Failure::Message(format!("this program does not measure {other}"))),
-    }
-}
-
 #[cfg(feature = "cuda")]
 #[derive(Serialize)]
 struct SelectResident {
@@ -184,12 +169,12 @@ fn select_resident(args: &Args, index: usize, out: &Out) -> Outcome {
     let &Args { k, rows, cols, algorithm, repeat, .. } = args;
     // A hundred different rows suffice, and are made faster than all rows.
     let bench = spinning("making keys", || -> Outcome<_> {
-        Ok(warpann::measure::SelectionBench::new(index, random(rows.min(100), cols, 1)?, rows, cols)?)
+        Ok(warpann::internals::SelectionBench::new(index, random(rows.min(100), cols, 1)?, rows, cols)?)
     })?;
     let step = Step::measured("measuring", 2 * repeat, "runs");
-    let measured = bench.select(k, algorithm, repeat)?;
+    let measured = warpann_measure::Times::new(bench.select(k, algorithm, repeat)?);
     step.at(repeat);
-    let read = bench.read(repeat)?;
+    let read = warpann_measure::Times::new(bench.read(repeat)?);
     drop(step);
     let milliseconds: Vec<f32> = measured.milliseconds().iter().map(|&time| time as f32).collect();
     let median = measured.median() as f32;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use warpann::io::Vectors;
-use warpann::measure::{Times, timed};
-use warpann::{Element, ElementType, Error, FlatIndex, Index, Metric, NONE, SearchOptions, recall};
+use warpann::{Element, ElementType, Error, FlatIndex, Index, Metric, SearchOptions, recall};
+use warpann_measure::{Searches, Times, nearest_in};
 
 use super::chart::{Axis, Measured, Picture, Point};
 use super::{check_outputs, named, write_json};
-use crate::index::{Place, Stored, Summary};
+use crate::index::{Place, Stored, Summary, open};
 use crate::progress::{Step, spinning};
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
@@ -153,18 +153,23 @@ impl<'a> Files<'a> {
         Ok(element)
     }
 
-    /// Measures the index that `make` returns for a dimension and the base, with the seconds of making it. Prints and writes the table of
-    /// `efforts`, or of the usual ones if there are none.
+    /// Measures the index of the file, or the one that `make` returns for a dimension and the base, with the seconds of making it. Prints and
+    /// writes the table of `efforts`, or of the usual ones if there are none.
     pub fn measure<T: Element, K: Swept<Element = T>>(
         &self,
         efforts: &[usize],
-        make: impl FnOnce(usize, Option<&[T]>) -> Outcome<(Index<K>, Seconds)>,
+        make: impl FnOnce(usize, &[T]) -> Outcome<(Index<K>, Seconds)>,
         out: &Out,
     ) -> Outcome {
         let args = self.args;
         let base = self.base.as_ref().map(|(path, base)| exactly::<T>(base, path)).transpose()?;
         let queries = exactly::<T>(&self.queries, &args.query)?;
-        let (mut index, seconds) = make(self.queries.dim(), base.as_deref())?;
+        let (mut index, seconds) = match self.index {
+            Some(path) => {
+                (open(path, args.place.device.clone(), args.place.memory_budget, args.access)?, Seconds::default())
+            }
+            None => make(self.queries.dim(), base.as_deref().unwrap_or_default())?,
+        };
         let truth = Truth::of(args, &queries, index.metric(), index.dim(), base.as_deref())?;
         let target = args.target_recall.map(|recall| self.aim(&mut index, &queries, &truth, recall)).transpose()?;
 
@@ -192,8 +197,8 @@ impl<'a> Files<'a> {
         let step = Step::measured("measuring", args.k.len() * efforts.len() * args.batch.len(), "rows");
         for &k in &args.k {
             for &effort in &efforts {
-                let mut job =
-                    Job { index: &index, queries: &queries, k, effort, ids: Vec::new(), distances: Vec::new() };
+                let searches = Searches::new(&index, &queries, k, K::at(effort))?;
+                let mut job = Job { effort: K::effort(effort), queries: self.queries.rows(), searches };
                 for row in job.rows(args, &truth, &step)? {
                     let line = format!(
                         "{:>5} {:>7} {:>7} {:>9.6} {:>11.0} {:>9.3} {:>9.3} {:>9.3}",
@@ -369,44 +374,32 @@ impl Truth {
 
 /// Searches with one k and one effort.
 struct Job<'a, K: Swept> {
-    index: &'a Index<K>,
-    queries: &'a [K::Element],
-    k: usize,
-    effort: usize,
-    ids: Vec<u64>,
-    distances: Vec<f32>,
+    effort: Effort,
+    /// Number of queries.
+    queries: usize,
+    searches: Searches<'a, K>,
 }
 
 impl<K: Swept> Job<'_, K> {
-    /// Searches for queries `from..to`. Returns the time in milliseconds.
-    fn search(&mut self, from: usize, to: usize) -> Outcome<f64> {
-        let (dim, k) = (self.index.dim(), self.k);
-        let slots = from * k..to * k;
-        let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
-        let queries = &self.queries[from * dim..to * dim];
-        Ok(timed(|| self.index.search_into(queries, k, &K::at(self.effort), ids, distances))?.1)
-    }
-
     /// One row for each size of batch.
     fn rows(&mut self, args: &Args, truth: &Truth, step: &Step) -> Outcome<Vec<Row>> {
-        let (k, queries) = (self.k, self.queries.len() / self.index.dim());
-        let slots = queries.checked_mul(k).ok_or(Error::ResultTooLarge { queries, k })?;
-        (self.ids, self.distances) = (vec![NONE; slots], vec![0.0; slots]);
-        self.search(0, queries)?;
+        let queries = self.queries;
+        self.searches.search(0..queries)?;
+        let (k, ids) = (self.searches.found.k, &self.searches.found.ids);
         let (mut all, mut nearest) = ([None; RANKS.len()], [None; RANKS.len()]);
         for (place, &at) in RANKS.iter().enumerate().filter(|&(_, &at)| at <= k) {
-            all[place] = Some(recall(&self.ids, k, &truth.ids, truth.k, at));
-            nearest[place] = Some(self.nearest_in(truth, at));
+            all[place] = Some(recall(ids, k, &truth.ids, truth.k, at));
+            nearest[place] = Some(nearest_in(ids, k, &truth.ids, truth.k, at));
         }
         let ([recall_1, recall_10, recall_100], [nearest_in_1, nearest_in_10, nearest_in_100]) = (all, nearest);
-        let recall = recall(&self.ids, k, &truth.ids, truth.k, k);
+        let recall = recall(ids, k, &truth.ids, truth.k, k);
         let mut rows = Vec::new();
         for &batch in &args.batch {
             let batch = batch.min(queries);
-            let (times, queries_per_second) = self.time(queries, batch, args.repeat)?;
+            let (times, queries_per_second) = self.time(batch, args.repeat)?;
             rows.push(Row {
                 k,
-                effort: K::effort(self.effort),
+                effort: self.effort,
                 batch,
                 recall,
                 recall_1,
@@ -426,30 +419,21 @@ impl<K: Swept> Job<'_, K> {
         Ok(rows)
     }
 
-    /// Fraction of queries whose first true neighbour is among the first `at` found.
-    fn nearest_in(&self, truth: &Truth, at: usize) -> f64 {
-        let rows = self.ids.chunks_exact(self.k).zip(truth.ids.chunks_exact(truth.k));
-        let known = rows.filter(|(_, truth)| truth[0] != NONE);
-        let (hits, all) = known.fold((0usize, 0usize), |(hits, all), (found, truth)| {
-            (hits + usize::from(found[..at].contains(&truth[0])), all + 1)
-        });
-        if all == 0 { 1.0 } else { hits as f64 / all as f64 }
-    }
-
     /// Times calls of `batch` queries. If a call has all queries, there are `repeat` calls, and their median gives the speed. Otherwise
     /// calls go through the queries `repeat` times, but at most [`MOST_BATCHES`] calls, and their total gives the
     /// speed. Returns the times of the calls and the queries per second.
-    fn time(&mut self, queries: usize, batch: usize, repeat: usize) -> Outcome<(Times, f64)> {
+    fn time(&mut self, batch: usize, repeat: usize) -> Outcome<(Times, f64)> {
+        let queries = self.queries;
         let whole = batch == queries;
         let a_pass = queries.div_ceil(batch);
         let count = if whole { repeat } else { a_pass.saturating_mul(repeat).min(MOST_BATCHES) };
         // Not timed, because it allocates buffers of this size and selects kernels.
-        self.search(0, batch)?;
+        self.searches.search(0..batch)?;
         let (mut calls, mut done, mut total) = (Vec::new(), 0, 0.0);
         for call in 0..count {
             let from = call % a_pass * batch;
             let to = queries.min(from + batch);
-            let time = self.search(from, to)?;
+            let time = self.searches.search(from..to)?;
             (done, total) = (done + to - from, total + time);
             // The shorter batch at the end of the queries does not count for the latency.
             if to - from == batch {

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use serde::Serialize;
-use warpann::measure::{DISPATCH_HEADER, Method, SelectionBench};
+use warpann::internals::{DISPATCH_HEADER, Method, SelectionBench};
+use warpann_measure::Times;
 
 use crate::bench::random;
 use crate::progress::Step;
@@ -54,11 +55,11 @@ pub fn tune(index: usize, repeat: usize, table: Option<&Path>, out: &Out) -> Out
     for (rows, columns) in shapes() {
         let bench = SelectionBench::new(index, random(rows.min(BLOCK), columns, 1)?, rows, columns)?;
         product = bench.product();
-        let read = bench.read(repeat)?.median() as f32;
+        let read = Times::new(bench.read(repeat)?).median() as f32;
         for k in K.into_iter().filter(|&k| k <= columns) {
             let mut times = Vec::new();
             for method in Method::ALL.into_iter().filter(|method| method.serves(k as u32)) {
-                times.push((method, bench.select_by(k, method, repeat)?.median() as f32));
+                times.push((method, Times::new(bench.select_by(k, method, repeat)?).median() as f32));
             }
             let fastest = |warp: bool| {
                 let allowed = times.iter().filter(|(method, _)| warp || *method != Method::Warp);

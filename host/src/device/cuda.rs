@@ -260,7 +260,7 @@ impl Event {
     }
 
     /// Milliseconds from `start` to this event. Both must come from [`Cuda::timer`], be recorded and be done.
-    #[cfg(feature = "measure")]
+    #[cfg(feature = "internals")]
     pub fn milliseconds_since(&self, start: &Event) -> Result<f32> {
         let mut milliseconds = 0.0;
         // SAFETY: both handles live; the driver writes the number.
@@ -579,7 +579,7 @@ impl Cuda {
     }
 
     /// Creates an event that records its time. The caller must have entered the device now and when the event is dropped.
-    #[cfg(feature = "measure")]
+    #[cfg(feature = "internals")]
     pub fn timer(&self) -> Result<Event> {
         Event::new(self, sys::EVENT_DEFAULT)
     }

@@ -66,7 +66,7 @@ pub const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may start before the kernel ahead of it has ended.
 pub const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
 /// `CU_EVENT_DEFAULT`: the event records its time.
-#[cfg(feature = "measure")]
+#[cfg(feature = "internals")]
 pub const EVENT_DEFAULT: c_uint = 0;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
@@ -196,6 +196,6 @@ unsafe extern "C" {
     pub fn cuEventDestroy_v2(event: CUevent) -> Code;
     pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Code;
     pub fn cuEventSynchronize(event: CUevent) -> Code;
-    #[cfg(feature = "measure")]
+    #[cfg(feature = "internals")]
     pub fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Code;
 }

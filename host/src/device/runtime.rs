@@ -58,7 +58,7 @@ impl Stream {
     ///
     /// # Panics
     /// If the stream is the emulator's.
-    #[cfg(all(feature = "cuda", feature = "measure"))]
+    #[cfg(all(feature = "cuda", feature = "internals"))]
     pub fn of_gpu(&self) -> &cuda::Stream {
         match self {
             Stream::Cuda(stream) => stream,

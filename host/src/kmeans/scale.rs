@@ -123,7 +123,7 @@ pub(crate) struct Scale {
 impl Scale {
     /// One level for `points` points whose largest |w·x| is `greatest` and largest weight `greatest_weight`. `None` means no weights, and
     /// t = 0. Then |q| · points < 2^62 and |q| <= 2^50, so adding 1.5 · 2^52 in f64 rounds to an integer.
-    #[cfg(any(test, all(feature = "cuda", feature = "measure")))]
+    #[cfg(any(test, all(feature = "cuda", feature = "internals")))]
     pub fn new(points: usize, greatest: f64, greatest_weight: Option<f64>) -> Scale {
         let room = room(points);
         let weights = greatest_weight.map_or(Levels::new(0, &[0]), |weight| Levels::new(room, &[exponent(weight)]));

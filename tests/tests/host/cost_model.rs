@@ -1,11 +1,11 @@
-//! The cost model (`warpann::measure::cost_model`) against counts: those of the real kernels on the emulator, and those of a
+//! The cost model (`warpann_measure::cost_model`) against counts: those of the real kernels on the emulator, and those of a
 //! plain simulation of the published algorithm. Keys are permutations drawn evenly, as the model assumes.
 
 use cuda_std::emulator::{self, Buffer, Operation, Profile};
-use warpann::measure::cost_model::WarpSelectShape;
 use warpann_kernels::select::networks::{Step, sort_program};
 use warpann_kernels::select::rows::{KeyTable, SelectedRows};
 use warpann_kernels::select::warp_select::WarpSelectRows;
+use warpann_measure::cost_model::WarpSelectShape;
 use warpann_tests::data::Random;
 
 /// `rows` permutations of 0..`columns`, one after the other.

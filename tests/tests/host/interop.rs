@@ -13,7 +13,6 @@ use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder, IvfStatistics};
 use warpann::kmeans::{Clustering, KMeans, Start};
 use warpann::knn_graph::{Components, Graph, KnnGraph};
 use warpann::matrices::components;
-use warpann::measure::cost_model::WarpSelectShape;
 use warpann::mesh::{BoxForm, Mesh, MeshFormat};
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
 use warpann::select::{Algorithm, Best, KeyType};
@@ -21,6 +20,7 @@ use warpann::{
     Device, ElementType, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, RangeNeighbors, Scan,
     SearchOptions, ShiftedIndexBuilder, UnknownName,
 };
+use warpann_measure::cost_model::WarpSelectShape;
 
 /// `count` vectors of dimension `dim`.
 fn vectors(count: usize, dim: usize) -> Vec<f32> {

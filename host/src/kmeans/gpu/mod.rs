@@ -313,7 +313,7 @@ impl<'a> KMeansDevice<'a> {
     }
 
     /// Waits until all queued work is done.
-    #[cfg(all(feature = "cuda", feature = "measure"))]
+    #[cfg(all(feature = "cuda", feature = "internals"))]
     pub fn synchronize(&self) -> Result<()> {
         self.points.runtime.synchronize(&self.stream)
     }

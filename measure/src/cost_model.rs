@@ -49,10 +49,9 @@
 //! (−ln p grows by that sum on average, as the k-th smallest of k − 1 + c uniform numbers shows, and ln n keeps pace.)
 
 use cuda_std::warp::WARP_SIZE;
+use serde::{Deserialize, Serialize};
 use warpann_kernels::select::networks::{MAX_REGISTERS, Step, merge_steps, sort_program, sort_steps};
 use warpann_kernels::select::warp_select::{QUEUES, thread_queue};
-
-use crate::serialised::deserialised;
 
 /// Number of steps of 32 keys that the model computes one by one; 1024 steps are 32,768 keys.
 pub const EXACT_STEPS: usize = 1024;
@@ -63,46 +62,50 @@ const LANES: usize = WARP_SIZE as usize;
 const NEGLIGIBLE: f64 = 1e-10;
 
 /// The parameters of a WarpSelect: k and the lengths of its queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Parameters")]
 pub struct WarpSelectShape {
     k: u32,
     warp_queue: u32,
     thread_queue: u32,
 }
 
-deserialised!(WarpSelectShape { k: u32, warp_queue: u32, thread_queue: u32 } => |k, warp_queue, thread_queue| {
-    let shape = WarpSelectShape::new(k, warp_queue, thread_queue);
-    shape.ok_or_else(|| format!("no WarpSelect has k = {k} and queues of {warp_queue} and {thread_queue}"))
-});
+/// A [`WarpSelectShape`] as it was written, which has not been checked.
+#[derive(Deserialize)]
+struct Parameters {
+    k: u32,
+    warp_queue: u32,
+    thread_queue: u32,
+}
+
+impl TryFrom<Parameters> for WarpSelectShape {
+    type Error = String;
+
+    fn try_from(Parameters { k, warp_queue, thread_queue }: Parameters) -> Result<Self, String> {
+        let shape = Self::new(k, warp_queue, thread_queue);
+        shape.ok_or_else(|| format!("no WarpSelect has k = {k} and queues of {warp_queue} and {thread_queue}"))
+    }
+}
 
 /// Expected numbers of operations of a warp for one row, with the paper's names N₁, N₂, N₃.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// N₁: steps of 32 keys that are read and compared.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub steps: f64,
     /// N₂: steps in which at least one lane inserts.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub insertions: f64,
     /// N₃: sorts of the thread queues and merges with the warp queue.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub merges: f64,
 }
 
 /// Costs of the operations, with the paper's names C₁, C₂, C₃, in comparisons (or moves) of one register in all 32 lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Costs {
     /// C₁: cost of a step without an insertion.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub step: f64,
     /// C₂: cost of an insertion.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub insertion: f64,
     /// C₃: cost of a merge.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub merge: f64,
 }
 
@@ -149,7 +152,7 @@ impl WarpSelectShape {
     /// sample. O(columns²) operations up to [`EXACT_STEPS`] steps, O(1) beyond: 60 ms at most.
     ///
     /// ```
-    /// use warpann::measure::cost_model::WarpSelectShape;
+    /// use warpann_measure::cost_model::WarpSelectShape;
     ///
     /// let shape = WarpSelectShape::of_kernel(100).unwrap();
     /// let counts = shape.kernel_counts(128_000);

@@ -1,14 +1,15 @@
 //! Selections and k-means with data in GPU memory.
 
+use std::time::Instant;
+
 use cuda_std::PtrMut;
 use cuda_std::global::U32x4;
 use rayon::prelude::*;
 use warpann_kernels::read_ceiling::ReadOnce;
 
-use super::times::{Times, timed};
+use super::Bench;
 use crate::device::limits::Limits;
 use crate::device::open::open_gpu;
-use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::kmeans::gpu::{KMeansDevice, Means, Run};
 use crate::kmeans::scale::Scale;
@@ -21,44 +22,11 @@ use crate::validate::check_whole;
 use crate::vectors::VectorSlice;
 use crate::{Device, Error, Result};
 
-/// Runs `work` twice without measuring, then `repeat` times with device events, each after `flush`. The work of `flush`
-/// keeps the stream busy while the host enqueues the measured launches, so that the times do not include the host's
-/// work.
-pub(super) fn by_events(
-    device: &Runtime,
-    stream: &Stream,
-    repeat: usize,
-    mut flush: impl FnMut() -> Result<()>,
-    mut work: impl FnMut() -> Result<()>,
-) -> Result<Times> {
-    let _current = device.enter()?;
-    let (start, end) = (device.gpu().timer()?, device.gpu().timer()?);
-    let stream = stream.of_gpu();
-    work()?;
-    work()?;
-    Times::collect(0, repeat, || {
-        flush()?;
-        start.record(stream)?;
-        work()?;
-        end.record(stream)?;
-        end.synchronize()?;
-        Ok(f64::from(end.milliseconds_since(&start)?))
-    })
-}
-
-/// A size larger than the L2 cache of any GPU. Copying this number of bytes replaces the content of the cache.
-pub(super) const FLUSH_BYTES: usize = 256 << 20;
-
 /// Keys on a GPU, for repeated selections with time measurement. Before each run other data fills the L2 cache.
 pub struct SelectionBench {
-    device: Runtime,
-    stream: Stream,
-    /// The memory of the arrays below.
-    _memory: Memory,
+    bench: Bench,
     /// The keys on the device, `rows` · `columns`.
     device_keys: PtrMut<f32>,
-    /// Two areas to copy between.
-    flush: [PtrMut<u8>; 2],
     /// A word for the result of reading.
     word: PtrMut<u32>,
     keys: Vec<f32>,
@@ -78,54 +46,42 @@ impl SelectionBench {
             return Err(Error::Ragged { what: "keys", len: keys.len(), size: columns });
         }
         let rows = rows.max(1);
-        let device = open_gpu(index)?;
-        let mut layout = Layout::default();
-        let device_keys = layout.array::<f32>(rows * columns);
-        let flush = [(); 2].map(|()| layout.array::<u8>(FLUSH_BYTES));
-        let word = layout.array::<u32>(1);
-        let memory = device.allocate(layout.bytes())?;
-        let stream = device.stream()?;
-        let scratch = device.scratch(&memory);
-        let device_keys = scratch.at(device_keys);
+        let (bench, (device_keys, word)) =
+            Bench::new(index, |layout, _| (layout.array::<f32>(rows * columns), layout.array::<u32>(1)))?;
+        let (device_keys, word) = (bench.scratch().at(device_keys), bench.scratch().at(word));
         let block = rows.min(keys.len() / columns);
         for first in (0..rows).step_by(block) {
             let keys = &keys[..(rows - first).min(block) * columns];
             // SAFETY: the layout reserved rows · columns keys.
-            unsafe { device.copy_to_device(&stream, device_keys.skip(first * columns), keys)? };
+            unsafe { bench.device.copy_to_device(&bench.stream, device_keys.skip(first * columns), keys)? };
         }
-        let (flush, word) = (flush.map(|area| scratch.at(area)), scratch.at(word));
-        Ok(SelectionBench { device, stream, _memory: memory, device_keys, flush, word, keys, rows, columns })
+        Ok(SelectionBench { bench, device_keys, word, keys, rows, columns })
     }
 
     /// A description of the device.
     pub fn device(&self) -> String {
-        self.device.describe()
+        self.bench.device.describe()
     }
 
     /// The device's product name, as in the dispatch table.
     pub fn product(&self) -> String {
-        self.device.limits().device.to_string()
+        self.bench.device.limits().device.to_string()
     }
 
-    fn flush(&self) -> Result<()> {
-        let [from, to] = self.flush;
-        // SAFETY: the layout reserved both areas.
-        unsafe { self.device.copy(&self.stream, from, to) }
-    }
-
-    /// Times a kernel that reads all keys once and does nothing else: a lower bound for the time of every selection.
+    /// Times a kernel that reads all keys once and does nothing else, in milliseconds: a lower bound for the time of every selection.
     ///
     /// # Errors
     /// The errors of running on the device.
-    pub fn read(&self, repeat: usize) -> Result<Times> {
+    pub fn read(&self, repeat: usize) -> Result<Vec<f64>> {
         // Only reading matters, so the kernel reads the keys as groups of four words. A rest of fewer than four words
         // is not read.
         let words = self.device_keys.cast::<U32x4>();
         let launch = ReadOnce { words: words.into(), quads: words.len() as u64, out: self.word };
-        let config = launch.config(self.device.limits().multiprocessors);
+        let Bench { device, stream, .. } = &self.bench;
+        let config = launch.config(device.limits().multiprocessors);
         // SAFETY: the keys were copied to an aligned place; the layout reserved the word.
-        let run = || unsafe { self.device.launch(&self.stream, &ReadOnce::KERNEL, config, launch) };
-        by_events(&self.device, &self.stream, repeat, || self.flush(), run)
+        let run = || unsafe { device.launch(stream, &ReadOnce::KERNEL, config, launch) };
+        self.bench.times(repeat, || Ok(()), run)
     }
 
     /// Times the selection of the `k` smallest keys of every row, by the method that the library uses for `algorithm`,
@@ -134,7 +90,7 @@ impl SelectionBench {
     /// # Errors
     /// [`Error::Zero`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if
     /// results differ.
-    pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<Times> {
+    pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<Vec<f64>> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
         self.time(k, repeat, |layout, limits| {
             SelectPlan::new::<f32>(layout, rows, columns, k as u32, algorithm, limits)
@@ -145,7 +101,7 @@ impl SelectionBench {
     ///
     /// # Errors
     /// As [`Self::select`].
-    pub fn select_by(&self, k: usize, method: Method, repeat: usize) -> Result<Times> {
+    pub fn select_by(&self, k: usize, method: Method, repeat: usize) -> Result<Vec<f64>> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
         let plan = |layout: &mut Layout, limits: &Limits| {
             Ok(SelectPlan::of_method(layout, rows, columns, k as u32, method, limits))
@@ -159,11 +115,11 @@ impl SelectionBench {
         k: usize,
         repeat: usize,
         plan: impl FnOnce(&mut Layout, &Limits) -> Result<SelectPlan>,
-    ) -> Result<Times> {
+    ) -> Result<Vec<f64>> {
         if k == 0 {
             return Err(Error::Zero { what: "k" });
         }
-        let (device, stream, rows, columns) = (&self.device, &self.stream, self.rows, self.columns);
+        let (Bench { device, stream, .. }, rows, columns) = (&self.bench, self.rows, self.columns);
         let mut layout = Layout::default();
         let (out_keys, out_ids) = (layout.array::<f32>(rows * k), layout.array::<u32>(rows * k));
         let plan = plan(&mut layout, device.limits())?;
@@ -185,7 +141,7 @@ impl SelectionBench {
         };
         // SAFETY: the layout reserved every array; the keys were copied.
         let run = || unsafe { select(device, stream, &batch, &plan, scratch) };
-        let times = by_events(device, stream, repeat, || self.flush(), run)?;
+        let times = self.bench.times(repeat, || Ok(()), run)?;
         // The last rows lie after all repetitions.
         let block = self.keys.len() / columns;
         for row in (0..rows.min(4)).chain(rows.saturating_sub(4).max(4)..rows) {
@@ -225,7 +181,7 @@ pub struct KMeansRun {
 ///
 /// ```no_run
 /// # fn main() -> Result<(), warpann::Error> {
-/// use warpann::measure::KMeansBench;
+/// use warpann::internals::KMeansBench;
 ///
 /// let rows: Vec<f32> = (0..1_000_000 * 128u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32).collect();
 /// let mut bench = KMeansBench::new(0, &rows, 128, 256)?;
@@ -278,13 +234,13 @@ impl<'a> KMeansBench<'a> {
         let mut totals = Totals::default();
         self.worker.set_centroids(&self.starts)?;
         self.worker.synchronize()?;
-        let ((), milliseconds) = timed(|| {
-            for _ in 0..iterations {
-                self.worker.assign(&mut totals)?;
-                self.worker.update()?;
-            }
-            self.worker.synchronize()
-        })?;
+        let start = Instant::now();
+        for _ in 0..iterations {
+            self.worker.assign(&mut totals)?;
+            self.worker.update()?;
+        }
+        self.worker.synchronize()?;
+        let milliseconds = 1e3 * start.elapsed().as_secs_f64();
         self.worker.assign(&mut totals)?;
         let mut centroids = vec![0.0; self.starts.len()];
         self.worker.centroids(&mut centroids)?;

@@ -22,6 +22,24 @@ impl Times {
         Self::collect(warm, repeat, || timed(&mut work).map(|((), milliseconds)| milliseconds))
     }
 
+    /// As [`Self::measure`], of work with a result, of which the last is returned. There is at least one run without measuring.
+    ///
+    /// # Errors
+    /// The first error of `work`.
+    pub fn with_result<T, E>(
+        warm: usize,
+        repeat: usize,
+        mut work: impl FnMut() -> Result<T, E>,
+    ) -> Result<(Self, T), E> {
+        let mut last = work()?;
+        let times = Self::collect(warm.saturating_sub(1), repeat, || {
+            let (result, milliseconds) = timed(&mut work)?;
+            last = result;
+            Ok(milliseconds)
+        })?;
+        Ok((times, last))
+    }
+
     /// As [`Self::measure`], of runs that return their own time in milliseconds.
     ///
     /// # Errors
@@ -79,6 +97,9 @@ mod tests {
         assert_eq!((times.unwrap().milliseconds(), runs), (&[5.0, 6.0, 7.0][..], 5));
         assert_eq!(Times::measure(1, 0, || Ok::<_, ()>(())).unwrap().milliseconds().len(), 1);
         assert_eq!(Times::measure(0, 3, || Err("no")), Err("no"));
+        let mut count = 0..;
+        let (times, last) = Times::with_result(2, 3, || count.next().ok_or(())).unwrap();
+        assert_eq!((times.milliseconds().len(), last), (3, 4));
         assert!(timed(|| Ok::<_, ()>(())).unwrap().1 >= 0.0);
     }
 
