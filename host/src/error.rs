@@ -144,7 +144,7 @@ pub enum Error {
     NotDivisible {
         /// Name of the number: `dimension` or `number of devices`.
         what: &'static str,
-        /// The number.
+        /// The dimension or the number of devices.
         number: usize,
         /// Name of the parts: `sub-quantizers` or `shards`.
         by: &'static str,
@@ -295,7 +295,7 @@ pub enum Error {
     /// No usable GPU was found, or the one that was selected is not usable.
     #[error("no CUDA device: {reason}")]
     NoDevice {
-        /// The reason.
+        /// Why no GPU can be used, or not this one.
         reason: NoDeviceReason,
     },
     /// Device memory, or the budget for it, is too small.
