@@ -42,6 +42,7 @@ const QUICK_SHAPES: &[Shape] = &[(20, 1_000, 10), (20, 1_000, 100), (3, 5_000, 2
 const QUICK_ADVERSARIAL_SHAPES: &[Shape] = &[(20, 1_000, 32)];
 
 /// Number of different rows on a GPU; later rows repeat them.
+#[cfg(feature = "cuda")]
 const GPU_BLOCK: usize = 100;
 /// Number of rows on the CPU, which has neither memory nor time for all.
 const CPU_ROWS: usize = 100;
