@@ -5,8 +5,8 @@ use warpann::{Device, Error, Metric, NONE, Neighbors};
 
 use crate::data::Random;
 use crate::reference;
-use crate::runner::Outcome;
-use crate::scenarios::{Scenario, by_device, same};
+use crate::runner::{Outcome, same, text};
+use crate::scenarios::{Scenario, by_device};
 
 /// Every scenario. Each chooses sizes that suit the device.
 pub const ALL: &[Scenario] = &[
@@ -148,7 +148,6 @@ fn budgets(device: Device) -> Outcome {
     let mut random = Random::new(32);
     let base = Points::Cube.make(dim, by_device(device, 300, 50_000), &mut random);
     let queries = Points::Cube.make(dim, by_device(device, 40, 50_000), &mut random);
-    let text = |error: Error| error.to_string();
     let expected =
         built(builder(dim, None), Device::Cpu, &base).and_then(|index| index.search(&queries, k)).map_err(text)?;
     let (mut answered, mut refused) = (0, 0);

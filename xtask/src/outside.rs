@@ -182,7 +182,9 @@ fn manifest(packages: &Path, features: &[&str]) -> Result<String> {
          [profile.release]\nstrip = true\n\n\
          [patch.crates-io]\n"
     );
-    for name in PACKAGES.iter().filter(|&&name| name != "warpann-cli") {
+    for name in
+        PACKAGES.iter().filter(|name| !["warpann-cli", "warpann-test-cases", "warpann-test-random"].contains(name))
+    {
         writeln!(text, "{name} = {{ path = {:?} }}", packages.join(name))?;
     }
     Ok(text)

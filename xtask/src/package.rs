@@ -15,13 +15,15 @@ use crate::outside;
 use crate::shell::{self, Result, cargo};
 
 /// The packages that are published. Each depends only on packages before it.
-pub const PACKAGES: [&str; 7] = [
+pub const PACKAGES: [&str; 9] = [
+    "warpann-test-random",
     "warpann-cuda-std-macros",
     "warpann-cuda-std",
     "warpann-cuda-builder",
     "warpann-cuda-loader",
     "warpann-kernels",
     "warpann",
+    "warpann-test-cases",
     "warpann-cli",
 ];
 
