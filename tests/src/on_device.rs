@@ -19,7 +19,7 @@ use warpann::select::{Algorithm, Best, KeyType};
 use crate::cases::KeyData;
 use crate::data::{self, Random, TestKey};
 use crate::reference::{self, NO_POSITION};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 use crate::scenarios::Scenario;
 
 /// Every scenario, for [`Device::Gpu`].
@@ -36,10 +36,6 @@ pub const ALL: &[Scenario] = &[
 
 pub(crate) fn driver(error: CudaError) -> String {
     format!("driver: {error:?}")
-}
-
-pub(crate) fn text(error: warpann::Error) -> String {
-    error.to_string()
 }
 
 pub(crate) fn check(call: &str, code: sys::CUresult) -> Outcome {
