@@ -70,7 +70,8 @@ struct Kind<'a> {
     expected: Vec<Neighbors>,
 }
 
-/// Small indexes of `base`, so that a search takes tens of microseconds. Each is made by the CPU and moved to the device.
+/// Small indexes of `base`, so that a search takes tens of microseconds. Each is made by the CPU and moved to the
+/// device.
 fn kinds<'a>(base: &[f32], dim: usize, lists: usize, sets: &[Vec<f32>], device: Device) -> Outcome<Vec<Kind<'a>>> {
     let inverted = |encoding| -> warpann::Result<AnyIndex> {
         let builder = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).iterations(4);

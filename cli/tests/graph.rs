@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use common::{Folder, SAMPLE, failure, json, warpann};
 use warpann::io;
 
-/// Makes a file of `rows` vectors of `dim` components from the components of real descriptors, and returns its path. Exact graphs of
-/// these vectors are cheaper than those of the whole descriptors.
+/// Makes a file of `rows` vectors of `dim` components from the components of real descriptors, and returns its path.
+/// Exact graphs of these vectors are cheaper than those of the whole descriptors.
 fn part(files: &Folder, rows: usize, dim: usize) -> String {
     let vectors = io::read_vectors(format!("{SAMPLE}/sample_base.bvecs")).unwrap();
     io::write_vectors(files.path("part.bvecs"), &vectors.as_slice::<u8>().unwrap()[..rows * dim], dim).unwrap();

@@ -1,5 +1,5 @@
-//! Deterministic vectors of every kind that the table names: the same bits from the same seed on every machine (no library functions whose
-//! rounding varies).
+//! Deterministic vectors of every kind that the table names: the same bits from the same seed on every machine (no
+//! library functions whose rounding varies).
 
 pub use test_cases::keys::{TestKey, keys};
 pub use test_cases::vectors::{Component, Vectors};

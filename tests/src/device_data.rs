@@ -167,7 +167,8 @@ fn verify_ranges(results: &Results, counts: &DeviceBuffer<u32>, all: &RangeNeigh
     }
 }
 
-/// A planned search: an index on the device and an equal one that says what is right, queries in the memory of both, and room for results.
+/// A planned search: an index on the device and an equal one that says what is right, queries in the memory of both,
+/// and room for results.
 struct Planned<'a, K: Kind<Element: DeviceCopy>> {
     on_gpu: &'a Index<K>,
     on_cpu: &'a Index<K>,
@@ -235,8 +236,9 @@ impl<'a, K: Kind<Element: DeviceCopy>> Planned<'a, K> {
             .map_err(|failure| format!("within {radius}: {failure}"))
     }
 
-    /// Captures a search into a graph and launches it twice, for other queries the second time. While a stream is captured, the driver refuses
-    /// whatever allocates or waits in the capturing thread. The graph searches for whatever the buffer of queries holds.
+    /// Captures a search into a graph and launches it twice, for other queries the second time. While a stream is
+    /// captured, the driver refuses whatever allocates or waits in the capturing thread. The graph searches for
+    /// whatever the buffer of queries holds.
     fn launch_twice(&mut self) -> Outcome {
         let (view, stream, index) = (self.results.view()?, self.stream.as_inner(), self.on_gpu);
         let queries = DeviceVectors::of_slice(&self.there, index.dim()).map_err(text)?;
@@ -273,7 +275,8 @@ fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Sha
         let options = if one_of == 1 { SearchOptions::new() } else { SearchOptions::new().filter(&filter) };
         let mut planned = Planned::new([&on_gpu, &on_cpu], options, shape, 1, &stream)?;
         let mut outcome = planned.search(shape.queries);
-        // In the same workspace: the distance of a neighbour, within which some queries have more vectors than places, and none.
+        // In the same workspace: the distance of a neighbour, within which some queries have more vectors than places,
+        // and none.
         for radius in [planned.expected()?.distances[shape.k / 2], -metric.worst()] {
             outcome = outcome.and_then(|()| planned.range_search(radius));
         }

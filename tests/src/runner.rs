@@ -66,7 +66,8 @@ pub fn check<T: Component>(metric: Metric, dim: usize, k: usize, vectors: &Vecto
         return Err(format!("{} ids and {} distances for k = {}", found.ids.len(), found.distances.len(), found.k));
     }
     let squares: Vec<f64> = vectors.exact_base.chunks(dim).map(reference::squares).collect();
-    // By the textbook, which the definition of the bits must be near, the first queries and every eighth; bits for every query.
+    // By the textbook, which the definition of the bits must be near, the first queries and every eighth; bits for
+    // every query.
     let some = vectors.exact_queries.chunks(dim).enumerate().filter(|(number, _)| *number < 8 || number % 8 == 0);
     for (number, query) in some {
         let (ids, distances) = (&found.ids[number * k..][..k], &found.distances[number * k..][..k]);

@@ -360,7 +360,8 @@ fn room_for_results() -> DeviceNeighbors {
     DeviceNeighbors::new(resident(0, &[0u64; 6]), resident(0, &[0f32; 6]))
 }
 
-/// Additions from device memory and searches on a stream. `full` makes an index of any vectors on the first device, which has been searched.
+/// Additions from device memory and searches on a stream. `full` makes an index of any vectors on the first device,
+/// which has been searched.
 fn on_the_device<I: Kind<Element = f32>>(
     counts: &mut Counts,
     kind: &str,
@@ -548,8 +549,8 @@ fn content<I: Kind<Element = f32>>(index: &Index<I>, queries: &[f32], options: &
     Ok(content)
 }
 
-/// Every change of an index on a device, whose search has prepared all that searches use. `made` makes an empty index there. The state is what a
-/// search finds, so a fault that a change hides shows there.
+/// Every change of an index on a device, whose search has prepared all that searches use. `made` makes an empty index
+/// there. The state is what a search finds, so a fault that a change hides shows there.
 fn changes<I: Kind<Element = f32>>(
     counts: &mut Counts,
     kind: &str,

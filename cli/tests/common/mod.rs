@@ -75,7 +75,8 @@ pub fn piped(args: &[impl AsRef<str> + Debug], input: &[u8]) -> (i32, Vec<u8>, S
     (status.code().expect("ended by itself"), stdout, stderr)
 }
 
-/// Squared distances and ids of the `rows` vectors of `component(i, j)` for which `keep` is true, best first for vector `rows + query`.
+/// Squared distances and ids of the `rows` vectors of `component(i, j)` for which `keep` is true, best first for vector
+/// `rows + query`.
 #[allow(dead_code, reason = "not every program test ranks vectors")]
 pub fn ranked(
     component: fn(usize, usize) -> i64,

@@ -75,7 +75,8 @@ impl ExactCase {
         index.search(&vectors.queries, self.k)
     }
 
-    /// As [`search`](Self::search), in a graph that the device makes. A part of the vectors makes the graph, and the rest is inserted.
+    /// As [`search`](Self::search), in a graph that the device makes. A part of the vectors makes the graph, and the
+    /// rest is inserted.
     ///
     /// # Errors
     /// Those of the library.

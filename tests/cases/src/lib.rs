@@ -1,4 +1,5 @@
-//! Random cases of exact search and k-selection, and naive references: what `warpann verify` and the tests of warpann have in common.
+//! Random cases of exact search and k-selection, and naive references: what `warpann verify` and the tests of warpann
+//! have in common.
 //!
 //! | module | content |
 //! |---|---|
@@ -36,7 +37,8 @@ macro_rules! by_element {
     };
 }
 
-/// A slot of a result: id and distance of a neighbour, or position and key. No id in an empty slot, and neither in one that a result lacks.
+/// A slot of a result: id and distance of a neighbour, or position and key. No id in an empty slot, and neither in one
+/// that a result lacks.
 pub type Slot = (Option<u64>, Option<f32>);
 
 /// The first slot in which a result differs from what it must be.

@@ -194,9 +194,9 @@ impl<'a> Base<'a> {
         Neighbors { k, ids, distances }
     }
 
-    /// The first slot of `found` that no search may return, whichever rows it compares: an id that does not exist, another distance than the
-    /// [`defined`] one, a slot that is not after the one before in the order of results (so also an id for the second time), or an empty slot
-    /// before `least` are filled.
+    /// The first slot of `found` that no search may return, whichever rows it compares: an id that does not exist,
+    /// another distance than the [`defined`] one, a slot that is not after the one before in the order of results (so
+    /// also an id for the second time), or an empty slot before `least` are filled.
     pub fn first_unsound(&self, queries: &[f64], least: usize, found: &Neighbors) -> Option<usize> {
         let order = |slot: usize| (badness(self.metric, f64::from(found.distances[slot])), found.ids[slot]);
         (0..found.ids.len()).find(|&slot| {

@@ -42,7 +42,8 @@ pub const FLOOR: f64 = 0.95;
 /// Operations that lead to corners.
 const CORNERS: usize = 11;
 
-/// Adds vectors under a watch that cancels at its call number `stop`, or whose callback panics there. Also says whether it came to that call.
+/// Adds vectors under a watch that cancels at its call number `stop`, or whose callback panics there. Also says whether
+/// it came to that call.
 pub(super) fn add_stopped<I: Kind>(
     index: &mut Index<I>,
     rows: &[I::Element],
