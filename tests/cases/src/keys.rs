@@ -63,6 +63,14 @@ pub trait TestKey: Key {
     fn rounded(value: f64) -> Self;
     /// A key whose order is that of small numbers like `value`.
     fn scaled(value: f64) -> Self;
+    /// The key of a result that was selected by this value; without a value that of an empty slot.
+    fn selected(best: Best, value: Option<&f64>) -> Self {
+        match value {
+            None => Self::from_low_bits(Self::EMPTY_BITS[usize::from(best == Best::Largest)]),
+            Some(value) if value.is_nan() => Self::from_low_bits(Self::NAN_BITS),
+            Some(value) => Self::rounded(value + 0.0),
+        }
+    }
     /// A NaN of either sign, quiet, with any payload; of integers an extreme.
     fn nan(random: &mut Random) -> Self;
 }
@@ -145,7 +153,7 @@ pub fn keys<K: TestKey>(data: KeyData, best: Best, count: usize, columns: usize,
     let mut random = Random::new(seed);
     let sign = |random: &mut Random| if random.below(2) == 0 { 1.0 } else { -1.0 };
     let sign_bit = 8 * size_of::<K>() - 1;
-    let worst = K::from_low_bits(K::EMPTY_BITS[usize::from(best == Best::Largest)]);
+    let worst = K::selected(best, None);
     let mut key = |at: usize| -> K {
         let column = at % columns.max(1);
         match data {

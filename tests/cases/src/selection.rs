@@ -260,13 +260,10 @@ fn run<K: TestKey>(case: &SelectCase, device: Device) -> Result<(), Failure> {
         let values = keys.values(row);
         for (place, position) in reference::select(best, &values, k).into_iter().enumerate() {
             let at = row * k + place;
-            let (key, payload) = match position {
-                NO_POSITION => (K::from_low_bits(K::EMPTY_BITS[usize::from(best == Best::Largest)]), u64::MAX),
-                _ => {
-                    let value = values[position as usize];
-                    let key = if value.is_nan() { K::from_low_bits(K::NAN_BITS) } else { K::rounded(value + 0.0) };
-                    (key, (keys.spans[row].0 as u64 + u64::from(position)) << 32)
-                }
+            let key = K::selected(best, values.get(position as usize));
+            let payload = match position {
+                NO_POSITION => u64::MAX,
+                _ => (keys.spans[row].0 as u64 + u64::from(position)) << 32,
             };
             if (position, key.bits()) != (found.positions[at], found.keys[at].bits()) {
                 let slot = |position: u32, key: K| {
