@@ -15,11 +15,11 @@ mod tune;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use test_random::Random;
 use warpann::io;
 use warpann_measure::timed;
 
 use crate::progress::Step;
-use crate::random::Random;
 use crate::report::{Failure, Out, Outcome};
 use crate::streams::{Stdin, check_files};
 
@@ -126,6 +126,6 @@ pub fn random(rows: usize, dim: usize, seed: u64) -> Outcome<Vec<f32>> {
     let mut values: Vec<f32> = Vec::new();
     values.try_reserve_exact(len).map_err(|_| too_large())?;
     let mut random = Random::new(seed);
-    values.extend(std::iter::repeat_with(|| random.unit()).take(len));
+    values.extend(std::iter::repeat_with(|| random.unit_f32()).take(len));
     Ok(values)
 }

@@ -16,7 +16,6 @@ mod knn_graph;
 mod man;
 mod path;
 mod progress;
-mod random;
 #[cfg(feature = "mpi")]
 mod ranks;
 mod recall;

@@ -5,13 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
+use test_cases::{Difference, same};
+use test_random::Random;
 use warpann::ivf::Encoding;
-use warpann::{Device, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors, SearchOptions};
+use warpann::{AnyIndex, Device, FlatIndex, GraphIndex, IvfIndex, Metric, Neighbors};
 
 use crate::progress::Step;
-use crate::random::Random;
 use crate::report::{Failure, Out, Outcome};
-use crate::verify::first_difference;
 
 /// A plan of searches that are repeated.
 #[derive(Debug, Clone, Copy)]
@@ -43,12 +43,12 @@ struct Report {
     searches: u64,
     seconds: f64,
     passed: bool,
-    difference: Option<Difference>,
+    difference: Option<FirstDifference>,
 }
 
 /// The first search that differs.
 #[derive(Debug, Serialize)]
-struct Difference {
+struct FirstDifference {
     kind: &'static str,
     search: u64,
     query: usize,
@@ -65,65 +65,50 @@ type Search<'a> = dyn Fn(&[f32]) -> warpann::Result<Neighbors> + Sync + 'a;
 /// An index, and the results of each set of queries on the CPU.
 struct Kind<'a> {
     name: &'static str,
+    device: String,
     search: Box<Search<'a>>,
     expected: Vec<Neighbors>,
 }
 
+/// Small indexes of `base`, so that a search takes tens of microseconds. Each is made by the CPU and moved to the
+/// device.
+fn kinds<'a>(base: &[f32], dim: usize, lists: usize, sets: &[Vec<f32>], device: Device) -> Outcome<Vec<Kind<'a>>> {
+    let inverted = |encoding| -> warpann::Result<AnyIndex> {
+        let builder = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).iterations(4);
+        let mut index = builder.device(Device::Cpu).build()?;
+        index.train(base)?;
+        index.set_probes(lists / 2)?;
+        Ok(index.into())
+    };
+    let pq = Encoding::Pq { sub_quantizers: dim / 4, bits: 4, rotate: false };
+    let graph = GraphIndex::<f32>::builder(dim).degree(8).exact_ratio(0).device(Device::Cpu).build()?;
+    let indexes: [(_, AnyIndex); 4] = [
+        ("exact", FlatIndex::new(dim, Metric::L2, Device::Cpu)?.into()),
+        ("IVF-Flat", inverted(Encoding::Flat)?),
+        ("IVF-PQ", inverted(pq)?),
+        ("graph", graph.into()),
+    ];
+    let kind = |(name, mut index): (_, AnyIndex)| {
+        index.add(base)?;
+        let expected = sets.iter().map(|set| index.search(set, K)).collect::<Result<_, _>>()?;
+        index.move_to(device)?;
+        Ok(Kind { name, device: index.device(), search: Box::new(move |set: &[f32]| index.search(set, K)), expected })
+    };
+    indexes.into_iter().map(kind).collect()
+}
+
 /// Searches as planned; fails at the first difference.
 pub fn run(plan: Plan, out: &Out) -> Outcome {
-    // Small indexes, so that a search takes tens of microseconds; on the emulator the smallest that use several blocks.
+    // On the emulator the smallest indexes that use several blocks.
     let (n, dim, lists) = if plan.device == Device::Emulator { (300, 8, 4) } else { (3_000, 32, 16) };
     let mut random = Random::new(plan.seed);
-    let mut vectors = |rows: usize| (0..rows * dim).map(|_| random.signed_unit()).collect::<Vec<f32>>();
-    let base = vectors(n);
-    let sets = QUERIES.map(&mut vectors);
-
-    let flat = |device| -> warpann::Result<_> {
-        let mut index = FlatIndex::<f32>::new(dim, Metric::L2, device)?;
-        index.add(&base)?;
-        Ok(index)
-    };
-    let inverted = |encoding| -> warpann::Result<_> {
-        let mut index =
-            IvfIndex::<f32>::builder(dim, lists).encoding(encoding).iterations(4).device(Device::Cpu).build()?;
-        index.train(&base)?;
-        index.add(&base)?;
-        let expected: Vec<_> = sets
-            .iter()
-            .map(|set| index.search_with(set, K, &SearchOptions::new().probes(lists / 2)))
-            .collect::<Result<_, _>>()?;
-        index.move_to(plan.device)?;
-        Ok((index, expected))
-    };
-    let walks = || -> warpann::Result<_> {
-        let mut index = GraphIndex::<f32>::builder(dim).degree(8).exact_ratio(0).device(Device::Cpu).build()?;
-        index.add(&base)?;
-        let expected: Vec<_> = sets.iter().map(|set| index.search(set, K)).collect::<Result<_, _>>()?;
-        index.move_to(plan.device)?;
-        Ok((index, expected))
-    };
-    let (exact, on_cpu) = (flat(plan.device)?, flat(Device::Cpu)?);
-    let (ivf_flat, of_flat) = inverted(Encoding::Flat)?;
-    let (ivf_pq, of_pq) = inverted(Encoding::Pq { sub_quantizers: dim / 4, bits: 4, rotate: false })?;
-    let (graph, of_graph) = walks()?;
-    let of_exact = sets.iter().map(|set| on_cpu.search(set, K)).collect::<Result<_, _>>()?;
-    let kinds = [
-        Kind { name: "exact", search: Box::new(|set| exact.search(set, K)), expected: of_exact },
-        Kind {
-            name: "IVF-Flat",
-            search: Box::new(|set| ivf_flat.search_with(set, K, &SearchOptions::new().probes(lists / 2))),
-            expected: of_flat,
-        },
-        Kind {
-            name: "IVF-PQ",
-            search: Box::new(|set| ivf_pq.search_with(set, K, &SearchOptions::new().probes(lists / 2))),
-            expected: of_pq,
-        },
-        Kind { name: "graph", search: Box::new(|set| graph.search(set, K)), expected: of_graph },
-    ];
+    let base = random.signed_units(n * dim);
+    let sets = QUERIES.map(|rows| random.signed_units(rows * dim));
+    let kinds = kinds(&base, dim, lists, &sets, plan.device)?;
+    let device = kinds[0].device.clone();
     let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
     out.field("seed", plan.seed)?;
-    out.field("device", exact.device())?;
+    out.field("device", &device)?;
     out.field("indexes", format_args!("{} of {n} vectors of {dim} components", names.join(", ")))?;
     out.field("threads", plan.threads)?;
 
@@ -131,16 +116,8 @@ pub fn run(plan: Plan, out: &Out) -> Outcome {
     let (searches, difference) = repeat(&kinds, &sets, plan)?;
     let seconds = start.elapsed().as_secs_f64();
     let passed = difference.is_none();
-    let report = Report {
-        seed: plan.seed,
-        device: exact.device(),
-        threads: plan.threads,
-        kinds: names,
-        searches,
-        seconds,
-        passed,
-        difference,
-    };
+    let report =
+        Report { seed: plan.seed, device, threads: plan.threads, kinds: names, searches, seconds, passed, difference };
     match &report.difference {
         None => {
             out.line(format_args!(
@@ -160,10 +137,10 @@ pub fn run(plan: Plan, out: &Out) -> Outcome {
 }
 
 /// Searches from all threads, and counts those that were compared.
-fn repeat(kinds: &[Kind<'_>], sets: &[Vec<f32>], plan: Plan) -> Outcome<(u64, Option<Difference>)> {
+fn repeat(kinds: &[Kind<'_>], sets: &[Vec<f32>], plan: Plan) -> Outcome<(u64, Option<FirstDifference>)> {
     let (next, compared) = (AtomicU64::new(0), AtomicU64::new(0));
-    let stopped: Mutex<Option<Outcome<Difference>>> = Mutex::new(None);
-    let first_of = |stop: Outcome<Difference>| {
+    let stopped: Mutex<Option<Outcome<FirstDifference>>> = Mutex::new(None);
+    let first_of = |stop: Outcome<FirstDifference>| {
         stopped.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(stop);
         // The other threads stop at their next search.
         next.store(plan.searches, Ordering::Relaxed);
@@ -182,9 +159,9 @@ fn repeat(kinds: &[Kind<'_>], sets: &[Vec<f32>], plan: Plan) -> Outcome<(u64, Op
             let set = (number / kinds.len() as u64 % sets.len() as u64) as usize;
             match (kind.search)(&sets[set]) {
                 Err(error) => return first_of(Err(error.into())),
-                Ok(found) => match first_difference(&kind.expected[set], &found) {
-                    Some(at) => return first_of(Ok(Difference::new(kind, set, number, at, &found))),
-                    None => compared.fetch_add(1, Ordering::Relaxed),
+                Ok(found) => match same(&kind.expected[set], &found) {
+                    Err(difference) => return first_of(Ok(FirstDifference::new(kind.name, number, difference))),
+                    Ok(()) => compared.fetch_add(1, Ordering::Relaxed),
                 },
             };
         }
@@ -198,19 +175,19 @@ fn repeat(kinds: &[Kind<'_>], sets: &[Vec<f32>], plan: Plan) -> Outcome<(u64, Op
     Ok((compared.into_inner(), difference))
 }
 
-impl Difference {
-    fn new(kind: &Kind<'_>, set: usize, search: u64, at: usize, found: &Neighbors) -> Self {
-        let expected = &kind.expected[set];
-        let bits = |of: &Neighbors| of.distances.get(at).map(|distance| distance.to_bits());
+impl FirstDifference {
+    fn new(kind: &'static str, search: u64, difference: Difference) -> Self {
+        let Difference { query, place, expected, found } = difference;
+        let bits = |distance: Option<f32>| distance.map(f32::to_bits);
         Self {
-            kind: kind.name,
+            kind,
             search,
-            query: at / expected.k,
-            place: at % expected.k,
-            expected_id: expected.ids.get(at).copied(),
-            expected_distance_bits: bits(expected),
-            id: found.ids.get(at).copied(),
-            distance_bits: bits(found),
+            query,
+            place,
+            expected_id: expected.0,
+            expected_distance_bits: bits(expected.1),
+            id: found.0,
+            distance_bits: bits(found.1),
         }
     }
 }
@@ -220,10 +197,10 @@ mod tests {
     use super::*;
 
     /// Two kinds, of which the second gives another bit at its call `wrong`, counted from 0.
-    fn repeated(searches: u64, wrong: u64) -> (u64, Option<Difference>) {
+    fn repeated(searches: u64, wrong: u64) -> (u64, Option<FirstDifference>) {
         let right = Neighbors { k: 2, ids: vec![3, 5], distances: vec![0.5, 1.0] };
         let calls = AtomicU64::new(0);
-        let kind = |name, search| Kind { name, search, expected: vec![right.clone(); 2] };
+        let kind = |name, search| Kind { name, device: "cpu".into(), search, expected: vec![right.clone(); 2] };
         let kinds = [
             kind("steady", Box::new(|_: &[f32]| Ok(right.clone())) as Box<_>),
             kind(

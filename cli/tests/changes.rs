@@ -18,34 +18,22 @@ fn component(i: usize, j: usize) -> u8 {
 }
 
 /// A folder with vectors in several files.
-struct Files(Folder);
-
-impl std::ops::Deref for Files {
-    type Target = Folder;
-
-    fn deref(&self) -> &Folder {
-        &self.0
-    }
+fn files() -> Folder {
+    let files = Folder::new();
+    let bytes: Vec<u8> = (0..ROWS).flat_map(|i| (0..DIM).map(move |j| component(i, j))).collect();
+    let floats: Vec<f32> = bytes.iter().map(|&x| f32::from(x)).collect();
+    io::write_vectors(files.path("base.fbin"), &floats, DIM).unwrap();
+    io::write_vectors(files.path("head.fbin"), &floats[..300 * DIM], DIM).unwrap();
+    io::write_vectors(files.path("tail.fvecs"), &floats[300 * DIM..], DIM).unwrap();
+    io::write_vectors(files.path("tail.u8bin"), &bytes[300 * DIM..], DIM).unwrap();
+    files
 }
 
-impl Files {
-    fn new() -> Self {
-        let files = Self(Folder::new());
-        let bytes: Vec<u8> = (0..ROWS).flat_map(|i| (0..DIM).map(move |j| component(i, j))).collect();
-        let floats: Vec<f32> = bytes.iter().map(|&x| f32::from(x)).collect();
-        io::write_vectors(files.path("base.fbin"), &floats, DIM).unwrap();
-        io::write_vectors(files.path("head.fbin"), &floats[..300 * DIM], DIM).unwrap();
-        io::write_vectors(files.path("tail.fvecs"), &floats[300 * DIM..], DIM).unwrap();
-        io::write_vectors(files.path("tail.u8bin"), &bytes[300 * DIM..], DIM).unwrap();
-        files
-    }
-
-    /// Trains with the whole base, so that indexes of its parts have the same training.
-    fn build(&self, base: &str, out: &str, further: &str) {
-        self.run(&format!(
-            "build --device cpu --lists {LISTS} --iterations 3 --train @base.fbin --base @{base} --out @{out} {further}"
-        ));
-    }
+/// Trains with the whole base, so that indexes of its parts have the same training.
+fn build(files: &Folder, base: &str, out: &str, further: &str) {
+    files.run(&format!(
+        "build --device cpu --lists {LISTS} --iterations 3 --train @base.fbin --base @{base} --out @{out} {further}"
+    ));
 }
 
 const KINDS: [&str; 4] = [
@@ -58,11 +46,11 @@ const KINDS: [&str; 4] = [
 /// However an index grew, its file has the same bytes as if it had been built at once.
 #[test]
 fn an_index_that_grew_has_the_bytes_of_one_that_was_built() {
-    let files = Files::new();
+    let files = files();
     for kind in KINDS {
-        files.build("base.fbin", "whole.ivf", kind);
+        build(&files, "base.fbin", "whole.ivf", kind);
         let whole = files.bytes("whole.ivf");
-        files.build("head.fbin", "head.ivf", kind);
+        build(&files, "head.fbin", "head.ivf", kind);
         let head = files.bytes("head.ivf");
         for further in ["--base @tail.fvecs", "--base @tail.fvecs --batch 7", "--base @tail.u8bin --map map"] {
             let report = files.json(&format!("add --device cpu --index @head.ivf --out @grown.ivf {further}"));
@@ -75,7 +63,7 @@ fn an_index_that_grew_has_the_bytes_of_one_that_was_built() {
         let rest: Vec<u8> = files.bytes("tail.u8bin")[8 + 150 * DIM..].to_vec();
         let rest = [50u32.to_le_bytes(), (DIM as u32).to_le_bytes()].concat().into_iter().chain(rest);
         let args = files.args("add --device cpu --index @head.ivf --base - --format u8bin");
-        let (code, _, stderr) = piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), &rest.collect::<Vec<u8>>());
+        let (code, _, stderr) = piped(&args, &rest.collect::<Vec<u8>>());
         assert_eq!(code, 0, "{stderr}");
         assert!(files.bytes("head.ivf") == whole, "{kind}: in place");
     }
@@ -83,21 +71,21 @@ fn an_index_that_grew_has_the_bytes_of_one_that_was_built() {
 
 #[test]
 fn merged_indexes_have_the_bytes_of_one_that_was_built() {
-    let files = Files::new();
+    let files = files();
     io::write_ids(files.path("tail.ibin"), &(300..500).collect::<Vec<u64>>(), 1).unwrap();
     io::write_ids(files.path("middle.npy"), &(300..450).collect::<Vec<u64>>(), 1).unwrap();
     io::write_ids(files.path("end.ivecs"), &(450..500).collect::<Vec<u64>>(), 1).unwrap();
     let tail = io::read_vectors(files.path("tail.fvecs")).unwrap();
     io::write_vectors(files.path("end.fbin"), &tail.as_slice::<f32>().unwrap()[150 * DIM..], DIM).unwrap();
     for kind in KINDS {
-        files.build("base.fbin", "whole.ivf", kind);
-        files.build("head.fbin", "head.ivf", kind);
-        files.build("tail.fvecs", "tail.ivf", &format!("{kind} --ids @tail.ibin"));
+        build(&files, "base.fbin", "whole.ivf", kind);
+        build(&files, "head.fbin", "head.ivf", kind);
+        build(&files, "tail.fvecs", "tail.ivf", &format!("{kind} --ids @tail.ibin"));
         let report = files.json("merge --index @head.ivf @tail.ivf --out @merged.ivf");
         assert_eq!((&report["merged"], &report["vectors"]), (&2.into(), &ROWS.into()));
         assert!(files.bytes("merged.ivf") == files.bytes("whole.ivf"), "{kind}");
-        files.build("tail.fvecs", "middle.ivf", &format!("{kind} --ids @middle.npy --rows 150"));
-        files.build("end.fbin", "end.ivf", &format!("{kind} --ids @end.ivecs"));
+        build(&files, "tail.fvecs", "middle.ivf", &format!("{kind} --ids @middle.npy --rows 150"));
+        build(&files, "end.fbin", "end.ivf", &format!("{kind} --ids @end.ivecs"));
         let printed = files.run("merge --index @head.ivf --index @middle.ivf @end.ivf --out @merged.ivf --map map");
         assert!(printed.contains("3 indexes"), "{printed}");
         assert!(files.bytes("merged.ivf") == files.bytes("whole.ivf"), "{kind}: three");
@@ -107,8 +95,8 @@ fn merged_indexes_have_the_bytes_of_one_that_was_built() {
 /// Searches of all lists find what a loop over the remaining vectors finds.
 #[test]
 fn removed_vectors_are_not_found() {
-    let files = Files::new();
-    files.build("base.fbin", "x.ivf", "");
+    let files = files();
+    build(&files, "base.fbin", "x.ivf", "");
     let removed: Vec<u64> = (0..ROWS as u64).filter(|id| id % 3 == 1).rev().collect();
     io::write_ids(files.path("out.npy"), &removed, 1).unwrap();
     // Empty slots, as searches write them, name no vector.
@@ -150,9 +138,9 @@ fn removed_vectors_are_not_found() {
 
 #[test]
 fn a_change_that_fails_leaves_the_index() {
-    let files = Files::new();
-    files.build("base.fbin", "x.ivf", "");
-    files.build("tail.u8bin", "other.ivf", "--kind ivf-pq --sub-quantizers 2");
+    let files = files();
+    build(&files, "base.fbin", "x.ivf", "");
+    build(&files, "tail.u8bin", "other.ivf", "--kind ivf-pq --sub-quantizers 2");
     files.run("build --device cpu --lists 2 --base @tail.u8bin --out @u8.ivf");
     files.run(&format!("build --device cpu --lists {LISTS} --iterations 3 --base @tail.fvecs --out @trained.ivf"));
     io::write_vectors(files.path("flat.npy"), &[1.0f32, 2.0], 2).unwrap();
@@ -227,8 +215,8 @@ fn a_change_that_fails_leaves_the_index() {
 /// Texts are lists of ids in every command: ranges count as all their ids, in the order of the file.
 #[test]
 fn ids_come_from_texts() {
-    let files = Files::new();
-    files.build("head.fbin", "x.ivf", "");
+    let files = files();
+    build(&files, "head.fbin", "x.ivf", "");
     std::fs::write(files.path("out.txt"), "\u{feff}10-19\r\n7\r\n\r\n").unwrap();
     io::write_ids(files.path("out.npy"), &(10..20).chain([7]).collect::<Vec<u64>>(), 1).unwrap();
     files.json("remove --index @x.ivf --ids @out.npy --out @less.ivf");
@@ -254,7 +242,7 @@ fn ids_come_from_texts() {
 }
 
 /// Starts all commands and waits for them; each must succeed.
-fn at_once(files: &Files, lines: &[String]) {
+fn at_once(files: &Folder, lines: &[String]) {
     let start = |line: &String| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_warpann"));
         command.args(files.args(line)).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts")
@@ -269,8 +257,8 @@ fn at_once(files: &Files, lines: &[String]) {
 /// No change is lost, of whatever kind the changes and the index are, and nothing else is left in the folder.
 #[test]
 fn runs_that_change_one_index_wait_for_each_other() {
-    let files = Files::new();
-    files.build("head.fbin", "x.ivf", "");
+    let files = files();
+    build(&files, "head.fbin", "x.ivf", "");
     files.run("build --device cpu --kind graph --base @head.fbin --out @x.graph");
     let parts: Vec<f32> = (0..60 * DIM).map(|i| 1000.0 + i as f32).collect();
     io::write_vectors(files.path("parts.fbin"), &parts, DIM).unwrap();
@@ -280,7 +268,7 @@ fn runs_that_change_one_index_wait_for_each_other() {
         let ids: Vec<u64> = (part * 20..part * 20 + 10).collect();
         io::write_ids(files.path(&format!("ids{part}.ibin")), &ids, 1).unwrap();
     }
-    let before: Vec<_> = files.contents().into_iter().map(|(path, _)| path).collect();
+    let before = files.names();
     for index in ["x.ivf", "x.graph"] {
         let add = |part| format!("add --device cpu --index @{index} --base @part{part}.fbin");
         at_once(&files, &(0..6).map(add).collect::<Vec<_>>());
@@ -298,7 +286,7 @@ fn runs_that_change_one_index_wait_for_each_other() {
         at_once(&files, &changes.chain([tune, add(0)]).collect::<Vec<_>>());
         assert_eq!(files.json(&format!("info --index @{index}"))["vectors"], 310, "{index}");
     }
-    assert_eq!(files.contents().into_iter().map(|(path, _)| path).collect::<Vec<_>>(), before);
+    assert_eq!(files.names(), before);
 }
 
 /// An index that only its owner may read stays so.
@@ -307,8 +295,8 @@ fn runs_that_change_one_index_wait_for_each_other() {
 fn a_changed_index_keeps_its_permissions() {
     use std::os::unix::fs::PermissionsExt;
 
-    let files = Files::new();
-    files.build("head.fbin", "x.ivf", "");
+    let files = files();
+    build(&files, "head.fbin", "x.ivf", "");
     io::write_ids(files.path("ids.ibin"), &[3, 5], 1).unwrap();
     let mode = |name: &str| std::fs::metadata(files.path(name)).unwrap().permissions().mode() & 0o777;
     for (bits, line) in [

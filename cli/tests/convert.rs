@@ -2,49 +2,29 @@
 
 mod common;
 
-use std::path::PathBuf;
+use common::{Folder, failure, json, piped, warpann};
 
-use common::{failure, json, piped, warpann};
-use tempfile::TempDir;
+fn write(files: &Folder, name: &str, bytes: impl AsRef<[u8]>) {
+    std::fs::write(files.path(name), bytes).unwrap();
+}
 
-struct Files(TempDir);
+fn arguments(files: &Folder, input: &str, out: &str, further: &str) -> Vec<String> {
+    let place = |name: &str| if name == "-" { name.to_owned() } else { files.path(name).display().to_string() };
+    let mut args = ["convert", "--in", &place(input), "--out", &place(out)].map(str::to_owned).to_vec();
+    args.extend(further.split_whitespace().map(str::to_owned));
+    args
+}
 
-impl Files {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a temporary folder"))
-    }
+fn convert(files: &Folder, input: &str, out: &str, further: &str) -> serde_json::Value {
+    json(&arguments(files, input, out, further))
+}
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
-        std::fs::write(self.path(name), bytes).unwrap();
-    }
-
-    fn bytes(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.path(name)).unwrap()
-    }
-
-    fn args(&self, input: &str, out: &str, further: &str) -> Vec<String> {
-        let place = |name: &str| if name == "-" { name.to_owned() } else { self.path(name).display().to_string() };
-        let mut args = ["convert", "--in", &place(input), "--out", &place(out)].map(str::to_owned).to_vec();
-        args.extend(further.split_whitespace().map(str::to_owned));
-        args
-    }
-
-    fn convert(&self, input: &str, out: &str, further: &str) -> serde_json::Value {
-        json(&self.args(input, out, further).iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    /// The message of a conversion that must fail and write nothing.
-    fn refused(&self, input: &str, out: &str, further: &str) -> String {
-        let names = || std::fs::read_dir(self.0.path()).unwrap().count();
-        let before = names();
-        let message = failure(1, &self.args(input, out, further).iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(names(), before, "{input} to {out}: a file was written");
-        message
-    }
+/// The message of a conversion that must fail and write nothing.
+fn refused(files: &Folder, input: &str, out: &str, further: &str) -> String {
+    let before = files.contents();
+    let message = failure(1, &arguments(files, input, out, further));
+    assert!(files.contents() == before, "{input} to {out}: a file was written");
+    message
 }
 
 /// Bytes of one row each: of 4 components or ids.
@@ -93,12 +73,12 @@ const NUMBERS: [i64; 12] = [0, 1, 2, 3, 127, 100, 50, 25, 7, 8, 9, 10];
 
 #[test]
 fn every_format_of_vectors_becomes_every_other() {
-    let files = Files::new();
+    let files = Folder::new();
     for from in VECTORS {
         let input = format!("in.{from}");
-        files.write(&input, encoded(from, &NUMBERS));
+        write(&files, &input, encoded(from, &NUMBERS));
         for to in ["fvecs", "bvecs", "fbin", "u8bin", "i8bin"] {
-            let report = files.convert(&input, &format!("out.{to}"), "");
+            let report = convert(&files, &input, &format!("out.{to}"), "");
             assert_eq!(
                 (&report["kind"], &report["rows"], &report["columns"]),
                 (&"vectors".into(), &3.into(), &4.into())
@@ -106,7 +86,7 @@ fn every_format_of_vectors_becomes_every_other() {
             assert!(files.bytes(&format!("out.{to}")) == encoded(to, &NUMBERS), "{from} to {to}");
         }
         for (element, to) in [("f32", "f4.npy"), ("f16", "f2.npy"), ("u8", "u1.npy"), ("i8", "i1.npy")] {
-            let report = files.convert(&input, "out.npy", &format!("--element {element}"));
+            let report = convert(&files, &input, "out.npy", &format!("--element {element}"));
             assert_eq!(report["to"], element);
             assert!(files.bytes("out.npy") == encoded(to, &NUMBERS), "{from} to {to}");
         }
@@ -117,41 +97,41 @@ fn every_format_of_vectors_becomes_every_other() {
             "f2.npy" => "f2.npy",
             _ => "f4.npy",
         };
-        files.convert(&input, "out.npy", "");
+        convert(&files, &input, "out.npy", "");
         assert!(files.bytes("out.npy") == encoded(kept, &NUMBERS), "{from} to npy");
     }
 }
 
 #[test]
 fn every_format_of_ids_becomes_every_other() {
-    let files = Files::new();
+    let files = Folder::new();
     // −1 is an empty slot.
     let ids = [5, 4, 3, -1, 2_000_000_000, 7, -1, -1];
     let truth = [encoded("ibin", &ids), vec![0; 4 * ids.len()]].concat();
     let inputs = ["ivecs", "ibin", "i4.npy", "i8.npy"].map(|format| (format, encoded(format, &ids)));
     for (from, bytes) in inputs.into_iter().chain([("bin", truth)]) {
         let input = format!("in.{from}");
-        files.write(&input, bytes);
+        write(&files, &input, bytes);
         for (out, to) in [("out.ivecs", "ivecs"), ("out.ibin", "ibin"), ("out.npy", "i8.npy")] {
-            let report = files.convert(&input, out, "");
+            let report = convert(&files, &input, out, "");
             assert_eq!((&report["kind"], &report["rows"], &report["columns"]), (&"ids".into(), &2.into(), &4.into()));
             assert!(files.bytes(out) == encoded(to, &ids), "{from} to {to}");
         }
     }
-    files.write("wide.i8.npy", encoded("i8.npy", &[1, 2, 1 << 31, 1 << 33]));
-    assert!(files.refused("wide.i8.npy", "x.ivecs", "").contains("id 2147483648 exceeds 2147483647"));
-    assert!(files.refused("wide.i8.npy", "x.ibin", "").contains("id 8589934592 exceeds 4294967294"));
-    assert!(files.refused("in.ivecs", "x.fvecs", "").contains("holds ids, which fvecs files cannot hold"));
-    assert!(files.refused("in.ivecs", "x.ibin", "--element f32").contains("--element and --round are for vectors"));
-    files.write("in.fvecs", encoded("fvecs", &NUMBERS));
-    assert!(files.refused("in.fvecs", "x.ivecs", "").contains("holds vectors, which ivecs files cannot hold"));
+    write(&files, "wide.i8.npy", encoded("i8.npy", &[1, 2, 1 << 31, 1 << 33]));
+    assert!(refused(&files, "wide.i8.npy", "x.ivecs", "").contains("id 2147483648 exceeds 2147483647"));
+    assert!(refused(&files, "wide.i8.npy", "x.ibin", "").contains("id 8589934592 exceeds 4294967294"));
+    assert!(refused(&files, "in.ivecs", "x.fvecs", "").contains("holds ids, which fvecs files cannot hold"));
+    assert!(refused(&files, "in.ivecs", "x.ibin", "--element f32").contains("--element and --round are for vectors"));
+    write(&files, "in.fvecs", encoded("fvecs", &NUMBERS));
+    assert!(refused(&files, "in.fvecs", "x.ivecs", "").contains("holds vectors, which ivecs files cannot hold"));
 }
 
 #[test]
 fn rows_are_selected() {
-    let files = Files::new();
-    files.write("in.fbin", encoded("fbin", &NUMBERS));
-    files.write("in.ivecs", encoded("ivecs", &NUMBERS));
+    let files = Folder::new();
+    write(&files, "in.fbin", encoded("fbin", &NUMBERS));
+    write(&files, "in.ivecs", encoded("ivecs", &NUMBERS));
     for (further, rows) in [
         ("--rows 2", 0..2),
         ("--skip 1", 1..3),
@@ -163,33 +143,33 @@ fn rows_are_selected() {
         for (input, out, format) in
             [("in.fbin", "out.fvecs", "fvecs"), ("in.fbin", "out.u8bin", "u8bin"), ("in.ivecs", "out.ibin", "ibin")]
         {
-            assert_eq!(files.convert(input, out, further)["rows"], rows.len());
+            assert_eq!(convert(&files, input, out, further)["rows"], rows.len());
             assert!(files.bytes(out) == encoded(format, part), "{further}: {out}");
         }
     }
-    files.convert("in.fbin", "none.fbin", "--skip 3");
+    convert(&files, "in.fbin", "none.fbin", "--skip 3");
     assert_eq!(files.bytes("none.fbin"), encoded("fbin", &[]));
     for input in ["in.fbin", "in.ivecs"] {
-        assert!(files.refused(input, "x.npy", "--skip 4").contains("--skip is 4, and there are 3 rows"));
+        assert!(refused(&files, input, "x.npy", "--skip 4").contains("--skip is 4, and there are 3 rows"));
     }
     // The file may end behind the rows.
-    files.write("cut.fbin", &encoded("fbin", &NUMBERS)[..8 + 16]);
-    assert!(files.refused("cut.fbin", "x.npy", "").contains("truncated"));
-    assert_eq!(files.convert("cut.fbin", "out.npy", "--rows 1")["rows"], 1);
+    write(&files, "cut.fbin", &encoded("fbin", &NUMBERS)[..8 + 16]);
+    assert!(refused(&files, "cut.fbin", "x.npy", "").contains("truncated"));
+    assert_eq!(convert(&files, "cut.fbin", "out.npy", "--rows 1")["rows"], 1);
 }
 
 #[test]
 fn rounding_is_asked_for_and_ranges_are_kept() {
-    let files = Files::new();
+    let files = Folder::new();
     let floats = |values: &[f32]| {
         let head = [1u32.to_le_bytes(), (values.len() as u32).to_le_bytes()].concat();
         head.into_iter().chain(values.iter().flat_map(|x| x.to_le_bytes())).collect::<Vec<u8>>()
     };
-    files.write("half.fbin", floats(&[0.5, 1.5, 2.49, 254.6, -0.2]));
+    write(&files, "half.fbin", floats(&[0.5, 1.5, 2.49, 254.6, -0.2]));
     assert!(
-        files.refused("half.fbin", "x.u8bin", "").contains("component 0.5 at row 0, column 0 is not a value of u8")
+        refused(&files, "half.fbin", "x.u8bin", "").contains("component 0.5 at row 0, column 0 is not a value of u8")
     );
-    files.convert("half.fbin", "out.u8bin", "--round");
+    convert(&files, "half.fbin", "out.u8bin", "--round");
     assert_eq!(files.bytes("out.u8bin")[8..], [0, 2, 2, 255, 0]);
     for (value, to, beyond) in [
         (255.6f32, "u8bin", "u8"),
@@ -199,55 +179,55 @@ fn rounding_is_asked_for_and_ranges_are_kept() {
         (f32::NAN, "u8bin", "u8"),
         (f32::INFINITY, "i8bin", "i8"),
     ] {
-        files.write("far.fbin", floats(&[0.0, 1.0, value]));
-        let message = files.refused("far.fbin", &format!("x.{to}"), "--round");
+        write(&files, "far.fbin", floats(&[0.0, 1.0, value]));
+        let message = refused(&files, "far.fbin", &format!("x.{to}"), "--round");
         let expected = format!("component {value} at row 0, column 2 is beyond the range of {beyond}");
         assert!(message.contains(&expected), "{message}");
     }
-    files.write("far.fbin", floats(&[-128.4, 127.4]));
-    files.convert("far.fbin", "out.i8bin", "--round");
+    write(&files, "far.fbin", floats(&[-128.4, 127.4]));
+    convert(&files, "far.fbin", "out.i8bin", "--round");
     assert_eq!(files.bytes("out.i8bin")[8..], [0x80, 0x7f]);
     // f16 has 11 significant bits, and 65504 is its greatest number.
-    files.write("near.fbin", floats(&[2049.0, 2051.0, 65519.0]));
-    assert!(files.refused("near.fbin", "x.npy", "--element f16").contains("component 2049 at row 0, column 0"));
-    files.convert("near.fbin", "out.npy", "--element f16 --round");
+    write(&files, "near.fbin", floats(&[2049.0, 2051.0, 65519.0]));
+    assert!(refused(&files, "near.fbin", "x.npy", "--element f16").contains("component 2049 at row 0, column 0"));
+    convert(&files, "near.fbin", "out.npy", "--element f16 --round");
     let expected = [2048.0f32, 2052.0, 65504.0].map(half::f16::from_f32).map(half::f16::to_le_bytes).concat();
     assert!(files.bytes("out.npy").ends_with(&expected));
-    files.write("far.fbin", floats(&[65520.0]));
-    assert!(files.refused("far.fbin", "x.npy", "--element f16 --round").contains("beyond the range of f16"));
-    files.write("whole.fbin", floats(&[1.0, 2.0]));
+    write(&files, "far.fbin", floats(&[65520.0]));
+    assert!(refused(&files, "far.fbin", "x.npy", "--element f16 --round").contains("beyond the range of f16"));
+    write(&files, "whole.fbin", floats(&[1.0, 2.0]));
     assert!(
-        files.refused("whole.fbin", "x.fbin", "--element f16").contains("fbin files hold f32, not f16 (--element)")
+        refused(&files, "whole.fbin", "x.fbin", "--element f16").contains("fbin files hold f32, not f16 (--element)")
     );
 }
 
 /// f64 becomes the nearest f32, in every command that reads vectors.
 #[test]
 fn float64_is_read_as_f32() {
-    let files = Files::new();
+    let files = Folder::new();
     let mut bytes = encoded("f8.npy", &[1, 2, 3, 4, 5, 6, 7, 8]);
     let at = bytes.len() - 24;
     bytes[at..at + 8].copy_from_slice(&0.1f64.to_le_bytes());
-    files.write("wide.npy", &bytes);
-    files.convert("wide.npy", "out.fbin", "");
+    write(&files, "wide.npy", &bytes);
+    convert(&files, "wide.npy", "out.fbin", "");
     assert_eq!(files.bytes("out.fbin")[8 + 20..8 + 24], 0.1f32.to_le_bytes());
     let wide = files.path("wide.npy").display().to_string();
     let found = json(&["search", "--device", "cpu", "--base", &wide, "--query", &wide, "--k", "1", "--show", "2"]);
     assert_eq!((&found["element"], &found["neighbours"][1]["ids"][0]), (&"f32".into(), &1.into()));
     bytes[at..at + 8].copy_from_slice(&(-4e38f64).to_le_bytes());
-    files.write("wide.npy", &bytes);
+    write(&files, "wide.npy", &bytes);
     let expected = "row 1, column 1: -4e38 is beyond the range of f32";
-    assert!(files.refused("wide.npy", "x.fbin", "").contains(expected));
+    assert!(refused(&files, "wide.npy", "x.fbin", "").contains(expected));
     assert!(failure(1, &["search", "--device", "cpu", "--base", &wide, "--query", &wide]).contains(expected));
-    assert_eq!(files.convert("wide.npy", "out.fbin", "--rows 1")["rows"], 1);
+    assert_eq!(convert(&files, "wide.npy", "out.fbin", "--rows 1")["rows"], 1);
 }
 
 #[test]
 fn standard_input_and_output_hold_what_files_hold() {
-    let files = Files::new();
+    let files = Folder::new();
     let pipe = |further: &str, input: &[u8]| {
-        let args = files.args("-", "-", further);
-        let (code, stdout, stderr) = piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), input);
+        let args = arguments(&files, "-", "-", further);
+        let (code, stdout, stderr) = piped(&args, input);
         assert_eq!(code, 0, "{further}: {stderr}");
         // The report is not among the data.
         assert!(stderr.contains("from - to -"), "{stderr}");
@@ -268,12 +248,11 @@ fn standard_input_and_output_hold_what_files_hold() {
     let long = [encoded("fbin", &NUMBERS), vec![9; 1000]].concat();
     let two = pipe("--format fbin --out-format bvecs --rows 2", &long);
     assert!(two == encoded("bvecs", &NUMBERS[..8]));
-    let args = files.args("-", "-", "--format fbin --out-format fbin --json");
-    let (code, stdout, stderr) =
-        piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), &encoded("fbin", &NUMBERS));
+    let args = arguments(&files, "-", "-", "--format fbin --out-format fbin --json");
+    let (code, stdout, stderr) = piped(&args, &encoded("fbin", &NUMBERS));
     assert_eq!((code, stdout), (0, encoded("fbin", &NUMBERS)));
     assert_eq!(serde_json::from_str::<serde_json::Value>(&stderr).unwrap()["rows"], 3);
-    files.write("in.fbin", encoded("fbin", &NUMBERS));
+    write(&files, "in.fbin", encoded("fbin", &NUMBERS));
     for (input, out, further, expected) in [
         ("-", "x.npy", "", "standard input has no extension that names its format; name it by --format"),
         ("in.fbin", "-", "", "standard output has no extension that names its format; name it by --out-format"),
@@ -283,26 +262,27 @@ fn standard_input_and_output_hold_what_files_hold() {
         ("-", "x.npy", "--format ibin", "-: truncated: 8 bytes needed, 0 found"),
         ("in.fbin", "x.npy", "--dataset train", "--dataset is for HDF5 files"),
     ] {
-        let args = files.args(input, out, further);
-        let (code, stdout, stderr) = piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+        let args = arguments(&files, input, out, further);
+        let (code, stdout, stderr) = piped(&args, &[]);
         assert_eq!((code, stdout.len()), (1, 0), "{stderr}");
         assert!(stderr.contains(expected), "{stderr}: expected {expected}");
     }
     assert!(!files.path("x.npy").exists());
     for further in ["--format text", "--out-format hdf5", "--element bf16", "--element f64", "--rows 0", "--skip -1"] {
-        failure(2, &files.args("in.fbin", "x.npy", further).iter().map(String::as_str).collect::<Vec<_>>());
+        failure(2, &arguments(&files, "in.fbin", "x.npy", further));
     }
 }
 
 #[test]
 fn what_cannot_be_converted_is_refused_by_name() {
-    let files = Files::new();
-    files.write("in.fbin", encoded("fbin", &NUMBERS));
-    files.write("in.txt", "1 2 3");
-    files.write("in.text", "1 2 3");
-    files.write("cut.npy", &encoded("f4.npy", &NUMBERS)[..100]);
-    files.write("other.npy", b"NUMPY");
-    files.write(
+    let files = Folder::new();
+    write(&files, "in.fbin", encoded("fbin", &NUMBERS));
+    write(&files, "in.txt", "1 2 3");
+    write(&files, "in.text", "1 2 3");
+    write(&files, "cut.npy", &encoded("f4.npy", &NUMBERS)[..100]);
+    write(&files, "other.npy", b"NUMPY");
+    write(
+        &files,
         "c8.npy",
         String::from_utf8_lossy(&encoded("f4.npy", &[])).replace("<f4", "<c8").replace('\u{fffd}', ""),
     );
@@ -320,7 +300,7 @@ fn what_cannot_be_converted_is_refused_by_name() {
         ("other.npy", "x.npy", "not a NumPy file"),
         ("in.fbin", "x.i8bin/y.npy", "No such file"),
     ] {
-        let message = files.refused(input, out, "");
+        let message = refused(&files, input, out, "");
         assert!(message.contains(expected), "{input} to {out}: {message}");
     }
 }
@@ -328,32 +308,32 @@ fn what_cannot_be_converted_is_refused_by_name() {
 /// Big-ann's ground truth has names of vectors or no extension, and its parts of files have a suffix.
 #[test]
 fn files_with_the_names_of_big_ann_are_converted() {
-    let files = Files::new();
+    let files = Folder::new();
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let ids = words(&[2, 2, 7, 8, 9, u32::MAX]);
     let truth = [ids.clone(), words(&[0, 1, 2, 3])].concat();
     for name in ["gt100.fbin", "bigann-10M", "gt.fbin.crop_nb_2"] {
-        files.write(name, &truth);
-        files.convert(name, "out.ibin", "");
+        write(&files, name, &truth);
+        convert(&files, name, "out.ibin", "");
         assert!(files.bytes("out.ibin") == ids, "{name}");
-        files.convert(name, "out.npy", "");
+        convert(&files, name, "out.npy", "");
         assert!(files.bytes("out.npy").ends_with(&(-1i64).to_le_bytes()), "{name}");
     }
-    files.write("base.1B.u8bin.crop_nb_2", [words(&[2, 3]), (1..7).collect()].concat());
-    files.convert("base.1B.u8bin.crop_nb_2", "out.u8bin", "");
+    write(&files, "base.1B.u8bin.crop_nb_2", [words(&[2, 3]), (1..7).collect()].concat());
+    convert(&files, "base.1B.u8bin.crop_nb_2", "out.u8bin", "");
     assert_eq!(files.bytes("out.u8bin")[8..], [1, 2, 3, 4, 5, 6]);
-    files.write("ids.TXT", "\u{feff}5\n7-8\n");
-    files.convert("ids.TXT", "out.ibin", "");
+    write(&files, "ids.TXT", "\u{feff}5\n7-8\n");
+    convert(&files, "ids.TXT", "out.ibin", "");
     assert!(files.bytes("out.ibin") == words(&[3, 1, 5, 7, 8]));
     // Without distances the fbin is one of vectors.
-    files.write("gt100.fbin", &ids);
-    files.write("bigann-10M", &truth[..truth.len() - 1]);
+    write(&files, "gt100.fbin", &ids);
+    write(&files, "bigann-10M", &truth[..truth.len() - 1]);
     // An array of neither vectors nor ids may have been meant as either.
     let array = |descr: &str| {
         let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (0, 4), }}\n");
         [b"\x93NUMPY\x01\0".to_vec(), (text.len() as u16).to_le_bytes().to_vec(), text.into_bytes()].concat()
     };
-    files.write("big.npy", array(">f4"));
+    write(&files, "big.npy", array(">f4"));
     for (input, out, expected) in [
         ("gt100.fbin", "x.ibin", "fbin or none only for big-ann ground truth"),
         ("bigann-10M", "x.ibin", "fbin or none only for big-ann ground truth"),
@@ -362,7 +342,7 @@ fn files_with_the_names_of_big_ann_are_converted() {
         ("big.npy", "x.fbin", "element type >f4; needed: <f4, <f2, <f8, |u1 or |i1\n"),
         ("big.npy", "x.ibin", "element type >f4; needed: <i4, <u4, <i8 or <u8\n"),
     ] {
-        let message = files.refused(input, out, "");
+        let message = refused(&files, input, out, "");
         assert!(message.contains(expected), "{input} to {out}: {message}");
     }
 }
@@ -372,8 +352,8 @@ const HDF5: &[u8] = include_bytes!("data/ann-benchmarks.hdf5");
 
 #[test]
 fn datasets_of_hdf5_files_are_converted() {
-    let files = Files::new();
-    files.write("in.hdf5", HDF5);
+    let files = Folder::new();
+    write(&files, "in.hdf5", HDF5);
     let quarters = |count: usize, more: f32| -> Vec<u8> {
         (0..count).flat_map(|i| (i as f32 / 4.0 + more).to_le_bytes()).collect()
     };
@@ -387,22 +367,22 @@ fn datasets_of_hdf5_files_are_converted() {
         ("line", after([1, 3], [1.0f32, 2.0, 3.0].map(f32::to_le_bytes).concat())),
         ("distances", after([3, 2], [0.25f32, 3.75, 0.25, 3.75, 0.25, 3.75].map(f32::to_le_bytes).concat())),
     ] {
-        files.convert("in.hdf5", "out.fbin", &format!("--dataset {dataset}"));
+        convert(&files, "in.hdf5", "out.fbin", &format!("--dataset {dataset}"));
         assert!(files.bytes("out.fbin") == bytes, "{dataset}");
     }
-    files.convert("in.hdf5", "out.u8bin", "--dataset bytes");
+    convert(&files, "in.hdf5", "out.u8bin", "--dataset bytes");
     assert_eq!(files.bytes("out.u8bin")[8..], (0..40).collect::<Vec<u8>>());
-    files.convert("in.hdf5", "out.i8bin", "--dataset signed");
+    convert(&files, "in.hdf5", "out.i8bin", "--dataset signed");
     assert_eq!(files.bytes("out.i8bin")[8..], (0..40u8).map(|x| x.wrapping_sub(20)).collect::<Vec<u8>>());
-    files.convert("in.hdf5", "out.ibin", "--dataset neighbors");
+    convert(&files, "in.hdf5", "out.ibin", "--dataset neighbors");
     let ids = [0, 1, 1, u32::MAX, 2, 3].map(u32::to_le_bytes).concat();
     assert_eq!(files.bytes("out.ibin"), after([3, 2], ids));
-    files.convert("in.hdf5", "out.npy", "--dataset wide");
+    convert(&files, "in.hdf5", "out.npy", "--dataset wide");
     assert!(files.bytes("out.npy").ends_with(&[5_000_000_000i64.to_le_bytes(), (-1i64).to_le_bytes()].concat()));
-    let report = files.convert("in.hdf5", "out.fbin", "--dataset /train --skip 9 --rows 5");
+    let report = convert(&files, "in.hdf5", "out.fbin", "--dataset /train --skip 9 --rows 5");
     assert_eq!((&report["rows"], &report["from"]), (&1.into(), &"f32".into()));
-    files.write("cut.h5", &HDF5[..HDF5.len() / 2]);
-    files.write("text.h5", "text");
+    write(&files, "cut.h5", &HDF5[..HDF5.len() / 2]);
+    write(&files, "text.h5", "text");
     for (input, out, further, expected) in [
         ("in.hdf5", "x.fbin", "", "name one of the datasets by --dataset: big_endian, bytes, cube"),
         ("in.hdf5", "x.fbin", "--dataset none", "dataset not found: none"),
@@ -418,7 +398,7 @@ fn datasets_of_hdf5_files_are_converted() {
         ("cut.h5", "x.fbin", "--dataset train", "cut.h5: "),
         ("text.h5", "x.fbin", "--dataset train", "text.h5: "),
     ] {
-        let message = files.refused(input, out, further);
+        let message = refused(&files, input, out, further);
         assert!(message.contains(expected), "{input} {further}: {message}: expected {expected}");
     }
 }
@@ -429,8 +409,8 @@ const CHUNKS: &[u8] = include_bytes!("data/hdf5-chunks.hdf5");
 /// HDF5 numbers the chunks of most indexes over the maximum extent of a dataset, and the extent can be smaller.
 #[test]
 fn datasets_of_hdf5_files_have_the_values_of_their_chunks() {
-    let files = Files::new();
-    files.write("in.h5", CHUNKS);
+    let files = Folder::new();
+    write(&files, "in.h5", CHUNKS);
     type Value = fn(usize, usize) -> usize;
     let (all, seven, zero): (Value, Value, Value) = (|i, j| 16 * i + j, |_, _| 7, |_, _| 0);
     let mut expected: Vec<(&str, [usize; 2], Value)> = [
@@ -453,7 +433,7 @@ fn datasets_of_hdf5_files_have_the_values_of_their_chunks() {
         ("shuffled", [4, 8], all),
     ]);
     for (name, [rows, columns], value) in expected {
-        files.convert("in.h5", "out.npy", &format!("--dataset {name}"));
+        convert(&files, "in.h5", "out.npy", &format!("--dataset {name}"));
         let vectors = warpann::io::read_vectors(files.path("out.npy")).unwrap();
         assert_eq!((vectors.rows(), vectors.dim()), (rows, columns), "{name}");
         let expected: Vec<f32> = (0..rows).flat_map(|i| (0..columns).map(move |j| value(i, j) as f32)).collect();
@@ -465,7 +445,7 @@ fn datasets_of_hdf5_files_have_the_values_of_their_chunks() {
         ("narrow", "numbers of 32 bits in another layout than usual"),
         ("external", "external"),
     ] {
-        let message = files.refused("in.h5", "x.npy", &format!("--dataset {name}"));
+        let message = refused(&files, "in.h5", "x.npy", &format!("--dataset {name}"));
         assert!(message.contains(expected), "{name}: {message}: expected {expected}");
     }
 }

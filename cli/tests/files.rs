@@ -5,60 +5,20 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{SAMPLE, failure, json, warpann, words};
+use common::{Folder, SAMPLE, json};
 use warpann::io;
 
 /// A folder with vectors, queries, ground truth, ids and an index.
-struct Files(tempfile::TempDir);
-
-impl Files {
-    fn new() -> Self {
-        let files = Self(tempfile::tempdir().expect("a temporary folder"));
-        let values: Vec<f32> = (0..120).map(|i| ((i * 37) % 101) as f32).collect();
-        io::write_vectors(files.path("base.fbin"), &values, 2).unwrap();
-        io::write_vectors(files.path("base.npy"), &values, 2).unwrap();
-        io::write_vectors(files.path("query.npy"), &values[..8], 2).unwrap();
-        io::write_ids(files.path("gt.npy"), &[0, 1, 2, 3], 1).unwrap();
-        io::write_ids(files.path("names.npy"), &(100..160).collect::<Vec<u64>>(), 1).unwrap();
-        io::write_ids(files.path("thirty.npy"), &(0..30).collect::<Vec<u64>>(), 1).unwrap();
-        files
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// Arguments whose words with `@` in front are files of the folder.
-    fn args(&self, line: &str) -> Vec<String> {
-        words(self.0.path(), line)
-    }
-
-    /// The message of a command that must fail; it must leave all files as they were, and no others.
-    fn refused(&self, line: &str) -> String {
-        let before = self.contents();
-        let args = self.args(line);
-        let message = failure(1, &args.iter().map(String::as_str).collect::<Vec<_>>());
-        assert!(self.contents() == before, "{line}: files changed");
-        message
-    }
-
-    fn run(&self, line: &str) -> String {
-        let args = self.args(line);
-        let (code, stdout, stderr) = warpann(&args.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(code, 0, "{line}: {stderr}");
-        stdout
-    }
-
-    /// Names and bytes of all regular files.
-    fn contents(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let mut all: Vec<_> = self.names().into_iter().filter(|path| path.is_file()).collect();
-        all.sort();
-        all.into_iter().map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
-    }
-
-    fn names(&self) -> Vec<PathBuf> {
-        std::fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
-    }
+fn files() -> Folder {
+    let files = Folder::new();
+    let values: Vec<f32> = (0..120).map(|i| ((i * 37) % 101) as f32).collect();
+    io::write_vectors(files.path("base.fbin"), &values, 2).unwrap();
+    io::write_vectors(files.path("base.npy"), &values, 2).unwrap();
+    io::write_vectors(files.path("query.npy"), &values[..8], 2).unwrap();
+    io::write_ids(files.path("gt.npy"), &[0, 1, 2, 3], 1).unwrap();
+    io::write_ids(files.path("names.npy"), &(100..160).collect::<Vec<u64>>(), 1).unwrap();
+    io::write_ids(files.path("thirty.npy"), &(0..30).collect::<Vec<u64>>(), 1).unwrap();
+    files
 }
 
 /// Commands without their outputs.
@@ -70,14 +30,14 @@ const GRAPH: &str = "knn-graph --device cpu --k 2 --base @base.npy";
 
 #[test]
 fn an_output_that_is_another_file_of_the_command_is_refused() {
-    let files = Files::new();
+    let files = files();
     // As the same words.
     for line in [
         format!("{SEARCH} --out @s.npy --distances @s.npy"),
         format!("{SHIFTED} --out @s.npy --distances @s.npy"),
         format!("{GRAPH} --out @s.npy --distances @s.npy"),
     ] {
-        assert!(files.refused(&line).contains("the same file"), "{line}");
+        assert!(files.refused(1, &line).contains("the same file"), "{line}");
     }
     // An input of every command.
     for line in [
@@ -93,7 +53,7 @@ fn an_output_that_is_another_file_of_the_command_is_refused() {
         format!("{GRAPH} --out @base.npy"),
         format!("{GRAPH} --out @g.ibin --distances @base.npy"),
     ] {
-        assert!(files.refused(&line).contains("the same file"), "{line}");
+        assert!(files.refused(1, &line).contains("the same file"), "{line}");
     }
 }
 
@@ -101,10 +61,10 @@ fn an_output_that_is_another_file_of_the_command_is_refused() {
 #[cfg(unix)]
 #[test]
 fn another_path_to_the_same_file_is_refused() {
-    let files = Files::new();
+    let files = files();
     std::fs::create_dir(files.path("sub")).unwrap();
     std::os::unix::fs::symlink("s.npy", files.path("soft.npy")).unwrap();
-    std::os::unix::fs::symlink(files.0.path(), files.path("folder")).unwrap();
+    std::os::unix::fs::symlink(files.path(""), files.path("folder")).unwrap();
     std::os::unix::fs::symlink("base.npy", files.path("base2.npy")).unwrap();
     std::fs::hard_link(files.path("base.npy"), files.path("hard.npy")).unwrap();
     for line in [
@@ -118,13 +78,13 @@ fn another_path_to_the_same_file_is_refused() {
         format!("{KMEANS} --out @hard.npy"),
         format!("{BUILD} --out @folder/base.npy"),
     ] {
-        assert!(files.refused(&line).contains("the same file"), "{line}");
+        assert!(files.refused(1, &line).contains("the same file"), "{line}");
     }
 }
 
 #[test]
 fn the_files_of_an_index_are_kept_apart() {
-    let files = Files::new();
+    let files = files();
     files.run(&format!("{BUILD} --out @x.npy"));
     std::fs::copy(files.path("x.npy"), files.path("curve.csv")).unwrap();
     std::fs::copy(files.path("x.npy"), files.path("g.ibin.part")).unwrap();
@@ -134,14 +94,14 @@ fn the_files_of_an_index_are_kept_apart() {
         // The name under which the graph grows.
         "knn-graph --device cpu --k 2 --base @base.npy --index @g.ibin.part --out @g.ibin",
     ] {
-        assert!(files.refused(line).contains("the same file"), "{line}");
+        assert!(files.refused(1, line).contains("the same file"), "{line}");
     }
 }
 
 /// What cannot be written is the first thing that is said: here the inputs are not even there.
 #[test]
 fn an_output_that_cannot_be_written_is_refused_before_the_work() {
-    let files = Files::new();
+    let files = files();
     std::fs::create_dir(files.path("dir.npy")).unwrap();
     let long = format!("{}.npy", "n".repeat(300));
     let mut outs =
@@ -163,7 +123,7 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
             format!("knn-graph --device cpu --base @absent.fbin --out {out}"),
             format!("knn-graph --device cpu --base @absent.fbin --out @g.npy --distances {out}"),
         ] {
-            let message = files.refused(&line);
+            let message = files.refused(1, &line);
             assert!(message.contains(&format!("{name}: ")) && !message.contains("absent"), "{line}: {message}");
         }
     }
@@ -172,17 +132,17 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
             format!("bench kmeans --device cpu --centroids 2 --base @absent.fbin --repeat 1 --out {stem}"),
             format!("bench ivf --device cpu --base @absent.fbin --query @absent.npy --repeat 1 --out {stem}"),
         ] {
-            let message = files.refused(&line);
+            let message = files.refused(1, &line);
             // The name of the option, not that of a file of the command.
             let name = files.args(stem).remove(0);
             assert!(message.starts_with(&format!("error: {name}: ")), "{line}: {message}");
         }
-        let table = files.refused(&format!("bench select --device cpu --tune --out {stem}.csv"));
+        let table = files.refused(1, &format!("bench select --device cpu --tune --out {stem}.csv"));
         assert!(table.starts_with(&format!("error: {}.csv: ", files.args(stem).remove(0))), "{table}");
     }
     // One of the files of a name cannot be written.
     std::fs::create_dir(files.path("y.svg")).unwrap();
-    let message = files.refused("bench ivf --device cpu --base @absent.fbin --query @absent.npy --out @y");
+    let message = files.refused(1, "bench ivf --device cpu --base @absent.fbin --query @absent.npy --out @y");
     assert!(message.contains("y.svg: ") && !message.contains("absent"), "{message}");
     // A folder does not stand in the way of files that begin with its name.
     std::fs::create_dir(files.path("k")).unwrap();
@@ -193,12 +153,12 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
 /// The largest id of an index is known before the search.
 #[test]
 fn ids_that_a_format_cannot_hold_are_refused_before_the_work() {
-    let files = Files::new();
+    let files = files();
     let wide: Vec<u64> = (0..60).map(|i| (1 << 31) + i).collect();
     io::write_ids(files.path("names.npy"), &wide, 1).unwrap();
     files.run(&format!("{BUILD} --out @x.ivf"));
     let search = "search --device cpu --k 1 --probes 2 --index @x.ivf --query @query.npy --out";
-    let message = files.refused(&format!("{search} @i.ivecs"));
+    let message = files.refused(1, &format!("{search} @i.ivecs"));
     assert!(message.contains("id 2147483707 exceeds 2147483647"), "{message}");
     for name in ["i.ibin", "i.npy"] {
         files.run(&format!("{search} @{name}"));
@@ -210,7 +170,7 @@ fn ids_that_a_format_cannot_hold_are_refused_before_the_work() {
 #[cfg(unix)]
 #[test]
 fn an_output_behind_a_link_is_written_where_the_link_leads() {
-    let files = Files::new();
+    let files = files();
     std::fs::create_dir(files.path("there")).unwrap();
     for name in ["old.npy", "new.npy", "g.npy", "c.npy", "x.ivf"] {
         std::os::unix::fs::symlink(Path::new("there").join(name), files.path(name)).unwrap();
@@ -236,7 +196,7 @@ fn an_output_behind_a_link_is_written_where_the_link_leads() {
 fn a_pipe_or_device_is_written_and_stays() {
     use std::os::unix::fs::FileTypeExt;
 
-    let files = Files::new();
+    let files = files();
     files.run(&format!("{SEARCH} --out @i.npy --distances @d.npy"));
     let (pipe, index) = (files.path("pipe.npy"), files.path("index.pipe"));
     for path in [&pipe, &index] {
@@ -258,16 +218,16 @@ fn a_pipe_or_device_is_written_and_stays() {
     assert!(read_index.join().unwrap() == std::fs::read(files.path("index.ivf")).unwrap());
     // Two outputs may go to the null device, but not to one pipe.
     files.run(&format!("{SEARCH} --out @null.npy --distances @null.npy"));
-    assert!(files.refused(&format!("{SEARCH} --out @pipe.npy --distances @pipe.npy")).contains("the same file"));
+    assert!(files.refused(1, &format!("{SEARCH} --out @pipe.npy --distances @pipe.npy")).contains("the same file"));
     // A graph grows in files that a later run can read.
-    assert!(files.refused(&format!("{GRAPH} --out @pipe.npy")).contains("regular file"));
+    assert!(files.refused(1, &format!("{GRAPH} --out @pipe.npy")).contains("regular file"));
 }
 
 /// Killed while it writes, by the limit on a file's size: the next run takes the temporary file over or removes it.
 #[cfg(target_os = "linux")]
 #[test]
 fn temporary_files_of_killed_runs_do_not_pile_up() {
-    let files = Files::new();
+    let files = files();
     let out = files.path("ids.npy");
     let search = |limit: &str| {
         let (base, query) = (format!("{SAMPLE}/sample_base.bvecs"), format!("{SAMPLE}/sample_query.bvecs"));
@@ -294,11 +254,11 @@ fn temporary_files_of_killed_runs_do_not_pile_up() {
 /// What is read, not mapped, is found the same.
 #[test]
 fn files_are_read_or_mapped_as_asked() {
-    let files = Files::new();
+    let files = files();
     files.run(&format!("{BUILD} --out @x.ivf"));
     let show = |line: &str| {
         let args = files.args(line);
-        let mut report = json(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut report = json(&args);
         report["neighbours"].take()
     };
     for line in [

@@ -2,47 +2,24 @@
 
 mod common;
 
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{SAMPLE, failure, json, warpann};
+use common::{Folder, SAMPLE, failure, json, warpann};
 use warpann::io;
 
-struct Files {
-    folder: tempfile::TempDir,
-}
-
-impl Files {
-    fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a temporary folder") }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().expect("a UTF-8 path").to_owned()
-    }
-
-    /// Makes a file of `rows` vectors of `dim` components from the components of real descriptors, and returns its path. Exact graphs of
-    /// these vectors are cheaper than those of the whole descriptors.
-    fn part(&self, rows: usize, dim: usize) -> String {
-        let vectors = io::read_vectors(format!("{SAMPLE}/sample_base.bvecs")).unwrap();
-        io::write_vectors(self.path("part.bvecs"), &vectors.as_slice::<u8>().unwrap()[..rows * dim], dim).unwrap();
-        self.text("part.bvecs")
-    }
-}
-
-fn refs(args: &[String]) -> Vec<&str> {
-    args.iter().map(String::as_str).collect()
+/// Makes a file of `rows` vectors of `dim` components from the components of real descriptors, and returns its path.
+/// Exact graphs of these vectors are cheaper than those of the whole descriptors.
+fn part(files: &Folder, rows: usize, dim: usize) -> String {
+    let vectors = io::read_vectors(format!("{SAMPLE}/sample_base.bvecs")).unwrap();
+    io::write_vectors(files.path("part.bvecs"), &vectors.as_slice::<u8>().unwrap()[..rows * dim], dim).unwrap();
+    files.text("part.bvecs")
 }
 
 /// The graph of eight points on a line, in two groups of four.
 #[test]
 fn a_graph_is_made_walked_and_counted() {
-    let files = Files::new();
+    let files = Folder::new();
     let line = [0.0f32, 1.0, 3.0, 4.0, 100.0, 101.0, 102.5, 104.0];
     io::write_vectors(files.path("base.fbin"), &line, 1).unwrap();
     let base = files.text("base.fbin");
@@ -77,8 +54,8 @@ fn a_graph_is_made_walked_and_counted() {
 
 #[test]
 fn an_index_gives_a_graph_of_known_accuracy() {
-    let files = Files::new();
-    let (base, index) = (files.part(3000, 128), files.text("sift.ivf"));
+    let files = Folder::new();
+    let (base, index) = (part(&files, 3000, 128), files.text("sift.ivf"));
     let built = ["build", "--device", "cpu", "--base", &base, "--lists", "64", "--out", &index];
     json(&built);
     let graph = files.text("g.ibin");
@@ -99,8 +76,8 @@ fn an_index_gives_a_graph_of_known_accuracy() {
 /// The ids of an index can be 0, 1, 2, .. in another order than the vectors of the base. Then they are not the numbers of the nodes.
 #[test]
 fn an_index_of_other_ids_than_the_rows_is_refused() {
-    let files = Files::new();
-    let vectors = io::read_vectors(files.part(600, 8)).unwrap().to_f32().unwrap();
+    let files = Folder::new();
+    let vectors = io::read_vectors(part(&files, 600, 8)).unwrap().to_f32().unwrap();
     io::write_vectors(files.path("base.fbin"), vectors.as_slice::<f32>().unwrap(), 8).unwrap();
     let base = files.text("base.fbin");
     let mut order: Vec<u64> = (0..600).collect();
@@ -142,14 +119,14 @@ fn an_index_of_other_ids_than_the_rows_is_refused() {
 /// The run is killed as soon as a batch is done, and goes on.
 #[test]
 fn a_killed_run_goes_on() {
-    let files = Files::new();
-    let base = files.part(10_000, 16);
+    let files = Folder::new();
+    let base = part(&files, 10_000, 16);
     let (whole, stopped) = (files.text("whole.ibin"), files.text("stopped.ibin"));
     let make = |out: &str, batch: &str, k: &str| -> Vec<String> {
         let args = ["knn-graph", "--device", "cpu", "--base", &base, "--batch", batch, "--k", k, "--out", out];
         args.map(str::to_owned).into()
     };
-    json(&refs(&make(&whole, "10000", "5")));
+    json(&make(&whole, "10000", "5"));
     let mut child = Command::new(env!("CARGO_BIN_EXE_warpann"))
         .args(make(&stopped, "1", "5"))
         .stdout(Stdio::null())
@@ -166,19 +143,19 @@ fn a_killed_run_goes_on() {
     child.wait().unwrap();
     assert!(journal.is_file() && !files.path("stopped.ibin").exists(), "killed too late");
 
-    let error = failure(1, &refs(&make(&stopped, "2000", "6")));
+    let error = failure(1, &make(&stopped, "2000", "6"));
     assert!(error.contains("its k is '5', that of this run is '6'"), "{error}");
-    let report = json(&refs(&make(&stopped, "2000", "5")));
+    let report = json(&make(&stopped, "2000", "5"));
     let resumed = report["resumed"].as_u64().unwrap();
     assert!((2..10_000).contains(&resumed), "{report}");
     let bytes = |path: &str| std::fs::read(path).unwrap();
     assert!(bytes(&stopped) == bytes(&whole));
-    assert_eq!(std::fs::read_dir(files.folder.path()).unwrap().count(), 3);
+    assert_eq!(files.names().len(), 3);
 }
 
 #[test]
 fn what_is_wrong_is_refused_by_name() {
-    let files = Files::new();
+    let files = Folder::new();
     io::write_vectors(files.path("base.fbin"), &[0.0f32, 1.0, 2.0], 1).unwrap();
     io::write_ids(files.path("past.ibin"), &[1, 0, 3], 1).unwrap();
     io::write_ids(files.path("two.ibin"), &[1, 0], 1).unwrap();

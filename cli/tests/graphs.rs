@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, piped, warpann};
+use common::{Folder, check_neighbours, piped};
 use serde_json::Value;
 use test_random::Random;
 use warpann::knn_graph::NO_NODE;
@@ -21,51 +21,35 @@ fn component(i: usize, j: usize) -> i64 {
     (i % 9 * 20 + (i * 31 + j * 17 + i * i * (j + 3)) % 23 + turn) as i64
 }
 
-/// Squared distances and ids of the vectors for which `keep` is true, best first.
 fn ranked(query: usize, keep: impl Fn(u64) -> bool) -> Vec<(i64, u64)> {
-    let distance = |i| (0..DIM).map(|j| (component(i, j) - component(ROWS + query, j)).pow(2)).sum();
-    let mut all: Vec<(i64, u64)> = (0..ROWS).map(|i| (distance(i), i as u64)).filter(|&(_, id)| keep(id)).collect();
-    all.sort_unstable();
-    all
+    common::ranked(component, (ROWS, DIM), query, keep)
 }
 
-struct Files(Folder);
-
-impl std::ops::Deref for Files {
-    type Target = Folder;
-
-    fn deref(&self) -> &Folder {
-        &self.0
-    }
+fn files() -> Folder {
+    let files = Folder::new();
+    let rows = |range: std::ops::Range<usize>| -> Vec<f32> {
+        range.flat_map(|i| (0..DIM).map(move |j| component(i, j) as f32)).collect()
+    };
+    io::write_vectors(files.path("base.fbin"), &rows(0..ROWS), DIM).unwrap();
+    io::write_vectors(files.path("head.fbin"), &rows(0..400), DIM).unwrap();
+    io::write_vectors(files.path("tail.fbin"), &rows(400..ROWS), DIM).unwrap();
+    io::write_vectors(files.path("query.fvecs"), &rows(ROWS..ROWS + QUERIES), DIM).unwrap();
+    io::write_ids(files.path("tail.npy"), &(400..ROWS as u64).collect::<Vec<_>>(), 1).unwrap();
+    files
 }
 
-impl Files {
-    fn new() -> Self {
-        let files = Self(Folder::new());
-        let rows = |range: std::ops::Range<usize>| -> Vec<f32> {
-            range.flat_map(|i| (0..DIM).map(move |j| component(i, j) as f32)).collect()
-        };
-        io::write_vectors(files.path("base.fbin"), &rows(0..ROWS), DIM).unwrap();
-        io::write_vectors(files.path("head.fbin"), &rows(0..400), DIM).unwrap();
-        io::write_vectors(files.path("tail.fbin"), &rows(400..ROWS), DIM).unwrap();
-        io::write_vectors(files.path("query.fvecs"), &rows(ROWS..ROWS + QUERIES), DIM).unwrap();
-        io::write_ids(files.path("tail.npy"), &(400..ROWS as u64).collect::<Vec<_>>(), 1).unwrap();
-        files
-    }
+fn printed(files: &Folder, line: &str) -> String {
+    let (code, stdout, stderr) = files.warpann(line);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{line}");
+    stdout
+}
 
-    fn text(&self, line: &str) -> String {
-        let (code, stdout, stderr) = warpann(&self.args(line).iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!((code, stderr.as_str()), (0, ""), "{line}");
-        stdout
-    }
+fn build(files: &Folder, further: &str) -> Value {
+    files.json(&format!("build --device cpu --base @base.fbin --out @x.graph {WALKS} {further}"))
+}
 
-    fn build(&self, further: &str) -> Value {
-        self.json(&format!("build --device cpu --base @base.fbin --out @x.graph {WALKS} {further}"))
-    }
-
-    fn load(&self, name: &str) -> GraphIndex<f32> {
-        GraphIndex::load(self.path(name), Device::Cpu, None).unwrap()
-    }
+fn load(files: &Folder, name: &str) -> GraphIndex<f32> {
+    GraphIndex::load(files.path(name), Device::Cpu, None).unwrap()
 }
 
 /// A search whose beam is wide enough to meet all vectors.
@@ -73,17 +57,15 @@ const SEARCH: &str = "search --device cpu --index @x.graph --beam 600 --query @q
 
 fn check_ids(found: &Value, keep: impl Fn(u64) -> bool + Copy, k: usize) {
     for query in 0..QUERIES {
-        let (distances, ids): (Vec<i64>, Vec<u64>) = ranked(query, keep).into_iter().take(k).unzip();
-        let distances: Vec<f64> = distances.into_iter().map(|distance| distance as f64).collect();
-        assert_eq!(found["neighbours"][query]["ids"], serde_json::json!(ids), "query {query}");
-        assert_eq!(found["neighbours"][query]["distances"], serde_json::json!(distances), "query {query}");
+        let ranked = ranked(query, keep);
+        check_neighbours(found, query, &ranked[..k.min(ranked.len())]);
     }
 }
 
 #[test]
 fn a_graph_is_built_described_and_searched() {
-    let files = Files::new();
-    let built = files.build("--beam 40 --seed 7");
+    let files = files();
+    let built = build(&files, "--beam 40 --seed 7");
     assert_eq!((&built["kind"], &built["index"]), (&"graph".into(), &"graph, degree 12".into()));
     assert_eq!((&built["vectors"], &built["degree"], &built["beam"]), (&ROWS.into(), &12.into(), &40.into()));
     assert_eq!((&built["codes"], &built["train_seconds"]), (&true.into(), &0.0.into()));
@@ -93,15 +75,15 @@ fn a_graph_is_built_described_and_searched() {
     for field in ["kind", "index", "element", "metric", "dim", "vectors", "degree", "beam", "starts"] {
         assert_eq!(info[field], built[field], "{field}");
     }
-    let text = files.text("info --index @x.graph");
+    let text = printed(&files, "info --index @x.graph");
     assert!(text.contains("index        graph, degree 12\n") && text.contains("beam         40 by default"), "{text}");
     // The same command makes the same file, without codes another.
     let bytes = files.bytes("x.graph");
-    files.build("--beam 40 --seed 7");
+    build(&files, "--beam 40 --seed 7");
     assert!(files.bytes("x.graph") == bytes);
-    assert_eq!(files.build("--no-codes")["codes"], false);
+    assert_eq!(build(&files, "--no-codes")["codes"], false);
     assert!(files.bytes("x.graph") != bytes);
-    files.build("");
+    build(&files, "");
 
     let found = files.json(&format!("{SEARCH} --k 5"));
     check_ids(&found, |_| true, 5);
@@ -120,7 +102,7 @@ fn a_graph_is_built_described_and_searched() {
     let narrow = files.json("search --device cpu --index @x.graph --beam 16 --query @query.fvecs --k 5 --gt @gt.ibin");
     let recall = narrow["recall"]["by_id"].as_f64().unwrap();
     assert!(recall > 0.8 && narrow["beam"] == 16, "{narrow}");
-    let text = files.text("search --device cpu --index @x.graph --query @query.fvecs");
+    let text = printed(&files, "search --device cpu --index @x.graph --query @query.fvecs");
     assert!(text.contains("index        graph, degree 12, beam 64"), "{text}");
 
     // Few vectors: no graph, and exact searches.
@@ -130,13 +112,13 @@ fn a_graph_is_built_described_and_searched() {
     let found = files.json(line);
     check_ids(&found, |id| id < 400, 5);
     assert_eq!((&found["beam"], &found["exact_queries"]), (&0.into(), &QUERIES.into()));
-    assert!(files.text(line).contains("graph, degree 32, all vectors compared"));
+    assert!(printed(&files, line).contains("graph, degree 32, all vectors compared"));
 }
 
 #[test]
 fn filters_radii_and_outputs_are_those_of_every_index() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     let ids: Vec<u64> = (0..ROWS as u64).filter(|id| id % 7 == 2).collect();
     io::write_ids(files.path("ids.npy"), &ids, 1).unwrap();
     let kept = files.json(&format!("{SEARCH} --k 5 --filter @ids.npy"));
@@ -160,7 +142,7 @@ fn filters_radii_and_outputs_are_those_of_every_index() {
 
 #[test]
 fn graphs_grow_shrink_and_merge() {
-    let files = Files::new();
+    let files = files();
     files.json(&format!("build --device cpu --base @head.fbin --out @x.graph {WALKS}"));
     let head = files.bytes("x.graph");
     let report = files.json("add --device cpu --index @x.graph --base @tail.fbin --out @more.graph");
@@ -190,14 +172,14 @@ fn graphs_grow_shrink_and_merge() {
 /// The narrowest beam with a recall is measured and kept. Inverted files keep their number of probes.
 #[test]
 fn tuned_indexes_keep_what_was_found() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     let tune = "tune --device cpu --query @query.fvecs --k 5 --target-recall";
     let before = files.bytes("x.graph");
     let report = files.json(&format!("{tune} 0.97 --index @x.graph --out @y.graph"));
     assert!(report["reached"].as_f64().unwrap() >= 0.97 && files.bytes("x.graph") == before, "{report}");
     assert_eq!(files.json("info --index @y.graph")["beam"], report["beam"]);
-    let text = files.text(&format!("{tune} 0.5 --index @x.graph"));
+    let text = printed(&files, &format!("{tune} 0.5 --index @x.graph"));
     assert!(text.contains("target       recall@5 of 0.5: a beam of "), "{text}");
     assert!(files.json("info --index @x.graph")["beam"].as_u64() <= report["beam"].as_u64());
 
@@ -224,10 +206,10 @@ fn tuned_indexes_keep_what_was_found() {
 /// The edges of an index, written to a file, make an index with the same bytes. Other edges are searched as they are.
 #[test]
 fn edges_come_from_files() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     let bytes = files.bytes("x.graph");
-    let graph = files.load("x.graph").graph().unwrap().unwrap();
+    let graph = load(&files, "x.graph").graph().unwrap().unwrap();
     let wide: Vec<u64> =
         graph.neighbors().iter().map(|&node| if node == NO_NODE { NONE } else { u64::from(node) }).collect();
     for name in ["edges.ibin", "edges.npy"] {
@@ -240,7 +222,7 @@ fn edges_come_from_files() {
     let line =
         "build --device cpu --base @base.fbin --kind graph --exact-ratio 0 --edges - --format ibin --out @z.graph";
     let args = files.args(line);
-    let (code, _, stderr) = piped(&args.iter().map(String::as_str).collect::<Vec<_>>(), &files.bytes("edges.ibin"));
+    let (code, _, stderr) = piped(&args, &files.bytes("edges.ibin"));
     assert_eq!((code, files.bytes("z.graph") == bytes), (0, true), "{stderr}");
 
     // A ring, and ids that are no row numbers.
@@ -249,7 +231,7 @@ fn edges_come_from_files() {
     io::write_ids(files.path("names.npy"), &(0..ROWS as u64).map(|i| 5000 - i).collect::<Vec<_>>(), 1).unwrap();
     let line = "build --device cpu --base @base.fbin --kind graph --exact-ratio 0 --edges @ring.npy --ids @names.npy --out @ring.graph";
     assert_eq!(files.json(line)["edges"], 2 * ROWS);
-    let exported = files.load("ring.graph").graph().unwrap().unwrap();
+    let exported = load(&files, "ring.graph").graph().unwrap().unwrap();
     // Rows are in the order of ids, which is that of the base backwards.
     assert_eq!(exported.row(0), [599, 1, NO_NODE, NO_NODE]);
 
@@ -278,8 +260,8 @@ fn edges_come_from_files() {
 /// The neighbours of the program's own k-NN graph make the index that a build without them makes.
 #[test]
 fn edges_are_chosen_among_neighbours_in_files() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     let expected = files.bytes("x.graph");
     files.json("knn-graph --device cpu --base @base.fbin --k 12 --out @near.ibin");
     let build = format!("build --device cpu --base @base.fbin {WALKS}");
@@ -311,8 +293,8 @@ fn edges_are_chosen_among_neighbours_in_files() {
 
 #[test]
 fn options_of_other_kinds_are_refused_by_name() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     files.json("build --device cpu --base @base.fbin --lists 9 --out @x.ivf");
     let build = "build --device cpu --base @base.fbin --out @new --kind";
     let search = "search --device cpu --query @query.fvecs --index";
@@ -356,8 +338,8 @@ fn options_of_other_kinds_are_refused_by_name() {
 /// Every damage of a file is an error of every command, which changes nothing.
 #[test]
 fn damaged_graphs_are_refused() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     let bytes = files.bytes("x.graph");
     let commands = [
         "search --device cpu --index @bad.graph --query @query.fvecs",
@@ -404,8 +386,8 @@ fn damaged_graphs_are_refused() {
 /// A graph index makes the k-NN graph of its vectors.
 #[test]
 fn a_graph_finds_the_neighbours_of_its_vectors() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     let report = files.json("knn-graph --device cpu --base @base.fbin --k 5 --index @x.graph --beam 600 --out @g.ibin");
     assert_eq!((&report["index"], &report["accuracy"]["estimate"]), (&"graph, degree 12".into(), &1.0.into()));
     files.json("knn-graph --device cpu --base @base.fbin --k 5 --out @exact.ibin");
@@ -431,7 +413,7 @@ date,implementation,version,revision,device,driver,case,k,ms_median,ms_min,ms_ma
 
 #[test]
 fn the_speed_of_a_graph_is_measured_and_drawn_with_that_of_others() {
-    let files = Files::new();
+    let files = files();
     // No clusters, and so few edges that narrow walks miss some neighbours.
     let mut random = Random::new(5);
     io::write_vectors(files.path("base.fbin"), &random.units(ROWS * DIM), DIM).unwrap();
@@ -439,7 +421,7 @@ fn the_speed_of_a_graph_is_measured_and_drawn_with_that_of_others() {
     files.json("build --device cpu --base @base.fbin --out @x.graph --kind graph --degree 4 --exact-ratio 0");
     let beams = [16, 32, 64, 600];
     let table = "bench graph --device cpu --base @base.fbin --query @query.fvecs --k 5 --batch 7,all --repeat 1 --beams 600,32,16,64";
-    let text = files.text(&format!("{table} --index @x.graph"));
+    let text = printed(&files, &format!("{table} --index @x.graph"));
     let head = text.lines().position(|line| line.trim_start().starts_with("k "));
     let lines: Vec<Vec<&str>> =
         text.lines().skip(head.unwrap()).map(|line| line.split_whitespace().collect()).collect();
@@ -502,7 +484,7 @@ fn the_speed_of_a_graph_is_measured_and_drawn_with_that_of_others() {
     assert_eq!(points(1), [[16.0, 0.875, 40_000.0, 0.5], [32.0, 0.9375, 25_000.0, 0.8]]);
     assert_eq!(points(2), [[16.0, 0.875, 80_000.0, 0.25]]);
     assert_eq!(points(3), [[16.0, 0.75, 10_000.0, 2.0]]);
-    let text = files.text(chart);
+    let text = printed(&files, chart);
     assert!(text.lines().nth(2).unwrap().trim_start().starts_with("k    beam   batch"), "{text}");
     let all = files.json("chart @record.csv --out @all");
     assert_eq!(all["curves"].as_array().unwrap().len(), 4);

@@ -2,50 +2,37 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use common::{Folder, SAMPLE, failure, json, warpann};
 use serde_json::Value;
-use tempfile::TempDir;
 use warpann::{Device, FlatIndex, Metric, io};
 
 /// 600 vectors of dimension 8 in clusters, 20 queries near them, and other files, in a separate folder.
-struct Files(TempDir);
+fn files() -> Folder {
+    let files = Folder::new();
+    let component = |i: usize, j: usize| ((i % 12) * 10 + j) as f32 + ((i * 7 + j * 13) % 32) as f32 / 16.0;
+    let rows = |from: usize, count: usize| -> Vec<f32> {
+        (from..from + count).flat_map(|i| (0..8).map(move |j| component(i, j))).collect()
+    };
+    io::write_vectors(files.path("base.fbin"), &rows(0, 600), 8).unwrap();
+    io::write_vectors(files.path("query.fvecs"), &rows(700, 20), 8).unwrap();
+    io::write_vectors(files.path("flat.npy"), &[0.5f32; 6], 2).unwrap();
+    io::write_vectors(files.path("bytes.u8bin"), &[7u8; 24], 8).unwrap();
+    files
+}
 
-impl Files {
-    fn new() -> Self {
-        let files = Self(tempfile::tempdir().expect("a temporary folder"));
-        let component = |i: usize, j: usize| ((i % 12) * 10 + j) as f32 + ((i * 7 + j * 13) % 32) as f32 / 16.0;
-        let rows = |from: usize, count: usize| -> Vec<f32> {
-            (from..from + count).flat_map(|i| (0..8).map(move |j| component(i, j))).collect()
-        };
-        io::write_vectors(files.path("base.fbin"), &rows(0, 600), 8).unwrap();
-        io::write_vectors(files.path("query.fvecs"), &rows(700, 20), 8).unwrap();
-        io::write_vectors(files.path("flat.npy"), &[0.5f32; 6], 2).unwrap();
-        io::write_vectors(files.path("bytes.u8bin"), &[7u8; 24], 8).unwrap();
-        files
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().expect("a UTF-8 path").to_owned()
-    }
-
-    /// Builds an index of the base on the CPU.
-    fn build(&self, out: &str, further: &[&str]) -> Value {
-        let (base, out) = (self.text("base.fbin"), self.text(out));
-        json(&[&["build", "--device", "cpu", "--base", &base, "--out", &out, "--iterations", "4"], further].concat())
-    }
+/// Builds an index of the base on the CPU.
+fn build(files: &Folder, out: &str, further: &[&str]) -> Value {
+    let (base, out) = (files.text("base.fbin"), files.text(out));
+    json(&[&["build", "--device", "cpu", "--base", &base, "--out", &out, "--iterations", "4"], further].concat())
 }
 
 const PQ: [&str; 6] = ["--kind", "ivf-pq", "--sub-quantizers", "4", "--bits", "5"];
 
 #[test]
 fn an_index_of_real_descriptors_finds_what_exact_search_finds() {
-    let files = Files::new();
+    let files = files();
     let sample = |name: &str| format!("{SAMPLE}/{name}");
     let (base, query, gt) = (sample("sample_base.bvecs"), sample("sample_query.bvecs"), sample("sample_gt.ivecs"));
     let index = files.text("sift.ivf");
@@ -78,13 +65,13 @@ fn an_index_of_real_descriptors_finds_what_exact_search_finds() {
 
 #[test]
 fn every_kind_and_metric_is_built_and_searched() {
-    let files = Files::new();
+    let files = files();
     let query = files.text("query.fvecs");
     for (kind, further, bytes) in
         [("ivf-flat", &[][..], 32), ("ivf-pq", &PQ, 3), ("ivf-pq", &[PQ.as_slice(), &["--opq"]].concat(), 3)]
     {
         for metric in ["l2", "ip", "cosine"] {
-            let built = files.build("x.ivf", &[&["--lists", "6", "--metric", metric], further].concat());
+            let built = build(&files, "x.ivf", &[&["--lists", "6", "--metric", metric], further].concat());
             assert_eq!(
                 (&built["kind"], &built["metric"], &built["code_bytes"]),
                 (&kind.into(), &metric.into(), &bytes.into())
@@ -100,25 +87,25 @@ fn every_kind_and_metric_is_built_and_searched() {
     }
     // The same command makes the same file.
     let bytes = std::fs::read(files.path("x.ivf")).unwrap();
-    files.build("y.ivf", &[&["--lists", "6", "--metric", "cosine", "--opq"], PQ.as_slice()].concat());
+    build(&files, "y.ivf", &[&["--lists", "6", "--metric", "cosine", "--opq"], PQ.as_slice()].concat());
     assert!(std::fs::read(files.path("y.ivf")).unwrap() == bytes);
     // Whatever the batches.
     let batches = ["--batch", "7"];
-    files.build("y.ivf", &[&["--lists", "6", "--metric", "cosine", "--opq"], PQ.as_slice(), &batches].concat());
+    build(&files, "y.ivf", &[&["--lists", "6", "--metric", "cosine", "--opq"], PQ.as_slice(), &batches].concat());
     assert!(std::fs::read(files.path("y.ivf")).unwrap() == bytes);
-    assert_eq!(files.build("y.ivf", &["--lists", "3", "--rows", "100"])["vectors"], 100);
+    assert_eq!(build(&files, "y.ivf", &["--lists", "3", "--rows", "100"])["vectors"], 100);
     // Without --lists, four times the square root; without --sub-quantizers, parts of four components.
-    let built = files.build("x.ivf", &["--kind", "ivf-pq", "--bits", "4"]);
+    let built = build(&files, "x.ivf", &["--kind", "ivf-pq", "--bits", "4"]);
     assert_eq!((&built["lists"], &built["code_bytes"]), (&96.into(), &1.into()));
 }
 
 #[test]
 fn ids_and_training_vectors_come_from_files() {
-    let files = Files::new();
+    let files = files();
     let ids: Vec<u64> = (0..600).map(|id| 5_000_000_000 + 3 * id).collect();
     io::write_ids(files.path("ids.npy"), &ids, 1).unwrap();
     let (given, train) = (files.text("ids.npy"), files.text("query.fvecs"));
-    files.build("x.ivf", &["--ids", &given, "--train", &train, "--lists", "5", "--batch", "250"]);
+    build(&files, "x.ivf", &["--ids", &given, "--train", &train, "--lists", "5", "--batch", "250"]);
     let (index, base) = (files.text("x.ivf"), files.text("base.fbin"));
     let found = json(&["search", "--device", "cpu", "--index", &index, "--query", &base, "--k", "1", "--show", "600"]);
     for (row, &id) in found["neighbours"].as_array().unwrap().iter().zip(&ids) {
@@ -133,7 +120,7 @@ fn ids_and_training_vectors_come_from_files() {
 
 #[test]
 fn bench_ivf_measures_writes_and_aims() {
-    let files = Files::new();
+    let files = files();
     let (base, query, out) = (files.text("base.fbin"), files.text("query.fvecs"), files.text("curve.v1"));
     let args = ["bench", "ivf", "--device", "cpu", "--query", &query, "--base", &base, "--repeat", "2"];
     let sweep = ["--k", "1,10", "--probes", "1,3,12", "--batch", "1,7,all", "--out", &out, "--lists", "12"];
@@ -181,7 +168,7 @@ fn bench_ivf_measures_writes_and_aims() {
     assert!(text("png").starts_with(b"\x89PNG\r\n\x1a\n"));
 
     // A target is found by measurement, and kept in the index.
-    files.build("x.ivf", &["--lists", "12"]);
+    build(&files, "x.ivf", &["--lists", "12"]);
     let index = files.text("x.ivf");
     let aim = |target: &str| {
         let further = ["--index", &index, "--target-recall", target, "--k", "10", "--probes", "12"];
@@ -208,8 +195,8 @@ fn bench_ivf_measures_writes_and_aims() {
 
 #[test]
 fn a_recall_out_of_reach_is_an_error_with_what_can_be_reached() {
-    let files = Files::new();
-    files.build("x.ivf", &[&["--lists", "3"], PQ.as_slice()].concat());
+    let files = files();
+    build(&files, "x.ivf", &[&["--lists", "3"], PQ.as_slice()].concat());
     io::write_ids(files.path("gt.ivecs"), &[1_000; 20], 1).unwrap();
     let (index, query, truth) = (files.text("x.ivf"), files.text("query.fvecs"), files.text("gt.ivecs"));
     let before = std::fs::read(&index).unwrap();
@@ -224,7 +211,7 @@ fn a_recall_out_of_reach_is_an_error_with_what_can_be_reached() {
 
 #[test]
 fn bench_kmeans_measures_and_writes() {
-    let files = Files::new();
+    let files = files();
     let (base, out) = (files.text("base.fbin"), files.text("kmeans"));
     let args = ["bench", "kmeans", "--device", "cpu", "--base", &base, "--centroids", "12", "--iterations", "5"];
     let report = json(&[&args[..], &["--repeat", "2", "--out", &out]].concat());
@@ -241,11 +228,11 @@ fn bench_kmeans_measures_and_writes() {
 
 #[test]
 fn what_is_wrong_is_refused_by_name() {
-    let files = Files::new();
-    files.build("x.ivf", &["--lists", "4"]);
+    let files = files();
+    build(&files, "x.ivf", &["--lists", "4"]);
     let (base, query, flat) = (files.text("base.fbin"), files.text("query.fvecs"), files.text("flat.npy"));
     let (index, out, bytes) = (files.text("x.ivf"), files.text("y.ivf"), files.text("bytes.u8bin"));
-    let build = |further: &[&str]| {
+    let refused = |further: &[&str]| {
         failure(1, &[&["build", "--device", "cpu", "--base", &base, "--out", &out], further].concat())
     };
     let search =
@@ -253,7 +240,7 @@ fn what_is_wrong_is_refused_by_name() {
     io::write_ids(files.path("few.ivecs"), &[1, 2], 1).unwrap();
     io::write_ids(files.path("twice.ivecs"), &[9; 600], 1).unwrap();
     io::write_vectors(files.path("half.fbin"), &[0.5f32; 8], 8).unwrap();
-    files.build("few.ivf", &["--lists", "4"]);
+    build(&files, "few.ivf", &["--lists", "4"]);
     let u8s = files.text("u8.ivf");
     json(&["build", "--device", "cpu", "--base", &bytes, "--lists", "1", "--out", &u8s]);
     let damaged = files.text("damaged.ivf");
@@ -265,13 +252,13 @@ fn what_is_wrong_is_refused_by_name() {
     let nowhere = files.text("no/y.ivf");
     let text = |name: &str| files.text(name);
     for (message, expected) in [
-        (build(&["--kind", "ivf-pq", "--sub-quantizers", "3"]), "dimension 8 is not divisible by 3 sub-quantizers"),
-        (build(&["--kind", "ivf-pq", "--bits", "9"]), "bits per sub-quantizer = 9; 4 to 8 are possible"),
-        (build(&["--bits", "8"]), "--sub-quantizers, --bits and --opq are for --kind ivf-pq"),
-        (build(&["--lists", "601"]), "600 training vectors; at least 601 are needed"),
-        (build(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),
-        (build(&["--ids", &text("few.ivecs")]), "2 ids; 600 are needed"),
-        (build(&["--ids", &text("twice.ivecs")]), "id 9 is not unique"),
+        (refused(&["--kind", "ivf-pq", "--sub-quantizers", "3"]), "dimension 8 is not divisible by 3 sub-quantizers"),
+        (refused(&["--kind", "ivf-pq", "--bits", "9"]), "bits per sub-quantizer = 9; 4 to 8 are possible"),
+        (refused(&["--bits", "8"]), "--sub-quantizers, --bits and --opq are for --kind ivf-pq"),
+        (refused(&["--lists", "601"]), "600 training vectors; at least 601 are needed"),
+        (refused(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),
+        (refused(&["--ids", &text("few.ivecs")]), "2 ids; 600 are needed"),
+        (refused(&["--ids", &text("twice.ivecs")]), "id 9 is not unique"),
         (failure(1, &["build", "--base", &base, "--out", &nowhere]), "no/y.ivf: No such file"),
         (failure(1, &["build", "--base", &index, "--out", &out]), "unknown extension"),
         (search(&text("none.ivf"), &query), "No such file"),
@@ -303,7 +290,7 @@ fn what_is_wrong_is_refused_by_name() {
 /// Whatever the batches, the row counts from the start of the file, and the message says which file's vectors it means.
 #[test]
 fn a_component_that_is_not_finite_is_named_by_file_row() {
-    let files = Files::new();
+    let files = files();
     let train = files.text("base.fbin");
     let mut rows = io::read_vectors(&train).unwrap().as_slice::<f32>().unwrap().to_vec();
     rows[450 * 8 + 3] = f32::NAN;
@@ -324,7 +311,7 @@ fn a_component_that_is_not_finite_is_named_by_file_row() {
 /// The library saves exact indexes, and the program uses their files in every command that takes an index.
 #[test]
 fn files_of_exact_indexes_are_used_as_those_of_others() {
-    let (files, folder) = (Files::new(), Folder::new());
+    let (files, folder) = (files(), Folder::new());
     let rows = io::read_vectors(files.path("base.fbin")).unwrap().as_slice::<f32>().unwrap().to_vec();
     for name in ["base.fbin", "query.fvecs"] {
         std::fs::copy(files.path(name), folder.path(name)).unwrap();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Folder, SAMPLE, warpann};
+use common::{Folder, SAMPLE, check_neighbours};
 use serde_json::Value;
 use warpann::io;
 
@@ -16,75 +16,51 @@ fn component(i: usize, j: usize) -> i64 {
     ((i * 31 + j * 17 + i * i * (j + 3)) % 23) as i64
 }
 
-/// Squared distances and ids of the vectors for which `keep` is true, best first.
 fn ranked(query: usize, keep: impl Fn(u64) -> bool) -> Vec<(i64, u64)> {
-    let distance = |i| (0..DIM).map(|j| (component(i, j) - component(ROWS + query, j)).pow(2)).sum();
-    let mut all: Vec<(i64, u64)> = (0..ROWS).map(|i| (distance(i), i as u64)).filter(|&(_, id)| keep(id)).collect();
-    all.sort_unstable();
-    all
+    common::ranked(component, (ROWS, DIM), query, keep)
 }
 
-struct Files(Folder);
-
-impl std::ops::Deref for Files {
-    type Target = Folder;
-
-    fn deref(&self) -> &Folder {
-        &self.0
-    }
+fn files() -> Folder {
+    let files = Folder::new();
+    let rows = |from: usize, count: usize| -> Vec<f32> {
+        (from..from + count).flat_map(|i| (0..DIM).map(move |j| component(i, j) as f32)).collect()
+    };
+    io::write_vectors(files.path("base.fbin"), &rows(0, ROWS), DIM).unwrap();
+    io::write_vectors(files.path("query.fvecs"), &rows(ROWS, QUERIES), DIM).unwrap();
+    files
 }
 
-impl Files {
-    fn new() -> Self {
-        let files = Self(Folder::new());
-        let rows = |from: usize, count: usize| -> Vec<f32> {
-            (from..from + count).flat_map(|i| (0..DIM).map(move |j| component(i, j) as f32)).collect()
-        };
-        io::write_vectors(files.path("base.fbin"), &rows(0, ROWS), DIM).unwrap();
-        io::write_vectors(files.path("query.fvecs"), &rows(ROWS, QUERIES), DIM).unwrap();
-        files
-    }
-
-    fn build(&self, further: &str) {
-        self.json(&format!("build --device cpu --lists 6 --base @base.fbin --out @x.ivf {further}"));
-    }
+fn build(files: &Folder, further: &str) {
+    files.json(&format!("build --device cpu --lists 6 --base @base.fbin --out @x.ivf {further}"));
 }
 
 /// A search of all lists.
 const SEARCH: &str = "search --device cpu --index @x.ivf --probes 6 --query @query.fvecs";
 
-fn check_ids(found: &Value, query: usize, expected: &[(i64, u64)]) {
-    let ids: Vec<u64> = expected.iter().map(|&(_, id)| id).collect();
-    let distances: Vec<f64> = expected.iter().map(|&(distance, _)| distance as f64).collect();
-    assert_eq!(found["neighbours"][query]["ids"], serde_json::json!(ids), "query {query}");
-    assert_eq!(found["neighbours"][query]["distances"], serde_json::json!(distances), "query {query}");
-}
-
 #[test]
 fn a_filtered_search_reads_more_lists_unless_told_not_to() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     let ids: Vec<u64> = (0..ROWS as u64).filter(|id| id % 100 == 3).collect();
     io::write_ids(files.path("ids.npy"), &ids, 1).unwrap();
     let line = format!("{} --k 4 --show 30 --filter @ids.npy", SEARCH.replace("--probes 6", "--probes 1"));
     let (widened, fixed) = (files.json(&line), files.json(&format!("{line} --no-widen")));
     let results = |found: &Value, query: usize| found["neighbours"][query]["ids"].as_array().map_or(0, Vec::len);
     for query in 0..QUERIES {
-        check_ids(&widened, query, &ranked(query, |id| id % 100 == 3));
+        check_neighbours(&widened, query, &ranked(query, |id| id % 100 == 3));
     }
     assert!(
         (0..QUERIES).any(|query| results(&fixed, query) < 4),
         "one list holds all accepted vectors: the test is too easy"
     );
-    let args = files.args(&format!("{SEARCH} --no-widen"));
-    let (code, _, stderr) = warpann(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let (code, _, stderr) = files.warpann(&format!("{SEARCH} --no-widen"));
     assert!(code == 2 && stderr.contains("--filter"), "{stderr}");
 }
 
 #[test]
 fn filters_include_or_exclude_ids() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     // Unordered, one twice, an empty slot, and one that the index lacks.
     let mut ids: Vec<u64> = (0..ROWS as u64).filter(|id| id % 7 == 2).rev().collect();
     ids.extend([2, warpann::NONE, 1000]);
@@ -96,12 +72,11 @@ fn filters_include_or_exclude_ids() {
         let count = (0..ROWS).filter(|i| i % 7 == 2).count();
         assert_eq!((&kept["filtered"], &left["filtered"]), (&count.into(), &(ROWS - count).into()));
         for query in 0..QUERIES {
-            check_ids(&kept, query, &ranked(query, |id| id % 7 == 2)[..5]);
-            check_ids(&left, query, &ranked(query, |id| id % 7 != 2)[..5]);
+            check_neighbours(&kept, query, &ranked(query, |id| id % 7 == 2)[..5]);
+            check_neighbours(&left, query, &ranked(query, |id| id % 7 != 2)[..5]);
         }
         assert_eq!((&kept["exact_queries"], &kept["lists"]), (&QUERIES.into(), &(6 * QUERIES).into()));
-        let args = files.args(&format!("{line} --filter @{name}"));
-        let (code, stdout, stderr) = warpann(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let (code, stdout, stderr) = files.warpann(&format!("{line} --filter @{name}"));
         assert_eq!(code, 0, "{stderr}");
         assert!(stdout.contains(&format!("filter       {count} of {ROWS} vectors")), "{stdout}");
         let note = format!("note: 1 of the {} ids in", count + 1);
@@ -120,8 +95,8 @@ fn filters_include_or_exclude_ids() {
     assert_eq!(marked["neighbours"], kept["neighbours"]);
     assert_eq!((&kept["filtered"], &left["filtered"]), (&72.into(), &(ROWS - 72).into()));
     for query in 0..QUERIES {
-        check_ids(&kept, query, &ranked(query, keep)[..5]);
-        check_ids(&left, query, &ranked(query, |id| !keep(id))[..5]);
+        check_neighbours(&kept, query, &ranked(query, keep)[..5]);
+        check_neighbours(&left, query, &ranked(query, |id| !keep(id))[..5]);
     }
     for text in ["7\nx\n", "7\n9-8\n", "7\n1-2-3\n", "7\n-3\n", "7\n18446744073709551616\n"] {
         std::fs::write(files.path("bad.txt"), text).unwrap();
@@ -136,8 +111,8 @@ fn filters_include_or_exclude_ids() {
 
 #[test]
 fn range_searches_find_all_within_the_radius() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     io::write_ids(files.path("odd.npy"), &(0..ROWS as u64).filter(|id| id % 2 == 1).collect::<Vec<_>>(), 1).unwrap();
     for (radius, further, keep) in
         [(60, "", 1), (60, "--filter @odd.npy", 2), (0, "", 1), (-1, "", 1), (100_000, "", 1)]
@@ -149,7 +124,7 @@ fn range_searches_find_all_within_the_radius() {
         for query in 0..QUERIES {
             let all = ranked(query, |id| keep == 1 || id % 2 == 1);
             let near: Vec<(i64, u64)> = all.into_iter().filter(|&(distance, _)| distance <= radius).collect();
-            check_ids(&found, query, &near);
+            check_neighbours(&found, query, &near);
             count += near.len();
             for (place, (distance, id)) in near.iter().enumerate() {
                 table += &format!("{query},{},{id},{distance}.0\n", place + 1);
@@ -160,21 +135,21 @@ fn range_searches_find_all_within_the_radius() {
         assert_eq!(std::fs::read_to_string(files.path("r.csv")).unwrap(), table);
     }
     // Similarities: at least the radius.
-    files.build("--metric ip");
+    build(&files, "--metric ip");
     let found = files.json(&format!("{SEARCH} --radius 900 --show 30"));
     for query in 0..QUERIES {
         let product = |i| (0..DIM).map(|j| component(i, j) * component(ROWS + query, j)).sum::<i64>();
         let mut near: Vec<(i64, u64)> =
             (0..ROWS).map(|i| (product(i), i as u64)).filter(|&(product, _)| product >= 900).collect();
         near.sort_unstable_by_key(|&(product, id)| (-product, id));
-        check_ids(&found, query, &near);
+        check_neighbours(&found, query, &near);
     }
 }
 
 #[test]
 fn neighbours_beyond_a_distance_are_left_out() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     let near = |query: usize, most: i64| -> Vec<(i64, u64)> {
         ranked(query, |_| true)[..4].iter().copied().filter(|&(distance, _)| distance <= most).collect()
     };
@@ -182,7 +157,7 @@ fn neighbours_beyond_a_distance_are_left_out() {
         let found = files.json(&format!("{SEARCH} --k 4 --show 30 --within {within} {further}"));
         assert_eq!((&found["within"], &found["k"]), (&f64::from(within).into(), &4.into()));
         for query in 0..QUERIES {
-            check_ids(&found, query, &near(query, within.into()));
+            check_neighbours(&found, query, &near(query, within.into()));
         }
     }
 }
@@ -190,32 +165,32 @@ fn neighbours_beyond_a_distance_are_left_out() {
 /// With all vectors as candidates, refined results are exact, whatever the codes.
 #[test]
 fn refinement_orders_by_the_original_vectors() {
-    let files = Files::new();
+    let files = files();
     let names: Vec<u64> = (0..ROWS as u64).map(|row| 7_000_000_000 + 3 * row).collect();
     io::write_ids(files.path("names.npy"), &names, 1).unwrap();
     let codes = "--kind ivf-pq --sub-quantizers 1 --bits 4";
-    files.build(codes);
+    build(&files, codes);
     let rough = files.json(&format!("{SEARCH} --k 4 --show 30"));
     let exact = files.json(&format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 100"));
     assert_eq!(exact["candidates"], 400);
     assert!(rough["candidates"].is_null() && rough["neighbours"] != exact["neighbours"]);
     for query in 0..QUERIES {
-        check_ids(&exact, query, &ranked(query, |_| true)[..4]);
+        check_neighbours(&exact, query, &ranked(query, |_| true)[..4]);
     }
     assert_eq!(files.json(&format!("{SEARCH} --k 4 --refine @base.fbin"))["candidates"], 16);
     io::write_ids(files.path("few.npy"), &[5, 6, 7], 1).unwrap();
     let few = files.json(&format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --filter @few.npy"));
     for query in 0..QUERIES {
-        check_ids(&few, query, &ranked(query, |id| (5..8).contains(&id)));
+        check_neighbours(&few, query, &ranked(query, |id| (5..8).contains(&id)));
     }
     // Ids of the caller's choice.
-    files.build(&format!("{codes} --ids @names.npy"));
+    build(&files, &format!("{codes} --ids @names.npy"));
     let line = format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 100");
     let named = files.json(&format!("{line} --refine-ids @names.npy"));
     for query in 0..QUERIES {
         let expected: Vec<(i64, u64)> =
             ranked(query, |_| true)[..4].iter().map(|&(distance, id)| (distance, names[id as usize])).collect();
-        check_ids(&named, query, &expected);
+        check_neighbours(&named, query, &expected);
     }
     io::write_ids(files.path("short.npy"), &names[1..], 1).unwrap();
     io::write_ids(files.path("wrong.npy"), &(0..ROWS as u64).collect::<Vec<_>>(), 1).unwrap();
@@ -238,7 +213,7 @@ fn refinement_orders_by_the_original_vectors() {
 
 #[test]
 fn csv_has_a_line_for_each_neighbour() {
-    let files = Files::new();
+    let files = files();
     let line = "search --device cpu --base @base.fbin --query @query.fvecs --k 3 --out @r.csv";
     files.json(line);
     let mut table = "query,rank,id,distance\n".to_owned();
@@ -268,7 +243,7 @@ fn csv_has_a_line_for_each_neighbour() {
 /// What comes through a pipe is what a file gives, and the report is not among it.
 #[test]
 fn commands_read_standard_input_and_write_standard_output() {
-    let files = Files::new();
+    let files = files();
     let bytes = |name: &str| std::fs::read(files.path(name)).unwrap();
     let (base, query) = (bytes("base.fbin"), bytes("query.fvecs"));
     let exact = "search --device cpu --k 3";
@@ -326,8 +301,8 @@ fn commands_read_standard_input_and_write_standard_output() {
 
 #[test]
 fn options_that_do_not_fit_are_refused_by_name() {
-    let files = Files::new();
-    files.build("");
+    let files = files();
+    build(&files, "");
     io::write_ids(files.path("ids.npy"), &[1, 2], 1).unwrap();
     std::fs::write(files.path("cut.npy"), &std::fs::read(files.path("ids.npy")).unwrap()[..130]).unwrap();
     let exact = "search --device cpu --base @base.fbin --query @query.fvecs";

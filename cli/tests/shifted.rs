@@ -2,52 +2,37 @@
 
 mod common;
 
-use std::path::PathBuf;
-
-use common::{failure, json, warpann};
+use common::{Folder, failure, json, warpann};
 use serde_json::Value;
-use tempfile::TempDir;
 use warpann::io;
 
 /// A strip of 40 triangles above the x axis as OBJ, its corners as vectors, and three points near it, in a separate folder.
-struct Files(TempDir);
+fn files() -> Folder {
+    let files = Folder::new();
+    let corners: Vec<[f32; 3]> = (0..42).map(|i| [(i / 2) as f32, (i % 2) as f32, 0.0]).collect();
+    let vertices = corners.iter().map(|[x, y, z]| format!("v {x} {y} {z}\n"));
+    let faces = (1..=40).map(|i| format!("f {i} {} {}\n", i + 1, i + 2));
+    std::fs::write(files.path("strip.obj"), vertices.chain(faces).collect::<String>()).unwrap();
+    std::fs::write(files.path("broken.ply"), b"ply\nformat ascii 1.0\nend_header\n").unwrap();
+    io::write_vectors(files.path("corners.fbin"), corners.as_flattened(), 3).unwrap();
+    io::write_vectors(files.path("near.fbin"), &[0.1f32, 0.2, 0.0, 7.9, 0.9, 0.3, 30.0, -5.0, 0.0], 3).unwrap();
+    io::write_vectors(files.path("plane.fbin"), &[0.5f32; 4], 2).unwrap();
+    io::write_vectors(files.path("wide.fbin"), &[0.5f32; 26], 13).unwrap();
+    files
+}
 
-impl Files {
-    fn new() -> Self {
-        let files = Self(tempfile::tempdir().expect("a temporary folder"));
-        let corners: Vec<[f32; 3]> = (0..42).map(|i| [(i / 2) as f32, (i % 2) as f32, 0.0]).collect();
-        let vertices = corners.iter().map(|[x, y, z]| format!("v {x} {y} {z}\n"));
-        let faces = (1..=40).map(|i| format!("f {i} {} {}\n", i + 1, i + 2));
-        std::fs::write(files.path("strip.obj"), vertices.chain(faces).collect::<String>()).unwrap();
-        std::fs::write(files.path("broken.ply"), b"ply\nformat ascii 1.0\nend_header\n").unwrap();
-        io::write_vectors(files.path("corners.fbin"), corners.as_flattened(), 3).unwrap();
-        io::write_vectors(files.path("near.fbin"), &[0.1f32, 0.2, 0.0, 7.9, 0.9, 0.3, 30.0, -5.0, 0.0], 3).unwrap();
-        io::write_vectors(files.path("plane.fbin"), &[0.5f32; 4], 2).unwrap();
-        io::write_vectors(files.path("wide.fbin"), &[0.5f32; 26], 13).unwrap();
-        files
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().expect("a UTF-8 path").to_owned()
-    }
-
-    fn run(&self, args: &[&str]) -> Value {
-        json(&[&["shifted", "--device", "cpu", "--exact-sample", "100"], args].concat())
-    }
+fn run(args: &[&str]) -> Value {
+    json(&[&["shifted", "--device", "cpu", "--exact-sample", "100"], args].concat())
 }
 
 #[test]
 fn a_mesh_and_its_corners_are_searched_alike() {
-    let files = Files::new();
+    let files = files();
     let [mesh, corners, near] = ["strip.obj", "corners.fbin", "near.fbin"].map(|name| files.text(name));
     let (ids, distances) = (files.text("ids.ibin"), files.text("distances.npy"));
     for from in [["--mesh", &mesh], ["--base", &corners]] {
         let written = ["--query", &near, "--k", "3", "--show", "1", "--out", &ids, "--distances", &distances];
-        let report = files.run(&[&from[..], &written].concat());
+        let report = run(&[&from[..], &written].concat());
         assert_eq!((&report["base"], &report["dim"], &report["shifts"]), (&42.into(), &3.into(), &5.into()));
         assert_eq!(report["quality"]["queries"], 3);
         assert_eq!(report["neighbours"][0][0][0], 0);
@@ -61,12 +46,12 @@ fn a_mesh_and_its_corners_are_searched_alike() {
 
 #[test]
 fn boxes_of_triangles_are_searched_in_both_forms() {
-    let files = Files::new();
+    let files = files();
     let [mesh, near] = ["strip.obj", "near.fbin"].map(|name| files.text(name));
     for form in ["min-max", "min-extent"] {
         // A neighborhood of all: exact.
         let all = ["--mesh", &mesh, "--boxes", form, "--query", &near, "--k", "4", "--neighborhood", "40"];
-        let report = files.run(&all);
+        let report = run(&all);
         assert_eq!((&report["kind"], &report["base"], &report["dim"]), (&form.into(), &40.into(), &6.into()));
         let quality = &report["quality"];
         assert_eq!((&quality["recall"], &quality["epsilon_max"]), (&1.0.into(), &0.0.into()), "{quality}");
@@ -82,7 +67,7 @@ fn boxes_of_triangles_are_searched_in_both_forms() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let files = Files::new();
+    let files = files();
     let [mesh, corners, near, plane, wide, broken] =
         ["strip.obj", "corners.fbin", "near.fbin", "plane.fbin", "wide.fbin", "broken.ply"]
             .map(|name| files.text(name));

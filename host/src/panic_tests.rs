@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ivf::Encoding;
-use crate::knn_graph::{Graph, KnnGraph, KnnIndex};
+use crate::knn_graph::tests::Foreign;
+use crate::knn_graph::{Graph, KnnGraph};
 use crate::random::Random;
 use crate::{
-    Device, Error, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Neighbors, Placement, Result, SearchOptions,
-    Watch,
+    Device, Error, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Neighbors, Placement, SearchOptions, Watch,
 };
 
 const DIM: usize = 4;
@@ -22,14 +22,14 @@ fn vectors(count: usize, seed: u64) -> Vec<f32> {
 /// Runs a call that must end in the panic of the caller's code, which [`panics`] is.
 fn panicking<V>(call: impl FnOnce() -> V) {
     let panic = catch_unwind(AssertUnwindSafe(call)).err().expect("the call ends in a panic");
-    assert!(panic.is::<Foreign>(), "it is the panic of the caller's code");
+    assert!(panic.is::<OfCaller>(), "it is the panic of the caller's code");
 }
 
-struct Foreign;
+struct OfCaller;
 
 fn panics() -> ! {
     // Without the message of the panic hook.
-    resume_unwind(Box::new(Foreign))
+    resume_unwind(Box::new(OfCaller))
 }
 
 fn placements() -> impl Iterator<Item = Placement> {
@@ -136,47 +136,6 @@ fn a_filter_panics() {
     }
 }
 
-/// An index of the caller's, whose search number `stop` panics, or has another number of results.
-struct Stopping<'a> {
-    index: &'a FlatIndex<f32>,
-    searches: AtomicUsize,
-    stop: usize,
-    wrong: Option<fn(&mut Neighbors)>,
-}
-
-impl KnnIndex<f32> for Stopping<'_> {
-    fn len(&self) -> usize {
-        self.index.len()
-    }
-
-    fn dim(&self) -> usize {
-        self.index.dim()
-    }
-
-    fn metric(&self) -> Metric {
-        self.index.metric()
-    }
-
-    fn greatest_id(&self) -> Option<u64> {
-        KnnIndex::greatest_id(self.index)
-    }
-
-    fn nearest(&self, queries: &[f32], k: usize) -> Result<Neighbors> {
-        let mut found = self.index.search(queries, k)?;
-        if self.searches.fetch_add(1, Ordering::Relaxed) == self.stop {
-            match self.wrong {
-                Some(wrong) => wrong(&mut found),
-                None => panics(),
-            }
-        }
-        Ok(found)
-    }
-
-    fn identity(&self) -> Result<String> {
-        KnnIndex::identity(self.index)
-    }
-}
-
 #[test]
 fn an_index_of_the_callers_panics() {
     let base = vectors(300, 1);
@@ -184,7 +143,16 @@ fn an_index_of_the_callers_panics() {
     index.add(&base).unwrap();
     let settings = KnnGraph::new(5).batch(64);
     let whole = settings.run(&index, &base).unwrap();
-    let stopping = |stop, wrong| Stopping { index: &index, searches: AtomicUsize::new(0), stop, wrong };
+    type Wrong = fn(&mut Neighbors);
+    // Its search number `stop` panics, or has another number of results.
+    let stopping = |stop, wrong: Option<Wrong>| {
+        Foreign::new(&index, move |search, mut found| {
+            if search == stop {
+                wrong.unwrap_or(|_| panics())(&mut found);
+            }
+            Ok(found)
+        })
+    };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     for stop in 0..5 {
         panicking(|| settings.run(&stopping(stop, None), &base));
@@ -198,7 +166,6 @@ fn an_index_of_the_callers_panics() {
         assert_eq!(Graph::read(&out).unwrap(), whole.0);
 
         let rows = if stop < 4 { 64 } else { 300 - 4 * 64 };
-        type Wrong = fn(&mut Neighbors);
         let wrong: [(Wrong, usize); 4] = [
             (|found| found.k = 0, 0),
             (|found| found.k += 1, 7 * rows),

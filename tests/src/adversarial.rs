@@ -7,7 +7,7 @@ use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 
 use crate::data::{Random, TestKey};
 use crate::reference;
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 use crate::scenarios::{Scenario, by_device};
 
 /// All scenarios, each run as one test.
@@ -35,8 +35,8 @@ struct SelectShape {
 /// Selects by ThresholdSelect and compares with the reference, to the bit. No key is −0 or a NaN but the canonical one.
 fn check<K: TestKey>(device: Device, shape: SelectShape, keys: &[K]) -> Outcome {
     let SelectShape { columns, k, best, .. } = shape;
-    let rows = Rows::contiguous(keys, columns).map_err(|error| error.to_string())?;
-    let found = select_k_with(device, &rows, k, best, Algorithm::ThresholdSelect).map_err(|error| error.to_string())?;
+    let rows = Rows::contiguous(keys, columns).map_err(text)?;
+    let found = select_k_with(device, &rows, k, best, Algorithm::ThresholdSelect).map_err(text)?;
     for (number, row) in keys.chunks(columns).enumerate() {
         let values: Vec<f64> = row.iter().map(|key| key.value()).collect();
         let slots = number * k..(number + 1) * k;

@@ -28,7 +28,7 @@ use warpann::{
 };
 
 use crate::data::Random;
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// The results of a call, as numbers that are equal if all bits are equal.
 pub type Answer = Vec<u64>;
@@ -72,7 +72,6 @@ const AT_ONCE: usize = 40;
 /// # Errors
 /// A description of the first difference from a plain call.
 pub fn check(device: Device, prepare: Prepare, threads: usize) -> Outcome {
-    let text = |error: Error| error.to_string();
     if rayon::current_num_threads() != threads {
         return Err(format!("the global pool has {} threads, not {threads}", rayon::current_num_threads()));
     }
@@ -81,7 +80,7 @@ pub fn check(device: Device, prepare: Prepare, threads: usize) -> Outcome {
     if expected.is_empty() {
         return Err("the call answers nothing".to_owned());
     }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|error| error.to_string())?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(text)?;
     let other = RwLock::new(FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu).map_err(text)?);
     let tasks = size(device, AT_ONCE, 0).max(threads + 1);
     let many = |call: &Call| -> Result<Vec<Answer>, Error> {

@@ -1,16 +1,9 @@
 //! The table of cases. Every back end runs all of them; the emulator those of size [`Size::Small`].
 
+pub use test_cases::keys::KeyData;
+pub use test_cases::selection::{Layout, Lengths, SelectCase, Size};
 use warpann::select::{Algorithm, Best, KeyType};
 use warpann::{ElementType, Metric};
-
-/// The back ends that run a case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
-    /// All back ends run the case, the emulator included.
-    Small,
-    /// The case runs on CPU and GPU, not on the emulator.
-    Large,
-}
 
 /// The distribution of vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +130,8 @@ const LARGE_SHAPES: &[SearchShape] = &[
     shape(12, 3_000, 2_100, 7),
 ];
 
-const ALL_DATA: &[VectorData] = &[
+/// Every kind of data but the plain one.
+pub(crate) const ALL_DATA: &[VectorData] = &[
     VectorData::Ties,
     VectorData::Duplicates,
     VectorData::AllEqual,
@@ -204,124 +198,6 @@ pub fn search_cases() -> Vec<SearchCase> {
     cases
 }
 
-/// The distribution of keys. For integers, the extremes replace infinities and NaN.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum KeyData {
-    /// Keys with a normal distribution.
-    Random,
-    /// Keys ascend: the first k are the smallest.
-    Ascending,
-    /// Keys descend: every key is smaller than all before it.
-    Descending,
-    /// All keys are equal.
-    AllEqual,
-    /// Keys are zero or one.
-    TwoValues,
-    /// All keys have the same upper half of bits.
-    EqualLeadingBits,
-    /// A fraction of the keys is infinite, of either sign.
-    Infinite {
-        /// Share of such keys in percent.
-        percent: f64,
-    },
-    /// A fraction of the keys is the worst key, which is also the content of an empty slot.
-    Worst {
-        /// Share of such keys in percent.
-        percent: f64,
-    },
-    /// A third of the keys is NaN (of either sign), and a third is infinite.
-    SomeNan,
-    /// All keys are NaN of either sign.
-    AllNan,
-    /// Keys are −0 or +0.
-    Zeros,
-    /// Subnormal numbers of either sign.
-    Subnormal,
-    /// Any bits but NaN.
-    Bits,
-    /// One key far from the others.
-    Outlier,
-}
-
-/// The layout of the rows of a [`SelectCase`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// Rows are consecutive in memory.
-    Contiguous,
-    /// This number of keys lies between rows; they are better than all others.
-    Apart(usize),
-    /// Each row starts this number of keys after the row before, and shares keys with it.
-    Overlapping(usize),
-    /// Ragged: any length from 0 to `columns`, both included, with keys before the first and after the last.
-    Ragged,
-}
-
-/// The lengths of the rows of a [`SelectCase`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lengths {
-    /// Every row has all columns.
-    Full,
-    /// Any number from none to all, both included.
-    Any,
-    /// Rows have at most 5 keys.
-    Short,
-}
-
-/// A case of k-selection.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SelectCase {
-    /// Number of rows of keys.
-    pub rows: usize,
-    /// Keys of a row, at most.
-    pub columns: usize,
-    /// Number of keys to select in each row.
-    pub k: usize,
-    /// Whether the smallest or the largest keys are selected.
-    pub best: Best,
-    /// The type of the keys.
-    pub key: KeyType,
-    /// How the keys are made.
-    pub data: KeyData,
-    /// Layout of the rows in memory.
-    pub layout: Layout,
-    /// Lengths of the rows.
-    pub lengths: Lengths,
-    /// Algorithm of a GPU.
-    pub algorithm: Algorithm,
-    /// Seed of the keys.
-    pub seed: u64,
-    /// The back ends that run the case.
-    pub size: Size,
-}
-
-impl SelectCase {
-    /// The plainest case; the table names what differs from it.
-    const PLAIN: SelectCase = SelectCase {
-        rows: 0,
-        columns: 0,
-        k: 1,
-        best: Best::Smallest,
-        key: KeyType::F32,
-        data: KeyData::Random,
-        layout: Layout::Contiguous,
-        lengths: Lengths::Full,
-        algorithm: Algorithm::Auto,
-        seed: 0,
-        size: Size::Small,
-    };
-
-    /// Name of the test.
-    pub fn name(&self) -> String {
-        let SelectCase { rows, columns, k, best, key, data, layout, lengths, algorithm, .. } = self;
-        let data = match data {
-            KeyData::Infinite { percent } => format!("Infinite{percent}"),
-            KeyData::Worst { percent } => format!("Worst{percent}"),
-            data => format!("{data:?}"),
-        };
-        format!("select::{algorithm}::{key}::{best:?}::{data}::{layout:?}::{lengths:?}::r{rows}_c{columns}_k{k}")
-    }
-}
-
 /// k around every queue length of the kernels, and past the longest.
 const SELECT_K: &[usize] = &[
     1, 2, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000, 1023, 1024, 1025, 2048, 2500,
@@ -355,11 +231,42 @@ const ALL_KEYS: &[KeyData] = &[
 const ALL_LAYOUTS: &[Layout] =
     &[Layout::Contiguous, Layout::Apart(1), Layout::Apart(37), Layout::Overlapping(7), Layout::Ragged];
 
+const fn plain(rows: usize, columns: usize, k: usize) -> SelectCase {
+    SelectCase { rows, columns, k, ..SelectCase::PLAIN }
+}
+
+const fn large(rows: usize, columns: usize, k: usize) -> SelectCase {
+    SelectCase { size: Size::Large, ..plain(rows, columns, k) }
+}
+
+/// Cases of each type of key.
+fn cases_of_key_types(mut add: impl FnMut(SelectCase)) {
+    for key in KeyType::ALL {
+        for &k in FEW_K {
+            add(SelectCase { key, data: KeyData::Bits, ..plain(2, 600, k) });
+            add(SelectCase { key, ..large(30, 9_999, k) });
+        }
+        for &data in ALL_KEYS {
+            // Of f32 there are more above.
+            let size = if key == KeyType::F32 { Size::Large } else { Size::Small };
+            add(SelectCase { key, data, size, ..plain(2, 1300, 40) });
+            for k in [1, 100, 2048, 65_536] {
+                add(SelectCase { key, data, ..large(2, 100_001, k) });
+            }
+        }
+        for &layout in ALL_LAYOUTS {
+            add(SelectCase { key, layout, ..plain(0, 10, 3) });
+            add(SelectCase { key, layout, ..plain(7, 333, 20) });
+            add(SelectCase { key, layout, lengths: Lengths::Any, data: KeyData::TwoValues, ..plain(7, 97, 33) });
+            add(SelectCase { key, layout, ..large(50, 7_777, 100) });
+            add(SelectCase { key, layout, lengths: Lengths::Any, data: KeyData::SomeNan, ..large(33, 50_001, 1025) });
+        }
+    }
+}
+
 /// Every case of k-selection.
 pub fn select_cases() -> Vec<SelectCase> {
     let mut cases = Vec::new();
-    let plain = |rows, columns, k| SelectCase { rows, columns, k, ..SelectCase::PLAIN };
-    let large = |rows, columns, k| SelectCase { size: Size::Large, ..plain(rows, columns, k) };
     for best in [Best::Smallest, Best::Largest] {
         let mut add = |case: SelectCase| {
             let seed = 5_000 + cases.len() as u64;
@@ -400,33 +307,7 @@ pub fn select_cases() -> Vec<SelectCase> {
                 add(SelectCase { data, lengths: Lengths::Any, ..large(17, 20_000, k) });
             }
         }
-        for key in KeyType::ALL {
-            for &k in FEW_K {
-                add(SelectCase { key, data: KeyData::Bits, ..plain(2, 600, k) });
-                add(SelectCase { key, ..large(30, 9_999, k) });
-            }
-            for &data in ALL_KEYS {
-                // Of f32 there are more above.
-                let size = if key == KeyType::F32 { Size::Large } else { Size::Small };
-                add(SelectCase { key, data, size, ..plain(2, 1300, 40) });
-                for k in [1, 100, 2048, 65_536] {
-                    add(SelectCase { key, data, ..large(2, 100_001, k) });
-                }
-            }
-            for &layout in ALL_LAYOUTS {
-                add(SelectCase { key, layout, ..plain(0, 10, 3) });
-                add(SelectCase { key, layout, ..plain(7, 333, 20) });
-                add(SelectCase { key, layout, lengths: Lengths::Any, data: KeyData::TwoValues, ..plain(7, 97, 33) });
-                add(SelectCase { key, layout, ..large(50, 7_777, 100) });
-                add(SelectCase {
-                    key,
-                    layout,
-                    lengths: Lengths::Any,
-                    data: KeyData::SomeNan,
-                    ..large(33, 50_001, 1025)
-                });
-            }
-        }
+        cases_of_key_types(&mut add);
         for algorithm in [Algorithm::WarpSelect, Algorithm::ThresholdSelect] {
             for &k in FEW_K {
                 add(SelectCase { algorithm, ..plain(2, 500, k) });

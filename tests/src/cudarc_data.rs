@@ -9,9 +9,9 @@ use warpann::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, Dr
 use warpann::views::cudarc::OnStream;
 use warpann::{Device, Element, Error, FlatIndex, Metric, Neighbors, SearchOptions};
 
-use crate::data::Random;
-use crate::on_device::{capturing, not_capturing, text};
-use crate::runner::Outcome;
+use crate::device_data::{refused, vectors};
+use crate::on_device::{capturing, not_capturing};
+use crate::runner::{Outcome, same, text};
 use crate::scenarios::Scenario;
 
 /// Every scenario, for [`Device::Gpu`].
@@ -47,12 +47,6 @@ fn driver(error: DriverError) -> String {
     format!("cudarc: {error:?}")
 }
 
-/// Small integers, so that distances occur several times.
-fn vectors<T: Element>(count: usize, seed: u64) -> Vec<T> {
-    let mut random = Random::new(seed);
-    (0..count * DIM).map(|_| T::from_f32(random.below(60) as f32)).collect()
-}
-
 /// An index on the GPU and its equal on the CPU, and the buffers of a search, which the stream `writer` fills and reads.
 struct Search<T: Element> {
     writer: Arc<CudaStream>,
@@ -75,7 +69,7 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Search<T> {
         };
         let new = |device| FlatIndex::<T>::new(DIM, metric, device).map_err(text);
         let (mut on_gpu, mut on_cpu) = (new(device)?, new(Device::Cpu)?);
-        let host = vectors::<T>(rows, 1);
+        let host = vectors::<T>(rows, DIM, 1);
         on_cpu.add(&host).map_err(text)?;
         let base = writer.clone_htod(&host).map_err(driver)?;
         let on = OnStream::new(&searcher).map_err(text)?;
@@ -103,11 +97,7 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Search<T> {
     fn verify(&self, expected: &Neighbors) -> Outcome {
         let ids = self.writer.clone_dtoh(&self.ids).map_err(driver)?;
         let distances = self.writer.clone_dtoh(&self.distances).map_err(driver)?;
-        let bits = |distances: &[f32]| distances.iter().map(|distance| distance.to_bits()).collect::<Vec<_>>();
-        match (ids == expected.ids, bits(&distances) == bits(&expected.distances)) {
-            (true, true) => Ok(()),
-            (ids, distances) => Err(format!("ids are equal: {ids}, distances are equal: {distances}")),
-        }
+        same("in device memory", expected, &Neighbors { k: K, ids, distances })
     }
 }
 
@@ -118,7 +108,7 @@ fn two_streams<T: Element + DeviceRepr + ValidAsZeroBits>(device: Device, metric
     let mut workspace = search.on_gpu.device_workspace(count, K, &SearchOptions::new()).map_err(text)?;
     let mut counts = search.writer.alloc_zeros::<u32>(count).map_err(driver)?;
     for round in 0..ROUNDS {
-        let host = vectors::<T>(count, 10 + round);
+        let host = vectors::<T>(count, DIM, 10 + round);
         let expected = search.on_cpu.search(&host, K).map_err(text)?;
         let radius = expected.distances[K / 2];
         search.write(&host)?;
@@ -136,7 +126,7 @@ fn two_streams<T: Element + DeviceRepr + ValidAsZeroBits>(device: Device, metric
                     .map_err(text)?;
             }
         }
-        search.write(&vectors::<T>(count, 20 + round))?;
+        search.write(&vectors::<T>(count, DIM, 20 + round))?;
         search.verify(&expected).map_err(|failure| format!("round {round}: {failure}"))?;
         let within = search.on_cpu.range_search(&host, radius, &SearchOptions::new()).map_err(text)?;
         let found = search.writer.clone_dtoh(&counts).map_err(driver)?;
@@ -166,27 +156,18 @@ fn captured_into_a_graph(device: Device, shape: &Shape) -> Outcome {
         graph.ok_or("nothing was captured")?
     };
     for round in 0..ROUNDS {
-        let host = vectors::<f32>(count, 30 + round);
+        let host = vectors::<f32>(count, DIM, 30 + round);
         search.writer.memcpy_htod(&host, &mut search.queries).map_err(driver)?;
         {
             let _queries = on.vectors(&search.queries, DIM).map_err(text)?;
             let _results = on.neighbors(&mut search.ids, &mut search.distances).map_err(text)?;
             graph.launch().map_err(driver)?;
         }
-        search.writer.memcpy_htod(&vectors::<f32>(count, 40 + round), &mut search.queries).map_err(driver)?;
+        search.writer.memcpy_htod(&vectors::<f32>(count, DIM, 40 + round), &mut search.queries).map_err(driver)?;
         let expected = search.on_cpu.search(&host, K).map_err(text)?;
         search.verify(&expected).map_err(|failure| format!("launch {round}: {failure}"))?;
     }
     Ok(())
-}
-
-macro_rules! refused {
-    ($call:expr, $expected:pat) => {
-        match $call {
-            Err($expected) => {}
-            other => return Err(format!("{}: {other:?}", stringify!($call))),
-        }
-    };
 }
 
 /// Wrong lengths and contexts are typed errors.

@@ -10,14 +10,25 @@ use warpann::select::device::CUstream;
 use warpann::views::dlpack::{CUDA, DLDataType, DLDevice, DLTensor};
 use warpann::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use warpann::{
-    Device, Element, Error, Filter, FlatIndex, GraphIndex, IvfIndex, Metric, NONE, Neighbors, RangeNeighbors,
-    SearchOptions,
+    Device, DeviceWorkspace, Element, Error, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, NONE,
+    Neighbors, RangeNeighbors, SearchOptions,
 };
 
 use crate::data::Random;
-use crate::on_device::{Graph, OwnEvent, OwnStream, driver, enter, text, uploaded};
-use crate::runner::Outcome;
+use crate::on_device::{Graph, OwnEvent, OwnStream, driver, enter, uploaded};
+use crate::runner::{Outcome, same, text};
 use crate::scenarios::Scenario;
+
+/// Returns an error from a scenario unless a call is refused with this error.
+macro_rules! refused {
+    ($call:expr, $expected:pat) => {
+        match $call {
+            Err($expected) => {}
+            other => return Err(format!("{}: {other:?}", stringify!($call))),
+        }
+    };
+}
+pub(crate) use refused;
 
 /// Every scenario, for [`Device::Gpu`].
 pub const ALL: &[Scenario] = &[
@@ -72,17 +83,8 @@ const PQ: Encoding = Encoding::Pq { sub_quantizers: 8, bits: 4, rotate: false };
 const OPQ: Encoding = Encoding::Pq { sub_quantizers: 8, bits: 4, rotate: true };
 const ONE: Shape = Shape { rows: 20_000, queries: 1, dim: 64, k: 10 };
 
-macro_rules! refused {
-    ($call:expr, $expected:pat) => {
-        match $call {
-            Err($expected) => {}
-            other => return Err(format!("{}: {other:?}", stringify!($call))),
-        }
-    };
-}
-
 /// Small integers, so that distances occur several times.
-fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
+pub(crate) fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
     let mut random = Random::new(seed);
     (0..count * dim).map(|_| T::from_f32(random.below(60) as f32)).collect()
 }
@@ -144,25 +146,7 @@ impl Results {
     /// Compares the results with those of the CPU, to the bit. The stream is done.
     fn verify(&self, expected: &Neighbors) -> Outcome {
         let (ids, distances) = (self.ids.as_host_vec().map_err(driver)?, self.distances.as_host_vec().map_err(driver)?);
-        let bits = |distances: &[f32]| distances.iter().map(|distance| distance.to_bits()).collect::<Vec<_>>();
-        if let Some(at) = (0..ids.len())
-            .find(|&at| (ids[at], distances[at].to_bits()) != (expected.ids[at], expected.distances[at].to_bits()))
-        {
-            return Err(format!(
-                "query {}, slot {}: {} at {}, expected {} at {}",
-                at / self.k,
-                at % self.k,
-                ids[at],
-                distances[at],
-                expected.ids[at],
-                expected.distances[at]
-            ));
-        }
-        if ids.len() == expected.ids.len() && bits(&distances) == bits(&expected.distances) {
-            Ok(())
-        } else {
-            Err(format!("{} results, expected {}", ids.len(), expected.ids.len()))
-        }
+        same("in device memory", expected, &Neighbors { k: self.k, ids, distances })
     }
 }
 
@@ -184,46 +168,120 @@ fn verify_ranges(results: &Results, counts: &DeviceBuffer<u32>, all: &RangeNeigh
     }
 }
 
+/// A planned search: an index on the device and an equal one that says what is right, queries in the memory of both,
+/// and room for results.
+struct Planned<'a, K: Kind<Element: DeviceCopy>> {
+    on_gpu: &'a Index<K>,
+    on_cpu: &'a Index<K>,
+    options: SearchOptions<'a>,
+    host: Vec<K::Element>,
+    there: DeviceBuffer<K::Element>,
+    workspace: DeviceWorkspace,
+    results: Results,
+    stream: &'a OwnStream,
+}
+
+impl<'a, K: Kind<Element: DeviceCopy>> Planned<'a, K> {
+    /// A plan of as many queries as the shape has, or of one more.
+    fn new(
+        [on_gpu, on_cpu]: [&'a Index<K>; 2],
+        options: SearchOptions<'a>,
+        &Shape { queries, dim, k, .. }: &Shape,
+        more: usize,
+        stream: &'a OwnStream,
+    ) -> Result<Self, String> {
+        let host = vectors(queries, dim, 2);
+        Ok(Self {
+            there: buffer(&host)?,
+            host,
+            workspace: on_gpu.device_workspace(queries + more, k, &options).map_err(text)?,
+            results: Results::new(queries, k)?,
+            stream,
+            on_gpu,
+            on_cpu,
+            options,
+        })
+    }
+
+    fn expected(&self) -> Result<Neighbors, String> {
+        self.on_cpu.search_with(&self.host, self.results.k, &self.options).map_err(text)
+    }
+
+    /// Searches for the first `count` queries.
+    fn search(&mut self, count: usize) -> Outcome {
+        let dim = self.on_gpu.dim();
+        let mut results = Results::new(count, self.results.k)?;
+        let view = results.view()?;
+        let queries = DeviceVectors::new(self.there.as_device_ptr().as_raw(), count);
+        // SAFETY: the buffers have the sizes that they are said to have, and nothing changes before the wait.
+        unsafe {
+            self.on_gpu.search_device(&mut self.workspace, self.stream.as_inner(), &queries, &view).map_err(text)?
+        };
+        self.stream.synchronize()?;
+        let expected = self.on_cpu.search_with(&self.host[..count * dim], self.results.k, &self.options);
+        results.verify(&expected.map_err(text)?).map_err(|failure| format!("{count} queries: {failure}"))
+    }
+
+    /// Searches for all vectors within a radius, of which there may be more than places.
+    fn range_search(&mut self, radius: f32) -> Outcome {
+        let (view, stream) = (self.results.view()?, self.stream.as_inner());
+        let mut counts = buffer(&vec![7u32; self.host.len() / self.on_gpu.dim()])?;
+        let places = DeviceCounts::of_slice(&mut counts);
+        let queries = DeviceVectors::of_slice(&self.there, self.on_gpu.dim()).map_err(text)?;
+        let (index, workspace) = (self.on_gpu, &mut self.workspace);
+        // SAFETY: as in `search`.
+        unsafe { index.range_search_device(workspace, stream, &queries, radius, &view, &places).map_err(text)? };
+        self.stream.synchronize()?;
+        let all = self.on_cpu.range_search(&self.host, radius, &self.options).map_err(text)?;
+        verify_ranges(&self.results, &counts, &all, self.on_gpu.metric())
+            .map_err(|failure| format!("within {radius}: {failure}"))
+    }
+
+    /// Captures a search into a graph and launches it twice, for other queries the second time. While a stream is
+    /// captured, the driver refuses whatever allocates or waits in the capturing thread. The graph searches for
+    /// whatever the buffer of queries holds.
+    fn launch_twice(&mut self) -> Outcome {
+        let (view, stream, index) = (self.results.view()?, self.stream.as_inner(), self.on_gpu);
+        let queries = DeviceVectors::of_slice(&self.there, index.dim()).map_err(text)?;
+        let workspace = &mut self.workspace;
+        // SAFETY: stream and buffers are this test's.
+        let graph = unsafe {
+            Graph::captured(stream, || index.search_device(workspace, stream, &queries, &view).map_err(text))?
+        };
+        for round in 0..2 {
+            if round > 0 {
+                self.host.reverse();
+                self.there.copy_from(&self.host).map_err(driver)?;
+                uploaded()?;
+            }
+            // SAFETY: what the graph uses lives and does not change.
+            unsafe { graph.run(stream)? };
+            let outcome = self.results.verify(&self.expected()?);
+            outcome.map_err(|failure| format!("launch {round} of the graph: {failure}"))?;
+        }
+        graph.destroy()
+    }
+}
+
 /// Searches without a filter, and with filters that accept most vectors, few, and none.
 fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape) -> Outcome {
     let _context = enter(device)?;
     let stream = OwnStream::new()?;
-    let &Shape { queries, dim, k, .. } = shape;
     let [on_gpu, on_cpu] = indexes::<T>(device, metric, shape, stream.as_inner())?;
     if on_gpu.ids() != on_cpu.ids() {
         return Err("the indexes have different ids".to_owned());
     }
-    let host = vectors::<T>(queries, dim, 2);
-    let there = buffer(&host)?;
     for one_of in [0, 1, 2, 50] {
         let filter = on_cpu.filter(|id| one_of > 0 && id % one_of == 0);
         let options = if one_of == 1 { SearchOptions::new() } else { SearchOptions::new().filter(&filter) };
-        let expected = on_cpu.search_with(&host, k, &options).map_err(text)?;
-        let mut workspace = on_gpu.device_workspace(queries + 1, k, &options).map_err(text)?;
-        let mut results = Results::new(queries, k)?;
-        let view = results.view()?;
-        // SAFETY: the buffers have the sizes that they are said to have, and nothing changes before the wait.
-        unsafe {
-            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
-            on_gpu.search_device(&mut workspace, stream.as_inner(), &queries, &view).map_err(text)?;
+        let mut planned = Planned::new([&on_gpu, &on_cpu], options, shape, 1, &stream)?;
+        let mut outcome = planned.search(shape.queries);
+        // In the same workspace: the distance of a neighbour, within which some queries have more vectors than places,
+        // and none.
+        for radius in [planned.expected()?.distances[shape.k / 2], -metric.worst()] {
+            outcome = outcome.and_then(|()| planned.range_search(radius));
         }
-        stream.synchronize()?;
-        results.verify(&expected).map_err(|failure| format!("filter 1/{one_of}: {failure}"))?;
-        // Ranges in the same workspace: the distance of a neighbour, within which some queries have more vectors than places, and none.
-        for radius in [expected.distances[k / 2], -metric.worst()] {
-            let mut counts = buffer(&vec![7u32; queries])?;
-            let places = DeviceCounts::of_slice(&mut counts);
-            // SAFETY: as above.
-            unsafe {
-                let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
-                let (workspace, stream) = (&mut workspace, stream.as_inner());
-                on_gpu.range_search_device(workspace, stream, &queries, radius, &view, &places).map_err(text)?;
-            }
-            stream.synchronize()?;
-            let all = on_cpu.range_search(&host, radius, &options).map_err(text)?;
-            let outcome = verify_ranges(&results, &counts, &all, metric);
-            outcome.map_err(|failure| format!("filter 1/{one_of}, radius {radius}: {failure}"))?;
-        }
+        outcome.map_err(|failure| format!("filter 1/{one_of}: {failure}"))?;
     }
     Ok(())
 }
@@ -232,7 +290,7 @@ fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Sha
 fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape, codes: bool) -> Outcome {
     let _context = enter(device)?;
     let stream = OwnStream::new()?;
-    let &Shape { rows, queries, dim, k } = shape;
+    let &Shape { rows, dim, .. } = shape;
     let base = vectors::<T>(rows, dim, 1);
     let ids: Vec<u64> = (0..rows as u64).map(|at| 5 * at + 3).collect();
     let mut index = GraphIndex::<T>::builder(dim)
@@ -256,51 +314,21 @@ fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape,
     if index.statistics().codes != codes {
         return Err(format!("codes: {}", index.statistics().codes));
     }
-    let mut host = vectors::<T>(queries, dim, 2);
-    let mut there = buffer(&host)?;
     let half = index.filter(|id| id % 2 == 0);
     for filter in [None, Some(&half)] {
         let options = SearchOptions::new().beam(40).filter(filter.map(Filter::Bits));
-        let mut workspace = index.device_workspace(queries + 1, k, &options).map_err(text)?;
-        let mut results = Results::new(queries, k)?;
-        let (view, stream) = (results.view()?, stream.as_inner());
-        // SAFETY: stream and buffers are this test's.
-        let graph = unsafe {
-            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
-            Graph::captured(stream, || index.search_device(&mut workspace, stream, &queries, &view).map_err(text))?
-        };
-        for round in 0..2 {
-            if round > 0 {
-                host.reverse();
-                there.copy_from(&host).map_err(driver)?;
-                uploaded()?;
-            }
-            // SAFETY: what the graph uses lives and does not change.
-            unsafe { graph.run(stream)? };
-            let expected = index.search_with(&host, k, &options).map_err(text)?;
-            let filtered = filter.is_some();
-            results.verify(&expected).map_err(|failure| format!("launch {round}, filtered: {filtered}: {failure}"))?;
-        }
-        graph.destroy()?;
+        Planned::new([&index; 2], options, shape, 1, &stream)?
+            .launch_twice()
+            .map_err(|failure| format!("filtered: {}: {failure}", filter.is_some()))?;
     }
-    let refused = index.device_workspace(1, k, &SearchOptions::new().beam(0)).err();
+    let refused = index.device_workspace(1, shape.k, &SearchOptions::new().beam(0)).err();
     if !matches!(refused, Some(Error::Zero { what: "beam" })) {
         return Err(format!("a beam of 0: {refused:?}"));
     }
     // Few accepted vectors need a beam as wide as the index. A device that has no room for it compares all accepted vectors.
     let few = index.filter(|id| id < 53);
-    let options = SearchOptions::new().filter(&few);
-    let mut workspace = index.device_workspace(queries, k, &options).map_err(text)?;
-    let mut results = Results::new(queries, k)?;
-    let view = results.view()?;
-    // SAFETY: as above, and nothing changes before the wait.
-    unsafe {
-        let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
-        index.search_device(&mut workspace, stream.as_inner(), &queries, &view).map_err(text)?;
-    }
-    stream.synchronize()?;
-    let found = index.search_with(&host, k, &options).map_err(text)?;
-    results.verify(&found).map_err(|failure| format!("few accepted: {failure}"))
+    let mut planned = Planned::new([&index; 2], SearchOptions::new().filter(&few), shape, 0, &stream)?;
+    planned.search(shape.queries).map_err(|failure| format!("few accepted: {failure}"))
 }
 
 /// Two equal inverted files, on the device from device memory, and on the CPU: with ids of the test's own, and with removed vectors.
@@ -345,57 +373,16 @@ fn files<T: Element + DeviceCopy>(
 fn lists<T: Element + DeviceCopy>(device: Device, metric: Metric, encoding: Encoding, shape: &Shape) -> Outcome {
     let _context = enter(device)?;
     let stream = OwnStream::new()?;
-    let raw = stream.as_inner();
-    let &Shape { queries, dim, k, .. } = shape;
-    let [on_gpu, on_cpu] = files::<T>(device, (metric, encoding), shape, raw)?;
-    let mut host = vectors::<T>(queries, dim, 2);
-    let mut there = buffer(&host)?;
+    let [on_gpu, on_cpu] = files::<T>(device, (metric, encoding), shape, stream.as_inner())?;
     let half = on_cpu.filter(|id| id % 2 == 0);
     for (filter, probes) in [(None, 1), (None, 7), (Some(&half), 3)] {
-        let what = format!("{probes} probes, filtered: {}", filter.is_some());
         let options = SearchOptions::new().probes(probes).filter(filter.map(Filter::Bits)).widen(false);
-        let mut workspace = on_gpu.device_workspace(queries + 1, k, &options).map_err(text)?;
-        let mut results = Results::new(queries, k)?;
-        let view = results.view()?;
-        // SAFETY: stream and buffers are this test's.
-        let graph = unsafe {
-            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
-            Graph::captured(raw, || on_gpu.search_device(&mut workspace, raw, &queries, &view).map_err(text))?
-        };
-        for round in 0..2 {
-            if round > 0 {
-                host.reverse();
-                there.copy_from(&host).map_err(driver)?;
-                uploaded()?;
-            }
-            // SAFETY: what the graph uses lives and does not change.
-            unsafe { graph.run(raw)? };
-            let expected = on_cpu.search_with(&host, k, &options).map_err(text)?;
-            results.verify(&expected).map_err(|failure| format!("{what}, launch {round}: {failure}"))?;
-        }
-        graph.destroy()?;
-        let radius = on_cpu.search_with(&host, k, &options).map_err(text)?.distances[k / 2];
-        let mut counts = buffer(&vec![7u32; queries])?;
-        let places = DeviceCounts::of_slice(&mut counts);
-        // SAFETY: the buffers have the sizes that they are said to have, and nothing changes before the wait.
-        unsafe {
-            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
-            on_gpu.range_search_device(&mut workspace, raw, &queries, radius, &view, &places).map_err(text)?;
-        }
-        stream.synchronize()?;
-        let all = on_cpu.range_search(&host, radius, &options).map_err(text)?;
-        verify_ranges(&results, &counts, &all, metric)
-            .map_err(|failure| format!("{what}, within {radius}: {failure}"))?;
-        let mut one = Results::new(1, k)?;
-        let view = one.view()?;
-        // SAFETY: as above, and nothing changes before the wait.
-        unsafe {
-            let query = DeviceVectors::new(there.as_device_ptr().as_raw(), 1);
-            on_gpu.search_device(&mut workspace, raw, &query, &view).map_err(text)?;
-        }
-        stream.synchronize()?;
-        let expected = on_cpu.search_with(&host[..dim], k, &options).map_err(text)?;
-        one.verify(&expected).map_err(|failure| format!("{what}, one query: {failure}"))?;
+        let mut planned = Planned::new([&on_gpu, &on_cpu], options, shape, 1, &stream)?;
+        planned
+            .launch_twice()
+            .and_then(|()| planned.range_search(planned.expected()?.distances[shape.k / 2]))
+            .and_then(|()| planned.search(1))
+            .map_err(|failure| format!("{probes} probes, filtered: {}: {failure}", filter.is_some()))?;
     }
     Ok(())
 }
@@ -453,36 +440,12 @@ fn refusals_of_lists(device: Device) -> Outcome {
     }
 }
 
-/// While a stream is captured, the driver refuses whatever allocates or waits in the capturing thread. The graph then searches for whatever
-/// the buffer of queries holds.
 fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
     let _context = enter(device)?;
     let stream = OwnStream::new()?;
     for &shape in shapes {
-        let &Shape { queries, dim, k, .. } = shape;
         let [on_gpu, on_cpu] = indexes::<f32>(device, Metric::L2, shape, stream.as_inner())?;
-        let mut host = vectors::<f32>(queries, dim, 2);
-        let mut there = buffer(&host)?;
-        let mut workspace = on_gpu.device_workspace(queries, k, &SearchOptions::new()).map_err(text)?;
-        let mut results = Results::new(queries, k)?;
-        let (view, stream) = (results.view()?, stream.as_inner());
-        // SAFETY: stream and buffers are this test's.
-        let graph = unsafe {
-            let queries = DeviceVectors::of_slice(&there, dim).map_err(text)?;
-            Graph::captured(stream, || on_gpu.search_device(&mut workspace, stream, &queries, &view).map_err(text))?
-        };
-        for round in 0..2 {
-            if round > 0 {
-                host.reverse();
-                there.copy_from(&host).map_err(driver)?;
-                uploaded()?;
-            }
-            // SAFETY: what the graph uses lives and does not change.
-            unsafe { graph.run(stream)? };
-            let expected = on_cpu.search(&host, k).map_err(text)?;
-            results.verify(&expected).map_err(|failure| format!("launch {round} of the graph: {failure}"))?;
-        }
-        graph.destroy()?;
+        Planned::new([&on_gpu, &on_cpu], SearchOptions::new(), shape, 0, &stream)?.launch_twice()?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use warpann::{Device, ElementType, Error, Metric};
 use crate::cases::VectorData;
 use crate::data::{self, Component, Random};
 use crate::reference;
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 use crate::scenarios::{Scenario, by_device};
 
 /// Every scenario. Each chooses sizes that suit the device.
@@ -32,10 +32,6 @@ pub const ALL: &[Scenario] = &[
     ("kmeans::any_budget_the_same_bits_or_an_error", budgets),
     ("kmeans::bad_arguments_are_refused", bad_arguments),
 ];
-
-pub(crate) fn text(error: Error) -> String {
-    error.to_string()
-}
 
 pub(crate) fn require(holds: bool, message: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(message()) }
@@ -168,6 +164,19 @@ fn compare<T: Component>(
     Ok(found)
 }
 
+/// Centroids that no training found, with nothing else.
+pub(crate) fn of_centroids(centroids: Vec<f32>, dim: usize, spherical: bool, device: Device) -> Clustering {
+    Clustering {
+        centroids,
+        dim,
+        objectives: Vec::new(),
+        sizes: Vec::new(),
+        labels: None,
+        spherical,
+        device: device.into(),
+    }
+}
+
 fn same_bits_as_the_cpu<T: Component>(device: Device) -> Outcome {
     let shapes = [
         (8, 300, 9),
@@ -253,15 +262,7 @@ fn nearest_of_adversarial_rows(device: Device) -> Outcome {
             let vectors = data::vectors::<f32>(data, dim, clusters, points, 952);
             for spherical in [false, true] {
                 let metric = if spherical { Metric::InnerProduct } else { Metric::L2 };
-                let clustering = Clustering {
-                    centroids: vectors.base.clone(),
-                    dim,
-                    objectives: Vec::new(),
-                    sizes: Vec::new(),
-                    labels: None,
-                    spherical,
-                    device: device.into(),
-                };
+                let clustering = of_centroids(vectors.base.clone(), dim, spherical, device);
                 let found = clustering.assign(&vectors.queries, device).map_err(text)?;
                 require(found.len() == points, || format!("{} labels", found.len()))?;
                 for (point, (query, &label)) in vectors.exact_queries.chunks(dim).zip(&found).enumerate() {

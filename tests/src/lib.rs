@@ -2,11 +2,10 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [mod@reference] | the right results: naive code in float64 that shares no code with warpann |
 //! | [`adversarial`] | rows made to defeat k-selection on GPUs |
 //! | [`anywhere`] | every parallel call, made from pools, parallel iterators and many threads |
 //! | [`cases`] | the table: named cases of exact search and of k-selection |
-//! | [`data`] | deterministic vectors and keys of every kind the table names |
+//! | [`data`] | deterministic vectors of every kind the table names |
 //! | [`ivf`] | inverted files: cases, reference, runner, scenarios |
 //! | [`kmeans`] | clustering: against the definition, by its properties, and with the same bits as the CPU |
 //! | [`property`] | random cases of every public operation, against the same references |
@@ -18,6 +17,9 @@
 //! | [`sort`] | sorting pairs against the standard library's stable sort |
 //! | `on_device` | k-selection on the caller's streams, on GPUs only (feature `cuda`) |
 //! | [`suite`] | makes a list of tests of all that, for one device |
+//!
+//! Random cases of exact search and k-selection, their vectors and keys and the naive references are in [`test_cases`],
+//! which `warpann verify` uses too.
 //!
 //! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored if there is none; with
 //! `WARPANN_REQUIRE_GPU=1` in the environment a missing GPU makes them fail.
@@ -36,7 +38,6 @@ pub mod kmeans;
 pub mod on_device;
 pub mod property;
 pub mod recorder;
-pub mod reference;
 pub mod runner;
 pub mod sanitize;
 pub mod scenarios;
@@ -44,6 +45,8 @@ pub mod shifted;
 pub mod sort;
 pub mod suite;
 pub mod walks;
+
+pub use test_cases::reference;
 
 /// The library example of README.md, as a doctest.
 #[cfg(all(doctest, feature = "cuda"))]

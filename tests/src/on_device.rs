@@ -19,7 +19,7 @@ use warpann::select::{Algorithm, Best, KeyType};
 use crate::cases::KeyData;
 use crate::data::{self, Random, TestKey};
 use crate::reference::{self, NO_POSITION};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 use crate::scenarios::Scenario;
 
 /// Every scenario, for [`Device::Gpu`].
@@ -36,10 +36,6 @@ pub const ALL: &[Scenario] = &[
 
 pub(crate) fn driver(error: CudaError) -> String {
     format!("driver: {error:?}")
-}
-
-pub(crate) fn text(error: warpann::Error) -> String {
-    error.to_string()
 }
 
 pub(crate) fn check(call: &str, code: sys::CUresult) -> Outcome {
@@ -191,13 +187,11 @@ impl<K: TestKey> Batch<K> {
                 let mut bits = [0; 4];
                 bits[..width].copy_from_slice(&keys[slot * width..(slot + 1) * width]);
                 let found = (positions[slot], u32::from_le_bytes(bits), payloads[slot], small[slot]);
-                let expected = match values.get(position as usize) {
-                    None => (NO_POSITION, K::EMPTY_BITS[usize::from(best == Best::Largest)], u64::MAX, u32::MAX),
-                    Some(value) => {
-                        let bits = if value.is_nan() { K::NAN_BITS } else { K::rounded(value + 0.0).bits() };
-                        let at = start as u64 + u64::from(position);
-                        (position, bits, at << 32 | 9, at as u32 ^ 0x5a5a_5a5a)
-                    }
+                let (at, bits) =
+                    (start as u64 + u64::from(position), K::selected(best, values.get(position as usize)).bits());
+                let expected = match position {
+                    NO_POSITION => (position, bits, u64::MAX, u32::MAX),
+                    _ => (position, bits, at << 32 | 9, at as u32 ^ 0x5a5a_5a5a),
                 };
                 if found != expected {
                     return Err(format!(

@@ -5,52 +5,50 @@
 //! results, sorted; as every device must meet the same bits, devices are thereby compared with each other.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 
-use half::{bf16, f16};
-use warpann::select::{Best, KeyType, Rows, select_k_with};
-use warpann::{Device, ElementType, FlatIndex, Metric, Neighbors, Placement};
+use test_cases::by_element;
+use warpann::{Device, FlatIndex, Metric, Neighbors, Placement};
 
-use crate::cases::{Layout, Lengths, SearchCase, SelectCase};
-use crate::data::{self, Component, Random, TestKey, Vectors};
-use crate::reference::{self, NO_ID, NO_POSITION};
+use crate::cases::{SearchCase, SelectCase};
+use crate::data::{self, Component, Vectors};
+use crate::reference::{self, NO_ID};
 
 /// A failure, with its case.
 pub type Outcome = Result<(), String>;
+
+/// An error in words.
+pub fn text(error: impl Display) -> String {
+    error.to_string()
+}
 
 /// Runs a case of exact search on a device, or on several.
 ///
 /// # Errors
 /// A description of the first difference.
 pub fn search(case: &SearchCase, device: impl Into<Placement>) -> Outcome {
-    let run = match case.element {
-        ElementType::F32 => search_elements::<f32>,
-        ElementType::F16 => search_elements::<f16>,
-        ElementType::Bf16 => search_elements::<bf16>,
-        ElementType::U8 => search_elements::<u8>,
-        ElementType::I8 => search_elements::<i8>,
-        other => return Err(format!("no tests for vectors of {other}")),
-    };
     let device = device.into();
-    run(case, &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
+    by_element!(case.element, search_elements(case, &device))
+        .map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }
 
 fn search_elements<T: Component>(case: &SearchCase, device: &Placement) -> Outcome {
     let &SearchCase { dim, n, nq, k, metric, data, seed, .. } = case;
     let vectors = data::vectors::<T>(data, dim, n, nq, seed);
-    let mut index = FlatIndex::<T>::new(dim, metric, device.clone()).map_err(|error| error.to_string())?;
+    let mut index = FlatIndex::<T>::new(dim, metric, device.clone()).map_err(text)?;
     // One to three additions, of uneven size.
     let first = [n, n / 3, n / 2][(seed % 3) as usize];
     let second = first + (n - first) / 2;
     for portion in [0..first, first..second, second..n] {
-        index.add(&vectors.base[portion.start * dim..portion.end * dim]).map_err(|error| error.to_string())?;
+        index.add(&vectors.base[portion.start * dim..portion.end * dim]).map_err(text)?;
     }
     if index.len() != n {
         return Err(format!("the index has {} vectors", index.len()));
     }
-    let found = index.search(&vectors.queries, k).map_err(|error| error.to_string())?;
+    let found = index.search(&vectors.queries, k).map_err(text)?;
     check(metric, dim, k, &vectors, &found)?;
     for id in [0, n / 2, n.wrapping_sub(1)].into_iter().filter(|&id| id < n) {
-        let row = index.vector(id as u64).map_err(|error| error.to_string())?;
+        let row = index.vector(id as u64).map_err(text)?;
         if row != vectors.base[id * dim..(id + 1) * dim] {
             return Err(format!("vector {id} comes back as {row:?}"));
         }
@@ -68,20 +66,24 @@ pub fn check<T: Component>(metric: Metric, dim: usize, k: usize, vectors: &Vecto
         return Err(format!("{} ids and {} distances for k = {}", found.ids.len(), found.distances.len(), found.k));
     }
     let squares: Vec<f64> = vectors.exact_base.chunks(dim).map(reference::squares).collect();
-    let reference = reference::Base::new(metric, dim, &vectors.exact_base);
-    // Bits for every query; by the textbook, which the definition of the bits must be near, the first and every eighth.
-    for (number, query) in vectors.exact_queries.chunks(dim).enumerate() {
+    // By the textbook, which the definition of the bits must be near, the first queries and every eighth; bits for
+    // every query.
+    let some = vectors.exact_queries.chunks(dim).enumerate().filter(|(number, _)| *number < 8 || number % 8 == 0);
+    for (number, query) in some {
         let (ids, distances) = (&found.ids[number * k..][..k], &found.distances[number * k..][..k]);
-        let by_value = if number < 8 || number % 8 == 0 {
-            check_by_value::<T>(metric, dim, (&vectors.exact_base, &squares), query, ids, distances)
-        } else {
-            Ok(())
-        };
-        by_value
-            .and_then(|()| check_bits(&reference.nearest(query, k), ids, distances))
+        check_by_value::<T>(metric, dim, (&vectors.exact_base, &squares), query, ids, distances)
             .map_err(|failure| format!("query {number} of {nq}, {n} vectors: {failure}"))?;
     }
-    Ok(())
+    let reference = reference::Base::new(metric, dim, &vectors.exact_base);
+    same(&format!("{nq} queries, {n} vectors"), &reference.neighbors(&vectors.exact_queries, k), found)
+}
+
+/// Checks that both have the same bits. `case` is the beginning of the message if not.
+///
+/// # Errors
+/// The first difference.
+pub fn same(case: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
+    test_cases::same(expected, found).map_err(|difference| format!("{case}: {difference}"))
 }
 
 /// Distances past f32's range are infinite in a result, and tie.
@@ -157,118 +159,10 @@ fn check_by_value<T: Component>(
     Ok(())
 }
 
-/// Ids, and distances to the bit.
-fn check_bits(expected: &[(u64, f32)], ids: &[u64], distances: &[f32]) -> Outcome {
-    for (place, (&(id, distance), (&found, &found_distance))) in
-        expected.iter().zip(ids.iter().zip(distances)).enumerate()
-    {
-        if (id, distance.to_bits()) != (found, found_distance.to_bits()) {
-            return Err(format!(
-                "place {place}: id {found}, distance {found_distance:?} ({:#010x}); by definition id {id}, {distance:?} \
-                 ({:#010x})",
-                found_distance.to_bits(),
-                distance.to_bits()
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Runs a case of k-selection: keys to the bit, positions, order and empty slots as the reference says.
+/// Runs a case of k-selection.
 ///
 /// # Errors
-/// A description of the first difference.
+/// The case and the first difference, in words.
 pub fn select(case: &SelectCase, device: Device) -> Outcome {
-    let run = match case.key {
-        KeyType::F32 => select_keys::<f32>,
-        KeyType::F16 => select_keys::<f16>,
-        KeyType::Bf16 => select_keys::<bf16>,
-        KeyType::I32 => select_keys::<i32>,
-        KeyType::U32 => select_keys::<u32>,
-        other => return Err(format!("no tests for keys of {other}")),
-    };
-    run(case, device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
-}
-
-fn select_keys<K: TestKey>(case: &SelectCase, device: Device) -> Outcome {
-    let &SelectCase { rows, columns, k, best, data, layout, lengths, algorithm, seed, .. } = case;
-    let mut random = Random::new(!seed);
-    // A row of full length, one of none, then any.
-    let mut any_length = |row: usize, room: usize| match row {
-        0 => room,
-        1 => 0,
-        _ => random.below(room + 1),
-    };
-    // Where each row starts and ends, and the end of all keys.
-    let mut spans: Vec<(usize, usize)> = Vec::new();
-    for row in 0..rows {
-        spans.push(match layout {
-            Layout::Contiguous => (row * columns, (row + 1) * columns),
-            Layout::Apart(gap) => (row * (columns + gap), row * (columns + gap) + columns),
-            Layout::Overlapping(stride) => (row * stride, row * stride + columns),
-            Layout::Ragged => {
-                let start = spans.last().map_or(5, |&(_, end)| end);
-                (start, start + any_length(row, columns))
-            }
-        });
-    }
-    let end = spans.last().map_or(0, |&(_, end)| end) + if layout == Layout::Ragged { 3 } else { 0 };
-    let mut keys: Vec<K> = data::keys(data, best, end, columns, seed);
-    if let Layout::Apart(gap) = layout {
-        // Keys that must not be read are better than all others.
-        let winner = K::scaled(if best == Best::Smallest { f64::NEG_INFINITY } else { f64::INFINITY });
-        keys.chunks_mut((columns + gap).max(1))
-            .flat_map(|row| row.iter_mut().skip(columns))
-            .for_each(|key| *key = winner);
-    }
-    let starts: Vec<u64> =
-        spans.iter().map(|&(start, _)| start as u64).chain(spans.last().map(|&(_, end)| end as u64)).collect();
-    let batch = match layout {
-        // Rows of no columns can be counted only if they are strided.
-        Layout::Contiguous if columns > 0 => Rows::contiguous(&keys, columns),
-        Layout::Contiguous => Rows::strided(&keys, rows, columns, columns),
-        Layout::Apart(gap) => Rows::strided(&keys, rows, columns, columns + gap),
-        Layout::Overlapping(stride) => Rows::strided(&keys, rows, columns, stride),
-        Layout::Ragged => Rows::ragged(&keys, &starts),
-    };
-    let mut batch = batch.map_err(|error| error.to_string())?;
-    let room = |row: usize| spans[row].1 - spans[row].0;
-    let lengths: Option<Vec<u32>> = match lengths {
-        Lengths::Full => None,
-        Lengths::Any => Some((0..rows).map(|row| any_length(row, room(row)) as u32).collect()),
-        Lengths::Short => Some((0..rows).map(|row| ((row + 3) % 6).min(room(row)) as u32).collect()),
-    };
-    if let Some(lengths) = &lengths {
-        batch = batch.with_lengths(lengths).map_err(|error| error.to_string())?;
-    }
-    let found = select_k_with(device, &batch, k, best, algorithm).map_err(|error| error.to_string())?;
-    if found.k != k || found.keys.len() != rows * k || found.positions.len() != rows * k {
-        return Err(format!("{} keys and {} positions for k = {k}", found.keys.len(), found.positions.len()));
-    }
-    let ids: Vec<u64> = (0..keys.len() as u64).map(|at| at << 32).collect();
-    let payloads = found.payloads(&batch, &ids).map_err(|error| error.to_string())?;
-    for (row, &(start, _)) in spans.iter().enumerate() {
-        let length = lengths.as_ref().map_or(room(row), |lengths| lengths[row] as usize);
-        let values: Vec<f64> = keys[start..start + length].iter().map(|key| key.value()).collect();
-        for (place, position) in reference::select(best, &values, k).into_iter().enumerate() {
-            let at = row * k + place;
-            let (key, payload) = match position {
-                NO_POSITION => (K::EMPTY_BITS[usize::from(best == Best::Largest)], u64::MAX),
-                _ => {
-                    let value = values[position as usize];
-                    let bits = if value.is_nan() { K::NAN_BITS } else { K::rounded(value + 0.0).bits() };
-                    (bits, (start as u64 + u64::from(position)) << 32)
-                }
-            };
-            let there = (found.positions[at], found.keys[at].bits(), payloads[at]);
-            if (position, key, payload) != there {
-                return Err(format!(
-                    "row {row} (length {length}), place {place}: position {}, key {:?} ({:#010x}), payload {:#x}; expected \
-                     position {position}, key {key:#010x}, payload {payload:#x}",
-                    there.0, found.keys[at], there.1, there.2
-                ));
-            }
-        }
-    }
-    Ok(())
+    case.run(device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }

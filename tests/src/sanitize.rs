@@ -3,26 +3,24 @@
 
 use warpann::ivf::Encoding;
 use warpann::kmeans::KMeans;
-use warpann::{Device, Error, FlatIndex, IvfIndex, Neighbors, Placement, SearchOptions};
+use warpann::{Device, FlatIndex, IvfIndex, Neighbors, Placement, SearchOptions};
 
 use crate::cases::VectorData;
 use crate::data;
-use crate::runner::Outcome;
-use crate::scenarios::{Scenario, by_device, same};
+use crate::runner::{Outcome, same, text};
+use crate::scenarios::{Scenario, by_device};
 
 /// All scenarios, each run as one test.
 pub const ALL: &[Scenario] = &[
     ("sanitize::threads_share_an_exact_index", threads_share_an_exact_index),
     ("sanitize::base_streamed_in_blocks", base_streamed_in_blocks),
-    ("sanitize::two_lanes_of_lists", two_lanes_of_lists),
-    ("sanitize::two_lanes_of_codes", two_lanes_of_codes),
-    ("sanitize::threads_share_lists", threads_share_lists),
+    ("sanitize::two_lanes_of_lists", |device| lists(device, Encoding::Flat, false)),
+    ("sanitize::two_lanes_of_codes", |device| {
+        lists(device, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }, false)
+    }),
+    ("sanitize::threads_share_lists", |device| lists(device, Encoding::Flat, true)),
     ("sanitize::clusters_of_two_parts", clusters_of_two_parts),
 ];
-
-fn text(error: Error) -> String {
-    error.to_string()
-}
 
 /// Searches from three threads, twice each.
 fn from_threads(expected: &Neighbors, search: impl Fn() -> warpann::Result<Neighbors> + Sync) -> Outcome {
@@ -85,18 +83,6 @@ fn lists(device: Device, encoding: Encoding, threads: bool) -> Outcome {
     same("two lanes", &expected, &index.search_with(queries, 3, &SearchOptions::new().probes(2)).map_err(text)?)
 }
 
-fn two_lanes_of_lists(device: Device) -> Outcome {
-    lists(device, Encoding::Flat, false)
-}
-
-fn two_lanes_of_codes(device: Device) -> Outcome {
-    lists(device, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }, false)
-}
-
-fn threads_share_lists(device: Device) -> Outcome {
-    lists(device, Encoding::Flat, true)
-}
-
 /// The device twice: two parts, whose sums meet.
 fn clusters_of_two_parts(device: Device) -> Outcome {
     let (dim, n, clusters) = (8, by_device(device, 200, 4_000), 8);
@@ -105,7 +91,7 @@ fn clusters_of_two_parts(device: Device) -> Outcome {
         let settings = KMeans::new(clusters).iterations(3).points_per_centroid(None).labels(true);
         settings.device(placement).train(&vectors.base, dim).map_err(text)
     };
-    let twice = format!("{device}+{device}").parse::<Placement>().map_err(|error| error.to_string())?;
+    let twice = format!("{device}+{device}").parse::<Placement>().map_err(text)?;
     let (expected, found) = (train(Device::Cpu.into())?, train(twice)?);
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     if bits(&expected.centroids) != bits(&found.centroids) || expected.labels != found.labels {

@@ -7,17 +7,17 @@ use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, NONE, Neighbors, Searc
 
 use crate::cases::VectorData;
 use crate::data::{self, Component, Vectors};
-use crate::runner::{Outcome, check};
+use crate::runner::{Outcome, check, same, text};
 
 /// A scenario and the name of its test.
 pub type Scenario = (&'static str, fn(Device) -> Outcome);
 
 /// Every scenario. Each chooses sizes that suit the device.
 pub const ALL: &[Scenario] = &[
-    ("threads::share_one_index", threads_share_one_index),
+    ("threads::share_one_index", |device| search_from_threads(device, None)),
     ("threads::with_a_streamed_base", threads_share_a_streamed_base),
-    ("budget::any_gives_the_same_bits_or_an_error_l2", budgets_l2),
-    ("budget::any_gives_the_same_bits_or_an_error_cosine", budgets_cosine),
+    ("budget::any_gives_the_same_bits_or_an_error_l2", |device| budgets(device, Metric::L2)),
+    ("budget::any_gives_the_same_bits_or_an_error_cosine", |device| budgets(device, Metric::Cosine)),
     ("budget::of_one_byte", budget_of_one_byte),
     ("growth::search_between_additions", search_between_additions),
     ("growth::past_the_budget", growth_past_the_budget),
@@ -35,27 +35,6 @@ pub const ALL: &[Scenario] = &[
 /// One of two sizes: emulated threads are thousands of times slower than real ones.
 pub fn by_device(device: Device, emulated: usize, otherwise: usize) -> usize {
     if device == Device::Emulator { emulated } else { otherwise }
-}
-
-fn text(error: Error) -> String {
-    error.to_string()
-}
-
-/// Checks that both have the same bits. `case` is the beginning of the message if not.
-pub fn same(case: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
-    let bits = |neighbors: &Neighbors| neighbors.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
-    if expected.ids == found.ids && bits(expected) == bits(found) {
-        return Ok(());
-    }
-    let at = (0..expected.ids.len())
-        .find(|&i| (expected.ids[i], expected.distances[i].to_bits()) != (found.ids[i], found.distances[i].to_bits()));
-    Err(format!(
-        "{case}: differs at slot {at:?} of {} (k = {}): {:?} and {:?}",
-        expected.ids.len(),
-        expected.k,
-        at.map(|i| (expected.ids[i], expected.distances[i])),
-        at.map(|i| (found.ids[i], found.distances[i])),
-    ))
 }
 
 /// An index over data whose answers were checked against the references.
@@ -83,10 +62,6 @@ fn checked_index(
     Ok((index, results))
 }
 
-fn threads_share_one_index(device: Device) -> Outcome {
-    search_from_threads(device, None)
-}
-
 fn threads_share_a_streamed_base(device: Device) -> Outcome {
     let budget = by_device(device, 96 << 10, 4 << 20) as u64;
     search_from_threads(device, Some(budget))
@@ -98,12 +73,7 @@ fn search_from_threads(device: Device, budget: Option<u64>) -> Outcome {
     let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 70);
     // A second index of the same device, so that the first is searched by several threads from its first search on.
     let (_, expected) = checked_index(device, Metric::L2, dim, &vectors, &ks, None)?;
-    let mut builder = FlatIndex::<f32>::builder(dim).device(device);
-    if let Some(bytes) = budget {
-        builder = builder.memory_budget(bytes);
-    }
-    let mut index = builder.build().map_err(text)?;
-    index.add(&vectors.base).map_err(text)?;
+    let (index, _) = checked_index(device, Metric::L2, dim, &vectors, &[], budget)?;
     if budget.is_some() && device != Device::Cpu && !index.device().contains("streamed") {
         return Err(format!("{} must stream a base past its budget", index.device()));
     }
@@ -132,14 +102,6 @@ fn search_from_threads(device: Device, budget: Option<u64>) -> Outcome {
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
     })
-}
-
-fn budgets_l2(device: Device) -> Outcome {
-    budgets(device, Metric::L2)
-}
-
-fn budgets_cosine(device: Device) -> Outcome {
-    budgets(device, Metric::Cosine)
 }
 
 /// Halves the budget until nothing fits: resident, tiled, streamed, refused. Every answer has the same bits.

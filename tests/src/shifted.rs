@@ -5,8 +5,8 @@ use warpann::{Device, Error, Metric, NONE, Neighbors};
 
 use crate::data::Random;
 use crate::reference;
-use crate::runner::Outcome;
-use crate::scenarios::{Scenario, by_device, same};
+use crate::runner::{Outcome, same, text};
+use crate::scenarios::{Scenario, by_device};
 
 /// Every scenario. Each chooses sizes that suit the device.
 pub const ALL: &[Scenario] = &[
@@ -83,24 +83,17 @@ fn each(
 /// Checks that results are best first, have each id once and not `own` (the query's number), and have the distances of
 /// the definition.
 fn sound(dim: usize, base: &[f32], queries: &[f32], own: bool, found: &Neighbors) -> Outcome {
-    let wide = |row: &[f32]| row.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
-    for (number, query) in queries.chunks(dim).enumerate() {
-        let results: Vec<(u64, f32)> = found.found(number).collect();
-        let mut ids: Vec<u64> = results.iter().map(|&(id, _)| id).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let sorted = results.is_sorted_by(|a, b| (a.1, a.0) < (b.1, b.0));
-        if !sorted || ids.len() != results.len() || results.is_empty() || own && ids.contains(&(number as u64)) {
-            return Err(format!("query {number} has {results:?}"));
-        }
-        for (id, distance) in results {
-            let defined = reference::defined(Metric::L2, &wide(query), &wide(&base[id as usize * dim..][..dim]));
-            if distance.to_bits() != defined.to_bits() {
-                return Err(format!("query {number}, id {id}: {distance} instead of {defined}"));
-            }
-        }
+    let (base, queries) = (wide(base), wide(queries));
+    if let Some(slot) = reference::Base::new(Metric::L2, dim, &base).first_unsound(&queries, 1, found) {
+        let query = slot / found.k;
+        return Err(format!("query {query} has {:?}", found.found(query).collect::<Vec<_>>()));
     }
-    Ok(())
+    let finds_itself = |&query: &usize| own && found.found(query).any(|(id, _)| id == query as u64);
+    (0..found.queries()).find(finds_itself).map_or(Ok(()), |query| Err(format!("query {query} finds itself")))
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
 }
 
 fn all_positions(device: Device) -> Outcome {
@@ -109,15 +102,7 @@ fn all_positions(device: Device) -> Outcome {
         let base = points.make(dim, n, random);
         let queries = points.make(dim, nq, random);
         let found = built(builder(dim, shifts).neighborhood(n), device, &base)?.search(&queries, k)?;
-        let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
-        let (wide_base, wide_queries) = (wide(&base), wide(&queries));
-        let mut expected = Neighbors { k, ids: Vec::new(), distances: Vec::new() };
-        for query in wide_queries.chunks(dim) {
-            for (id, distance) in reference::nearest(Metric::L2, dim, &wide_base, query, k) {
-                expected.ids.push(id);
-                expected.distances.push(distance);
-            }
-        }
+        let expected = reference::Base::new(Metric::L2, dim, &wide(&base)).neighbors(&wide(&queries), k);
         Ok(same("neighbours", &expected, &found))
     })
 }
@@ -148,7 +133,6 @@ fn budgets(device: Device) -> Outcome {
     let mut random = Random::new(32);
     let base = Points::Cube.make(dim, by_device(device, 300, 50_000), &mut random);
     let queries = Points::Cube.make(dim, by_device(device, 40, 50_000), &mut random);
-    let text = |error: Error| error.to_string();
     let expected =
         built(builder(dim, None), Device::Cpu, &base).and_then(|index| index.search(&queries, k)).map_err(text)?;
     let (mut answered, mut refused) = (0, 0);

@@ -7,7 +7,7 @@ use warpann::{Device, Error};
 use warpann_kernels::sort::radix_sort::SortKey;
 
 use crate::data::Random;
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 use crate::scenarios::{Scenario, by_device};
 
 /// Every scenario. Each chooses sizes that suit the device.
@@ -125,7 +125,7 @@ pub fn check<K: TestKey>(device: Device, case: &str, keys: &[K], bits: Range<u32
     } else {
         sort_pairs_by_bits(device, &mut found, &mut along, bits.clone())
     };
-    sorted.map_err(|error| error.to_string())?;
+    sorted.map_err(text)?;
     let found: Vec<(K, u32)> = found.into_iter().zip(along).collect();
     match (0..keys.len()).find(|&place| expected[place] != found[place]) {
         None => Ok(()),

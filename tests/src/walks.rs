@@ -4,8 +4,8 @@ use half::{bf16, f16};
 use warpann::{Device, Element, Filter, GraphIndex, Metric, SearchOptions};
 
 use crate::data::{Component, Random};
-use crate::runner::Outcome;
-use crate::scenarios::{Scenario, by_device, same};
+use crate::runner::{Outcome, same, text};
+use crate::scenarios::{Scenario, by_device};
 
 /// Every scenario: each element type, short and long rows, rows of fewer components than a team of lanes reads, small and large degrees.
 pub const ALL: &[Scenario] = &[
@@ -19,10 +19,6 @@ pub const ALL: &[Scenario] = &[
     ("walks::codes_of_f16_l2", |device| walks::<f16>(device, Metric::L2, 128, 16, true)),
     ("walks::codes_of_bf16_inner_product", |device| walks::<bf16>(device, Metric::InnerProduct, 140, 9, true)),
 ];
-
-fn text(error: warpann::Error) -> String {
-    error.to_string()
-}
 
 /// Vectors around 40 centres, so that beams of some queries fill a table and those of others do not.
 fn vectors<T: Element>(random: &mut Random, centres: &[f32], dim: usize, count: usize) -> Vec<T> {

@@ -182,8 +182,9 @@ fn manifest(packages: &Path, features: &[&str]) -> Result<String> {
          [profile.release]\nstrip = true\n\n\
          [patch.crates-io]\n"
     );
-    // The packages above the library are not dependencies of the crate.
-    for name in PACKAGES.iter().take_while(|&&name| name != "warpann-measure") {
+    // The packages beside and above the library are not dependencies of the crate.
+    let others = ["warpann-cli", "warpann-measure", "warpann-test-cases", "warpann-test-random"];
+    for name in PACKAGES.iter().filter(|name| !others.contains(name)) {
         writeln!(text, "{name} = {{ path = {:?} }}", packages.join(name))?;
     }
     Ok(text)

@@ -15,7 +15,8 @@ use crate::outside;
 use crate::shell::{self, Result, cargo};
 
 /// The packages that are published. Each depends only on packages before it.
-pub const PACKAGES: [&str; 8] = [
+pub const PACKAGES: [&str; 10] = [
+    "warpann-test-random",
     "warpann-cuda-std-macros",
     "warpann-cuda-std",
     "warpann-cuda-builder",
@@ -23,6 +24,7 @@ pub const PACKAGES: [&str; 8] = [
     "warpann-kernels",
     "warpann",
     "warpann-measure",
+    "warpann-test-cases",
     "warpann-cli",
 ];
 

@@ -1,5 +1,6 @@
 //! Running the program as a user runs it.
 
+use std::fmt::Debug;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -12,9 +13,10 @@ use tempfile::TempDir;
 pub const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/sift-sample");
 
 /// Runs the program; returns exit code, standard output and standard error.
-pub fn warpann(args: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } =
-        Command::new(env!("CARGO_BIN_EXE_warpann")).args(args).output().expect("the program starts");
+pub fn warpann(args: &[impl AsRef<str> + Debug]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warpann"));
+    let output = command.args(args.iter().map(AsRef::as_ref)).output();
+    let Output { status, stdout, stderr } = output.expect("the program starts");
     let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
     let (stdout, stderr) = (text(stdout), text(stderr));
     assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
@@ -33,8 +35,9 @@ pub fn words(folder: &Path, line: &str) -> Vec<String> {
 
 /// Runs the program, which must succeed, with `--json`, and returns the object.
 #[allow(dead_code, reason = "not every program test reads objects")]
-pub fn json(args: &[&str]) -> Value {
-    let (code, stdout, stderr) = warpann(&[args, &["--json"]].concat());
+pub fn json(args: &[impl AsRef<str>]) -> Value {
+    let args: Vec<&str> = args.iter().map(AsRef::as_ref).chain(["--json"]).collect();
+    let (code, stdout, stderr) = warpann(&args);
     assert_eq!(code, 0, "{args:?}: {stderr}");
     assert_eq!(stdout.lines().count(), 1, "{stdout}");
     let value: Value = serde_json::from_str(&stdout).expect("standard output is JSON");
@@ -44,7 +47,7 @@ pub fn json(args: &[&str]) -> Value {
 
 /// Runs the program, which must fail with the given code, and returns its message.
 #[allow(dead_code, reason = "not every program test expects failures")]
-pub fn failure(code: i32, args: &[&str]) -> String {
+pub fn failure(code: i32, args: &[impl AsRef<str> + Debug]) -> String {
     let (actual, stdout, stderr) = warpann(args);
     assert_eq!(actual, code, "{args:?}: {stdout} {stderr}");
     assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
@@ -54,9 +57,9 @@ pub fn failure(code: i32, args: &[&str]) -> String {
 
 /// Runs the program with `input` as standard input; returns exit code, standard output and standard error.
 #[allow(dead_code, reason = "not every program test has standard input")]
-pub fn piped(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
+pub fn piped(args: &[impl AsRef<str> + Debug], input: &[u8]) -> (i32, Vec<u8>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_warpann"))
-        .args(args)
+        .args(args.iter().map(AsRef::as_ref))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -70,6 +73,29 @@ pub fn piped(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
     let stderr = String::from_utf8(stderr).expect("messages are UTF-8");
     assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
     (status.code().expect("ended by itself"), stdout, stderr)
+}
+
+/// Squared distances and ids of the `rows` vectors of `component(i, j)` for which `keep` is true, best first for vector
+/// `rows + query`.
+#[allow(dead_code, reason = "not every program test ranks vectors")]
+pub fn ranked(
+    component: fn(usize, usize) -> i64,
+    (rows, dim): (usize, usize),
+    query: usize,
+    keep: impl Fn(u64) -> bool,
+) -> Vec<(i64, u64)> {
+    let distance = |i| (0..dim).map(|j| (component(i, j) - component(rows + query, j)).pow(2)).sum();
+    let mut all: Vec<(i64, u64)> = (0..rows).map(|i| (distance(i), i as u64)).filter(|&(_, id)| keep(id)).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Checks the neighbours of a query in a report.
+#[allow(dead_code, reason = "not every program test ranks vectors")]
+pub fn check_neighbours(found: &Value, query: usize, expected: &[(i64, u64)]) {
+    let (distances, ids): (Vec<f64>, Vec<u64>) = expected.iter().map(|&(distance, id)| (distance as f64, id)).unzip();
+    assert_eq!(found["neighbours"][query]["ids"], serde_json::json!(ids), "query {query}");
+    assert_eq!(found["neighbours"][query]["distances"], serde_json::json!(distances), "query {query}");
 }
 
 /// A temporary folder, and command lines whose words with `@` in front are files of it.
@@ -94,21 +120,31 @@ impl Folder {
         words(self.0.path(), line)
     }
 
+    /// The path of a file as an argument.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("a UTF-8 path").to_owned()
+    }
+
+    /// Exit code, standard output and standard error of a command.
+    pub fn warpann(&self, line: &str) -> (i32, String, String) {
+        warpann(&self.args(line))
+    }
+
     /// The object that a command prints, which must succeed.
     pub fn json(&self, line: &str) -> Value {
-        json(&refs(&self.args(line)))
+        json(&self.args(line))
     }
 
     /// What a command prints, which must succeed.
     pub fn run(&self, line: &str) -> String {
-        let (code, stdout, stderr) = warpann(&refs(&self.args(line)));
+        let (code, stdout, stderr) = self.warpann(line);
         assert_eq!(code, 0, "{line}: {stderr}");
         stdout
     }
 
     /// The message of a command that must fail with this code.
     pub fn failure(&self, code: i32, line: &str) -> String {
-        failure(code, &refs(&self.args(line)))
+        failure(code, &self.args(line))
     }
 
     /// The message of a command that must fail with this code and leave everything in the folder as it was, and nothing else.
@@ -121,32 +157,30 @@ impl Folder {
 
     /// Exit code, standard output and standard error of a command with standard input.
     pub fn piped(&self, line: &str, input: &[u8]) -> (i32, Vec<u8>, String) {
-        piped(&refs(&self.args(line)), input)
+        piped(&self.args(line), input)
+    }
+
+    /// Paths of what is in the folder, in order.
+    pub fn names(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        all.sort();
+        all
     }
 
     /// What is in the folder, in the order of the names, with the bytes of regular files.
     pub fn contents(&self) -> Vec<(PathBuf, Option<Vec<u8>>)> {
-        let entries = std::fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
         let with_bytes = |path: PathBuf| (path.clone(), path.is_file().then(|| std::fs::read(&path).unwrap()));
-        let mut all: Vec<_> = entries.map(with_bytes).collect();
-        all.sort();
-        all
+        self.names().into_iter().map(with_bytes).collect()
     }
-}
-
-/// Arguments as [`warpann`] takes them.
-#[allow(dead_code, reason = "not every program test makes arguments")]
-fn refs(args: &[String]) -> Vec<&str> {
-    args.iter().map(String::as_str).collect()
 }
 
 /// The words of every command that the help lists, such as `bench ivf`; commands with subcommands stand for these.
 #[allow(dead_code, reason = "not every program test reads the help")]
 pub fn command_lines() -> Vec<Vec<String>> {
     fn collect(path: &[String], all: &mut Vec<Vec<String>>) {
-        let words: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
-        let (code, help, _) = warpann(&words);
-        assert_eq!(code, 0, "{words:?}");
+        let (code, help, _) = warpann(&[path, &["--help".to_owned()]].concat());
+        assert_eq!(code, 0, "{path:?}");
         let listed = help.split("\nCommands:\n").nth(1).and_then(|rest| rest.split("\n\nOptions:").next());
         let Some(listed) = listed else {
             all.push(path.to_vec());
@@ -167,8 +201,7 @@ pub fn command_lines() -> Vec<Vec<String>> {
 /// The long options of a command, as its help lists them.
 #[allow(dead_code, reason = "not every program test reads the help")]
 pub fn options_of(words: &[String]) -> Vec<String> {
-    let args: Vec<&str> = words.iter().map(String::as_str).chain(["--help"]).collect();
-    let (_, help, _) = warpann(&args);
+    let (_, help, _) = warpann(&[words, &["--help".to_owned()]].concat());
     let options = help.split("\nOptions:\n").nth(1).expect("every command has options");
     // `  -q, --quiet` or `      --json`; texts stand further right.
     let option = |line: &str| {

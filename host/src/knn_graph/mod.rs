@@ -44,7 +44,7 @@ mod components;
 mod journal;
 mod path;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::Path as FilePath;
 

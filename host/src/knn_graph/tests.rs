@@ -60,19 +60,20 @@ fn expected(base: &[f32], k: usize) -> (Vec<u32>, Vec<f32>) {
     (ids, distances)
 }
 
-/// An index whose searches fail after some.
-struct Failing<'a> {
+/// An index of the caller's, which does something with the results of each search: it gets their number, from 0.
+pub(crate) struct Foreign<'a, F> {
     index: &'a FlatIndex<f32>,
     searches: AtomicUsize,
+    then: F,
 }
 
-impl<'a> Failing<'a> {
-    fn after(index: &'a FlatIndex<f32>, searches: usize) -> Self {
-        Self { index, searches: AtomicUsize::new(searches) }
+impl<'a, F: Fn(usize, Neighbors) -> crate::Result<Neighbors> + Sync> Foreign<'a, F> {
+    pub(crate) fn new(index: &'a FlatIndex<f32>, then: F) -> Self {
+        Self { index, searches: AtomicUsize::new(0), then }
     }
 }
 
-impl KnnIndex<f32> for Failing<'_> {
+impl<F: Fn(usize, Neighbors) -> crate::Result<Neighbors> + Sync> KnnIndex<f32> for Foreign<'_, F> {
     fn len(&self) -> usize {
         self.index.len()
     }
@@ -86,18 +87,22 @@ impl KnnIndex<f32> for Failing<'_> {
     }
 
     fn greatest_id(&self) -> Option<u64> {
-        self.index.greatest_id()
+        KnnIndex::greatest_id(self.index)
     }
 
     fn nearest(&self, queries: &[f32], k: usize) -> crate::Result<Neighbors> {
-        let left = self.searches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        left.map_err(|_| Error::Driver { call: "synchronize", device: 0, code: 700 })?;
-        self.index.nearest(queries, k)
+        (self.then)(self.searches.fetch_add(1, Ordering::Relaxed), self.index.search(queries, k)?)
     }
 
     fn identity(&self) -> crate::Result<String> {
-        self.index.identity()
+        KnnIndex::identity(self.index)
     }
+}
+
+/// An index whose searches fail after some.
+fn failing(index: &FlatIndex<f32>, after: usize) -> impl KnnIndex<f32> {
+    let error = || Error::Driver { call: "synchronize", device: 0, code: 700 };
+    Foreign::new(index, move |search, found| if search < after { Ok(found) } else { Err(error()) })
 }
 
 /// A folder in which graphs are made, and one that was made without interruption.
@@ -147,7 +152,7 @@ impl Folder {
     /// Stops after `batches` batches of `rows` rows, which leaves the unfinished files.
     fn interrupt(&self, graph: &KnnGraph, index: &FlatIndex<f32>, base: &[f32], rows: usize, batches: usize) {
         let graph = graph.clone().batch(rows).restart(true);
-        let result = self.write(&graph, &Failing::after(index, batches), base);
+        let result = self.write(&graph, &failing(index, batches), base);
         assert!(matches!(result, Err(Error::Driver { code: 700, .. })), "{result:?}");
         assert!(self.unfinished().iter().all(|path| path.is_file()));
     }
@@ -313,11 +318,11 @@ fn a_run_goes_on_where_another_stopped() {
         graph.write(&index, &base, &out, Some(&values), &watch).unwrap();
         drop(watch);
         last.unwrap().into_iter().for_each(|(bytes, path)| fs::write(path, bytes).unwrap());
-        assert_eq!(folder.write(&graph, &Failing::after(&index, 0), &base).unwrap(), 23);
+        assert_eq!(folder.write(&graph, &failing(&index, 0), &base).unwrap(), 23);
         assert_eq!(folder.finished(), whole);
         // Interrupted twice.
         folder.interrupt(&graph, &index, &base, 4, 2);
-        let again = folder.write(&graph.clone().batch(7), &Failing::after(&index, 1), &base);
+        let again = folder.write(&graph.clone().batch(7), &failing(&index, 1), &base);
         assert!(again.is_err());
         assert_eq!((folder.write(&graph, &index, &base).unwrap(), folder.finished()), (15, whole));
     }
@@ -352,7 +357,7 @@ fn a_run_that_was_stopped_between_two_names_ends_without_a_search() {
                         }
                     }
                 }
-                let resumed = folder.write(&graph, &Failing::after(&index, 0), &base).unwrap();
+                let resumed = folder.write(&graph, &failing(&index, 0), &base).unwrap();
                 assert_eq!((resumed, folder.finished()), (23, whole.clone()), "{names:?}, {named} named");
             }
         }
@@ -379,7 +384,7 @@ fn a_file_of_another_run_is_not_taken_for_a_finished_one() {
         let _ = fs::remove_file(&distances);
         fs::write(folder.path("d.fbin"), bytes).unwrap();
         // Until the new file is whole, the old one stays.
-        assert!(folder.write(&graph.clone().batch(6), &Failing::after(&index, 1), &base).is_err());
+        assert!(folder.write(&graph.clone().batch(6), &failing(&index, 1), &base).is_err());
         assert_eq!(&fs::read(folder.path("d.fbin")).unwrap(), bytes);
         assert_eq!((folder.write(&graph, &index, &base).unwrap(), folder.finished()), (6, whole.clone()));
     }

@@ -73,22 +73,21 @@ impl Data {
         (bytes.chunks(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect(), greatest)
     }
 
-    /// Runs the filter over the visited tiles, and compares its output.
-    fn check(
+    /// Runs the filter over the visited tiles. Returns upper bounds, rows, and counts, which start at `first`.
+    fn run(
         &self,
-        instruction: Instruction,
-        output: FilterOutput,
+        (instruction, output): (Instruction, FilterOutput),
         [tiles, tile_stride, tile_skip]: [u32; 3],
-        room: usize,
-    ) {
+        limits: &[f32],
+        first: u32,
+        out_stride: usize,
+    ) -> (Vec<f32>, Vec<u32>, Vec<u32>) {
         let (queries, rows) = (self.query_count(), self.row_count());
         let ((query_copies, x_greatest), (base_copies, y_greatest)) =
             (self.copies(&self.queries), self.copies(&self.base));
         let value = |row: &[f32]| if matches!(self.metric, Metric::L2) { row.iter().map(|y| y * y).sum() } else { 0.0 };
         let mut values: Vec<f32> = self.base.chunks(self.stride).map(value).collect();
         values.resize(rows.next_multiple_of(TILE), f32::INFINITY);
-        let visited: Vec<usize> = (0..tiles).map(|visit| tile_number(visit, tile_stride, tile_skip) as usize).collect();
-        let limits = self.limits(&visited);
         let bounds = |of: &[Bounds]| -> (Buffer<f32>, Buffer<f32>) {
             let part = |part: fn(&Bounds) -> f32| Buffer::from_slice(&of.iter().map(part).collect::<Vec<f32>>());
             (part(|bounds| bounds.norm), part(|bounds| bounds.residual))
@@ -96,12 +95,10 @@ impl Data {
         let (query_bounds, tile_bounds) = (bounds(&self.query_bounds), bounds(&self.tile_bounds));
         let (query_copies, base_copies) = (Buffer::from_slice(&query_copies), Buffer::from_slice(&base_copies));
         let greatest = [Buffer::from_slice(&[x_greatest.to_bits()]), Buffer::from_slice(&[y_greatest.to_bits()])];
-        let (values, limits_at) = (Buffer::from_slice(&values), Buffer::from_slice(&limits));
-        let dense = output == FilterOutput::Dense;
-        let out_stride = if dense { tiles as usize * TILE + 2 } else { room };
+        let (values, limits_at) = (Buffer::from_slice(&values), Buffer::from_slice(limits));
         let mut out_values = Buffer::<f32>::new_poisoned(queries * out_stride);
         let mut out_rows = Buffer::<u32>::new_poisoned(queries * out_stride);
-        let mut counts = Buffer::from_slice(&vec![1u32; queries]);
+        let mut counts = Buffer::from_slice(&vec![first; queries]);
         let launch = Filter {
             queries: query_copies.as_ptr(),
             base: base_copies.as_ptr(),
@@ -130,7 +127,18 @@ impl Data {
             let kernel = Filter::kernel((instruction, output, launch.residency()));
             crate::launch(kernel, launch.config(instruction, 1), launch);
         }
-        let (out_values, out_rows, counts) = (out_values.to_vec(), out_rows.to_vec(), counts.to_vec());
+        (out_values.to_vec(), out_rows.to_vec(), counts.to_vec())
+    }
+
+    /// Runs the filter over the visited tiles, and compares its output.
+    fn check(&self, instruction: Instruction, output: FilterOutput, visits: [u32; 3], room: usize) {
+        let (queries, rows) = (self.query_count(), self.row_count());
+        let [tiles, tile_stride, tile_skip] = visits;
+        let visited: Vec<usize> = (0..tiles).map(|visit| tile_number(visit, tile_stride, tile_skip) as usize).collect();
+        let limits = self.limits(&visited);
+        let dense = output == FilterOutput::Dense;
+        let out_stride = if dense { tiles as usize * TILE + 2 } else { room };
+        let (out_values, out_rows, counts) = self.run((instruction, output), visits, &limits, 1, out_stride);
         let what =
             format!("{:?}, {instruction:?}, {queries} × {rows} × {}, tiles {visited:?}", self.metric, self.stride);
         for query in 0..queries {
@@ -244,51 +252,11 @@ fn infinite_limits_and_bounds_keep_all_rows_and_no_padding() {
     for bounds in &mut data.tile_bounds[1..] {
         bounds.residual = f32::INFINITY;
     }
-    let (tiles, all) = (2, 140);
-    let (query_copies, x_greatest) = data.copies(&data.queries);
-    let (base_copies, y_greatest) = data.copies(&data.base);
-    let mut values: Vec<f32> = data.base.chunks(64).map(|row| row.iter().map(|y| y * y).sum()).collect();
-    values.resize(256, f32::INFINITY);
-    let of = |part: fn(&Bounds) -> f32, of: &[Bounds]| Buffer::from_slice(&of.iter().map(part).collect::<Vec<f32>>());
-    let (query_copies, base_copies) = (Buffer::from_slice(&query_copies), Buffer::from_slice(&base_copies));
-    let greatest = [Buffer::from_slice(&[x_greatest.to_bits()]), Buffer::from_slice(&[y_greatest.to_bits()])];
-    let norms = (of(|b| b.norm, &data.query_bounds), of(|b| b.norm, &data.tile_bounds));
-    let residuals = (of(|b| b.residual, &data.query_bounds), of(|b| b.residual, &data.tile_bounds));
-    let (values, limits) = (Buffer::from_slice(&values), Buffer::from_slice(&[f32::INFINITY, -1e6, -1e6]));
-    let mut out_values = Buffer::<f32>::new_poisoned(3 * all);
-    let mut out_rows = Buffer::<u32>::new_poisoned(3 * all);
-    let mut counts = Buffer::<u32>::new(3);
-    let launch = Filter {
-        queries: query_copies.as_ptr(),
-        base: base_copies.as_ptr(),
-        stride: 64,
-        query_count: 3,
-        row_count: all as u32,
-        metric: Metric::L2,
-        query_greatest: greatest[0].as_ptr(),
-        base_greatest: greatest[1].as_ptr(),
-        query_norms: norms.0.as_ptr(),
-        query_residuals: residuals.0.as_ptr(),
-        base_values: values.as_ptr(),
-        tile_norms: norms.1.as_ptr(),
-        tile_residuals: residuals.1.as_ptr(),
-        tiles,
-        tile_stride: 1,
-        tile_skip: 0,
-        limits: limits.as_ptr(),
-        out_values: out_values.as_mut_ptr(),
-        out_rows: out_rows.as_mut_ptr(),
-        counts: counts.as_mut_ptr(),
-        out_stride: all as u32,
-    };
-    // SAFETY: the arrays have these shapes.
-    unsafe {
-        let kernel = Filter::kernel((Instruction::MmaSync, FilterOutput::Append, launch.residency()));
-        crate::launch(kernel, launch.config(Instruction::MmaSync, 1), launch);
-    }
+    let (all, way) = (140, (Instruction::MmaSync, FilterOutput::Append));
+    let (_, rows, counts) = data.run(way, [2, 1, 0], &[f32::INFINITY, -1e6, -1e6], 0, all);
     // Of query 2, the rows of the tile whose residual is infinite.
-    assert_eq!(counts.to_vec(), [140, 140, 12]);
-    let mut rows = out_rows.to_vec()[..all].to_vec();
+    assert_eq!(counts, [140, 140, 12]);
+    let mut rows = rows[..all].to_vec();
     rows.sort();
     assert_eq!(rows, (0..all as u32).collect::<Vec<u32>>());
 }

@@ -5,7 +5,7 @@ use warpann::ivf::Encoding;
 use warpann::Scan;
 use warpann::{ElementType, Metric};
 
-use crate::cases::{Size, VectorData};
+use crate::cases::{ALL_DATA, Size, VectorData};
 
 /// The ids of a case's vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,19 +157,7 @@ pub fn ivf_cases() -> Vec<IvfCase> {
                 add(shape, metric, ElementType::F32, Encoding::Flat, VectorData::Gaussian, size);
             }
         }
-        let kinds = [
-            VectorData::Ties,
-            VectorData::Duplicates,
-            VectorData::AllEqual,
-            VectorData::FarClusters,
-            VectorData::Huge,
-            VectorData::Large,
-            VectorData::Tiny,
-            VectorData::Zeros,
-            VectorData::Outlier,
-            VectorData::Line,
-        ];
-        for data in kinds {
+        for &data in ALL_DATA {
             let (small, large) = (shape(19, 300, 9, 4, 20, 3), shape(100, 6_000, 30, 50, 50, 6));
             add(small, metric, ElementType::F32, Encoding::Flat, data, Size::Small);
             add(large, metric, ElementType::F32, Encoding::Flat, data, Size::Large);
@@ -178,19 +166,13 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             [ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8].into_iter().enumerate()
         {
             let coded = Encoding::Pq { sub_quantizers: 5, bits: 4, rotate: number % 2 == 1 };
+            let of_large = Encoding::Pq { sub_quantizers: 26, bits: 6, rotate: false };
             for data in [VectorData::Gaussian, VectorData::Ties] {
                 add(shape(13, 200, 6, 3, 20, 2), metric, element, Encoding::Flat, data, Size::Small);
                 add(shape(20, 200, 6, 3, 20, 2), metric, element, coded, data, Size::Small);
                 let large = shape(130, 8_000, 50, 90, 30, 9);
                 add(large, metric, element, Encoding::Flat, data, Size::Large);
-                add(
-                    large,
-                    metric,
-                    element,
-                    Encoding::Pq { sub_quantizers: 26, bits: 6, rotate: false },
-                    data,
-                    Size::Large,
-                );
+                add(large, metric, element, of_large, data, Size::Large);
             }
         }
         for (number, &(dim, sub_quantizers, bits)) in CODES.iter().enumerate() {

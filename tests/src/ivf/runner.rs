@@ -1,14 +1,14 @@
 //! Runs one case on one device and compares the results with the reference, to the bit.
 
-use half::{bf16, f16};
+use test_cases::by_element;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
-use warpann::{Bitset, Device, ElementType, Filter, Metric, Neighbors, Placement, Scan, SearchOptions};
+use warpann::{Bitset, Device, Filter, Metric, Neighbors, Placement, Scan, SearchOptions};
 
 use super::cases::{Ids, IvfCase};
 use super::reference::{Contents, Kept, Model};
 use crate::data::{self, Component, Random};
 use crate::reference::{badness, worst};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// Runs a case on a device, or on a placement over several devices.
 ///
@@ -24,16 +24,10 @@ pub fn run(case: &IvfCase, device: impl Into<Placement>) -> Outcome {
 /// # Errors
 /// A description of the first difference.
 pub fn run_trained_on(case: &IvfCase, trainer: impl Into<Placement>, device: impl Into<Placement>) -> Outcome {
-    let run = match case.element {
-        ElementType::F32 => run_elements::<f32>,
-        ElementType::F16 => run_elements::<f16>,
-        ElementType::Bf16 => run_elements::<bf16>,
-        ElementType::U8 => run_elements::<u8>,
-        ElementType::I8 => run_elements::<i8>,
-        other => return Err(format!("no tests for vectors of {other}")),
-    };
     let device = device.into();
-    run(case, trainer.into(), &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
+    let trainer = trainer.into();
+    by_element!(case.element, run_elements(case, trainer, &device))
+        .map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }
 
 /// The devices that train an index for `device`. The CPU trains for the emulator: emulated training takes ten times as long as the rest of
@@ -62,14 +56,13 @@ fn trained_on<T: Component>(
     device: Placement,
     rows: &[T],
 ) -> Result<IvfIndex<T>, String> {
-    let text = |error: warpann::Error| error.to_string();
     let moved = trainer != device;
     let mut index = builder.device(trainer).build().map_err(text)?;
     index.train(rows).map_err(text)?;
     if !moved {
         return Ok(index);
     }
-    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    let file = tempfile::NamedTempFile::new().map_err(text)?;
     index.save(file.path()).map_err(text)?;
     IvfIndex::load(file.path(), device, None).map_err(text)
 }
@@ -112,7 +105,6 @@ pub fn ids(kind: Ids, n: usize, seed: u64) -> Vec<u64> {
 
 fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Placement) -> Outcome {
     let &IvfCase { dim, n, lists, nq, k, probes, metric, encoding, data, seed, .. } = case;
-    let text = |error: warpann::Error| error.to_string();
     let vectors = data::vectors::<T>(data, dim, n, nq, seed);
     let need = match encoding {
         Encoding::Pq { bits, .. } => lists.max(1 << bits),
@@ -202,7 +194,6 @@ fn compare<T: Component>(
     k: usize,
     options: &SearchOptions<'_>,
 ) -> Outcome {
-    let text = |error: warpann::Error| error.to_string();
     let metric = index.metric();
     let found = index.search_with(queries, k, options).map_err(text)?;
     check_nearest(metric, ranked, k, &found).map_err(|failure| format!("{:?}: {failure}", options.scan))?;
@@ -223,7 +214,7 @@ fn compare_ranges<T: Component>(
     let metric = index.metric();
     let within =
         |&(_, distance): &(u64, f32)| badness(metric, f64::from(distance)) <= badness(metric, f64::from(radius));
-    let found = index.range_search(queries, radius, options).map_err(|error| error.to_string())?;
+    let found = index.range_search(queries, radius, options).map_err(text)?;
     if found.queries() != ranked.len() {
         return Err(format!("{} rows of range search", found.queries()));
     }

@@ -10,20 +10,20 @@ use super::runner::{self, check, ids, model};
 use crate::cases::VectorData;
 use crate::data::{self, Component, Vectors};
 use crate::reference;
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 use crate::scenarios::{Scenario, by_device, too_large, too_small};
 
 /// All scenarios. Each chooses sizes that suit the device.
 pub const ALL: &[Scenario] = &[
-    ("ivf::change::removed_vectors_are_gone_flat", removal_flat),
-    ("ivf::change::removed_vectors_are_gone_pq", removal_pq),
-    ("ivf::change::removed_vectors_are_gone_f16", removal_f16),
-    ("ivf::change::removed_vectors_are_gone_sq8", removal_sq8),
+    ("ivf::change::removed_vectors_are_gone_flat", |device| removal(device, Metric::L2, Encoding::Flat)),
+    ("ivf::change::removed_vectors_are_gone_pq", |device| removal(device, Metric::InnerProduct, PQ)),
+    ("ivf::change::removed_vectors_are_gone_f16", |device| removal(device, Metric::L2, Encoding::F16)),
+    ("ivf::change::removed_vectors_are_gone_sq8", |device| removal(device, Metric::Cosine, Encoding::Scalar8)),
     ("ivf::change::search_between_additions", search_between_additions),
-    ("ivf::merge::of_parts_is_the_whole_flat", merge_flat),
-    ("ivf::merge::of_parts_is_the_whole_pq", merge_pq),
-    ("ivf::merge::of_parts_is_the_whole_f16", merge_f16),
-    ("ivf::merge::of_parts_is_the_whole_sq8", merge_sq8),
+    ("ivf::merge::of_parts_is_the_whole_flat", |device| merge(device, Metric::InnerProduct, Encoding::Flat)),
+    ("ivf::merge::of_parts_is_the_whole_pq", |device| merge(device, Metric::L2, PQ)),
+    ("ivf::merge::of_parts_is_the_whole_f16", |device| merge(device, Metric::InnerProduct, Encoding::F16)),
+    ("ivf::merge::of_parts_is_the_whole_sq8", |device| merge(device, Metric::L2, Encoding::Scalar8)),
     ("ivf::threads::share_one_index", threads_share_one_index),
     ("ivf::budget::any_gives_the_same_bits_or_an_error", budgets),
     ("ivf::repeat::training_gives_the_same_bits", training_repeats),
@@ -34,18 +34,14 @@ pub const ALL: &[Scenario] = &[
     ("ivf::scale::halves_of_any_size", halves_of_any_size),
     ("ivf::far::recall_falls_only_with_a_count", moved_away),
     ("ivf::probes::kept_in_the_index", probes_kept),
-    ("ivf::errors::change_nothing_flat", errors_flat),
-    ("ivf::errors::change_nothing_pq", errors_pq),
-    ("ivf::errors::change_nothing_f16", errors_f16),
-    ("ivf::errors::change_nothing_sq8", errors_sq8),
+    ("ivf::errors::change_nothing_flat", |device| errors(device, Encoding::Flat)),
+    ("ivf::errors::change_nothing_pq", |device| errors(device, PQ)),
+    ("ivf::errors::change_nothing_f16", |device| errors(device, Encoding::F16)),
+    ("ivf::errors::change_nothing_sq8", |device| errors(device, Encoding::Scalar8)),
     ("ivf::errors::of_settings", errors_of_settings),
 ];
 
 const PQ: Encoding = Encoding::Pq { sub_quantizers: 4, bits: 4, rotate: false };
-
-fn text(error: Error) -> String {
-    error.to_string()
-}
 
 fn settings(metric: Metric, encoding: Encoding, dim: usize, lists: usize) -> IvfIndexBuilder {
     IvfIndex::builder(dim, lists).metric(metric).encoding(encoding).iterations(3)
@@ -267,22 +263,6 @@ fn moved_away(device: Device) -> Outcome {
     Ok(())
 }
 
-fn removal_flat(device: Device) -> Outcome {
-    removal(device, Metric::L2, Encoding::Flat)
-}
-
-fn removal_pq(device: Device) -> Outcome {
-    removal(device, Metric::InnerProduct, PQ)
-}
-
-fn removal_f16(device: Device) -> Outcome {
-    removal(device, Metric::L2, Encoding::F16)
-}
-
-fn removal_sq8(device: Device) -> Outcome {
-    removal(device, Metric::Cosine, Encoding::Scalar8)
-}
-
 fn removal(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
     let (mut index, vectors, mut contents) = trained(device, metric, encoding)?;
     let ids = ids(Ids::Any, vectors.base.len() / index.dim(), 91);
@@ -337,22 +317,6 @@ fn search_between_additions(device: Device) -> Outcome {
     index.add(&vectors.base[dim..2 * dim]).map_err(text)?;
     contents.add(&vectors.exact_base[..2 * dim], &[1 << 40, (1 << 40) + 1]);
     verify(&index, &contents, &vectors)
-}
-
-fn merge_flat(device: Device) -> Outcome {
-    merge(device, Metric::InnerProduct, Encoding::Flat)
-}
-
-fn merge_pq(device: Device) -> Outcome {
-    merge(device, Metric::L2, PQ)
-}
-
-fn merge_f16(device: Device) -> Outcome {
-    merge(device, Metric::InnerProduct, Encoding::F16)
-}
-
-fn merge_sq8(device: Device) -> Outcome {
-    merge(device, Metric::L2, Encoding::Scalar8)
 }
 
 fn merge(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
@@ -533,22 +497,6 @@ fn probes_kept(device: Device) -> Outcome {
         Err(Error::Zero { what: "probes" }) if index.probes() == 1_000 => Ok(()),
         set => Err(format!("{set:?}")),
     }
-}
-
-fn errors_flat(device: Device) -> Outcome {
-    errors(device, Encoding::Flat)
-}
-
-fn errors_pq(device: Device) -> Outcome {
-    errors(device, PQ)
-}
-
-fn errors_f16(device: Device) -> Outcome {
-    errors(device, Encoding::F16)
-}
-
-fn errors_sq8(device: Device) -> Outcome {
-    errors(device, Encoding::Scalar8)
 }
 
 fn errors(device: Device, encoding: Encoding) -> Outcome {

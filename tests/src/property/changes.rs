@@ -28,7 +28,7 @@ use warpann::{
 
 use crate::data::{Component, Random};
 use crate::reference::{NO_ID, badness, defined, worst};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// Operations of a case.
 pub const OPERATIONS: usize = 100;
@@ -42,8 +42,31 @@ pub const FLOOR: f64 = 0.95;
 /// Operations that lead to corners.
 const CORNERS: usize = 11;
 
-/// What a callback of the caller panics with.
-struct Stopped;
+/// Adds vectors under a watch that cancels at its call number `stop`, or whose callback panics there. Also says whether
+/// it came to that call.
+pub(super) fn add_stopped<I: Kind>(
+    index: &mut Index<I>,
+    rows: &[I::Element],
+    ids: &[u64],
+    stop: usize,
+    panics: bool,
+) -> (Result<(), Error>, bool) {
+    struct Stopped;
+    let mut calls = 0;
+    let watch = Watch::new(|_| {
+        calls += 1;
+        match calls > stop {
+            true if panics => resume_unwind(Box::new(Stopped)),
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    let added = catch_unwind(AssertUnwindSafe(|| index.add_watched(rows, Some(ids), &watch)));
+    drop(watch);
+    let added =
+        added.unwrap_or_else(|panic| if panic.is::<Stopped>() { Err(Error::Cancelled) } else { resume_unwind(panic) });
+    (added, calls > stop)
+}
 
 /// What the index must hold: the components of each id.
 type Vectors = BTreeMap<u64, Vec<f64>>;
@@ -110,10 +133,9 @@ fn draw(seed: u64, device: Device, corners: bool) -> Outcome {
 fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device, corners: bool) -> Outcome {
     let (dim, metric) = (1 + random.below(5), random.pick(&Metric::ALL));
     let placement: Placement = match random.below(if corners { 4 } else { 8 }) {
-        kind @ (0 | 1) => Placement::new(vec![device, device], kind + 1).map_err(|error| error.to_string())?,
+        kind @ (0 | 1) => Placement::new(vec![device, device], kind + 1).map_err(text)?,
         _ => device.into(),
     };
-    let text = |error: Error| error.to_string();
     let kind = seed % 3;
     if kind == 2 {
         // Codes are rounded, so walks by them need not find the lowest ids of vectors at the same distance.
@@ -201,7 +223,7 @@ fn run<T: Component, I: Kind<Element = T>>(
                 pair.model.clear();
                 Ok(())
             }
-            _ => compact(&mut pair.index).map_err(|error| error.to_string()),
+            _ => compact(&mut pair.index).map_err(text),
         };
         done.and_then(|()| pair.same(random))
             .map_err(|failure| format!("operation {number} ({operation}): {failure}"))?;
@@ -248,8 +270,8 @@ impl<I> Pair<I> {
                 None => wide(row),
                 Some(coder) => {
                     coder.clear();
-                    coder.add(row).map_err(|error| error.to_string())?;
-                    wide(&coder.reconstruct(0).map_err(|error| error.to_string())?)
+                    coder.add(row).map_err(text)?;
+                    wide(&coder.reconstruct(0).map_err(text)?)
                 }
             };
             self.model.insert(id, vector);
@@ -279,28 +301,14 @@ impl<I> Pair<I> {
         let dim = self.index.dim();
         let (ids, rows) = self.given::<T>(random, dim);
         let mut refused = refusal(&ids).or(ids.iter().any(|id| self.model.contains_key(id)).then_some("duplicate_id"));
-        let found =
-            if random.once_in(3) {
-                // The watch cancels at one of its first calls, if it has so many, or its callback panics there.
-                let (stop, panics, mut calls) = (random.below(5), ids[0] % 2 == 1, 0);
-                let watch = Watch::new(|_| {
-                    calls += 1;
-                    match calls > stop {
-                        true if panics => resume_unwind(Box::new(Stopped)),
-                        true => ControlFlow::Break(()),
-                        false => ControlFlow::Continue(()),
-                    }
-                });
-                let found = catch_unwind(AssertUnwindSafe(|| self.index.add_watched(&rows, Some(&ids), &watch)));
-                drop(watch);
-                let found = found.unwrap_or_else(|panic| {
-                    if panic.is::<Stopped>() { Err(Error::Cancelled) } else { resume_unwind(panic) }
-                });
-                refused = refused.or((calls > stop).then_some("cancelled"));
-                found
-            } else {
-                self.index.add_with_ids(&rows, &ids)
-            };
+        let found = if random.once_in(3) {
+            // At one of the first calls, if there are so many.
+            let (found, stopped) = add_stopped(&mut self.index, &rows, &ids, random.below(5), ids[0] % 2 == 1);
+            refused = refused.or(stopped.then_some("cancelled"));
+            found
+        } else {
+            self.index.add_with_ids(&rows, &ids)
+        };
         as_expected(found, refused.map_or(Ok(()), Err))?;
         if refused.is_none() { self.note(&ids, &rows) } else { Ok(()) }
     }
@@ -399,7 +407,7 @@ impl<I> Pair<I> {
             {
                 return Ok(());
             }
-            found => found.map_err(|error| error.to_string())?,
+            found => found.map_err(text)?,
         };
         let mut hits = (0, 0);
         for (query, (ids, distances)) in queries.chunks(dim).zip(found.rows()) {
@@ -438,7 +446,7 @@ impl<I> Pair<I> {
             badness(metric, f32::from_bits(distance).into()) <= badness(metric, radius.into())
         };
         let expected = &all[..all.partition_point(within)];
-        let found = self.index.range_search(&query, radius, &self.options).map_err(|error| error.to_string())?;
+        let found = self.index.range_search(&query, radius, &self.options).map_err(text)?;
         let (ids, distances) = found.row(0);
         let found: Vec<(u64, u32)> = ids.iter().copied().zip(distances.iter().map(|d| d.to_bits())).collect();
         if found == expected { Ok(()) } else { Err(format!("radius {radius}: {found:?}, expected {expected:?}")) }
@@ -448,13 +456,12 @@ impl<I> Pair<I> {
     where
         I: Kind<Element = T>,
     {
-        let text = |error: Error| error.to_string();
         if random.once_in(3) {
             return self.index.move_to(self.placement.clone()).map_err(text);
         }
         let bytes = self.index.to_bytes().map_err(text)?;
         if random.once_in(8) {
-            let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+            let file = tempfile::NamedTempFile::new().map_err(text)?;
             self.index.save(file.path()).map_err(text)?;
             self.index = Index::<I>::load(file.path(), self.placement.clone(), None).map_err(text)?;
         } else {
@@ -467,7 +474,6 @@ impl<I> Pair<I> {
     where
         I: Kind<Element = T>,
     {
-        let text = |error: Error| error.to_string();
         let dim = self.index.dim();
         let bytes = self.index.to_bytes().map_err(text)?;
         let mut other = Index::<I>::from_bytes(&bytes, Device::Cpu, None).map_err(text)?;
@@ -515,7 +521,6 @@ impl<I> Pair<I> {
     where
         I: Kind<Element = T>,
     {
-        let text = |error: Error| error.to_string();
         let dim = self.index.dim();
         let ids: Vec<u64> = self.model.keys().copied().collect();
         match operation {
@@ -556,7 +561,7 @@ impl<I> Pair<I> {
                 self.note(&new, &rows)?;
             }
             6 => {
-                let several = |shards| Placement::new(vec![device, device], shards).map_err(|error| error.to_string());
+                let several = |shards| Placement::new(vec![device, device], shards).map_err(text);
                 self.placement = match random.below(5) {
                     0 => Device::Cpu.into(),
                     1 => several(1)?,
@@ -593,7 +598,7 @@ impl<I> Pair<I> {
     where
         I: Kind<Element = T>,
     {
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let folder = tempfile::tempdir().map_err(text)?;
         let file = folder.path().join("index");
         let stop = random.below(4);
         match panics_at(stop, |watch| self.index.save_watched(&file, watch)) {

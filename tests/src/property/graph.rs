@@ -1,14 +1,15 @@
 //! k-NN graphs, their components and paths, against plain definitions.
 
+use test_cases::by_element;
 use warpann::io::IdMatrix;
 use warpann::knn_graph::{Graph, KnnGraph, NO_NODE};
-use warpann::{Device, ElementType, Error, FlatIndex, Metric, NONE};
+use warpann::{Device, Error, FlatIndex, Metric, NONE};
 
 use super::vectors::{self, ALL_OF_F32, Form};
 use super::work;
 use crate::data::{Component, Random};
 use crate::reference::{self, badness};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// A base and its graph.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ struct GraphCase {
 /// The case and the first difference, in words.
 pub fn case(seed: u64, device: Device) -> Outcome {
     let mut random = Random::new(seed);
-    let element = if random.once_in(2) { ElementType::F32 } else { random.pick(&ElementType::ALL) };
+    let element = vectors::element(&mut random);
     by_element!(element, graph(&mut random, device))
 }
 
@@ -42,7 +43,7 @@ fn graph<T: Component>(random: &mut Random, device: Device) -> Outcome {
         n,
         k: 1 + random.size((n + 2).min(12)),
         batch: random.once_in(2).then(|| 1 + random.below(n + 1)),
-        form: vectors::form(random, vectors::range::<T>(ALL_OF_F32)),
+        form: vectors::form(random, vectors::range(T::TYPE, ALL_OF_F32)),
     };
     check::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
 }
@@ -50,7 +51,6 @@ fn graph<T: Component>(random: &mut Random, device: Device) -> Outcome {
 fn check<T: Component>(case: &GraphCase, random: &mut Random, device: Device) -> Outcome {
     let &GraphCase { metric, dim, n, k, batch, ref form, .. } = case;
     let vectors = vectors::vectors::<T>(form, dim, n, 0, random);
-    let text = |error: Error| error.to_string();
     let mut index = FlatIndex::<T>::new(dim, metric, device).map_err(text)?;
     index.add(&vectors.base).map_err(text)?;
     let settings = batch.map_or(KnnGraph::new(k), |rows| KnnGraph::new(k).batch(rows));
@@ -76,7 +76,7 @@ fn check<T: Component>(case: &GraphCase, random: &mut Random, device: Device) ->
     let slots = 1 + random.below(4);
     let mut any = || if n == 0 || random.once_in(3) { NONE } else { random.below(n) as u64 };
     let ids: Vec<u64> = (0..n * slots).map(|_| any()).collect();
-    let other = Graph::from_ids(&IdMatrix { rows: n, k: slots, ids }).map_err(|defect| defect.to_string())?;
+    let other = Graph::from_ids(&IdMatrix { rows: n, k: slots, ids }).map_err(text)?;
     uses(&other, metric, dim, &vectors.base, distance, random)
         .map_err(|failure| format!("graph of any edges: {failure}"))
 }

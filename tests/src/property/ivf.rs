@@ -1,7 +1,7 @@
 //! Inverted files: a random program of additions, removals and merges, with searches between them, against the contents by definition.
 
+use test_cases::by_element;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
-
 use warpann::{Bitset, Scan, SearchOptions};
 use warpann::{Device, ElementType, Error, Filter, Metric};
 
@@ -10,7 +10,7 @@ use super::work;
 use crate::data::{Component, Random, Vectors};
 use crate::ivf::reference::Contents;
 use crate::ivf::runner::{check, model};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// A random program of calls of an inverted file.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ enum Step {
 /// The case and the first difference, in words.
 pub fn case(seed: u64, device: Device) -> Outcome {
     let mut random = Random::new(seed);
-    let element = if random.once_in(2) { ElementType::F32 } else { random.pick(&ElementType::ALL) };
+    let element = vectors::element(&mut random);
     by_element!(element, program(&mut random, device))
 }
 
@@ -88,7 +88,10 @@ fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
         lists,
         iterations: random.below(4),
         seed: random.bits(),
-        form: vectors::form(random, vectors::range::<T>(if encoding == Encoding::F16 { HALF_RANGE } else { RANGE })),
+        form: vectors::form(
+            random,
+            vectors::range(T::TYPE, if encoding == Encoding::F16 { HALF_RANGE } else { RANGE }),
+        ),
         steps,
     };
     run::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
@@ -113,10 +116,6 @@ fn search(random: &mut Random, shape: &VectorsShape, lists: usize) -> Step {
         scan: random.pick(&[Scan::Auto, Scan::ListMajor, Scan::ListMajor, Scan::QueryMajor]),
         allowed: random.once_in(3).then(|| random.pick(&[0, 5, 50, 95])),
     }
-}
-
-fn text(error: Error) -> String {
-    error.to_string()
 }
 
 /// A trained, empty index. The CPU always trains, because k-means has separate cases.

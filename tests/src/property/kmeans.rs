@@ -6,15 +6,16 @@
 
 use std::ops::ControlFlow;
 
+use test_cases::by_element;
 use warpann::kmeans::{Clustering, KMeans, Start};
-use warpann::{Device, ElementType, Metric};
+use warpann::{Device, Metric};
 
 use super::vectors::{self, ALL_OF_F32, Form};
 use super::work;
 use crate::data::{Component, Random, Vectors};
-use crate::kmeans::{histogram, normalised, require, same, text};
+use crate::kmeans::{histogram, normalised, of_centroids, require, same};
 use crate::reference;
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// A training, and an assignment.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ enum Begin {
 /// The case and the first difference, in words.
 pub fn case(seed: u64, device: Device) -> Outcome {
     let mut random = Random::new(seed);
-    let element = if random.once_in(2) { ElementType::F32 } else { random.pick(&ElementType::ALL) };
+    let element = vectors::element(&mut random);
     by_element!(element, cluster(&mut random, device))
 }
 
@@ -74,7 +75,7 @@ fn cluster<T: Component>(random: &mut Random, device: Device) -> Outcome {
         points_per_centroid: random.once_in(4).then(|| 1 + random.below(8)),
         balanced: random.once_in(5).then(|| 1.0 + random.below(5) as f64 * 0.25),
         seed: random.bits(),
-        form: vectors::form(random, vectors::range::<T>(ALL_OF_F32)),
+        form: vectors::form(random, vectors::range(T::TYPE, ALL_OF_F32)),
     };
     check::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
 }
@@ -139,15 +140,7 @@ fn check<T: Component>(case: &KMeansCase, random: &mut Random, device: Device) -
         }
     }
     // Any centroids at all.
-    let clustering = Clustering {
-        centroids: others,
-        dim,
-        objectives: Vec::new(),
-        sizes: Vec::new(),
-        labels: None,
-        spherical,
-        device: device.into(),
-    };
+    let clustering = of_centroids(others, dim, spherical, device);
     let labels = clustering.assign(&vectors.base, device).map_err(text)?;
     points.nearest(&clustering.centroids, &labels).map_err(|failure| format!("assign: {failure}"))
 }

@@ -22,20 +22,6 @@
 //! | `WARPANN_PROPERTY_DRIVER` | with the value `emulated` the cases run on the driver emulator, as a GPU, instead of the other devices |
 //! | `WARPANN_PROPERTY_SECONDS` | time of a deep run; only `cargo xtask deep` sets it |
 
-/// Calls a function of an element type, and of the arguments.
-macro_rules! by_element {
-    ($element:expr, $run:ident($($argument:expr),*)) => {
-        match $element {
-            warpann::ElementType::F32 => $run::<f32>($($argument),*),
-            warpann::ElementType::F16 => $run::<half::f16>($($argument),*),
-            warpann::ElementType::Bf16 => $run::<half::bf16>($($argument),*),
-            warpann::ElementType::U8 => $run::<u8>($($argument),*),
-            warpann::ElementType::I8 => $run::<i8>($($argument),*),
-            other => Err(format!("no tests for vectors of {other}")),
-        }
-    };
-}
-
 pub mod changes;
 pub mod deep;
 pub mod flat;
@@ -47,12 +33,12 @@ pub mod recall;
 pub mod select;
 pub mod shifted;
 pub mod sort;
-pub mod vectors;
 pub mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use test_cases::vectors;
 pub use test_random::seeds::{self, number};
 use warpann::Device;
 

@@ -1,13 +1,13 @@
 //! Product quantization: codes and decoded vectors by the definition, tables within their bound, training with the CPU's bits.
 
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
-use warpann::{Device, Error, Metric};
+use warpann::{Device, Metric};
 
 use super::vectors::{self, Form, Magnitude};
 use super::work;
 use crate::data::{Random, Vectors};
 use crate::reference::{self, textbook};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// A quantizer and vectors.
 #[derive(Debug)]
@@ -62,10 +62,6 @@ pub fn case(seed: u64, device: Device) -> Outcome {
     let books = if random.once_in(2) { form } else { vectors::form(random, range) };
     let case = PqCase { width, sub_quantizers, bits, n, train, form, books };
     check(&case, random, device).map_err(|failure| format!("{failure}\n{case:?}"))
-}
-
-fn text(error: Error) -> String {
-    error.to_string()
 }
 
 fn check(case: &PqCase, random: &mut Random, device: Device) -> Outcome {

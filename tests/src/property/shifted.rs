@@ -1,13 +1,12 @@
 //! Shifted sort against its definition: codes bit by bit, copies sorted by the standard library, windows, and the k best in them.
 
-use warpann::{Device, Error, Metric, Neighbors, ShiftedIndex};
+use warpann::{Device, Metric, Neighbors, ShiftedIndex};
 
 use super::vectors::{self, ALL_OF_F32, Form};
 use super::work;
 use crate::data::{Random, Vectors};
 use crate::reference::{self, NO_ID};
-use crate::runner::Outcome;
-use crate::scenarios::same;
+use crate::runner::{Outcome, same, text};
 
 /// A shifted index and searches in it.
 #[derive(Debug)]
@@ -54,7 +53,6 @@ pub fn case(seed: u64, device: Device) -> Outcome {
 fn check(case: &ShiftedCase, random: &mut Random, device: Device) -> Outcome {
     let &ShiftedCase { dim, n, nq, k, shifts, neighborhood, first, ref form } = case;
     let vectors: Vectors<f32> = vectors::vectors(form, dim, n, nq, random);
-    let text = |error: Error| error.to_string();
     let mut builder = ShiftedIndex::builder(dim).device(device);
     if let Some(shifts) = shifts {
         builder = builder.shifts(shifts);

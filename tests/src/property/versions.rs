@@ -7,8 +7,6 @@
 //! changes are cancelled, or end in a panic of their callback, before the version is published.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,12 +14,13 @@ use std::time::Duration;
 use warpann::ivf::Encoding;
 use warpann::{
     Bitset, Device, Error, FlatIndex, GraphIndex, Index, IndexReader, IndexWriter, IvfIndex, Kind, Metric, Placement,
-    SearchOptions, Watch,
+    SearchOptions,
 };
 
+use super::changes::add_stopped;
 use crate::data::Random;
 use crate::reference::{NO_ID, badness, defined, worst};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// Number of threads that search at the same time.
 const THREADS: usize = 8;
@@ -29,9 +28,6 @@ const THREADS: usize = 8;
 const NUMBERED: u64 = 1 << 40;
 /// Old versions that a thread keeps to look at them again.
 const KEPT: usize = 3;
-
-/// What a callback of the caller panics with.
-struct Stopped;
 
 /// The vectors of one version.
 type Vectors = BTreeMap<u64, Vec<f32>>;
@@ -55,10 +51,9 @@ struct Case {
 /// The case and the first difference, in words.
 pub fn case(seed: u64, device: Device) -> Outcome {
     let mut random = Random::new(seed);
-    let text = |error: Error| error.to_string();
     let (dim, metric) = (1 + random.below(6), random.pick(&Metric::ALL));
     let placement: Placement = match random.below(6) {
-        shards @ (1 | 2) => Placement::new(vec![device, device], shards).map_err(|error| error.to_string())?,
+        shards @ (1 | 2) => Placement::new(vec![device, device], shards).map_err(text)?,
         _ => device.into(),
     };
     let on_cpu = device == Device::Cpu;
@@ -133,7 +128,6 @@ fn run<I: Kind<Element = f32>>(
     changes: usize,
     random: &mut Random,
 ) -> Outcome {
-    let text = |error: Error| error.to_string();
     let ids: Vec<u64> = (0..count as u64).map(|id| 3 * id).chain([NUMBERED]).collect();
     let rows = vectors(random, ids.len() * case.dim);
     index.add_with_ids(&rows, &ids).map_err(text)?;
@@ -250,24 +244,11 @@ fn stopped<I: Kind<Element = f32>>(
     ids: &[u64],
     random: &mut Random,
 ) -> Result<(), Error> {
-    let (stop, panics, mut calls) = (random.below(3), random.once_in(2), 0);
-    let watch = Watch::new(|_| {
-        calls += 1;
-        match calls > stop {
-            true if panics => resume_unwind(Box::new(Stopped)),
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
-    });
-    let added = catch_unwind(AssertUnwindSafe(|| index.add_watched(rows, Some(ids), &watch)));
-    drop(watch);
-    match added {
+    match add_stopped(index, rows, ids, random.below(3), random.once_in(2)).0 {
         // Its callback was not called as often.
-        Ok(Ok(())) => index.remove(ids),
-        Ok(Err(Error::Cancelled)) => Ok(()),
-        Ok(other) => other,
-        Err(panic) if panic.is::<Stopped>() => Ok(()),
-        Err(panic) => resume_unwind(panic),
+        Ok(()) => index.remove(ids),
+        Err(Error::Cancelled) => Ok(()),
+        other => other,
     }
 }
 
@@ -306,7 +287,6 @@ fn check<I: Kind<Element = f32>>(
     filter: &mut (Bitset, Vec<u64>),
     random: &mut Random,
 ) -> Outcome {
-    let text = |error: Error| error.to_string();
     let ids = index.ids();
     let version = ids.last().copied().unwrap_or(NUMBERED) - NUMBERED;
     let (model, last) = {

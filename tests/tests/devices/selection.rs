@@ -15,12 +15,8 @@ fn check<K: TestKey>(rows: &Rows<'_, K>, k: usize, best: Best) {
         let expected = reference::select(best, &values, k);
         assert_eq!(found.positions[row * k..][..k], expected, "row {row} of {}", values.len());
         for (key, &position) in found.keys[row * k..].iter().zip(&expected) {
-            let bits = match values.get(position as usize) {
-                None => K::EMPTY_BITS[usize::from(best == Best::Largest)],
-                Some(value) if value.is_nan() => K::NAN_BITS,
-                Some(value) => K::rounded(value + 0.0).bits(),
-            };
-            assert_eq!(key.bits(), bits, "row {row}, position {position}");
+            let expected = K::selected(best, values.get(position as usize));
+            assert_eq!(key.bits(), expected.bits(), "row {row}, position {position}");
             assert_eq!(position == NO_POSITION, values.get(position as usize).is_none());
         }
     }

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use warpann::{Device, ElementType, Error, GraphIndex, Metric, SearchOptions};
+use test_cases::{by_element, vectors};
+use warpann::{Device, ElementType, GraphIndex, Metric, SearchOptions};
 
-use super::{Model, Queries, Shape, Source, elements, hits, note, queries};
+use super::{Model, Queries, Shape, Source, elements, hits, kinds_of_queries, note, queries, shapes};
 use crate::data::{Component, Random};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// The recall that a case reaches at the default beam, but for chance. There are two exceptions, because walks find less also without codes:
 ///
@@ -86,25 +87,14 @@ struct GraphCase {
 /// The case and the first difference, in words.
 pub fn case(seed: u64, device: Device) -> Outcome {
     let mut random = Random::new(seed);
-    let element = if random.once_in(2) { ElementType::F32 } else { random.pick(&ElementType::ALL) };
+    let element = vectors::element(&mut random);
     by_element!(element, of_element(&mut random, device))
 }
 
 fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
     let metric = random.pick(&Metric::ALL);
     let on_cpu = device == Device::Cpu;
-    let shapes = [
-        Shape::Normal,
-        Shape::Normal,
-        Shape::Sorted(10),
-        Shape::Periodic(10),
-        Shape::Rare,
-        Shape::NearDuplicates,
-        Shape::Zeros(random.pick(&[5, 25, 75])),
-        Shape::Copies,
-        Shape::FarComponent,
-        Shape::Scales,
-    ];
+    let shapes = shapes(random);
     let growths = [
         Growth::AtOnce,
         Growth::AtOnce,
@@ -116,11 +106,7 @@ fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
         Growth::Emptied,
     ];
     // Under L2 the neighbours of a query that is much farther away than the vectors lie from each other are nearly equally far.
-    let factors: &[f64] = match metric {
-        Metric::L2 => &[0.001, 0.1, 3.0, 10.0],
-        _ => &[0.001, 0.01, 0.1, 10.0, 100.0, 1e4],
-    };
-    let kinds = [Queries::Like, Queries::Own, Queries::Scaled(random.pick(factors)), Queries::Shifted, Queries::Other];
+    let kinds = kinds_of_queries(random, metric, &[0.001, 0.1, 3.0, 10.0]);
     let case = GraphCase {
         metric,
         dim: random.pick(&[4, 8, 16, 24]),
@@ -149,10 +135,6 @@ fn scale<T: Component>(metric: Metric, random: &mut Random) -> f64 {
         (_, Metric::Cosine) => random.pick(&[1e-25, 1e-10, 1e10, 1e19]),
         _ => random.pick(&[1e-10, 1e-3, 1e3, 1e10]),
     }
-}
-
-fn text(error: Error) -> String {
-    error.to_string()
 }
 
 fn empty<T: Component>(case: &GraphCase, device: Device) -> Result<GraphIndex<T>, String> {

@@ -4,13 +4,14 @@
 //! every base, also one that lies elsewhere than the training. Second, recall against the vectors that were added: for vectors as they are
 //! and for half precision everywhere, for codes of one byte a component and product codes where the index was trained on vectors like these.
 
+use test_cases::by_element;
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::{Device, ElementType, Error, Metric, Neighbors, SearchOptions};
+use warpann::{Device, ElementType, Metric, Neighbors, SearchOptions};
 
-use super::{Model, Queries, Shape, Source, elements, hits, note, queries};
+use super::{Model, Queries, Shape, Source, elements, hits, kinds_of_queries, note, queries, shapes};
 use crate::data::{Component, Random};
 use crate::reference::{badness, squares, textbook, tolerance};
-use crate::runner::Outcome;
+use crate::runner::{Outcome, text};
 
 /// How an index comes to its vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,23 +66,8 @@ fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
         4 => pq(false),
         _ => pq(true),
     };
-    let shapes = [
-        Shape::Normal,
-        Shape::Normal,
-        Shape::Sorted(10),
-        Shape::Periodic(10),
-        Shape::Rare,
-        Shape::NearDuplicates,
-        Shape::Zeros(random.pick(&[5, 25, 75])),
-        Shape::Copies,
-        Shape::FarComponent,
-        Shape::Scales,
-    ];
-    let factors: &[f64] = match metric {
-        Metric::L2 => &[0.001, 0.1, 3.0],
-        _ => &[0.001, 0.01, 0.1, 10.0, 100.0, 1e4],
-    };
-    let kinds = [Queries::Like, Queries::Own, Queries::Scaled(random.pick(factors)), Queries::Shifted, Queries::Other];
+    let shapes = shapes(random);
+    let kinds = kinds_of_queries(random, metric, &[0.001, 0.1, 3.0]);
     let scales: &[f64] = match T::TYPE {
         ElementType::F32 => &[1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-2, 100.0],
         ElementType::Bf16 => &[1e-6, 1e-2, 100.0],
@@ -135,10 +121,6 @@ fn floor(case: &IvfCase) -> Option<f64> {
         Encoding::Pq { bits: 8, .. } => Some(0.5),
         _ => None,
     }
-}
-
-fn text(error: Error) -> String {
-    error.to_string()
 }
 
 fn trained<T: Component>(case: &IvfCase, sample: &[T], device: Device) -> Result<IvfIndex<T>, String> {

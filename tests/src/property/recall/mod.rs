@@ -53,6 +53,28 @@ pub enum Queries {
     Other,
 }
 
+/// The shapes of cases, of which the plain one is twice as likely.
+fn shapes(random: &mut Random) -> [Shape; 10] {
+    [
+        Shape::Normal,
+        Shape::Normal,
+        Shape::Sorted(10),
+        Shape::Periodic(10),
+        Shape::Rare,
+        Shape::NearDuplicates,
+        Shape::Zeros(random.pick(&[5, 25, 75])),
+        Shape::Copies,
+        Shape::FarComponent,
+        Shape::Scales,
+    ]
+}
+
+/// The queries of cases. `of_l2` are the factors of [`Queries::Scaled`] under L2.
+fn kinds_of_queries(random: &mut Random, metric: Metric, of_l2: &[f64]) -> [Queries; 5] {
+    let factors: &[f64] = if metric == Metric::L2 { of_l2 } else { &[0.001, 0.01, 0.1, 10.0, 100.0, 1e4] };
+    [Queries::Like, Queries::Own, Queries::Scaled(random.pick(factors)), Queries::Shifted, Queries::Other]
+}
+
 /// What becomes of 1 and of 0 in an element type. Bytes clamp at about 20.
 fn unit<T: Component>() -> (f64, f64) {
     if T::WHOLE { (T::SPREAD.0 / 8.0, T::SPREAD.1) } else { (1.0, 0.0) }

@@ -3,7 +3,108 @@
 //! A [`Form`] is drawn first, and printed where a case fails. Its parts are independent of each other: the distribution of the numbers,
 //! their magnitude, and changes to some of the rows.
 
-use crate::data::{Component, Random, Vectors};
+use std::fmt;
+
+use half::{bf16, f16};
+use test_random::Random;
+use warpann::{Element, ElementType};
+
+use crate::word;
+
+/// An element type of the tests, with conversions that are independent of the library.
+pub trait Component: Element {
+    /// The nearest finite value of this type.
+    fn nearest(value: f64) -> Self;
+    /// The value as f64, which is exact.
+    fn exact(self) -> f64;
+    /// A factor that makes numbers around 1 fill the type's range well, and an offset into its middle.
+    const SPREAD: (f64, f64);
+    /// Whether all values are whole.
+    const WHOLE: bool;
+}
+
+impl Component for f32 {
+    fn nearest(value: f64) -> Self {
+        value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32
+    }
+    fn exact(self) -> f64 {
+        f64::from(self)
+    }
+    const SPREAD: (f64, f64) = (1.0, 0.0);
+    const WHOLE: bool = false;
+}
+
+impl Component for f16 {
+    fn nearest(value: f64) -> Self {
+        f16::from_f64(value.clamp(-65504.0, 65504.0))
+    }
+    fn exact(self) -> f64 {
+        self.to_f64()
+    }
+    const SPREAD: (f64, f64) = (1.0, 0.0);
+    const WHOLE: bool = false;
+}
+
+impl Component for bf16 {
+    fn nearest(value: f64) -> Self {
+        bf16::from_f64(value.clamp(bf16::MIN.to_f64(), bf16::MAX.to_f64()))
+    }
+    fn exact(self) -> f64 {
+        self.to_f64()
+    }
+    const SPREAD: (f64, f64) = (1.0, 0.0);
+    const WHOLE: bool = false;
+}
+
+impl Component for u8 {
+    fn nearest(value: f64) -> Self {
+        value.clamp(0.0, 255.0).round_ties_even() as u8
+    }
+    fn exact(self) -> f64 {
+        f64::from(self)
+    }
+    const SPREAD: (f64, f64) = (50.0, 128.0);
+    const WHOLE: bool = true;
+}
+
+impl Component for i8 {
+    fn nearest(value: f64) -> Self {
+        value.clamp(-128.0, 127.0).round_ties_even() as i8
+    }
+    fn exact(self) -> f64 {
+        f64::from(self)
+    }
+    const SPREAD: (f64, f64) = (50.0, 0.0);
+    const WHOLE: bool = true;
+}
+
+/// An element type: f32 half of the time, because it has the most to go wrong.
+pub fn element(random: &mut Random) -> ElementType {
+    if random.once_in(2) { ElementType::F32 } else { random.pick(&ElementType::ALL) }
+}
+
+/// `base` and `queries`, row-major, and the same as f64.
+#[derive(Debug, Clone)]
+pub struct Vectors<T> {
+    /// `n` vectors.
+    pub base: Vec<T>,
+    /// `nq` vectors.
+    pub queries: Vec<T>,
+    /// `base`, exactly.
+    pub exact_base: Vec<f64>,
+    /// `queries`, exactly.
+    pub exact_queries: Vec<f64>,
+}
+
+impl<T: Component> Vectors<T> {
+    /// The nearest vectors of the type.
+    pub fn of(base: Vec<f64>, queries: Vec<f64>) -> Self {
+        let nearest = |values: Vec<f64>| values.into_iter().map(T::nearest).collect::<Vec<T>>();
+        let (base, queries) = (nearest(base), nearest(queries));
+        let exact = |values: &[T]| values.iter().map(|value| value.exact()).collect();
+        Self { exact_base: exact(&base), exact_queries: exact(&queries), base, queries }
+    }
+}
 
 /// The distribution of the numbers before they are scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +195,15 @@ pub struct Form {
     pub own: bool,
 }
 
+/// The parts in words, such as `normal+rows+copies`.
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&word(&self.values))?;
+        let parts = [word(&self.magnitude), word(&self.twist)];
+        parts.iter().filter(|&part| part != "plain" && part != "none").try_for_each(|part| write!(f, "+{part}"))
+    }
+}
+
 /// An exponent of f32 from `low` to `high`: often one at which products or norms leave the range of f32.
 fn exponent(random: &mut Random, (low, high): (i32, i32)) -> i32 {
     // Squares overflow, or a sum of few does; components near the greatest; squares underflow; components are subnormal.
@@ -161,12 +271,12 @@ pub fn edge_of_f32(random: &mut Random, dim: usize) -> Magnitude {
     Magnitude::Apart { base, queries: near(128.0 - 2.0 * of_norm, random) - base }
 }
 
-/// The powers of two between which components of `T` lie, f32 within `of_f32`; none for whole numbers.
-pub fn range<T: Component>(of_f32: (i32, i32)) -> Option<(i32, i32)> {
-    match T::TYPE {
-        warpann::ElementType::F32 => Some(of_f32),
-        warpann::ElementType::F16 => Some((-24, 15)),
-        warpann::ElementType::Bf16 => Some((of_f32.0.max(-133), of_f32.1)),
+/// The powers of two between which components of a type lie, f32 within `of_f32`; none for whole numbers.
+pub fn range(element: ElementType, of_f32: (i32, i32)) -> Option<(i32, i32)> {
+    match element {
+        ElementType::F32 => Some(of_f32),
+        ElementType::F16 => Some((-24, 15)),
+        ElementType::Bf16 => Some((of_f32.0.max(-133), of_f32.1)),
         _ => None,
     }
 }
@@ -227,11 +337,7 @@ pub fn vectors<T: Component>(form: &Form, dim: usize, n: usize, nq: usize, rando
             query.copy_from_slice(&base[random.below(n) * dim..][..dim]);
         }
     }
-    let base: Vec<T> = base.into_iter().map(T::nearest).collect();
-    let queries: Vec<T> = queries.into_iter().map(T::nearest).collect();
-    let exact_base = base.iter().map(|value| value.exact()).collect();
-    let exact_queries = queries.iter().map(|value| value.exact()).collect();
-    Vectors { base, queries, exact_base, exact_queries }
+    Vectors::of(base, queries)
 }
 
 fn value<T: Component>(values: Values, common: f64, random: &mut Random) -> f64 {
@@ -328,7 +434,7 @@ mod tests {
         let (mut least, mut greatest, mut near_limit) = (f64::INFINITY, 0.0f64, 0);
         for seed in 0..400 {
             let mut random = Random::new(seed);
-            let form = form(&mut random, range::<f32>(ALL_OF_F32));
+            let form = form(&mut random, range(ElementType::F32, ALL_OF_F32));
             let first: Vectors<f32> = vectors(&form, 5, 30, 4, &mut random.clone());
             let second: Vectors<f32> = vectors(&form, 5, 30, 4, &mut random);
             assert_eq!((&first.base, &first.queries), (&second.base, &second.queries));

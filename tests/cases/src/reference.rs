@@ -4,8 +4,8 @@
 
 use std::cmp::Ordering;
 
-use warpann::Metric;
 use warpann::select::Best;
+use warpann::{Metric, Neighbors};
 
 /// The id in a slot without a neighbour, as the contract states it.
 pub const NO_ID: u64 = 0xFFFF_FFFF_FFFF_FFFF;
@@ -187,6 +187,30 @@ impl<'a> Base<'a> {
         best.resize(k, (NO_ID, worst(self.metric)));
         best
     }
+
+    /// [`nearest`](Self::nearest) of many queries.
+    pub fn neighbors(&self, queries: &[f64], k: usize) -> Neighbors {
+        let (ids, distances) = queries.chunks(self.dim).flat_map(|query| self.nearest(query, k)).unzip();
+        Neighbors { k, ids, distances }
+    }
+
+    /// The first slot of `found` that no search may return, whichever rows it compares: an id that does not exist,
+    /// another distance than the [`defined`] one, a slot that is not after the one before in the order of results (so
+    /// also an id for the second time), or an empty slot before `least` are filled.
+    pub fn first_unsound(&self, queries: &[f64], least: usize, found: &Neighbors) -> Option<usize> {
+        let order = |slot: usize| (badness(self.metric, f64::from(found.distances[slot])), found.ids[slot]);
+        (0..found.ids.len()).find(|&slot| {
+            let (query, place) = (slot / found.k, slot % found.k);
+            let (id, distance) = (found.ids[slot], found.distances[slot]);
+            if id == NO_ID {
+                return place < least || distance != worst(self.metric);
+            }
+            let row = self.rows.chunks(self.dim).nth(id as usize);
+            let query = &queries[query * self.dim..][..self.dim];
+            let right = |row| defined(self.metric, query, row).to_bits() == distance.to_bits();
+            !row.is_some_and(right) || (place > 0 && order(slot - 1) >= order(slot))
+        })
+    }
 }
 
 /// [`Base::nearest`], for one query.
@@ -279,6 +303,37 @@ mod tests {
         assert_eq!(nearest(Metric::InnerProduct, 2, &base, &[-1.0, 1.0], 3), [(2, 2.0), (0, 0.0), (1, -1.0)]);
         assert_eq!(nearest(Metric::Cosine, 2, &base, &[0.0, 5.0], 2), [(2, 1.0), (0, 0.0)]);
         assert_eq!(nearest(Metric::Cosine, 2, &[], &[0.0, 5.0], 1), [(NO_ID, f32::NEG_INFINITY)]);
+    }
+
+    #[test]
+    fn unsound_results_are_seen() {
+        let (base, queries) = ([1.0, 3.0, 1.0, 2.0], [2.0, 9.0]);
+        let right = Neighbors {
+            k: 3,
+            ids: vec![3, 0, 2, 1, 3, NO_ID],
+            distances: vec![0.0, 1.0, 1.0, 36.0, 49.0, f32::INFINITY],
+        };
+        let seen = |least: usize, change: fn(&mut Neighbors)| {
+            let mut found = right.clone();
+            change(&mut found);
+            Base::new(Metric::L2, 1, &base).first_unsound(&queries, least, &found)
+        };
+        assert_eq!(seen(3, |_| {}), Some(5));
+        let complete = |found: &mut Neighbors| (found.ids[5], found.distances[5]) = (0, 64.0);
+        assert_eq!(seen(3, complete), None);
+        assert_eq!(seen(2, |_| {}), None);
+        assert_eq!(seen(2, |found| found.distances[5] = 64.0), Some(5));
+        assert_eq!(seen(3, |found| found.ids.swap(1, 2)), Some(2));
+        assert_eq!(seen(3, |found| found.ids[2] = 0), Some(2));
+        assert_eq!(seen(3, |found| found.ids[1] = 4), Some(1));
+        assert_eq!(seen(3, |found| found.ids[0] = NO_ID), Some(0));
+        assert_eq!(seen(3, |found| found.distances[3] = 36.0f32.next_up()), Some(3));
+        // A filled slot behind an empty one.
+        let late = |found: &mut Neighbors| {
+            (found.ids[4], found.distances[4]) = (NO_ID, f32::INFINITY);
+            (found.ids[5], found.distances[5]) = (3, 49.0);
+        };
+        assert_eq!(seen(1, late), Some(5));
     }
 
     #[test]
