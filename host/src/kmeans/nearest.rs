@@ -477,9 +477,11 @@ impl Survivors for Noting<'_> {
 /// Judges every row within the limits of some queries.
 struct Judging<'a> {
     nearest: &'a Nearest<'a>,
-    /// The notes of each query, its components as f64, and its best row so far.
-    queries: Vec<(&'a Notes, Vec<f64>, Option<(f32, u32)>)>,
+    queries: Vec<Judged<'a>>,
 }
+
+/// The notes of a query, its components as f64, and its best row so far.
+type Judged<'a> = (&'a Notes, Vec<f64>, Option<(f32, u32)>);
 
 impl Survivors for Judging<'_> {
     fn threshold(&self, query: usize) -> (f32, f64) {

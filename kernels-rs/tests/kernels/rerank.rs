@@ -140,7 +140,6 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
             out_keys: keys.as_mut_ptr(),
             out_ranks: found.as_mut_ptr(),
             flags: Some(flags.as_mut_ptr()),
-            ..Rerank::default()
         };
         // SAFETY: the arrays have the shapes of the lists.
         unsafe { crate::launch(Rerank::kernel((key, way)), launch.config(way), launch) };
