@@ -225,7 +225,7 @@ fn kmeans_writes_centroids_and_reports_iterations() {
     assert!(with(4, "11").contains("10 training vectors; at least 11 are needed"));
     assert!(with(4, "0").contains("clusters = 0"));
     assert!(with(12, "centroids.bvecs").contains("fbin, fvecs, npy"));
-    assert!(failure(1, &[&args[..], &["--balanced", "0.5"]].concat()).contains("0.5 times"));
+    assert!(failure(1, &[&args[..], &["--balanced", "0.5"]].concat()).contains("mean = 0.5; a number of at least 1"));
     assert!(failure(2, &[&args[..], &["--points-per-centroid", "0"]].concat()).contains("or all"));
 }
 

@@ -162,7 +162,7 @@ pub enum Error {
     /// A number is NaN or outside the range of its meaning.
     #[error("{what} = {value}; a number of at least {least} is needed")]
     BadNumber {
-        /// Name of the number: `radius` or `bound of cluster sizes` (as a multiple of the mean size; it must be finite
+        /// Name of the number: `radius` or `bound of cluster sizes over their mean` (it must be finite
         /// as well).
         what: &'static str,
         /// The number that was passed.
@@ -183,7 +183,7 @@ pub enum Error {
     #[error("{what} = {value}; {least} to {most} are possible")]
     OutOfRange {
         /// Name of the number: `degree` (edges of a vector in a graph), `bits per sub-quantizer`, `end of the bits`
-        /// (the least one is their start) or `id in a graph` (ids of a graph are row numbers).
+        /// (the least one is their start) or `id in a graph of row numbers`.
         what: &'static str,
         /// The number that was passed.
         value: u64,

@@ -483,7 +483,7 @@ fn bad_arguments(device: Device) -> Outcome {
     refused("no weight", two.train_weighted(&rows, 2, &[0.0; 3]), |e| matches!(e, Error::BadWeight { row: 0, .. }))?;
     for bound in [0.99, -1.0, f64::NAN, f64::INFINITY] {
         refused("balance", two.clone().balanced(Some(bound)).train(&rows, 2), |e| {
-            matches!(e, Error::BadNumber { what: "bound of cluster sizes", .. })
+            matches!(e, Error::BadNumber { what: "bound of cluster sizes over their mean", .. })
         })?;
     }
     refused("start", two.clone().start(Start::Given(vec![0.0; 3])).train(&rows, 2), |e| {

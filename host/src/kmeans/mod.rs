@@ -371,7 +371,7 @@ impl KMeans {
         if let Some(bound) = self.balanced
             && !(bound >= 1.0 && bound.is_finite())
         {
-            return Err(Error::BadNumber { what: "bound of cluster sizes", value: bound, least: 1.0 });
+            return Err(Error::BadNumber { what: "bound of cluster sizes over their mean", value: bound, least: 1.0 });
         }
         let count = check_whole(rows, dim)?;
         if count < self.clusters {

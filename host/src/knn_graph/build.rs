@@ -222,7 +222,7 @@ impl KnnGraph {
         }
         if let Some(value) = index.greatest_id().filter(|&id| id >= rows as u64) {
             let most = rows.saturating_sub(1) as u64;
-            return Err(Error::OutOfRange { what: "id in a graph", value, least: 0, most });
+            return Err(Error::OutOfRange { what: "id in a graph of row numbers", value, least: 0, most });
         }
         Ok(rows)
     }

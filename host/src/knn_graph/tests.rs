@@ -246,11 +246,11 @@ fn what_does_not_belong_together_is_refused() {
     let mut named = ivf(&points(5), Encoding::Flat);
     named.add_with_ids(&base[..DIM], &[9]).unwrap();
     let refused = KnnGraph::new(1).run(&named, &base);
-    assert!(matches!(refused, Err(Error::OutOfRange { what: "id in a graph", value: 9, least: 0, most: 5 })));
+    assert!(matches!(refused, Err(Error::OutOfRange { what: "id in a graph of row numbers", value: 9, most: 5, .. })));
     let mut named = flat(&points(5), Metric::L2);
     named.add_with_ids(&base[..DIM], &[9]).unwrap();
     let refused = KnnGraph::new(1).run(&named, &base);
-    assert!(matches!(refused, Err(Error::OutOfRange { what: "id in a graph", value: 9, least: 0, most: 5 })));
+    assert!(matches!(refused, Err(Error::OutOfRange { what: "id in a graph of row numbers", value: 9, most: 5, .. })));
 
     let path = |name: &str| PathBuf::from(name);
     let check = |out: &str, distances: Option<&str>| KnnGraph::check_paths(path(out), distances.map(path).as_deref());
