@@ -66,7 +66,7 @@ const PER_CLUSTER: usize = 1000;
 /// Number of vectors that the CPU makes at a time.
 const BATCH: usize = 1 << 20;
 
-/// Measures.
+/// Measures all cases of the grid.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     let (rows, dim, queries, lists) = (20_000, 24, 200, 64);
     let quick = Args { rows, dim, queries, lists, bytes: vec![8, 15], probes: vec![1, 4, 64], ..args.clone() };

@@ -43,7 +43,7 @@ const SMALL: &[usize] = &[1, 16, 256];
 /// Numbers of the queries whose results are compared with float64, if the batch has them.
 const CHECKED: &[usize] = &[0, 1, 15, 100, 255, 1_000, 5_000, 9_999];
 
-/// Measures the grid.
+/// Measures all cases of the grid.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     record.tflops = args.tflops;
     let queries = record.quick_or(300, args.queries);

@@ -47,7 +47,7 @@ pub struct Args {
 /// Vectors whose neighbours are checked.
 const CHECKED: usize = 8;
 
-/// Measures all cases.
+/// Measures all cases of the grid.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     record.tflops = args.tflops;
     let (n, dim) = record.quick_or((2_000, 20), (args.n, args.dim));

@@ -53,7 +53,7 @@ pub struct Args {
     milliseconds: u64,
 }
 
-/// Measures the load.
+/// Measures the load of each number of threads.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     let (n, dim) = record.quick_or((2_000, 20), (args.n as usize, args.dim as usize));
     let (base, queries) = made(n, QUERIES, dim);

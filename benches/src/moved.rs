@@ -35,7 +35,7 @@ const K: usize = 10;
 /// Distance of the vectors from those that were there before, in each component.
 const AWAY: f32 = 1_000.0;
 
-/// Measures.
+/// Measures all cases of the grid.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     let (n, dim, queries) = record.quick_or((2_000, 20, 20), (args.n as usize, args.dim as usize, 1_000));
     let (device, repeat, bits) = (record.device(), record.repeat(5), record.quick_or(4, 8));

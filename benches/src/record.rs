@@ -100,7 +100,7 @@ impl Measured {
         Self { recall: recall.into(), ..self }
     }
 
-    /// By another library.
+    /// The same of another library, or of warpann if there is none.
     pub fn by(self, peer: impl Into<Option<Library>>) -> Self {
         Self { peer: peer.into(), ..self }
     }

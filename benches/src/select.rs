@@ -47,7 +47,7 @@ const GPU_BLOCK: usize = 100;
 /// Number of rows on the CPU, which has neither memory nor time for all.
 const CPU_ROWS: usize = 100;
 
-/// Measures the grid.
+/// Measures all cases of the grid.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     let shapes = record.quick_or(QUICK_SHAPES, SHAPES);
     let adversarial = record.quick_or(QUICK_ADVERSARIAL_SHAPES, ADVERSARIAL_SHAPES);

@@ -141,7 +141,7 @@ impl<T: Element> Vectors<'_, T> {
 
 /// A measurement with vectors of any element type.
 pub trait Measurement {
-    /// Measures.
+    /// Measures all cases with these vectors.
     fn run<T: Element>(&self, vectors: &Vectors<'_, T>, record: &mut Record) -> Outcome;
 }
 

@@ -63,7 +63,7 @@ struct Set {
     queries: Vec<f32>,
 }
 
-/// Measures the grid.
+/// Measures all cases of the grid.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     let (triangles, queries) = record.quick_or((2_000, 500), (args.triangles, args.queries));
     let mesh = bumpy_sphere(triangles);

@@ -24,7 +24,7 @@ pub struct Args {
 /// Powers of the quick grid.
 const QUICK: &[u32] = &[10, 14];
 
-/// Measures the grid.
+/// Measures all cases of the grid.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     for &power in record.quick_or(QUICK, &args.log2) {
         let len = 1u64 << power;

@@ -57,7 +57,7 @@ const WITH_TRUTH: usize = 1_000;
 /// Number of true neighbours of each query.
 const DEPTH: usize = 100;
 
-/// Measures.
+/// Measures all cases of the grid.
 pub fn run(args: &Args, record: &mut Record) -> Outcome {
     let (n, dim, queries, batch) = (5_000, 24, 200, 1_500);
     let (lists, train_per_list, encodings) = (32, 40, vec![pq(8)]);

@@ -1,6 +1,6 @@
 //! The work that every implementation must do: the bytes that it must read or write at least once, and its arithmetic.
 
-/// Bytes and operations.
+/// Bytes and operations of one piece of work.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Work {
     /// Bytes that must be read or written at least once.
