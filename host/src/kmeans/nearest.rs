@@ -335,7 +335,7 @@ impl<'a> Nearest<'a> {
     }
 
     /// Keeps the better of row `id` and the best row so far.
-    fn judge(&self, query: &[f64], id: u32, best: &mut Option<(f32, u32)>) {
+    fn judge(&self, query: &[f64], id: u32, best: &mut Best) {
         let distance = self.canonical(query, id);
         let better =
             |&mut (of, best): &mut (f32, u32)| self.metric.metric().order(distance, of).then(id.cmp(&best)).is_lt();
@@ -474,6 +474,9 @@ impl Survivors for Noting<'_> {
     }
 }
 
+/// The distance and the number of the best row so far.
+type Best = Option<(f32, u32)>;
+
 /// Judges every row within the limits of some queries.
 struct Judging<'a> {
     nearest: &'a Nearest<'a>,
@@ -481,7 +484,7 @@ struct Judging<'a> {
 }
 
 /// The notes of a query, its components as f64, and its best row so far.
-type Judged<'a> = (&'a Notes, Vec<f64>, Option<(f32, u32)>);
+type Judged<'a> = (&'a Notes, Vec<f64>, Best);
 
 impl Survivors for Judging<'_> {
     fn threshold(&self, query: usize) -> (f32, f64) {
