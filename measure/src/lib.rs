@@ -1,4 +1,5 @@
 //! How the programs of warpann measure. Items may change in any version.
+//!
 //! | module | content |
 //! |---|---|
 //! | [`times`] | repeated runs and their statistics |
