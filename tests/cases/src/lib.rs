@@ -50,7 +50,7 @@ pub struct Difference {
     pub place: usize,
     /// What the slot must hold.
     pub expected: Slot,
-    /// What it holds.
+    /// Id and distance in this slot of the result.
     pub found: Slot,
 }
 
