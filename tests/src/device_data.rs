@@ -328,7 +328,18 @@ fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape,
     // Few accepted vectors need a beam as wide as the index. A device that has no room for it compares all accepted vectors.
     let few = index.filter(|id| id < 53);
     let mut planned = Planned::new([&index; 2], SearchOptions::new().filter(&few), shape, 0, &stream)?;
-    planned.search(shape.queries).map_err(|failure| format!("few accepted: {failure}"))
+    planned.search(shape.queries).map_err(|failure| format!("few accepted: {failure}"))?;
+    // Walks find near vectors, not all within a radius. With a beam of all vectors a search compares all.
+    let mut planned = Planned::new([&index; 2], SearchOptions::new().beam(40), shape, 0, &stream)?;
+    let refused = planned.range_search(0.0);
+    if refused != Err(Error::StaleWorkspace.to_string()) {
+        return Err(format!("a range search by walks: {refused:?}"));
+    }
+    let mut exact = GraphIndex::<T>::builder(dim).metric(metric).device(device).degree(8).build().map_err(text)?;
+    exact.add_with_ids(&base, &ids).map_err(text)?;
+    let mut planned = Planned::new([&exact; 2], SearchOptions::new().beam(rows), shape, 0, &stream)?;
+    let radius = planned.expected()?.distances[shape.k / 2];
+    planned.range_search(radius).map_err(|failure| format!("within {radius}: {failure}"))
 }
 
 /// Two equal inverted files, on the device from device memory, and on the CPU: with ids of the test's own, and with removed vectors.

@@ -108,8 +108,9 @@ impl<K: Kind> Index<K> {
     /// is that of a search for `k` neighbours, and a comparison with all vectors, or with those in the probed lists, for each query that fills its places.
     ///
     /// # Errors
-    /// As [`search_device`](Self::search_device); [`Error::BadNumber`] for NaN; [`Error::StaleWorkspace`] for a
-    /// workspace of walks in a graph, which find near vectors, not all within a radius.
+    /// As [`search_device`](Self::search_device); [`Error::BadNumber`] for NaN; [`Error::StaleWorkspace`] for a workspace
+    /// of walks in a graph, which find near vectors, not all within a radius: with a beam of as many vectors as the
+    /// index has, a search compares all of them.
     ///
     /// # Safety
     /// As [`search_device`](Self::search_device); `counts` has room for a number of each query, with the same promises as for `results`.
