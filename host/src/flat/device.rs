@@ -19,7 +19,7 @@ impl<T: Element> OnDevice for Flat<T> {
     }
 
     fn planned_version(&self) -> PlannedVersion {
-        PlannedVersion::Flat(self.version.0)
+        PlannedVersion { kind: Self::NAME, number: self.version.0 }
     }
 
     fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {
