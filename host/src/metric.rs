@@ -121,6 +121,14 @@ impl Metric {
         }
     }
 
+    /// Whether a vector comes nearer to many others by being longer, so that a few long ones are the neighbours of most.
+    pub(crate) const fn favors_length(self) -> bool {
+        match self {
+            Self::InnerProduct => true,
+            Self::L2 | Self::Cosine => false,
+        }
+    }
+
     /// The comparison that assigns the vectors of an inverted file to lists.
     pub(crate) const fn assigned_by(self) -> Assign {
         match self {

@@ -1,8 +1,11 @@
 //! The options of a search, which are the same for all indexes.
 
+use std::ops::Range;
+
 use crate::names::named;
 use crate::validate::check_radius;
-use crate::{Filter, Result};
+use crate::vectors::VectorSlice;
+use crate::{Bitset, Filter, Result};
 
 /// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -187,5 +190,37 @@ impl<'a> SearchOptions<'a> {
     /// [`Error::BadNumber`] for NaN.
     pub(crate) fn check_radius(&self) -> Result<()> {
         self.radius.map_or(Ok(()), check_radius)
+    }
+}
+
+/// The queries and the options of a search, checked, on their way from the index to the devices of any kind; k or the
+/// radius is passed with it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SearchRequest<'a> {
+    /// The queries, of the element type and dimension of the index unless a device has transformed them.
+    pub(crate) queries: VectorSlice<'a>,
+    /// Number of lists to search for each query, from 1 to the number of lists. Exact search and graphs have one list.
+    pub(crate) probes: usize,
+    /// The vectors that a search may return, a bit for each: bit r for the vector in row r, or of rank r in inverted
+    /// files. `None` means all.
+    pub(crate) filter: Option<&'a Bitset>,
+    /// How the lists are read.
+    pub(crate) scan: Scan,
+}
+
+impl<'a> SearchRequest<'a> {
+    /// A search of one list with these options, among the vectors that `filter` has instead of the options' filter.
+    pub(crate) fn new(queries: VectorSlice<'a>, options: &SearchOptions<'_>, filter: Option<&'a Bitset>) -> Self {
+        SearchRequest { queries, probes: 1, filter, scan: options.scan }
+    }
+
+    /// A search of one list among all vectors.
+    pub(crate) fn among_all(queries: VectorSlice<'a>) -> Self {
+        Self::new(queries, &SearchOptions::new(), None)
+    }
+
+    /// The same request for a part of the queries.
+    pub(crate) fn part(&self, queries: Range<usize>) -> Self {
+        SearchRequest { queries: self.queries.part(queries), ..*self }
     }
 }

@@ -8,8 +8,10 @@ use crate::device::runtime::Stream;
 use crate::index::private::{OnDevice, Stored};
 use crate::search::PlannedSearch;
 use crate::search::workspace::{OnGpu, PlannedVersion};
+use crate::search_options::SearchRequest;
 use crate::select::device::CUstream;
 use crate::validate::{MAX_ROWS, check_rows};
+use crate::vectors::VectorSlice;
 use crate::views::DeviceVectors;
 use crate::{Element, Error, Result, SearchOptions};
 
@@ -19,13 +21,14 @@ impl<T: Element> OnDevice for Flat<T> {
     }
 
     fn planned_version(&self) -> PlannedVersion {
-        PlannedVersion::Flat(self.version.0)
+        PlannedVersion { kind: Self::NAME, number: self.version.0 }
     }
 
     fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {
         let (device, _) = self.gpu()?;
         let among = self.among(options)?;
-        device.plan_search(queries, k, among.as_deref(), self.rows.names()?)
+        let request = SearchRequest::new(VectorSlice::of::<T>(&[], self.dim()), options, among.as_deref());
+        device.plan_search(queries, k, &request, self.rows.names()?)
     }
 
     unsafe fn add_on_device(&mut self, stream: CUstream, rows: &DeviceVectors<T>, ids: Option<&[u64]>) -> Result<bool> {

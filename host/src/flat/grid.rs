@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::{FlatBackend, runs_of};
 use crate::parallel::{Loop, ParallelSlice};
+use crate::search_options::SearchRequest;
 use crate::shards::{Grid, merge_ranges, search_parts};
 use crate::threads::at_once;
 use crate::undo::undone_unless_ok;
@@ -333,24 +334,17 @@ impl FlatBackend for FlatGrid {
         Ok(())
     }
 
-    fn search(
-        &self,
-        queries: VectorSlice<'_>,
-        k: usize,
-        among: Option<&Bitset>,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> Result<()> {
-        let (shards, among) = self.shards_among(among)?;
+    fn search(&self, request: &SearchRequest<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let (shards, among) = self.shards_among(request.filter)?;
         if shards.is_empty() {
             ids.fill(NONE);
             distances.fill(self.metric.worst());
             return Ok(());
         }
-        let parts = shards.into_iter().map(|shard| Ok((shard, self.grid.parts(shard, queries.len())?)));
+        let parts = shards.into_iter().map(|shard| Ok((shard, self.grid.parts(shard, request.queries.len())?)));
         search_parts(self.metric, k, parts.collect::<Result<_>>()?, ids, distances, |shard, part, ids, distances| {
-            let (queries, among) = (queries.part(part.queries.clone()), among.of(shard));
-            let found = self.grid.places[part.place].backend.search(queries, k, among, ids, distances);
+            let request = SearchRequest { filter: among.of(shard), ..request.part(part.queries.clone()) };
+            let found = self.grid.places[part.place].backend.search(&request, k, ids, distances);
             self.grid.judge(part.place, found)?;
             self.name(shard, ids);
             Ok(())
@@ -443,8 +437,9 @@ mod tests {
             let k = 1 + random.below(30);
             let (mut ids, mut distances) = (vec![7; 40 * k], vec![7.0; 40 * k]);
             let (mut ids_of_one, mut distances_of_one) = (vec![8; 40 * k], vec![8.0; 40 * k]);
-            grid.search(queries, k, among.as_ref(), &mut ids, &mut distances).unwrap();
-            one.search(queries, k, among.as_ref(), &mut ids_of_one, &mut distances_of_one).unwrap();
+            let request = SearchRequest { filter: among.as_ref(), ..SearchRequest::among_all(queries) };
+            grid.search(&request, k, &mut ids, &mut distances).unwrap();
+            one.search(&request, k, &mut ids_of_one, &mut distances_of_one).unwrap();
             assert!(ids == ids_of_one && distances == distances_of_one, "{metric:?}, {} rows, {share:?}", one.len());
             for radius in [distances[random.below(distances.len())], f32::INFINITY, f32::NEG_INFINITY] {
                 let found = grid.range_search(queries, radius, among.as_ref()).unwrap();

@@ -30,6 +30,7 @@ use crate::index::Index;
 use crate::index::private::{Searched, Searching, Stored};
 use crate::product::gpu::VectorShape;
 use crate::search::PlannedSearch;
+use crate::search_options::SearchRequest;
 use crate::shards::check_queries;
 use crate::validate::check_dim;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
@@ -41,7 +42,8 @@ use crate::{
 
 /// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`] keeps their ids. The caller has
 /// checked the arguments: whole rows of the index's dimension, finite components, k ≥ 1, row count within [`MAX_ROWS`], at least one query
-/// and one row. `among` has one bit for each row; a search returns only rows whose bits are set, and `None` means all rows.
+/// and one row. A filter, `among`, has one bit for each row; a search returns only rows whose bits are set, and `None`
+/// means all rows.
 pub(crate) trait FlatBackend: Send + Sync {
     /// A back end of its own with the same rows, on the same device, and with room for `more` rows if that costs nothing.
     fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>>;
@@ -54,14 +56,7 @@ pub(crate) trait FlatBackend: Send + Sync {
     /// Keeps the rows whose bits are set, in their order, and removes the others. On error the back end is unchanged.
     fn retain(&mut self, kept: &Bitset) -> Result<()>;
     /// Fills `ids` (row numbers) and `distances` (queries × k each) as [`FlatIndex::search_with`] promises, including empty slots.
-    fn search(
-        &self,
-        queries: VectorSlice<'_>,
-        k: usize,
-        among: Option<&Bitset>,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> Result<()>;
+    fn search(&self, request: &SearchRequest<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
     /// Finds all rows whose canonical distance is at most `radius` (similarity: at least), which is not NaN. The results of each query are
     /// best first, equal distances by lower row.
     fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors>;
@@ -341,16 +336,15 @@ impl<T: Element> Flat<T> {
         Ok(vector)
     }
 
-    /// Searches among some rows, with arguments that were checked.
+    /// Searches with arguments that were checked.
     pub(crate) fn search_checked(
         &self,
-        queries: &[T],
+        request: &SearchRequest<'_>,
         k: usize,
-        among: Option<&Bitset>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        if queries.is_empty() {
+        if request.queries.len() == 0 {
             return Ok(());
         }
         if self.is_empty() {
@@ -358,7 +352,7 @@ impl<T: Element> Flat<T> {
             distances.fill(self.metric().worst());
             return Ok(());
         }
-        self.backend.search(VectorSlice::of(queries, self.dim()), k, among, ids, distances)?;
+        self.backend.search(request, k, ids, distances)?;
         self.rows.name(ids);
         Ok(())
     }
@@ -395,7 +389,8 @@ impl<T: Element> Flat<T> {
         let Some(device) = self.backend.as_device().filter(|device| device.resident_rows().is_some()) else {
             return Ok(None);
         };
-        device.plan_search(queries, k, None, None).map(Some)
+        let request = SearchRequest::among_all(VectorSlice::of::<T>(&[], self.dim()));
+        device.plan_search(queries, k, &request, None).map(Some)
     }
 
     /// The number of the index and of its vectors as they are now.
@@ -476,8 +471,9 @@ impl<T: Element> Searching for Flat<T> {
         (ids, distances): (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>> {
         let among = self.among(options)?;
-        self.search_checked(queries, k, among.as_deref(), ids, distances)?;
-        let count = queries.len() / self.dim();
+        let request = SearchRequest::new(VectorSlice::of(queries, self.dim()), options, among.as_deref());
+        self.search_checked(&request, k, ids, distances)?;
+        let count = request.queries.len();
         let mut statistics = SearchStatistics { queries: count as u64, ..SearchStatistics::default() };
         if count > 0 && !self.is_empty() {
             statistics.compared_all(count);
@@ -505,7 +501,8 @@ impl<T: Element> Searching for Flat<T> {
     }
 
     fn search_all(&self, queries: &[T], k: usize, (ids, distances): (&mut [u64], &mut [f32])) -> Result<()> {
-        self.search_checked(queries, k, self.rows.live(), ids, distances)
+        let all = SearchRequest::among_all(VectorSlice::of(queries, self.dim()));
+        self.search_checked(&SearchRequest { filter: self.rows.live(), ..all }, k, ids, distances)
     }
 
     fn with_effort(&self, _: usize) -> SearchOptions<'static> {

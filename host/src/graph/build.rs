@@ -247,11 +247,10 @@ fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], liv
     }
     back.sort_unstable();
     let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
-    match distances.exact.metric() {
-        Metric::L2 | Metric::Cosine => {}
-        // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and held edges to far classes
-        // are ways that walks need: without them graphs of ten classes that came one by one found .74 instead of .9 (CPU, 2026-11-26).
-        Metric::InnerProduct => groups.iter().for_each(|group| links.release(group[0].0)),
+    // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and held edges to far classes are
+    // ways that walks need: without them graphs of ten classes that came one by one found .74 instead of .9 (CPU, 2026-11-26).
+    if distances.exact.metric().favors_length() {
+        groups.iter().for_each(|group| links.release(group[0].0));
     }
     let graph = &*links;
     let by_vectors = |node: u32| batch.binary_search(&node).is_ok_and(|at| chosen[at].1);

@@ -32,7 +32,7 @@ use crate::threads::meanwhile;
 use crate::undo::undone_unless_ok;
 use crate::validate::check_rows;
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, Metric, Placement, Result, Watch, events, host_memory};
+use crate::{Element, Error, Placement, Result, Watch, events, host_memory};
 
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
@@ -289,10 +289,7 @@ impl<T: Element> LinkedVectors<T> {
         let rows = after.rows();
         // Each changed id is that of another row.
         let are_few = |links: &Arc<Links>| {
-            let inserted = match self.metric() {
-                Metric::InnerProduct => links.inserted(),
-                Metric::L2 | Metric::Cosine => 0,
-            };
+            let inserted = if self.metric().favors_length() { links.inserted() } else { 0 };
             2 * changed.len() < rows && 2 * (inserted + changed.len()) <= rows
         };
         let links = links.filter(|links| links.len() == before.rows() && are_few(links));

@@ -157,13 +157,10 @@ impl Coder {
             if self.is_outside(scaled) {
                 outside.fetch_add(1, Ordering::Relaxed);
             }
-            match self.metric {
-                // The tolerance of distances does not depend on it.
-                Metric::L2 | Metric::Cosine => {}
-                Metric::InnerProduct => {
-                    let square = codes.iter().map(|&code| i64::from(code) * i64::from(code)).sum::<i64>();
-                    greatest.fetch_max(square as u64, Ordering::Relaxed);
-                }
+            // The tolerance of products depends on it; that of distances does not.
+            if self.metric.favors_length() {
+                let square = codes.iter().map(|&code| i64::from(code) * i64::from(code)).sum::<i64>();
+                greatest.fetch_max(square as u64, Ordering::Relaxed);
             }
         });
         let greatest_square = u32::try_from(greatest.into_inner()).unwrap_or(u32::MAX);
@@ -206,18 +203,12 @@ impl Coder {
 
     /// Codes of a query in a unit of a component; 0 if each query has a scale of its own.
     pub(super) fn scale_of_queries(&self) -> f32 {
-        match self.metric {
-            Metric::L2 | Metric::Cosine => self.scale,
-            Metric::InnerProduct => 0.0,
-        }
+        if self.metric.favors_length() { 0.0 } else { self.scale }
     }
 
     /// The metric by which walks compare codes.
     pub(super) fn metric_of_codes(&self) -> Metric {
-        match self.metric {
-            Metric::L2 | Metric::Cosine => Metric::L2,
-            Metric::InnerProduct => Metric::InnerProduct,
-        }
+        if self.metric.favors_length() { Metric::InnerProduct } else { Metric::L2 }
     }
 }
 
@@ -246,13 +237,12 @@ impl Fit {
             floats
         };
         let rows: Vec<Vec<f32>> = sample.iter().map(|&number| vector(number)).collect();
-        let shifts = match metric {
-            Metric::InnerProduct => vec![0.0; dim],
-            Metric::L2 | Metric::Cosine => {
-                let mut centre = Centre::default();
-                rows.iter().for_each(|row| centre.add_row(row, 1.0));
-                centre.mean().map(|mean| mean as f32).collect()
-            }
+        let shifts = if metric.favors_length() {
+            vec![0.0; dim]
+        } else {
+            let mut centre = Centre::default();
+            rows.iter().for_each(|row| centre.add_row(row, 1.0));
+            centre.mean().map(|mean| mean as f32).collect()
         };
         let distances = sample.iter().zip(&rows).filter_map(|(&number, row)| {
             let other = vector(last(number)? as usize);
@@ -313,10 +303,7 @@ impl Codes {
         let fit = Fit::new(metric, vectors, sample, last);
         let Some(coder) = fit.coder(fit.greatest(), SCALES) else { return Ok(None) };
         let codes = Self::of(Arc::new(coder), vectors)?;
-        let strays = match metric {
-            Metric::L2 | Metric::Cosine => STRAYS,
-            Metric::InnerProduct => 0,
-        };
+        let strays = if metric.favors_length() { 0 } else { STRAYS };
         if codes.of_rows.outside <= strays {
             return Ok(Some(codes));
         }
@@ -373,10 +360,7 @@ impl Codes {
 
     /// Whether codes can stand for no query: an inner product with a row that is outside is greater than its code says.
     pub(super) fn for_no_query(&self) -> bool {
-        match self.coder.metric {
-            Metric::L2 | Metric::Cosine => false,
-            Metric::InnerProduct => self.of_rows.outside > 0,
-        }
+        self.coder.metric.favors_length() && self.of_rows.outside > 0
     }
 
     /// What encoding the rows found.

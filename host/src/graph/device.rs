@@ -1,9 +1,11 @@
 //! Plans of walks in the memory of a GPU.
 
 use super::LinkedVectors;
-use crate::index::private::OnDevice;
+use crate::index::private::{OnDevice, Stored};
 use crate::search::PlannedSearch;
 use crate::search::workspace::{OnGpu, PlannedVersion};
+use crate::search_options::SearchRequest;
+use crate::vectors::VectorSlice;
 use crate::{Element, Result, SearchOptions};
 
 impl<T: Element> OnDevice for LinkedVectors<T> {
@@ -17,7 +19,8 @@ impl<T: Element> OnDevice for LinkedVectors<T> {
 
     fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {
         let among = self.flat.among(options)?;
-        match self.device_walk(k, options, among.as_deref())? {
+        let request = SearchRequest::new(VectorSlice::of::<T>(&[], self.dim()), options, among.as_deref());
+        match self.device_walk(&request, k, options.beam)? {
             None => self.flat.plan(queries, k, options),
             Some(walk) => {
                 let names = self.flat.row_ids().names()?;

@@ -35,7 +35,7 @@ use super::{DEGREES, GraphIndex, LinkedVectors, Made};
 use crate::error::{Error, FileDefect, Result};
 use crate::flat::Flat;
 use crate::index::IndexKind;
-use crate::index::kind::{GRAPH, LISTS};
+use crate::index::kind::GRAPH;
 use crate::index::private::{Filed, Stored};
 use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
@@ -101,9 +101,7 @@ impl Header {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FileDefect> {
-        if bytes.starts_with(&LISTS) {
-            IndexKind::Graph.check(Some(IndexKind::of_bytes(bytes)))?;
-        }
+        IndexKind::Graph.check_first(bytes)?;
         let header: &[u8; HEADER] = io::checked_header(bytes, &GRAPH, VERSION, "not a file of a graph index")?;
         let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
         let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);

@@ -17,7 +17,7 @@ use super::entrance::Entrance;
 use super::twins::{Nodes, Twins};
 use super::walk::{Walker, node_of};
 use crate::simd::prefetch;
-use crate::{Element, Metric, Result, host_memory};
+use crate::{Element, Result, host_memory};
 
 /// The content of a place without an edge, and the parent of a node that has none.
 pub(super) const NO_NODE: u32 = u32::MAX;
@@ -475,10 +475,7 @@ impl Links {
     /// would have edges to their children only; so nodes of which more than half of the edges are held are the last resort then.
     pub(super) fn adopt(&mut self, distance: &WalkDistance<'_>, nodes: &[u32]) {
         let mut walker = Walker::default();
-        let most = match distance.metric() {
-            Metric::L2 | Metric::Cosine => self.degree,
-            Metric::InnerProduct => self.degree / 2,
-        };
+        let most = if distance.metric().favors_length() { self.degree / 2 } else { self.degree };
         // All nodes before this one hold as many edges as they should, which they keep.
         let mut first = 0;
         for &node in nodes {
@@ -555,6 +552,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::Metric;
     use crate::random::Random;
     use crate::vectors::VectorSlice;
 

@@ -12,6 +12,7 @@ use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
+use crate::search_options::SearchRequest;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Bitset, Element, Error, Metric, NONE, RangeNeighbors, Result, SearchOptions, SearchStatistics, events};
 
@@ -27,8 +28,8 @@ struct Walk<'a> {
     metric: Metric,
     links: &'a Links,
     width: usize,
-    /// The rows that may be results; `None` if all may.
-    among: Option<&'a Bitset>,
+    /// The request of the batch. The rows of its filter may be results.
+    request: SearchRequest<'a>,
     /// The nodes of which one row at least may be a result; `None` if all may.
     nodes: Option<Cow<'a, Bitset>>,
     ranks: Ranks,
@@ -65,7 +66,8 @@ impl<T: Element> Searching for LinkedVectors<T> {
         (ids, distances): (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>> {
         let accepted = self.flat.among(options)?;
-        let statistics = self.search_among(queries, k, options, accepted.as_deref(), (ids, distances))?;
+        let request = SearchRequest::new(VectorSlice::of(queries, self.dim()), options, accepted.as_deref());
+        let statistics = self.search_request(&request, k, options.beam, (ids, distances))?;
         Ok((statistics, accepted))
     }
 
@@ -98,27 +100,25 @@ impl<T: Element> Searching for LinkedVectors<T> {
 }
 
 impl<T: Element> LinkedVectors<T> {
-    fn search_among(
+    fn search_request(
         &self,
-        queries: &[T],
+        request: &SearchRequest<'_>,
         k: usize,
-        options: &SearchOptions<'_>,
-        among: Option<&Bitset>,
+        beam: Option<usize>,
         (ids, distances): (&mut [u64], &mut [f32]),
     ) -> Result<SearchStatistics> {
-        let accepted = among.map_or(self.flat.row_ids().rows(), Bitset::count_ones);
-        let walk = self.walk(k, options, among)?;
-        let (count, dim) = (queries.len() / self.dim(), self.dim());
+        let accepted = request.filter.map_or(self.flat.row_ids().rows(), Bitset::count_ones);
+        let walk = self.walk(request, k, beam)?;
+        let (vectors, count) = (request.queries, request.queries.len());
         let mut statistics = SearchStatistics { queries: count as u64, ..SearchStatistics::default() };
         let Some(walk) = walk else {
             events::path("graph search", || self.device(), "exact", count);
             if count > 0 && !self.is_empty() {
                 statistics.compared_all(count);
             }
-            self.flat.search_checked(queries, k, among, ids, distances)?;
+            self.flat.search_checked(request, k, ids, distances)?;
             return Ok(statistics);
         };
-        let vectors = VectorSlice::of(queries, dim);
         self.walk_all(&walk, vectors, k, ids, distances)?;
         if count > 0 {
             statistics.walked(walk.width);
@@ -131,7 +131,7 @@ impl<T: Element> LinkedVectors<T> {
         }
         search_again(vectors, &again, k, (ids, distances), |queries, ids, distances| {
             events::path("graph search", || self.device(), "exact, because a walk found too few", queries.len());
-            self.flat.search_checked(queries.components(), k, among, ids, distances)
+            self.flat.search_checked(&SearchRequest { queries, ..*request }, k, ids, distances)
         })?;
         // The rows that walks found become ids; the exact results have ids already.
         let mut exact_queries = again.iter().peekable();
@@ -143,14 +143,10 @@ impl<T: Element> LinkedVectors<T> {
         Ok(statistics)
     }
 
-    /// The walks of a search for `k` vectors among these rows; `None` if it is exact.
-    fn walk<'a>(
-        &'a self,
-        k: usize,
-        options: &SearchOptions<'_>,
-        among: Option<&'a Bitset>,
-    ) -> Result<Option<Walk<'a>>> {
-        let beam = options.beam.unwrap_or_else(|| self.builder.beam.max(k.saturating_mul(2)));
+    /// The walks of a search for `k` vectors; `None` if it is exact.
+    fn walk<'a>(&'a self, request: &SearchRequest<'a>, k: usize, beam: Option<usize>) -> Result<Option<Walk<'a>>> {
+        let among = request.filter;
+        let beam = beam.unwrap_or_else(|| self.builder.beam.max(k.saturating_mul(2)));
         if beam == 0 {
             return Err(Error::Zero { what: "beam" });
         }
@@ -169,18 +165,18 @@ impl<T: Element> LinkedVectors<T> {
         };
         let (distances, metric) = (self.query_distances(), self.metric());
         let ranks = Ranks::new(k, later, width, distances.codes.is_some());
-        Ok(Some(Walk { distances, metric, links, width, among, nodes, ranks }))
+        Ok(Some(Walk { distances, metric, links, width, request: *request, nodes, ranks }))
     }
 
     /// The walks of a search on the device that has the rows; `None` if the search is exact, or the device cannot make them.
     #[cfg(feature = "cuda")]
     pub(super) fn device_walk<'a>(
         &'a self,
+        request: &SearchRequest<'a>,
         k: usize,
-        options: &SearchOptions<'_>,
-        among: Option<&'a Bitset>,
+        beam: Option<usize>,
     ) -> Result<Option<DeviceWalk<'a>>> {
-        Ok(self.walk(k, options, among)?.and_then(|walk| self.walk_on_device(&walk, k)))
+        Ok(self.walk(request, k, beam)?.and_then(|walk| self.walk_on_device(&walk, k)))
     }
 
     /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the CPU.
@@ -206,8 +202,8 @@ impl<T: Element> LinkedVectors<T> {
     /// The walks on the device that has the rows, if there is one that can make them.
     fn walk_on_device<'a>(&'a self, walk: &Walk<'a>, k: usize) -> Option<DeviceWalk<'a>> {
         let resident = self.flat.resident_rows()?;
-        let &Walk { distances, links, width, among, ref nodes, ranks, .. } = walk;
-        Some(DeviceWalk { resident, distances, links, width, among, nodes: nodes.clone(), k, ranks })
+        let &Walk { distances, links, width, request, ref nodes, ranks, .. } = walk;
+        Some(DeviceWalk { resident, distances, links, width, request, nodes: nodes.clone(), k, ranks })
             .filter(DeviceWalk::fits)
     }
 }
@@ -283,7 +279,7 @@ impl Walk<'_> {
         });
         if !self.links.twins().is_empty() {
             // Each node becomes its rows, and k of them are enough.
-            let accepted = |&row: &u32| self.among.is_none_or(|among| among.get(row as usize));
+            let accepted = |&row: &u32| self.request.filter.is_none_or(|among| among.get(row as usize));
             for (distance, node) in std::mem::take(found) {
                 let rows = self.links.rows_of(node);
                 found.extend(rows.iter().copied().filter(accepted).take(ids.len()).map(|row| (distance, row)));

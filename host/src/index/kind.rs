@@ -39,6 +39,14 @@ impl IndexKind {
         }
     }
 
+    /// The first bytes of files of the kind.
+    const fn magic(self) -> [u8; 8] {
+        match self {
+            IndexKind::Flat | IndexKind::Ivf => LISTS,
+            IndexKind::Graph => GRAPH,
+        }
+    }
+
     /// The kind of the index in a file, by its first bytes; a file that has no index counts as inverted files, as which it is refused. Files of
     /// versions that did not write the kind are inverted files or exact, and count as inverted files. O(1).
     ///
@@ -79,6 +87,16 @@ impl IndexKind {
         let known = [None, Some(IndexKind::Ivf), Some(IndexKind::Flat)];
         let kind = known.into_iter().find(|&kind| Self::word(kind) == word);
         kind.ok_or(FileDefect::BadHeader("unknown kind of index"))
+    }
+
+    /// Refuses bytes that begin as only files of other kinds do.
+    ///
+    /// # Errors
+    /// [`FileDefect::WrongKind`].
+    pub(crate) fn check_first(self, bytes: &[u8]) -> Result<(), FileDefect> {
+        let mut others = Self::ALL.into_iter().filter(|kind| kind.magic() != self.magic());
+        let other = others.any(|kind| bytes.starts_with(&kind.magic()));
+        self.check(other.then(|| Self::of_bytes(bytes)))
     }
 
     /// Refuses the bytes of a file of another kind.

@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::SearchRequest;
 use super::encoding::Codec;
 use super::gpu::IvfDevice;
 use super::lists::{Changes, Directory, Lists};
-use super::{Bitset, Scan};
 use crate::neighbors::RangeNeighbors;
 use crate::shards::share;
 use crate::vectors::VectorSlice;
@@ -142,26 +142,6 @@ fn part_of_list(length: usize, part: usize, parts: usize) -> Range<usize> {
     if part + 1 == parts { places.start..length } else { places }
 }
 
-/// The options of a search, checked, on their way from the caller to the devices; k or the radius is passed with it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SearchRequest<'a> {
-    /// The queries as the caller gave them.
-    pub(crate) queries: VectorSlice<'a>,
-    /// Number of lists to search for each query, from 1 to the number of lists.
-    pub(crate) probes: usize,
-    /// The vectors that a search may return: bit r for the vector of rank r ([`Directory`]).
-    pub(crate) filter: Option<&'a Bitset>,
-    /// How the lists are read.
-    pub(crate) scan: Scan,
-}
-
-impl SearchRequest<'_> {
-    /// The same request for a part of the queries.
-    pub(crate) fn part(&self, queries: Range<usize>) -> Self {
-        SearchRequest { queries: self.queries.part(queries), ..*self }
-    }
-}
-
 /// An exact search of rows that belong to no image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowSearch<'a> {
@@ -169,8 +149,8 @@ pub(crate) struct RowSearch<'a> {
     pub(crate) metric: Metric,
     /// The rows, of f32. At least one.
     pub(crate) rows: VectorSlice<'a>,
-    /// The queries, of f32, finite, transformed as the rows are.
-    pub(crate) queries: VectorSlice<'a>,
+    /// The queries, of f32, finite, transformed as the rows are, and the options of the search, without a filter.
+    pub(crate) request: SearchRequest<'a>,
 }
 
 /// The operations of a device for an inverted file. Arguments were checked: at least one query, all whole; k ≥ 1. If a query is not finite,

@@ -32,7 +32,7 @@ impl<T: Element> OnDevice for Ivf<T> {
     }
 
     fn planned_version(&self) -> PlannedVersion {
-        PlannedVersion::Ivf(self.lists.version())
+        PlannedVersion { kind: Self::NAME, number: self.lists.version() }
     }
 
     fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch> {

@@ -34,7 +34,8 @@
 //! # Cost
 //! For m accepted vectors and q queries, m · dim for the rows and q · m · dim for the search. No list is read, and no centroid.
 
-use super::backend::{IvfBackend, RowSearch, SearchRequest, View};
+use super::SearchRequest;
+use super::backend::{IvfBackend, RowSearch, View};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shards::merge;
 use crate::vectors::VectorSlice;
@@ -91,7 +92,8 @@ impl View<'_> {
             piece.clear();
             piece.extend(ranks.by_ref().take(rows));
             self.decode(&piece, &mut decoded)?;
-            let search = RowSearch { metric, rows: VectorSlice::of(&decoded, self.dim), queries };
+            let request = SearchRequest { queries, filter: None, ..*request };
+            let search = RowSearch { metric, rows: VectorSlice::of(&decoded, self.dim), request };
             let named = |id: &mut u64| *id = if *id == NONE { NONE } else { directory.id(piece[*id as usize]) };
             if first == 0 {
                 backend.search_rows(search, k, ids, distances)?;

@@ -70,9 +70,9 @@ impl IvfBackend for IvfGrid {
 
     /// Any device can search the rows. Those of the first shard do.
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let parts = vec![(0, self.grid.parts(0, search.queries.len())?)];
+        let parts = vec![(0, self.grid.parts(0, search.request.queries.len())?)];
         search_parts(search.metric, k, parts, ids, distances, |_, part, ids, distances| {
-            let search = RowSearch { queries: search.queries.part(part.queries.clone()), ..search };
+            let search = RowSearch { request: search.request.part(part.queries.clone()), ..search };
             let found = self.grid.places[part.place].backend.search_rows(search, k, ids, distances);
             self.grid.judge(part.place, found)
         })

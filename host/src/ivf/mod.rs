@@ -52,7 +52,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-pub(crate) use self::backend::{IvfBackend, RowSearch, SearchRequest, View};
+pub(crate) use self::backend::{IvfBackend, RowSearch, View};
 use self::coder::Coders;
 pub use self::encoding::Encoding;
 use self::encoding::{Clamped, Codec};
@@ -68,7 +68,7 @@ use crate::index::Index;
 use crate::index::private::Stored;
 pub(crate) use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation};
-pub(crate) use crate::search_options::{Scan, SearchOptions};
+pub(crate) use crate::search_options::{Scan, SearchOptions, SearchRequest};
 use crate::validate::check_dim;
 use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
 

@@ -146,6 +146,7 @@ impl<T: Element> Ivf<T> {
         if probes == 0 {
             return Err(Error::Zero { what: "probes" });
         }
-        Ok(SearchRequest { queries: VectorSlice::of(queries, self.dim()), probes, filter, scan: options.scan })
+        let queries = VectorSlice::of(queries, self.dim());
+        Ok(SearchRequest { probes, ..SearchRequest::new(queries, options, filter) })
     }
 }

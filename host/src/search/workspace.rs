@@ -25,11 +25,10 @@ pub struct DeviceWorkspace {
 
 /// The version of an index for which a search is planned. Indexes of a kind and their versions have different numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlannedVersion {
-    /// That of a flat index, or of the vectors of a graph.
-    Flat(u64),
-    /// An inverted file: the version of its lists.
-    Ivf(u64),
+pub struct PlannedVersion {
+    /// The name of the kind that counts the versions.
+    pub kind: &'static str,
+    pub number: u64,
 }
 
 impl fmt::Debug for DeviceWorkspace {

@@ -58,16 +58,9 @@ impl FlatBackend for Failing<dyn FlatBackend> {
         self.inner.retain(kept)
     }
 
-    fn search(
-        &self,
-        queries: VectorSlice<'_>,
-        k: usize,
-        among: Option<&Bitset>,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> Result<()> {
+    fn search(&self, request: &SearchRequest<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         self.work()?;
-        self.inner.search(queries, k, among, ids, distances)
+        self.inner.search(request, k, ids, distances)
     }
 
     fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors> {
@@ -189,7 +182,7 @@ fn a_flat_index_goes_on_without_a_device_that_fails_until_a_shard_is_lost() {
     grid.add(slice(&base)).unwrap();
     let search = |grid: &FlatGrid| {
         let (mut ids, mut distances) = (vec![NONE; 700], vec![0.0; 700]);
-        let result = grid.search(slice(&queries), 7, None, &mut ids, &mut distances);
+        let result = grid.search(&SearchRequest::among_all(slice(&queries)), 7, &mut ids, &mut distances);
         if result.is_ok() {
             assert!(ids == expected.ids && distances == expected.distances);
         }
@@ -230,7 +223,7 @@ fn an_addition_that_was_taken_back_can_be_made_again() {
     one.add(&more).unwrap();
     let expected = one.search(&more[..20 * DIM], 500).unwrap();
     let (mut ids, mut distances) = (vec![NONE; 10_000], vec![0.0; 10_000]);
-    grid.search(slice(&more[..20 * DIM]), 500, None, &mut ids, &mut distances).unwrap();
+    grid.search(&SearchRequest::among_all(slice(&more[..20 * DIM])), 500, &mut ids, &mut distances).unwrap();
     assert!(ids == expected.ids && distances == expected.distances);
     assert_eq!(rows_of(&grid, 401).unwrap(), [base, more].concat());
 }

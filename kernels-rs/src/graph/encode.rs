@@ -98,12 +98,9 @@ unsafe fn encode<E: Compared>(launch: Encode) {
         let row = (*rows).cast::<E::Stored>().wrapping_add(number * stride as usize);
         E::store(row, stride, vector.cast(), THREADS);
         thread::sync_threads();
-        match metric {
-            Metric::L2 | Metric::InnerProduct => {}
-            Metric::Cosine => {
-                E::normalise(vector.cast(), stride, THREADS);
-                thread::sync_threads();
-            }
+        if metric.divides_by_norms() {
+            E::normalise(vector.cast(), stride, THREADS);
+            thread::sync_threads();
         }
         let mut greatest = 0.0f32;
         if scale == 0.0 {

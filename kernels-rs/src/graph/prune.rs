@@ -227,12 +227,9 @@ unsafe fn load<E: Compared>(row: *const E::Stored, stride: u32, metric: Metric, 
     unsafe {
         E::store(row, stride, query, THREADS);
         thread::sync_threads();
-        match metric {
-            Metric::L2 | Metric::InnerProduct => {}
-            Metric::Cosine => {
-                E::normalise(query, stride, THREADS);
-                thread::sync_threads();
-            }
+        if metric.divides_by_norms() {
+            E::normalise(query, stride, THREADS);
+            thread::sync_threads();
         }
     }
 }

@@ -31,12 +31,11 @@ impl Tolerance {
     /// squared L2 or the inner product.
     #[inline(always)]
     pub fn new(metric: Metric, query_square: u32, greatest_square: u32) -> Self {
-        match metric {
-            Metric::L2 | Metric::Cosine => Self { products: false, most: DEVIATIONS * sqrt_f32(1.0 / 6.0) },
-            Metric::InnerProduct => {
-                let squares = query_square as f32 + greatest_square as f32;
-                Self { products: true, most: DEVIATIONS * sqrt_f32(squares / 12.0) }
-            }
+        if metric.favors_length() {
+            let squares = query_square as f32 + greatest_square as f32;
+            Self { products: true, most: DEVIATIONS * sqrt_f32(squares / 12.0) }
+        } else {
+            Self { products: false, most: DEVIATIONS * sqrt_f32(1.0 / 6.0) }
         }
     }
 

@@ -566,12 +566,9 @@ unsafe fn load_query<E: Compared, const THREADS: u32>(launch: &Walk, block: Bloc
     // SAFETY: the shared memory has room for all words; barriers stand between writes and reads of other threads.
     unsafe {
         E::store(query, stride, block.query, THREADS);
-        match metric {
-            Metric::L2 | Metric::InnerProduct => {}
-            Metric::Cosine => {
-                thread::sync_threads();
-                E::normalise(block.query, stride, THREADS);
-            }
+        if metric.divides_by_norms() {
+            thread::sync_threads();
+            E::normalise(block.query, stride, THREADS);
         }
     }
 }

@@ -48,6 +48,15 @@ impl Metric {
         }
     }
 
+    /// Whether a vector comes nearer to many others by being longer.
+    #[inline(always)]
+    pub fn favors_length(self) -> bool {
+        match self {
+            Metric::InnerProduct => true,
+            Metric::L2 | Metric::Cosine => false,
+        }
+    }
+
     /// A distance as a number of which less is better: similarities become their negatives.
     #[inline(always)]
     pub fn badness(self, distance: f32) -> f32 {

@@ -76,6 +76,7 @@ use crate::product::cpu::bound::{self, has_offset, largest_norm};
 use crate::product::cpu::candidates::{self, Candidates};
 use crate::product::cpu::collect::Ball;
 use crate::product::cpu::{BLOCK, DEFAULT_BUDGET, DIRECT_QUERIES, canonical_square};
+use crate::search_options::SearchRequest;
 use crate::simd::Isa;
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Bitset, Element, Metric, NONE, RangeNeighbors, Result, events, host_memory};
@@ -226,16 +227,9 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         Ok(())
     }
 
-    fn search(
-        &self,
-        queries: VectorSlice<'_>,
-        k: usize,
-        among: Option<&Bitset>,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> Result<()> {
-        let (among, count) = (Among::new(among, self.len()), queries.len());
-        let queries: &[T] = queries.components();
+    fn search(&self, request: &SearchRequest<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let (among, count) = (Among::new(request.filter, self.len()), request.queries.len());
+        let queries: &[T] = request.queries.components();
         if let Some(few) = among.few(count) {
             events::path("exact search", || self.describe(), "copies of few rows", count);
             return self.search_copies(few, queries, k, ids, distances);

@@ -11,6 +11,7 @@ use crate::metric::canonical;
 use crate::product::cpu::bound::{QueryBound, all_whole, largest_norm};
 use crate::product::cpu::scan;
 use crate::product::cpu::scan::{Sink, Tile};
+use crate::search_options::SearchRequest;
 use crate::simd::Isa;
 use crate::vectors::VectorSlice;
 use crate::{Bitset, Element, Metric, NONE};
@@ -75,7 +76,7 @@ fn check_index<T: Element>(index: &FlatCpu<T>, base: &[T], queries: &[T], k: usi
 fn search<T: Element>(index: &FlatCpu<T>, queries: &[T], k: usize) -> (Vec<u64>, Vec<f32>) {
     let slots = queries.len() / index.dim * k;
     let (mut ids, mut distances) = (vec![7; slots], vec![f32::NAN; slots]);
-    index.search(VectorSlice::of(queries, index.dim), k, None, &mut ids, &mut distances).unwrap();
+    index.search(&SearchRequest::among_all(VectorSlice::of(queries, index.dim)), k, &mut ids, &mut distances).unwrap();
     (ids, distances)
 }
 
@@ -381,7 +382,8 @@ fn check_among<T: Element>(index: &FlatCpu<T>, queries: &[T], k: usize, among: O
     let expected: Vec<_> = queries.chunks(dim).map(|query| ranked(metric, &index.rows, query, among)).collect();
     let slots = expected.len() * k;
     let (mut ids, mut distances) = (vec![7; slots], vec![f32::NAN; slots]);
-    index.search(VectorSlice::of(queries, dim), k, among, &mut ids, &mut distances).unwrap();
+    let request = SearchRequest { filter: among, ..SearchRequest::among_all(VectorSlice::of(queries, dim)) };
+    index.search(&request, k, &mut ids, &mut distances).unwrap();
     for (query, expected) in expected.iter().enumerate() {
         for slot in 0..k {
             let (distance, row) = expected.get(slot).copied().unwrap_or((metric.worst(), NONE));

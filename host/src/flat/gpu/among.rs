@@ -35,6 +35,7 @@ use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::product::centre::{CENTRE_SAMPLE, Centre};
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, upload_listed, upload_vectors};
+use crate::search_options::SearchRequest;
 use crate::threads::{apart, meanwhile};
 use crate::vectors::VectorSlice;
 use crate::{Bitset, Result, events, host_memory};
@@ -183,7 +184,7 @@ impl FlatDevice {
         &self,
         resident: &Resident,
         among: &Bitset,
-        queries: VectorSlice<'_>,
+        request: &SearchRequest<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
@@ -199,7 +200,7 @@ impl FlatDevice {
             // SAFETY: the scratch has room for the mask, and no other work uses it.
             let mask = unsafe { block.make_mask(on, plan, scratch, among)? };
             self.runtime.synchronize(&lane.stream)?;
-            self.search_block(&Block { mask: Some(mask), ..block }, free, queries, k, ids, distances)
+            self.search_block(&Block { mask: Some(mask), ..block }, free, request, k, ids, distances)
         })
     }
 

@@ -43,6 +43,7 @@ use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, resident_share};
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
+use crate::search_options::SearchRequest;
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart};
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut};
@@ -361,18 +362,18 @@ impl FlatDevice {
         &self,
         block: &Block,
         scratch: u64,
-        queries: VectorSlice<'_>,
+        request: &SearchRequest<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let count = queries.len();
+        let count = request.queries.len();
         let lanes = if count >= TWO_LANES_FROM { 2 } else { 1 };
         let tiling = block.tiling(Budget::new(&self.runtime, scratch), (count, TILE_QUERIES), k, lanes)?;
         events::path("exact search", || self.runtime.describe(), block.path(tiling.rows.min(count), k), count);
         let outs = ids.chunks_mut(tiling.rows * k).zip(distances.chunks_mut(tiling.rows * k));
         tiling.run(&self.runtime, &self.lanes, outs, |lane, tile, (ids, distances)| {
-            block.search(&self.runtime, lane, queries.part(tile), k, ids, distances)
+            block.search(&self.runtime, lane, request.queries.part(tile), k, ids, distances)
         })
     }
 
@@ -380,7 +381,7 @@ impl FlatDevice {
     fn search_listed(
         &self,
         numbers: Option<Vec<u32>>,
-        queries: VectorSlice<'_>,
+        request: &SearchRequest<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
@@ -395,12 +396,12 @@ impl FlatDevice {
         let mut found = (Vec::new(), Vec::new());
         self.each_block(numbers.as_deref(), &mut |block, scratch| {
             if block.first_id == 0 {
-                return self.search_block(block, scratch, queries, k, ids, distances);
+                return self.search_block(block, scratch, request, k, ids, distances);
             }
             if found.0.is_empty() {
                 found = (host_memory::filled(NONE, ids.len())?, host_memory::filled(worst, ids.len())?);
             }
-            self.search_block(block, scratch, queries, k, &mut found.0, &mut found.1)?;
+            self.search_block(block, scratch, request, k, &mut found.0, &mut found.1)?;
             merge_apart(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
             Ok(())
         })?;
@@ -448,18 +449,12 @@ impl FlatBackend for FlatDevice {
         Ok(())
     }
 
-    fn search(
-        &self,
-        queries: VectorSlice<'_>,
-        k: usize,
-        among: Option<&Bitset>,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) -> Result<()> {
+    fn search(&self, request: &SearchRequest<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let SearchRequest { queries, filter: among, .. } = *request;
         match among.and_then(|among| Some((among, self.mostly(among, queries.len(), k)?))) {
             // `apart` keeps a pool thread from starting another search while it has a lane.
-            Some((among, resident)) => apart(|| self.search_most(resident, among, queries, k, ids, distances)),
-            None => self.search_listed(accepted(among)?, queries, k, ids, distances),
+            Some((among, resident)) => apart(|| self.search_most(resident, among, request, k, ids, distances)),
+            None => self.search_listed(accepted(among)?, request, k, ids, distances),
         }
     }
 

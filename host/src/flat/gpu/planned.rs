@@ -29,8 +29,9 @@ use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::product::gpu::{VectorSet, VectorShape};
 use crate::search::staging::{StagedRows, stage_rows};
 use crate::search::{Found, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
+use crate::search_options::SearchRequest;
 use crate::threads::apart;
-use crate::{Bitset, Error, Result, events, host_memory};
+use crate::{Error, Result, events, host_memory};
 
 /// The work of a tile of queries.
 enum Work {
@@ -64,8 +65,8 @@ struct ExactSearch {
 }
 
 impl FlatDevice {
-    /// Plans searches of up to `queries` queries for `k` neighbours among the rows whose bits are set, or all rows. `ids` has the id of each
-    /// row; `None` means that it is the row. Prepares rows, allocates, and waits for all of it.
+    /// Plans searches of up to `queries` queries for `k` neighbours, with the options of `request`. `ids` has the id of
+    /// each row; `None` means that it is the row. Prepares rows, allocates, and waits for all of it.
     ///
     /// # Errors
     /// [`Error::NotInDeviceMemory`] if the rows are streamed, [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::OutOfDeviceMemory`].
@@ -73,7 +74,7 @@ impl FlatDevice {
         &self,
         queries: usize,
         k: usize,
-        among: Option<&Bitset>,
+        request: &SearchRequest<'_>,
         ids: Option<Vec<u64>>,
     ) -> Result<PlannedSearch> {
         let BaseRows::Device(resident) = &self.rows else {
@@ -81,7 +82,7 @@ impl FlatDevice {
         };
         let k = narrow_k(k)?;
         // `apart` keeps a pool thread from starting another search while it has a lane.
-        apart(|| self.planned(resident, queries, k, among, ids))
+        apart(|| self.planned(resident, queries, k, request, ids))
     }
 
     fn planned(
@@ -89,10 +90,10 @@ impl FlatDevice {
         resident: &Resident,
         queries: usize,
         k: u32,
-        among: Option<&Bitset>,
+        request: &SearchRequest<'_>,
         ids: Option<Vec<u64>>,
     ) -> Result<PlannedSearch> {
-        let among = among.filter(|among| among.count_ones() < among.len());
+        let among = request.filter.filter(|among| among.count_ones() < among.len());
         let few = among.filter(|among| among.count_ones().saturating_mul(MOST_LEFT_OUT) < among.len());
         let (block, copies, names, mask) = match few {
             None => {

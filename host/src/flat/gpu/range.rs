@@ -100,11 +100,8 @@ fn limit(metric: Metric, radius: f32, square: f32) -> f32 {
         return metric.badness(radius);
     }
     let (badness, magnitude) = (f64::from(metric.badness(radius)), f64::from(radius.abs()));
-    let (exact, magnitude) = match metric {
-        Metric::L2 => (badness - f64::from(square), magnitude + f64::from(square)),
-        Metric::InnerProduct | Metric::Cosine => (badness, magnitude),
-    };
-    (exact + magnitude * SLACK) as f32
+    let own = f64::from(metric.of_kernel().value(square.into()));
+    (badness - own + (magnitude + own) * SLACK) as f32
 }
 
 /// A range search of a block, on the device of the block.

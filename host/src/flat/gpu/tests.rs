@@ -68,10 +68,15 @@ impl<T: Element> Case<T> {
         self.queries.chunks(self.dim).map(of_query).collect()
     }
 
+    /// The request of a search of the queries among these rows.
+    fn request<'a>(&'a self, among: Option<&'a Bitset>) -> SearchRequest<'a> {
+        SearchRequest { filter: among, ..SearchRequest::among_all(VectorSlice::of(&self.queries, self.dim)) }
+    }
+
     fn check_search(&self, k: usize, among: Option<&Bitset>) {
         let count = self.queries.len() / self.dim;
         let (mut ids, mut distances) = (vec![7; count * k], vec![7.0; count * k]);
-        self.index.search(VectorSlice::of(&self.queries, self.dim), k, among, &mut ids, &mut distances).unwrap();
+        self.index.search(&self.request(among), k, &mut ids, &mut distances).unwrap();
         self.check_found(k, among, &ids, &distances);
     }
 
@@ -126,7 +131,7 @@ impl<T: Element> Case<T> {
         }
         let asked = count + usize::from(bad);
         let names: Vec<u64> = (0..self.index.len() as u64).map(|row| 3 * row + 1).collect();
-        let search = self.index.plan_search(asked + 1, k, among, Some(names)).unwrap();
+        let search = self.index.plan_search(asked + 1, k, &self.request(among), Some(names)).unwrap();
         assert!(search.bytes() >= (queries.len() * size_of::<T>()) as u64);
         let runtime = &self.index.runtime;
         let mut layout = Layout::default();
@@ -153,7 +158,7 @@ impl<T: Element> Case<T> {
     /// first query, numbers next to them, and infinities.
     fn check_enqueued_ranges(&self, room: usize, ranks: &[usize], among: Option<&Bitset>) {
         let count = self.queries.len() / self.dim;
-        let search = self.index.plan_search(count, room, among, None).unwrap();
+        let search = self.index.plan_search(count, room, &self.request(among), None).unwrap();
         let runtime = &self.index.runtime;
         let mut layout = Layout::default();
         let (rows, counts) = (layout.array::<T>(self.queries.len()), layout.array::<u32>(count));

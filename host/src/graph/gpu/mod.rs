@@ -42,6 +42,7 @@ use crate::device::tiling::{Budget, Tiling};
 use crate::flat::ResidentRows;
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::product::gpu::{VectorShape, upload_vectors};
+use crate::search_options::SearchRequest;
 use crate::threads::{Exclusive, apart};
 use crate::vectors::VectorSlice;
 use crate::{Bitset, ElementType, Metric, Result};
@@ -205,8 +206,8 @@ pub(super) struct DeviceWalk<'a> {
     pub(super) distances: Distances<'a>,
     pub(super) links: &'a Links,
     pub(super) width: usize,
-    /// The rows that may be results.
-    pub(super) among: Option<&'a Bitset>,
+    /// The request of the batch. The rows of its filter may be results.
+    pub(super) request: SearchRequest<'a>,
     /// The nodes that may be results.
     pub(super) nodes: Option<Cow<'a, Bitset>>,
     pub(super) k: usize,
@@ -484,7 +485,7 @@ impl<'a> DeviceWalk<'a> {
 
     /// The bits of the nodes that may be results, and of the rows, if these are others.
     fn bits(&self) -> Option<[&[u32]; 2]> {
-        let (nodes, rows) = (self.nodes.as_deref()?.words(), self.among?.words());
+        let (nodes, rows) = (self.nodes.as_deref()?.words(), self.request.filter?.words());
         let rows = if self.links.twins().is_empty() { &[] } else { rows };
         Some([bytemuck::cast_slice(nodes), bytemuck::cast_slice(rows)])
     }

@@ -64,7 +64,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use self::group::Group;
-use super::backend::{IvfBackend, RowSearch, SearchRequest, View};
+use super::SearchRequest;
+use super::backend::{IvfBackend, RowSearch, View};
 use super::{Bitset, Scan};
 use crate::device::open::describe_cpu;
 use crate::flat::FlatBackend;
@@ -331,10 +332,10 @@ impl IvfBackend for IvfCpu {
     }
 
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let RowSearch { metric, rows, queries } = search;
+        let RowSearch { metric, rows, request } = search;
         let mut flat = FlatCpu::<f32>::with_isa(rows.dim(), metric, Some(self.budget), self.isa);
         flat.add(rows)?;
-        flat.search(queries, k, None, ids, distances)
+        flat.search(&request, k, ids, distances)
     }
 
     fn snapshot(&self) -> Box<dyn IvfBackend> {

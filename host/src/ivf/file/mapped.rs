@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::format::{self, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
 use crate::index::IndexKind;
-use crate::index::kind::GRAPH;
 use crate::io::checksum;
 use crate::io::checksum::{CHUNK, xxh64};
 use crate::io::{self, FileBytes, Open};
@@ -41,9 +40,7 @@ impl IndexFile {
     /// # Errors
     /// [`FileDefect::WrongKind`], as [`from_bytes`](Self::from_bytes).
     pub fn of_kind(bytes: Arc<FileBytes>, kind: IndexKind) -> Result<Self, FileDefect> {
-        if bytes.starts_with(&GRAPH) {
-            kind.check(Some(IndexKind::Graph))?;
-        }
+        kind.check_first(&bytes)?;
         let file = Self::from_bytes(bytes)?;
         kind.check(file.shape.kind)?;
         Ok(file)

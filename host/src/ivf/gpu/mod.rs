@@ -538,8 +538,8 @@ impl IvfBackend for IvfDevice {
 
     /// On the device if the products are many. Few are faster on the CPU, because the rows are in host memory.
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let RowSearch { metric, rows, queries } = search;
-        let products = rows.components::<f32>().len() as u64 * queries.len() as u64;
+        let RowSearch { metric, rows, request } = search;
+        let products = rows.components::<f32>().len() as u64 * request.queries.len() as u64;
         let few = if self.runtime.limits().emulated { FEW_PRODUCTS_EMULATED } else { FEW_PRODUCTS };
         if products < few || !f32::all_finite(rows.components()) {
             return IvfCpu::new(None, true).search_rows(search, k, ids, distances);
@@ -549,7 +549,7 @@ impl IvfBackend for IvfDevice {
         let budget = self.budget - resident_share(self.budget);
         let mut flat = FlatDevice::with_lanes(self.runtime.clone(), shape, budget, Arc::clone(&self.lanes));
         flat.add(rows)?;
-        flat.search(queries, k, None, ids, distances)
+        flat.search(&request, k, ids, distances)
     }
 
     fn as_device(&self) -> Option<&IvfDevice> {
