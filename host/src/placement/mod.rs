@@ -56,7 +56,7 @@ impl Placement {
     /// number of devices, all are shards of one replica.
     ///
     /// # Errors
-    /// [`Error::NotDivisible`] if there is no device or `shards` does not divide the number of devices.
+    /// [`Error::NotDivisible`](crate::Error::NotDivisible) if there is no device or `shards` does not divide the number of devices.
     pub fn new(devices: Vec<Device>, shards: usize) -> Result<Placement> {
         check_divisible("number of devices", devices.len(), "shards", shards)?;
         Ok(Placement { devices, shards })
