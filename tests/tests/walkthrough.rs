@@ -51,7 +51,7 @@ const BREAK: &str = "## 3. Break it";
 const ADDITIONS: [(&str, &str); 2] =
     [("pub mod row_norms;", "kernels-rs/src/lib.rs"), ("mod row_norms;", concat!(host_folder!(), "/mod.rs"))];
 /// What a copy needs in order to build: the workspace's own files and every member.
-const COPIED: [&str; 15] = [
+const COPIED: [&str; 16] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
@@ -65,6 +65,7 @@ const COPIED: [&str; 15] = [
     "host",
     "cli",
     "kernels-rs",
+    "measure",
     "tests",
     "xtask",
 ];
