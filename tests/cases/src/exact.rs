@@ -119,7 +119,7 @@ pub trait Filled {
     /// # Errors
     /// Those of the library.
     fn walk(&self, degree: usize, device: Device) -> warpann::Result<Neighbors>;
-    /// The first slot that no walk may return ([`reference::first_unsound`]).
+    /// The first slot that no walk may return ([`Base::first_unsound`](crate::reference::Base::first_unsound)).
     fn first_unsound(&self, found: &Neighbors) -> Option<usize>;
 }
 

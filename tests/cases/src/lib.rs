@@ -3,7 +3,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`reference`] | the right results: naive code in float64 that shares no code with warpann |
+//! | [`mod@reference`] | the right results: naive code in float64 that shares no code with warpann |
 //! | [`vectors`] | vectors of every distribution and magnitude |
 //! | [`keys`] | keys of every distribution and of every bits |
 //! | [`exact`] | a case of exact search |
