@@ -26,6 +26,7 @@ use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::count_within::CutResults;
 use warpann_kernels::flat::name_results::NameResults;
 
+use self::staging::{StagedRows, stage_rows};
 use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
@@ -34,11 +35,39 @@ use crate::product::gpu::VectorShape;
 use crate::threads::apart;
 use crate::{Error, Result};
 
+/// The queries of a tile as they come: vectors without bytes between them, and a word of each: whether it was refused.
+#[derive(Clone, Copy)]
+pub(crate) struct Given {
+    pub rows: Ptr<u8>,
+    pub count: u32,
+    pub refused: PtrMut<u32>,
+}
+
+impl Given {
+    /// Copies the queries to rows of the stride of `shape`, and notes which are refused, because they are not finite.
+    ///
+    /// # Errors
+    /// Errors of the device's driver.
+    ///
+    /// # Safety
+    /// As [`TileSearch::find`]; `to` has room for the rows.
+    pub unsafe fn stage(self, on: OnStream<'_>, shape: VectorShape, to: PtrMut<u8>) -> Result<()> {
+        let notes = StagedRows { refused: Some(self.refused), first_refused: None };
+        // SAFETY: as the caller promises.
+        unsafe { stage_rows(on, shape, self.rows, self.count, to, notes) }
+    }
+}
+
 /// Rows that were found, best first, with their distances: `each` of every query.
 pub(crate) struct Found {
     pub rows: Ptr<u32>,
     pub distances: Ptr<f32>,
     pub each: u32,
+}
+
+impl Found {
+    /// What is found among no rows.
+    pub const NOTHING: Found = Found { rows: Ptr::empty(), distances: Ptr::empty(), each: 0 };
 }
 
 /// The radius of a range search, not NaN, and the place for a count of each query.
@@ -70,38 +99,33 @@ pub(crate) trait TileSearch: Send + Sync {
         0
     }
 
-    /// Enqueues the search of `count` queries by a plan for at least as many. Writes a word for each query: 1 if it was refused because it is not
+    /// Enqueues the search of the given queries by a plan for at least as many. Writes the word of each query: 1 if it was refused because it is not
     /// finite, or else 0.
     ///
     /// # Errors
     /// Errors of the device's driver.
     ///
     /// # Safety
-    /// The device is current. Until the stream has done the work: the index does not change, `queries` has `count` vectors, `refused` has a word for each,
-    /// and no other work uses these or this search.
-    unsafe fn find(
-        &self,
-        on: OnStream<'_>,
-        plan: usize,
-        queries: Ptr<u8>,
-        count: u32,
-        refused: PtrMut<u32>,
-    ) -> Result<Found>;
+    /// The device is current. Until the stream has done the work: the index does not change, the queries and their words are as many as `given` says, and no
+    /// other work uses these or this search.
+    unsafe fn find(&self, on: OnStream<'_>, plan: usize, given: Given) -> Result<Found>;
 
-    /// Whether the search can count the vectors within a radius: it compares all of them, or all of some lists.
+    /// Whether the search can count the vectors within a radius: it compares all of them, or all of some lists. Walks find near ones only.
     fn counts(&self) -> bool {
-        true
+        false
     }
 
     /// Enqueues the count of the vectors within a radius of some of the `count` queries of the last [`find`](Self::find): adds it to the counts of these.
     /// `listed` has the number of these queries, and then their numbers.
     ///
     /// # Errors
-    /// Errors of the device's driver.
+    /// [`Error::StaleWorkspace`] if the search cannot [count](Self::counts); errors of the device's driver.
     ///
     /// # Safety
     /// As [`find`](Self::find), which came before in the stream.
-    unsafe fn count_within(&self, on: OnStream<'_>, count: u32, range: Range, listed: Ptr<u32>) -> Result<()>;
+    unsafe fn count_within(&self, _on: OnStream<'_>, _count: u32, _range: Range, _listed: Ptr<u32>) -> Result<()> {
+        Err(Error::StaleWorkspace)
+    }
 
     /// Numbers of queries of the last search, which had `count` of one tile, that lacked a certificate for their probes, that lacked one for their
     /// neighbours, and whose candidates exceeded their room.
@@ -153,12 +177,12 @@ impl PlannedSearch {
     /// uploads the ids on a lane, and waits for them.
     ///
     /// # Errors
-    /// [`Error::LaunchLimit`] for a `k` beyond 32 bits; [`Error::OutOfDeviceMemory`]; errors of the device's driver.
+    /// [`Error::OutOfDeviceMemory`]; errors of the device's driver.
     pub(crate) fn new(
         runtime: &Runtime,
         lanes: &Arc<Lanes>,
         search: Box<dyn TileSearch>,
-        k: usize,
+        k: u32,
         names: Option<&[u64]>,
     ) -> Result<PlannedSearch> {
         let tables = Tables::new(names.map(<[u64]>::len), search.most());
@@ -175,7 +199,7 @@ impl PlannedSearch {
             })?;
         }
         let (runtime, lanes) = (runtime.clone(), Arc::clone(lanes));
-        Ok(PlannedSearch { runtime, lanes, search, k: narrow_k(k)?, tables, memory })
+        Ok(PlannedSearch { runtime, lanes, search, k, tables, memory })
     }
 
     /// Bytes of device memory that the search has for itself.
@@ -269,7 +293,7 @@ impl PlannedSearch {
         let refused = tables.at(self.tables.refused).take(count as usize);
         // SAFETY: the tables have a word for each query of a tile and one more, the stream runs these in order, and the caller promises the rest.
         unsafe {
-            let found = self.search.find(on, plan, queries, count, refused)?;
+            let found = self.search.find(on, plan, Given { rows: queries, count, refused })?;
             let launch = NameResults {
                 rows: found.rows,
                 distances: found.distances,

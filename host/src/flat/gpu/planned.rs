@@ -15,7 +15,7 @@
 //! | more rows are within a radius than a query has places | `CountRows` counts all of them |
 //! | the filter or all distances | by the planned number of queries |
 
-use cuda_std::{Ptr, PtrMut};
+use cuda_std::Ptr;
 use warpann_kernels::flat::count_within::CountRows;
 
 use super::among::{MOST_LEFT_OUT, numbers_of};
@@ -27,8 +27,7 @@ use crate::device::runtime::Memory;
 use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::product::gpu::{VectorSet, VectorShape};
-use crate::search::staging::{StagedRows, stage_rows};
-use crate::search::{Found, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
+use crate::search::{Found, Given, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
 use crate::search_options::SearchRequest;
 use crate::threads::apart;
 use crate::{Error, Result, events, host_memory};
@@ -146,7 +145,7 @@ impl FlatDevice {
                 self.runtime.synchronize(&lane.stream)
             })?;
         }
-        PlannedSearch::new(&self.runtime, &self.lanes, Box::new(search), k as usize, names.as_deref())
+        PlannedSearch::new(&self.runtime, &self.lanes, Box::new(search), k, names.as_deref())
     }
 
     /// Copies of the listed rows, prepared.
@@ -180,29 +179,18 @@ impl TileSearch for ExactSearch {
         self.tile
     }
 
-    unsafe fn find(
-        &self,
-        on: OnStream<'_>,
-        _plan: usize,
-        queries: Ptr<u8>,
-        count: u32,
-        refused: PtrMut<u32>,
-    ) -> Result<Found> {
+    unsafe fn find(&self, on: OnStream<'_>, _plan: usize, given: Given) -> Result<Found> {
         let (block, found, scratch) = (&self.block, self.found, on.runtime.scratch(&self.scratch));
         // SAFETY: the plan reserved every part for a tile, and the stream runs these in order. The index has prepared the rows.
         unsafe {
-            let staged = |to: PtrMut<u8>| {
-                let notes = StagedRows { refused: Some(refused), first_refused: None };
-                stage_rows(on, block.shape, queries, count, to, notes)
-            };
             match &self.work {
                 Work::NoRows(to, _) => {
-                    staged(scratch.at(*to))?;
-                    Ok(Found { rows: Ptr::empty(), distances: Ptr::empty(), each: 0 })
+                    given.stage(on, block.shape, scratch.at(*to))?;
+                    Ok(Found::NOTHING)
                 }
                 Work::Steps(steps) => {
-                    let set = VectorSet::new(scratch, steps.queries(), count);
-                    staged(set.rows())?;
+                    let set = VectorSet::new(scratch, steps.queries(), given.count);
+                    given.stage(on, block.shape, set.rows())?;
                     let selection = block.find(on, steps, scratch, set, found, true)?;
                     let slots = selection.rows as usize * selection.k as usize;
                     let (rows, distances) =
@@ -211,6 +199,10 @@ impl TileSearch for ExactSearch {
                 }
             }
         }
+    }
+
+    fn counts(&self) -> bool {
+        true
     }
 
     unsafe fn count_within(&self, on: OnStream<'_>, count: u32, range: Range, listed: Ptr<u32>) -> Result<()> {

@@ -6,17 +6,17 @@
 
 use std::sync::Arc;
 
-use cuda_std::{Ptr, PtrMut};
+use cuda_std::PtrMut;
 
 use super::{Batch, DeviceLinks, DeviceWalk, Image, Plan, WalkShape, nodes_and_rows};
+use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::runtime::Memory;
 use crate::device::scratch::{Layout, Reserved};
 use crate::product::gpu::VectorShape;
-use crate::search::staging::{StagedRows, stage_rows, stage_rows_to};
-use crate::search::{Found, PlannedSearch, Range, TileSearch};
+use crate::search::staging::{StagedRows, stage_rows_to};
+use crate::search::{Found, Given, PlannedSearch, TileSearch};
 use crate::threads::apart;
-use crate::{Error, Result};
 
 /// Planned walks for a tile with their memory.
 struct PlannedWalk {
@@ -38,7 +38,7 @@ impl DeviceWalk<'_> {
     /// Allocates, uploads the graph, and waits for all of it.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`], errors of the device's driver.
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
     pub(in super::super) fn planned(
         &self,
         device: &DeviceLinks,
@@ -74,7 +74,8 @@ impl DeviceWalk<'_> {
                 })
             })?;
         }
-        PlannedSearch::new(runtime, lanes, Box::new(walk), self.k, names)
+        let k = walk.shape.k;
+        PlannedSearch::new(runtime, lanes, Box::new(walk), k, names)
     }
 }
 
@@ -91,42 +92,25 @@ impl TileSearch for PlannedWalk {
         self.tile
     }
 
-    unsafe fn find(
-        &self,
-        on: OnStream<'_>,
-        _plan: usize,
-        queries: Ptr<u8>,
-        count: u32,
-        refused: PtrMut<u32>,
-    ) -> Result<Found> {
+    unsafe fn find(&self, on: OnStream<'_>, _plan: usize, given: Given) -> Result<Found> {
         let (runtime, shape) = (on.runtime, self.shape.vectors);
         let bits = runtime.scratch(&self.bit_memory);
         let filters = self.bits.map(|places| nodes_and_rows(places.map(|place| bits.at(place))));
         let places = self.plan.places(runtime.scratch(&self.scratch), filters);
         // SAFETY: the plan reserved every part for a tile, the stream runs these in order, and the caller promises queries and words.
         unsafe {
-            let notes = StagedRows { refused: Some(refused), first_refused: None };
-            stage_rows(on, shape, queries, count, places.queries, notes)?;
+            given.stage(on, shape, places.queries)?;
             if !self.shape.own_rows && self.shape.coded.is_none() {
                 let notes = StagedRows { refused: None, first_refused: None };
-                stage_rows_to(on, shape, queries, count, places.codes, self.shape.stride, notes)?;
+                stage_rows_to(on, shape, given.rows, given.count, places.codes, self.shape.stride, notes)?;
             }
-            let (image, rows, count) = (&*self.image, self.rows, count as usize);
+            let (image, rows, count) = (&*self.image, self.rows, given.count as usize);
             let batch = Batch { shape: self.shape, on, image, rows, places: &places, count };
             batch.enqueue_walks()?;
             batch.enqueue_doubtful()?;
             batch.enqueue_ranking()?;
         }
-        let (each, slots) = (self.shape.k, count as usize * self.shape.k as usize);
+        let (each, slots) = (self.shape.k, given.count as usize * self.shape.k as usize);
         Ok(Found { rows: places.ranks.take(slots).into(), distances: places.keys.take(slots).into(), each })
-    }
-
-    /// Walks find near vectors, not all within a radius.
-    fn counts(&self) -> bool {
-        false
-    }
-
-    unsafe fn count_within(&self, _on: OnStream<'_>, _count: u32, _range: Range, _listed: Ptr<u32>) -> Result<()> {
-        Err(Error::StaleWorkspace)
     }
 }

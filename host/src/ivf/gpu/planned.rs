@@ -39,7 +39,7 @@ use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::ivf::{SearchRequest, View};
 use crate::product::gpu::{VectorShape, upload_rows};
 use crate::search::staging::{StagedRows, stage_rows};
-use crate::search::{Found, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
+use crate::search::{Found, Given, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
 use crate::threads::apart;
 use crate::{ElementType, Error, Metric, Result, events};
 
@@ -104,14 +104,6 @@ impl Planned for TilePlan {
     fn bytes(&self) -> usize {
         self.table_bytes.saturating_add(self.scratch_bytes())
     }
-}
-
-/// The queries of a tile in the caller's memory, and a word of each: whether it was refused.
-#[derive(Clone, Copy)]
-struct Given {
-    queries: Ptr<u8>,
-    count: u32,
-    refused: PtrMut<u32>,
 }
 
 /// A planned search of an inverted file for a tile with its memory.
@@ -216,7 +208,7 @@ impl IvfDevice {
             }
             runtime.synchronize(stream)
         })?;
-        PlannedSearch::new(&self.runtime, &self.lanes, Box::new(search), k as usize, names.as_deref())
+        PlannedSearch::new(&self.runtime, &self.lanes, Box::new(search), k, names.as_deref())
     }
 }
 
@@ -228,16 +220,6 @@ impl ListSearch {
     /// The shape of queries that are compared with centroids.
     fn wide(&self) -> VectorShape {
         VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, ..self.shape }
-    }
-
-    /// Stages the queries of a tile at `to`, and notes which are refused.
-    ///
-    /// # Safety
-    /// As [`TileSearch::find`]; `to` has room for the queries in the shape in which they come.
-    unsafe fn stage(&self, on: OnStream<'_>, of: Given, to: PtrMut<u8>) -> Result<()> {
-        let notes = StagedRows { refused: Some(of.refused), first_refused: None };
-        // SAFETY: as the caller promises.
-        unsafe { stage_rows(on, self.shape, of.queries, of.count, to, notes) }
     }
 
     /// Writes the queries of a tile to `search`, in the forms in which they are compared, and zeros for the queries that are planned beyond
@@ -263,7 +245,7 @@ impl ListSearch {
                 runtime.fill(stream, rest, 0)?;
             }
             if of.staged.len() == 0 {
-                self.stage(search.on, given, to)?;
+                given.stage(search.on, own, to)?;
                 let Some(all) = search.wide_queries() else { return Ok(()) };
                 let (wide_queries, rest) = parts(all, wide);
                 if !rest.is_empty() {
@@ -272,7 +254,7 @@ impl ListSearch {
                 return self.widen(search.on, to.into(), count, None, wide_queries.cast());
             }
             let staged = tables.at(of.staged).take(count as usize * own.row_bytes());
-            self.stage(search.on, given, staged)?;
+            given.stage(search.on, own, staged)?;
             let Some(matrix) = of.matrix else {
                 return self.widen(search.on, staged.into(), count, None, to.cast());
             };
@@ -376,22 +358,15 @@ impl TileSearch for ListSearch {
         self.plan.plans.iter().rposition(|plan| plan.search_shape.queries >= count).unwrap_or(0)
     }
 
-    unsafe fn find(
-        &self,
-        on: OnStream<'_>,
-        plan: usize,
-        queries: Ptr<u8>,
-        count: u32,
-        refused: PtrMut<u32>,
-    ) -> Result<Found> {
-        let (tables, given) = (self.tables(), Given { queries, count, refused });
+    unsafe fn find(&self, on: OnStream<'_>, plan: usize, given: Given) -> Result<Found> {
+        let tables = self.tables();
         let Some(plan) = self.plan.plans.get(plan) else {
             // SAFETY: without vectors, the tables have room for the queries of a tile.
-            unsafe { self.stage(on, given, tables.at(self.plan.tables.staged))? };
-            return Ok(Found { rows: Ptr::empty(), distances: Ptr::empty(), each: 0 });
+            unsafe { given.stage(on, self.shape, tables.at(self.plan.tables.staged))? };
+            return Ok(Found::NOTHING);
         };
         let resident = self.resident()?;
-        let search = self.search_by(plan, on, &resident, count);
+        let search = self.search_by(plan, on, &resident, given.count);
         // SAFETY: the scratch has the bytes of every plan, the stream runs these in order, and the caller promises queries and words.
         unsafe {
             if let Some(filter) = self.plan.tables.filter {
@@ -402,8 +377,12 @@ impl TileSearch for ListSearch {
             search.run()?;
         }
         let (found, each) = (search.found(), plan.search_shape.k);
-        let slots = count as usize * each as usize;
+        let slots = given.count as usize * each as usize;
         Ok(Found { rows: found.ranks.take(slots).into(), distances: found.keys.take(slots).into(), each })
+    }
+
+    fn counts(&self) -> bool {
+        true
     }
 
     unsafe fn count_within(&self, on: OnStream<'_>, count: u32, range: Range, listed: Ptr<u32>) -> Result<()> {
