@@ -281,24 +281,24 @@ impl Measured<'_> {
         }
     }
 
+    /// These rows for launches that read them. A field of [`StoredRows`] that has a part for each row must be theirs, not the image's.
+    fn stored_rows(&self) -> StoredRows {
+        StoredRows { rows: self.codes, ..self.image.stored_rows() }
+    }
+
     /// Raises the greatest component to that of the rows, if the scale follows from it.
     ///
     /// # Safety
     /// The arrays are as long as the fields say, and the tables from which codes are decoded are in the image.
     pub unsafe fn raise_greatest(&self, on: OnStream<'_>) -> Result<()> {
-        let &Measured { image, codes, row_count, row_lists, greatest, .. } = self;
+        let &Measured { image, row_count, row_lists, greatest, .. } = self;
         match image.stored.measuring {
             // SAFETY: as the caller promises.
             Measuring::Operands(element) => unsafe { greatest_of(on.runtime, on.stream, self.unprepared(element)) },
             Measuring::Codes { scaled: false, .. } => Ok(()),
             Measuring::Codes { scaled: true, .. } => {
-                let launch = GreatestCode {
-                    stored: StoredRows { rows: codes, ..image.stored_rows() },
-                    row_lists,
-                    row_count,
-                    centre: image.centre,
-                    greatest,
-                };
+                let launch =
+                    GreatestCode { stored: self.stored_rows(), row_lists, row_count, centre: image.centre, greatest };
                 let config = launch.config(on.runtime.limits().multiprocessors);
                 // SAFETY: as the caller promises.
                 unsafe { on.runtime.launch(on.stream, &GreatestCode::KERNEL, config, launch) }
@@ -311,7 +311,7 @@ impl Measured<'_> {
     /// # Safety
     /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of operands.
     pub unsafe fn measure(&self, on: OnStream<'_>) -> Result<()> {
-        let &Measured { image, codes, row_count, row_lists, greatest, operands, values, bounds, factor } = self;
+        let &Measured { image, row_count, row_lists, greatest, operands, values, bounds, factor, .. } = self;
         let stored = &image.stored;
         match stored.measuring {
             Measuring::Operands(element) => {
@@ -321,7 +321,7 @@ impl Measured<'_> {
             }
             Measuring::Codes { by, .. } => {
                 let launch = MeasureCodes {
-                    stored: StoredRows { rows: codes, ..image.stored_rows() },
+                    stored: self.stored_rows(),
                     row_lists,
                     row_count,
                     centre: image.centre,

@@ -277,7 +277,7 @@ impl Decode for Codes {
 
     #[inline(always)]
     fn of(rows: &StoredRows, stride: u32) -> Self {
-        let StoredRows { rows, code_bytes, bits, width, dim, codebooks, centroids } = *rows;
+        let StoredRows { rows, code_bytes, bits, width, dim, codebooks, centroids, .. } = *rows;
         let (codes, codebooks, centroids) = (*rows, *codebooks, *centroids);
         Self { codes, code_bytes, bits, width, dim, codebooks, centroids, stride }
     }
