@@ -31,7 +31,7 @@ use super::build;
 use super::codes::{Coder, Codes};
 use super::distance::WalkDistance;
 use super::links::{Links, NO_NODE};
-use super::{DEGREES, GraphIndex, LinkedVectors, Made};
+use super::{DEGREES, GraphIndex, LinkedVectors};
 use crate::error::{Error, FileDefect, Result};
 use crate::flat::Flat;
 use crate::index::IndexKind;
@@ -200,7 +200,7 @@ impl<T: Element> Filed for LinkedVectors<T> {
             .seed(header.seed)
             .codes(header.no_codes == 0);
         builder.budget = budget;
-        let mut index = LinkedVectors { builder, made: Made::nothing(flat.version()), flat };
+        let mut index = builder.with_vectors(|_| Ok(flat))?;
         if header.starts > 0 {
             let mut numbers: Vec<u32> = host_memory::zeroed((bytes.len() - graph) / 4)?;
             bytemuck::cast_slice_mut::<u32, u8>(&mut numbers).copy_from_slice(&bytes[graph..]);

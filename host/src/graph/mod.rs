@@ -255,15 +255,22 @@ impl<T: Element> GraphIndexBuilder<T> {
     }
 
     fn open(self) -> Result<LinkedVectors<T>> {
+        self.with_vectors(|this| {
+            let flat = FlatIndex::<T>::builder(this.dim).metric(this.settings.metric).device(this.placement.clone());
+            match this.budget {
+                Some(budget) => flat.memory_budget(budget).open(),
+                None => flat.open(),
+            }
+        })
+    }
+
+    /// Checks the settings, then makes an index of the vectors that `open` returns, without edges.
+    fn with_vectors(self, open: impl FnOnce(&Self) -> Result<Flat<T>>) -> Result<LinkedVectors<T>> {
         check_range("degree", self.settings.degree, DEGREES)?;
         if self.beam == 0 {
             return Err(Error::Zero { what: "beam" });
         }
-        let mut flat = FlatIndex::<T>::builder(self.dim).metric(self.settings.metric).device(self.placement.clone());
-        if let Some(budget) = self.budget {
-            flat = flat.memory_budget(budget);
-        }
-        let flat = flat.open()?;
+        let flat = open(&self)?;
         Ok(LinkedVectors { made: Made::nothing(flat.version()), flat, builder: self })
     }
 }
