@@ -7,11 +7,11 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::io::{IdMatrix, Vectors};
 use warpann::knn_graph::Graph;
-use warpann::{Element, Index};
+use warpann::{Any, Element};
 
-use crate::index::{GRAPH, GraphRecipe, INVERTED_FILES, Made, Place, Recipe, Stored, Summary, parse_kind};
+use crate::index::{Built, Inputs, Made, Place, Recipes, Summary, parse_kind};
 use crate::progress::{spinning, staged};
-use crate::report::{Failure, Out, Outcome, bytes, positive};
+use crate::report::{Out, Outcome, bytes, positive};
 use crate::streams::{check_files, lock, parse_index};
 use crate::vectors::{Access, exactly, with_element};
 
@@ -39,9 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     pub out: PathBuf,
     #[command(flatten)]
-    pub recipe: Recipe,
-    #[command(flatten)]
-    graph: GraphRecipe,
+    pub recipes: Recipes,
     #[command(flatten)]
     pub place: Place,
     #[command(flatten)]
@@ -64,46 +62,29 @@ pub struct Files {
     graph: Option<Graph>,
 }
 
-impl Args {
-    /// Refuses options that the kind of index does not have.
-    fn check_kind(&self) -> Outcome {
-        let other = |option, known: &'static str, kind: String| Err(Failure::OtherKind { option, known, kind });
-        match self.kind {
-            Made::Ivf(kind) => match self.graph.given() {
-                Some(option) => other(option, "--kind graph", kind.name()),
-                None => Ok(()),
-            },
-            Made::Graph => match self.recipe.given().or(self.batch.map(|_| "--batch")) {
-                Some(option) => other(option, INVERTED_FILES, GRAPH.into()),
-                None => Ok(()),
-            },
-        }
-    }
-}
-
 impl Files {
     /// Reads the files, for an index that is saved to `out`.
     pub fn read(args: &Args, out: &Path) -> Outcome<Self> {
-        args.check_kind()?;
+        args.kind.check(&args.recipes, args.batch)?;
         // Training takes long, so this first checks everything that could prevent saving.
-        let inputs = [Some(&args.base), args.ids.as_ref(), args.recipe.train.as_ref(), args.graph.file()];
+        let inputs = [Some(&args.base), args.ids.as_ref(), args.recipes.ivf.train.as_ref(), args.recipes.graph.file()];
         check_files(args.access.stdin, inputs.into_iter().flatten().map(PathBuf::as_path), [out])?;
         let base = args.access.first_vectors(&args.base, args.rows)?;
         let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
-        let train = args.recipe.train.as_ref().map(|path| args.access.vectors(path)).transpose()?;
+        let train = args.recipes.ivf.train.as_ref().map(|path| args.access.vectors(path)).transpose()?;
         if let Some(train) = &train
             && train.rows() > 0
             && train.dim() != base.dim()
         {
             return Err(warpann::Error::WrongDimension { expected: base.dim(), actual: train.dim() }.into());
         }
-        let graph = args.graph.file().map(|path| args.access.stdin.graph(path)).transpose()?;
+        let graph = args.recipes.graph.file().map(|path| args.access.stdin.graph(path)).transpose()?;
         Ok(Self { base, ids, train, graph })
     }
 
     /// Base and training vectors as components of `T`.
     pub fn exactly<T: Element>(&self, args: &Args) -> Outcome<Rows<'_, T>> {
-        let train = match (&self.train, &args.recipe.train) {
+        let train = match (&self.train, &args.recipes.ivf.train) {
             (Some(train), Some(path)) => Some(exactly::<T>(train, path)?),
             _ => None,
         };
@@ -124,21 +105,16 @@ struct Report {
 }
 
 /// Saves the index, and returns the report.
-fn saved<K: Stored>(
-    args: &Args,
-    index: &Index<K>,
-    load_seconds: f64,
-    (train_seconds, add_seconds): (f64, f64),
-) -> Outcome<Report> {
+fn saved<T: Element>(args: &Args, built: &Built<Any<T>>, load_seconds: f64) -> Outcome<Report> {
     // A run that changes the old file meanwhile would replace the new one by what it made of the old.
     let _lock = lock(&args.out)?;
     let start = Instant::now();
-    staged("saving the index", |watch| index.save_watched(&args.out, watch))?;
+    staged("saving the index", |watch| built.index.save_watched(&args.out, watch))?;
     Ok(Report {
-        summary: Summary::of(index),
+        summary: Summary::of(&built.index),
         load_seconds,
-        train_seconds,
-        add_seconds,
+        train_seconds: built.train_seconds.unwrap_or(0.0),
+        add_seconds: built.add_seconds,
         save_seconds: start.elapsed().as_secs_f64(),
         file: args.out.display().to_string(),
         file_bytes: std::fs::metadata(&args.out).map_or(0, |file| file.len()),
@@ -150,7 +126,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "mpi")]
     if args.mpi {
         return crate::ranks::with_ranks(out, |ranks| {
-            let inputs = [Some(&*args.base), args.ids.as_deref(), args.recipe.train.as_deref()];
+            let inputs = [Some(&*args.base), args.ids.as_deref(), args.recipes.ivf.train.as_deref()];
             crate::streams::refuse(inputs.into_iter().flatten())?;
             crate::ranks::build(args, ranks, out)
         });
@@ -158,26 +134,17 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let start = Instant::now();
     let files = spinning("reading", || Files::read(args, &args.out))?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
-    let report = with_element!(files.base.element(), T => {
+    let (report, train_seconds) = with_element!(files.base.element(), T => {
         let (rows, train) = files.exactly::<T>(args)?;
         let load_seconds = start.elapsed().as_secs_f64();
-        let (base, start) = ((dim, &*rows), Instant::now());
-        match args.kind {
-            Made::Ivf(kind) => {
-                let built = args.recipe.build::<T>(kind, &args.place, base, ids, train.as_deref(), args.batch)?;
-                saved(args, &built.index, load_seconds, (built.train_seconds, built.add_seconds))?
-            }
-            Made::Graph => {
-                let graph = files.graph.as_ref();
-                let index = args.graph.build::<T>(&args.recipe.basis, &args.place, base, ids, graph)?;
-                saved(args, &index, load_seconds, (0.0, start.elapsed().as_secs_f64()))?
-            }
-        }
+        let inputs = Inputs { base: (dim, &rows), ids, train: train.as_deref(), graph: files.graph.as_ref() };
+        let built = args.kind.build(&args.recipes, &args.place, inputs, args.batch)?;
+        (saved(args, &built, load_seconds)?, built.train_seconds)
     });
     report.summary.print(out)?;
     out.field("load", format_args!("{:.3} s", report.load_seconds))?;
-    if let Made::Ivf(_) = args.kind {
-        out.field("train", format_args!("{:.3} s", report.train_seconds))?;
+    if let Some(seconds) = train_seconds {
+        out.field("train", format_args!("{seconds:.3} s"))?;
     }
     out.field("add", format_args!("{:.3} s", report.add_seconds))?;
     out.field("save", format_args!("{:.3} s, {} in {}", report.save_seconds, bytes(report.file_bytes), report.file))?;

@@ -5,16 +5,16 @@ mod graph;
 mod ivf;
 
 use std::path::Path;
+use std::time::Instant;
 
 use rayon::prelude::*;
 use serde::Serialize;
 use warpann::io::Open;
+use warpann::knn_graph::Graph;
 use warpann::{Any, AnyIndex, Element, Index, IndexInfo, IndexKind, Kind, KindInfo, Metric, Placement};
 
-pub use self::graph::{GraphRecipe, describe as describe_graph};
-pub use self::ivf::{
-    Kind as IvfKind, Recipe, describe as describe_ivf, kind_of, parse_kind as parse_ivf_kind, print_clamped,
-};
+pub use self::graph::GraphRecipe;
+pub use self::ivf::{Kind as IvfKind, Recipe, describe as describe_ivf, kind_of, parse_kind as parse_ivf_kind};
 use crate::progress::{spinning, staged};
 use crate::report::{Failure, Out, Outcome, parse_bytes};
 use crate::vectors::Access;
@@ -46,6 +46,65 @@ pub fn parse_kind(text: &str) -> Result<Made, String> {
         return Ok(Made::Graph);
     }
     IvfKind::named(text).map(Made::Ivf).ok_or_else(|| format!("expected one of {}, {GRAPH}", IvfKind::names()))
+}
+
+/// How an index of each kind is made.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Recipes {
+    #[command(flatten)]
+    pub ivf: Recipe,
+    #[command(flatten)]
+    pub graph: GraphRecipe,
+}
+
+/// What an index is made of: vectors with their dimension, ids, vectors to train with, and edges or neighbours.
+pub struct Inputs<'a, T: Element> {
+    pub base: (usize, &'a [T]),
+    pub ids: Option<&'a [u64]>,
+    pub train: Option<&'a [T]>,
+    pub graph: Option<&'a Graph>,
+}
+
+/// A new index, and the times of making it. Only some kinds are trained.
+pub struct Built<K: Kind> {
+    pub index: Index<K>,
+    pub train_seconds: Option<f64>,
+    pub add_seconds: f64,
+}
+
+impl Made {
+    /// Refuses options that the kind of index does not have; `batch` is one of them.
+    pub fn check(self, recipes: &Recipes, batch: Option<usize>) -> Outcome {
+        let of_ivf = recipes.ivf.given().or(batch.map(|_| "--batch"));
+        let (other, known, kind) = match self {
+            Made::Ivf(kind) => (recipes.graph.given(), "--kind graph", kind.name()),
+            Made::Graph => (of_ivf, INVERTED_FILES, GRAPH.into()),
+        };
+        other.map_or(Ok(()), |option| Err(Failure::OtherKind { option, known, kind }))
+    }
+
+    /// Makes an index of the kind; an inverted file adds `batch` vectors at a time.
+    pub fn build<T: Element>(
+        self,
+        recipes: &Recipes,
+        place: &Place,
+        inputs: Inputs<'_, T>,
+        batch: Option<usize>,
+    ) -> Outcome<Built<Any<T>>> {
+        let Inputs { base, ids, train, graph } = inputs;
+        match self {
+            Made::Ivf(kind) => {
+                let Built { index, train_seconds, add_seconds } =
+                    recipes.ivf.build(kind, place, base, ids, train, batch)?;
+                Ok(Built { index: index.into(), train_seconds, add_seconds })
+            }
+            Made::Graph => {
+                let start = Instant::now();
+                let index = recipes.graph.build(&recipes.ivf.basis, place, base, ids, graph)?.into();
+                Ok(Built { index, train_seconds: None, add_seconds: start.elapsed().as_secs_f64() })
+            }
+        }
+    }
 }
 
 /// The first of the options that are given.
@@ -97,6 +156,39 @@ pub fn read_graph(path: &Path, user: &'static str) -> Outcome<IndexInfo> {
 fn read_kind(path: &Path, kind: IndexKind, user: &'static str, known: &'static str) -> Outcome<IndexInfo> {
     let info = IndexInfo::read(path)?;
     if info.kind() == kind { Ok(info) } else { Err(Failure::OtherKind { option: user, known, kind: name_of(&info) }) }
+}
+
+/// What the header of a file says of one kind of index only.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum HeaderDetails {
+    Flat {},
+    Ivf { lists: usize, probes: usize, clamped_vectors: u64, clamped_components: u64 },
+    Graph { degree: usize, beam: u64, starts: u64 },
+}
+
+impl HeaderDetails {
+    /// The details of a header, and the kind and its parameters in a few words.
+    pub fn of(info: &IndexInfo) -> (Self, String) {
+        match info.of_kind {
+            KindInfo::Ivf { encoding, lists, probes, clamped_vectors, clamped_components } => {
+                (Self::Ivf { lists, probes, clamped_vectors, clamped_components }, describe_ivf(encoding, lists))
+            }
+            KindInfo::Graph { degree, beam, starts } => (Self::Graph { degree, beam, starts }, graph::describe(degree)),
+            _ => (Self::Flat {}, name_of(info)),
+        }
+    }
+
+    pub fn print(&self, out: &Out) -> Outcome {
+        match *self {
+            Self::Flat {} => Ok(()),
+            Self::Ivf { probes, clamped_vectors, clamped_components, .. } => {
+                out.field("probes", format_args!("{probes} by default"))?;
+                ivf::print_clamped(out, clamped_vectors, clamped_components)
+            }
+            Self::Graph { beam, .. } => out.field("beam", format_args!("{beam} by default")),
+        }
+    }
 }
 
 /// A kind of index that a file can hold.

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use warpann::IndexInfo;
 use warpann::device::info::{self, CpuInfo, DeviceInfo, ModuleInfo};
-use warpann::{IndexInfo, KindInfo};
 
-use crate::index::{describe_graph, describe_ivf, name_of, print_clamped};
+use crate::index::{HeaderDetails, name_of};
 use crate::report::{Out, Outcome, bytes};
 use crate::streams::parse_index;
 
@@ -60,44 +60,21 @@ struct Header {
     dim: usize,
     vectors: u64,
     #[serde(flatten)]
-    details: Details,
+    details: HeaderDetails,
     bytes: u64,
-}
-
-/// The properties of one kind of index.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Details {
-    Flat {},
-    Ivf { lists: usize, probes: usize, clamped_vectors: u64, clamped_components: u64 },
-    Graph { degree: usize, beam: u64, starts: u64 },
 }
 
 /// Prints the properties of an index file.
 fn index(path: &Path, out: &Out) -> Outcome {
     let info = IndexInfo::read(path)?;
-    let kind = name_of(&info);
-    let (index, details) = match info.of_kind {
-        KindInfo::Ivf { encoding, lists, probes, clamped_vectors, clamped_components } => {
-            (describe_ivf(encoding, lists), Details::Ivf { lists, probes, clamped_vectors, clamped_components })
-        }
-        KindInfo::Graph { degree, beam, starts } => (describe_graph(degree), Details::Graph { degree, beam, starts }),
-        _ => (kind.clone(), Details::Flat {}),
-    };
+    let (kind, (details, index)) = (name_of(&info), HeaderDetails::of(&info));
     let (element, metric) = (info.element.name(), info.metric.name());
     let header =
         Header { kind, index, element, metric, dim: info.dim, vectors: info.vectors, details, bytes: info.bytes };
     let Header { element, metric, dim, vectors, .. } = header;
     out.field("index", &header.index)?;
     out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
-    match header.details {
-        Details::Ivf { probes, clamped_vectors, clamped_components, .. } => {
-            out.field("probes", format_args!("{probes} by default"))?;
-            print_clamped(out, clamped_vectors, clamped_components)?;
-        }
-        Details::Flat {} => {}
-        Details::Graph { beam, .. } => out.field("beam", format_args!("{beam} by default"))?,
-    }
+    header.details.print(out)?;
     out.field("file", bytes(header.bytes))?;
     out.object(&header)
 }

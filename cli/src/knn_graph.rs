@@ -136,7 +136,7 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
     let start = Instant::now();
     let mut index = open::<Any<T>>(path, args.device, args.memory_budget, args.access)?;
     let probes = match index.inside_mut() {
-        Any::Flat(_) => None,
+        _ => None,
         Any::Ivf(index) => {
             args.probes.map_or(Ok(()), |probes| index.set_probes(probes))?;
             Some(index.probes())

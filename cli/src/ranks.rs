@@ -148,7 +148,7 @@ pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
         let (rows, train) = agree(ranks, files.exactly::<T>(args))?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let builder = agree(ranks, args.recipe.builder::<T>(kind, &place, dim, files.base.rows()))?;
+        let builder = agree(ranks, args.recipes.ivf.builder::<T>(kind, &place, dim, files.base.rows()))?;
         let index = Sharded::<_, IvfIndex<T>>::build(ranks, builder, &rows, ids, train.as_deref())?;
         let build_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();

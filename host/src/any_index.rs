@@ -6,13 +6,17 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-pub use self::info::{IndexInfo, KindInfo};
+pub use self::info::IndexInfo;
+use crate::error::FileDefect;
+use crate::graph::file as graph;
+use crate::index::kind::GRAPH;
 #[cfg(feature = "cuda")]
 use crate::index::private::OnDevice;
 use crate::index::private::{Changed, Filed, Searched, Searching, Stored};
 use crate::index::{Index, IndexKind};
 use crate::io::Open;
 use crate::ivf::Encoding;
+use crate::ivf::file as lists;
 use crate::{
     Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Placement, RangeNeighbors, Result, SearchOptions,
     UnknownName, Watch,
@@ -97,6 +101,72 @@ impl<T: Element> From<IvfIndex<T>> for AnyIndex<T> {
 impl<T: Element> From<GraphIndex<T>> for AnyIndex<T> {
     fn from(index: GraphIndex<T>) -> Self {
         Index::of(Any::Graph(index))
+    }
+}
+
+/// A kind of index, with the settings that only this kind has in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum KindInfo {
+    /// A [`FlatIndex`](crate::FlatIndex).
+    Flat,
+    /// An [`IvfIndex`](crate::IvfIndex).
+    Ivf {
+        /// What the index keeps of each vector.
+        encoding: Encoding,
+        /// Number of lists.
+        lists: usize,
+        /// Number of lists that a search probes unless its options set another.
+        probes: usize,
+        /// As [`IvfStatistics::clamped_vectors`](crate::ivf::IvfStatistics::clamped_vectors).
+        clamped_vectors: u64,
+        /// As [`IvfStatistics::clamped_components`](crate::ivf::IvfStatistics::clamped_components).
+        clamped_components: u64,
+    },
+    /// A [`GraphIndex`](crate::GraphIndex).
+    Graph {
+        /// Largest number of edges of a vector.
+        degree: usize,
+        /// Number of vectors that a walk keeps unless its options set another.
+        beam: u64,
+        /// Number of vectors at which walks can begin; 0 if searches are exact.
+        starts: u64,
+    },
+}
+
+impl KindInfo {
+    /// Decodes the first bytes of an index file of `bytes` bytes: what all kinds have, and the rest.
+    ///
+    /// # Errors
+    /// The defect of the header.
+    fn of_header(header: &[u8], bytes: u64) -> Result<(lists::Shape, KindInfo), FileDefect> {
+        if header.starts_with(&GRAPH) {
+            let (graph, shape) = graph::headers(header, bytes)?;
+            let (degree, beam, starts) = (graph.degree as usize, graph.beam, graph.starts);
+            return Ok((shape, KindInfo::Graph { degree, beam, starts }));
+        }
+        let shape = lists::shape_of(header, bytes)?;
+        if shape.kind == Some(IndexKind::Flat) {
+            return Ok((shape, KindInfo::Flat));
+        }
+        let of_kind = KindInfo::Ivf {
+            encoding: shape.encoding,
+            lists: shape.lists as usize,
+            probes: shape.probes as usize,
+            clamped_vectors: shape.clamped.vectors,
+            clamped_components: shape.clamped.components,
+        };
+        Ok((shape, of_kind))
+    }
+
+    /// The kind.
+    fn kind(&self) -> IndexKind {
+        match self {
+            KindInfo::Flat => IndexKind::Flat,
+            KindInfo::Ivf { .. } => IndexKind::Ivf,
+            KindInfo::Graph { .. } => IndexKind::Graph,
+        }
     }
 }
 

@@ -86,5 +86,5 @@ fn index<T: Element>(args: &Args, dim: usize, base: &[T]) -> Outcome<(IvfIndex<T
         None => None,
     };
     let built = args.recipe.build::<T>(args.kind, place, (dim, base), None, train.as_deref(), None)?;
-    Ok((built.index, Seconds { train_seconds: Some(built.train_seconds), add_seconds: Some(built.add_seconds) }))
+    Ok((built.index, Seconds { train_seconds: built.train_seconds, add_seconds: Some(built.add_seconds) }))
 }

@@ -6,10 +6,10 @@ use std::time::Instant;
 use rayon::prelude::*;
 use serde::Serialize;
 use warpann::io::Open;
-use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
+use warpann::ivf::{Encoding, Ivf, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Index};
 
-use super::{BATCH, Basis, Details, Place, Stored, first_given, first_unequal};
+use super::{BATCH, Basis, Built, Details, Place, Stored, first_given, first_unequal};
 use crate::progress::{Step, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
@@ -81,13 +81,6 @@ pub struct Recipe {
     points_per_centroid: Option<usize>,
 }
 
-/// A new index, and the times of making it.
-pub struct Built<T: Element> {
-    pub index: IvfIndex<T>,
-    pub train_seconds: f64,
-    pub add_seconds: f64,
-}
-
 impl Recipe {
     /// Trains with `train`, or with `base` if `train` is `None`, and adds `base`, both of dimension `dim`. It adds `batch` vectors at a
     /// time, so that a mapped base is never completely in memory.
@@ -99,12 +92,12 @@ impl Recipe {
         ids: Option<&[u64]>,
         train: Option<&[T]>,
         batch: Option<usize>,
-    ) -> Outcome<Built<T>> {
+    ) -> Outcome<Built<Ivf<T>>> {
         let count = base.len() / dim.max(1);
         let mut index = self.builder(kind, place, dim, count)?.build()?;
         let start = Instant::now();
         staged(format!("training {} lists", index.lists()), |watch| index.train_watched(train.unwrap_or(base), watch))?;
-        let train_seconds = start.elapsed().as_secs_f64();
+        let train_seconds = Some(start.elapsed().as_secs_f64());
         let start = Instant::now();
         Stored::add_all(&mut index, base, ids, batch)?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
@@ -160,7 +153,7 @@ impl Recipe {
     }
 }
 
-impl<T: Element> Stored for warpann::ivf::Ivf<T> {
+impl<T: Element> Stored for Ivf<T> {
     fn kind(index: &Index<Self>) -> String {
         kind_of(index.encoding())
     }

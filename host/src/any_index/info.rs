@@ -3,12 +3,11 @@
 use std::io::Read;
 use std::path::Path;
 
+use super::KindInfo;
 use crate::error::FileDefect;
-use crate::graph::file as graph;
+use crate::graph::file::HEADERS;
 use crate::index::IndexKind;
-use crate::index::kind::GRAPH;
-use crate::ivf::Encoding;
-use crate::ivf::file as lists;
+use crate::ivf::file::Shape;
 use crate::{ElementType, Error, Metric, Result, io};
 
 /// The content of an index file according to its header.
@@ -44,37 +43,6 @@ pub struct IndexInfo {
     pub bytes: u64,
 }
 
-/// A kind of index, with the settings that only this kind has in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub enum KindInfo {
-    /// A [`FlatIndex`](crate::FlatIndex).
-    Flat,
-    /// An [`IvfIndex`](crate::IvfIndex).
-    Ivf {
-        /// What the index keeps of each vector.
-        encoding: Encoding,
-        /// Number of lists.
-        lists: usize,
-        /// Number of lists that a search probes unless its options set another.
-        probes: usize,
-        /// As [`IvfStatistics::clamped_vectors`](crate::ivf::IvfStatistics::clamped_vectors).
-        clamped_vectors: u64,
-        /// As [`IvfStatistics::clamped_components`](crate::ivf::IvfStatistics::clamped_components).
-        clamped_components: u64,
-    },
-    /// A [`GraphIndex`](crate::GraphIndex).
-    Graph {
-        /// Largest number of edges of a vector.
-        degree: usize,
-        /// Number of vectors that a walk keeps unless its options set another.
-        beam: u64,
-        /// Number of vectors at which walks can begin; 0 if searches are exact.
-        starts: u64,
-    },
-}
-
 impl IndexInfo {
     /// Reads the header of an index file; only loading the index checks the rest. O(1).
     ///
@@ -84,7 +52,7 @@ impl IndexInfo {
         let path = path.as_ref();
         let (file, bytes) = io::open_regular(path)?;
         let mut header = Vec::new();
-        let read = file.take(graph::HEADERS as u64).read_to_end(&mut header);
+        let read = file.take(HEADERS as u64).read_to_end(&mut header);
         read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
         Self::of_header(&header, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
     }
@@ -94,35 +62,13 @@ impl IndexInfo {
     /// # Errors
     /// The defect of the header.
     fn of_header(header: &[u8], bytes: u64) -> Result<Self, FileDefect> {
-        let (shape, of_kind) = if header.starts_with(&GRAPH) {
-            let (graph, shape) = graph::headers(header, bytes)?;
-            let (degree, beam, starts) = (graph.degree as usize, graph.beam, graph.starts);
-            (shape, KindInfo::Graph { degree, beam, starts })
-        } else {
-            let shape = lists::shape_of(header, bytes)?;
-            let of_kind = if shape.kind == Some(IndexKind::Flat) {
-                KindInfo::Flat
-            } else {
-                KindInfo::Ivf {
-                    encoding: shape.encoding,
-                    lists: shape.lists as usize,
-                    probes: shape.probes as usize,
-                    clamped_vectors: shape.clamped.vectors,
-                    clamped_components: shape.clamped.components,
-                }
-            };
-            (shape, of_kind)
-        };
-        let lists::Shape { element, metric, dim, vectors, .. } = shape;
+        let (shape, of_kind) = KindInfo::of_header(header, bytes)?;
+        let Shape { element, metric, dim, vectors, .. } = shape;
         Ok(Self { element, dim: dim as usize, metric, vectors, of_kind, bytes })
     }
 
     /// The kind of the index.
     pub fn kind(&self) -> IndexKind {
-        match self.of_kind {
-            KindInfo::Flat => IndexKind::Flat,
-            KindInfo::Ivf { .. } => IndexKind::Ivf,
-            KindInfo::Graph { .. } => IndexKind::Graph,
-        }
+        self.of_kind.kind()
     }
 }
