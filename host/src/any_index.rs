@@ -160,7 +160,7 @@ impl KindInfo {
         Ok((shape, of_kind))
     }
 
-    /// The kind.
+    /// The kind of index that has these settings.
     fn kind(&self) -> IndexKind {
         match self {
             KindInfo::Flat => IndexKind::Flat,
