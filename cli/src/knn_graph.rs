@@ -136,7 +136,6 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
     let start = Instant::now();
     let mut index = open::<Any<T>>(path, args.device, args.memory_budget, args.access)?;
     let probes = match index.inside_mut() {
-        _ => None,
         Any::Ivf(index) => {
             args.probes.map_or(Ok(()), |probes| index.set_probes(probes))?;
             Some(index.probes())
@@ -145,6 +144,7 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
             args.beam.map_or(Ok(()), |beam| index.set_beam(beam))?;
             None
         }
+        _ => None,
     };
     let build_seconds = start.elapsed().as_secs_f64();
     // Other numbers of vectors, and other ids than 0, 1, 2, .., are errors of the graph.
