@@ -11,19 +11,21 @@ const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/sift-sa
 const FOLDER: &str = "cd tests/data/sift-sample";
 
 const README: &str = include_str!("../../README.md");
-const INDEXES: &str = include_str!("../../docs/INDEXES.md");
+const PROGRAM: &str = include_str!("../../docs/PROGRAM.md");
 const JSON: &str = include_str!("../../docs/JSON.md");
 /// The pages that show no command of the program in a block.
-const OTHERS: [(&str, &str); 9] = [
+const OTHERS: [(&str, &str); 11] = [
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
     ("docs/ARCHITECTURE.md", include_str!("../../docs/ARCHITECTURE.md")),
     ("docs/CHOOSING.md", include_str!("../../docs/CHOOSING.md")),
     ("docs/COST.md", include_str!("../../docs/COST.md")),
     ("docs/FIGURES.md", include_str!("../../docs/FIGURES.md")),
     ("docs/GUIDE.md", include_str!("../../docs/GUIDE.md")),
+    ("docs/INDEXES.md", include_str!("../../docs/INDEXES.md")),
     ("docs/KERNELS.md", include_str!("../../docs/KERNELS.md")),
     ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
     ("docs/REQUESTS.md", include_str!("../../docs/REQUESTS.md")),
+    ("docs/SEARCHES.md", include_str!("../../docs/SEARCHES.md")),
 ];
 
 /// Lines that depend on the machine: only their first word is compared.
@@ -156,9 +158,9 @@ fn commands_of_the_readme_print_what_it_shows() {
 }
 
 #[test]
-fn commands_of_the_tour_print_what_it_shows() {
+fn commands_of_the_page_about_the_program_print_what_it_shows() {
     let folder = tempfile::tempdir().unwrap();
-    let found = follow(INDEXES, folder.path());
+    let found = follow(PROGRAM, folder.path());
     assert!(found.0 >= 35 && found.1 >= 200, "only {found:?} commands and lines were found: the search is broken");
     let written = [
         "ids.npy",

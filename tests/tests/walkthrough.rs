@@ -29,7 +29,7 @@ const GUIDE: &str = include_str!("../../docs/GUIDE.md");
 /// Where the features of the library are declared.
 const MANIFEST: &str = include_str!("../../host/Cargo.toml");
 /// The pages whose paths must exist. Links are relative to the page, paths in backticks to the repository.
-const PAGES: [(&str, &str); 11] = [
+const PAGES: [(&str, &str); 13] = [
     ("README.md", README),
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
     ("docs/ARCHITECTURE.md", include_str!("../../docs/ARCHITECTURE.md")),
@@ -40,7 +40,9 @@ const PAGES: [(&str, &str); 11] = [
     ("docs/INDEXES.md", include_str!("../../docs/INDEXES.md")),
     ("docs/KERNELS.md", KERNELS),
     ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
+    ("docs/PROGRAM.md", include_str!("../../docs/PROGRAM.md")),
     ("docs/REQUESTS.md", include_str!("../../docs/REQUESTS.md")),
+    ("docs/SEARCHES.md", include_str!("../../docs/SEARCHES.md")),
 ];
 const KERNEL: &str = "kernels-rs/src/row_norms.rs";
 const TEST: &str = "kernels-rs/tests/row_norms.rs";
