@@ -30,8 +30,9 @@ use cuda_std::Ptr;
 use warpann_kernels::flat::filter::{Filter, FilterOutput};
 use warpann_kernels::product::canonical::Canonical;
 
-use super::exact::{Block, MOST_QUERIES, launch_filter};
-use super::{FlatDevice, TILE_QUERIES, TWO_LANES_FROM};
+use super::block::{Block, MOST_QUERIES, launch_filter};
+use super::rows::FlatDevice;
+use super::{TILE_QUERIES, TWO_LANES_FROM};
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::runtime::Runtime;
