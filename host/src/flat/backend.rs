@@ -8,7 +8,7 @@ use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Bitset, RangeNeighbors, Result};
 
 /// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`](crate::FlatIndex) keeps their ids. The caller has
-/// checked the arguments: whole rows of the index's dimension, finite components, k ≥ 1, row count within [`MAX_ROWS`](crate::MAX_ROWS), at least one query
+/// checked the arguments: whole rows of the index's dimension, finite components, k ≥ 1, row count within [`MAX_ROWS`](crate::validate::MAX_ROWS), at least one query
 /// and one row. A filter, `among`, has one bit for each row; a search returns only rows whose bits are set, and `None`
 /// means all rows.
 pub(crate) trait FlatBackend: Send + Sync {

@@ -12,7 +12,7 @@ pub(crate) struct Settings {
     pub(crate) lists: usize,
     pub(crate) metric: Metric,
     pub(crate) encoding: Encoding,
-    /// The devices as the caller gave them; in a built index, without [`Device::Auto`].
+    /// The devices as the caller gave them; in a built index, without [`Device::Auto`](crate::Device::Auto).
     #[cfg_attr(feature = "serde", serde(rename = "device"))]
     pub(crate) placement: Placement,
     #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
