@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{Flat, FlatBackend, MOVED_BYTES, Version};
+use super::backend::FlatBackend;
+use super::{Flat, MOVED_BYTES, Version};
 use crate::ids::row_ids::{Room, RowIds};
 use crate::index::private::{Changed, Stored};
 use crate::random::gather;

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{FlatBackend, runs_of};
+use super::backend::{FlatBackend, runs_of};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::search_options::SearchRequest;
 use crate::shards::{Grid, merge_ranges, search_parts};

@@ -1,8 +1,9 @@
 //! The exact index: a search compares each query with every vector and returns exactly the k best.
 //!
 //! This file and `changes` check arguments once for all back ends, and `device` those of searches in device memory. The module `ids` keeps the ids. The
-//! back ends know only rows: `cpu`, `gpu` (GPUs and their emulator) and `grid` (several devices).
+//! back ends (`backend`) know only rows: `cpu`, `gpu` (GPUs and their emulator) and `grid` (several devices).
 
+mod backend;
 mod changes;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
@@ -12,19 +13,17 @@ pub(crate) mod grid;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cuda_std::PtrMut;
 use half::{bf16, f16};
 
+pub(crate) use self::backend::FlatBackend;
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
+pub(crate) use self::gpu::ResidentRows;
 use self::grid::FlatGrid;
-use crate::device::lanes::Lanes;
 use crate::device::open::open;
-use crate::device::runtime::Runtime;
 use crate::ids::row_ids::RowIds;
 use crate::index::Index;
 use crate::index::private::{Searched, Searching, Stored};
@@ -39,60 +38,6 @@ use crate::{
     Bitset, Device, Element, ElementType, Error, Metric, NONE, Placement, RangeNeighbors, Result, SearchOptions,
     SearchStatistics, host_memory,
 };
-
-/// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`] keeps their ids. The caller has
-/// checked the arguments: whole rows of the index's dimension, finite components, k ≥ 1, row count within [`MAX_ROWS`], at least one query
-/// and one row. A filter, `among`, has one bit for each row; a search returns only rows whose bits are set, and `None`
-/// means all rows.
-pub(crate) trait FlatBackend: Send + Sync {
-    /// A back end of its own with the same rows, on the same device, and with room for `more` rows if that costs nothing.
-    fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>>;
-    /// A back end without rows on the same device.
-    fn emptied(&self) -> Box<dyn FlatBackend>;
-    /// Appends rows. On error the back end is unchanged.
-    fn add(&mut self, rows: VectorSlice<'_>) -> Result<()>;
-    /// Replaces the rows with these numbers, which exist and ascend, by `rows`. On error the back end is unchanged.
-    fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()>;
-    /// Keeps the rows whose bits are set, in their order, and removes the others. On error the back end is unchanged.
-    fn retain(&mut self, kept: &Bitset) -> Result<()>;
-    /// Fills `ids` (row numbers) and `distances` (queries × k each) as [`FlatIndex::search_with`] promises, including empty slots.
-    fn search(&self, request: &SearchRequest<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
-    /// Finds all rows whose canonical distance is at most `radius` (similarity: at least), which is not NaN. The results of each query are
-    /// best first, equal distances by lower row.
-    fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors>;
-    /// Bytes of memory that the rows take on the host and on devices, with what belongs to them.
-    fn bytes(&self) -> (u64, u64);
-    /// Keeps the first `len` rows; there may be fewer. Touches no device.
-    fn truncate(&mut self, len: usize);
-    /// Number of rows in the back end.
-    fn len(&self) -> usize;
-    /// This back end, if it is one device.
-    fn as_device(&self) -> Option<&FlatDevice> {
-        None
-    }
-    /// As [`as_device`](Self::as_device).
-    #[cfg(feature = "cuda")]
-    fn as_device_mut(&mut self) -> Option<&mut FlatDevice> {
-        None
-    }
-    /// All rows, if they are in host memory as they were added.
-    fn host_rows(&self) -> Option<VectorSlice<'_>> {
-        None
-    }
-    /// Copies rows from row `first` on to `to`. Every row that `to` has room for exists.
-    fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()>;
-    /// Describes the device in words.
-    fn describe(&self) -> String;
-}
-
-/// The rows of a flat index in the memory of a device, for kernels of other indexes.
-pub(crate) struct ResidentRows<'a> {
-    pub runtime: &'a Runtime,
-    pub lanes: &'a Arc<Lanes>,
-    pub shape: VectorShape,
-    /// Rows of `shape.row_bytes()` bytes, also those that removed vectors left.
-    pub rows: PtrMut<u8>,
-}
 
 /// An exact nearest-neighbour index over vectors of one dimension and element type.
 ///
@@ -516,16 +461,6 @@ impl<T: Element> Searching for Flat<T> {
     fn kept(&self, vectors: &[T]) -> Result<Vec<f32>> {
         host_memory::collected(vectors.iter().map(|x| x.to_f32()), vectors.len())
     }
-}
-
-/// The runs of ascending row numbers: the first number of each run, and the places of its numbers.
-pub(crate) fn runs_of(numbers: &[u64]) -> impl Iterator<Item = (usize, Range<usize>)> {
-    let mut end = 0;
-    numbers.chunk_by(|a, b| a + 1 == *b).map(move |run| {
-        let start = end;
-        end += run.len();
-        (run[0] as usize, start..end)
-    })
 }
 
 /// Bytes of vectors that move through host memory at a time.

@@ -10,7 +10,7 @@ use crate::device::lanes::Lanes;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling};
-use crate::flat::gpu::exact::{Block, Tuning};
+use crate::flat::gpu::block::{Block, Tuning};
 use crate::product::centre::Centre;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set};
 use crate::shards::merge;

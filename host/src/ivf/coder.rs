@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::encoding::{Clamped, DeviceCoder};
-use super::{Settings, Trained};
+use super::encoding::{Clamped, DeviceCoder, Trained};
+use super::settings::Settings;
 use crate::generate::{Generator, Rows};
 use crate::kmeans::{assign_on_cpu, open_assigner};
 use crate::pq::encode::Residuals;

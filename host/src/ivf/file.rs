@@ -39,7 +39,7 @@ mod write;
 use std::path::Path;
 
 pub(crate) use self::format::{HEADER, Shape};
-use self::format::{Places, Section};
+use self::format::{IN_MEMORY, Places, Section};
 #[doc(hidden)]
 pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
 use self::mapped::IndexFile;
@@ -152,9 +152,6 @@ impl<T: Element> Ivf<T> {
         Content { shape, centroids: &trained.centroids, codebooks, rotation, lists }
     }
 }
-
-/// The path in errors about bytes that were not read from a file.
-const IN_MEMORY: &str = "(an index in memory)";
 
 fn bytes_defect(defect: FileDefect) -> Error {
     Error::BadFile { path: IN_MEMORY.into(), defect }

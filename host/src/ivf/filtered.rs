@@ -31,8 +31,8 @@
 //! With 2 probes the first two columns are .879 and .979. So probes / s lists are more than the recall without filter needs.
 
 use super::SearchRequest;
-use super::backend::View;
 use super::gathered::piece_rows;
+use super::view::View;
 use super::{Bitset, Ivf};
 use crate::index::private::Stored;
 use crate::vectors::VectorSlice;

@@ -35,7 +35,8 @@
 //! For m accepted vectors and q queries, m · dim for the rows and q · m · dim for the search. No list is read, and no centroid.
 
 use super::SearchRequest;
-use super::backend::{IvfBackend, RowSearch, View};
+use super::backend::{IvfBackend, RowSearch};
+use super::view::View;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shards::merge;
 use crate::vectors::VectorSlice;

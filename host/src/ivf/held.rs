@@ -7,7 +7,7 @@
 
 use cuda_std::Ptr;
 
-use super::gpu::image::Held;
+use super::gpu::stored_plan::Held;
 use super::lists::Lists;
 use super::{Ivf, View};
 use crate::index::private::Stored;

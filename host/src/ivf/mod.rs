@@ -44,24 +44,28 @@ pub(crate) mod held;
 mod lists;
 mod refine;
 mod search;
+mod settings;
 mod statistics;
 mod tune;
 mod update;
+mod view;
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-pub(crate) use self::backend::{IvfBackend, RowSearch, View};
+pub(crate) use self::backend::{IvfBackend, RowSearch};
 use self::coder::Coders;
 pub use self::encoding::Encoding;
-use self::encoding::{Clamped, Codec};
+use self::encoding::{Clamped, Trained};
 #[doc(hidden)]
 pub use self::file::{mend_index_bytes, read_any_index_bytes};
 use self::grid::IvfGrid;
 pub(crate) use self::lists::Lists;
 pub use self::refine::Refiner;
+use self::settings::Settings;
 pub use self::statistics::IvfStatistics;
+pub(crate) use self::view::View;
 pub(crate) use crate::bitset::Bitset;
 use crate::device::open::open;
 use crate::index::Index;
@@ -69,50 +73,21 @@ use crate::index::private::Stored;
 pub(crate) use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation};
 pub(crate) use crate::search_options::{Scan, SearchOptions, SearchRequest};
-use crate::validate::check_dim;
-use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
+use crate::{Device, Element, Error, Metric, Placement, Result};
 
-/// The settings of an index, except the element type.
-#[derive(Debug, Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Settings {
-    pub(crate) dim: usize,
-    pub(crate) lists: usize,
-    pub(crate) metric: Metric,
-    pub(crate) encoding: Encoding,
-    /// The devices as the caller gave them; in a built index, without [`Device::Auto`].
-    #[cfg_attr(feature = "serde", serde(rename = "device"))]
-    pub(crate) placement: Placement,
-    #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
-    pub(crate) budget: Option<u64>,
-    pub(crate) seed: u64,
-    pub(crate) iterations: usize,
-    pub(crate) points_per_centroid: usize,
-    pub(crate) simd: bool,
-}
-
-impl Settings {
-    fn check(&self, element: ElementType) -> Result<()> {
-        check_dim(self.dim)?;
-        if self.lists == 0 {
-            return Err(Error::Zero { what: "lists" });
-        }
-        self.encoding.scheme().check(self.dim, element)
-    }
-
-    fn open_on(&self, device: Device) -> Result<(Device, Box<dyn IvfBackend>)> {
-        let Settings { budget, simd, .. } = *self;
-        Ok(match open(device)? {
-            (device, Some(runtime)) => (device, Box::new(gpu::IvfDevice::new(runtime, device, budget)?)),
-            (device, None) => (device, Box::new(cpu::IvfCpu::new(budget, simd))),
-        })
-    }
+/// Opens the back end of a device, and says which device was opened.
+fn open_on(settings: &Settings, device: Device) -> Result<(Device, Box<dyn IvfBackend>)> {
+    let Settings { budget, simd, .. } = *settings;
+    Ok(match open(device)? {
+        (device, Some(runtime)) => (device, Box::new(gpu::IvfDevice::new(runtime, device, budget)?)),
+        (device, None) => (device, Box::new(cpu::IvfCpu::new(budget, simd))),
+    })
 }
 
 /// Opens the back end of the settings' placement, and replaces each [`Device::Auto`] in the placement by the device that was opened.
 fn open_ivf(settings: &mut Settings) -> Result<Box<dyn IvfBackend>> {
     let devices = settings.placement.devices().iter();
-    let opened = devices.map(|&device| settings.open_on(device)).collect::<Result<Vec<_>>>()?;
+    let opened = devices.map(|&device| open_on(settings, device)).collect::<Result<Vec<_>>>()?;
     let (devices, mut backends): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
     settings.placement = settings.placement.resolved(devices);
     if settings.placement.single().is_some()
@@ -121,14 +96,6 @@ fn open_ivf(settings: &mut Settings) -> Result<Box<dyn IvfBackend>> {
         return Ok(backend);
     }
     Ok(Box::new(IvfGrid::new(&settings.placement, backends)))
-}
-
-/// The result of training.
-#[derive(Debug, Clone)]
-pub(crate) struct Trained {
-    /// Row-major, lists × dim; in rotated space if the codec rotates.
-    pub(crate) centroids: Vec<f32>,
-    pub(crate) codec: Arc<dyn Codec>,
 }
 
 /// An inverted-file index over vectors of one dimension and element type. The [module](self) defines its results.

@@ -23,7 +23,7 @@ pub type Sources = BTreeMap<String, String>;
 /// What a crate's sources contain.
 #[derive(Debug, Default)]
 pub struct Tree {
-    /// The files that modules reach from lib.rs, which is the first.
+    /// The files that modules reach from the crate root, which is the first.
     pub files: Vec<SourceFile>,
     /// All modules, the crate root first.
     pub modules: Vec<Module>,
@@ -98,11 +98,12 @@ pub struct Reference {
     pub reexport: bool,
 }
 
-/// Reads a crate from its lib.rs.
+/// Reads a crate from its lib.rs, or a program from its main.rs.
 pub fn read(sources: &Sources) -> Result<Tree> {
     let mut reader = Reader { sources, tree: Tree::default(), queue: Vec::new() };
     reader.tree.modules.push(Module::default());
-    reader.queue.push(("lib.rs".to_owned(), ROOT, false));
+    let root = if sources.contains_key("lib.rs") { "lib.rs" } else { "main.rs" };
+    reader.queue.push((root.to_owned(), ROOT, false));
     while let Some((path, module, test)) = reader.queue.pop() {
         reader.file(path, module, test)?;
     }
@@ -139,7 +140,7 @@ impl Reader<'_> {
         let test = test || inner_attributes(&tokens).any(is_test_only);
         let folder = match path.strip_suffix("/mod.rs") {
             Some(folder) => format!("{folder}/"),
-            None if path == "lib.rs" => String::new(),
+            None if path == "lib.rs" || path == "main.rs" => String::new(),
             None => format!("{}/", path.trim_end_matches(".rs")),
         };
         let file = self.tree.files.len();
@@ -164,7 +165,8 @@ impl Reader<'_> {
                         if scope.in_module
                             && let Some(name) = item_name(word, tokens, at)
                         {
-                            self.tree.modules[scope.module].items.insert(name);
+                            let exported = word == "macro_rules" && attributes_before(tokens, at).any(is_macro_export);
+                            self.tree.modules[if exported { ROOT } else { scope.module }].items.insert(name);
                         }
                         self.path(tokens, at, scope)
                     }
@@ -241,17 +243,18 @@ impl Reader<'_> {
         if let Some(body) = body {
             let folder = format!("{}{name}/", scope.folder);
             self.group(body, Scope { module, in_module: true, folder, ..scope.clone() })?;
-        } else {
-            let path = self.module_file(tokens, at, &name, scope)?;
+        } else if let Some(path) = self.module_file(tokens, at, &name, scope)? {
             self.queue.push((path, module, scope.test));
         }
         Ok(at + 3)
     }
 
-    /// The file of `mod name;`, from the attribute `path` or by Rust's two rules.
-    fn module_file(&self, tokens: &[TokenTree], at: usize, name: &str, scope: &Scope) -> Result<String> {
+    /// The file of `mod name;`, from the attribute `path` or by Rust's two rules; none for a file outside of `src`, such as what a program shares
+    /// with its tests.
+    fn module_file(&self, tokens: &[TokenTree], at: usize, name: &str, scope: &Scope) -> Result<Option<String>> {
         let declared_in = &self.tree.files[scope.file].path;
         let candidates = match attributes_before(tokens, at).find_map(path_attribute) {
+            Some(path) if path.starts_with("../") => return Ok(None),
             Some(path) => {
                 let folder = declared_in.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
                 vec![format!("{folder}{path}")]
@@ -259,7 +262,8 @@ impl Reader<'_> {
             None => vec![format!("{}{name}.rs", scope.folder), format!("{}{name}/mod.rs", scope.folder)],
         };
         let found = candidates.iter().find(|path| self.sources.contains_key(*path)).cloned();
-        found.ok_or_else(|| format!("{declared_in}: mod {name}: there is no {}", candidates.join(", no ")).into())
+        let absent = || format!("{declared_in}: mod {name}: there is no {}", candidates.join(", no "));
+        found.ok_or_else(|| absent().into()).map(Some)
     }
 
     /// Reads the path that begins at the identifier at `at`, if one does, and returns the index of the token after it.
@@ -444,6 +448,11 @@ pub fn is_test_only(attribute: &Group) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether a macro with this attribute belongs to the crate root.
+fn is_macro_export(attribute: &Group) -> bool {
+    attribute.stream().to_string() == "macro_export"
 }
 
 fn needs_test(condition: &[TokenTree]) -> bool {

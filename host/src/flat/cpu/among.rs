@@ -13,7 +13,7 @@
 //! | 100 | 7.0 | 5.6 | 1.4 | 0.56 |
 //! | 1,000 | 57 | 33 | 7.5 | 1.6 |
 
-use super::FlatCpu;
+use super::rows::FlatCpu;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::{BLOCK, candidates};
 use crate::shards::merge;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::FlatCpu;
-use crate::flat::FlatBackend;
+use super::rows::FlatCpu;
+use crate::flat::backend::FlatBackend;
 use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Candidates, Judge, Limit};

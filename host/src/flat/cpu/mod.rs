@@ -4,7 +4,7 @@
 //!
 //! For each of nq queries find, among n vectors of dimension d, the k best by (canonical distance, lower id). The canonical distance
 //! ([`crate::metric`]) is a float64 sum in a fixed order, which is far slower than a float32 matrix product. So all pairs get a float32
-//! *score*. A proof ([`bound`]) bounds its difference from the canonical value, and only pairs that the bound cannot exclude get the
+//! *score*. A proof ([`bound`](crate::product::cpu::bound)) bounds its difference from the canonical value, and only pairs that the bound cannot exclude get the
 //! canonical distance.
 //!
 //! # Algorithm
@@ -29,7 +29,7 @@
 //! candidates survive, but not the result: every candidate that could be among the k best survives.
 //!
 //! A range search is the same scan with constant thresholds: a row within the radius has a score of at most the radius's t plus E
-//! ([`bound`]). Rows that pass get their canonical distances, in batches for each query. A search among some of the rows drops the other
+//! ([`bound`](crate::product::cpu::bound)). Rows that pass get their canonical distances, in batches for each query. A search among some of the rows drops the other
 //! rows as they pass the scan, or scans copies of the accepted rows if these are few (`among.rs`).
 //!
 //! # What makes it fast
@@ -64,98 +64,23 @@
 
 mod among;
 mod group;
+mod rows;
 #[cfg(test)]
 mod tests;
 
 use self::among::Among;
 use self::group::{QueryGroup, ScanPlan};
-use super::{FlatBackend, runs_of};
+pub(crate) use self::rows::FlatCpu;
+use super::backend::{FlatBackend, runs_of};
 use crate::device::open::describe_cpu;
 use crate::parallel::{Loop, ParallelSlice};
-use crate::product::cpu::bound::{self, has_offset, largest_norm};
+use crate::product::cpu::bound::{has_offset, largest_norm};
 use crate::product::cpu::candidates::{self, Candidates};
 use crate::product::cpu::collect::Ball;
-use crate::product::cpu::{BLOCK, DEFAULT_BUDGET, DIRECT_QUERIES, canonical_square};
+use crate::product::cpu::{BLOCK, DIRECT_QUERIES, canonical_square};
 use crate::search_options::SearchRequest;
-use crate::simd::Isa;
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Bitset, Element, Metric, NONE, RangeNeighbors, Result, events, host_memory};
-
-/// The vectors of a flat index, in host memory.
-#[derive(Debug)]
-pub(crate) struct FlatCpu<T: Element> {
-    dim: usize,
-    metric: Metric,
-    isa: Isa,
-    budget: u64,
-    rows: Vec<T>,
-    /// f32(1/‖y‖) for cosine, otherwise empty.
-    scale: Vec<f32>,
-    /// Σy² by the canonical definition, for cosine; otherwise empty.
-    squares: Vec<f64>,
-    /// f32(‖y‖²) for L2, otherwise empty.
-    offset: Vec<f32>,
-    /// [`largest_norm`] of each [`BLOCK`] rows. Replaced and removed rows may leave a value larger than that, which is still a bound.
-    largest: Vec<f32>,
-}
-
-impl<T: Element> FlatCpu<T> {
-    pub(crate) fn new(dim: usize, metric: Metric, budget: Option<u64>) -> Self {
-        Self::with_isa(dim, metric, budget, Isa::detect())
-    }
-
-    /// As [`new`](Self::new). The processor must have `isa`.
-    pub(crate) fn with_isa(dim: usize, metric: Metric, budget: Option<u64>, isa: Isa) -> Self {
-        let budget = budget.unwrap_or(DEFAULT_BUDGET);
-        Self {
-            dim,
-            metric,
-            isa,
-            budget,
-            rows: Vec::new(),
-            scale: Vec::new(),
-            squares: Vec::new(),
-            offset: Vec::new(),
-            largest: Vec::new(),
-        }
-    }
-
-    fn row(&self, id: u32) -> &[T] {
-        let start = id as usize * self.dim;
-        &self.rows[start..start + self.dim]
-    }
-
-    /// Σy² of each of `rows` by the canonical definition.
-    fn squares_of(&self, rows: &[T]) -> Result<Vec<f64>> {
-        let square = |row| canonical_square(self.isa, row);
-        host_memory::collected_in_parallel(rows.par_chunks(self.dim).with_min_len(256).map(square))
-    }
-
-    /// Number of factors of `count` rows, if the metric has the factor.
-    fn factors(&self, has: fn(Metric) -> bool, count: usize) -> usize {
-        if has(self.metric) { count } else { 0 }
-    }
-
-    /// Sets what depends on the norms of the rows from `first` on, which exist. `squares` are the canonical squares of these rows.
-    fn set_norms(&mut self, first: usize, squares: &[f64]) {
-        let range = first..first + squares.len();
-        if has_offset(self.metric) {
-            self.offset[range.clone()].iter_mut().zip(squares).for_each(|(to, &square)| *to = square as f32);
-        }
-        if self.metric.divides_by_norms() {
-            self.scale[range.clone()].iter_mut().zip(squares).for_each(|(to, &square)| *to = bound::scale(square));
-            self.squares[range.clone()].copy_from_slice(squares);
-        }
-        let len = self.len();
-        for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
-            let of_block = block * BLOCK..((block + 1) * BLOCK).min(len);
-            let part = of_block.start.max(range.start)..of_block.end.min(range.end);
-            let norm = largest_norm(self.metric, squares[part.start - first..part.end - first].iter().copied());
-            // Other rows of the block may have the largest norm. If it was a replaced row that had it, the bound is larger than needed.
-            self.largest[block] = if part == of_block { norm } else { self.largest[block].max(norm) };
-        }
-    }
-}
 
 impl<T: Element> FlatBackend for FlatCpu<T> {
     fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {

@@ -2,7 +2,7 @@
 
 use cuda_std::{Ptr, PtrMut};
 
-use super::{BaseRows, FlatDevice};
+use super::rows::{BaseRows, FlatDevice};
 use crate::device::queue::OnStream;
 use crate::device::runtime::Stream;
 use crate::device::scratch::Layout;

@@ -26,10 +26,10 @@
 
 use cuda_std::PtrMut;
 
+use super::block::Block;
 use super::copies::gather_rows;
-use super::exact::Block;
-use super::steps::MaskPlan;
-use super::{BaseRows, FlatDevice, Resident, Slots, set_layout};
+use super::mask::MaskPlan;
+use super::rows::{BaseRows, FlatDevice, Resident, Slots, set_layout};
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Planned, Tiling};

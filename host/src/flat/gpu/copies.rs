@@ -4,10 +4,10 @@ use cuda_std::global::U32x4;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::gather_rows::{GatherRows, ScatterRows};
 
+use super::rows::ResidentRows;
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
-use crate::flat::ResidentRows;
 use crate::threads::apart;
 
 /// Evaluates `body` with the name bound to the first of some types of words of which rows of `bytes` bytes consist, or else to the last. The

@@ -1,6 +1,6 @@
-//! The flat index on a device: the memory of its rows, and the tiling of a search.
+//! The flat index on a device: changes of its rows, and the tiling of a search.
 //!
-//! If rows and their f16 copies take at most [`resident_share`] of the budget, they stay in device memory. Otherwise the base stays in host
+//! If rows and their f16 copies take at most a share of the budget, they stay in device memory. Otherwise the base stays in host
 //! memory and is streamed: during the search of one block, the next is uploaded into the other of two slots. Queries are divided into tiles
 //! whose scratch fits the rest of the budget. Two lanes (streams with scratch) work on different tiles at the same time, so that the
 //! selection of one overlaps the matrix product of the other.
@@ -9,21 +9,31 @@
 //! |---|---|
 //! | `added` | rows that come from device memory |
 //! | `among` | the blocks of a search: all rows, or those that a filter accepts |
+//! | `block` | a block, and the launches that its searches have in common |
 //! | `copies` | copies of rows within the device |
 //! | `planned` | a search from device memory to device memory |
 //! | `exact` | the k best of a block |
+//! | `mask` | the rows of a block that take part in a search |
+//! | `passes` | the distances from which the k best are selected |
 //! | `preparation` | copies, norms and bounds of the rows that have changed |
+//! | `prepared` | the rows that have copies, norms and bounds |
 //! | `range` | the rows of a block within a radius |
+//! | `rows` | the memory of the rows |
 //! | `steps` | the k best of a block for queries in device memory |
 
 #[cfg(any(feature = "cuda", test))]
 mod added;
 mod among;
+pub(crate) mod block;
 pub(crate) mod copies;
-pub(crate) mod exact;
+mod exact;
+mod mask;
+mod passes;
 mod planned;
 mod preparation;
+mod prepared;
 mod range;
+mod rows;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -33,16 +43,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use self::among::{MOST_LEFT_OUT, accepted, numbers_of};
+use self::block::Block;
 use self::copies::{gather_rows, scatter_rows};
-use self::exact::{Block, Tuning};
-use self::preparation::Preparation;
-use super::{FlatBackend, ResidentRows, runs_of};
-use crate::device::lanes::Lanes;
+use self::prepared::Preparation;
+use self::rows::{BaseRows, Resident, Slots, set_layout};
+pub(crate) use self::rows::{FlatDevice, ResidentRows};
+use super::backend::{FlatBackend, runs_of};
 use crate::device::queue::OnStream;
-use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
-use crate::device::tiling::{Budget, resident_share};
-use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
+use crate::device::tiling::Budget;
+use crate::product::gpu::{VectorSet, upload_vectors};
 use crate::search_options::SearchRequest;
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart};
@@ -59,90 +69,7 @@ const FETCH_BYTES: usize = 64 << 20;
 /// Replaced rows of at most this number of bytes are uploaded to the scratch of a lane.
 const STAGED_BYTES: usize = 64 << 20;
 
-/// A flat index on one device.
-pub(crate) struct FlatDevice {
-    runtime: Runtime,
-    shape: VectorShape,
-    tuning: Tuning,
-    budget: u64,
-    count: usize,
-    rows: BaseRows,
-    lanes: Arc<Lanes>,
-}
-
-/// The memory of the rows: the device, or the host with slots on the device.
-enum BaseRows {
-    Device(Box<Resident>),
-    Host { rows: VectorBuffer, slots: Exclusive<Option<Slots>> },
-}
-
-/// Rows in device memory.
-struct Resident {
-    memory: Memory,
-    layout: SetLayout,
-    capacity: usize,
-    /// The rows to which f16 copies and norms belong. The first search after a change makes those of the others.
-    prepared: Exclusive<Preparation>,
-}
-
-impl Resident {
-    /// No rows, and no room for any.
-    fn empty(runtime: &Runtime, shape: VectorShape) -> Resident {
-        let (layout, _) = set_layout(shape, 0);
-        let prepared = Exclusive::new(Preparation::default());
-        Resident { memory: runtime.no_memory(), layout, capacity: 0, prepared }
-    }
-}
-
-/// Two places in device memory for blocks of a base in host memory.
-struct Slots {
-    memory: [Memory; 2],
-    /// Number of rows that each has room for.
-    rows: usize,
-}
-
-/// The layout of a set of `rows` rows in its memory.
-fn set_layout(shape: VectorShape, rows: usize) -> (SetLayout, Layout) {
-    let mut layout = Layout::default();
-    let set = SetLayout::reserve(&mut layout, shape, rows);
-    (set, layout)
-}
-
 impl FlatDevice {
-    /// An empty index; `budget` defaults to nine tenths of the device's free memory.
-    pub fn new(runtime: Runtime, shape: VectorShape, budget: Option<u64>) -> Result<Self> {
-        let budget = runtime.budget(budget)?;
-        Ok(FlatDevice::with_lanes(runtime, shape, budget, Arc::new(Lanes::of_index())))
-    }
-
-    /// An empty index that shares lanes with another one of the device.
-    pub fn with_lanes(runtime: Runtime, shape: VectorShape, budget: u64, lanes: Arc<Lanes>) -> Self {
-        let tuning = Tuning::of(runtime.limits());
-        FlatDevice::without_rows(runtime, shape, tuning, budget, lanes)
-    }
-
-    fn without_rows(runtime: Runtime, shape: VectorShape, tuning: Tuning, budget: u64, lanes: Arc<Lanes>) -> Self {
-        let rows = BaseRows::Device(Resident::empty(&runtime, shape).into());
-        FlatDevice { runtime, shape, tuning, budget, count: 0, rows, lanes }
-    }
-
-    /// All rows, if they are in the memory of the device.
-    pub fn resident_rows(&self) -> Option<ResidentRows<'_>> {
-        let BaseRows::Device(resident) = &self.rows else { return None };
-        let rows = self.set(resident).rows();
-        Some(ResidentRows { runtime: &self.runtime, lanes: &self.lanes, shape: self.shape, rows })
-    }
-
-    /// The device of the index.
-    #[cfg(feature = "cuda")]
-    pub fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-
-    fn resident_limit(&self) -> u64 {
-        resident_share(self.budget)
-    }
-
     /// Allocates memory for `rows` rows and copies the first `self.count` rows to it, or returns an out-of-memory error.
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
@@ -201,16 +128,6 @@ impl FlatDevice {
             self.runtime.synchronize(&lane.stream)
         })?;
         Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(Preparation::default()) }))
-    }
-
-    /// Size of the memory of resident rows.
-    fn resident_bytes(&self, resident: &Resident) -> u64 {
-        set_layout(self.shape, resident.capacity).1.bytes() as u64
-    }
-
-    /// The set of resident rows.
-    fn set(&self, resident: &Resident) -> VectorSet {
-        VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32)
     }
 
     /// Copies resident rows from row `first` on to the host.
@@ -338,23 +255,6 @@ impl FlatDevice {
         if let BaseRows::Device(resident) = &self.rows {
             resident.prepared.with(|prepared| rows.into_iter().for_each(|rows| prepared.changed(rows)));
         }
-    }
-
-    fn centred(&self) -> bool {
-        self.shape.metric.ignores_translation()
-    }
-
-    /// Makes copies, norms and bounds of a set of uploaded rows with a centre of `stride` components, and waits for
-    /// them. A metric without a centre leaves it out.
-    fn prepare(&self, stream: &Stream, set: VectorSet, centre: &[f32]) -> Result<()> {
-        // SAFETY: the set was laid out by `set_layout`, so its centre has `stride` components.
-        unsafe {
-            if self.centred() {
-                self.runtime.copy_to_device(stream, set.centre(), centre)?;
-            }
-            prepare_set(&self.runtime, stream, self.shape, set, self.centred())?;
-        }
-        self.runtime.synchronize(stream)
     }
 
     /// Searches one block for all queries, tile by tile.

@@ -18,10 +18,12 @@
 use cuda_std::Ptr;
 use warpann_kernels::flat::count_within::CountRows;
 
+use super::TILE_QUERIES;
 use super::among::{MOST_LEFT_OUT, numbers_of};
-use super::exact::{Block, MOST_QUERIES};
-use super::steps::{MaskPlan, Steps};
-use super::{BaseRows, FlatDevice, Resident, TILE_QUERIES};
+use super::block::{Block, MOST_QUERIES};
+use super::mask::MaskPlan;
+use super::rows::{BaseRows, FlatDevice, Resident, set_layout};
+use super::steps::Steps;
 use crate::device::queue::OnStream;
 use crate::device::runtime::Memory;
 use crate::device::scratch::{Layout, Reserved};
@@ -151,7 +153,7 @@ impl FlatDevice {
     /// Copies of the listed rows, prepared.
     fn copied_block(&self, resident: &Resident, numbers: &[u32]) -> Result<(Block, Resident)> {
         let Some(copies) = self.without_others(resident, numbers)? else {
-            let asked = super::set_layout(self.shape, numbers.len()).1.bytes() as u64;
+            let asked = set_layout(self.shape, numbers.len()).1.bytes() as u64;
             let available = self.budget.saturating_sub(self.resident_bytes(resident));
             return Err(Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available });
         };
@@ -166,8 +168,7 @@ impl FlatDevice {
 
 impl TileSearch for ExactSearch {
     fn bytes(&self) -> usize {
-        let copies =
-            self.copies.as_ref().map_or(0, |copies| super::set_layout(self.block.shape, copies.capacity).1.bytes());
+        let copies = self.copies.as_ref().map_or(0, |copies| set_layout(self.block.shape, copies.capacity).1.bytes());
         copies + self.mask.1 + self.work.bytes()
     }
 

@@ -21,7 +21,7 @@
 //! canonical distances with r, so rows that are kept without need cost only time.
 //!
 //! # Lists
-//! The first lists have room for [`Tuning::range_list`](super::exact::Tuning) rows. A launch counts also those that find no room, so the host
+//! The first lists have room for [`Tuning::range_list`](super::block::Tuning) rows. A launch counts also those that find no room, so the host
 //! knows the lengths of all lists. Queries of up to a quarter of the rows get lists of the right length in a second attempt, which cannot
 //! overflow, because the same limits keep the same rows. For the others, and where the filter does not pay, the host gets the canonical
 //! distances of all rows.
@@ -30,8 +30,9 @@ use cuda_std::Ptr;
 use warpann_kernels::flat::filter::{Filter, FilterOutput};
 use warpann_kernels::product::canonical::Canonical;
 
-use super::exact::{Block, MOST_QUERIES, launch_filter};
-use super::{FlatDevice, TILE_QUERIES, TWO_LANES_FROM};
+use super::block::{Block, MOST_QUERIES, launch_filter};
+use super::rows::FlatDevice;
+use super::{TILE_QUERIES, TWO_LANES_FROM};
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::runtime::Runtime;

@@ -5,22 +5,19 @@
 //! queries ──[filter, or all distances]──► lists of distances ──[mask]──[rescan]──select──► rows
 //! ```
 //!
-//! The rows that take no part ([`Mask`]) get the value +∞ for the filter, so that its limits are those of the other rows, and the distance NaN in
-//! the lists, because where a bound is infinite such a row can become a candidate. `rescan` replaces the lists that overflowed by the best of
-//! all rows that take part.
+//! `mask` leaves out the rows that take no part. `rescan` replaces the lists that overflowed by the best of all rows that take part.
 
-use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::flat::mask_distances::MaskDistances;
-use warpann_kernels::flat::mask_values::MaskValues;
+use cuda_std::Ptr;
 use warpann_kernels::flat::rescan::{Rescan, ScannedRows};
 
-use super::exact::{Block, DirectPlan, FilterPlan};
+use super::block::Block;
+use super::passes::{DirectPlan, FilterPlan};
+use crate::Result;
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
-use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::scratch::Scratch;
 use crate::product::gpu::{SetLayout, VectorSet};
 use crate::select::gpu::{Select, select};
-use crate::{Bitset, Result};
 
 /// The scratch of a tile, by the way in which its queries are searched.
 pub(super) enum Steps {
@@ -62,53 +59,7 @@ impl Steps {
     }
 }
 
-/// The rows of a block that take part in a search, where others do not.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Mask {
-    /// A bit of each row.
-    pub bits: Ptr<u32>,
-    /// The values of all rows for the filter, +∞ for those that take no part.
-    pub values: Ptr<f32>,
-}
-
-/// The memory of a [`Mask`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct MaskPlan {
-    bits: Reserved<u32>,
-    values: Reserved<f32>,
-}
-
-impl MaskPlan {
-    pub fn reserve(layout: &mut Layout, block: &Block, bits: &Bitset) -> MaskPlan {
-        let values = block.base.part(block.base.layout.values).len();
-        MaskPlan { bits: layout.array(2 * bits.words().len()), values: layout.array(values) }
-    }
-}
-
 impl Block {
-    /// Copies the bits of the rows that take part to the device, and makes the values of all rows, in stream order.
-    ///
-    /// # Safety
-    /// The plan was reserved for this block in `scratch`, which no other work uses. The block is prepared, and has a bit for each of its rows.
-    pub(super) unsafe fn make_mask(
-        &self,
-        OnStream { runtime, stream }: OnStream<'_>,
-        plan: MaskPlan,
-        scratch: Scratch,
-        rows: &Bitset,
-    ) -> Result<Mask> {
-        let values = self.base.part(self.base.layout.values);
-        let (bits, out) = (scratch.at(plan.bits), scratch.at(plan.values));
-        let (rows_count, count) = (self.base.count, values.len() as u32);
-        let launch = MaskValues { values: values.into(), bits: bits.into(), rows: rows_count, count, out };
-        // SAFETY: as the caller promises.
-        unsafe {
-            runtime.copy_to_device(stream, bits, bytemuck::cast_slice(rows.words()))?;
-            runtime.launch(stream, &MaskValues::KERNEL, launch.config(), launch)?;
-        }
-        Ok(Mask { bits: bits.into(), values: out.into() })
-    }
-
     /// Enqueues the search for the `k` best rows of each query in `set`. Returns the selection that finds them. Without `completes`, results of
     /// queries whose lists overflowed are not final, and [`Block::complete`] completes them.
     ///
@@ -192,24 +143,5 @@ impl Block {
             on.runtime.launch(on.stream, Rescan::kernel(self.shape.element.key()), config, launch)?;
             select(on.runtime, on.stream, lists, &plan.of_lists, scratch)
         }
-    }
-
-    /// Gives the rows that take no part the distance NaN.
-    ///
-    /// # Safety
-    /// The distances are those of the selection, in its layout.
-    unsafe fn leave_out(&self, on: OnStream<'_>, lists: &Select<f32>, distances: PtrMut<f32>) -> Result<()> {
-        let Some(Mask { bits, .. }) = self.mask else { return Ok(()) };
-        let launch = MaskDistances {
-            query_count: lists.rows,
-            rows: lists.ids,
-            counts: lists.lengths,
-            columns: lists.columns,
-            stride: lists.row_stride,
-            bits,
-            distances,
-        };
-        // SAFETY: as the caller promises, and there is a bit for each row.
-        unsafe { on.runtime.launch(on.stream, &MaskDistances::KERNEL, launch.config(), launch) }
     }
 }

@@ -3,11 +3,13 @@
 use half::{bf16, f16};
 use test_random::Random;
 
-use super::steps::MaskPlan;
+use super::mask::MaskPlan;
 use super::*;
 use crate::device::open::open;
+use crate::device::runtime::{Runtime, Stream};
 use crate::metric::canonical;
 use crate::neighbors::slots::Slots as ResultSlots;
+use crate::product::gpu::VectorShape;
 use crate::search::Range as Within;
 use crate::{Device, Element, Metric};
 

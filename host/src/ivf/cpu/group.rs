@@ -5,18 +5,18 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Job;
+use super::job::Job;
 use super::judge::PairJudge;
 use super::tables::{self, Tables};
 use crate::Result;
 use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::pq::ProductQuantizer;
-use crate::product::cpu::bound::{QueryBound, all_whole};
+use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, Limit, TOGETHER};
 use crate::product::cpu::collect::{Collect, CollectedTile, Collecting, merged};
 use crate::product::cpu::panels::Panels;
 use crate::product::cpu::scan::{MAX_PANEL, Tile};
-use crate::product::cpu::{BLOCK, Queries, canonical_square, exact, tile_rows};
+use crate::product::cpu::{BLOCK, Queries, tile_rows};
 
 /// Number of rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
 const RUN: usize = 16 * BLOCK;
@@ -303,42 +303,5 @@ impl CollectedTile for ListTile<'_> {
 
     fn judge(&mut self, query: usize) -> impl Judge {
         self.group.judge(self.job, query, self.judged)
-    }
-}
-
-impl Job<'_> {
-    /// Rows of a list as f32 for comparison; all rows except f32 vectors are decoded into `scratch`.
-    pub(super) fn rows<'s>(
-        &'s self,
-        list: usize,
-        rows: std::ops::Range<usize>,
-        scratch: &'s mut Vec<f32>,
-    ) -> &'s [f32] {
-        let (dim, bytes) = (self.view.dim, self.view.code_bytes());
-        let codes = &self.view.codes(list)[rows.start * bytes..rows.end * bytes];
-        self.view.codec.decode(codes, &self.view.centroids[list * dim..][..dim], rows.len(), scratch)
-    }
-
-    /// Whether the filter accepts the vector at this place of a list, whose ranks are `ranks`.
-    #[inline]
-    fn may_be_found(&self, ranks: &[u32], place: usize) -> bool {
-        self.filter.is_none_or(|filter| filter.get(ranks[place] as usize))
-    }
-
-    /// Norms of a list's vectors; the first call computes them.
-    pub(super) fn norms(&self, list: usize) -> &super::Norms {
-        self.image.norms[list].get_or_init(|| {
-            let (dim, length) = (self.view.dim, self.view.length(list));
-            let mut squares = Vec::with_capacity(length);
-            let mut whole = Vec::with_capacity(length.div_ceil(BLOCK));
-            let mut scratch = Vec::new();
-            for start in (0..length).step_by(BLOCK) {
-                let rows = self.rows(list, start..(start + BLOCK).min(length), &mut scratch);
-                exact::squares(self.isa, dim, rows, &mut squares);
-                whole.push(all_whole(rows));
-            }
-            let centroid = canonical_square(self.isa, &self.view.centroids[list * dim..][..dim]).sqrt();
-            super::Norms { whole, centroid, ..super::Norms::new(self.metric, squares) }
-        })
     }
 }

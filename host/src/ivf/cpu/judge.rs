@@ -1,6 +1,6 @@
 //! Canonical distances of the candidates that passed the scan.
 
-use super::Job;
+use super::job::Job;
 use crate::ElementType;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, TOGETHER};

@@ -57,28 +57,28 @@
 //! - Candidates always in the order of the base: within one list the sort costs more than it saves.
 
 mod group;
+mod job;
 mod judge;
 mod tables;
 
-use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use self::group::Group;
-use super::SearchRequest;
-use super::backend::{IvfBackend, RowSearch, View};
-use super::{Bitset, Scan};
+use self::job::{Image, Job};
+use super::backend::{IvfBackend, RowSearch};
+use super::view::View;
+use super::{Scan, SearchRequest};
 use crate::device::open::describe_cpu;
 use crate::flat::FlatBackend;
 use crate::flat::cpu::FlatCpu;
 use crate::neighbors::RangeNeighbors;
 use crate::parallel::{Loop, ParallelSlice, owned};
-use crate::product::cpu::bound::{self, largest_norm};
+use crate::product::cpu::DEFAULT_BUDGET;
 use crate::product::cpu::candidates::{self, Candidates};
 use crate::product::cpu::collect::{Ball, Collect};
-use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
 use crate::simd::Isa;
 use crate::vectors::VectorSlice;
-use crate::{Device, Input, Metric, NONE, Result, events};
+use crate::{Device, Input, NONE, Result, events};
 
 /// Number of queries that are scanned together, if there are enough.
 const GROUP: usize = 2048;
@@ -93,74 +93,6 @@ pub(crate) struct IvfCpu {
     isa: Isa,
     budget: u64,
     image: Mutex<Option<Arc<Image>>>,
-}
-
-/// The data that searches need for one version of an index.
-#[derive(Debug)]
-struct Image {
-    version: u64,
-    coarse: Arc<FlatCpu<f32>>,
-    /// The location of the first vector of each list, and then the number of vectors.
-    starts: Vec<u32>,
-    norms: Vec<Arc<OnceLock<Norms>>>,
-}
-
-impl Image {
-    /// The locations of a list.
-    #[inline]
-    fn range(&self, list: usize) -> Range<u32> {
-        self.starts[list]..self.starts[list + 1]
-    }
-
-    /// The list of a location.
-    fn list(&self, location: u32) -> usize {
-        // The last list that starts at or before the location. Empty lists with the same start come before it.
-        self.starts.partition_point(|&start| start <= location) - 1
-    }
-}
-
-/// Norms of the vectors of one list, in the form of [`FlatCpu`].
-#[derive(Debug, Default)]
-struct Norms {
-    offset: Vec<f32>,
-    scale: Vec<f32>,
-    squares: Vec<f64>,
-    largest: Vec<f32>,
-    /// The greatest scale of each block; 0 without scales.
-    steepest: Vec<f32>,
-    /// Whether all components of a block are whole numbers.
-    whole: Vec<bool>,
-    /// The norm of the list's centroid.
-    centroid: f64,
-}
-
-impl Norms {
-    fn new(metric: Metric, squares: Vec<f64>) -> Norms {
-        let largest = squares.chunks(BLOCK).map(|block| largest_norm(metric, block.iter().copied())).collect();
-        let mut norms = Norms { largest, ..Norms::default() };
-        if bound::has_offset(metric) {
-            norms.offset = squares.iter().map(|&square| square as f32).collect();
-        }
-        if metric.divides_by_norms() {
-            norms.scale = squares.iter().map(|&square| bound::scale(square)).collect();
-            norms.squares = squares;
-        }
-        norms.steepest = vec![0.0; norms.largest.len()];
-        for (steepest, scales) in norms.steepest.iter_mut().zip(norms.scale.chunks(BLOCK)) {
-            *steepest = scales.iter().fold(0.0, |steepest, scale| steepest.max(*scale));
-        }
-        norms
-    }
-}
-
-/// The data that all parts of one search read.
-struct Job<'a> {
-    view: &'a View<'a>,
-    image: &'a Image,
-    isa: Isa,
-    /// The metric of [`View`].
-    metric: Metric,
-    filter: Option<&'a Bitset>,
 }
 
 impl IvfCpu {

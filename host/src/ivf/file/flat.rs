@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use super::format::Shape;
+use super::format::{IN_MEMORY, Shape};
 use super::mapped::IndexFile;
 use super::write::Content;
-use super::{IN_MEMORY, bytes_defect, parts};
+use super::{bytes_defect, parts};
 use crate::error::{Error, FileDefect, Result};
 use crate::flat::Flat;
 use crate::index::IndexKind;

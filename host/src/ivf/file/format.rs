@@ -46,6 +46,9 @@ pub const VERSION: u32 = 1;
 /// Sections start at multiples of this number of bytes: a cache line, and more than any element needs.
 const ALIGNMENT: u64 = 64;
 
+/// The path in errors about bytes that were not read from a file.
+pub const IN_MEMORY: &str = "(an index in memory)";
+
 /// The offset of the table of sections.
 pub const TABLE: usize = 72;
 const TABLE_END: usize = TABLE + 24 * Section::ALL.len();

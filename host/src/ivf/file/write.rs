@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memmap2::Mmap;
 
-use super::format::{self, HEADER, Places, Section, Shape};
+use super::format::{self, HEADER, IN_MEMORY, Places, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::Watched;
 use crate::io::checksum;
@@ -50,7 +50,7 @@ impl Content<'_> {
     /// # Errors
     /// [`Error::OutOfHostMemory`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let path = || super::IN_MEMORY.into();
+        let path = || IN_MEMORY.into();
         let places = self.places().map_err(|defect| Error::BadFile { path: path(), defect })?;
         let mut bytes = host_memory::with_room(length(&places) as usize)?;
         self.sections(&places, &mut bytes).map_err(|source| Error::Io { path: path(), source })?;

@@ -24,16 +24,18 @@ use cuda_std::Ptr;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::product::metric::scale_of;
 
-use super::image::{Measured, Measuring, Resident};
+use super::image::Resident;
 use super::storage::{STAGING, Storage, fill_rows};
+use super::stored::Measuring;
+use super::stored_plan::Measured;
 use super::tables::{self, Terms};
 use crate::device::lanes::Lane;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::Budget;
 use crate::flat::gpu::copies::scatter_rows;
-use crate::ivf::View;
 use crate::ivf::lists::Address;
+use crate::ivf::view::View;
 use crate::{Error, Result, events, host_memory};
 
 /// More rows than [`FEW`], and more than this share of all, are not sent: a new image takes no words and no second copy for each row.

@@ -4,435 +4,20 @@
 //! The padding rows between lists repeat the last vector of the list before. Any vector of the index is suitable: the values of these rows
 //! are +∞, but the bounds include their norms. Padding rows of a whole tile follow the last list, because scans copy whole tiles.
 
-use cuda_std::launch::Kernel;
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes};
-use warpann_kernels::ivf::encoding::{OperandParts, StoredRows};
-use warpann_kernels::ivf::list_scan::{self, RowScan, TILE_ROWS};
-use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
-use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
-use warpann_kernels::product::element::ElementKey;
-use warpann_kernels::product::metric::Metric as KernelMetric;
-use warpann_kernels::{NO_ROW, ivf::pairs};
+use warpann_kernels::ivf::list_scan::{self, TILE_ROWS};
+use warpann_kernels::ivf::pairs;
 
-use super::storage::{Growth, Storage, fill_rows};
-use super::tables;
-use super::tables::Terms;
+use super::storage::{Growth, Storage};
+use super::stored::Image;
+use super::stored_plan::{Held, ImageShape, Measured, Source, StoredParts, StoredPlan, prepared};
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::flat::gpu::copies::gather_rows;
-use crate::ivf::View;
+use crate::ivf::view::View;
 use crate::product::centre::Centre;
-use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
-use crate::select::Best;
+use crate::product::gpu::{Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
 use crate::{ElementType, Error, Metric, Result, events, host_memory};
-
-/// The codes of an image as searches read them, for any encoding. Fields that an encoding does not use are empty or 0.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Stored {
-    /// The way in which the list scan reads rows.
-    pub scan: RowScan,
-    /// The kernels with which re-ranking reads a row.
-    pub rerank: RerankKernels,
-    /// Codes, `row_bytes` bytes each.
-    pub rows: Ptr<u8>,
-    pub row_bytes: u32,
-    /// f16 operands, [`Image::f16_stride`] components a row; for scans that do not decode.
-    pub f16_rows: Ptr<u16>,
-    /// As the fields of [`StoredRows`] with the same names.
-    pub bits: u32,
-    pub width: u32,
-    pub codebooks: Ptr<f32>,
-    /// The parts from which the scan makes f16 operands.
-    pub parts: OperandParts,
-    /// Whether rows are vectors as they were added, with the element type of queries.
-    pub in_place: bool,
-    /// Whether the list scan decodes operands. Then scanning each list twice costs more time than overlapping copies saves.
-    pub decodes: bool,
-    /// Whether decoding is so slow that with few queries a block re-ranks each query faster than a warp does. Then fewer vectors are compared
-    /// without scores, too.
-    pub costly: bool,
-    /// The tables of the scan by lookup tables, if the encoding has this scan.
-    pub tables: Option<TableIndex>,
-    /// How rows are made ready for the list scan.
-    pub measuring: Measuring,
-}
-
-/// How the scale, values and bounds of rows are found ([`Measured`]).
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Measuring {
-    /// Rows are vectors of this element type, and get f16 operands beside them.
-    Operands(ElementType),
-    /// Rows are codes. If they are `scaled`, the scale follows from the greatest component of what they stand for, otherwise from the training.
-    Codes { by: &'static Kernel<MeasureCodes>, scaled: bool },
-}
-
-impl Stored {
-    /// Codes in `rows`; all other fields are empty or 0.
-    pub fn new(scan: RowScan, rerank: RerankKernels, rows: Ptr<u8>) -> Stored {
-        Stored {
-            scan,
-            rerank,
-            rows,
-            row_bytes: 0,
-            f16_rows: Ptr::empty(),
-            bits: 0,
-            width: 0,
-            codebooks: Ptr::empty(),
-            parts: OperandParts::default(),
-            in_place: false,
-            decodes: false,
-            costly: false,
-            tables: None,
-            measuring: Measuring::Operands(ElementType::F32),
-        }
-    }
-}
-
-/// The kernels that re-rank rows.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum RerankKernels {
-    /// Kernels for vectors of this element type, as they were added.
-    Stored(ElementKey),
-    /// Kernels of an encoding; queries are f32.
-    Coded(fn(PerQuery) -> &'static Kernel<Rerank>, fn(Rescanned) -> &'static Kernel<Rescan>),
-}
-
-impl RerankKernels {
-    /// The kernel that uses a warp or a block for each query.
-    pub fn kernel(self, per_query: PerQuery) -> &'static Kernel<Rerank> {
-        match self {
-            RerankKernels::Stored(element) => Rerank::kernel((element, per_query)),
-            RerankKernels::Coded(kernel, _) => kernel(per_query),
-        }
-    }
-
-    /// The kernel that compares queries with all rows of their lists.
-    pub fn rescanning(self, what: Rescanned) -> &'static Kernel<Rescan> {
-        match self {
-            RerankKernels::Stored(element) => Rescan::kernel((element, what)),
-            RerankKernels::Coded(_, kernel) => kernel(what),
-        }
-    }
-}
-
-/// The inputs of the scan by lookup tables that depend on the index only.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TableIndex {
-    pub shape: tables::Shape,
-    /// The kind of the values in `terms`.
-    pub kind: Terms,
-    pub terms: Ptr<f32>,
-}
-
-/// The sizes of an index for which an encoding plans its part of the image.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ImageShape<'a> {
-    pub view: &'a View<'a>,
-    /// Number of rows of the storage, padding included.
-    pub rows: u32,
-    pub longest_list: u32,
-    /// Largest number of bytes of the image.
-    pub budget: u64,
-}
-
-/// The places of the codes in an image, and the copying to these places.
-pub(crate) trait StoredPlan {
-    /// The codes in the memory of the image.
-    fn stored(&self, memory: Scratch) -> Stored;
-
-    /// The parts of the image that change with the vectors.
-    fn parts(&self, memory: Scratch) -> StoredParts;
-
-    /// Lower bound of the greatest component of the vectors, from which the scale follows. With [`Self::fixed_scale`], its exact value.
-    fn least_greatest(&self) -> f32 {
-        0.0
-    }
-
-    /// Whether operands have no centre, and the scale that follows from [`Self::least_greatest`] alone.
-    fn fixed_scale(&self) -> bool {
-        false
-    }
-
-    /// Copies codes and the tables that belong to them to the device.
-    ///
-    /// # Safety
-    /// `memory` is that of the image; the plan was made for the source's index.
-    unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()>;
-
-    /// Makes the parts of operands, writes the value of each row, and raises the greatest component and the bounds.
-    ///
-    /// # Safety
-    /// As [`Self::copy_to_device`], whose work precedes this in the stream; `to` is in the same memory.
-    unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()>;
-}
-
-/// The parts of the codes of an image that have a row for each vector.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StoredParts {
-    /// Codes, [`Stored::row_bytes`] each.
-    pub codes: PtrMut<u8>,
-    /// f16 operands beside the codes, or empty.
-    pub operands: PtrMut<u16>,
-    /// Terms of rows or lists for the scan by lookup tables, or empty.
-    pub terms: PtrMut<f32>,
-}
-
-impl StoredParts {
-    /// The parts of an encoding whose scans need nothing beside the codes.
-    pub fn of_codes(codes: PtrMut<u8>) -> StoredParts {
-        StoredParts { codes, operands: PtrMut::empty(), terms: PtrMut::empty() }
-    }
-}
-
-/// The vectors of an index as they were added, if the device has them already. Then the lists have no codes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
-    /// The vectors in the order of their ranks, padded as in an image.
-    pub rows: Ptr<u8>,
-    /// As [`Codec::whole`](crate::ivf::encoding::Codec::whole).
-    pub whole: bool,
-}
-
-/// An index that is copied to a device.
-pub(crate) struct Source<'a> {
-    pub on: OnStream<'a>,
-    view: &'a View<'a>,
-    storage: &'a Storage,
-    held: Option<Held>,
-    /// The rank of each row of the storage, on the device.
-    ranks: Ptr<u32>,
-}
-
-impl Source<'_> {
-    /// Copies the codes of all rows, each to the start of `place` bytes. The remaining bytes become zero.
-    ///
-    /// # Safety
-    /// `to` is memory of the device, with room for all rows of the storage.
-    pub unsafe fn copy_codes(&self, to: PtrMut<u8>, place: usize) -> Result<()> {
-        if let Some(held) = self.held {
-            // Padding has no rank, and repeats the last vector of all.
-            // SAFETY: as the caller promises; each rank is that of a held vector, `place` bytes each.
-            return unsafe { gather_rows(self.on, held.rows, self.ranks, to, place) };
-        }
-        let (view, width) = (self.view, self.view.code_bytes());
-        // SAFETY: as the caller promises.
-        unsafe {
-            self.storage.copy_to_device(self.on, to, place, |list, places, to| {
-                fill_rows(any_row(view, list), places.start, width, place, to);
-            })
-        }
-    }
-
-    /// Copies the list of each row; padding rows get `NO_ROW`.
-    ///
-    /// # Safety
-    /// As [`Self::copy_codes`].
-    pub unsafe fn copy_row_lists(&self, to: PtrMut<u32>) -> Result<()> {
-        // SAFETY: as the caller promises.
-        unsafe {
-            self.storage.copy_to_device(self.on, to.as_bytes(), 4, |list, places, to| {
-                let to: &mut [u32] = bytemuck::cast_slice_mut(to);
-                let (own, padding) = to.split_at_mut(self.storage.filled(list, &places).len());
-                own.fill(list as u32);
-                padding.fill(NO_ROW);
-            })
-        }
-    }
-}
-
-/// Rows on the device that are made ready for the list scan: all rows of an image, or some that are on their way to it.
-#[derive(Clone, Copy)]
-pub(crate) struct Measured<'a> {
-    /// The image, with centroids and tables.
-    pub image: &'a Image,
-    /// Codes, [`Stored::row_bytes`] each.
-    pub codes: Ptr<u8>,
-    pub row_count: u32,
-    /// The list of each row, `NO_ROW` for padding; empty for [`Measuring::Operands`].
-    pub row_lists: Ptr<u32>,
-    /// The bits of the greatest component of all rows of the image: one word.
-    pub greatest: PtrMut<u32>,
-    /// f16 operands, [`Image::f16_stride`] components each; empty for [`Measuring::Codes`].
-    pub operands: PtrMut<u16>,
-    /// The value that a scan adds to the product of each row.
-    pub values: PtrMut<f32>,
-    /// The bits of the greatest norm and residual of all rows of the image: two words.
-    pub bounds: PtrMut<u32>,
-    /// The bits of the greatest factor of all rows of the image: one word.
-    pub factor: PtrMut<u32>,
-}
-
-impl Measured<'_> {
-    /// The rows as vectors of this element type, none of which is padding.
-    fn unprepared(&self, element: ElementType) -> Unprepared {
-        let image = self.image;
-        Unprepared {
-            element,
-            rows: self.codes,
-            count: self.row_count,
-            padded: self.row_count,
-            stride: image.stride(),
-            centre: image.centre,
-            metric: image.operand_metric(),
-            tiles: None,
-            greatest: self.greatest,
-        }
-    }
-
-    /// These rows for launches that read them. A field of [`StoredRows`] that has a part for each row must be theirs, not the image's.
-    fn stored_rows(&self) -> StoredRows {
-        StoredRows { rows: self.codes, ..self.image.stored_rows() }
-    }
-
-    /// Raises the greatest component to that of the rows, if the scale follows from it.
-    ///
-    /// # Safety
-    /// The arrays are as long as the fields say, and the tables from which codes are decoded are in the image.
-    pub unsafe fn raise_greatest(&self, on: OnStream<'_>) -> Result<()> {
-        let &Measured { image, row_count, row_lists, greatest, .. } = self;
-        match image.stored.measuring {
-            // SAFETY: as the caller promises.
-            Measuring::Operands(element) => unsafe { greatest_of(on.runtime, on.stream, self.unprepared(element)) },
-            Measuring::Codes { scaled: false, .. } => Ok(()),
-            Measuring::Codes { scaled: true, .. } => {
-                let launch =
-                    GreatestCode { stored: self.stored_rows(), row_lists, row_count, centre: image.centre, greatest };
-                let config = launch.config(on.runtime.limits().multiprocessors);
-                // SAFETY: as the caller promises.
-                unsafe { on.runtime.launch(on.stream, &GreatestCode::KERNEL, config, launch) }
-            }
-        }
-    }
-
-    /// Writes the operands and the value of each row, and raises the bounds.
-    ///
-    /// # Safety
-    /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of operands.
-    pub unsafe fn measure(&self, on: OnStream<'_>) -> Result<()> {
-        let &Measured { image, row_count, row_lists, greatest, operands, values, bounds, factor, .. } = self;
-        let stored = &image.stored;
-        match stored.measuring {
-            Measuring::Operands(element) => {
-                let to = prepared(image, operands, values, bounds);
-                // SAFETY: as the caller promises.
-                unsafe { prepare_rows(on.runtime, on.stream, self.unprepared(element), to) }
-            }
-            Measuring::Codes { by, .. } => {
-                let launch = MeasureCodes {
-                    stored: self.stored_rows(),
-                    row_lists,
-                    row_count,
-                    centre: image.centre,
-                    metric: image.row_metric(),
-                    row_factors: image.has_factors().into(),
-                    greatest: greatest.into(),
-                    parts: stored.parts,
-                    values,
-                    bounds,
-                    greatest_factor: factor,
-                };
-                // SAFETY: as the caller promises.
-                unsafe { on.runtime.launch(on.stream, by, launch.config(), launch) }
-            }
-        }
-    }
-}
-
-/// Arrays and sizes of an image.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Image {
-    pub dim: u32,
-    /// The metric of the index.
-    pub metric: Metric,
-    /// Number of lists.
-    pub lists: u32,
-    /// Number of rows of the storage, padding included.
-    pub rows: u32,
-    /// Number of components from one row of f16 operands to the next.
-    pub f16_stride: u32,
-    pub stored: Stored,
-    /// The value that a scan adds to the product of each row.
-    pub values: Ptr<f32>,
-    /// Rank of each row's id; `NO_ROW` for padding rows.
-    pub ranks: Ptr<u32>,
-    /// The first row of each list.
-    pub starts: Ptr<u32>,
-    /// Number of vectors of each list.
-    pub lengths: Ptr<u32>,
-    /// Centroids, with `dim` padded to a multiple of 4 components a row. Their f16 operands and values follow.
-    pub centroids: Ptr<f32>,
-    pub f16_centroids: Ptr<u16>,
-    pub centroid_values: Ptr<f32>,
-    /// The vector that is subtracted from queries and vectors before conversion to f16 (squared L2 only).
-    pub centre: Option<Ptr<f32>>,
-    /// Greatest component of the vectors, and also of the centroids unless the metric is cosine: one word.
-    pub greatest: Ptr<u32>,
-    /// Greatest component of the centroids: one word, the same as `greatest` unless the metric is cosine.
-    pub centroid_greatest: Ptr<u32>,
-    /// Greatest norm and residual of the vectors, then of the centroids; then the greatest factor of a vector.
-    pub bounds: Ptr<f32>,
-}
-
-impl Image {
-    /// Number of components of a row of centroids, of stored vectors and of queries.
-    pub fn stride(&self) -> u32 {
-        self.dim.next_multiple_of(4)
-    }
-
-    /// The rows of the storage for launches that read them.
-    pub fn stored_rows(&self) -> StoredRows {
-        let &Image { stored: Stored { rows, row_bytes, bits, width, codebooks, .. }, dim, centroids, .. } = self;
-        StoredRows { rows, code_bytes: row_bytes, bits, width, dim, codebooks, centroids }
-    }
-
-    /// The metric for comparisons with stored vectors.
-    pub fn row_metric(&self) -> KernelMetric {
-        self.metric.of_kernel()
-    }
-
-    /// The metric of the operands of queries and stored vectors, and of their products.
-    pub fn operand_metric(&self) -> KernelMetric {
-        // If the metric divides by norms, queries for codes are normalised before, and rows are divided by their norms
-        // after the product.
-        let metric = if self.stored.in_place { self.metric } else { self.metric.of_normalised() };
-        metric.of_kernel()
-    }
-
-    /// Whether distances are divided by norms of which the operands know nothing.
-    pub fn divides_scores(&self) -> bool {
-        self.metric.divides_by_norms() && !self.stored.in_place
-    }
-
-    /// Whether the values of rows are factors of their products (`warpann_kernels::ivf::code_bounds`).
-    pub fn has_factors(&self) -> bool {
-        self.divides_scores() && self.stored.decodes
-    }
-
-    /// The arrays of the index for the scan by lookup tables.
-    pub fn table_image(&self) -> tables::Image {
-        tables::Image {
-            centroids: self.centroids,
-            codebooks: self.stored.codebooks,
-            codes: self.stored.rows,
-            list_starts: self.starts,
-            list_lengths: self.lengths,
-            factors: self.has_factors().then(|| (self.values, self.bounds.skip(4))),
-        }
-    }
-
-    /// The metric for comparisons with centroids.
-    pub fn probe_metric(&self) -> KernelMetric {
-        self.metric.probed_by().metric().of_kernel()
-    }
-
-    /// Which of the distances of [`Self::probe_metric`] are those of the nearest centroids.
-    pub fn nearest_probes(&self) -> Best {
-        let metric = self.metric.probed_by().metric();
-        VectorShape { element: ElementType::F32, metric, dim: self.dim as usize }.best()
-    }
-}
 
 /// An image and its memory.
 pub(super) struct Resident {
@@ -497,7 +82,15 @@ impl<'a> ImagePlan<'a> {
         let f16_stride = dim.next_multiple_of(list_scan::CHUNK as usize);
         let padded_lists = lists.next_multiple_of(TILE_ROWS as usize);
         let mut layout = Layout::default();
-        let shape = ImageShape { view, rows: storage.rows, longest_list: storage.longest(), budget };
+        let shape = ImageShape {
+            dim,
+            lists,
+            metric: view.metric,
+            centroids: view.centroids,
+            rows: storage.rows,
+            longest_list: storage.longest(),
+            budget,
+        };
         let stored = view.codec.plan(&mut layout, &shape);
         let plan = ImagePlan {
             dim,
@@ -603,7 +196,8 @@ impl<'a> ImagePlan<'a> {
                 padding.fill(0xff);
             })?;
             let ranks = memory.at(self.ranks).into();
-            self.stored.copy_to_device(&Source { on, view, storage, held, ranks }, memory)
+            let (code_bytes, codes) = (view.code_bytes(), &|list| any_row(view, list));
+            self.stored.copy_to_device(&Source { on, code_bytes, codes, storage, held, ranks }, memory)
         }
     }
 
@@ -649,21 +243,6 @@ impl<'a> ImagePlan<'a> {
             let (f16_centroids, values) = (memory.at(self.f16_centroids), memory.at(self.centroid_values));
             prepare_rows(runtime, stream, centroids, prepared(image, f16_centroids, values, centroid_bounds))
         }
-    }
-}
-
-/// The places for f16 operands, values and bounds of rows.
-pub(crate) fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bounds: PtrMut<u32>) -> Prepared {
-    Prepared {
-        copy,
-        copy_stride: image.f16_stride,
-        values,
-        norms: None,
-        residuals: PtrMut::empty(),
-        tile_norms: None,
-        tile_residuals: PtrMut::empty(),
-        bounds: Some(bounds),
-        squares: None,
     }
 }
 

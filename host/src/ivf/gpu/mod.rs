@@ -2,7 +2,10 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `image` | the lists in device memory; the first search makes the image |
+//! | `device` | the device and the image; the first search makes the image |
+//! | `image` | the lists in device memory |
+//! | `stored` | the arrays of an image as searches read them |
+//! | `stored_plan` | the part of an image that an encoding plans and prepares |
 //! | `changes` | the first search after a change brings the image up to date |
 //! | `planned` | a search from device memory to device memory |
 //! | `plan` | the scratch of a search, and the choices that follow from sizes |
@@ -20,12 +23,15 @@
 //! took 1.4 ms, two parts 0.93 to 1.0.
 
 mod changes;
-pub(super) mod image;
+mod device;
+mod image;
 mod plan;
 mod planned;
 mod search;
 mod stage;
 mod storage;
+pub(super) mod stored;
+pub(super) mod stored_plan;
 pub(super) mod tables;
 #[cfg(test)]
 mod tests;
@@ -37,20 +43,20 @@ use cuda_std::PtrMut;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::range::CountWithin;
 
-use self::changes::Update;
-use self::image::{Held, Resident};
+pub(crate) use self::device::IvfDevice;
+use self::image::Resident;
 use self::plan::{Reading, SearchPlan, SearchShape};
 use self::search::Search;
 use self::stage::Stage;
-use self::storage::Growth;
+use super::backend::{IvfBackend, RowSearch};
 use super::cpu::IvfCpu;
-use super::{Bitset, IvfBackend, RowSearch, Scan, SearchRequest, View};
-use crate::device::lanes::{Lane, Lanes};
+use super::view::View;
+use super::{Bitset, Scan, SearchRequest};
+use crate::device::lanes::Lane;
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
-use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
-use crate::device::tiling::{Attempt, Budget, Planned, Tiling, resident_share};
+use crate::device::tiling::{Attempt, Planned, Tiling, resident_share};
 use crate::flat::FlatBackend;
 use crate::flat::gpu::FlatDevice;
 use crate::neighbors::RangeNeighbors;
@@ -58,9 +64,8 @@ use crate::neighbors::slots::{FoundRows, Slots};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::gpu::{VectorShape, upload_checked, upload_rows};
 use crate::shards::share;
-use crate::threads::Exclusive;
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, ElementType, Input, Result, events};
+use crate::{Element, ElementType, Input, Result, events};
 
 /// Largest number of parts in which queries are copied.
 const MOST_PARTS: usize = 3;
@@ -73,96 +78,10 @@ const FEW_PRODUCTS: u64 = 1 << 27;
 /// The same for the emulator, so that small tests take both ways.
 const FEW_PRODUCTS_EMULATED: u64 = 1 << 13;
 
-/// Searches inverted files on one device.
-pub(crate) struct IvfDevice {
-    runtime: Runtime,
-    device: Device,
-    budget: u64,
-    resident: Exclusive<Option<Arc<Resident>>>,
-    lanes: Arc<Lanes>,
-}
-
 /// Ids and distances of the vectors within a radius, best first, for each of some queries.
 type Ranges = Vec<Vec<(u64, f32)>>;
 
 impl IvfDevice {
-    /// Opens the back end; `budget` defaults to nine tenths of the device's free memory.
-    pub fn new(runtime: Runtime, device: Device, budget: Option<u64>) -> Result<Self> {
-        let budget = runtime.budget(budget)?;
-        let resident = Exclusive::new(None);
-        Ok(IvfDevice { runtime, device, budget, resident, lanes: Arc::new(Lanes::of_index()) })
-    }
-
-    /// The device that has the images of the index.
-    #[cfg(feature = "cuda")]
-    pub fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-
-    /// Another back end of the device, with the same image until one of the two brings it up to date, and with the same lanes.
-    fn shared(&self) -> IvfDevice {
-        let resident = Exclusive::new(self.resident.with(|resident| resident.clone()));
-        IvfDevice { runtime: self.runtime.clone(), resident, lanes: Arc::clone(&self.lanes), ..*self }
-    }
-
-    /// The image of the index's current version. The first search makes it, within the budget, and the first search after a change brings it
-    /// up to date; searches that come at the same time wait.
-    fn resident(&self, view: &View<'_>) -> Result<Arc<Resident>> {
-        // Making the directory uses a thread pool, so the directory is made before the lock is taken.
-        view.sparse_directory();
-        self.resident.with(|resident| {
-            if let Some(image) = resident.as_ref().filter(|image| image.version == view.version()) {
-                return Ok(image.clone());
-            }
-            let budget = resident_share(self.budget);
-            let mut growth = Growth::None;
-            // Searches borrow the index, so none of them reads a stale image any more. A snapshot of the index may have it.
-            if let Some(stale) = resident.take() {
-                growth = stale.storage.growth;
-                let own = Arc::try_unwrap(stale).map(Some).or_else(|shared| {
-                    let copy = |lane: &mut Lane| shared.copied(&self.runtime, &lane.stream, view, budget);
-                    let copied = self.lanes.with(&self.runtime, copy);
-                    if copied.is_err() {
-                        *resident = Some(shared);
-                    }
-                    copied
-                });
-                if let Some(mut image) = own? {
-                    let room = self.scratch(&image);
-                    match self.lanes.with(&self.runtime, |lane| image.update(room, lane, view))? {
-                        Update::Done => return Ok(resident.insert(Arc::new(image)).clone()),
-                        Update::Outgrown => growth = Growth::Eighth,
-                        Update::Impossible => {}
-                    }
-                    // The stale image is dropped before the next one is made, because the device may not have room for two.
-                }
-            }
-            let made = |lane: &mut Lane| Resident::new(&self.runtime, &lane.stream, view, budget, growth);
-            let made = self.lanes.with(&self.runtime, made)?;
-            Ok(resident.insert(Arc::new(made)).clone())
-        })
-    }
-
-    /// Makes the image of an index whose vectors this device has already. The searches of its version find it.
-    ///
-    /// # Errors
-    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
-    pub fn hold(&self, view: &View<'_>, held: Held) -> Result<()> {
-        self.resident.with(|resident| {
-            let budget = resident_share(self.budget);
-            let made = self.lanes.with(&self.runtime, |lane| {
-                Resident::of_held(OnStream { runtime: &self.runtime, stream: &lane.stream }, view, held, budget)
-            });
-            *resident = Some(Arc::new(made?));
-            Ok(())
-        })
-    }
-
-    /// The budget that the image leaves for scratch.
-    fn scratch(&self, resident: &Resident) -> Budget<'_> {
-        Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes))
-    }
-
     /// How the lists are read for `queries` of the request's queries, if list by list takes `batches` batches.
     fn preferred(resident: &Resident, queries: usize, request: &SearchRequest<'_>, batches: usize) -> Reading {
         let probes = request.probes.min(resident.image.lists as usize) as u32;

@@ -25,9 +25,10 @@ use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
 use warpann_kernels::product::canonical::{self, Canonical};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
-use super::image::{Resident, Stored};
+use super::image::Resident;
 use super::plan::{ITEM_ROWS, ListsPlan, OperandsPlan, SearchPlan};
 use super::stage::{CandidateLists, Candidates, Centroids, Found, Stage};
+use super::stored::Stored;
 use super::tables;
 use super::tables::TableScan;
 use crate::device::backend::ResultArray;

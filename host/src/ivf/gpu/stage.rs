@@ -9,7 +9,7 @@ use warpann_kernels::ivf::rerank::{self, Certificate, Certify, PerQuery, ProbedL
 use warpann_kernels::ivf::rescan::RescanProbes;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
-use super::image::Stored;
+use super::stored::Stored;
 use crate::Result;
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::List;
+use super::list::List;
 use crate::ids::row_ids::{Room, RowIds};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::shared::{Blocks, own_with_room, shared};

@@ -20,6 +20,7 @@
 mod bytes;
 mod directory;
 mod journal;
+mod list;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -30,6 +31,7 @@ pub(crate) use self::bytes::Bytes;
 pub(crate) use self::directory::{Address, Directory};
 pub(crate) use self::journal::Changes;
 use self::journal::Journal;
+use self::list::List;
 use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
 use crate::parallel::{Loop, ParallelSlice, owned, turns};
@@ -42,32 +44,6 @@ const FEW: usize = 1 << 10;
 /// More vectors than this, and more than a share of those in the lists, drop the directory.
 const MANY: usize = 1 << 12;
 const SHARE_OF_MANY: usize = 8;
-
-/// Codes and ids of one list.
-#[derive(Debug, Default)]
-struct List {
-    codes: Bytes,
-    ids: Bytes,
-}
-
-impl List {
-    fn ids(&self) -> &[u64] {
-        bytemuck::cast_slice(self.ids.get())
-    }
-
-    /// Makes the memory of a list our own, with room for `more` vectors.
-    fn reserve(list: &mut Arc<List>, code_bytes: usize, more: usize) -> Result<()> {
-        let (codes, ids) = (more * code_bytes, more * size_of::<u64>());
-        let list = own(list, |list| Ok(List { codes: list.codes.copied(codes)?, ids: list.ids.copied(ids)? }))?;
-        list.codes.reserve(codes)?;
-        list.ids.reserve(ids)
-    }
-
-    /// The list, for a change that does not fail. Call [`List::reserve`] first.
-    fn own(list: &mut Arc<List>) -> &mut List {
-        Arc::get_mut(list).unwrap_or_else(|| unreachable!("the list is our own since its memory was reserved"))
-    }
-}
 
 /// All lists of an index; see the module documentation.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use warpann_kernels::ivf::list_scan::CHUNK;
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan};
+use crate::ivf::gpu::stored::{Measuring, RerankKernels, Stored};
+use crate::ivf::gpu::stored_plan::{ImageShape, Measured, Source, StoredParts, StoredPlan};
 
 /// A greatest component for which the scale is 2^exponent (`warpann_kernels::product::metric::scale_of`).
 fn greatest_of_scale(exponent: u32) -> f32 {
@@ -26,7 +27,7 @@ pub(super) struct F16Plan {
 impl F16Plan {
     pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, exponent: u32) -> Self {
         let rows = shape.rows as usize;
-        let stride = shape.view.dim.next_multiple_of(CHUNK as usize);
+        let stride = shape.dim.next_multiple_of(CHUNK as usize);
         Self {
             exponent,
             rows: layout.array(rows.saturating_mul(stride)),

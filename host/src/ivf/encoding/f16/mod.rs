@@ -36,10 +36,9 @@ use rayon::prelude::*;
 use warpann_kernels::ivf::encoding::f16::GREATEST_EXPONENT;
 
 use self::gpu::F16Plan;
-use super::{Codec, FileParts, Scheme, StoredPlan, Training, finite};
 use crate::device::scratch::Layout;
-use crate::ivf::Trained;
-use crate::ivf::gpu::image::ImageShape;
+use crate::ivf::encoding::codec::{Codec, FileParts, Scheme, Trained, Training, finite};
+use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::pq::encode::Residuals;
 use crate::{ElementType, Error, Result, host_memory};
 

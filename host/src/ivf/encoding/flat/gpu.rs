@@ -6,7 +6,8 @@ use warpann_kernels::ivf::list_scan::CHUNK;
 
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan};
+use crate::ivf::gpu::stored::{Measuring, RerankKernels, Stored};
+use crate::ivf::gpu::stored_plan::{ImageShape, Measured, Source, StoredParts, StoredPlan};
 use crate::{ElementType, Result};
 
 /// The places of the parts in the memory of the image.
@@ -19,7 +20,7 @@ pub(super) struct FlatPlan {
 
 impl FlatPlan {
     pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, element: ElementType) -> Self {
-        let (dim, rows) = (shape.view.dim, shape.rows as usize);
+        let (dim, rows) = (shape.dim, shape.rows as usize);
         Self {
             element,
             dim,

@@ -8,24 +8,17 @@ use std::sync::Arc;
 use half::{bf16, f16};
 
 use self::gpu::FlatPlan;
-use super::{Codec, FileParts, Scheme, StoredPlan, Training, to_f32};
 use crate::device::scratch::Layout;
-use crate::ivf::gpu::image::ImageShape;
-use crate::ivf::{Encoding, Trained};
+use crate::ivf::encoding::codec::{Codec, FileParts, Scheme, Trained, Training, finite, to_f32};
+use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::pq::encode::Residuals;
 use crate::product::cpu::{as_f32, convert};
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, ElementType, Metric, Result};
 
-/// The scheme of [`Encoding::Flat`], which has no parameters.
+/// The scheme of [`Encoding::Flat`](crate::ivf::Encoding::Flat), which has no parameters.
 #[derive(Debug)]
 pub(crate) struct Flat;
-
-impl Flat {
-    pub(super) fn read_words(words: [u32; 3]) -> Option<Encoding> {
-        (words == [0; 3]).then_some(Encoding::Flat)
-    }
-}
 
 impl Scheme for Flat {
     fn name(&self) -> &'static str {
@@ -54,9 +47,9 @@ impl Scheme for Flat {
 
     fn defect(&self, codes: &[u8], _: usize, element: ElementType) -> Option<&'static str> {
         let right = match element {
-            ElementType::F32 => super::finite(codes, f32::is_finite),
-            ElementType::F16 => super::finite(codes, f16::is_finite),
-            ElementType::Bf16 => super::finite(codes, bf16::is_finite),
+            ElementType::F32 => finite(codes, f32::is_finite),
+            ElementType::F16 => finite(codes, f16::is_finite),
+            ElementType::Bf16 => finite(codes, bf16::is_finite),
             ElementType::U8 | ElementType::I8 => true,
         };
         (!right).then_some("a vector is not finite")

@@ -11,12 +11,12 @@
 
 use std::sync::Arc;
 
-use super::super::ListCoder;
 use crate::device::runtime::Memory;
 use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Planned, Tiling, bus_rows};
 use crate::generate::Rows;
 use crate::generate::gpu::enqueue_rows;
+use crate::ivf::encoding::codec::ListCoder;
 use crate::kmeans::gpu::assign::{Batch, BatchLayout};
 use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::ProductQuantizer;

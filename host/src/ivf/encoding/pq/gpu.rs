@@ -6,9 +6,8 @@ use warpann_kernels::ivf::encoding::{OperandParts, pq};
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{
-    ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan, TableIndex,
-};
+use crate::ivf::gpu::stored::{Measuring, RerankKernels, Stored, TableIndex};
+use crate::ivf::gpu::stored_plan::{ImageShape, Measured, Source, StoredParts, StoredPlan};
 use crate::ivf::gpu::tables;
 use crate::ivf::gpu::tables::Terms;
 use crate::pq::ProductQuantizer;
@@ -29,8 +28,8 @@ pub(super) struct PqPlan<'a> {
 
 impl<'a> PqPlan<'a> {
     pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, quantizer: &'a ProductQuantizer) -> Self {
-        let &ImageShape { view, rows, longest_list, budget } = shape;
-        let (dim, lists, stored_rows) = (view.dim, view.list_count(), rows as usize);
+        let &ImageShape { dim, lists, metric, centroids, rows, longest_list, budget } = shape;
+        let stored_rows = rows as usize;
         let (books, sub_quantizers) = (quantizer.codebooks(), quantizer.sub_quantizers());
         let tables = tables::Shape {
             dim: dim as u32,
@@ -39,8 +38,8 @@ impl<'a> PqPlan<'a> {
             lists: lists as u32,
             stored_rows: rows,
             longest_list,
-            inner_product: view.metric.looked_up_by().is_spherical(),
-            norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
+            inner_product: metric.looked_up_by().is_spherical(),
+            norms: tables::Norms::new(centroids, books, dim, sub_quantizers),
         };
         // The paper's first term is optional for the scan, so it may take at most an eighth of the budget.
         let kind = tables.choose_terms(budget / 8);

@@ -15,10 +15,9 @@ use rayon::prelude::*;
 
 use self::coder::Coder;
 use self::gpu::PqPlan;
-use super::{Clamped, Codec, DeviceCoder, FileParts, Scheme, StoredPlan, Training, to_f32};
 use crate::device::scratch::Layout;
-use crate::ivf::gpu::image::ImageShape;
-use crate::ivf::{Encoding, Trained};
+use crate::ivf::encoding::codec::{Clamped, Codec, DeviceCoder, FileParts, Scheme, Trained, Training, to_f32};
+use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::encode::Residuals;
 use crate::pq::{CODE_BITS, PqTraining, ProductQuantizer, Rotation, codes};
@@ -30,7 +29,7 @@ use crate::{Device, ElementType, Metric, Result};
 /// Number of training vectors for each codeword.
 const POINTS_PER_CODEWORD: usize = 256;
 
-/// The scheme of [`Encoding::Pq`], with its parameters.
+/// The scheme of [`Encoding::Pq`](crate::ivf::Encoding::Pq), with its parameters.
 #[derive(Debug)]
 pub(crate) struct PqScheme {
     pub sub_quantizers: usize,
@@ -39,13 +38,13 @@ pub(crate) struct PqScheme {
 }
 
 impl PqScheme {
-    pub(super) fn read_words([sub_quantizers, bits, rotate]: [u32; 3]) -> Option<Encoding> {
+    pub(super) fn read_words([sub_quantizers, bits, rotate]: [u32; 3]) -> Option<PqScheme> {
         // Encodings without parameters have these words.
         if sub_quantizers == 0 && bits == 0 {
             return None;
         }
         let rotate = [false, true].into_iter().find(|&rotated| u32::from(rotated) == rotate)?;
-        Some(Encoding::Pq { sub_quantizers: sub_quantizers as usize, bits, rotate })
+        Some(PqScheme { sub_quantizers: sub_quantizers as usize, bits, rotate })
     }
 }
 

@@ -3,16 +3,18 @@
 use warpann_kernels::ivf::code_bounds::ScaleCodes;
 use warpann_kernels::ivf::encoding::{OperandParts, scalar8};
 
-use super::Scalar8Codec;
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::encoding::Codec;
-use crate::ivf::gpu::image::{ImageShape, Measured, Measuring, RerankKernels, Source, Stored, StoredParts, StoredPlan};
+use crate::ivf::gpu::stored::{Measuring, RerankKernels, Stored};
+use crate::ivf::gpu::stored_plan::{ImageShape, Measured, Source, StoredParts, StoredPlan};
 
 /// The places of the parts in the memory of the image.
 pub(super) struct Scalar8Plan<'a> {
-    codec: &'a Scalar8Codec,
+    /// The least value and the step of each component.
+    parts: (&'a [f32], &'a [f32]),
+    /// Upper bound of the size of a decoded residual.
+    reach: f32,
     row_bytes: usize,
     stride: usize,
     codes: Reserved<u8>,
@@ -25,18 +27,19 @@ pub(super) struct Scalar8Plan<'a> {
 }
 
 impl<'a> Scalar8Plan<'a> {
-    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, codec: &'a Scalar8Codec) -> Self {
-        let (dim, rows) = (shape.view.dim, shape.rows as usize);
+    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, parts: (&'a [f32], &'a [f32]), reach: f32) -> Self {
+        let (dim, rows) = (shape.dim, shape.rows as usize);
         // Kernels read eight codes at a time.
         let (row_bytes, stride) = (dim.next_multiple_of(8), dim.next_multiple_of(4));
         Self {
-            codec,
+            parts,
+            reach,
             row_bytes,
             stride,
             codes: layout.array(rows.saturating_mul(row_bytes)),
             tables: layout.array(2 * stride),
             row_lists: layout.array(rows),
-            offsets: layout.array(shape.view.list_count() * stride),
+            offsets: layout.array(shape.lists * stride),
             halves: layout.array(2 * stride),
         }
     }
@@ -65,12 +68,12 @@ impl StoredPlan for Scalar8Plan<'_> {
     /// Large enough that neither the parts of an operand nor their sums exceed the range of f16: with the resulting scale, a centroid is
     /// below 2^15 in size, and a decoded residual below 2^13.
     fn least_greatest(&self) -> f32 {
-        4.0 * self.codec.reach()
+        4.0 * self.reach
     }
 
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
         let OnStream { runtime, stream } = source.on;
-        let (least, steps) = self.codec.parts();
+        let (least, steps) = self.parts;
         let mut tables = vec![0.0; 2 * self.stride];
         tables[..least.len()].copy_from_slice(least);
         tables[self.stride..][..steps.len()].copy_from_slice(steps);

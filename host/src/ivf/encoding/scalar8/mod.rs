@@ -26,10 +26,9 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use self::gpu::Scalar8Plan;
-use super::{Clamped, Codec, FileParts, Scheme, StoredPlan, Training};
 use crate::device::scratch::Layout;
-use crate::ivf::Trained;
-use crate::ivf::gpu::image::ImageShape;
+use crate::ivf::encoding::codec::{Clamped, Codec, FileParts, Scheme, Trained, Training};
+use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::pq::encode::Residuals;
 use crate::validate::check_derived;
 use crate::{ElementType, Result, host_memory};
@@ -184,7 +183,7 @@ impl Codec for Scalar8Codec {
     }
 
     fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_> {
-        Box::new(Scalar8Plan::new(layout, shape, self))
+        Box::new(Scalar8Plan::new(layout, shape, self.parts(), self.reach()))
     }
 }
 

@@ -1,0 +1,456 @@
+//! The distances from which the best of a block are selected: those of all rows, or of the rows that the filter leaves. This is the host side
+//! of the filter (kernels `prepare`, `filter`, `candidates`, `canonical`, `warp_select`; the algorithm and its proof are in
+//! `warpann_kernels::flat::filter`).
+//!
+//! ```text
+//! queries ──prepare──► f16 copies ──filter_dense on a sample──► upper bounds ──select──► limit
+//!                          │  filter_append on every g-th tile, limit ──► lists ──select, compact──► tighter limit
+//!                          └─ filter_append on the other tiles, limit ──► lists ──select, compact──► few rows
+//!                                                  canonical distances of those ──select──► the answer
+//! ```
+//!
+//! The canonical distances of all rows are computed and selected from in three cases: if the filter does not pay (little work, or k near
+//! the number of rows), if it proves nothing (more components than
+//! [`MOST_COMPONENTS`](warpann_kernels::product::bounds::MOST_COMPONENTS)), and, by a kernel that replaces the list, for queries with an
+//! overflowed list. This is slower and right for any input. `steps` has these cases, for queries from host memory and from device memory.
+
+use cuda_std::PtrMut;
+use warpann_kernels::flat::candidates::CompactCandidates;
+use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
+use warpann_kernels::product::canonical::Canonical;
+
+use super::block::{Block, Tuning, launch_filter};
+use crate::Result;
+use crate::device::limits::Limits;
+use crate::device::queue::OnStream;
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set};
+use crate::select::Best;
+use crate::select::gpu::{Columns, Select, SelectPlan, select};
+
+/// Smallest number of sample rows for each neighbour.
+const SAMPLE_PER_NEIGHBOUR: u32 = 8;
+/// A larger sample costs selection in proportion and saves candidates (k · √(base / sample) in a pass), so the best size grows with √k. A
+/// sample of `sample_rows` is right for the square of this number of neighbours.
+const SAMPLE_ROOT: u32 = 5;
+/// Smallest ratio of base to sample for which a pass between them pays.
+const MIDDLE_FROM: u32 = 16;
+/// Room of a candidate list, relative to the number expected for data in random order.
+const LIST_MARGIN: u64 = 4;
+/// Smallest number of slots of a candidate list.
+const LIST_LEAST: u64 = 1024;
+
+/// The filter's passes over a base, for its number of rows and k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Passes {
+    /// Number of tiles of the base.
+    tiles: u32,
+    /// Number of tiles of the sample, and the distance between them.
+    sample: u32,
+    sample_stride: u32,
+    /// The middle pass visits every tile whose number is a multiple of this; 0 if there is no middle pass.
+    middle: u32,
+    /// Number of slots of a candidate list.
+    capacity: u32,
+}
+
+impl Passes {
+    fn choose(tuning: Tuning, rows: u32, k: u32) -> Passes {
+        let tiles = rows.div_ceil(filter::TILE_ROWS);
+        let by_root = (tuning.sample_rows / SAMPLE_ROOT).saturating_mul(k.isqrt());
+        let wanted = tuning.sample_rows.max(by_root).max(k.saturating_mul(SAMPLE_PER_NEIGHBOUR));
+        let sample = wanted.div_ceil(filter::TILE_ROWS).min(tiles);
+        let sample_stride = tiles / sample;
+        let ratio = tiles.div_ceil(sample);
+        let middle = if ratio < MIDDLE_FROM { 0 } else { ratio.isqrt() };
+        let growth = if middle == 0 { ratio } else { middle.max(ratio.div_ceil(middle)) };
+        let expected = u64::from(k) * u64::from(growth);
+        let capacity = (expected * LIST_MARGIN).max(LIST_LEAST).next_multiple_of(32);
+        let capacity = capacity.min(u64::from(tiles) * u64::from(filter::TILE_ROWS)) as u32;
+        Passes { tiles, sample, sample_stride, middle, capacity }
+    }
+
+    fn sample_columns(&self) -> u32 {
+        self.sample * filter::TILE_ROWS
+    }
+}
+
+/// The scratch of a search with the filter.
+pub(super) struct FilterPlan {
+    passes: Passes,
+    pub queries: SetLayout,
+    upper: Reserved<f32>,
+    list_values: Reserved<f32>,
+    list_rows: Reserved<u32>,
+    /// The span of the next three arrays, which starts as zeros.
+    counters: Reserved<u32>,
+    counts: Reserved<u32>,
+    pub overflowed: Reserved<u32>,
+    pub overflow: Reserved<u32>,
+    thresholds: Reserved<f32>,
+    keys: Reserved<f32>,
+    ids: Reserved<u32>,
+    of_sample: SelectPlan,
+    pub of_lists: SelectPlan,
+    pub bytes: usize,
+}
+
+impl FilterPlan {
+    pub(super) fn new(
+        shape: VectorShape,
+        tuning: Tuning,
+        queries: usize,
+        rows: u32,
+        k: u32,
+        limits: &Limits,
+    ) -> FilterPlan {
+        let passes = Passes::choose(tuning, rows, k);
+        let mut layout = Layout::default();
+        let list = queries.saturating_mul(passes.capacity as usize);
+        let results = queries.saturating_mul(k as usize);
+        let mut selection =
+            |columns| SelectPlan::by_table(&mut layout, queries as u32, Columns::from(columns), k, limits);
+        let (of_sample, of_lists) = (selection(passes.sample_columns()), selection(passes.capacity));
+        let set = SetLayout::reserve(&mut layout, shape, queries);
+        let upper = layout.array::<f32>(queries.saturating_mul(passes.sample_columns() as usize));
+        let (list_values, list_rows) = (layout.array::<f32>(list), layout.array::<u32>(list));
+        let thresholds = layout.array::<f32>(queries);
+        // Flags, keys and ids go to the host. They are reserved in sequence, so that one copy moves small results.
+        let counters = layout.array::<u32>(queries.saturating_mul(3).saturating_add(1));
+        let (counts, rest) = counters.split_at(queries);
+        let (overflowed, overflow) = rest.split_at(queries.saturating_add(1));
+        let mut plan = FilterPlan {
+            passes,
+            queries: set,
+            upper,
+            list_values,
+            list_rows,
+            thresholds,
+            counters,
+            counts,
+            overflowed,
+            overflow,
+            keys: layout.array::<f32>(results),
+            ids: layout.array::<u32>(results),
+            of_sample,
+            of_lists,
+            bytes: 0,
+        };
+        plan.bytes = layout.bytes();
+        plan
+    }
+
+    /// The lists of candidates: their distances, their rows, and their lengths.
+    pub(super) fn lists(&self, scratch: Scratch) -> (PtrMut<f32>, PtrMut<u32>, PtrMut<u32>) {
+        (scratch.at(self.list_values), scratch.at(self.list_rows), scratch.at(self.counts))
+    }
+}
+
+/// The scratch of a search without the filter.
+pub(super) struct DirectPlan {
+    pub queries: SetLayout,
+    pub distances: Reserved<f32>,
+    keys: Reserved<f32>,
+    ids: Reserved<u32>,
+    pub selection: SelectPlan,
+    pub bytes: usize,
+}
+
+impl DirectPlan {
+    pub(super) fn new(shape: VectorShape, queries: usize, rows: u32, k: u32, limits: &Limits) -> DirectPlan {
+        let mut layout = Layout::default();
+        let results = queries.saturating_mul(k as usize);
+        let selection = SelectPlan::by_table(&mut layout, queries as u32, rows.into(), k, limits);
+        let mut plan = DirectPlan {
+            queries: SetLayout::reserve(&mut layout, shape, queries),
+            distances: layout.array::<f32>(queries.saturating_mul(rows as usize)),
+            keys: layout.array::<f32>(results),
+            ids: layout.array::<u32>(results),
+            selection,
+            bytes: 0,
+        };
+        plan.bytes = layout.bytes();
+        plan
+    }
+}
+
+impl Block {
+    /// Computes the canonical distances of the queries in `set` to all rows. Returns the selection of the best `k`, which is still to run.
+    ///
+    /// # Safety
+    /// The scratch is that of the plan, which was made for at least this number of queries; the queries and the base are in place.
+    pub(super) unsafe fn all_distances(
+        &self,
+        OnStream { runtime, stream }: OnStream<'_>,
+        plan: &DirectPlan,
+        scratch: Scratch,
+        set: VectorSet,
+        k: u32,
+    ) -> Result<Select<f32>> {
+        let (shape, rows) = (self.shape, self.base.count);
+        let distances = scratch.at(plan.distances);
+        // SAFETY: as the caller promises.
+        unsafe {
+            if shape.metric.divides_by_norms() {
+                prepare_set(runtime, stream, shape, set, false)?;
+            }
+            self.launch_canonical(runtime, stream, self.canonical(set, distances), rows)?;
+        }
+        Ok(Select {
+            keys: distances.into(),
+            ids: None,
+            row_stride: u64::from(rows),
+            starts: None,
+            lengths: None,
+            columns: rows,
+            rows: set.count,
+            k,
+            best: shape.best(),
+            out_keys: scratch.at(plan.keys),
+            out_ids: scratch.at(plan.ids),
+        })
+    }
+
+    /// Runs the passes of the filter for the prepared queries in `set`, and computes the canonical distances of the rows that are left.
+    /// Returns the selection of the best `k` from their lists, which is still to run. The lists of queries in the plan's `overflowed` are not
+    /// complete.
+    ///
+    /// # Safety
+    /// The scratch is that of the plan, which was made for at least this number of queries; the base is in place and prepared.
+    pub(super) unsafe fn candidates(
+        &self,
+        on: OnStream<'_>,
+        plan: &FilterPlan,
+        scratch: Scratch,
+        set: VectorSet,
+        k: u32,
+    ) -> Result<Select<f32>> {
+        let OnStream { runtime, stream } = on;
+        let (shape, count, passes) = (self.shape, set.count, plan.passes);
+        let (upper, thresholds) = (scratch.at(plan.upper), scratch.at(plan.thresholds));
+        let (list_values, list_rows) = (scratch.at(plan.list_values), scratch.at(plan.list_rows));
+        let counts = scratch.at(plan.counts);
+        let (keys, ids) = (scratch.at(plan.keys), scratch.at(plan.ids));
+        let dense = Filter {
+            tiles: passes.sample,
+            tile_stride: passes.sample_stride,
+            out_values: upper,
+            out_stride: passes.sample_columns(),
+            ..self.filter(set)
+        };
+        // The append passes start from this, which visits all tiles.
+        let append = Filter {
+            tiles: passes.tiles,
+            tile_stride: 1,
+            limits: thresholds.into(),
+            out_values: list_values,
+            out_rows: list_rows,
+            counts,
+            out_stride: passes.capacity,
+            ..dense
+        };
+        // SAFETY: the plan reserved every part with the size that the kernels need, the caller promises the base, and the stream runs these in
+        // order.
+        unsafe {
+            runtime.fill(stream, scratch.at(plan.counters), 0)?;
+
+            launch_filter(runtime, stream, FilterOutput::Dense, dense)?;
+            let sample = Select {
+                keys: upper.into(),
+                ids: None,
+                row_stride: u64::from(passes.sample_columns()),
+                starts: None,
+                lengths: None,
+                columns: passes.sample_columns(),
+                rows: count,
+                k,
+                best: Best::Smallest,
+                out_keys: keys,
+                out_ids: ids,
+            };
+            select(runtime, stream, &sample, &plan.of_sample, scratch)?;
+
+            let list = Select {
+                keys: list_values.into(),
+                ids: list_rows.into(),
+                row_stride: u64::from(passes.capacity),
+                lengths: counts.into(),
+                columns: passes.capacity,
+                ..sample
+            };
+            let tighten = || -> Result<()> {
+                select(runtime, stream, &list, &plan.of_lists, scratch)?;
+                self.apply_limit(on, plan, scratch, set, k, false)
+            };
+            self.apply_limit(on, plan, scratch, set, k, true)?;
+            if passes.middle == 0 {
+                launch_filter(runtime, stream, FilterOutput::Append, append)?;
+            } else {
+                let visited = passes.tiles.div_ceil(passes.middle);
+                let middle = Filter { tiles: visited, tile_stride: passes.middle, ..append };
+                launch_filter(runtime, stream, FilterOutput::Append, middle)?;
+                tighten()?;
+                let others =
+                    Filter { tiles: passes.tiles - visited, tile_stride: 0, tile_skip: passes.middle, ..append };
+                launch_filter(runtime, stream, FilterOutput::Append, others)?;
+            }
+            tighten()?;
+
+            let of_lists = Canonical {
+                rows: list_rows.into(),
+                counts: counts.into(),
+                columns: passes.capacity,
+                list_stride: u64::from(passes.capacity),
+                ..self.canonical(set, list_values)
+            };
+            self.launch_canonical(runtime, stream, of_lists, k)?;
+            Ok(Select { best: shape.best(), ..list })
+        }
+    }
+
+    /// Makes the k-th smallest u of the last selection the limit of each query, and shortens its list by the limit. `first` says that there was no limit.
+    ///
+    /// # Safety
+    /// As [`Block::candidates`]; the selection precedes this in the stream.
+    unsafe fn apply_limit(
+        &self,
+        on: OnStream<'_>,
+        plan: &FilterPlan,
+        scratch: Scratch,
+        set: VectorSet,
+        k: u32,
+        first: bool,
+    ) -> Result<()> {
+        let (values, rows, counts) = plan.lists(scratch);
+        let launch = CompactCandidates {
+            query_count: set.count,
+            metric: self.shape.metric.of_kernel(),
+            padded: self.shape.copy_stride() as u32,
+            query_norms: set.part(set.layout.norms).into(),
+            query_residuals: set.part(set.layout.residuals).into(),
+            base_bounds: self.base.bounds(),
+            found: scratch.at(plan.keys).skip(k as usize - 1).into(),
+            found_stride: k,
+            first: u32::from(first),
+            limits: scratch.at(plan.thresholds),
+            values,
+            rows,
+            counts,
+            stride: plan.passes.capacity,
+            overflow: scratch.at(plan.overflow),
+            overflowed: scratch.at(plan.overflowed),
+        };
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, &CompactCandidates::KERNEL, launch.config(), launch) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use test_random::Random;
+
+    use super::*;
+    use crate::device::lanes::Lanes;
+    use crate::device::runtime::Runtime;
+    use crate::neighbors::slots::Slots;
+    use crate::product::gpu::upload_rows;
+    use crate::vectors::VectorSlice;
+    use crate::{Device, ElementType, FlatIndex, Metric};
+
+    /// Random rows and queries with components from -0.5 to 0.5.
+    fn vectors(dim: usize, rows: usize, queries: usize) -> (Vec<f32>, Vec<f32>) {
+        let mut random = Random::new(7);
+        let mut values = |count: usize| -> Vec<f32> { (0..count * dim).map(|_| random.unit_f32() - 0.5).collect() };
+        (values(rows), values(queries))
+    }
+
+    /// A filtered search on the emulator: ids, distances, and the number of queries with an overflowed list.
+    fn filtered(shape: VectorShape, base: &[f32], queries: &[f32], k: usize) -> (Vec<u64>, Vec<f32>, usize) {
+        let rows = base.len() / shape.dim;
+        let runtime = Runtime::EMULATOR;
+        let mut layout = Layout::default();
+        let set = SetLayout::reserve(&mut layout, shape, rows);
+        let memory = runtime.allocate(layout.bytes()).unwrap();
+        let set = VectorSet::new(runtime.scratch(&memory), set, rows as u32);
+        let block =
+            Block { shape, base: set, centred: false, first_id: 0, tuning: Tuning::of(runtime.limits()), mask: None };
+        let count = queries.len() / shape.dim;
+        let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
+        let lanes = Lanes::new();
+        let overflowed = lanes.with(&runtime, |lane| {
+            // SAFETY: the memory has the layout of this set.
+            unsafe {
+                upload_rows(&runtime, &lane.stream, shape, set.rows(), base)?;
+                prepare_set(&runtime, &lane.stream, shape, set, false)?;
+            }
+            let slots = Slots { k, worst: shape.metric.worst(), ids: &mut ids, distances: &mut distances };
+            block.search_tile(&runtime, lane, VectorSlice::of(queries, shape.dim), slots)
+        });
+        (ids, distances, overflowed.unwrap())
+    }
+
+    fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
+        let (base, queries) = vectors(8, rows, queries);
+        filtered(VectorShape { element: ElementType::F32, metric, dim: 8 }, &base, &queries, k).2
+    }
+
+    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds the same as the CPU's
+    /// search of all rows, and no candidate list overflows.
+    #[test]
+    fn every_product_filters_soundly() {
+        let mut seen = std::collections::BTreeSet::new();
+        for dim in [8, 100, 130] {
+            for (k, rows) in [(5, 700), (5, 2_500), (20, 900), (20, 4_200)] {
+                let passes = Passes::choose(Tuning::of(Runtime::EMULATOR.limits()), rows, k);
+                let visited = if passes.middle == 0 { passes.tiles } else { passes.tiles.div_ceil(passes.middle) };
+                let instruction = |tiles| Runtime::EMULATOR.limits().products.instruction(tiles);
+                seen.insert((dim > 128, instruction(passes.sample), instruction(visited)));
+                let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim };
+                let (base, queries) = vectors(dim, rows as usize, 150);
+                let mut index = FlatIndex::<f32>::new(dim, Metric::L2, Device::Cpu).unwrap();
+                index.add(&base).unwrap();
+                let expected = index.search(&queries, k as usize).unwrap();
+                let found = filtered(shape, &base, &queries, k as usize);
+                assert_eq!(found, (expected.ids, expected.distances, 0), "{dim} components, {rows} rows, k = {k}");
+            }
+        }
+        assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
+    }
+
+    /// A list with fewer than k rows gives no limit, so the earlier limit must stay. An earlier version dropped it, and one query in twelve
+    /// took the slow way.
+    #[test]
+    fn thresholds_never_loosen() {
+        for metric in Metric::ALL {
+            for k in [1, 2, 5] {
+                assert!(
+                    Passes::choose(Tuning::of(Runtime::EMULATOR.limits()), 4_000, k as u32).middle > 0,
+                    "two passes"
+                );
+                assert_eq!(overflowed(metric, 4_000, 100, k), 0, "{metric:?}, k = {k}");
+            }
+        }
+    }
+
+    #[test]
+    fn passes_visit_every_tile_once() {
+        for rows in [1, 128, 129, 2_600, 40_000, 1_000_000] {
+            for k in [1, 10, 100, 1_000] {
+                let passes = Passes::choose(Tuning { direct_work: 0, sample_rows: 8_192, range_list: 1024 }, rows, k);
+                assert!((passes.sample - 1) * passes.sample_stride < passes.tiles);
+                let mut seen = vec![0; passes.tiles as usize];
+                let mut visit = |tiles: u32, stride: u32, skip: u32| {
+                    (0..tiles).for_each(|t| seen[filter::tile_number(t, stride, skip) as usize] += 1);
+                };
+                if passes.middle == 0 {
+                    visit(passes.tiles, 1, 0);
+                } else {
+                    let visited = passes.tiles.div_ceil(passes.middle);
+                    visit(visited, passes.middle, 0);
+                    visit(passes.tiles - visited, 0, passes.middle);
+                }
+                assert!(seen.iter().all(|&count| count == 1), "{rows} rows, k = {k}: {passes:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The settings of an index.
+
+use super::encoding::Encoding;
+use crate::validate::check_dim;
+use crate::{ElementType, Error, Metric, Placement, Result};
+
+/// The settings of an index, except the element type.
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Settings {
+    pub(crate) dim: usize,
+    pub(crate) lists: usize,
+    pub(crate) metric: Metric,
+    pub(crate) encoding: Encoding,
+    /// The devices as the caller gave them; in a built index, without [`Device::Auto`](crate::Device::Auto).
+    #[cfg_attr(feature = "serde", serde(rename = "device"))]
+    pub(crate) placement: Placement,
+    #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
+    pub(crate) budget: Option<u64>,
+    pub(crate) seed: u64,
+    pub(crate) iterations: usize,
+    pub(crate) points_per_centroid: usize,
+    pub(crate) simd: bool,
+}
+
+impl Settings {
+    pub(super) fn check(&self, element: ElementType) -> Result<()> {
+        check_dim(self.dim)?;
+        if self.lists == 0 {
+            return Err(Error::Zero { what: "lists" });
+        }
+        self.encoding.scheme().check(self.dim, element)
+    }
+}
