@@ -245,11 +245,12 @@ impl Hits {
         self.found as f64 / self.of.max(1) as f64
     }
 
-    /// Whether the recall is less than a floor by more than chance: by three deviations of a share of as many neighbours. A case has few queries, and
-    /// those that are far from all vectors have the same neighbours: if a search misses one of these, it misses it for every query.
+    /// Whether the recall is less than a floor by more than chance: by three deviations of a share of as many neighbours, and one neighbour. A case has
+    /// few queries, and those that are far from all vectors have the same neighbours: if a search misses one of these, it misses it for every query.
     fn is_below(self, floor: f64) -> bool {
-        let deviation = (floor * (1.0 - floor) / self.distinct.max(1) as f64).max(0.0).sqrt();
-        self.recall() < floor - 3.0 * deviation
+        let (of, chance) = (self.distinct.max(1) as f64, floor * (1.0 - floor));
+        let most_by_chance = if chance > 0.0 { 3.0 * (chance / of).sqrt() + 1.0 / of } else { 0.0 };
+        self.recall() < floor - most_by_chance
     }
 }
 
