@@ -531,11 +531,55 @@ mod tests {
             ("high/mod.rs", "mod odd; use odd::O; pub struct H;"),
             ("high/odd.rs", "use crate::low::b::B; pub struct O;"),
         ]);
-        let circles: Vec<&String> = found.iter().filter(|text| text.contains("circle")).collect();
+        let circles: Vec<&String> = found.iter().filter(|text| text.contains("circle across")).collect();
         assert_eq!(circles.len(), 1);
         let expected =
             "low/a.rs -> middle.rs -> low/b.rs -> low/a.rs: the files use each other in a circle across rooms (5 files";
         assert!(circles[0].starts_with(expected), "{}", circles[0]);
+    }
+
+    /// Two files that use each other inside of a room, as a violation and as a circle that stays.
+    #[test]
+    fn a_circle_inside_a_room_is_shown_unless_it_is_listed() {
+        let files = [
+            ("lib.rs", "mod low; mod middle; mod high;"),
+            ("low/mod.rs", "mod a; mod b; pub use a::A; fn f() { b::g() }"),
+            ("low/a.rs", "use super::b::B; pub struct A;"),
+            ("low/b.rs", "use super::A; pub struct B; #[cfg(test)] mod tests { use super::super::f; }"),
+            ("middle.rs", ""),
+            ("high/mod.rs", "mod odd;"),
+            ("high/odd.rs", ""),
+        ];
+        let circle = "low/a.rs -> low/b.rs -> low/a.rs: the files use each other in a circle inside of room low (2 files in all); \
+                      move what they share below them";
+        assert_eq!(violations(&files), [circle]);
+        let sources = files.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect();
+        let listed = check(&sources, &ROOMS, &[&["low/b.rs", "low/a.rs"]]).unwrap();
+        assert_eq!(listed.violations, []);
+    }
+
+    /// A crate without a list of rooms is one room: only circles and metrics are checked.
+    #[test]
+    fn a_program_without_rooms_is_one_room() {
+        let files = [
+            (
+                "main.rs",
+                "mod a; mod b; #[cfg(test)] #[path = \"../tests/common.rs\"] mod common; fn main() { a::run() }",
+            ),
+            ("a.rs", "pub fn run() { crate::b::B; }"),
+            (
+                "b.rs",
+                "#[macro_export] macro_rules! exported { () => {} } pub struct B; fn f() { crate::exported!(); crate::main() }",
+            ),
+        ];
+        let sources = files.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect();
+        let found: Vec<String> =
+            check(&sources, &[], &[]).unwrap().violations.iter().map(Violation::to_string).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("a.rs -> b.rs -> main.rs -> a.rs: the files use each other in a circle"),
+            "{found:?}"
+        );
     }
 
     #[test]

@@ -6,11 +6,11 @@ use crate::shell::Result;
 const ROOMS: [Room; 3] = [room(&["low"]), room(&["high"]), room(&["gone"])];
 
 /// The crate's files, path and text.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 14] = [
     ("lib.rs", "mod low;\nmod high;\nmod lobby;\npub use high::Thing;"),
     (
         "low/mod.rs",
-        "mod by_group;\nmod by_root;\nmod nested;\nmod in_tests;\nmod metric;\nmod decides;\npub(crate) mod inside;\npub struct Own;",
+        "mod ring;\nmod by_group;\nmod by_root;\nmod nested;\nmod in_tests;\nmod metric;\nmod decides;\npub(crate) mod inside;\npub struct Own;",
     ),
     ("low/by_group.rs", "use crate::{\n    low::Own,\n    high::{self, open as open_it},\n};"),
     ("low/by_root.rs", "fn f() {\n    println!(\"{}\", crate::Thing::new());\n}"),
@@ -60,11 +60,18 @@ mod tests {
         "high/mod.rs",
         "use crate::low::Own;\npub struct Thing;\npub fn open() -> Own {\n    crate::low::by_group::f()\n}",
     ),
+    // A circle inside of a room. The file above both, whose re-export a child uses, is not part of it.
+    ("low/ring.rs", "mod first;\nmod second;\npub use self::second::Second;"),
+    ("low/ring/first.rs", "use super::Second;\npub struct First;"),
+    ("low/ring/second.rs", "use super::first::First;\npub struct Second;"),
     ("lobby.rs", ""),
 ];
 
+/// The circles that are listed as ones that stay.
+const HONEST: [&[&str]; 1] = [&["low/ring.rs", "low/ring/first.rs"]];
+
 /// What the check must say, and nothing else.
-const VIOLATIONS: [&str; 16] = [
+const VIOLATIONS: [&str; 18] = [
     "lobby.rs: the file is in no room; move it into one, or add a room to xtask/src/floors.rs",
     "gone: room gone lists a module that does not exist; remove it from xtask/src/floors.rs",
     "low/by_group.rs:3: crate::high: room low uses room high, which is above it; move what both need below both rooms",
@@ -74,7 +81,10 @@ const VIOLATIONS: [&str; 16] = [
      below both rooms",
     "high/mod.rs -> low/by_group.rs -> high/mod.rs: the files use each other in a circle across rooms (2 files in \
      all); move what they share below them",
-    "low/mod.rs:7: pub(crate) mod inside: no file outside of room low uses the module; make it private or pub(super)",
+    "low/ring/first.rs -> low/ring/second.rs -> low/ring/first.rs: the files use each other in a circle inside of room low (2 \
+     files in all); move what they share below them",
+    "low/ring.rs, low/ring/first.rs: these files are no circle any more; remove it from HONEST in xtask/src/floors.rs",
+    "low/mod.rs:8: pub(crate) mod inside: no file outside of room low uses the module; make it private or pub(super)",
     "low/metric.rs:2: matches! one metric; a new metric would compile here: match, and name every metric",
     "low/decides.rs:2: compares with one metric; a new metric would compile here: match, and name every metric",
     "low/decides.rs:3: compares with one metric; a new metric would compile here: match, and name every metric",
@@ -88,7 +98,7 @@ const VIOLATIONS: [&str; 16] = [
 /// Fails unless the check finds exactly the violations of the canary.
 pub fn check_canary() -> Result<()> {
     let sources = FILES.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
-    let found: Vec<String> = check(&sources, &ROOMS, &[])?.violations.iter().map(ToString::to_string).collect();
+    let found: Vec<String> = check(&sources, &ROOMS, &HONEST)?.violations.iter().map(ToString::to_string).collect();
     let missed: Vec<&str> =
         VIOLATIONS.into_iter().filter(|expected| !found.iter().any(|text| text == expected)).collect();
     let unexpected: Vec<&str> = found.iter().map(String::as_str).filter(|text| !VIOLATIONS.contains(text)).collect();
