@@ -7,16 +7,20 @@
 //!    A sentence with a digit, with code or of the form "Number of ..." passes, because that adds to the name.
 //! 2. A text that begins with a word of [`DANGLING`]. The noun to which such a word refers is not in the comment.
 //!
+//! It also reports comments with lines of more than 120 characters. `cargo xtask comments --wrap` wraps these ([`wrap`]).
+//!
 //! Texts without a full stop are not sentences: they are the short help texts of a command line, and rule 1 does not cover them.
 //!
 //! [`CANARY`] has comments of each form and comments that must pass. The command checks the canary first.
+
+mod wrap;
 
 use std::path::Path;
 
 use crate::shell::{self, Result};
 
 /// Folders of the repository with Rust code.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 14] = [
     "benches",
     "cli",
     "cuda_builder",
@@ -24,6 +28,7 @@ const FOLDERS: [&str; 13] = [
     "cuda_loader",
     "cuda_std",
     "cuda_std_macros",
+    "examples",
     "fuzz",
     "host",
     "kernels-rs",
@@ -62,25 +67,42 @@ const REPORT: [&str; 5] = [
     "canary.rs:23: Rows.",
 ];
 
-/// Checks the canary and then all Rust files of the repository.
-pub fn run() -> Result<()> {
+/// Checks the canary and then all Rust files of the repository. With `wrap` it writes files whose comments have longer lines again.
+pub fn run(wrap: bool) -> Result<()> {
     check_canary()?;
-    let (root, mut files, mut found) = (shell::root(), 0, Vec::new());
+    let (root, mut files, mut found, mut long) = (shell::root(), 0, Vec::new(), Vec::new());
     for folder in FOLDERS {
         visit(&root, folder, &mut |path, text| {
             files += 1;
             found.extend(empty_comments(path, text));
+            long.extend(wrap::too_long(text).into_iter().map(|line| format!("{path}:{line}")));
+            if wrap && wrap::wrapped(text) != text {
+                std::fs::write(root.join(path), wrap::wrapped(text))?;
+            }
+            Ok(())
         })?;
     }
     println!("{files} files; the canary was caught");
-    if found.is_empty() {
-        return Ok(());
+    if wrap {
+        println!("{} lines were longer than {} characters", long.len(), wrap::WIDTH);
+        long.clear();
     }
-    Err(format!("{} doc comments explain nothing:\n  {}", found.len(), found.join("\n  ")).into())
+    let mut failures = Vec::new();
+    if !found.is_empty() {
+        failures.push(format!("{} doc comments explain nothing:\n  {}", found.len(), found.join("\n  ")));
+    }
+    if !long.is_empty() {
+        let (count, width) = (long.len(), wrap::WIDTH);
+        let lines = long.join("\n  ");
+        failures.push(format!(
+            "{count} lines of comments are longer than {width} characters; --wrap wraps them:\n  {lines}"
+        ));
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
 }
 
 /// Calls `read` with the path below `root` and the text of each Rust file in `folder`, without build products.
-fn visit(root: &Path, folder: &str, read: &mut impl FnMut(&str, &str)) -> Result<()> {
+fn visit(root: &Path, folder: &str, read: &mut impl FnMut(&str, &str) -> Result<()>) -> Result<()> {
     let path = root.join(folder);
     for entry in std::fs::read_dir(&path).map_err(|error| format!("{}: {error}", path.display()))? {
         let entry = entry?;
@@ -91,7 +113,7 @@ fn visit(root: &Path, folder: &str, read: &mut impl FnMut(&str, &str)) -> Result
                 visit(root, &below, read)?;
             }
         } else if below.ends_with(".rs") {
-            read(&below, &std::fs::read_to_string(entry.path())?);
+            read(&below, &std::fs::read_to_string(entry.path())?)?;
         }
     }
     Ok(())
@@ -147,7 +169,11 @@ mod tests {
     fn the_files_of_every_crate_are_read() {
         let mut paths = Vec::new();
         for folder in FOLDERS {
-            visit(&shell::root(), folder, &mut |path, _| paths.push(path.to_owned())).unwrap();
+            visit(&shell::root(), folder, &mut |path, _| {
+                paths.push(path.to_owned());
+                Ok(())
+            })
+            .unwrap();
         }
         for folder in FOLDERS {
             assert!(paths.iter().any(|path| path.starts_with(&format!("{folder}/"))), "{folder}");

@@ -70,14 +70,18 @@ enum Command {
     /// Check that the imports of the library and of the device code point downwards, and that decisions name every metric
     ///
     /// xtask/src/floors.rs lists the rooms of host/src and kernels-rs/src, the lowest first. Fails if a file uses a room above it, if files
-    /// of different rooms use each other in a circle, if a module inside a room is pub(crate) and no other room uses it, if a file is in no
+    /// use each other in a circle, if a module inside a room is pub(crate) and no other room uses it, if a file is in no
     /// room, or if code decides by one metric without naming the others. A canary that breaks each rule is checked as well and must be caught.
     Floors,
-    /// Check that no doc comment is empty of meaning
+    /// Check that no doc comment is empty of meaning, and that lines of comments have at most 120 characters
     ///
-    /// xtask/src/comments.rs says which doc comments explain nothing, such as "The id." or "Of an index.". Fails if there is one outside of
-    /// the files that it leaves out. A canary with such comments is checked as well and must be caught.
-    Comments,
+    /// xtask/src/comments.rs says which doc comments explain nothing, such as "The id." or "Of an index.". A canary with such comments is
+    /// checked as well and must be caught.
+    Comments {
+        /// Wrap the comments with longer lines
+        #[arg(long)]
+        wrap: bool,
+    },
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///
     /// Writes target/ptx/ARCH/KERNEL.ptx (WARPANN_PTX_DIR=target/ptx/ARCH makes the program load them; those that --kernel selects go into
@@ -166,7 +170,7 @@ fn arch(name: &str) -> std::result::Result<GpuArch, String> {
 
 fn run(command: Command) -> Result<()> {
     use Command::{Comments, Deny, Floors, Fuzz, Mutate};
-    if !matches!(command, Fuzz { .. } | Floors | Comments | Deny | Mutate(_)) {
+    if !matches!(command, Fuzz { .. } | Floors | Comments { .. } | Deny | Mutate(_)) {
         device_compiler::ensure()?;
     }
     match command {
@@ -174,7 +178,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test { arguments } => test(&arguments),
         Command::Validate => validate::run(),
         Command::Floors => floors::run(),
-        Command::Comments => comments::run(),
+        Command::Comments { wrap } => comments::run(wrap),
         Command::Ptx { arch, kernel, full, no_assemble } => ptx::run(&arch, &kernel, full, !no_assemble),
         Command::GpuBundle => bundle::run(),
         Command::Package => package::run(),
