@@ -55,7 +55,7 @@ use crate::pq::pq_codes::code_at;
 use crate::product::canonical::squares;
 use crate::product::element;
 use crate::product::metric::{Metric, scale_of};
-use crate::product::prepare::round_up;
+use crate::product::bounds::round_up;
 
 /// Number of threads of a block of these kernels.
 pub const THREADS: u32 = 256;
