@@ -10,7 +10,7 @@ use warpann_measure::{Searches, Times, nearest_in};
 
 use super::chart::{Axis, Measured, Picture, Point};
 use super::{check_outputs, named, write_json};
-use crate::index::{Place, Stored, Summary, open};
+use crate::index::{Details, Place, Stored, Summary, open};
 use crate::progress::{Step, spinning};
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
@@ -52,7 +52,7 @@ impl Effort {
 }
 
 /// A kind of index whose searches have an effort.
-pub trait Swept: Stored {
+pub trait Swept: Stored<Details: Into<Details>> {
     /// This number as an effort of this kind of index.
     fn effort(count: usize) -> Effort;
     /// The efforts to measure unless the command line has some.
