@@ -34,7 +34,7 @@ pub struct Args {
     batch: Option<usize>,
     /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each line. Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE")]
-    ids: Option<PathBuf>,
+    pub ids: Option<PathBuf>,
     /// The file to write.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     pub out: PathBuf,
@@ -48,7 +48,7 @@ pub struct Args {
     /// `search --mpi` with the same number of ranks. auto distributes the ranks of a machine among its GPUs.
     #[cfg(feature = "mpi")]
     #[arg(long)]
-    mpi: bool,
+    pub mpi: bool,
 }
 
 /// Components of the base, and of the vectors to train on.
@@ -121,16 +121,8 @@ fn saved<T: Element>(args: &Args, built: &Built<Any<T>>, load_seconds: f64) -> O
     })
 }
 
-/// Builds, saves, prints the report.
+/// Builds, saves, prints the report. `--mpi` is in ranks.rs.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    #[cfg(feature = "mpi")]
-    if args.mpi {
-        return crate::ranks::with_ranks(out, |ranks| {
-            let inputs = [Some(&*args.base), args.ids.as_deref(), args.recipes.ivf.train.as_deref()];
-            crate::streams::refuse(inputs.into_iter().flatten())?;
-            crate::ranks::build(args, ranks, out)
-        });
-    }
     let start = Instant::now();
     let files = spinning("reading", || Files::read(args, &args.out))?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));

@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::{Any, AnyIndex, Device, Error, Index, IndexInfo, NONE};
 
-use crate::index::{Place, Stored, Summary, open};
+use crate::index::{Details, Place, Stored, Summary, open};
 use crate::progress::{Step, spinning, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::streams::{check_files, lock, parse_index};
@@ -186,7 +186,7 @@ fn named(path: &Path, error: Error) -> Failure {
 }
 
 /// Saves a changed index and prints the report.
-fn save<K: Stored>(
+fn save<K: Stored<Details = Details>>(
     index: &Index<K>,
     target: &Path,
     change: Change,

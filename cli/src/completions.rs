@@ -1,6 +1,5 @@
 //! `warpann completions`.
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 use serde::Serialize;
 
@@ -19,9 +18,8 @@ struct Report {
     script: String,
 }
 
-/// Prints the script that a shell reads.
-pub fn run(args: &Args, out: &Out) -> Outcome {
-    let mut command = crate::Args::command();
+/// Prints the script that a shell reads for the program `command`.
+pub fn run(args: &Args, mut command: clap::Command, out: &Out) -> Outcome {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);

@@ -9,9 +9,7 @@ use warpann::io::{IdMatrix, Vectors};
 use warpann::{Element, Error, FileDefect, NONE};
 
 use crate::report::{Failure, Outcome};
-
-/// Most bytes of values for each byte of a file. Deflate, the strongest compression that the reader has, makes at most 1032.
-const MOST_COMPRESSION: u64 = 1100;
+use values::MOST_COMPRESSION;
 
 /// Rows of vectors, or of ids.
 pub enum Matrix {

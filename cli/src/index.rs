@@ -1,37 +1,31 @@
 //! Index files of every kind: opening, and the description in reports.
 
+mod basis;
 mod flat;
 mod graph;
 mod ivf;
+mod stored;
 
 use std::path::Path;
 use std::time::Instant;
 
-use rayon::prelude::*;
 use serde::Serialize;
 use warpann::io::Open;
 use warpann::knn_graph::Graph;
-use warpann::{Any, AnyIndex, Element, Index, IndexInfo, IndexKind, Kind, KindInfo, Metric, Placement};
+use warpann::{Any, AnyIndex, Element, Index, IndexInfo, IndexKind, Kind, KindInfo, Placement};
 
-pub use self::graph::GraphRecipe;
+pub use self::basis::{Basis, Built, Place};
+pub use self::graph::{GRAPH, GraphRecipe};
 pub use self::ivf::{Kind as IvfKind, Recipe, describe as describe_ivf, kind_of, parse_kind as parse_ivf_kind};
-use crate::progress::{spinning, staged};
-use crate::report::{Failure, Out, Outcome, parse_bytes};
+pub use self::stored::{INVERTED_FILES, Stored};
+use crate::progress::spinning;
+use crate::report::{Failure, Out, Outcome};
 use crate::vectors::Access;
 
-/// The name of the kind of graph indexes.
-pub const GRAPH: &str = "graph";
-/// The name of the kind of exact indexes.
-pub const FLAT: &str = "flat";
-/// Inverted files, in messages.
-pub const INVERTED_FILES: &str = "inverted files";
 /// The kinds whose searches have an effort, in messages.
 pub const APPROXIMATE: &str = "inverted files and graphs";
 /// The kind [`GRAPH`], in messages.
 pub const GRAPHS: &str = "graphs";
-
-/// Default number of vectors that are added at a time.
-pub const BATCH: usize = 1 << 20;
 
 /// A kind of index that the program can make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,13 +57,6 @@ pub struct Inputs<'a, T: Element> {
     pub ids: Option<&'a [u64]>,
     pub train: Option<&'a [T]>,
     pub graph: Option<&'a Graph>,
-}
-
-/// A new index, and the times of making it. Only some kinds are trained.
-pub struct Built<K: Kind> {
-    pub index: Index<K>,
-    pub train_seconds: Option<f64>,
-    pub add_seconds: f64,
 }
 
 impl Made {
@@ -105,34 +92,6 @@ impl Made {
             }
         }
     }
-}
-
-/// The first of the options that are given.
-fn first_given(options: &[(bool, &'static str)]) -> Option<&'static str> {
-    options.iter().find_map(|&(given, option)| given.then_some(option))
-}
-
-/// How an index of any kind is made.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Basis {
-    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2")]
-    pub metric: Metric,
-    /// Seed of the index: the same seed and vectors give the same index.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-}
-
-/// The device of an index and its memory budget.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Place {
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
-    /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
-    #[arg(long, default_value = "auto")]
-    pub device: Placement,
-    /// Memory that the index may use on its device (of several, on each), in bytes or with K, M, G, T.
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub memory_budget: Option<u64>,
 }
 
 /// The name on the command line of the kind of an index in a file.
@@ -191,33 +150,6 @@ impl HeaderDetails {
     }
 }
 
-/// A kind of index that a file can hold.
-pub trait Stored: Kind {
-    /// The name of the kind on the command line.
-    fn kind(index: &Index<Self>) -> String;
-    /// Adds the vectors of `base`, with one id for each or with ids that count up. Only inverted files add a number of vectors at a time.
-    fn add_all(index: &mut Index<Self>, base: &[Self::Element], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
-        if batch.is_some() {
-            return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: Self::kind(index) });
-        }
-        let name = format!("adding {} vectors", base.len() / index.dim());
-        Ok(staged(name, |watch| index.add_watched(base, ids, watch))?)
-    }
-    /// The first row of `base` that is not the vector whose id is the number of the row; none if all are. Equal vectors, and in an index of
-    /// codes vectors of equal codes, are the same vector. `base` has as many rows as the index has vectors, and their numbers are the ids. The
-    /// index was opened from `path`. O(base), and with codes as much as adding the base.
-    fn first_other(
-        index: &Index<Self>,
-        base: &[Self::Element],
-        path: &Path,
-        how: Open,
-    ) -> warpann::Result<Option<usize>>;
-    /// The kind and its parameters in a few words, such as `ivf-flat, 64 lists`.
-    fn description(index: &Index<Self>) -> String;
-    /// What reports show of this kind only.
-    fn details(index: &Index<Self>) -> Details;
-}
-
 /// Calls `Stored::$name` of the kind inside of an index.
 macro_rules! inside {
     ($inside:expr, $name:ident($($argument:expr),*)) => {
@@ -230,6 +162,8 @@ macro_rules! inside {
 }
 
 impl<T: Element> Stored for Any<T> {
+    type Details = Details;
+
     fn kind(index: &AnyIndex<T>) -> String {
         inside!(index.inside(), kind())
     }
@@ -247,22 +181,12 @@ impl<T: Element> Stored for Any<T> {
     }
 
     fn details(index: &AnyIndex<T>) -> Details {
-        inside!(index.inside(), details())
+        match index.inside() {
+            Any::Flat(index) => Stored::details(index).into(),
+            Any::Ivf(index) => Stored::details(index).into(),
+            Any::Graph(index) => Stored::details(index).into(),
+        }
     }
-}
-
-/// The number of the first of `rows`, of dimension `dim`, that is not equal to what `vector` returns for its number; none if all are equal.
-fn first_unequal<T: Element>(
-    rows: &[T],
-    dim: usize,
-    vector: impl Fn(u64) -> warpann::Result<Vec<f32>> + Sync,
-) -> warpann::Result<Option<usize>> {
-    let unequal = |(number, row): (usize, &[T])| match vector(number as u64) {
-        Ok(vector) if vector.iter().copied().eq(row.iter().map(|x| x.to_f32())) => None,
-        Ok(_) => Some(Ok(number)),
-        Err(error) => Some(Err(error)),
-    };
-    rows.par_chunks_exact(dim).enumerate().filter_map(unequal).find_first(|_| true).transpose()
 }
 
 /// Opens an index file.
@@ -284,6 +208,24 @@ pub enum Details {
     Graph(graph::Edges),
 }
 
+impl From<flat::Rows> for Details {
+    fn from(rows: flat::Rows) -> Self {
+        Self::Flat(rows)
+    }
+}
+
+impl From<ivf::Lists> for Details {
+    fn from(lists: ivf::Lists) -> Self {
+        Self::Ivf(lists)
+    }
+}
+
+impl From<graph::Edges> for Details {
+    fn from(edges: graph::Edges) -> Self {
+        Self::Graph(edges)
+    }
+}
+
 /// The properties of an index that reports show.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
@@ -301,7 +243,7 @@ pub struct Summary {
 
 impl Summary {
     /// Reads the properties of an index.
-    pub fn of<K: Stored>(index: &Index<K>) -> Self {
+    pub fn of<K: Stored<Details: Into<Details>>>(index: &Index<K>) -> Self {
         Self {
             device: index.device(),
             kind: K::kind(index),
@@ -310,7 +252,7 @@ impl Summary {
             metric: index.metric().name(),
             dim: index.dim(),
             vectors: index.len() as u64,
-            details: K::details(index),
+            details: K::details(index).into(),
         }
     }
 

@@ -148,12 +148,16 @@ fn main() -> ExitCode {
     }
     let result = match args.command {
         Command::Info(args) => info::run(&args, &out),
+        #[cfg(feature = "mpi")]
+        Command::Build(args) if args.mpi => ranks::build(&args, &out),
         Command::Build(args) => build::run(&args, &out),
         Command::Add(args) => change::run_add(&args, &out),
         Command::Remove(args) => change::run_remove(&args, &out),
         Command::Merge(args) => change::run_merge(&args, &out),
         Command::Tune(args) => tune::run(&args, &out),
         Command::Convert(args) => convert::run(&args, &out),
+        #[cfg(feature = "mpi")]
+        Command::Search(args) if args.mpi => ranks::search(&args, &out),
         Command::Search(args) => search::run(&args, &out),
         Command::Shifted(args) => shifted::run(&args, &out),
         Command::Kmeans(args) => kmeans::run(&args, &out),
@@ -163,8 +167,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args, &out),
         Command::Bench(args) => bench::run(&args, &out),
         Command::Chart(args) => bench::chart::run(&args, &out),
-        Command::Completions(args) => completions::run(&args, &out),
-        Command::Man(args) => man::run(&args, &out),
+        Command::Completions(args) => completions::run(&args, Args::command(), &out),
+        Command::Man(args) => man::run(&args, Args::command(), &out),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

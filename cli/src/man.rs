@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::CommandFactory;
 use clap_mangen::Man;
 use serde::Serialize;
 use warpann::{Error, io};
@@ -36,9 +35,9 @@ struct Report {
     page: Option<Page>,
 }
 
-/// Prints a page, or writes all pages.
-pub fn run(args: &Args, out: &Out) -> Outcome {
-    let mut command = crate::Args::command().disable_help_subcommand(true);
+/// Prints the page of the program `command`, or writes the pages of all commands.
+pub fn run(args: &Args, command: clap::Command, out: &Out) -> Outcome {
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     let Some(dir) = &args.dir else {
         let page = page(command)?;

@@ -14,13 +14,14 @@ use warpann::{Device, Element, FlatIndex, IndexKind, Placement, SearchOptions};
 
 use crate::index::{GRAPH, INVERTED_FILES, Made, Place, describe_ivf, name_of};
 use crate::report::{Failure, Out, Outcome};
-use crate::search::{About, BaseFiles, IndexFiles, Job, Report, flat_builder};
+use crate::search::{About, BaseFiles, IndexFiles, Job, Report, flat_builder, print};
+use crate::streams::refuse;
 use crate::vectors::{exactly, with_element};
 use crate::{build, search};
 
 /// Starts MPI and runs `work` on every rank. If it fails on a rank, rank 0 prints the error, and all ranks exit with a
 /// failure.
-pub fn with_ranks(out: &Out, work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
+fn with_ranks(out: &Out, work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
     let ranks = Mpi::start()?;
     let done = match work(&ranks) {
         // The reader of the output has closed it.
@@ -63,8 +64,17 @@ fn of_all(device: String, ranks: &Mpi) -> String {
     format!("{} ranks, rank 0 on {device}", ranks.count())
 }
 
-/// `search --mpi`; the report is rank 0's.
-pub fn search(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
+/// `search --mpi`.
+pub fn search(args: &search::Args, out: &Out) -> Outcome {
+    with_ranks(out, |ranks| {
+        let inputs = [args.base.as_deref(), Some(&*args.query), args.gt.as_deref()];
+        refuse(inputs.into_iter().flatten().chain(args.outputs()))?;
+        search_all(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
+    })
+}
+
+/// Searches on all ranks; the report is rank 0's.
+fn search_all(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
     // Only rank 0 checks the output files, because other machines may not have their folders.
     let shard = args.index.as_ref().map(|index| part(index, ranks));
     agree(ranks, if ranks.rank() == 0 { args.check(shard.as_deref()) } else { Ok(()) })?;
@@ -138,7 +148,16 @@ struct Built {
 }
 
 /// `build --mpi`.
-pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
+pub fn build(args: &build::Args, out: &Out) -> Outcome {
+    with_ranks(out, |ranks| {
+        let inputs = [Some(&*args.base), args.ids.as_deref(), args.recipes.ivf.train.as_deref()];
+        refuse(inputs.into_iter().flatten())?;
+        build_all(args, ranks, out)
+    })
+}
+
+/// Builds on all ranks; rank 0 prints.
+fn build_all(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
     let Made::Ivf(kind) = args.kind else { return Err(of_inverted_files(GRAPH.into())) };
     let start = Instant::now();
     let files = agree(ranks, build::Files::read(args, &part(&args.out, ranks)))?;

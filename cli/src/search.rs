@@ -60,7 +60,7 @@ pub struct Args {
     /// distance: the fraction of found neighbours that are at most as far as the k-th true one, by distances that are computed from the
     /// vectors, so that another order of equal distances does not count as a miss. The second figure is not available with an index.
     #[arg(long, value_name = "FILE")]
-    gt: Option<PathBuf>,
+    pub gt: Option<PathBuf>,
     /// Write the ids: ibin, ivecs or npy; or ids and distances: csv, with the columns query, rank, id and distance.
     ///
     /// Queries and rows of the csv count from 0 and ranks from 1. A line is a neighbour; empty slots have no line.
@@ -85,7 +85,7 @@ pub struct Args {
     /// results are those of one process; rank 0 prints and writes them. auto distributes the ranks of a machine among its GPUs.
     #[cfg(feature = "mpi")]
     #[arg(long, conflicts_with_all = ["filter", "exclude", "refine", "within", "radius"])]
-    mpi: bool,
+    pub mpi: bool,
 }
 
 impl Args {
@@ -171,16 +171,8 @@ struct Shown {
     distances: Vec<f32>,
 }
 
-/// Searches, writes the files, prints the report.
+/// Searches, writes the files, prints the report. `--mpi` is in ranks.rs.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    #[cfg(feature = "mpi")]
-    if args.mpi {
-        return crate::ranks::with_ranks(out, |ranks| {
-            let inputs = [args.base.as_deref(), Some(&*args.query), args.gt.as_deref()];
-            crate::streams::refuse(inputs.into_iter().flatten().chain(args.outputs()))?;
-            crate::ranks::search(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
-        });
-    }
     args.check(args.index.as_deref())?;
     let report = match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index)?,
@@ -619,7 +611,8 @@ fn search_all<T: Element>(
     Ok(sum)
 }
 
-fn print(report: &Report, out: &Out) -> Outcome {
+/// Prints the report, as text or JSON.
+pub fn print(report: &Report, out: &Out) -> Outcome {
     let Report { dim, element, .. } = report;
     out.field("device", &report.device)?;
     out.field("base", format_args!("{} vectors, dimension {dim}, {element}", report.base))?;

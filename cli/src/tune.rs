@@ -101,7 +101,12 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     out.object(&report)
 }
 
-fn tune<K: Stored>(args: &Args, index: &mut Index<K>, queries: &[K::Element], start: Instant) -> Outcome<Report> {
+fn tune<K: Stored<Details = Details>>(
+    args: &Args,
+    index: &mut Index<K>,
+    queries: &[K::Element],
+    start: Instant,
+) -> Outcome<Report> {
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
     let tuned = spinning("searching for the setting", || index.tune(queries, args.k, args.target_recall));

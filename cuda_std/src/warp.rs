@@ -7,11 +7,13 @@ use crate::{Site, imp};
 use core::panic::Location;
 
 mod butterfly;
+mod words;
 
 pub use butterfly::{
     MinMax, Sum, TotalOrder, butterfly_argmax, butterfly_argmin, butterfly_max, butterfly_min, butterfly_min_max,
     butterfly_sum, even_odd_max_min, exclusive_sum, inclusive_sum, pair_swap,
 };
+pub(crate) use words::Words;
 
 /// Number of lanes of a warp.
 pub const WARP_SIZE: u32 = 32;
@@ -40,17 +42,7 @@ pub fn sync_warp(mask: u32) {
 
 mod sealed {
     pub trait Sealed {}
-
-    /// A pattern of one or two words of 32 bits.
-    pub trait Words: Copy + Into<u64> {
-        const WORDS: u64;
-        fn truncate(bits: u64) -> Self;
-        /// Applies `word` to each word, the low one first.
-        fn map(self, word: impl Fn(u32) -> u32) -> Self;
-    }
 }
-
-pub(crate) use sealed::Words;
 
 /// A value that lanes can exchange: one shuffle for 32 bits, two for 64.
 pub trait Shuffle: Copy + sealed::Sealed {
@@ -77,35 +69,6 @@ macro_rules! shuffle {
             }
         }
     )*};
-}
-
-impl Words for u32 {
-    const WORDS: u64 = 1;
-
-    #[inline(always)]
-    fn truncate(bits: u64) -> Self {
-        bits as u32
-    }
-
-    #[inline(always)]
-    fn map(self, word: impl Fn(u32) -> u32) -> Self {
-        word(self)
-    }
-}
-
-impl Words for u64 {
-    const WORDS: u64 = 2;
-
-    #[inline(always)]
-    fn truncate(bits: u64) -> Self {
-        bits
-    }
-
-    #[inline(always)]
-    fn map(self, word: impl Fn(u32) -> u32) -> Self {
-        let (low, high) = (word(self as u32), word((self >> 32) as u32));
-        u64::from(high) << 32 | u64::from(low)
-    }
 }
 
 shuffle! {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use warpann::{FlatIndex, Metric, Placement};
 use warpann_measure::{Work, timed};
 
-use super::{Times, random};
+use super::times::{Times, random};
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::check_files;

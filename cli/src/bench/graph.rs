@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use warpann::{Element, GraphIndex, Index, SearchOptions};
 
-use super::sweep::{self, Effort, Files, Seconds, Swept};
+use super::point::Effort;
+use super::sweep::{self, Files, Seconds, Swept};
 use crate::index::{Basis, GraphRecipe, read_graph};
 use crate::report::{Out, Outcome, positive};
 use crate::streams::parse_index;

@@ -7,7 +7,8 @@ use warpann::ivf::IvfIndex;
 
 use warpann::{Element, Index};
 
-use super::sweep::{self, Effort, Files, Seconds, Swept};
+use super::point::Effort;
+use super::sweep::{self, Files, Seconds, Swept};
 use crate::index::{IvfKind, Recipe, parse_ivf_kind, read_ivf};
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::parse_index;

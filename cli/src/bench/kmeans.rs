@@ -7,7 +7,8 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::{Element, io};
 
-use super::{Times, check_outputs, named, write_json};
+use super::outputs::{check_outputs, named, write_json};
+use super::times::Times;
 use crate::kmeans::Recipe;
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::chart::{Measured, Point};
-use super::sweep::Effort;
+use super::point::{Effort, Measured, Point};
 use crate::report::{Failure, Outcome};
 
 /// What a chart reads of a row. Cells are empty where a case has no such quantity.

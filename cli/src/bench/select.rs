@@ -7,7 +7,7 @@ use warpann::Device;
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
 use warpann_measure::cost_model::WarpSelectShape;
 
-use super::{Times, random};
+use super::times::{Times, random};
 #[cfg(feature = "cuda")]
 use crate::progress::Step;
 use crate::progress::spinning;

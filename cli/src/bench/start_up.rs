@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::{Device, FlatIndex, Metric};
 
-use super::random;
+use super::times::random;
 use crate::progress::Step;
 use crate::report::{Out, Outcome, positive};
 

@@ -3,14 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use warpann::io::Vectors;
 use warpann::{Element, ElementType, Error, FlatIndex, Index, Metric, SearchOptions, recall};
 use warpann_measure::{Searches, Times, nearest_in};
 
-use super::chart::{Axis, Measured, Picture, Point};
-use super::{check_outputs, named, write_json};
-use crate::index::{Place, Stored, Summary, open};
+use super::outputs::{check_outputs, named, write_json};
+use super::picture::Picture;
+use super::point::{Axis, Effort, Measured, Point};
+use crate::index::{Details, Place, Stored, Summary, open};
 use crate::progress::{Step, spinning};
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
@@ -25,34 +26,8 @@ const MOST_BATCHES: usize = 2_000;
 /// Extensions of the files that `--out` may name: table, report and curve.
 const EXTENSIONS: [&str; 4] = ["csv", "json", "svg", "png"];
 
-/// The setting of a search that trades speed for recall.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Effort {
-    /// Lists of an inverted file that the search reads.
-    Probes(usize),
-    /// Vectors that a walk in a graph keeps.
-    Beam(usize),
-}
-
-impl Effort {
-    /// The name of its column.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Probes(_) => "probes",
-            Self::Beam(_) => "beam",
-        }
-    }
-
-    pub fn count(self) -> usize {
-        match self {
-            Self::Probes(count) | Self::Beam(count) => count,
-        }
-    }
-}
-
 /// A kind of index whose searches have an effort.
-pub trait Swept: Stored {
+pub trait Swept: Stored<Details: Into<Details>> {
     /// This number as an effort of this kind of index.
     fn effort(count: usize) -> Effort;
     /// The efforts to measure unless the command line has some.

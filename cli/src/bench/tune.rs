@@ -7,7 +7,7 @@ use serde::Serialize;
 use warpann::internals::{DISPATCH_HEADER, Method, SelectionBench};
 use warpann_measure::Times;
 
-use crate::bench::random;
+use super::times::random;
 use crate::progress::Step;
 use crate::report::{Failure, Out, Outcome};
 

@@ -23,7 +23,8 @@ use hdf5_reader::messages::layout::{ChunkIndexing, DataLayout};
 use hdf5_reader::object_header::ObjectHeader;
 use hdf5_reader::{Dataset, Datatype, H5Type, Hdf5File};
 
-use super::MOST_COMPRESSION;
+/// Most bytes of values for each byte of a file. Deflate, the strongest compression that the reader has, makes at most 1032.
+pub const MOST_COMPRESSION: u64 = 1100;
 
 /// Reads all values of `dataset`, a dataset of `file`, in the order of rows. `values` has room for exactly these.
 ///

@@ -7,10 +7,15 @@ use warpann::flat::Flat;
 use warpann::io::Open;
 use warpann::{Element, FlatIndex};
 
-use super::{Details, FLAT, Stored, first_unequal};
+use super::stored::{Stored, first_unequal};
 use crate::report::{Out, Outcome, bytes};
 
+/// The name of the kind of exact indexes.
+const FLAT: &str = "flat";
+
 impl<T: Element> Stored for Flat<T> {
+    type Details = Rows;
+
     fn kind(_: &FlatIndex<T>) -> String {
         FLAT.into()
     }
@@ -23,9 +28,9 @@ impl<T: Element> Stored for Flat<T> {
         FLAT.into()
     }
 
-    fn details(index: &FlatIndex<T>) -> Details {
+    fn details(index: &FlatIndex<T>) -> Rows {
         let statistics = index.statistics();
-        Details::Flat(Rows { bytes: statistics.host_bytes + statistics.device_bytes })
+        Rows { bytes: statistics.host_bytes + statistics.device_bytes }
     }
 }
 

@@ -7,9 +7,13 @@ use warpann::io::Open;
 use warpann::knn_graph::Graph;
 use warpann::{Device, Element, GraphIndex, GraphIndexBuilder, Index};
 
-use super::{Basis, Details, GRAPH, Place, Stored, first_given, first_unequal};
+use super::basis::{Basis, Place, first_given};
+use super::stored::{Stored, first_unequal};
 use crate::progress::{spinning, staged};
 use crate::report::{Out, Outcome, bytes, positive};
+
+/// The name of the kind of graph indexes.
+pub const GRAPH: &str = "graph";
 
 /// How a graph index is made, in addition to its basis.
 #[derive(Debug, Clone, clap::Args)]
@@ -105,6 +109,8 @@ impl GraphRecipe {
 }
 
 impl<T: Element> Stored for warpann::graph::LinkedVectors<T> {
+    type Details = Edges;
+
     /// Adds all vectors at once: a graph of all is better than one that grows.
     fn kind(_: &Index<Self>) -> String {
         GRAPH.into()
@@ -120,8 +126,8 @@ impl<T: Element> Stored for warpann::graph::LinkedVectors<T> {
         describe(index.degree())
     }
 
-    fn details(index: &Index<Self>) -> Details {
-        Details::Graph(Edges::of(index))
+    fn details(index: &Index<Self>) -> Edges {
+        Edges::of(index)
     }
 }
 

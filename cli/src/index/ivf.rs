@@ -9,12 +9,16 @@ use warpann::io::Open;
 use warpann::ivf::{Encoding, Ivf, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Index};
 
-use super::{BATCH, Basis, Built, Details, Place, Stored, first_given, first_unequal};
+use super::basis::{Basis, Built, Place, first_given};
+use super::stored::{Stored, first_unequal};
 use crate::progress::{Step, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
 /// The name of the encoding whose parameters are arguments of their own.
 const PQ: &str = "pq";
+
+/// Default number of vectors that are added at a time.
+const BATCH: usize = 1 << 20;
 
 /// The kind of an inverted file by the name of the command line.
 pub fn kind_of(encoding: Encoding) -> String {
@@ -154,6 +158,8 @@ impl Recipe {
 }
 
 impl<T: Element> Stored for Ivf<T> {
+    type Details = Lists;
+
     fn kind(index: &Index<Self>) -> String {
         kind_of(index.encoding())
     }
@@ -206,8 +212,8 @@ impl<T: Element> Stored for Ivf<T> {
         describe(index.encoding(), index.lists())
     }
 
-    fn details(index: &Index<Self>) -> Details {
-        Details::Ivf(Lists::of(index))
+    fn details(index: &Index<Self>) -> Lists {
+        Lists::of(index)
     }
 }
 

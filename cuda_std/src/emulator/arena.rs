@@ -2,15 +2,13 @@
 
 use super::{
     arguments::Arguments,
-    context::{LANES, Lane, Product, WIDE, Warp, WarpClock},
-    device::async_copy::Copies,
+    block::Block,
+    clock::{LANES, WarpClock},
+    context::{Copies, Lane, Product, WIDE, Warp},
     global_memory::GlobalMemory,
-    launch::Stats,
-    profile::Counter,
-    registry::Range,
     shared_memory::SharedMemory,
     stack::{ColouredStack, Stacks},
-    violation::{Operation, Violation},
+    violation::Operation,
 };
 use crate::launch::LaunchConfig;
 use corosensei::Coroutine;
@@ -21,40 +19,6 @@ use std::{
 
 /// The coroutine of an emulated thread.
 pub type Thread = Coroutine<(), (), (), ColouredStack>;
-
-/// Number of entries of the cache of pieces of memory.
-const RANGES: usize = 8;
-
-/// The block that an OS thread runs.
-pub struct Block {
-    pub kernel: &'static str,
-    pub index: [u32; 3],
-    /// Number in the grid, x fastest.
-    pub number: u64,
-    pub config: LaunchConfig,
-    pub shared: SharedMemory,
-    /// The memory that the launch may access; valid while the launch runs.
-    pub arguments: *const Arguments,
-    /// Records of the block's accesses to global memory.
-    pub global: GlobalMemory,
-    /// Cache of the pieces of global memory that were used last, by a hash of the address.
-    ranges: [Range; RANGES],
-    /// The predicates that threads passed to the barrier at which threads now arrive, and to the last one, each combined by or.
-    pub or_gathered: bool,
-    pub or_result: bool,
-    pub stats: Stats,
-    /// Counts of collectives by source line, in a launch by `profile`.
-    pub counter: Option<Counter>,
-    pub violation: Option<Violation>,
-}
-
-impl Block {
-    /// The slot of the range cache for an address. The slot depends on the 4 KiB page, so arrays in use rarely share a slot.
-    #[inline(always)]
-    pub fn range(&mut self, address: usize) -> &mut Range {
-        &mut self.ranges[(address >> 12 ^ address >> 15) % RANGES]
-    }
-}
 
 /// The memory for a block of any size, with its warps, lanes, coroutines and stacks.
 pub struct Arena {
@@ -85,21 +49,7 @@ impl Arena {
             warps: Vec::new(),
         });
         Self {
-            block: Block {
-                kernel,
-                index: [0; 3],
-                number: 0,
-                config,
-                shared,
-                arguments,
-                global,
-                ranges: [Range::default(); RANGES],
-                or_gathered: false,
-                or_result: false,
-                stats: Stats::default(),
-                counter: profiled.then(Counter::default),
-                violation: None,
-            },
+            block: Block::new(kernel, config, arguments, (shared, global), profiled),
             warps,
             lanes: Vec::new(),
             threads: Vec::new(),

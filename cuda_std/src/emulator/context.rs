@@ -1,16 +1,14 @@
 //! What a running thread knows: itself, its warp, its block. And how it meets others.
 
 use super::{
-    arena::Block,
-    device::async_copy::Copies,
+    block::Block,
+    clock::{LANES, WarpClock},
+    records::Accessor,
     violation::{Operation, SourceLocation, Violation, ViolationKind},
 };
 use crate::Site;
 use corosensei::Yielder;
-use std::cell::Cell;
-
-/// Lanes of a warp.
-pub const LANES: usize = 32;
+use std::{cell::Cell, collections::VecDeque};
 
 /// A thread of the block that runs.
 pub struct Lane {
@@ -34,6 +32,43 @@ pub struct Lane {
     pub copies: Copies,
     /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, where B starts, and the rows of B.
     pub products: Vec<(u32, u32, u32)>,
+}
+
+impl Lane {
+    /// The thread as its accesses are recorded.
+    ///
+    /// # Safety
+    /// `lane` is the running thread, and the result is used for one access only.
+    #[inline(always)]
+    pub unsafe fn accessor<'a>(lane: *const Lane) -> Accessor<'a> {
+        // SAFETY: the lane and its warp outlive the access that is being checked, and their clocks stand still meanwhile.
+        unsafe {
+            let warp = (*lane).warp;
+            Accessor { lane: (*lane).lane, warp: (*warp).number, clock: &(*warp).clock }
+        }
+    }
+}
+
+/// A copy that was started.
+pub struct Copy {
+    pub dst: u32,
+    pub src: *const u8,
+    /// Bytes to read, then bytes to write (the rest zeros).
+    pub src_bytes: u32,
+    pub bytes: u32,
+    /// Whether the launch may write the source.
+    pub recorded: bool,
+    pub site: Site,
+}
+
+/// A thread's unfinished copies, oldest first.
+#[derive(Default)]
+pub struct Copies {
+    pub queue: VecDeque<Copy>,
+    /// Copies in each closed group.
+    pub groups: VecDeque<usize>,
+    /// Copies that no group holds yet.
+    pub open: usize,
 }
 
 /// Words that a lane can deposit in a collective of matrices.
@@ -90,55 +125,6 @@ pub struct Chunks {
     pub pass: u64,
     pub a: [[f32; 64]; 16],
     pub b: [[f32; 64]; 128],
-}
-
-/// A logical clock that ticks at each collective.
-pub struct WarpClock {
-    /// Number of collectives so far, from 1: the time of an access that is made now.
-    pub tick: u32,
-    /// The last collective of all lanes: what any lane did before is ordered before what any does now.
-    pub all: u32,
-    /// `[i][j]`: what lane j did before this tick is ordered before what lane i does now. Filled only by collectives of
-    /// fewer lanes.
-    pub pairs: Option<Box<[[u32; LANES]; LANES]>>,
-}
-
-impl WarpClock {
-    pub fn new() -> Self {
-        Self { tick: 1, all: 0, pairs: None }
-    }
-
-    /// Counts a collective in which all lanes of the warp met.
-    #[inline(always)]
-    pub fn meet_all(&mut self) {
-        self.tick += 1;
-        self.all = self.tick;
-    }
-
-    /// The lanes of `group` met.
-    pub fn meet(&mut self, group: u32) {
-        self.tick += 1;
-        let tick = self.tick;
-        let pairs = self.pairs.get_or_insert_with(|| Box::new([[0; LANES]; LANES]));
-        // What any of them knew about any lane, all of them know now.
-        let mut known = [0; LANES];
-        for lane in lanes(group) {
-            for (known, &pair) in known.iter_mut().zip(&pairs[lane]) {
-                *known = pair.max(*known);
-            }
-        }
-        for lane in lanes(group) {
-            known[lane] = tick;
-        }
-        for lane in lanes(group) {
-            pairs[lane] = known;
-        }
-    }
-}
-
-/// The lanes of a mask, ascending.
-pub fn lanes(mask: u32) -> impl Iterator<Item = usize> {
-    (0..LANES).filter(move |lane| mask >> lane & 1 == 1)
 }
 
 thread_local! {

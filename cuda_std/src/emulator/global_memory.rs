@@ -8,8 +8,8 @@
 //! What is not found, and why, is listed in [`crate::emulator`].
 
 use super::{
-    context::{LANES, Lane},
-    records::{Cell, Record, Splits, WORD, Who},
+    clock::LANES,
+    records::{Accessor, Cell, Record, Splits, WORD, Who},
     violation::{Access, ViolationKind},
 };
 use crate::Site;
@@ -169,20 +169,16 @@ impl GlobalMemory {
         *lanes |= 1 << lane;
     }
 
-    /// Checks and records an access of `bytes` by `lane`.
-    ///
-    /// # Safety
-    /// `lane` is the running thread.
-    pub unsafe fn access(
+    /// Checks and records an access of `bytes` by a thread.
+    pub fn access(
         &mut self,
-        lane: *const Lane,
+        by: Accessor<'_>,
         bytes: Range<usize>,
         kind: Access,
         site: Site,
     ) -> Result<(), ViolationKind> {
         let epoch = self.epoch;
-        // SAFETY: same contract.
-        let who = unsafe { Who::new(lane, epoch, site) };
+        let who = Who::new(by, epoch, site);
         let fences = &self.fences;
         let fenced = |warp: usize| {
             let (fenced_in, lanes) = fences[warp % WARPS];

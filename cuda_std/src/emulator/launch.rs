@@ -3,8 +3,8 @@
 use super::{
     arena::Arena,
     arguments::Arguments,
+    counts::{Counter, Stats},
     padding::Padding,
-    profile::Counter,
     schedule::{self, run_block},
     violation::{Violation, ViolationKind},
     workers,
@@ -17,35 +17,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-
-/// What a launch did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Collectives, barriers and turns of waiting loops, counted once for each lane that took part.
-    pub lane_collectives: u64,
-    /// Barriers, counted once for each block.
-    pub barriers: u64,
-    /// Bytes loaded from global memory, asynchronous copies included.
-    pub global_load_bytes: u64,
-    /// Bytes stored to global memory.
-    pub global_store_bytes: u64,
-    /// Atomic operations on global memory.
-    pub global_atomics: u64,
-    /// Atomic operations on shared memory.
-    pub shared_atomics: u64,
-}
-
-impl Stats {
-    fn add(&mut self, other: &Self) {
-        self.lane_collectives += other.lane_collectives;
-        self.barriers += other.barriers;
-        self.global_load_bytes += other.global_load_bytes;
-        self.global_store_bytes += other.global_store_bytes;
-        self.global_atomics += other.global_atomics;
-        self.shared_atomics += other.shared_atomics;
-    }
-}
 
 /// Dynamic shared memory that the largest GPUs give a block.
 const MAX_SHARED: u32 = 227 * 1024;

@@ -72,8 +72,11 @@
 
 mod arena;
 mod arguments;
+mod block;
 mod buffer;
+mod clock;
 mod context;
+mod counts;
 pub(crate) mod device;
 mod global_memory;
 mod launch;
@@ -90,8 +93,9 @@ mod violation;
 mod workers;
 
 pub use buffer::Buffer;
-pub use launch::{Stats, launch};
-pub use profile::{Profile, SiteCount, profile};
+pub use counts::{SiteCount, Stats};
+pub use launch::launch;
+pub use profile::{Profile, profile};
 #[cfg(feature = "kernels-by-name")]
 pub use registered::{AnyKernel, BoundLaunch, Registered, kernels};
 pub use violation::{Access, Instead, Nearest, Operation, SourceLocation, Violation, ViolationKind};

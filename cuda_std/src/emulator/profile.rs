@@ -1,28 +1,12 @@
-//! Counts what warps execute, by source line.
+//! A launch that counts what warps execute, by source line.
 
 use super::{
-    arena::Block,
-    launch::{self, Stats},
-    violation::{Operation, SourceLocation, Violation},
+    counts::{SiteCount, Stats},
+    launch,
+    violation::Violation,
 };
-use crate::{
-    Site,
-    launch::{Kernel, KernelArgs, LaunchConfig},
-};
-use std::{collections::HashMap, fmt};
-
-/// How often warps executed one collective or barrier of the source.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SiteCount {
-    /// The collective or barrier that was executed.
-    pub operation: Operation,
-    /// The call in the kernel's source (or in the code that the kernel calls).
-    pub location: SourceLocation,
-    /// Executions, all warps together: one for each set of lanes that met, as the hardware issues one instruction for them.
-    /// A shuffle of 64 bits is two, for it is two instructions; a barrier is one for each warp that waits.
-    pub executions: u64,
-}
+use crate::launch::{Kernel, KernelArgs, LaunchConfig};
+use std::fmt;
 
 /// What a launch did, and what its collectives cost line by line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,48 +80,4 @@ pub unsafe fn profile<A: KernelArgs>(
     // SAFETY: the same contract.
     let (stats, counter) = unsafe { launch::run(kernel, config, arguments, true) }?;
     Ok(Profile { stats, sites: counter.into_sites() })
-}
-
-/// Counts of one OS thread, by operation and address of the place.
-#[derive(Default)]
-pub struct Counter {
-    counts: HashMap<(Operation, usize), (Site, u64)>,
-}
-
-impl Counter {
-    /// Adds what another thread counted.
-    pub fn add(&mut self, other: Self) {
-        for (key, (site, count)) in other.counts {
-            self.counts.entry(key).or_insert((site, 0)).1 += count;
-        }
-    }
-
-    /// The counts in the source's order; the same place can have several addresses.
-    fn into_sites(self) -> Vec<SiteCount> {
-        let mut counts: Vec<_> =
-            self.counts.into_iter().map(|((operation, _), (site, count))| (*site, operation, count)).collect();
-        counts.sort_unstable_by_key(|&(site, operation, _)| (site, operation as u8));
-        counts.dedup_by(|next, kept| {
-            let same = (next.0, next.1) == (kept.0, kept.1);
-            if same {
-                kept.2 += next.2;
-            }
-            same
-        });
-        let counts = counts.into_iter();
-        counts
-            .map(|(site, operation, executions)| SiteCount { operation, location: (&site).into(), executions })
-            .collect()
-    }
-}
-
-impl Block {
-    /// Notes one execution by a warp, or by the lanes of it that met.
-    #[inline(always)]
-    pub fn count(&mut self, operation: Operation, site: Site, times: u64) {
-        if let Some(counter) = &mut self.counter {
-            let key = (operation, std::ptr::from_ref(site).addr());
-            counter.counts.entry(key).or_insert((site, 0)).1 += times;
-        }
-    }
 }

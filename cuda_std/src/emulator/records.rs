@@ -12,7 +12,7 @@
 //! enough to find a race, and never report one that is not.
 
 use super::{
-    context::{LANES, Lane, WarpClock, lanes},
+    clock::{LANES, WarpClock, lanes},
     violation::Access,
 };
 use crate::Site;
@@ -170,6 +170,24 @@ impl Cell {
     }
 }
 
+/// A thread that accesses memory.
+#[derive(Clone, Copy)]
+pub struct Accessor<'a> {
+    /// Number in the warp.
+    pub lane: u32,
+    /// Number of the warp in the block.
+    pub warp: u32,
+    pub clock: &'a WarpClock,
+}
+
+impl Accessor<'_> {
+    /// Number in the block.
+    #[inline(always)]
+    pub fn thread(&self) -> u32 {
+        self.warp * LANES as u32 + self.lane
+    }
+}
+
 /// Who accesses, and what is ordered before.
 pub struct Who<'a> {
     pub epoch: u32,
@@ -180,17 +198,10 @@ pub struct Who<'a> {
 }
 
 impl<'a> Who<'a> {
-    /// The running thread, as far as accesses go.
-    ///
-    /// # Safety
-    /// `lane` is the running thread.
+    /// The thread, in an epoch, at a place in the source.
     #[inline(always)]
-    pub unsafe fn new(lane: *const Lane, epoch: u32, site: Site) -> Self {
-        // SAFETY: the lane and its warp outlive the access that is being checked, and their clocks stand still meanwhile.
-        unsafe {
-            let warp = (*lane).warp;
-            Who { epoch, lane: (*lane).lane, warp: (*warp).number as u8, clock: &(*warp).clock, site }
-        }
+    pub fn new(by: Accessor<'a>, epoch: u32, site: Site) -> Self {
+        Who { epoch, lane: by.lane, warp: by.warp as u8, clock: by.clock, site }
     }
 }
 

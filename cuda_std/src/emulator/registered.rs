@@ -7,7 +7,8 @@
 
 use std::ffi::c_void;
 
-use super::launch::{Stats, launch};
+use super::counts::Stats;
+use super::launch::launch;
 use super::violation::Violation;
 use crate::launch::{Kernel, KernelArgs, LaunchConfig};
 

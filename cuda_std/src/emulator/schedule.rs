@@ -6,8 +6,10 @@
 //! waits at the block's barrier, or it is stuck: a violation.
 
 use super::{
-    arena::{Arena, Block, Thread},
-    context::{self, CURRENT, LANES, Lane, Warp, lanes},
+    arena::{Arena, Thread},
+    block::Block,
+    clock::{LANES, lanes},
+    context::{self, CURRENT, Lane, Warp},
     stack::Stacks,
     violation::{Instead, Operation, SourceLocation, Violation, ViolationKind},
 };

@@ -2,8 +2,7 @@
 //! nothing and unfinished copies are found.
 
 use super::{
-    context::Lane,
-    records::{Cell, Record, Splits, WORD, Who},
+    records::{Accessor, Cell, Record, Splits, WORD, Who},
     violation::{Access, ViolationKind},
 };
 use crate::Site;
@@ -195,20 +194,11 @@ impl SharedMemory {
         }
     }
 
-    /// Checks and records a read by `lane`.
-    ///
-    /// # Safety
-    /// `lane` is the running thread.
-    pub unsafe fn read<const BYTES: u32>(
-        &mut self,
-        lane: *const Lane,
-        address: u32,
-        site: Site,
-    ) -> Result<(), ViolationKind> {
+    /// Checks and records a read by a thread.
+    pub fn read<const BYTES: u32>(&mut self, by: Accessor<'_>, address: u32, site: Site) -> Result<(), ViolationKind> {
         self.check(address, BYTES)?;
         let born = self.born;
-        // SAFETY: same contract.
-        let who = unsafe { Who::new(lane, self.epoch, site) };
+        let who = Who::new(by, self.epoch, site);
         self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch < born {
                 return Err(ViolationKind::SharedUninitialised { address: byte });
@@ -220,21 +210,17 @@ impl SharedMemory {
         })
     }
 
-    /// Checks and records a read of `BYTES` bytes by a product of a warpgroup that `lane` takes part in.
+    /// Checks and records a read of `BYTES` bytes by a product of a warpgroup that the thread takes part in.
     ///
     /// Of a write in the epoch in which its thread published, and later wrote again, it is not known which came first, nor who published the
     /// atomic operations of several warps: these pass.
-    ///
-    /// # Safety
-    /// `lane` is the running thread.
-    pub unsafe fn read_by_group<const BYTES: u32>(
+    pub fn read_by_group<const BYTES: u32>(
         &mut self,
-        lane: *const Lane,
+        by: Accessor<'_>,
         address: u32,
         site: Site,
     ) -> Result<(), ViolationKind> {
-        // SAFETY: same contract.
-        unsafe { self.read::<BYTES>(lane, address, site)? };
+        self.read::<BYTES>(by, address, site)?;
         // Apart from the cells, of which one is borrowed at a time.
         let published = std::mem::take(&mut self.published);
         // One thread mostly wrote several words of a row.
@@ -259,23 +245,18 @@ impl SharedMemory {
         found
     }
 
-    /// Checks and records a write (or the start of an asynchronous copy) by `lane`.
-    ///
-    /// # Safety
-    /// `lane` is the running thread.
-    pub unsafe fn write<const BYTES: u32>(
+    /// Checks and records a write (or the start of an asynchronous copy) by a thread.
+    pub fn write<const BYTES: u32>(
         &mut self,
-        lane: *const Lane,
+        by: Accessor<'_>,
         address: u32,
         kind: Access,
         site: Site,
     ) -> Result<(), ViolationKind> {
         self.check(address, BYTES)?;
-        // SAFETY: same contract.
-        self.soil(unsafe { (*lane).thread });
+        self.soil(by.thread());
         let born = self.born;
-        // SAFETY: same contract.
-        let who = unsafe { Who::new(lane, self.epoch, site) };
+        let who = Who::new(by, self.epoch, site);
         self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch >= born && cell.write.kind == Some(Access::AsyncCopy) {
                 return Err(Self::unfinished(&cell.write, byte, &who));
@@ -284,20 +265,16 @@ impl SharedMemory {
         })
     }
 
-    /// Checks and records an atomic operation by `lane`.
-    ///
-    /// # Safety
-    /// `lane` is the running thread.
-    pub unsafe fn atomic<const BYTES: u32>(
+    /// Checks and records an atomic operation by a thread.
+    pub fn atomic<const BYTES: u32>(
         &mut self,
-        lane: *const Lane,
+        by: Accessor<'_>,
         address: u32,
         site: Site,
     ) -> Result<(), ViolationKind> {
         self.check(address, BYTES)?;
         let born = self.born;
-        // SAFETY: same contract.
-        let who = unsafe { Who::new(lane, self.epoch, site) };
+        let who = Who::new(by, self.epoch, site);
         self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch < born {
                 return Err(ViolationKind::SharedUninitialised { address: byte });
@@ -309,15 +286,10 @@ impl SharedMemory {
         })
     }
 
-    /// Records that an asynchronous copy to `address` is complete: from now on a write of `lane`'s.
-    ///
-    /// # Safety
-    /// `lane` is the running thread.
-    pub unsafe fn complete(&mut self, lane: *const Lane, address: u32, bytes: u32, site: Site) {
-        // SAFETY: same contract.
-        self.soil(unsafe { (*lane).thread });
-        // SAFETY: same contract.
-        let who = unsafe { Who::new(lane, self.epoch, site) };
+    /// Records that an asynchronous copy to `address` is complete: from now on a write of the thread.
+    pub fn complete(&mut self, by: Accessor<'_>, address: u32, bytes: u32, site: Site) {
+        self.soil(by.thread());
+        let who = Who::new(by, self.epoch, site);
         // The visitor never fails.
         let _ = self.visit(address, bytes, |cell, _| {
             cell.write = who.record(Access::Write);

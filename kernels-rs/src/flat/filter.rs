@@ -60,9 +60,10 @@ use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, 
 
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::instruction::{Instruction, MmaSync, Scores, TileProduct, Wgmma, entry_of};
-pub use crate::product::mainloop::RESIDENT_CHUNKS;
-use crate::product::mainloop::{Epilogue, Operands, Pass, Residency};
+use crate::product::mainloop::{Epilogue, Operands, Pass};
 use crate::product::metric::{Metric, product_factor, scale_of};
+pub use crate::product::ring::RESIDENT_CHUNKS;
+use crate::product::ring::Residency;
 pub use crate::product::tile::{CHUNK, TILE_ROWS};
 use crate::product::tile::{CHUNK_TILE_BYTES, ChunkCopy, LEAST_SHARED_BYTES, THREADS};
 

@@ -75,7 +75,7 @@ use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll};
 
-use crate::ivf::encoding::{OperandParts, Rows, StoredRows};
+use crate::ivf::encoding::{OperandParts, StoredRows};
 use crate::ivf::pairs::padded;
 use crate::product::instruction::{Instruction, Scores, TileProduct};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
@@ -333,6 +333,42 @@ impl ScanLists {
             if word >> (rank % 32) & 1 == 1 { value } else { f32::INFINITY }
         }
     }
+}
+
+/// The source of the f16 operands of a list's rows.
+pub(crate) trait Rows: Copy {
+    /// Whether a launch may be without items (dense use).
+    const DENSE: bool;
+    /// Whether the values of rows may be factors ([`ScanLists::row_factors`]).
+    const FACTORS: bool;
+
+    /// The rows of a launch.
+    fn of(launch: &ScanLists) -> Self;
+
+    /// Number of stages of the ring; with one, a stage is filled just before its use.
+    const STAGES: u32;
+
+    /// Work before the first item. All threads of the block arrive; a barrier follows.
+    ///
+    /// # Safety
+    /// `to` has the room that the launch gave for it.
+    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32);
+
+    /// The data that a thread loads for the next stage during the products of the current one.
+    type Ahead: Copy;
+
+    /// Loads this data for components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage.
+    ///
+    /// # Safety
+    /// The rows exist.
+    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead;
+
+    /// Writes components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage, which belong to `list`, to a stage. All threads of
+    /// the block arrive. The stage is complete after a commit, the wait for it, and a barrier.
+    ///
+    /// # Safety
+    /// The rows exist, and the stage has room for 16 KiB; `ahead` was fetched for them.
+    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, ahead: Self::Ahead);
 }
 
 /// An item: queries, and rows of a list that all of them probe.

@@ -21,11 +21,11 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
 
-use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::bounds::{Bounds, QueryTerms, round_up};
 use crate::product::canonical::squares;
 use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::{Metric, normaliser, product_factor, scale_of};
-use crate::product::prepare::{RowOperand, copy_row, round_up, row_greatest};
+use crate::product::prepare::{RowOperand, copy_row, row_greatest};
 
 /// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;

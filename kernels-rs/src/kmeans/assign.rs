@@ -60,8 +60,9 @@ pub use crate::kmeans::nearest_lists::LIST;
 use crate::kmeans::nearest_lists::{LISTS_BYTES, Lists};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::instruction::{Instruction, MmaSync, Scores, TileProduct, Wgmma, entry_of};
-use crate::product::mainloop::{Epilogue, Operands, Pass, RESIDENT_CHUNKS, Residency, wait_for_stage};
+use crate::product::mainloop::{Epilogue, Operands, Pass, wait_for_stage};
 use crate::product::metric::{Metric, product_factor, scale_of};
+use crate::product::ring::{RESIDENT_CHUNKS, Residency};
 use crate::product::tile::{
     CHUNK, CHUNK_TILE_BYTES, ChunkCopy, LEAST_SHARED_BYTES, ROWS_A_THREAD, ROWS_AT_ONCE, THREADS, TILE_ROWS,
     part_offset,

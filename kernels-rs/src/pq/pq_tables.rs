@@ -52,10 +52,10 @@ use cuda_std::warp::butterfly_sum;
 use cuda_std::{Ptr, PtrMut, global, group, kernel, thread, unroll, warp};
 
 use crate::pq::pq_codes::code_at;
+use crate::product::bounds::round_up;
 use crate::product::canonical::squares;
 use crate::product::element;
 use crate::product::metric::{Metric, scale_of};
-use crate::product::prepare::round_up;
 
 /// Number of threads of a block of these kernels.
 pub const THREADS: u32 = 256;

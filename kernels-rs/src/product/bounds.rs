@@ -37,7 +37,6 @@
 use cuda_std::math::{mul_add_f32, sqrt_f64};
 
 use crate::product::metric::Metric;
-use crate::product::prepare::round_up;
 use crate::product::tile::TILE_ROWS;
 
 /// Largest number of components of a copy for which the bound is proved (module documentation, *Dimension*): half of the 3.2 million for
@@ -48,6 +47,15 @@ const _: () = assert!(TILE_ROWS.checked_mul(MOST_COMPONENTS).is_some());
 
 /// 2⁶²: norms of this size and above have no finite bound (module documentation, *Overflow*).
 pub const FARTHEST: f32 = (1u64 << 62) as f32;
+
+/// f64 to f32, rounded up: never below `value` (≥ 0), and above it by at most the sum of 2^-20 of it and the least normal f32, 2^-126.
+///
+/// So the result is a normal number, also if `value` is 0: the conversion alone would round a subnormal result down. For a value of at
+/// least 2^-101, the least normal number changes no bit.
+#[inline(always)]
+pub fn round_up(value: f64) -> f32 {
+    (value * (1.0 + 1.0 / 1_048_576.0)) as f32 + f32::MIN_POSITIVE
+}
 
 /// The norms of one side of a pair: `norm` ≥ ‖v‖ and ‖v̂‖, `residual` ≥ ‖v − v̂‖. Each lies in 2⁻¹²⁶ .. [`FARTHEST`], or is +∞.
 #[derive(Clone, Copy)]

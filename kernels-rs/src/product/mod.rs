@@ -11,6 +11,7 @@
 //! | [`prepare`] | half-precision operands of vectors, with proved error norms |
 //! | [`bounds`] | the error bound of a score of such operands |
 //! | [`tile`] | chunks of rows in shared memory: layout and copies |
+//! | [`ring`] | the place of chunks in shared memory during a product |
 //! | [`instruction`] | the instructions that multiply tiles, with one file for each |
 //! | [`mainloop`] | the main loop of tile products, over operands, an instruction and an epilogue |
 //! | [`canonical`] | the distance that every back end returns to the bit, as a dense tile or for listed candidates |
@@ -22,4 +23,5 @@ pub mod instruction;
 pub mod mainloop;
 pub mod metric;
 pub mod prepare;
+pub mod ring;
 pub mod tile;

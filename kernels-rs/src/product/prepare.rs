@@ -28,6 +28,7 @@ use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::product::bounds::Bounds;
+pub use crate::product::bounds::round_up;
 use crate::product::canonical::squares;
 use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::{Metric, normaliser, scale_of};
@@ -35,15 +36,6 @@ use crate::product::tile::TILE_ROWS;
 
 /// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
-
-/// f64 to f32, rounded up: never below `value` (≥ 0), and above it by at most the sum of 2^-20 of it and the least normal f32, 2^-126.
-///
-/// So the result is a normal number, also if `value` is 0: the conversion alone would round a subnormal result down. For a value of at
-/// least 2^-101, the least normal number changes no bit.
-#[inline(always)]
-pub fn round_up(value: f64) -> f32 {
-    (value * (1.0 + 1.0 / 1_048_576.0)) as f32 + f32::MIN_POSITIVE
-}
 
 /// Raises the float whose bits are at `place` to `value`; neither is negative. It reads first, and seldom has to write.
 ///

@@ -9,6 +9,8 @@
 
 /// An empty slot. It comes after every entry, those with NaN keys included.
 pub const EMPTY: u64 = u64::MAX;
+/// The threshold that all entries pass.
+pub const ALL: u64 = EMPTY - 1;
 
 const SIGN: u32 = 0x8000_0000;
 

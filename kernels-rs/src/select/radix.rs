@@ -4,10 +4,9 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, thread, unroll, warp};
 
-use crate::select::entry::EMPTY;
+use crate::select::entry::{ALL, EMPTY};
 use crate::select::keys::Key;
 use crate::select::rows::Row;
-use crate::select::threshold_select::ALL;
 
 /// Number of bits of one pass.
 const DIGIT_BITS: u32 = 11;

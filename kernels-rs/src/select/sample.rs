@@ -22,10 +22,9 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::{math, thread, unroll};
 
 use crate::select::block_sort::{OrderWorkspace, block_order};
-use crate::select::entry::EMPTY;
+use crate::select::entry::{ALL, EMPTY};
 use crate::select::keys::Key;
 use crate::select::rows::Row;
-use crate::select::threshold_select::ALL;
 
 /// Largest number of groups of a sample.
 pub const MOST_GROUPS: u32 = 512;

@@ -47,6 +47,7 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread};
 
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
+pub use crate::select::entry::ALL;
 use crate::select::entry::{self, EMPTY};
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
 use crate::select::radix::BINS;
@@ -61,8 +62,6 @@ pub const LEAST_CAPACITY: u32 = 512;
 const _: () = assert!(MOST_GROUPS <= LEAST_CAPACITY && 4 * BINS <= 16 * LEAST_CAPACITY);
 /// Number of words before the survivors in shared memory: a counter, two words of a radix pass, and the words of the sort.
 const HEADER_WORDS: u32 = 4 + ORDER_HEADER_BYTES / 4 + 2;
-/// The threshold that all entries pass.
-pub const ALL: u64 = EMPTY - 1;
 /// Number of survivors that a filtering block holds in shared memory.
 const STAGE: usize = 1024;
 

@@ -4,34 +4,11 @@ use super::global::{check, record};
 use crate::{
     Site,
     emulator::{
-        arena::Block,
-        context::{current, fail},
+        block::Block,
+        context::{Copy, Lane, current, fail},
         violation::{Access, ViolationKind},
     },
 };
-use std::collections::VecDeque;
-
-/// A copy that was started.
-struct Copy {
-    dst: u32,
-    src: *const u8,
-    /// Bytes to read, then bytes to write (the rest zeros).
-    src_bytes: u32,
-    bytes: u32,
-    /// Whether the launch may write the source.
-    recorded: bool,
-    site: Site,
-}
-
-/// A thread's unfinished copies, oldest first.
-#[derive(Default)]
-pub struct Copies {
-    queue: VecDeque<Copy>,
-    /// Copies in each closed group.
-    groups: VecDeque<usize>,
-    /// Copies that no group holds yet.
-    open: usize,
-}
 
 /// # Safety
 /// As `async_copy::copy_16`.
@@ -63,7 +40,7 @@ pub unsafe fn copy_zfill<const BYTES: u32>(dst: u32, src: *const u8, src_bytes: 
         }
         let block: &mut Block = &mut *(*lane).block;
         block.stats.global_load_bytes += u64::from(src_bytes);
-        if let Err(kind) = block.shared.write::<BYTES>(lane, dst, Access::AsyncCopy, site) {
+        if let Err(kind) = block.shared.write::<BYTES>(Lane::accessor(lane), dst, Access::AsyncCopy, site) {
             fail(lane, site, kind);
         }
         let copies = &mut (*lane).copies;
@@ -100,14 +77,16 @@ fn wait(unfinished: usize) {
             for copy in copies.queue.drain(..count) {
                 if copy.recorded {
                     let (from, bytes) = (copy.src.addr(), copy.src_bytes as usize);
-                    if let Err(kind) = block.global.access(lane, from..from + bytes, Access::Read, copy.site) {
+                    if let Err(kind) =
+                        block.global.access(Lane::accessor(lane), from..from + bytes, Access::Read, copy.site)
+                    {
                         fail(lane, copy.site, kind);
                     }
                 }
                 let place = block.shared.place(copy.dst);
                 std::ptr::copy_nonoverlapping(copy.src, place, copy.src_bytes as usize);
                 place.add(copy.src_bytes as usize).write_bytes(0, (copy.bytes - copy.src_bytes) as usize);
-                block.shared.complete(lane, copy.dst, copy.bytes, copy.site);
+                block.shared.complete(Lane::accessor(lane), copy.dst, copy.bytes, copy.site);
             }
         }
     }

@@ -5,7 +5,7 @@ use super::global::write;
 use crate::{
     Site,
     emulator::{
-        arena::Block,
+        block::Block,
         context::{Lane, current, fail, meet},
         violation::{Access, Operation},
     },
@@ -90,7 +90,7 @@ unsafe fn shared<T: Copy, const BYTES: u32>(address: u32, site: Site, combine: i
     unsafe {
         let block: &mut Block = &mut *(*lane).block;
         block.stats.shared_atomics += 1;
-        if let Err(kind) = block.shared.atomic::<BYTES>(lane, address, site) {
+        if let Err(kind) = block.shared.atomic::<BYTES>(Lane::accessor(lane), address, site) {
             fail(lane, site, kind);
         }
         let place = block.shared.place(address).cast::<T>();

@@ -75,7 +75,7 @@ unsafe fn look_up(lane: *mut Lane, address: usize, bytes: usize, access: Access,
 pub(super) unsafe fn record(lane: *mut Lane, address: usize, bytes: usize, kind: Access, site: Site) {
     // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
     unsafe {
-        if let Err(kind) = (*(*lane).block).global.access(lane, address..address + bytes, kind, site) {
+        if let Err(kind) = (*(*lane).block).global.access(Lane::accessor(lane), address..address + bytes, kind, site) {
             fail(lane, site, kind);
         }
     }

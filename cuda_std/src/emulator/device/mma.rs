@@ -3,7 +3,8 @@
 use crate::{
     Site,
     emulator::{
-        context::{LANES, Lane, Product, WIDE, current, fail, meet},
+        clock::LANES,
+        context::{Lane, Product, WIDE, current, fail, meet},
         violation::Operation,
     },
 };
@@ -40,7 +41,7 @@ unsafe fn load_rows<'a>(operation: Operation, rows: u32, address: u32, site: Sit
     unsafe {
         if (*lane).lane < rows {
             let shared = &mut (*(*lane).block).shared;
-            if let Err(kind) = shared.read::<16>(lane, address, site) {
+            if let Err(kind) = shared.read::<16>(Lane::accessor(lane), address, site) {
                 fail(lane, site, kind);
             }
             words[..4].copy_from_slice(&shared.place(address).cast::<[u32; 4]>().read());

@@ -3,7 +3,7 @@
 use crate::{
     Site,
     emulator::{
-        context::{current, fail},
+        context::{Lane, current, fail},
         shared_memory::DYNAMIC_BASE,
         violation::Access,
     },
@@ -47,7 +47,7 @@ pub unsafe fn load<T: Copy>(address: u32, site: Site) -> T {
     // SAFETY: the running thread's block is alive, and the access was checked, so the place is inside the memory.
     unsafe {
         let shared = &mut (*(*lane).block).shared;
-        if let Err(kind) = sized!(T, shared.read(lane, address, site)) {
+        if let Err(kind) = sized!(T, shared.read(Lane::accessor(lane), address, site)) {
             fail(lane, site, kind);
         }
         shared.place(address).cast::<T>().read()
@@ -62,7 +62,7 @@ pub unsafe fn store<T: Copy>(address: u32, value: T, site: Site) {
     // SAFETY: as for load.
     unsafe {
         let shared = &mut (*(*lane).block).shared;
-        if let Err(kind) = sized!(T, shared.write(lane, address, Access::Write, site)) {
+        if let Err(kind) = sized!(T, shared.write(Lane::accessor(lane), address, Access::Write, site)) {
             fail(lane, site, kind);
         }
         shared.place(address).cast::<T>().write(value);

@@ -3,7 +3,8 @@
 use crate::{
     Site,
     emulator::{
-        context::{LANES, Lane, current, fail, lanes, meet},
+        clock::{LANES, lanes},
+        context::{Lane, current, fail, meet},
         violation::{Operation, ViolationKind},
     },
     warp::Words,

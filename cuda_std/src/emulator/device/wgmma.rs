@@ -3,7 +3,8 @@
 use crate::{
     Site,
     emulator::{
-        context::{Chunks, LANES, Lane, current, fail, meet},
+        clock::LANES,
+        context::{Chunks, Lane, current, fail, meet},
         violation::{Operation, ViolationKind},
     },
 };
@@ -46,7 +47,7 @@ unsafe fn check_rows(lane: *mut Lane, (own_rows, b, columns): (u32, u32, u32), s
         let of_b = (number..columns).step_by(LANES).map(|row| b + row * ROW_BYTES);
         for row in of_a.into_iter().chain(of_b) {
             let shared = &mut (*(*lane).block).shared;
-            if let Err(kind) = shared.read_by_group::<ROW_BYTES>(lane, row, site) {
+            if let Err(kind) = shared.read_by_group::<ROW_BYTES>(Lane::accessor(lane), row, site) {
                 fail(lane, site, kind);
             }
         }

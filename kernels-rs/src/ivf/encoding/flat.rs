@@ -3,11 +3,11 @@
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, unroll};
 
-use super::{Decode, Rows, StoredRows};
+use super::{Decode, StoredRows};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
 use crate::ivf::list_scan::{
-    APPEND_QUERIES, CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, STAGES, ScanKey, ScanLists, THREADS, Tile,
+    APPEND_QUERIES, CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, STAGES, ScanKey, ScanLists, THREADS, Tile,
     chunk_offset, scan, scan_kernels,
 };
 use crate::product::element::Element;

@@ -11,10 +11,8 @@
 //! and `Operand4`, which measures the error of the operands ([`crate::ivf::code_bounds`]). It also has the tables of its kernels. So a new
 //! encoding is a new file, and the code of the kernels does not change.
 
-use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, group};
 
-use crate::ivf::list_scan::ScanLists;
 use crate::product::element::Element;
 
 pub mod f16;
@@ -75,40 +73,4 @@ pub(crate) trait Operand4: Decode {
     /// # Safety
     /// As [`Decode::load4`]; the parts are those of the rows.
     unsafe fn operand4(&self, parts: OperandParts, row: u32, list: u32, quad: u32) -> [u32; 2];
-}
-
-/// The source of the f16 operands of a list's rows.
-pub(crate) trait Rows: Copy {
-    /// Whether a launch may be without items (dense use).
-    const DENSE: bool;
-    /// Whether the values of rows may be factors ([`ScanLists::row_factors`]).
-    const FACTORS: bool;
-
-    /// The rows of a launch.
-    fn of(launch: &ScanLists) -> Self;
-
-    /// Number of stages of the ring; with one, a stage is filled just before its use.
-    const STAGES: u32;
-
-    /// Work before the first item. All threads of the block arrive; a barrier follows.
-    ///
-    /// # Safety
-    /// `to` has the room that the launch gave for it.
-    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32);
-
-    /// The data that a thread loads for the next stage during the products of the current one.
-    type Ahead: Copy;
-
-    /// Loads this data for components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage.
-    ///
-    /// # Safety
-    /// The rows exist.
-    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead;
-
-    /// Writes components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage, which belong to `list`, to a stage. All threads of
-    /// the block arrive. The stage is complete after a commit, the wait for it, and a barrier.
-    ///
-    /// # Safety
-    /// The rows exist, and the stage has room for 16 KiB; `ahead` was fetched for them.
-    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, ahead: Self::Ahead);
 }

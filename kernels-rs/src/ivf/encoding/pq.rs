@@ -4,12 +4,12 @@ use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{global, math, unroll};
 
-use super::{Decode, Operand4, OperandParts, Rows, StoredRows};
+use super::{Decode, Operand4, OperandParts, StoredRows};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
 use crate::ivf::list_scan::{
-    CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, STAGES, ScanKey, ScanLists, THREADS, Tile, chunk_offset, scan,
+    CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, STAGES, ScanKey, ScanLists, THREADS, Tile, chunk_offset, scan,
     scan_kernels,
 };
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};

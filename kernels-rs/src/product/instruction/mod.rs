@@ -17,7 +17,7 @@ pub use wgmma::Wgmma;
 use cuda_std::shared::SharedPtr;
 use cuda_std::unroll;
 
-use crate::product::mainloop::Ring;
+use crate::product::ring::Ring;
 
 /// The instruction that multiplies a tile: a part of the key of kernels that exist for several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
