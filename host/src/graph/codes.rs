@@ -35,6 +35,8 @@
 //!
 //! [`Tolerance`](warpann_kernels::graph::tolerance::Tolerance) has the model of the errors: those of two roundings, uniform and independent, have a deviation of 1/√6 in one direction, and
 //! six of these are allowed for. That is no proof, as a walk is none; a bound for certain would be √dim, and rank most of each beam.
+//!
+//! [`Distances`] has the distances of walks among codes and among vectors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -47,7 +47,7 @@ impl KnnGraph {
     }
 
     /// Makes the graph of `base` (row-major) with `index`, which must hold exactly these vectors with their row numbers as ids. Also
-    /// returns the distance of the neighbour in each slot, as the index computes it ([`Metric::worst`] in an empty slot). If the base has
+    /// returns the distance of the neighbour in each slot, as the index computes it ([`Metric::worst`](crate::Metric::worst) in an empty slot). If the base has
     /// at most k rows, slots stay empty.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ mod sampling;
 pub(super) mod types;
 
 use cuda_std::{Ptr, PtrMut};
+#[cfg(any(feature = "cuda", test))]
 use warpann_kernels::select::gather::Gather;
 use warpann_kernels::select::list_sort::{self, MergeRuns, SortChunks, UnpackLists};
 use warpann_kernels::select::rows::{KeyTable, SelectedRows};
@@ -29,7 +30,9 @@ use warpann_kernels::select::threshold_select::{
 use warpann_kernels::select::warp_select::{LONGEST_QUEUE, WarpSelectRows};
 
 use self::dispatch::Method;
-use self::types::{DeviceKey, DevicePayload};
+use self::types::DeviceKey;
+#[cfg(any(feature = "cuda", test))]
+use self::types::DevicePayload;
 use super::{Algorithm, Best, Key};
 use crate::device::limits::Limits;
 use crate::device::queue::{OnStream, Queue};
