@@ -1,4 +1,4 @@
-//! The operations of a device: memory, streams, copies, kernel launches.
+//! The operations of a device: memory, streams, copies, kernel launches; and what a receiver of launches does.
 //!
 //! The CUDA driver ([`super::cuda`]) and the checking emulator ([`super::emulated`]) implement them. [`super::runtime::Runtime`] is one of
 //! the two. Host code uses that type, so tiling, tile sizes and launches are tested without a GPU.
@@ -119,6 +119,20 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn wait_for(&self, stream: &Self::Stream, other: &Self::Stream) -> Result<()>;
     /// Waits until all work of the stream is done.
     fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
+}
+
+/// A receiver of launches and fills, which keeps their order.
+pub(crate) trait Queue {
+    /// Launches a kernel, in the order of the queue.
+    ///
+    /// # Safety
+    /// As [`Backend::launch`].
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()>;
+    /// Fills all of `to` with `byte`, in the order of the queue.
+    ///
+    /// # Safety
+    /// As [`Backend::fill`].
+    unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()>;
 }
 
 /// Writes a range of rows into bytes that are then copied to a device. The address of the bytes is aligned for any element. Several threads

@@ -34,12 +34,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
 
-use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
+use super::backend::{Backend, Queue, ResultArray, TakeResults, WriteRows};
 use super::dependent::{self, DependentLaunches};
 use super::driver as sys;
-use super::info::{ptx, runs_warpgroups};
-use super::limits::{Limits, Products};
-use super::queue::{Queue, check_launch};
+use super::limits::{Limits, Products, check_launch};
+use super::ptx::{self, runs_warpgroups};
 use crate::threads::{piece_rows, work_off};
 use crate::{Error, MemoryDefect, NoDeviceReason, Result, events};
 

@@ -39,7 +39,7 @@ use std::ptr::null_mut;
 use cuda_std::launch::{LaunchConfig, dependent_ptx};
 
 use super::driver as sys;
-use super::info::portable_only;
+use super::ptx::portable_only;
 
 /// The first compute capability that has the instructions.
 const CAPABILITY: (i32, i32) = (9, 0);
@@ -109,7 +109,7 @@ impl DependentLaunches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::info::ptx;
+    use crate::device::ptx;
 
     #[test]
     fn every_embedded_module_becomes_one_whose_kernels_wait() {

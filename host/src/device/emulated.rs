@@ -7,8 +7,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
-use super::limits::{Limits, Products};
-use super::queue::check_launch;
+use super::limits::{Limits, Products, check_launch};
 use crate::{Error, Result};
 
 /// The checking emulator of `cuda_std` as a device.

@@ -4,13 +4,14 @@
 //! |---|---|
 //! | `open` | the only functions that open devices |
 //! | `runtime` | a GPU or the emulator: memory, streams, copies, launches |
-//! | `backend` | the trait that both implement |
+//! | `backend` | the trait that both implement, and the trait of a receiver of launches |
 //! | `cuda` | the CUDA driver as a device (feature `cuda`) |
 //! | `dependent` | launches that start before the work ahead has ended (feature `cuda`) |
 //! | `driver` | declarations of the driver's functions (feature `cuda`) |
 //! | `emulated` | the checking emulator of `cuda_std` as a device |
+//! | `ptx` | the kernel modules of this build (feature `cuda`) |
 //! | `queue` | the receiver of launches: a stream, or a check of the launches |
-//! | `limits` | limits that determine the shapes of launches |
+//! | `limits` | limits that determine the shapes of launches, and the check of one |
 //! | `scratch` | layouts of scratch memory |
 //! | `lanes` | streams with scratch memory, kept for the next search |
 //! | `tiling` | tiles of rows that fit a budget of device memory |
@@ -51,6 +52,8 @@ pub mod info;
 pub(crate) mod lanes;
 pub(crate) mod limits;
 pub(crate) mod open;
+#[cfg(feature = "cuda")]
+mod ptx;
 pub(crate) mod queue;
 pub(crate) mod runtime;
 pub(crate) mod scratch;

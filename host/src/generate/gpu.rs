@@ -5,7 +5,7 @@ use std::ops::Range;
 use cuda_std::PtrMut;
 use warpann_kernels::generate::GenerateRows;
 
-use super::Generator;
+use super::generator::Generator;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::Layout;

@@ -35,33 +35,24 @@
 //! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph depends on the rows,
 //! their order and the settings alone.
 
-use super::Distances;
 use super::candidates::Candidates;
-use super::codes::Codes;
+use super::codes::{Codes, Distances};
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::gpu::{DeviceBuild, Source};
-use super::links::{Links, NO_NODE, starts_of};
+use super::links::{Links, starts_of};
 use super::prune::{Others, Pruner};
 use super::twins::Twins;
 use super::walk::{Walker, node_of};
-use crate::knn_graph::Graph;
+use crate::knn_graph::{Graph, NO_NODE};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::meanwhile;
-use crate::{Bitset, Element, Error, Metric, Result, Stage, Watch, host_memory};
+use crate::{Bitset, Element, Error, Result, Stage, Watch, host_memory};
 
 /// Largest number of rows that are inserted at a time. Each is compared with all others.
 const BATCH: usize = 1024;
 /// Number of rows whose edges are chosen between two calls of a watch.
 const WATCHED_ROWS: usize = 1 << 15;
-
-/// The settings of a graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Settings {
-    pub(super) metric: Metric,
-    pub(super) degree: usize,
-    pub(super) seed: u64,
-}
 
 /// The candidates of each node.
 pub(super) enum Given<'a, T: Element> {
@@ -329,6 +320,7 @@ pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32],
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Metric;
     use crate::vectors::VectorSlice;
 
     /// A node with a new vector has an edge to a new row, to which nothing else leads. The row gets no second one from the same node.

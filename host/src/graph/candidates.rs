@@ -47,15 +47,15 @@
 
 use std::ops::Range;
 
-use super::build::Settings;
-use super::links::NO_NODE;
 use crate::flat::ResidentRows;
 use crate::ivf::IvfIndex;
 use crate::ivf::held::HeldVectors;
-use crate::knn_graph::Graph;
+use crate::knn_graph::{Graph, NO_NODE};
 use crate::search::PlannedSearch;
 use crate::threads::meanwhile;
-use crate::{Device, Element, Error, FlatIndex, NONE, Placement, Result, SearchOptions, Stage, Watch, host_memory};
+use crate::{
+    Device, Element, Error, FlatIndex, Metric, NONE, Placement, Result, SearchOptions, Stage, Watch, host_memory,
+};
 use rayon::prelude::*;
 
 /// Smallest number of rows whose nearest rows come from an inverted file. Few in unit tests, so that these make small ones.
@@ -74,6 +74,14 @@ const FAR: [(usize, usize, usize); 2] = [(16, 1, 12), (128, 2, 4)];
 const SAMPLED: usize = 64;
 /// Number of rows that are searched at a time.
 pub(super) const BATCH: usize = 1 << 16;
+
+/// The settings of a graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) metric: Metric,
+    pub(super) degree: usize,
+    pub(super) seed: u64,
+}
 
 /// Every `share`-th row.
 fn every<T: Element>(share: usize, rows: &[T], dim: usize) -> Result<Vec<T>> {

@@ -35,24 +35,24 @@
 //!
 //! [`Tolerance`](warpann_kernels::graph::tolerance::Tolerance) has the model of the errors: those of two roundings, uniform and independent, have a deviation of 1/√6 in one direction, and
 //! six of these are allowed for. That is no proof, as a walk is none; a bound for certain would be √dim, and rank most of each beam.
+//!
+//! [`Distances`] has the distances of walks among codes and among vectors.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpann_kernels::graph::encode::{MOST, ROUNDER, excess};
 use warpann_kernels::graph::tolerance::Tolerance;
 
-use super::LinkedVectors;
 use super::distance::{Query, WalkDistance, normalise};
-use crate::index::private::{Searching, Stored};
+use super::walk::key_of;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::centre::Centre;
 use crate::product::cpu::convert;
 use crate::random::Random;
 use crate::shared::own_with_room;
 use crate::vectors::{VectorSlice, with_components};
-use crate::{Element, ElementType, Metric, NONE, Neighbors, Result, host_memory};
+use crate::{Metric, Result, host_memory};
 
 /// Number of vectors on which shifts and scale depend.
 const SAMPLE: usize = 1024;
@@ -105,7 +105,7 @@ pub(super) struct Encoded {
 }
 
 /// The places of `SAMPLE` of `count` rows, ascending: a random one of each of as many equal parts. All if there are fewer.
-fn sample(count: usize) -> Vec<usize> {
+pub(super) fn sample(count: usize) -> Vec<usize> {
     if count <= SAMPLE {
         return (0..count).collect();
     }
@@ -407,36 +407,29 @@ fn greatest_deviation(metric: Metric, vectors: VectorSlice<'_>, shifts: &[f32]) 
     f32::from_bits(greatest.into_inner() as u32)
 }
 
-impl<T: Element> LinkedVectors<T> {
-    /// Codes of `rows`, those of the flat index, if walks may go by codes and these are fine enough: see [`Codes::fit`].
-    pub(super) fn fitted_codes(&self, rows: &[T]) -> Result<Option<Codes>> {
-        if !self.builder.codes || matches!(T::TYPE, ElementType::U8 | ElementType::I8) {
-            return Ok(None);
-        }
-        let ids = self.flat.row_ids();
-        let sample = match ids.live() {
-            None => sample(ids.rows()),
-            Some(_) => {
-                let rows: Vec<usize> = ids.live_rows().collect();
-                sample(rows.len()).into_iter().map(|at| rows[at]).collect()
-            }
-        };
-        let neighbours = self.far_neighbours(rows, &sample)?;
-        Codes::fit(self.metric(), VectorSlice::of(rows, self.dim()), &sample, |row| *neighbours.get(&row)?)
+/// The distances of walks among rows.
+#[derive(Clone, Copy)]
+pub(super) struct Distances<'a> {
+    /// Among codes, if there are any.
+    pub(super) fast: WalkDistance<'a>,
+    /// Among the vectors themselves, which decide where codes cannot.
+    pub(super) exact: WalkDistance<'a>,
+    pub(super) codes: Option<&'a Codes>,
+}
+
+impl Distances<'_> {
+    /// Whether codes cannot order the beam of a walk of this width for a query, so that the walk must go by vectors.
+    pub(super) fn cannot_order(&self, beam: &[u64], width: usize, query: &Query) -> bool {
+        let (Some(codes), Some(first), Some(last)) = (self.codes, beam.first(), beam.last()) else { return false };
+        beam.len() == width && codes.tolerance(query).ties(key_of(*first), key_of(*last))
     }
 
-    /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. An exact search
-    /// finds it.
-    fn far_neighbours(&self, rows: &[T], sample: &[usize]) -> Result<HashMap<usize, Option<u32>>> {
-        let (ids, dim, degree) = (self.flat.row_ids(), self.dim(), self.builder.settings.degree);
-        let queries = crate::random::gather(rows, dim, sample)?;
-        let mut found = Neighbors::none(self.metric(), queries.len() / dim, degree + 1)?;
-        self.flat.search_all(&queries, degree + 1, (&mut found.ids, &mut found.distances))?;
-        let last = |(&row, (found, _)): (&usize, (&[u64], &[f32]))| {
-            let others = found.iter().filter(|&&id| id != NONE && id != ids.id(row)).take(degree);
-            (row, others.last().and_then(|&id| ids.find(id)).map(|row| row as u32))
-        };
-        Ok(sample.iter().zip(found.rows()).map(last).collect())
+    /// Whether the nearest `count` nodes of a beam are equally near by what codes tell. Edges that are chosen among such nodes lead to these only.
+    pub(super) fn cannot_tell(&self, beam: &[u64], count: usize, query: &Query) -> bool {
+        let nearest = beam.first().zip(beam.get(count.saturating_sub(1)));
+        self.codes
+            .zip(nearest)
+            .is_some_and(|(codes, (first, last))| codes.tolerance(query).within(key_of(*first), key_of(*last)))
     }
 }
 

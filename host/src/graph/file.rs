@@ -30,7 +30,7 @@ use std::sync::Arc;
 use super::build;
 use super::codes::{Coder, Codes};
 use super::distance::WalkDistance;
-use super::links::{Links, NO_NODE};
+use super::links::Links;
 use super::{DEGREES, GraphIndex, LinkedVectors};
 use crate::error::{Error, FileDefect, Result};
 use crate::flat::Flat;
@@ -40,6 +40,7 @@ use crate::index::private::{Filed, Stored};
 use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{self, Open};
 use crate::ivf::file::{Shape, shape_of};
+use crate::knn_graph::NO_NODE;
 use crate::vectors::VectorSlice;
 use crate::{Element, Placement, Watch, host_memory};
 

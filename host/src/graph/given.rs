@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use super::build::{Given, build};
 use super::candidates::Candidates;
-use super::links::{Links, NO_NODE};
+use super::links::Links;
 use super::twins::Twins;
 use super::{GraphIndex, GraphIndexBuilder, LinkedVectors, MAX_NODES};
 use crate::index::private::Stored;
 use crate::index::{Index, add_checked};
-use crate::knn_graph::Graph;
+use crate::knn_graph::{Graph, NO_NODE};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::validate::check_rows;
 use crate::{Element, Error, Result, Watch, host_memory};
@@ -198,7 +198,7 @@ impl<T: Element> LinkedVectors<T> {
 
 impl<T: Element> GraphIndex<T> {
     /// The edges of the graph: node r is the vector with the r-th of [`ids`](Self::ids), and has [`degree`](Self::degree) slots, of which the last
-    /// ones may be [`NO_NODE`](crate::knn_graph::NO_NODE). `None` if the index has no graph, because it has so few vectors that searches are exact.
+    /// ones may be [`NO_NODE`]. `None` if the index has no graph, because it has so few vectors that searches are exact.
     /// [`GraphIndexBuilder::build_with_graph`] makes an index of it; [`io::write_ids`](crate::io::write_ids) writes it to a file.
     ///
     /// O(len · degree). If there are rows that removed vectors left, also the time of [`compact`](Self::compact): edges to them are replaced.

@@ -19,6 +19,7 @@
 //! |---|---|
 //! | `distance` | the distance of walks, with the same bits on every device, so that every device takes the same path |
 //! | `codes` | floats as bytes, by which walks go |
+//! | `fit` | the codes of an index |
 //! | `walk` | one walk |
 //! | `links` | the edges, and the proof that every node can be reached |
 //! | `twins` | rows with equal vectors, which are one node |
@@ -58,6 +59,7 @@ mod device;
 mod distance;
 mod entrance;
 pub(crate) mod file;
+mod fit;
 mod given;
 #[cfg(test)]
 mod given_tests;
@@ -75,13 +77,12 @@ mod walk;
 use std::fmt;
 use std::sync::Arc;
 
-use self::build::Settings;
-use self::codes::Codes;
-use self::distance::{Query, WalkDistance};
+use self::candidates::Settings;
+use self::codes::{Codes, Distances};
+use self::distance::WalkDistance;
 use self::gpu::DeviceLinks;
 use self::links::Links;
 use self::twins::Nodes;
-use self::walk::key_of;
 use crate::flat::{Flat, Version};
 use crate::index::Index;
 use crate::index::private::Stored;
@@ -457,31 +458,5 @@ impl<T: Element> Stored for LinkedVectors<T> {
 
     fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {
         self.flat.reconstruct_into(id, to)
-    }
-}
-
-/// The distances of walks among rows.
-#[derive(Clone, Copy)]
-struct Distances<'a> {
-    /// Among codes, if there are any.
-    fast: WalkDistance<'a>,
-    /// Among the vectors themselves, which decide where codes cannot.
-    exact: WalkDistance<'a>,
-    codes: Option<&'a Codes>,
-}
-
-impl Distances<'_> {
-    /// Whether codes cannot order the beam of a walk of this width for a query, so that the walk must go by vectors.
-    fn cannot_order(&self, beam: &[u64], width: usize, query: &Query) -> bool {
-        let (Some(codes), Some(first), Some(last)) = (self.codes, beam.first(), beam.last()) else { return false };
-        beam.len() == width && codes.tolerance(query).ties(key_of(*first), key_of(*last))
-    }
-
-    /// Whether the nearest `count` nodes of a beam are equally near by what codes tell. Edges that are chosen among such nodes lead to these only.
-    fn cannot_tell(&self, beam: &[u64], count: usize, query: &Query) -> bool {
-        let nearest = beam.first().zip(beam.get(count.saturating_sub(1)));
-        self.codes
-            .zip(nearest)
-            .is_some_and(|(codes, (first, last))| codes.tolerance(query).within(key_of(*first), key_of(*last)))
     }
 }

@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 
-use warpann_kernels::ivf::rerank;
-
+use super::LinkedVectors;
+use super::codes::Distances;
 use super::gpu::DeviceWalk;
 use super::links::Links;
-use super::walk::{Walker, key_of, node_of};
-use super::{Distances, LinkedVectors};
+use super::walk::{Ranks, Walker, key_of, node_of};
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
@@ -18,9 +17,6 @@ use crate::{Bitset, Element, Error, Metric, NONE, RangeNeighbors, Result, Search
 
 /// Smallest width of a beam. Narrower ones save little time.
 const LEAST_BEAM: usize = 16;
-
-/// A warp of a GPU ranks so many nodes at once.
-const RANKED_AT_ONCE: usize = rerank::WARP_SELECTED as usize;
 
 /// What the walks of a batch have in common.
 struct Walk<'a> {
@@ -33,24 +29,6 @@ struct Walk<'a> {
     /// The nodes of which one row at least may be a result; `None` if all may.
     nodes: Option<Cow<'a, Bitset>>,
     ranks: Ranks,
-}
-
-/// How many nodes of a beam get canonical distances.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ranks {
-    /// In any case. The distances of walks are rounded, so these are some more than k; and one more for each node whose first row is no result, because it
-    /// stands before others at its distance.
-    pub(super) least: usize,
-    /// At the most. If walks go by codes, as many as may be among the k best by what codes tell.
-    pub(super) most: usize,
-}
-
-impl Ranks {
-    fn new(k: usize, later: usize, width: usize, by_codes: bool) -> Self {
-        let least = k.saturating_add(k / 2).saturating_add(16).saturating_add(later.min(width));
-        let more = if by_codes { least.saturating_mul(2).min(width).max(RANKED_AT_ONCE) } else { 0 };
-        Ranks { least, most: least.max(more) }
-    }
 }
 
 impl<T: Element> Searching for LinkedVectors<T> {

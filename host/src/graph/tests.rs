@@ -1,8 +1,9 @@
 //! What a graph index promises, against exact search and the definition of distances. The property `changes` of the crate `warpann-tests` adds
 //! random sequences of changes.
 
-use super::links::{NO_NODE, start_count};
+use super::links::start_count;
 use super::*;
+use crate::knn_graph::NO_NODE;
 use crate::metric::canonical;
 use crate::random::Random;
 use crate::{Device, FileDefect, NONE, Neighbors, SearchOptions};

@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::links::NO_NODE;
+use crate::knn_graph::NO_NODE;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Bitset, Element, Result, host_memory};
 use bytemuck::Pod;

@@ -14,11 +14,13 @@
 //! A node is a u64: the [`Key`] of its distance in the upper half, then 31 bits of its number, then one bit that says that it is expanded. So
 //! nodes order by (distance, number), and the walk is defined to the bit.
 
-use super::distance::{Key, Query, WalkDistance};
 use warpann_kernels::graph::walk::EXPANSIONS;
+use warpann_kernels::ivf::rerank;
 
+use super::distance::{Key, Query, WalkDistance};
 use super::entrance::Entrance;
-use super::links::{Links, NO_NODE};
+use super::links::Links;
+use crate::knn_graph::NO_NODE;
 
 /// The bit of an expanded node.
 const EXPANDED: u64 = 1;
@@ -36,6 +38,27 @@ pub(super) fn node_of(place: u64) -> u32 {
 /// The place of a node that is not expanded.
 fn place(key: Key, node: u32) -> u64 {
     u64::from(key) << 32 | u64::from(node) << 1
+}
+
+/// A warp of a GPU ranks so many nodes at once.
+const RANKED_AT_ONCE: usize = rerank::WARP_SELECTED as usize;
+
+/// How many nodes of a beam get canonical distances.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ranks {
+    /// In any case. The distances of walks are rounded, so these are some more than k; and one more for each node whose first row is no result, because it
+    /// stands before others at its distance.
+    pub(super) least: usize,
+    /// At the most. If walks go by codes, as many as may be among the k best by what codes tell.
+    pub(super) most: usize,
+}
+
+impl Ranks {
+    pub(super) fn new(k: usize, later: usize, width: usize, by_codes: bool) -> Self {
+        let least = k.saturating_add(k / 2).saturating_add(16).saturating_add(later.min(width));
+        let more = if by_codes { least.saturating_mul(2).min(width).max(RANKED_AT_ONCE) } else { 0 };
+        Ranks { least, most: least.max(more) }
+    }
 }
 
 /// The memory of walks on one thread.

@@ -1,7 +1,7 @@
 //! fbin, u8bin, i8bin, ibin and big-ann ground truth: u32 rows, u32 columns, then the values.
 
+use super::bytes::{Flat, check_size, decode, extent, reserve, u32_at};
 use super::ids::{GroundTruth, IdMatrix};
-use super::{Flat, check_size, decode, extent, reserve, u32_at};
 use crate::NONE;
 use crate::element::ElementType;
 use crate::error::FileDefect;

@@ -1,7 +1,7 @@
 //! NumPy's npy format, versions 1 to 3: "\x93NUMPY", version, header length, a Python dictionary, the values.
 
+use super::bytes::{Flat, check_size, extent, reserve, u32_at};
 use super::ids::{GroundTruth, IdMatrix};
-use super::{Flat, check_size, extent, reserve};
 use crate::NONE;
 use crate::element::ElementType;
 use crate::error::FileDefect;
@@ -114,7 +114,7 @@ fn header(bytes: &[u8]) -> Result<Header, FileDefect> {
     }
     let length = match prefix {
         10 => usize::from(u16::from_le_bytes([bytes[8], bytes[9]])),
-        _ => super::u32_at(bytes, 8) as usize,
+        _ => u32_at(bytes, 8) as usize,
     };
     let at = prefix + length;
     if bytes.len() < at {

@@ -1,8 +1,8 @@
 //! The formats fvecs, bvecs and ivecs: each row is an i32 dimension, followed by the values.
 
+use super::bytes::{append, reserve, u32_at};
 use super::ids::{GroundTruth, IdMatrix};
 use super::vectors::{Vectors, data_of};
-use super::{append, reserve, u32_at};
 use crate::NONE;
 use crate::element::Element;
 use crate::error::FileDefect;

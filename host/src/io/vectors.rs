@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::{FileBytes, decode, reserve};
+use super::bytes::{decode, reserve};
+use super::open::FileBytes;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
 use crate::validate::check_whole;

@@ -68,6 +68,7 @@ use std::ops::ControlFlow;
 use self::nearest::{Nearest, canonical_squares};
 use self::parts::{Part, Parts};
 use self::points::{Measures, Points};
+pub use self::run::Iteration;
 use self::run::Run;
 use self::scale::Scale;
 use self::sums::{PartialSums, Sums};
@@ -117,25 +118,6 @@ pub struct KMeans {
     placement: Placement,
     #[cfg_attr(feature = "serde", serde(rename = "memory_budget"))]
     budget: Option<u64>,
-}
-
-/// The outcome of one iteration, for the caller of [`KMeans::train_watched`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub struct Iteration {
-    /// Number of the iteration, from 0.
-    pub iteration: usize,
-    /// The objective of this iteration, as in [`Clustering::objectives`].
-    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
-    pub objective: f64,
-    /// Number of empty clusters that took half of a large cluster.
-    pub split: usize,
-    /// Number of points of the largest cluster.
-    pub largest: u32,
-    /// Average number of points of a cluster.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
-    pub mean: f64,
 }
 
 /// The result of training: centroids, objectives, cluster sizes and labels.
@@ -335,7 +317,7 @@ impl KMeans {
 
         let scale = Scale::of(&points);
         let (device, mut worker) = self.open(points, scale)?;
-        let mut run = Run::new(self, points, scale, worker.as_mut(), centroids);
+        let mut run = Run::new(self.assign_by(), self.most(points.len()), points, scale, worker.as_mut(), centroids);
         let objectives =
             (0..self.iterations).map(|iteration| run.iterate(iteration, watch)).collect::<Result<Vec<_>>>()?;
         let (mut labels, mut sizes) = (None, run.sizes().to_vec());

@@ -8,10 +8,28 @@ use super::scale::{Scale, spread};
 use super::split::{Distinct, Nudge, split_empty};
 use super::sums::Sums;
 use super::worker::{Totals, Worker};
-use super::{Iteration, KMeans};
 use crate::metric::Assign;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Element, Error, Result};
+
+/// The outcome of one iteration, for the caller of [`KMeans::train_watched`](super::KMeans::train_watched).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct Iteration {
+    /// Number of the iteration, from 0.
+    pub iteration: usize,
+    /// The objective of this iteration, as in [`Clustering::objectives`](super::Clustering::objectives).
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
+    pub objective: f64,
+    /// Number of empty clusters that took half of a large cluster.
+    pub split: usize,
+    /// Number of points of the largest cluster.
+    pub largest: u32,
+    /// Average number of points of a cluster.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
+    pub mean: f64,
+}
 
 /// The state of a run between two iterations.
 pub(super) struct Run<'a, T: Element> {
@@ -39,18 +57,20 @@ struct Balance {
 }
 
 impl<'a, T: Element> Run<'a, T> {
+    /// A run from these centroids, at least one. `most` limits the points of a cluster.
     pub(super) fn new(
-        settings: &KMeans,
+        metric: Assign,
+        most: Option<usize>,
         points: Points<'a, T>,
         scale: Scale,
         worker: &'a mut dyn Worker,
         centroids: Vec<f32>,
     ) -> Self {
-        let metric = settings.assign_by();
-        let balance = settings.most(points.len()).map(|most| Balance {
+        let clusters = centroids.len() / points.dim;
+        let balance = most.map(|most| Balance {
             most,
             labels: vec![0; points.len()],
-            sums: Sums::new(settings.clusters, points.dim, scale),
+            sums: Sums::new(clusters, points.dim, scale),
         });
         Self {
             metric,

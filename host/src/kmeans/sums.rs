@@ -17,7 +17,6 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::scale::{Level, Scale, power_of_two};
-use super::worker::Totals;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
@@ -73,6 +72,19 @@ impl PartialSums {
             }
         }
     }
+}
+
+/// The results of an assignment for each cluster.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Number of points of each cluster.
+    pub counts: Vec<u32>,
+    /// W of each cluster, unscaled.
+    pub weights: Vec<f64>,
+    /// ⟨c, S⟩ of each cluster, unscaled, by the definition.
+    pub products: Vec<f64>,
+    /// ‖c‖² of each centroid that the points were assigned to, by the definition.
+    pub norms: Vec<f64>,
 }
 
 /// Sums over all points of each cluster.

@@ -20,20 +20,8 @@
 //!    rounding errors of the additions are summed separately and added at the end.
 
 use super::sums::PartialSums;
+pub(crate) use super::sums::Totals;
 use crate::Result;
-
-/// The results of an assignment for each cluster.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Totals {
-    /// Number of points of each cluster.
-    pub counts: Vec<u32>,
-    /// W of each cluster, unscaled.
-    pub weights: Vec<f64>,
-    /// ⟨c, S⟩ of each cluster, unscaled, by the definition.
-    pub products: Vec<f64>,
-    /// ‖c‖² of each centroid that the points were assigned to, by the definition.
-    pub norms: Vec<f64>,
-}
 
 /// The points of one k-means run on one device.
 pub(crate) trait Worker: Send {

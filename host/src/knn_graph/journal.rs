@@ -24,7 +24,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::build::KnnIndex;
+use super::index::KnnIndex;
 use crate::Element;
 use crate::error::{Error, FileDefect, Result};
 use crate::io::checksum::{of_bytes, xxh64};

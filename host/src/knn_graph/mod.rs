@@ -41,6 +41,7 @@
 
 mod build;
 mod components;
+mod index;
 mod journal;
 mod path;
 #[cfg(test)]
@@ -50,8 +51,10 @@ use std::path::Path as FilePath;
 
 use rayon::prelude::*;
 
-pub use self::build::{KnnGraph, KnnIndex};
+pub use self::build::KnnGraph;
 pub use self::components::Components;
+pub use self::index::KnnIndex;
+use self::index::without_own;
 pub use self::path::Path;
 use crate::error::{Error, FileDefect, Result};
 use crate::io::{self, IdMatrix};
@@ -175,7 +178,7 @@ impl Graph {
             return Ok(1.0);
         }
         let (mut truth, mut distances) = (Vec::new(), Vec::new());
-        build::without_own(
+        without_own(
             &exact.nearest(&gather(base, dim, &drawn)?, self.k + 1)?,
             |at| drawn[at],
             &mut truth,

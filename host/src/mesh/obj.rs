@@ -1,6 +1,7 @@
 //! Wavefront OBJ: a keyword and its arguments on each line.
 
-use super::{Mesh, coordinate, number, words};
+use super::triangles::Mesh;
+use super::words::{number, words};
 use crate::FileDefect;
 
 /// Keywords of lines that do not concern vertices and faces.
@@ -53,4 +54,9 @@ fn corner(word: &[u8], vertices: usize) -> Option<u32> {
     }
     let from_zero = if index > 0 { index - 1 } else { (vertices as i64).checked_add(index)? };
     if index == 0 { None } else { u32::try_from(from_zero).ok() }
+}
+
+/// Parses a finite coordinate; none if `word` is not one.
+fn coordinate(word: &[u8]) -> Option<f32> {
+    number(word).filter(|x: &f32| x.is_finite())
 }

@@ -1,6 +1,7 @@
 //! Stanford PLY: a header in text that declares elements and their properties, then their values in text or binary.
 
-use super::{Mesh, number, words};
+use super::triangles::Mesh;
+use super::words::{number, words};
 use crate::FileDefect;
 
 /// Reads vertices and polygons. The caller checks that the corners exist.

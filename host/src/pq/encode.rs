@@ -10,7 +10,8 @@
 //! [`super::tables`]. The compiler vectorises the loops over fixed blocks of codewords, once for each instruction set. It neither fuses
 //! nor reorders f32 operations, so every set gives the bits of the definition. A row takes 3 · dim · 2^bits operations.
 
-use super::{ProductQuantizer, codes};
+use super::codes;
+use super::quantizer::ProductQuantizer;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 use crate::{Result, host_memory};

@@ -9,8 +9,9 @@
 
 use half::f16;
 
+use super::codes;
 use super::encode::{self, Term};
-use super::{ProductQuantizer, codes};
+use super::quantizer::ProductQuantizer;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 use crate::validate::{check_length, check_multiple};

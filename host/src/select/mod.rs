@@ -5,8 +5,11 @@
 //! input gives the same bits on every device and in every run.
 //! | file | content |
 //! |---|---|
-//! | `key` | the types of keys and their order |
+//! | `key` | what a type of keys is |
+//! | `key_types` | the types of keys and their order |
 //! | `rows` | contiguous, strided and ragged rows |
+//! | `layout` | where rows and results lie in memory |
+//! | `options` | direction and algorithm |
 //! | `cpu` | the algorithm on the CPU |
 //! | `device` | keys and results in device memory, on the caller's stream (feature `cuda`) |
 
@@ -15,98 +18,22 @@ mod cpu;
 pub mod device;
 pub(crate) mod gpu;
 mod key;
+mod key_types;
+mod layout;
+mod options;
 mod rows;
 
 use std::fmt;
 
-use self::gpu::DevicePayload;
-use crate::device::open::open;
-use crate::names::named;
+use self::gpu::types::DevicePayload;
 use crate::validate::check_length;
 use crate::{Device, Error, Result};
 
 pub use key::{Key, KeyType};
-pub(crate) use rows::Layout as RowsLayout;
-pub use rows::{MAX_COLUMNS, Rows};
-
-/// Whether the smallest or the largest keys are selected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Best {
-    /// Selects the smallest keys of each row.
-    #[default]
-    Smallest,
-    /// Selects the largest keys of each row.
-    Largest,
-}
-
-/// The algorithm of a GPU. All algorithms give the same bits. The CPU has one algorithm and ignores this value.
-///
-/// As text (command line, configuration): `auto`, `warp-select`, `threshold-select`.
-///
-/// ```
-/// use warpann::select::Algorithm;
-///
-/// assert_eq!("warp-select".parse(), Ok(Algorithm::WarpSelect));
-/// assert_eq!(Algorithm::default().to_string(), "auto");
-/// assert!("sort".parse::<Algorithm>().is_err());
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// The algorithm that measurements show to be fastest for the shape.
-    #[default]
-    Auto,
-    /// WarpSelect as published (paper section 4.3): one warp for each row, queues in registers. Keys of type f32 only.
-    WarpSelect,
-    /// A bound from a sample of the row, and a selection among the few keys that pass it.
-    ThresholdSelect,
-}
-
-impl Best {
-    /// Both directions, in the order of the enum.
-    pub const ALL: [Self; 2] = [Self::Smallest, Self::Largest];
-
-    /// Name in reports: `smallest`, `largest`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Smallest => "smallest",
-            Self::Largest => "largest",
-        }
-    }
-}
-
-named!(Best, name, "a direction of selection");
-
-impl Algorithm {
-    /// All algorithms, `Auto` included.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::WarpSelect, Self::ThresholdSelect];
-
-    /// Name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::WarpSelect => "warp-select",
-            Self::ThresholdSelect => "threshold-select",
-        }
-    }
-}
-
-named!(Algorithm, name, "an algorithm of selection");
-
-/// The position in a slot without a key.
-pub const NO_POSITION: u32 = u32::MAX;
-
-/// The best k of each row, best first: rows × k, row-major. A slot past the row's length holds [`Key::worst`] and
-/// [`NO_POSITION`].
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Selection<K = f32> {
-    /// Number of slots of a row.
-    pub k: usize,
-    /// The selected keys, with −0 as +0 and NaN as the canonical NaN.
-    pub keys: Vec<K>,
-    /// Positions of the selected keys in their row, from 0.
-    pub positions: Vec<u32>,
-}
+pub(crate) use layout::Layout as RowsLayout;
+pub use layout::{NO_POSITION, Rows, Selection};
+pub use options::{Algorithm, Best};
+pub use rows::MAX_COLUMNS;
 
 /// A type of payloads of keys: u32 or u64. The trait is sealed.
 pub trait Payload: Copy + fmt::Debug + Send + Sync + DevicePayload {
@@ -214,38 +141,4 @@ pub fn select_k_with<K: Key>(
     }
     K::select_rows(device, rows, best, algorithm, &mut selection)?;
     Ok(selection)
-}
-
-/// Fills the slots of a selection. [`select_k_with`] calls it through [`Key::select_rows`], so that it is compiled with this crate and not
-/// in every program.
-fn select_on<K: Key>(
-    device: Device,
-    rows: &Rows<'_, K>,
-    best: Best,
-    algorithm: Algorithm,
-    selection: &mut Selection<K>,
-) -> Result<()> {
-    match open(device)?.1 {
-        Some(runtime) => gpu::rows::select_from_host(&runtime, rows, best, algorithm, selection),
-        None => {
-            cpu::select(rows, best, selection);
-            Ok(())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn algorithms_as_text() {
-        for algorithm in Algorithm::ALL {
-            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
-        }
-        for text in ["", "Auto", "warpselect", "warp_select"] {
-            let error = text.parse::<Algorithm>().unwrap_err();
-            assert!(error.to_string().contains(&format!("'{text}'")), "{error}");
-        }
-    }
 }

@@ -1,52 +1,9 @@
-//! The layout of the rows of a batch in memory.
+//! The constructors of rows, which check that the keys have them.
 
 use super::Key;
+use super::layout::{Layout, Rows};
 use crate::validate::check_length;
 use crate::{Error, Result};
-
-/// A batch of rows of keys in host memory: contiguous, strided or ragged.
-///
-/// ```
-/// use warpann::select::Rows;
-///
-/// let keys = [5, 1, 4, 2, 3, 0u32];
-/// assert_eq!(Rows::contiguous(&keys, 3)?.row(1), [2, 3, 0]);
-/// // Rows may lie apart, and overlap: here every window of four keys.
-/// assert_eq!(Rows::strided(&keys, 3, 4, 1)?.row(2), [4, 2, 3, 0]);
-/// // Rows of any length, one after the other.
-/// let ragged = Rows::ragged(&keys, &[0, 2, 2, 6])?;
-/// assert_eq!((ragged.len(), ragged.columns()), (3, 4));
-/// assert_eq!(ragged.row(1), []);
-/// // Only the first keys of each row.
-/// assert_eq!(Rows::contiguous(&keys, 3)?.with_lengths(&[2, 0])?.row(0), [5, 1]);
-/// # Ok::<(), warpann::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy)]
-pub struct Rows<'a, K> {
-    keys: &'a [K],
-    layout: Layout<'a>,
-    lengths: Option<&'a [u32]>,
-    columns: usize,
-}
-
-/// The start and the length of each row. The constructors of [`Rows`] check them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout<'a> {
-    /// Row r has `columns` keys from r · `stride`.
-    Strided {
-        /// Number of rows.
-        rows: usize,
-        /// Number of keys of a row.
-        columns: usize,
-        /// Distance from the start of a row to the start of the next row, in keys.
-        stride: usize,
-    },
-    /// Row r has the keys from `starts[r]` up to `starts[r + 1]`.
-    Ragged {
-        /// One entry for each row, and the end of the last row.
-        starts: &'a [u64],
-    },
-}
 
 /// Largest number of keys of a row.
 pub const MAX_COLUMNS: usize = i32::MAX as usize;
@@ -129,58 +86,5 @@ impl<'a, K: Key> Rows<'a, K> {
         }
         let columns = lengths.iter().max().map_or(0, |&longest| longest as usize);
         Ok(Self { lengths: Some(lengths), columns, ..self })
-    }
-
-    /// Number of rows.
-    pub fn len(&self) -> usize {
-        match self.layout {
-            Layout::Strided { rows, .. } => rows,
-            Layout::Ragged { starts } => starts.len().saturating_sub(1),
-        }
-    }
-
-    /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Number of keys of the longest row; 0 without rows. Strided rows without lengths all have this number.
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
-    /// The keys of row `row`; empty if there is no such row.
-    pub fn row(&self, row: usize) -> &'a [K] {
-        self.span(row).and_then(|(start, length)| self.keys[start..].get(..length)).unwrap_or_default()
-    }
-
-    /// Start and length of row `row` in [`Rows::keys`]; none for a row that has no keys or does not exist.
-    pub(crate) fn span(&self, row: usize) -> Option<(usize, usize)> {
-        if row >= self.len() {
-            return None;
-        }
-        let (start, room) = match self.layout {
-            // Rows without keys may start anywhere, even where the multiplication overflows.
-            Layout::Strided { columns: 0, .. } => return None,
-            Layout::Strided { columns, stride, .. } => (row * stride, columns),
-            Layout::Ragged { starts } => (starts[row] as usize, (starts[row + 1] - starts[row]) as usize),
-        };
-        let length = self.lengths.map_or(room, |lengths| lengths[row] as usize);
-        Some((start, length)).filter(|_| length > 0)
-    }
-
-    /// All keys, those of rows and those between rows.
-    pub(crate) fn keys(&self) -> &'a [K] {
-        self.keys
-    }
-
-    /// The layout of the rows: the position of each row in the keys.
-    pub(crate) fn layout(&self) -> Layout<'a> {
-        self.layout
-    }
-
-    /// The number of keys of each row, if lengths were given.
-    pub(crate) fn lengths(&self) -> Option<&'a [u32]> {
-        self.lengths
     }
 }

@@ -5,7 +5,8 @@ use warpann_kernels::select::entry::{self, EMPTY};
 use warpann_kernels::shifted::morton::MAX_DIM;
 use warpann_kernels::shifted::shifted_sort::{distance, window_start};
 
-use super::{Grid, ShiftedBackend, ShiftedRequest};
+use super::backend::{ShiftedBackend, ShiftedRequest};
+use super::grid::Grid;
 use crate::device::open::describe_cpu;
 use crate::neighbors::slots::{Slots, fill_entries};
 use crate::parallel::{Loop, ParallelSlice};

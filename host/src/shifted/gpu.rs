@@ -13,7 +13,8 @@ use warpann_kernels::shifted::shifted_sort::{
     MostComponents, QueueLength, ShiftedArrange, ShiftedLocate, ShiftedNearest, ShiftedRanks,
 };
 
-use super::{Grid, ShiftedBackend, ShiftedRequest};
+use super::backend::{ShiftedBackend, ShiftedRequest};
+use super::grid::Grid;
 use crate::Result;
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lanes;

@@ -17,13 +17,12 @@ use warpann_kernels::graph::reach::{Claim, OPEN, Settle};
 
 use super::super::candidates::{BATCH, PlannedLevel, Sizes};
 use super::super::distance::WalkDistance;
-use super::super::links::NO_NODE;
 use super::{code_stride, compared_codes, upload_codes};
 use crate::device::lanes::Lane;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::flat::ResidentRows;
-use crate::knn_graph::Graph;
+use crate::knn_graph::{Graph, NO_NODE};
 use crate::threads::apart;
 use crate::{Error, Result, Stage, Watch, host_memory};
 

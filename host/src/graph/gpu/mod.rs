@@ -28,11 +28,11 @@ use warpann_kernels::ivf::encoding::StoredRows;
 use warpann_kernels::ivf::rerank::{self, Certificate, Rerank};
 
 pub(super) use self::build::{DeviceBuild, Source};
-use super::Distances;
+use super::codes::Distances;
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::links::Links;
-use super::search::Ranks;
+use super::walk::Ranks;
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::queue::OnStream;

@@ -8,7 +8,7 @@ use crate::device::limits::Limits;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling, bus_rows};
-use crate::pq::ProductQuantizer;
+use crate::pq::quantizer::ProductQuantizer;
 use crate::{Result, host_memory};
 
 /// Sub-quantizers are spread over blocks until a multiprocessor has this number of blocks.
