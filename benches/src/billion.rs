@@ -1,12 +1,14 @@
 //! An IVF-PQ index of a stream of generated vectors, which is never completely in memory.
 //!
-//! The vectors are those of [`Generator`]: the GPU makes them and encodes them. Queries are the rows behind the base. An exact search of
-//! the same rows, which are made again, finds the true nearest neighbour of each query. R@n is the fraction of queries whose true nearest
-//! neighbour is among the first n results. A row is right if, for the first queries, no vector occurs twice, distances ascend, and each is
-//! the float64 distance from the stored form of the vector.
+//! The vectors are those of [`Generator`]: the GPU makes them and encodes them. Queries are the rows behind the base.
+//! An exact search of the same rows, which are made again, finds the true nearest neighbour of each query. R@n is the
+//! fraction of queries whose true nearest neighbour is among the first n results. A row is right if, for the first
+//! queries, no vector occurs twice, distances ascend, and each is the float64 distance from the stored form of the
+//! vector.
 //!
-//! Each stage has a separate row: `train`, `add`, `truth` (once; right if the neighbours of the first queries, made on the CPU, have the
-//! distances that the device computed), and `image`, the first search, which copies the lists to the device.
+//! Each stage has a separate row: `train`, `add`, `truth` (once; right if the neighbours of the first queries, made on
+//! the CPU, have the distances that the device computed), and `image`, the first search, which copies the lists to the
+//! device.
 
 use warpann::SearchOptions;
 use warpann::generate::Generator;
@@ -32,7 +34,8 @@ pub struct Args {
     /// Number of queries.
     #[arg(long, default_value_t = 10_000, value_parser = count)]
     queries: usize,
-    /// Bytes of a code: that number of sub-quantizers of 8 bits if it divides the dimension, else more sub-quantizers of fewer bits.
+    /// Bytes of a code: that number of sub-quantizers of 8 bits if it divides the dimension, else more sub-quantizers
+    /// of fewer bits.
     #[arg(long, value_delimiter = ',', default_value = "8,16,20", value_parser = count)]
     bytes: Vec<usize>,
     /// Number of lists.
@@ -170,7 +173,8 @@ fn stage(case: String, milliseconds: f64, bytes: f64, verified: bool) -> Measure
     Measured { verified, ..Measured::stage(case, milliseconds, bytes) }
 }
 
-/// The encoding with codes of this number of bytes: the largest number of bits for which the sub-quantizers divide the dimension.
+/// The encoding with codes of this number of bytes: the largest number of bits for which the sub-quantizers divide the
+/// dimension.
 fn encoding(dim: usize, bytes: usize) -> Outcome<Encoding> {
     let fitting = |&bits: &usize| (8 * bytes).is_multiple_of(bits) && dim.is_multiple_of(8 * bytes / bits);
     match (4..=8).rev().find(fitting) {

@@ -1,8 +1,9 @@
 //! Changes of a flat index, of inverted files and of a graph, searches right after them, and searches under filters.
 //!
-//! A change of one vector is made a thousand times; its row has the mean. Each change is followed by its opposite, so the index keeps its
-//! size. A search under a filter is compared, to the bit, with one of an index that has only the accepted vectors. A graph gets a tenth of its vectors
-//! in one addition, loses another tenth, and its recall is compared with that of a new graph of the same vectors.
+//! A change of one vector is made a thousand times; its row has the mean. Each change is followed by its opposite, so
+//! the index keeps its size. A search under a filter is compared, to the bit, with one of an index that has only the
+//! accepted vectors. A graph gets a tenth of its vectors in one addition, loses another tenth, and its recall is
+//! compared with that of a new graph of the same vectors.
 
 use warpann::ivf::Encoding;
 use warpann::{FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, SearchOptions, recall};

@@ -1,8 +1,10 @@
-//! Exact search, inverted files and walks in a graph from device memory to device memory, compared with the same search from host memory and back.
+//! Exact search, inverted files and walks in a graph from device memory to device memory, compared with the same search
+//! from host memory and back.
 //!
-//! Batches, and queries one at a time: by the ordinary call, by a call that enqueues the work on a stream, and by a launch of a captured
-//! graph. Each time includes the wait for the result. The rows `in a row` are the time of a search when a hundred follow each other without
-//! a wait. Every result is compared, to the bit, with that of the ordinary call.
+//! Batches, and queries one at a time: by the ordinary call, by a call that enqueues the work on a stream, and by a
+//! launch of a captured graph. Each time includes the wait for the result. The rows `in a row` are the time of a search
+//! when a hundred follow each other without a wait. Every result is compared, to the bit, with that of the ordinary
+//! call.
 
 use std::ffi::c_char;
 use std::ptr::null_mut;

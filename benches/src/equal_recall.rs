@@ -1,8 +1,9 @@
 //! Comparison of approximate search with other libraries at equal recall.
 //!
-//! Libraries train differently, so the same number of probes gives different recalls. For each figure of another library, recall r at q
-//! queries per second, the sweep of warpann is interpolated at r: log q is linear in recall between adjacent steps. Only steps count that
-//! no other step exceeds in both. The faster library at the same recall wins.
+//! Libraries train differently, so the same number of probes gives different recalls. For each figure of another
+//! library, recall r at q queries per second, the sweep of warpann is interpolated at r: log q is linear in recall
+//! between adjacent steps. Only steps count that no other step exceeds in both. The faster library at the same recall
+//! wins.
 //!
 //! ```text
 //! recall of a batch of few queries = recall of the large batch with as many probes: few queries cannot measure it

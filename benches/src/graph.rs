@@ -1,9 +1,10 @@
 //! k-NN graphs: every vector of a set is a query.
 //!
-//! The time of an exact graph is from vectors in host memory to the graph in host memory: adding the vectors to the index, and searching
-//! for all of them. The time of a graph through an inverted file excludes the build, which has separate rows; its recall is that of a
-//! sample, which is searched exactly. A row is right if, for a few vectors, no neighbour occurs twice or is the vector itself, distances
-//! ascend, and each is the float64 distance. In an exact graph the neighbours must also be the nearest.
+//! The time of an exact graph is from vectors in host memory to the graph in host memory: adding the vectors to the
+//! index, and searching for all of them. The time of a graph through an inverted file excludes the build, which has
+//! separate rows; its recall is that of a sample, which is searched exactly. A row is right if, for a few vectors, no
+//! neighbour occurs twice or is the vector itself, distances ascend, and each is the float64 distance. In an exact
+//! graph the neighbours must also be the nearest.
 
 use warpann::ivf::IvfIndex;
 use warpann::knn_graph::{Graph, KnnGraph, NO_NODE};

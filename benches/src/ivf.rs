@@ -1,8 +1,9 @@
 //! The grid of inverted-file search: builds, the sweep over the lists probed, batches of few queries.
 //!
-//! A row is right (`verified`) if, for a few queries of the batch, no vector occurs twice, distances ascend, and each is the float64
-//! distance from the stored vector; and if these queries, with all lists probed, get the nearest of all stored vectors. The stored vectors
-//! are the base for flat lists, and the results of [`IvfIndex::reconstruct`] for product codes.
+//! A row is right (`verified`) if, for a few queries of the batch, no vector occurs twice, distances ascend, and each
+//! is the float64 distance from the stored vector; and if these queries, with all lists probed, get the nearest of all
+//! stored vectors. The stored vectors are the base for flat lists, and the results of [`IvfIndex::reconstruct`] for
+//! product codes.
 
 use rayon::prelude::*;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
@@ -182,7 +183,8 @@ pub fn filled<T: Element>(builder: IvfIndexBuilder<T>, base: &[T]) -> warpann::R
     Ok(index)
 }
 
-/// Bytes of the lists that `queries` queries probe, as if different queries probed different lists, as far as there are lists.
+/// Bytes of the lists that `queries` queries probe, as if different queries probed different lists, as far as there are
+/// lists.
 pub fn probed_bytes<T: Element>(index: &IvfIndex<T>, queries: f64, probes: usize) -> f64 {
     let share = (queries * probes as f64 / index.lists() as f64).min(1.0);
     share * index.len() as f64 * index.statistics().code_bytes as f64

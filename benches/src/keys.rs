@@ -96,8 +96,8 @@ impl fmt::Display for Keys {
     }
 }
 
-/// The `k` smallest of `row` and their positions, equal keys by lower position: a stable sort of the whole row. The keys
-/// above have no −0, and the one NaN, which comes last.
+/// The `k` smallest of `row` and their positions, equal keys by lower position: a stable sort of the whole row. The
+/// keys above have no −0, and the one NaN, which comes last.
 pub fn smallest(row: &[f32], k: usize) -> Vec<(f32, u32)> {
     let mut sorted: Vec<(f32, u32)> = row.iter().copied().zip(0..).collect();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));

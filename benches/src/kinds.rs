@@ -1,9 +1,10 @@
-//! Comparison of the kinds of indexes on one data set: exact, inverted files of vectors and of codes, a graph, and, on the CPU, the graph
-//! (HNSW) and the tree (KD-tree) of other crates. Of each: what building took and what the index keeps, the share of the true
-//! neighbours found at k = 1, 10 and 100, queries per second in one batch, and the time of a single query.
+//! Comparison of the kinds of indexes on one data set: exact, inverted files of vectors and of codes, a graph, and, on
+//! the CPU, the graph (HNSW) and the tree (KD-tree) of other crates. Of each: what building took and what the index
+//! keeps, the share of the true neighbours found at k = 1, 10 and 100, queries per second in one batch, and the time of
+//! a single query.
 //!
-//! A row is right (`verified`) if, for a few queries of the batch, no vector comes twice, distances ascend, and each is the float64
-//! distance from the vector (from codes: not checked, part `ivf` does); exact kinds must give the nearest.
+//! A row is right (`verified`) if, for a few queries of the batch, no vector comes twice, distances ascend, and each is
+//! the float64 distance from the vector (from codes: not checked, part `ivf` does); exact kinds must give the nearest.
 
 use warpann::ivf::{Encoding, IvfIndex};
 use warpann::{Element, GraphIndex, Index, Kind, Neighbors, SearchOptions};

@@ -1,12 +1,12 @@
 //! The grid of k-means: all vectors, a fixed number of iterations.
 //!
-//! On a GPU `kmeans` times the iterations alone, the vectors on the device, and `kmeans-call` the library's call, vectors in host
-//! memory, choice of the first centroids and all; on the CPU `kmeans` is the call.
+//! On a GPU `kmeans` times the iterations alone, the vectors on the device, and `kmeans-call` the library's call,
+//! vectors in host memory, choice of the first centroids and all; on the CPU `kmeans` is the call.
 //!
-//! The objective in the record is that of the centroids returned: squared distances of all vectors to their nearest centroid, by
-//! exact search among the centroids, summed in float64. A row is right if that is what the device reports; for a call, which reports
-//! the objective of its last assignment, if it is no higher: the last update of the centroids cannot raise it, but for their rounding to
-//! f32.
+//! The objective in the record is that of the centroids returned: squared distances of all vectors to their nearest
+//! centroid, by exact search among the centroids, summed in float64. A row is right if that is what the device reports;
+//! for a call, which reports the objective of its last assignment, if it is no higher: the last update of the centroids
+//! cannot raise it, but for their rounding to f32.
 
 use rayon::prelude::*;
 use warpann::kmeans::KMeans;

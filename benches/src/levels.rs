@@ -1,7 +1,7 @@
 //! What SIMD and threads each bring to inverted-file search on the CPU: the same search four times, as one table.
 //!
-//! `plain` runs on one thread with what every processor of its kind has, `simd` with the widest instructions that this one
-//! has, `parallel` on all threads without those, `both` with both. All four give the same bits, which is checked.
+//! `plain` runs on one thread with what every processor of its kind has, `simd` with the widest instructions that this
+//! one has, `parallel` on all threads without those, `both` with both. All four give the same bits, which is checked.
 
 use rayon::ThreadPoolBuilder;
 use warpann::ivf::{Encoding, IvfIndex};

@@ -18,8 +18,8 @@ pub struct Machine {
     pub name: String,
     /// Version of the GPU's driver; empty for the CPU.
     pub driver: String,
-    /// Bytes that the device reads per second in this run: all multiprocessors, or all threads of the CPU, read a gigabyte and do nothing
-    /// else.
+    /// Bytes that the device reads per second in this run: all multiprocessors, or all threads of the CPU, read a
+    /// gigabyte and do nothing else.
     pub bytes_per_second: f64,
 }
 
@@ -105,7 +105,8 @@ fn kernel_driver() -> Option<String> {
     text.split_whitespace().find(version).map(str::to_owned)
 }
 
-/// Bytes read per second by all threads adding up `bytes`: the best of five runs, because other programs also use the CPU's memory.
+/// Bytes read per second by all threads adding up `bytes`: the best of five runs, because other programs also use the
+/// CPU's memory.
 fn read_rate(bytes: usize) -> f64 {
     let words = vec![1u64; bytes / size_of::<u64>()];
     let mut best = f64::INFINITY;

@@ -18,8 +18,8 @@ pub const KD_TREE: Library = ("kiddo", "6.3.0");
 
 /// An index of another library.
 pub trait Peer: Sync {
-    /// Writes the nearest rows of a query and their squared distances, best first, as many as there are places. `effort` is the search
-    /// parameter of the index: ef for HNSW; a tree has none.
+    /// Writes the nearest rows of a query and their squared distances, best first, as many as there are places.
+    /// `effort` is the search parameter of the index: ef for HNSW; a tree has none.
     fn nearest(&self, query: &[f32], effort: usize, ids: &mut [u64], distances: &mut [f32]);
 }
 
@@ -34,8 +34,8 @@ pub fn search(peer: &dyn Peer, queries: &[f32], dim: usize, effort: usize, found
 /// Largest number of layers of the graph, as in the crate's examples.
 const LAYERS: usize = 16;
 
-/// A hierarchical navigable small world graph: `links` neighbours a row, built with a queue of `ef_construction`, in parallel. The order
-/// of insertions, and with it the graph, differs from run to run.
+/// A hierarchical navigable small world graph: `links` neighbours a row, built with a queue of `ef_construction`, in
+/// parallel. The order of insertions, and with it the graph, differs from run to run.
 pub fn hnsw(rows: &[f32], dim: usize, links: usize, ef_construction: usize) -> impl Peer + use<> {
     let numbered: Vec<(&[f32], usize)> = rows.chunks_exact(dim).zip(0..).collect();
     let mut graph = Hnsw::<f32, DistL2>::new(links, numbered.len(), LAYERS, ef_construction, DistL2);

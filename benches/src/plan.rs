@@ -1,7 +1,8 @@
 //! Estimates of memory, time and price for more vectors than were measured, from the figures of a record.
 //!
-//! From one measured inverted file of product codes (n₀ vectors of d components, codes of M bytes, L₀ lists, P probes) follow the figures
-//! for n vectors of the same kind, with L = L₀ · √(n / n₀) lists, to the next power of two, so that lists stay in proportion:
+//! From one measured inverted file of product codes (n₀ vectors of d components, codes of M bytes, L₀ lists, P probes)
+//! follow the figures for n vectors of the same kind, with L = L₀ · √(n / n₀) lists, to the next power of two, so that
+//! lists stay in proportion:
 //! | quantity | formula | reason |
 //! |---|---|---|
 //! | index | n · (M + 8) + 6 · L · d bytes | codes and ids; centroids in f32, and in f16 for the scan |
@@ -24,8 +25,8 @@ use crate::{Failure, Outcome};
 pub struct Args {
     /// The record with the figures.
     record: PathBuf,
-    /// The inverted file measured there: a case without nq and probes, such as "ivf-pq32 10000000x128 f32 lists=16384", or of part
-    /// `billion` "pq16 1000000000x96 lists=65536".
+    /// The inverted file measured there: a case without nq and probes, such as "ivf-pq32 10000000x128 f32 lists=16384",
+    /// or of part `billion` "pq16 1000000000x96 lists=65536".
     #[arg(long)]
     case: String,
     /// Number of probed lists.

@@ -1,5 +1,5 @@
-//! Rows of a record. They are appended to a CSV file one by one, so that an interrupted run leaves its measurements, and printed as a
-//! table.
+//! Rows of a record. They are appended to a CSV file one by one, so that an interrupted run leaves its measurements,
+//! and printed as a table.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -84,13 +84,15 @@ pub struct Measured {
 pub type Library = (&'static str, &'static str);
 
 impl Measured {
-    /// Times of warpann; whether the results are right, `verified` says. `work` is a number of bytes where arithmetic is not counted.
+    /// Times of warpann; whether the results are right, `verified` says. `work` is a number of bytes where arithmetic
+    /// is not counted.
     pub fn new(case: String, k: usize, times: Times, work: impl Into<Work>, verified: bool) -> Self {
         let (peer, recall, objective, bytes) = (None, None, None, None);
         Self { peer, case, k, times, work: work.into(), recall, verified, objective, bytes }
     }
 
-    /// A stage that ran once, for `milliseconds`, and has no result that could be wrong. It reads or makes `bytes` bytes.
+    /// A stage that ran once, for `milliseconds`, and has no result that could be wrong. It reads or makes `bytes`
+    /// bytes.
     pub fn stage(case: String, milliseconds: f64, bytes: f64) -> Self {
         Self::new(case, 0, Times::new(vec![milliseconds]), bytes, true)
     }
@@ -266,8 +268,8 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// Prints records side by side: one line for each device, case and k, in the order of first appearance. It has for each implementation the
-/// latest median in the records, and its ratio to that of warpann.
+/// Prints records side by side: one line for each device, case and k, in the order of first appearance. It has for each
+/// implementation the latest median in the records, and its ratio to that of warpann.
 pub fn table(records: &[PathBuf]) -> Outcome {
     let mut rows = Vec::new();
     for path in records {

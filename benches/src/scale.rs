@@ -1,9 +1,9 @@
 //! How several devices scale: replicas, shards and both, for exact search, inverted files and k-means.
 //!
-//! Every case is measured on the first device alone, then on the first 2, 4, .. and on all given devices, as replicas, as shards and, with
-//! four or more devices, as pairs of shards. A search is right if the results of the first device are exact for the checked queries (for
-//! inverted files: possible, see [`crate::ivf`]), and the results of other placements have the same bits for all queries. k-means is right
-//! if the centroids have the same bits.
+//! Every case is measured on the first device alone, then on the first 2, 4, .. and on all given devices, as replicas,
+//! as shards and, with four or more devices, as pairs of shards. A search is right if the results of the first device
+//! are exact for the checked queries (for inverted files: possible, see [`crate::ivf`]), and the results of other
+//! placements have the same bits for all queries. k-means is right if the centroids have the same bits.
 //!
 //! `kmeans-iterations` is the time from the first iteration's end to the last's; `kmeans-call` that of the whole call.
 
@@ -100,7 +100,8 @@ struct Searched<R> {
     truths: Vec<Truth>,
     /// How results are checked.
     check: Check,
-    /// Bytes that each device must read at least, besides its queries: those of this number of queries, probes and shards.
+    /// Bytes that each device must read at least, besides its queries: those of this number of queries, probes and
+    /// shards.
     read: R,
 }
 

@@ -20,7 +20,8 @@ pub struct Args {
 /// A case: rows, columns and k.
 type Shape = (usize, usize, usize);
 
-/// From rows that fit in the L2 cache to one row that fills a tenth of the memory; k across every size of queue, and past it.
+/// From rows that fit in the L2 cache to one row that fills a tenth of the memory; k across every size of queue, and
+/// past it.
 const SHAPES: &[Shape] = &[
     (10_000, 1_000, 10),
     (10_000, 1_000, 100),
@@ -74,8 +75,8 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
     Ok(())
 }
 
-/// Measures the partial sort of the standard library on the same keys as the CPU path: ranks and positions, `select_nth_unstable`, and a
-/// sort of the first k; rows in parallel.
+/// Measures the partial sort of the standard library on the same keys as the CPU path: ranks and positions,
+/// `select_nth_unstable`, and a sort of the first k; rows in parallel.
 fn by_std(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Times, bool)> {
     // Random keys are numbers from 0 up: their bits are in their order.
     let partial_sort = |row: &[f32]| {

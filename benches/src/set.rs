@@ -9,8 +9,8 @@ use crate::record::Record;
 use crate::vectors::{Truth, clustered, recall};
 use crate::{Failure, Outcome};
 
-/// Base vectors, queries of the same dimension, and the true neighbours of the first queries if they are known. Base and queries are not
-/// empty, and the neighbours are rows of the base.
+/// Base vectors, queries of the same dimension, and the true neighbours of the first queries if they are known. Base
+/// and queries are not empty, and the neighbours are rows of the base.
 pub struct Set {
     /// The vectors in which the benchmark searches.
     pub base: io::Vectors,
@@ -84,7 +84,8 @@ pub struct Sourced<A: clap::Args> {
 /// The origin of the vectors.
 #[derive(Debug, clap::Args)]
 struct Source {
-    /// Folder of base, query (.fbin, .u8bin or .i8bin) and gt (.ibin or .bin). Default: clustered vectors, which are generated.
+    /// Folder of base, query (.fbin, .u8bin or .i8bin) and gt (.ibin or .bin). Default: clustered vectors, which are
+    /// generated.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     /// Base vectors to make.

@@ -1,14 +1,14 @@
-//! The grid of shifted sort: near triangles and vertices of a mesh for many points in space (Park 2019, table 4), compared with a KD-tree
-//! on the same data.
+//! The grid of shifted sort: near triangles and vertices of a mesh for many points in space (Park 2019, table 4),
+//! compared with a KD-tree on the same data.
 //!
-//! The mesh is a sphere with bumps, of as many triangles as asked for; queries lie evenly in a cube around it. Searched are the
-//! vertices in three dimensions, and the triangles' bounding boxes in six, in both forms of the report. Times are those of the
-//! library's call, queries and results in host memory.
+//! The mesh is a sphere with bumps, of as many triangles as asked for; queries lie evenly in a cube around it. Searched
+//! are the vertices in three dimensions, and the triangles' bounding boxes in six, in both forms of the report. Times
+//! are those of the library's call, queries and results in host memory.
 //!
-//! `recall` is measured on a sample by exact search; a line behind the row says how much farther the last neighbour is than the true
-//! one. A row is right if the distances of the sample are those of its neighbours, ascending, no neighbour twice; a row of the KD-tree
-//! if besides its neighbours are the true ones, but for what f32 cannot tell apart. The tree has as many threads as `--tree-threads`
-//! says: two, unless said otherwise.
+//! `recall` is measured on a sample by exact search; a line behind the row says how much farther the last neighbour is
+//! than the true one. A row is right if the distances of the sample are those of its neighbours, ascending, no
+//! neighbour twice; a row of the KD-tree if besides its neighbours are the true ones, but for what f32 cannot tell
+//! apart. The tree has as many threads as `--tree-threads` says: two, unless said otherwise.
 
 use test_random::Random;
 use warpann::Neighbors;
@@ -181,7 +181,8 @@ impl Grid<'_> {
             pool.install(|| search(tree.as_ref(), queries, dim, 0, &mut found));
             Outcome::Ok(())
         })?;
-        // Its distances are sums in f32, and so is its order: what is compared are the canonical ones of the vectors it names.
+        // Its distances are sums in f32, and so is its order: what is compared are the canonical ones of the vectors it
+        // names.
         let slots = found.ids.par_chunks_exact_mut(k).zip(found.distances.par_chunks_exact_mut(k));
         queries.par_chunks_exact(dim).zip(slots).for_each(|(query, (ids, distances))| {
             let canonical = |&id: &u64| {
@@ -205,7 +206,8 @@ fn places(queries: usize, k: usize) -> Neighbors {
     Neighbors { k, ids: vec![warpann::NONE; queries * k], distances: vec![0.0; queries * k] }
 }
 
-/// A sphere of about `triangles` triangles between `2 n` meridians and `n` circles of latitude, with bumps and a little noise.
+/// A sphere of about `triangles` triangles between `2 n` meridians and `n` circles of latitude, with bumps and a little
+/// noise.
 fn bumpy_sphere(triangles: usize) -> Mesh {
     let rings = ((triangles as f64 / 4.0).sqrt() as usize).max(2);
     let sectors = 2 * rings;

@@ -1,8 +1,8 @@
 //! The grid of sorting: random keys with their positions as payloads.
 //!
-//! On a GPU the pairs are on the device and times are by device events. The lower bound is the traffic of a radix sort of 8-bit digits: one
-//! read of the keys to count, then one read and one write of the pairs for each digit. On the CPU the time is that of the library's call,
-//! and the lower bound is one read and one write of the pairs.
+//! On a GPU the pairs are on the device and times are by device events. The lower bound is the traffic of a radix sort
+//! of 8-bit digits: one read of the keys to count, then one read and one write of the pairs for each digit. On the CPU
+//! the time is that of the library's call, and the lower bound is one read and one write of the pairs.
 
 use rayon::prelude::*;
 use test_random::Random;
@@ -56,8 +56,8 @@ fn measure<K: Key>(record: &mut Record, keys: Vec<K>) -> Outcome {
     print(format_args!("  {:.3} Gkeys/s; floor {:.3} Gkeys/s\n", rate(median), rate(record.machine.floor_ms(bytes))))
 }
 
-/// Whether `sorted` ascends, each key is the one that its payload, a position, names, and equal keys have ascending positions. No
-/// position can then occur twice, so none is missing.
+/// Whether `sorted` ascends, each key is the one that its payload, a position, names, and equal keys have ascending
+/// positions. No position can then occur twice, so none is missing.
 fn is_stable_sort<K: Key>(keys: &[K], sorted: &[K], payloads: &[u32]) -> bool {
     let named = sorted.par_iter().zip(payloads).all(|(key, &from)| keys.get(from as usize) == Some(key));
     let pairs = sorted.par_windows(2).zip(payloads.par_windows(2));

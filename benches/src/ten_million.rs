@@ -1,9 +1,9 @@
 //! More vectors than the memory budget holds: trained, added and searched in batches.
 //!
-//! Vectors are made batch by batch by [`Clusters`], never all at once. An exact search of each batch for the first queries gives, after
-//! merging, the ground truth. The memory budget of the index is a fraction of the size of the uncompressed vectors, by default a quarter. A
-//! row is right if, for the queries with ground truth, no vector occurs twice, distances ascend, and each is the float64 distance from the
-//! stored form of the vector.
+//! Vectors are made batch by batch by [`Clusters`], never all at once. An exact search of each batch for the first
+//! queries gives, after merging, the ground truth. The memory budget of the index is a fraction of the size of the
+//! uncompressed vectors, by default a quarter. A row is right if, for the queries with ground truth, no vector occurs
+//! twice, distances ascend, and each is the float64 distance from the stored form of the vector.
 
 use rayon::prelude::*;
 use warpann::io::IdMatrix;

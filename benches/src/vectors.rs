@@ -4,8 +4,8 @@ use rayon::prelude::*;
 use test_random::Random;
 use warpann::{Element, Neighbors};
 
-/// The random numbers of a seed, as the records' data are made of them: the sequence whose seed is the first number of the
-/// sequence of `seed`.
+/// The random numbers of a seed, as the records' data are made of them: the sequence whose seed is the first number of
+/// the sequence of `seed`.
 pub fn random(seed: u64) -> Random {
     Random::new(Random::nth(seed, 0))
 }
@@ -24,8 +24,8 @@ fn fill_normal(random: &mut Random, out: &mut [f32], scale: f32) {
     }
 }
 
-/// Clustered vectors by the recipe of `peers/clustered.py` (other numbers, for the generator is another): 0.7 times one of
-/// 2,000 normal centres, plus a normal point of 24 dimensions through one of 16 random bases (the same for all of a
+/// Clustered vectors by the recipe of `peers/clustered.py` (other numbers, for the generator is another): 0.7 times one
+/// of 2,000 normal centres, plus a normal point of 24 dimensions through one of 16 random bases (the same for all of a
 /// cluster), plus normal noise of 0.1. Every row can be made by itself.
 pub struct Clusters {
     dim: usize,
@@ -108,8 +108,8 @@ impl Truth {
         self.query
     }
 
-    /// Whether `ids` and `found` may be an approximate answer: no vector twice, the distances those of the vectors, within what
-    /// f32 can tell, and ascending; places that hold no vector come last.
+    /// Whether `ids` and `found` may be an approximate answer: no vector twice, the distances those of the vectors,
+    /// within what f32 can tell, and ascending; places that hold no vector come last.
     pub fn admits(&self, ids: &[u64], found: &[f32]) -> bool {
         plausible(ids, found, |id, found| {
             let distance = usize::try_from(id).ok().and_then(|id| self.distances.get(id));
@@ -117,8 +117,8 @@ impl Truth {
         })
     }
 
-    /// Whether `ids` and `found` are the exact answer: [admitted](Self::admits), as many vectors as there can be, and each place
-    /// as far as the true one, within what f32 can tell.
+    /// Whether `ids` and `found` are the exact answer: [admitted](Self::admits), as many vectors as there can be, and
+    /// each place as far as the true one, within what f32 can tell.
     pub fn confirms(&self, ids: &[u64], found: &[f32]) -> bool {
         let filled = ids.len().min(self.distances.len());
         let mut places = ids[..filled].iter().zip(&self.ascending);
@@ -188,9 +188,9 @@ fn squared<T: Element>(a: &[T], b: &[T]) -> (f64, f64) {
         .fold((0.0, 0.0), |(d, n), (x, y)| (d + (x - y) * (x - y), n + x * x + y * y))
 }
 
-/// Fraction of the first min(k, `truth_k`) true neighbours that are among the same number of found ones, over the queries with ground
-/// truth. `None` if none has. A vector as far as the last of them, within what f32 can tell, counts as one of them; a nearer one that they
-/// lack does not, for then the ground truth is wrong.
+/// Fraction of the first min(k, `truth_k`) true neighbours that are among the same number of found ones, over the
+/// queries with ground truth. `None` if none has. A vector as far as the last of them, within what f32 can tell, counts
+/// as one of them; a nearer one that they lack does not, for then the ground truth is wrong.
 pub fn recall<T: Element>(
     base: &[T],
     queries: &[T],

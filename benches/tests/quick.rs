@@ -25,8 +25,8 @@ fn grids_fill_one_record() {
     let out = path.to_str().unwrap();
     let common =
         ["--quick", "--device", "cpu", "--date", "2000-01-01", "--revision", "abc", "--repeat", "3", "--out", out];
-    // Three shapes of random keys, which the standard library selects from as well, and ten kinds of others; two sizes of sorts of
-    // two types of keys.
+    // Three shapes of random keys, which the standard library selects from as well, and ten kinds of others; two sizes
+    // of sorts of two types of keys.
     for (part, cases) in [("select", 2 * 3 + 10), ("exact", 16 + 7), ("sort", 16 + 7 + 2 * 2)] {
         let arguments: Vec<&str> = [part].into_iter().chain(common).collect();
         let (success, text) = grid(&arguments);
@@ -61,8 +61,8 @@ fn inverted_files_and_k_means_fill_one_record() {
     let common = ["--quick", "--date", "2000-01-01", "--repeat", "1", "--out", out];
     let cpu = ["--device", "cpu"];
     let mut before = 0;
-    // One vector out and in; a search, and four after changes; five filters; the first seven of inverted files; three changes of a graph, and six
-    // searches.
+    // One vector out and in; a search, and four after changes; five filters; the first seven of inverted files; three
+    // changes of a graph, and six searches.
     let (success, text) = grid(&["changes"].into_iter().chain(common).chain(cpu).collect::<Vec<_>>());
     assert!(success, "{text}");
     assert_eq!(rows(&path).len(), 2 * (2 + 5) + 5 + 3 + 2 * 3, "{text}");
@@ -90,7 +90,8 @@ fn inverted_files_and_k_means_fill_one_record() {
         assert_eq!(rows(&path).len() - before, cases, "{text}");
         before += cases;
     }
-    // Three kinds and one size of batches, on one device, two replicas, two shards; two times of k-means on one device and two.
+    // Three kinds and one size of batches, on one device, two replicas, two shards; two times of k-means on one device
+    // and two.
     let arguments: Vec<&str> = ["scale", "--devices", "cpu,cpu"].into_iter().chain(common).collect();
     let (success, text) = grid(&arguments);
     assert!(success, "{text}");

@@ -24,15 +24,17 @@ pub struct Args {
     /// Index only the first N vectors of the base; the file may end anywhere behind them.
     #[arg(long, value_name = "N", value_parser = positive)]
     rows: Option<usize>,
-    /// Kind of index. A graph (graph), which finds more of the neighbours in less time; or an inverted file, which is made in less time, and keeps of
-    /// each vector its components (ivf-flat), its components as half-precision numbers (ivf-f16), a byte for each component (ivf-sq8), or
-    /// the code of a product quantizer (ivf-pq).
+    /// Kind of index. A graph (graph), which finds more of the neighbours in less time; or an inverted file, which is
+    /// made in less time, and keeps of each vector its components (ivf-flat), its components as half-precision numbers
+    /// (ivf-f16), a byte for each component (ivf-sq8), or the code of a product quantizer (ivf-pq).
     #[arg(long, value_parser = parse_kind, default_value = "ivf-flat")]
     pub kind: Made,
-    /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it. Default: 1048576.
+    /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it.
+    /// Default: 1048576.
     #[arg(long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
-    /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each line. Default: 0, 1, 2, ..
+    /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each
+    /// line. Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE")]
     pub ids: Option<PathBuf>,
     /// The file to write.
@@ -44,8 +46,9 @@ pub struct Args {
     pub place: Place,
     #[command(flatten)]
     pub access: Access,
-    /// Build on every rank that mpirun starts: rank 0 trains; each rank adds a part of the base and writes it to INDEX.RANK-of-COUNT, for
-    /// `search --mpi` with the same number of ranks. auto distributes the ranks of a machine among its GPUs.
+    /// Build on every rank that mpirun starts: rank 0 trains; each rank adds a part of the base and writes it to
+    /// INDEX.RANK-of-COUNT, for `search --mpi` with the same number of ranks. auto distributes the ranks of a machine
+    /// among its GPUs.
     #[cfg(feature = "mpi")]
     #[arg(long)]
     pub mpi: bool,

@@ -1,7 +1,8 @@
 //! `warpann add`, `warpann remove` and `warpann merge`: changes of index files.
 //!
-//! The changed index is written in full and takes its name when it is complete, so a failure leaves the file as it was. Runs that change one
-//! file wait for each other. Each reads its input before it takes the lock, because the input may come from a pipe that waits for another run.
+//! The changed index is written in full and takes its name when it is complete, so a failure leaves the file as it was.
+//! Runs that change one file wait for each other. Each reads its input before it takes the lock, because the input may
+//! come from a pipe that waits for another run.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -21,17 +22,19 @@ pub struct AddArgs {
     /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Vectors to add: fvecs, bvecs, fbin, u8bin, i8bin or npy. Other element types than that of the index are converted if that is exact.
+    /// Vectors to add: fvecs, bvecs, fbin, u8bin, i8bin or npy. Other element types than that of the index are
+    /// converted if that is exact.
     #[arg(long, value_name = "FILE")]
     base: PathBuf,
     /// Add only the first N vectors; the file may end anywhere behind them.
     #[arg(long, value_name = "N", value_parser = positive)]
     rows: Option<usize>,
-    /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each line. Default: the numbers
-    /// after the greatest id of the index.
+    /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each
+    /// line. Default: the numbers after the greatest id of the index.
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
-    /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it. Default: 1048576.
+    /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it.
+    /// Default: 1048576.
     #[arg(long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
     /// Write the changed index here and leave the old one. Default: replace the old one.
@@ -49,8 +52,8 @@ pub struct RemoveArgs {
     /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Ids of the vectors to remove, each once: ibin, ivecs, npy or bin; or txt, with an id or a range such as 100-199 in each line. Empty
-    /// slots are ignored. An id that the index does not hold is an error.
+    /// Ids of the vectors to remove, each once: ibin, ivecs, npy or bin; or txt, with an id or a range such as 100-199
+    /// in each line. Empty slots are ignored. An id that the index does not hold is an error.
     #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// Write the changed index here and leave the old one. Default: replace the old one.
@@ -63,11 +66,12 @@ pub struct RemoveArgs {
 /// Arguments of `merge`.
 #[derive(Debug, clap::Args)]
 pub struct MergeArgs {
-    /// Indexes to merge, at least two of the same kind, with different ids. Inverted files must have the same training; a graph gets the
-    /// vectors of the others.
+    /// Indexes to merge, at least two of the same kind, with different ids. Inverted files must have the same training;
+    /// a graph gets the vectors of the others.
     ///
-    /// Inverted files have the same training if `warpann build` made them with the same --train, --lists, --kind, --metric, --seed and other
-    /// settings of the training, or if `warpann add` and `warpann remove` made them from one index.
+    /// Inverted files have the same training if `warpann build` made them with the same --train, --lists, --kind,
+    /// --metric, --seed and other settings of the training, or if `warpann add` and `warpann remove` made them from one
+    /// index.
     #[arg(long, value_name = "INDEX", required = true, num_args = 1.., value_parser = parse_index)]
     index: Vec<PathBuf>,
     /// The index to write. Its number of probes or its beam is that of the first index.

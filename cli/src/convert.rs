@@ -23,8 +23,8 @@ const FORMATS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, ivecs, ibin, npy";
 /// Arguments of `convert`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy) or ids (ivecs, ibin, bin, npy, txt, or big-ann ground truth without extension or as
-    /// fbin); or an HDF5 file (hdf5, h5) with --dataset.
+    /// Vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy) or ids (ivecs, ibin, bin, npy, txt, or big-ann ground truth
+    /// without extension or as fbin); or an HDF5 file (hdf5, h5) with --dataset.
     #[arg(long = "in", value_name = "FILE")]
     input: PathBuf,
     /// With an HDF5 file: the dataset to convert. Files of ann-benchmarks have train, test, neighbors and distances.
@@ -36,8 +36,8 @@ pub struct Args {
     /// Element type of the written vectors: f32, f16, u8 or i8. Default: that of the format; for npy that of the input.
     #[arg(long, value_name = "TYPE", value_parser = parse_element)]
     element: Option<ElementType>,
-    /// Round components to the nearest value of the element type, of two equally near ones to the even one. Without this option, a
-    /// component that the type cannot hold is an error; components beyond its range always are.
+    /// Round components to the nearest value of the element type, of two equally near ones to the even one. Without
+    /// this option, a component that the type cannot hold is an error; components beyond its range always are.
     #[arg(long)]
     round: bool,
     /// Leave out the first N rows.
@@ -128,8 +128,9 @@ impl Args {
         std::iter::once(&*self.out)
     }
 
-    /// Reads the input for an output in `to`. An npy file can hold vectors or ids, and so can an fbin file, by its size: the output's
-    /// format selects one; if the output is npy, the input does. A file without extension can only hold ids.
+    /// Reads the input for an output in `to`. An npy file can hold vectors or ids, and so can an fbin file, by its
+    /// size: the output's format selects one; if the output is npy, the input does. A file without extension can only
+    /// hold ids.
     fn read(&self, to: Format) -> Outcome<Matrix> {
         if hdf5::is_hdf5(&self.input) {
             return hdf5::read(&self.input, self.dataset.as_deref());
@@ -265,7 +266,8 @@ fn part(vectors: &Vectors, rows: &Range<usize>) -> Outcome<Vectors> {
     })
 }
 
-/// The components of `vectors`, which came from `path`, as the nearest values of `T`. A component beyond the range of `T` is an error.
+/// The components of `vectors`, which came from `path`, as the nearest values of `T`. A component beyond the range of
+/// `T` is an error.
 fn rounded<T: Element>(vectors: &Vectors, path: &Path) -> Outcome<Vec<T>> {
     let wide = vectors.to_f32().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
     let values = wide.as_slice::<f32>().unwrap_or_default().iter().enumerate();

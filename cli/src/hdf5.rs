@@ -1,4 +1,5 @@
-//! Datasets of HDF5 files, such as those of ann-benchmarks: `train` and `test` (vectors), `neighbors` (ids) and `distances`.
+//! Datasets of HDF5 files, such as those of ann-benchmarks: `train` and `test` (vectors), `neighbors` (ids) and
+//! `distances`.
 
 mod values;
 
@@ -22,10 +23,12 @@ pub fn is_hdf5(path: &Path) -> bool {
     path.extension().is_some_and(|extension| ["hdf5", "h5"].iter().any(|known| extension.eq_ignore_ascii_case(known)))
 }
 
-/// Reads a dataset of two dimensions, or of one, which is a single row. Floating-point numbers and 8-bit integers are components; f64 is
-/// read as f32, as in npy files. Integers of 32 and 64 bits are ids; −1, or all ones in unsigned types, is an empty slot.
+/// Reads a dataset of two dimensions, or of one, which is a single row. Floating-point numbers and 8-bit integers are
+/// components; f64 is read as f32, as in npy files. Integers of 32 and 64 bits are ids; −1, or all ones in unsigned
+/// types, is an empty slot.
 ///
-/// A shape that is too large for the file or for the memory is an error. The reader limits what other parts of a damaged file can allocate.
+/// A shape that is too large for the file or for the memory is an error. The reader limits what other parts of a
+/// damaged file can allocate.
 pub fn read(path: &Path, name: Option<&str>) -> Outcome<Matrix> {
     let failed = |error: hdf5_reader::error::Error| Failure::Message(format!("{}: {error}", path.display()));
     let file = Hdf5File::open(path).map_err(failed)?;
@@ -166,7 +169,8 @@ mod tests {
         datasets.split(' ').filter(read).count()
     }
 
-    /// A run damages one byte in four. Which ones follows from the revision, so each is damaged in the course of some revisions.
+    /// A run damages one byte in four. Which ones follows from the revision, so each is damaged in the course of some
+    /// revisions.
     const SHARE: usize = 4;
 
     /// Neither a panic nor an allocation that ends the program.

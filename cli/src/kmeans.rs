@@ -61,7 +61,8 @@ pub struct Recipe {
     /// Largest number of training vectors per centroid, which are sampled by the seed; or all.
     #[arg(long, value_name = "N|all", default_value = "256", value_parser = parse_points)]
     points_per_centroid: Points,
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several, such as gpu:0,gpu:1, divide the vectors.
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several, such as
+    /// gpu:0,gpu:1, divide the vectors.
     #[arg(long, default_value = "auto")]
     device: Placement,
     /// Memory that training may use on a GPU (of several, on each), in bytes or with K, M, G, T.

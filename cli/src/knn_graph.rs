@@ -23,14 +23,17 @@ pub struct Args {
     /// Neighbours of each vector, without the vector itself.
     #[arg(long, default_value_t = 10)]
     k: usize,
-    /// An index of the base: each id is the number of the vector in the base, as `warpann build` without --ids makes it. Another index is an
-    /// error. The search is faster and misses some neighbours; without an index the graph is exact.
+    /// An index of the base: each id is the number of the vector in the base, as `warpann build` without --ids makes
+    /// it. Another index is an error. The search is faster and misses some neighbours; without an index the graph is
+    /// exact.
     #[arg(long, value_name = "INDEX", conflicts_with = "metric", value_parser = parse_index)]
     index: Option<PathBuf>,
-    /// With --index and an inverted file: lists to search for each vector; unless given, the number that the index holds.
+    /// With --index and an inverted file: lists to search for each vector; unless given, the number that the index
+    /// holds.
     #[arg(long, requires = "index", value_parser = positive)]
     probes: Option<usize>,
-    /// With --index and a graph: number of vectors that a walk keeps; unless given, the number that the index holds, or 2 k if that is more.
+    /// With --index and a graph: number of vectors that a walk keeps; unless given, the number that the index holds, or
+    /// 2 k if that is more.
     #[arg(long, requires = "index", value_parser = positive)]
     beam: Option<usize>,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
@@ -44,14 +47,15 @@ pub struct Args {
     memory_budget: Option<u64>,
     /// Write the graph: ibin or npy, a row of k u32 ids for each vector, nearest first, all ones in empty slots.
     ///
-    /// During the run its results are in FILE.part and FILE.journal. If the run stops, the same command resumes it and writes the same
-    /// file.
+    /// During the run its results are in FILE.part and FILE.journal. If the run stops, the same command resumes it and
+    /// writes the same file.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Write the distances of the neighbours as well: fbin or npy.
     #[arg(long, value_name = "FILE")]
     distances: Option<PathBuf>,
-    /// With --index: number of vectors that are searched exactly, to estimate the fraction of true neighbours found; 0 for no estimate.
+    /// With --index: number of vectors that are searched exactly, to estimate the fraction of true neighbours found; 0
+    /// for no estimate.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     sample: usize,
     /// Number of vectors that are searched and written at a time. Default: the number for about one second.

@@ -1,4 +1,5 @@
-//! The program `warpann`: similarity search over vector files, exact or by an index, and checks and measurements of the library.
+//! The program `warpann`: similarity search over vector files, exact or by an index, and checks and measurements of the
+//! library.
 
 mod bench;
 mod build;
@@ -43,10 +44,12 @@ use streams::is_stream;
 #[derive(Debug, Parser)]
 #[command(name = "warpann", version, arg_required_else_help = true, max_term_width = 120)]
 struct Args {
-    /// Print one JSON object, and nothing else, on standard output: the report, or the error. docs/JSON.md describes the objects.
+    /// Print one JSON object, and nothing else, on standard output: the report, or the error. docs/JSON.md describes
+    /// the objects.
     #[arg(long, global = true)]
     json: bool,
-    /// Show no progress. Without this option, progress is shown if standard error is a terminal and --json is not given.
+    /// Show no progress. Without this option, progress is shown if standard error is a terminal and --json is not
+    /// given.
     #[arg(long, short, global = true)]
     quiet: bool,
     #[command(subcommand)]
@@ -71,7 +74,8 @@ enum Command {
     Convert(convert::Args),
     /// Find the k nearest vectors of every query, in a file of vectors or in an index.
     Search(search::Args),
-    /// Find near neighbours in low dimension, approximately, by shifted sort: of points, boxes or the triangles of a mesh.
+    /// Find near neighbours in low dimension, approximately, by shifted sort: of points, boxes or the triangles of a
+    /// mesh.
     Shifted(shifted::Args),
     /// Cluster vectors by k-means and write the centroids.
     Kmeans(kmeans::Args),
@@ -133,8 +137,8 @@ fn refuse(error: &clap::Error, words: &[OsString], command: Option<String>) -> E
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// 0: done; 1: failed, with `error: ...` on standard error; 2: the command line is wrong. With `--json` the error is also an object, where
-/// the report would be.
+/// 0: done; 1: failed, with `error: ...` on standard error; 2: the command line is wrong. With `--json` the error is
+/// also an object, where the report would be.
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     let command = command_of(&words);
@@ -187,7 +191,8 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// clap checks in debug builds only that the commands have consistent arguments, and each command only when it runs.
+    /// clap checks in debug builds only that the commands have consistent arguments, and each command only when it
+    /// runs.
     #[test]
     fn arguments_are_consistent() {
         <Args as clap::CommandFactory>::command().debug_assert();

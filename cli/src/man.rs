@@ -11,8 +11,8 @@ use crate::report::{Failure, Out, Outcome};
 /// Arguments of `man`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Write the pages of the program and of every command to this folder, which is made if it does not exist. Default: print the page of
-    /// the program.
+    /// Write the pages of the program and of every command to this folder, which is made if it does not exist. Default:
+    /// print the page of the program.
     dir: Option<PathBuf>,
 }
 

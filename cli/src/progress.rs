@@ -44,7 +44,8 @@ impl Step {
         Self::shown(name.into(), Some((total, unit)), true)
     }
 
-    /// As [`of`](Self::of), but without a thread that redraws the step, because the work is a measurement. Only `at` redraws it.
+    /// As [`of`](Self::of), but without a thread that redraws the step, because the work is a measurement. Only `at`
+    /// redraws it.
     pub fn measured(name: impl Into<Cow<'static, str>>, total: usize, unit: &str) -> Self {
         Self::shown(name.into(), Some((total, unit)), false)
     }
@@ -98,7 +99,8 @@ pub fn spinning<R>(name: impl Into<Cow<'static, str>>, work: impl FnOnce() -> R)
     work()
 }
 
-/// Shows the stages of a long call of the library, `work`, while it runs: under `name`, and from the second stage on with the name of the stage.
+/// Shows the stages of a long call of the library, `work`, while it runs: under `name`, and from the second stage on
+/// with the name of the stage.
 pub fn staged<R>(name: impl Into<Cow<'static, str>>, work: impl FnOnce(&Watch<'_>) -> R) -> R {
     let name = name.into();
     if !watched() {

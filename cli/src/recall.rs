@@ -19,7 +19,8 @@ pub struct Recall {
     pub by_distance: Option<f64>,
 }
 
-/// Reads ground truth for `queries` queries and at least `k` neighbours each, whose ids are below `base` if it is given.
+/// Reads ground truth for `queries` queries and at least `k` neighbours each, whose ids are below `base` if it is
+/// given.
 pub fn read_truth(access: Access, path: &Path, queries: usize, k: usize, base: Option<usize>) -> Outcome<GroundTruth> {
     let truth = access.ground_truth(path)?;
     let (ids, path) = (&truth.ids, path.display());

@@ -1,4 +1,5 @@
-//! `warpann verify --repeat`: repeats the same searches from several threads at once. Their results must be equal to the bit.
+//! `warpann verify --repeat`: repeats the same searches from several threads at once. Their results must be equal to
+//! the bit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

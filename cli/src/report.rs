@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// Version of the JSON that the program prints and writes: the field `schema` of every object, and the schema in `docs/warpann.schema.json`.
-/// It grows when a field is renamed, removed or changes its type, not when a field is added.
+/// Version of the JSON that the program prints and writes: the field `schema` of every object, and the schema in
+/// `docs/warpann.schema.json`. It grows when a field is renamed, removed or changes its type, not when a field is
+/// added.
 pub const SCHEMA: u32 = 1;
 
 /// The failure of a subcommand.

@@ -36,12 +36,12 @@ pub struct Args {
     /// With --index and an inverted file: number of lists to search for each query. Default: the number in the index.
     #[arg(long, conflicts_with = "base", value_parser = positive)]
     pub probes: Option<usize>,
-    /// With --index and a graph: number of vectors that a walk keeps, at least k. More find more of the true neighbours and take longer. Default: the
-    /// number in the index, or 2 k if that is more.
+    /// With --index and a graph: number of vectors that a walk keeps, at least k. More find more of the true neighbours
+    /// and take longer. Default: the number in the index, or 2 k if that is more.
     #[arg(long, conflicts_with = "base", value_parser = positive)]
     beam: Option<usize>,
-    /// Vectors to search for, in any of the same formats. If the element types differ, both are converted to f32, which is exact; an index
-    /// keeps its type.
+    /// Vectors to search for, in any of the same formats. If the element types differ, both are converted to f32, which
+    /// is exact; an index keeps its type.
     #[arg(long, value_name = "FILE")]
     pub query: PathBuf,
     /// Neighbours of each query.
@@ -50,15 +50,17 @@ pub struct Args {
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
     #[arg(long, default_value = "l2")]
     pub metric: Metric,
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
-    /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are
+    /// replicas, which divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3
+    /// are both.
     #[arg(long, default_value = "auto")]
     pub device: Placement,
     /// True neighbours: ivecs, ibin, npy, or big-ann ground truth (bin, ibin, fbin or without extension).
     ///
-    /// Prints two figures. recall@k: the fraction of the first k true neighbours that were found, averaged over queries. Recall by
-    /// distance: the fraction of found neighbours that are at most as far as the k-th true one, by distances that are computed from the
-    /// vectors, so that another order of equal distances does not count as a miss. The second figure is not available with an index.
+    /// Prints two figures. recall@k: the fraction of the first k true neighbours that were found, averaged over
+    /// queries. Recall by distance: the fraction of found neighbours that are at most as far as the k-th true one, by
+    /// distances that are computed from the vectors, so that another order of equal distances does not count as a miss.
+    /// The second figure is not available with an index.
     #[arg(long, value_name = "FILE")]
     pub gt: Option<PathBuf>,
     /// Write the ids: ibin, ivecs or npy; or ids and distances: csv, with the columns query, rank, id and distance.
@@ -81,8 +83,9 @@ pub struct Args {
     pub access: Access,
     #[command(flatten)]
     pub stdout: Stdout,
-    /// Search on every rank that mpirun starts: each rank takes a part of the base, or its part of an index that `build --mpi` wrote. The
-    /// results are those of one process; rank 0 prints and writes them. auto distributes the ranks of a machine among its GPUs.
+    /// Search on every rank that mpirun starts: each rank takes a part of the base, or its part of an index that
+    /// `build --mpi` wrote. The results are those of one process; rank 0 prints and writes them. auto distributes the
+    /// ranks of a machine among its GPUs.
     #[cfg(feature = "mpi")]
     #[arg(long, conflicts_with_all = ["filter", "exclude", "refine", "within", "radius"])]
     pub mpi: bool,

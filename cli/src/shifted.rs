@@ -17,14 +17,16 @@ use crate::vectors::{Access, exactly};
 /// Arguments of `shifted`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors of up to 12 components to search in: fvecs, bvecs, fbin, u8bin, i8bin or npy. Other types are converted to f32.
+    /// Vectors of up to 12 components to search in: fvecs, bvecs, fbin, u8bin, i8bin or npy. Other types are converted
+    /// to f32.
     #[arg(long, value_name = "FILE", required_unless_present = "mesh")]
     base: Option<PathBuf>,
     /// A mesh to search in, obj or ply: its vertices, or with --boxes its triangles.
     #[arg(long, value_name = "FILE", conflicts_with = "base")]
     mesh: Option<PathBuf>,
-    /// With --mesh: search among the bounding boxes of the triangles as 6-d vectors, lowest and highest corner (min-max) or lowest
-    /// corner and lengths of the edges (min-extent). Queries in three dimensions become 6-d in the same way.
+    /// With --mesh: search among the bounding boxes of the triangles as 6-d vectors, lowest and highest corner
+    /// (min-max) or lowest corner and lengths of the edges (min-extent). Queries in three dimensions become 6-d in the
+    /// same way.
     // clap does not require an argument that conflicts with a given one.
     #[arg(long, value_name = "FORM", requires = "mesh", conflicts_with = "base")]
     boxes: Option<BoxForm>,
@@ -48,8 +50,8 @@ pub struct Args {
     device: Device,
     /// Compare this many queries, evenly spaced, with exact search; 0 for none.
     ///
-    /// Prints the recall (the fraction of found neighbours that are at most as far as the last true one), and epsilon: the distance of the
-    /// last neighbour found is 1 + epsilon times that of the last true one.
+    /// Prints the recall (the fraction of found neighbours that are at most as far as the last true one), and epsilon:
+    /// the distance of the last neighbour found is 1 + epsilon times that of the last true one.
     #[arg(long, value_name = "N", default_value_t = 0)]
     exact_sample: usize,
     /// Write the ids: ibin, ivecs or npy.

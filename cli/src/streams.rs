@@ -22,8 +22,8 @@ pub fn is_stream(path: &Path) -> bool {
 /// The format of standard input, which has no extension.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Stdin {
-    /// The format of standard input, for a command with - as the name of an input: fvecs, bvecs, ivecs, fbin, u8bin, i8bin, ibin, bin or
-    /// npy.
+    /// The format of standard input, for a command with - as the name of an input: fvecs, bvecs, ivecs, fbin, u8bin,
+    /// i8bin, ibin, bin or npy.
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 }
@@ -72,7 +72,8 @@ impl Stdin {
 /// The format of standard output, which has no extension.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Stdout {
-    /// The format of standard output, for a command with - as the name of an output. Then the report goes to standard error.
+    /// The format of standard output, for a command with - as the name of an output. Then the report goes to standard
+    /// error.
     #[arg(long, value_name = "FORMAT", value_parser = parse_written)]
     out_format: Option<Written>,
 }
@@ -108,7 +109,8 @@ pub const ID_FORMATS: &str = "ibin, ivecs, npy";
 pub const F32_FORMATS: &str = "fbin, fvecs, npy";
 
 impl Stdout {
-    /// The format of an output, which must be one of `known`, the names of formats with a comma and a space between them.
+    /// The format of an output, which must be one of `known`, the names of formats with a comma and a space between
+    /// them.
     pub fn format_of(self, path: &Path, known: &'static str) -> Outcome<Written> {
         let extension = path.extension().and_then(|extension| extension.to_str());
         let format = match self.out_format {
@@ -147,7 +149,8 @@ impl Stdout {
         }
     }
 
-    /// Writes csv to a file or to standard output: a line with the names of the columns, which are the fields of a row, and then the rows.
+    /// Writes csv to a file or to standard output: a line with the names of the columns, which are the fields of a row,
+    /// and then the rows.
     pub fn write_table<R: Serialize>(
         self,
         path: &Path,
@@ -177,8 +180,8 @@ fn to_stdout(write: impl FnOnce(std::io::StdoutLock<'static>) -> warpann::Result
     std::io::stdout().flush().map_err(Failure::Output)
 }
 
-/// Checks the files of a command before any work: standard input is at most one input and has a format, standard output is at most one
-/// output, and the other files are right for [`io::check_files`].
+/// Checks the files of a command before any work: standard input is at most one input and has a format, standard output
+/// is at most one output, and the other files are right for [`io::check_files`].
 pub fn check_files<'i, 'o>(
     stdin: Stdin,
     inputs: impl IntoIterator<Item = &'i Path>,
@@ -196,8 +199,8 @@ pub fn check_files<'i, 'o>(
     Ok(io::check_files(inputs, outputs)?)
 }
 
-/// Takes the lock of an index file that a command writes, and waits while another run has it. A command that changes a file holds the lock from
-/// before it reads the file. Pipes and devices have no lock.
+/// Takes the lock of an index file that a command writes, and waits while another run has it. A command that changes a
+/// file holds the lock from before it reads the file. Pipes and devices have no lock.
 pub fn lock(path: &Path) -> Outcome<Option<io::FileLock>> {
     if std::fs::metadata(path).is_ok_and(|file| !file.is_file()) {
         return Ok(None);

@@ -15,18 +15,19 @@ use crate::vectors::{Access, exactly, with_element};
 /// Arguments of `tune`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The index to tune, which `warpann build` made. Its number of probes or its beam is replaced. Runs that change one
-    /// index wait for each other.
+    /// The index to tune, which `warpann build` made. Its number of probes or its beam is replaced. Runs that change
+    /// one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Vectors like those of later searches: fvecs, bvecs, fbin, u8bin, i8bin or npy. A hundred or more are enough to estimate a recall of 0.95.
+    /// Vectors like those of later searches: fvecs, bvecs, fbin, u8bin, i8bin or npy. A hundred or more are enough to
+    /// estimate a recall of 0.95.
     #[arg(long, value_name = "FILE")]
     query: PathBuf,
     /// Neighbours of each query.
     #[arg(long, default_value_t = 10, value_parser = positive)]
     k: usize,
-    /// The fraction of the true neighbours that searches shall find: above 0, at most 1. An exact search of the index finds the true neighbours; in
-    /// an inverted file that keeps codes, a search of all lists.
+    /// The fraction of the true neighbours that searches shall find: above 0, at most 1. An exact search of the index
+    /// finds the true neighbours; in an inverted file that keeps codes, a search of all lists.
     #[arg(long, value_name = "RECALL", value_parser = share)]
     target_recall: f64,
     /// Write the tuned index here and leave the old one. Default: replace the old one.

@@ -12,8 +12,8 @@ use crate::streams::Stdin;
 /// The option that selects whether files are read or mapped.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Access {
-    /// auto reads files of vectors and indexes up to 64 MiB into memory and maps larger ones; read reads all, map maps all. A mapped file
-    /// must not change during the run: if it is truncated, the system ends the program.
+    /// auto reads files of vectors and indexes up to 64 MiB into memory and maps larger ones; read reads all, map maps
+    /// all. A mapped file must not change during the run: if it is truncated, the system ends the program.
     #[arg(long = "map", value_name = "HOW", default_value_t)]
     pub how: Open,
     #[command(flatten)]
@@ -42,8 +42,8 @@ impl Access {
     }
 }
 
-/// Runs `$body` with `$T` as the type of an [`ElementType`]. In a function that returns an [`Outcome`]: an element type that the program lacks
-/// is its failure.
+/// Runs `$body` with `$T` as the type of an [`ElementType`]. In a function that returns an [`Outcome`]: an element type
+/// that the program lacks is its failure.
 macro_rules! with_element {
     ($element:expr, $T:ident => $body:expr) => {
         match $element {
@@ -73,8 +73,8 @@ macro_rules! with_element {
 }
 pub(crate) use with_element;
 
-/// The components of `vectors`, which came from `path`, as `T`: in place, or converted with a note. A component that `T` cannot hold
-/// is an error.
+/// The components of `vectors`, which came from `path`, as `T`: in place, or converted with a note. A component that
+/// `T` cannot hold is an error.
 pub fn exactly<'a, T: Element>(vectors: &'a Vectors, path: &Path) -> Outcome<Cow<'a, [T]>> {
     let converted = convert::<T>(vectors, path)?;
     if let Cow::Owned(_) = converted {

@@ -24,15 +24,15 @@ pub struct Args {
     /// Seed of the first case; each further case has the next seed. Default: a new seed in every run.
     #[arg(long)]
     seed: Option<u64>,
-    /// Devices to compare in addition to the CPU: auto (the emulator, and the GPU if there is one), gpu or gpu:N (GPU and emulator),
-    /// emulator, or cpu (none). A GPU that is named must exist.
+    /// Devices to compare in addition to the CPU: auto (the emulator, and the GPU if there is one), gpu or gpu:N (GPU
+    /// and emulator), emulator, or cpu (none). A GPU that is named must exist.
     ///
-    /// All results must equal, to the bit, the definition of the results: all distances, sorted. Small cases are also searched in a graph that each
-    /// device makes, whose results must be those of the CPU.
+    /// All results must equal, to the bit, the definition of the results: all distances, sorted. Small cases are also
+    /// searched in a graph that each device makes, whose results must be those of the CPU.
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Instead of random cases: this number of searches of four small indexes (exact, IVF-Flat, IVF-PQ, graph) on the device, in turn and from
-    /// several threads. Each result must equal, to the bit, that of the CPU.
+    /// Instead of random cases: this number of searches of four small indexes (exact, IVF-Flat, IVF-PQ, graph) on the
+    /// device, in turn and from several threads. Each result must equal, to the bit, that of the CPU.
     #[arg(long, conflicts_with = "cases")]
     repeat: Option<u64>,
     /// Threads that search at once, with --repeat.
@@ -110,11 +110,12 @@ struct Backend {
     work: usize,
 }
 
-/// The largest graph of a case, in products of components of its vectors with each other (n · n · dim), and the part of that which the
-/// emulator does.
+/// The largest graph of a case, in products of components of its vectors with each other (n · n · dim), and the part of
+/// that which the emulator does.
 const WALK_WORK: (usize, usize) = (1 << 22, 1 << 15);
 
-/// The largest case that runs on the emulator, in products of components: emulated threads are thousands of times slower than real ones.
+/// The largest case that runs on the emulator, in products of components: emulated threads are thousands of times
+/// slower than real ones.
 const EMULATOR_WORK: usize = 1 << 18;
 
 /// Runs the cases; fails at the first difference.

@@ -1,4 +1,5 @@
-//! The files that commands of the program write: which are refused before any work, and what stands on the disk in the end.
+//! The files that commands of the program write: which are refused before any work, and what stands on the disk in the
+//! end.
 
 mod common;
 

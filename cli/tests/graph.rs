@@ -73,7 +73,8 @@ fn an_index_gives_a_graph_of_known_accuracy() {
     assert!(json(&[&make[..], &["--sample", "0"]].concat())["accuracy"].is_null());
 }
 
-/// The ids of an index can be 0, 1, 2, .. in another order than the vectors of the base. Then they are not the numbers of the nodes.
+/// The ids of an index can be 0, 1, 2, .. in another order than the vectors of the base. Then they are not the numbers
+/// of the nodes.
 #[test]
 fn an_index_of_other_ids_than_the_rows_is_refused() {
     let files = Folder::new();

@@ -1,4 +1,5 @@
-//! Graph indexes by the program `warpann`, run as a user runs it. The expected neighbours come from a loop over all vectors.
+//! Graph indexes by the program `warpann`, run as a user runs it. The expected neighbours come from a loop over all
+//! vectors.
 
 mod common;
 
@@ -14,8 +15,9 @@ const QUERIES: usize = 20;
 /// Options of an index whose searches are walks, though it is small.
 const WALKS: &str = "--kind graph --degree 12 --exact-ratio 0";
 
-/// Component `j` of vector `i`, of the base for `i` below [`ROWS`] and of the queries behind it: small integers in clusters, with ties.
-/// The last component keeps rows apart that would be equal, because equal rows have no edges of their own.
+/// Component `j` of vector `i`, of the base for `i` below [`ROWS`] and of the queries behind it: small integers in
+/// clusters, with ties. The last component keeps rows apart that would be equal, because equal rows have no edges of
+/// their own.
 fn component(i: usize, j: usize) -> i64 {
     let turn = if j == DIM - 1 { i / (9 * 23) } else { 0 };
     (i % 9 * 20 + (i * 31 + j * 17 + i * i * (j + 3)) % 23 + turn) as i64
@@ -398,7 +400,8 @@ fn a_graph_finds_the_neighbours_of_its_vectors() {
     assert!(message.contains("id in a graph of row numbers = 599; 0 to 199 are possible"), "{message}");
 }
 
-/// A record of the benchmarks: two implementations in one case, a case on the device, rows without recall and of other searches.
+/// A record of the benchmarks: two implementations in one case, a case on the device, rows without recall and of other
+/// searches.
 const RECORD: &str = "\
 date,implementation,version,revision,device,driver,case,k,ms_median,ms_min,ms_max,recall,verified
 2026-01-01,ours,1,abc,card,5,graph 600x6 f32 degree=12 nq=20 beam=16,5,0.5,0.4,0.6,0.875,yes

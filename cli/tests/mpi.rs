@@ -32,7 +32,8 @@ fn ranks(count: usize, args: &[&str]) -> (bool, String, String) {
     (status.success(), stdout, stderr)
 }
 
-/// Runs the program in one process and at `count` ranks, with `--mpi`; both must succeed and write the same ids and distances.
+/// Runs the program in one process and at `count` ranks, with `--mpi`; both must succeed and write the same ids and
+/// distances.
 fn the_same(count: usize, folder: &Path, alone: &[&str], shared: &[&str]) {
     let path = |name: &str| folder.join(name).to_str().expect("a UTF-8 path").to_owned();
     let one = [path("one.npy"), path("one.fbin")];

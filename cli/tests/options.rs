@@ -1,5 +1,5 @@
-//! Filters, refinement, range search, csv and standard streams of the commands of the program `warpann`, run as a user runs it. The
-//! expected neighbours come from a loop over all vectors.
+//! Filters, refinement, range search, csv and standard streams of the commands of the program `warpann`, run as a user
+//! runs it. The expected neighbours come from a loop over all vectors.
 
 mod common;
 
@@ -11,7 +11,8 @@ const ROWS: usize = 400;
 const DIM: usize = 5;
 const QUERIES: usize = 30;
 
-/// Component `j` of vector `i`, of the base for `i` below [`ROWS`] and of the queries behind it: small integers, with ties.
+/// Component `j` of vector `i`, of the base for `i` below [`ROWS`] and of the queries behind it: small integers, with
+/// ties.
 fn component(i: usize, j: usize) -> i64 {
     ((i * 31 + j * 17 + i * i * (j + 3)) % 23) as i64
 }

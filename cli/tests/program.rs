@@ -339,8 +339,8 @@ fn bench_select_measures() {
         json(&["bench", "select", "--device", "cpu", "--rows", "3", "--cols", "50", "--k", "5", "--repeat", "2"]);
     assert_eq!(report["seconds"].as_array().unwrap().len(), 2);
     assert_eq!(report["bytes"], 720.0);
-    // Nothing is bounded before the first merge, so both steps insert; the second fills queues of two, and one more merge
-    // ends the row.
+    // Nothing is bounded before the first merge, so both steps insert; the second fills queues of two, and one more
+    // merge ends the row.
     let model = &report["warp_select"];
     let number = |name: &str| model[name].as_f64().unwrap().round();
     assert_eq!(model["kernel"], "warp_select_k32", "{model}");

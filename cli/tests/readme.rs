@@ -1,7 +1,8 @@
 //! The commands of README.md and of the pages in docs/ run, in their order, and print what the pages show.
 //!
-//! A command is a line of a `text` block that begins with `$ `, and the lines up to the next command are its output. A block
-//! `obj NAME` is a file that the commands read, and a block `csv NAME` is the beginning of a file that they have written.
+//! A command is a line of a `text` block that begins with `$ `, and the lines up to the next command are its output. A
+//! block `obj NAME` is a file that the commands read, and a block `csv NAME` is the beginning of a file that they have
+//! written.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -65,7 +66,8 @@ fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     blocks
 }
 
-/// Whether a line of a block is a command of the program, with or without the prompt. `info` prints a line `warpann VERSION`.
+/// Whether a line of a block is a command of the program, with or without the prompt. `info` prints a line
+/// `warpann VERSION`.
 fn is_command(line: &str) -> bool {
     let line = line.trim_start_matches("$ ");
     let argument = ["warpann ", "mpirun "].iter().find_map(|program| line.strip_prefix(program));

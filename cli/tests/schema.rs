@@ -15,7 +15,8 @@ const PAGE: &str = include_str!("../../docs/JSON.md");
 /// The forms of the schema that need a GPU or MPI. Unit tests of the program and cli/tests/mpi.rs check them.
 const ELSEWHERE: [&str; 3] = ["bench_select_gpu", "bench_select_tune", "build_mpi"];
 
-/// Command lines that must succeed, in an order in which later ones read the files of earlier ones. Words with `@` are files of a folder.
+/// Command lines that must succeed, in an order in which later ones read the files of earlier ones. Words with `@` are
+/// files of a folder.
 const LINES: &[&str] = &[
     "info",
     "info --kernels",

@@ -6,7 +6,8 @@ use common::{Folder, failure, json, warpann};
 use serde_json::Value;
 use warpann::io;
 
-/// A strip of 40 triangles above the x axis as OBJ, its corners as vectors, and three points near it, in a separate folder.
+/// A strip of 40 triangles above the x axis as OBJ, its corners as vectors, and three points near it, in a separate
+/// folder.
 fn files() -> Folder {
     let files = Folder::new();
     let corners: Vec<[f32; 3]> = (0..42).map(|i| [(i / 2) as f32, (i % 2) as f32, 0.0]).collect();

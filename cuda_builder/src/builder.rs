@@ -57,8 +57,9 @@ impl GpuArch {
         Self::ALL.into_iter().find(|arch| arch.name() == name)
     }
 
-    /// The PTX version to compile to. The code generator's default for sm_80 is 7.0, which is too low for `cp.async` with an L2 prefetch
-    /// (7.4); 7.8 needs a driver of CUDA 11.8. The back end refuses a version below the minimum of the architecture.
+    /// The PTX version to compile to. The code generator's default for sm_80 is 7.0, which is too low for `cp.async`
+    /// with an L2 prefetch (7.4); 7.8 needs a driver of CUDA 11.8. The back end refuses a version below the minimum of
+    /// the architecture.
     pub(crate) fn ptx_version(self) -> (u32, u32) {
         match self {
             Self::Sm80 | Self::Sm86 | Self::Sm89 | Self::Sm90 => (7, 8),
@@ -128,8 +129,8 @@ pub enum BuilderError {
 /// The result of a device build.
 #[derive(Debug, Clone)]
 pub struct PtxInfo {
-    /// The PTX text of all kernels, with launch bounds. Its target is `arch`, even if a kernel requires another architecture; in `modules`
-    /// each kernel has the target that it requires.
+    /// The PTX text of all kernels, with launch bounds. Its target is `arch`, even if a kernel requires another
+    /// architecture; in `modules` each kernel has the target that it requires.
     pub ptx: String,
     /// One module for each kernel: (kernel, PTX), sorted by kernel. See [`ptx::split`].
     pub modules: Vec<(String, String)>,
@@ -156,8 +157,8 @@ pub struct CudaBuilder {
 }
 
 impl CudaBuilder {
-    /// Builds the crate in the folder `path_to_crate` (relative to the working directory, which in a build script is the
-    /// folder of the script's own package) for [`GpuArch::Sm80`].
+    /// Builds the crate in the folder `path_to_crate` (relative to the working directory, which in a build script is
+    /// the folder of the script's own package) for [`GpuArch::Sm80`].
     pub fn new(path_to_crate: impl AsRef<Path>) -> Self {
         Self {
             path_to_crate: path_to_crate.as_ref().to_owned(),
@@ -184,8 +185,8 @@ impl CudaBuilder {
         self
     }
 
-    /// The target directory of the device build. Default in a build script: `cuda-builder/` in the target directory that contains
-    /// `OUT_DIR`, so that builds of different profiles and features share one device build.
+    /// The target directory of the device build. Default in a build script: `cuda-builder/` in the target directory
+    /// that contains `OUT_DIR`, so that builds of different profiles and features share one device build.
     #[must_use]
     pub fn target_dir(mut self, path: impl AsRef<Path>) -> Self {
         self.target_dir = Some(path.as_ref().to_owned());
@@ -199,14 +200,15 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles only the kernels with these names (default: all). A device build spends most of its time on optimising the code that
-    /// kernels reach, so a build of one kernel takes a tenth of the time of a build of 170.
+    /// Compiles only the kernels with these names (default: all). A device build spends most of its time on optimising
+    /// the code that kernels reach, so a build of one kernel takes a tenth of the time of a build of 170.
     ///
-    /// The code generator orders the instructions of some kernels differently when it compiles them alone: 3 of 19 in a comparison, with
-    /// the same number of registers after assembly or a few more or less. Ship the build of all kernels.
+    /// The code generator orders the instructions of some kernels differently when it compiles them alone: 3 of 19 in a
+    /// comparison, with the same number of registers after assembly or a few more or less. Ship the build of all
+    /// kernels.
     ///
-    /// Builds of different selections share the target directory and overwrite each other: a change of the selection compiles the kernel
-    /// crate again, but not `core`.
+    /// Builds of different selections share the target directory and overwrite each other: a change of the selection
+    /// compiles the kernel crate again, but not `core`.
     #[must_use]
     pub fn kernels(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.kernels = Some(names.into_iter().map(Into::into).collect());
@@ -222,9 +224,9 @@ impl CudaBuilder {
 
     /// Compiles the kernels to PTX.
     ///
-    /// If nothing has changed, a build costs one run of cargo (a fraction of a second). The first build compiles `core` (about 20 s). Of a
-    /// build of 173 kernels (17 s, one core, November 2026), LLVM took 14 s and the front end 2 s; a build of one of these kernels took 1.5
-    /// s ([`CudaBuilder::kernels`]).
+    /// If nothing has changed, a build costs one run of cargo (a fraction of a second). The first build compiles `core`
+    /// (about 20 s). Of a build of 173 kernels (17 s, one core, November 2026), LLVM took 14 s and the front end 2 s; a
+    /// build of one of these kernels took 1.5 s ([`CudaBuilder::kernels`]).
     ///
     /// # Errors
     /// [`BuilderError`]. If there is no compiler, its message has the commands that install one.
@@ -251,8 +253,8 @@ impl CudaBuilder {
         let lock = target_dir.join("cuda-builder.lock");
         let guard = File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(io_at(&lock))?;
 
-        // Two checkouts may share a target folder. Each needs a separate output file, or the build of one would take the output of the
-        // other for fresh.
+        // Two checkouts may share a target folder. Each needs a separate output file, or the build of one would take
+        // the output of the other for fresh.
         let checkout = {
             let mut hasher = std::hash::DefaultHasher::new();
             std::hash::Hash::hash(&crate_dir, &mut hasher);
@@ -260,7 +262,8 @@ impl CudaBuilder {
         };
         let assembly = target_dir.join(format!("{}-{checkout:016x}.s", package.replace('-', "_")));
         let mut command = self.command(&crate_dir, &package, &compiler, &target_dir, &assembly);
-        // The linker of the cdylib writes nothing, and cargo compiles again if its output is missing, so this file stands in for it.
+        // The linker of the cdylib writes nothing, and cargo compiles again if its output is missing, so this file
+        // stands in for it.
         let linked = target_dir.join(TARGET).join("release/deps").join(format!("{}.ptx", package.replace('-', "_")));
         let mut compile = || {
             run(&mut command, &package, self.arch)?;
@@ -269,7 +272,8 @@ impl CudaBuilder {
         };
         compile()?;
         if !assembly.is_file() {
-            // cargo takes the build for fresh, but its output was removed. A new time stamp makes cargo compile the last crate again.
+            // cargo takes the build for fresh, but its output was removed. A new time stamp makes cargo compile the
+            // last crate again.
             let root = crate_dir.join("src/lib.rs");
             let now = std::time::SystemTime::now();
             File::options().append(true).open(&root).and_then(|file| file.set_modified(now)).map_err(io_at(&root))?;
@@ -296,7 +300,8 @@ impl CudaBuilder {
             std::fs::write(path, &ptx).map_err(io_at(path))?;
         }
         if self.emit_rerun {
-            // Paths are relative to the package, so that each of several checkouts with one target folder watches its files.
+            // Paths are relative to the package, so that each of several checkouts with one target folder watches its
+            // files.
             let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
             for source in &sources {
                 let shown = package.as_deref().and_then(|package| relative(source, package));
@@ -404,8 +409,8 @@ impl ExpectedWarning {
     }
 }
 
-/// Removes the environment variables that cargo sets for build scripts, and those that a caller set for the outer build. Settings of cargo
-/// itself (home folder, registries, network) stay.
+/// Removes the environment variables that cargo sets for build scripts, and those that a caller set for the outer
+/// build. Settings of cargo itself (home folder, registries, network) stay.
 fn clear_cargo_environment(command: &mut Command) {
     const KEPT: [&str; 6] =
         ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
@@ -434,8 +439,8 @@ fn clear_cargo_environment(command: &mut Command) {
     }
 }
 
-/// `cuda-builder/` in the target directory that contains `out_dir`: the nearest parent folder with cargo's tag file. Without a tag file,
-/// `cuda-builder/` in `out_dir` itself.
+/// `cuda-builder/` in the target directory that contains `out_dir`: the nearest parent folder with cargo's tag file.
+/// Without a tag file, `cuda-builder/` in `out_dir` itself.
 fn default_target_dir(out_dir: &Path) -> PathBuf {
     let tagged = out_dir.ancestors().skip(1).find(|folder| folder.join("CACHEDIR.TAG").is_file());
     tagged.unwrap_or(out_dir).join("cuda-builder")

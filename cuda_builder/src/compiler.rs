@@ -1,11 +1,12 @@
 //! The search for the rustc that compiles device code.
 //!
 //! Candidates, in this order:
-//! 1. the explicit setting `WARPANN_DEVICE_RUSTC` (and `WARPANN_DEVICE_CARGO`; by default the cargo in the folder of that rustc, else the
-//!    first on `PATH`): if it is set, no other compiler is tried;
-//! 2. the toolchain that runs the present build (in a rustup checkout: the pinned one), if its sysroot has the library source
-//!    (component rust-src) or a ready-made library for nvptx64;
-//! 3. a system rustc, first on `PATH`, whose sysroot has the library source (Debian: rustc-web, cargo-web, rust-web-src).
+//! 1. the explicit setting `WARPANN_DEVICE_RUSTC` (and `WARPANN_DEVICE_CARGO`; by default the cargo in the folder of
+//!    that rustc, else the first on `PATH`): if it is set, no other compiler is tried;
+//! 2. the toolchain that runs the present build (in a rustup checkout: the pinned one), if its sysroot has the library
+//!    source (component rust-src) or a ready-made library for nvptx64;
+//! 3. a system rustc, first on `PATH`, whose sysroot has the library source (Debian: rustc-web, cargo-web,
+//!    rust-web-src).
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -136,14 +137,14 @@ impl DeviceCompiler {
     /// Finds a device compiler by the module's three rules, in the process's environment.
     ///
     /// # Errors
-    /// [`CompilerError::NotFound`], with the commands that install a compiler; [`CompilerError::BadSetting`] if the compiler of the
-    /// explicit setting cannot compile device code.
+    /// [`CompilerError::NotFound`], with the commands that install a compiler; [`CompilerError::BadSetting`] if the
+    /// compiler of the explicit setting cannot compile device code.
     pub fn find() -> Result<Self, CompilerError> {
         Self::find_in(&Environment::of_process())
     }
 
-    /// [`DeviceCompiler::find`] with the variables `WARPANN_DEVICE_RUSTC`, `WARPANN_DEVICE_CARGO`, `RUSTC`, `CARGO` and `PATH`
-    /// of `env`.
+    /// [`DeviceCompiler::find`] with the variables `WARPANN_DEVICE_RUSTC`, `WARPANN_DEVICE_CARGO`, `RUSTC`, `CARGO` and
+    /// `PATH` of `env`.
     ///
     /// # Errors
     /// As [`DeviceCompiler::find`].
@@ -177,8 +178,8 @@ impl DeviceCompiler {
     }
 }
 
-/// Whether `rustc` is a rustup proxy, which is rustup itself under another name. It runs the toolchain in use, which the search has already
-/// tried.
+/// Whether `rustc` is a rustup proxy, which is rustup itself under another name. It runs the toolchain in use, which
+/// the search has already tried.
 fn is_rustup_proxy(rustc: &Path) -> bool {
     let same_file = |a: &Path, b: &Path| match (std::fs::metadata(a), std::fs::metadata(b)) {
         #[cfg(unix)]
@@ -210,7 +211,8 @@ fn examine(env: &Environment, rustc: &Path, cargo: Option<PathBuf>, origin: Orig
     } else {
         return Err(format!("{version} has neither its library source ({}) nor the nvptx64 target", source.display()));
     };
-    // A proxy would select a toolchain again, by RUSTUP_TOOLCHAIN and the working directory; the binary in the sysroot does not.
+    // A proxy would select a toolchain again, by RUSTUP_TOOLCHAIN and the working directory; the binary in the sysroot
+    // does not.
     let own = sysroot.join("bin/rustc");
     let rustc = if own.is_file() { own } else { rustc.to_path_buf() };
     let cargo = match cargo {
@@ -223,7 +225,8 @@ fn examine(env: &Environment, rustc: &Path, cargo: Option<PathBuf>, origin: Orig
     Ok(DeviceCompiler { rustc, cargo, origin, library, version })
 }
 
-/// The cargo in the folder of `rustc`; else, for the toolchain in use, the cargo that runs the present build; else the first on `PATH`.
+/// The cargo in the folder of `rustc`; else, for the toolchain in use, the cargo that runs the present build; else the
+/// first on `PATH`.
 fn find_cargo(env: &Environment, rustc: &Path, origin: Origin) -> Option<PathBuf> {
     let beside = rustc.with_file_name("cargo");
     if beside.is_file() {
@@ -255,8 +258,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// A lock for tests that write and run scripts. Without it, a child that another thread forks at the same time would inherit the
-    /// script's open file, and the script would fail with "text file busy".
+    /// A lock for tests that write and run scripts. Without it, a child that another thread forks at the same time
+    /// would inherit the script's open file, and the script would fail with "text file busy".
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -305,8 +308,8 @@ mod tests {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// An environment whose `PATH` holds these compilers, in order. `/usr/bin` always counts as its last entry, so the tests
-    /// that expect "none" look at the reasons given for the fakes only.
+    /// An environment whose `PATH` holds these compilers, in order. `/usr/bin` always counts as its last entry, so the
+    /// tests that expect "none" look at the reasons given for the fakes only.
     fn env(compilers: &[&Fake]) -> Environment {
         Environment::default().with("PATH", std::env::join_paths(compilers.iter().map(|fake| fake.bin())).unwrap())
     }

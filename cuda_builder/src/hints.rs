@@ -1,12 +1,12 @@
 //! Hints: the replacements for functions of `std` that the compiler did not find in a kernel.
 //!
-//! The host compiles a kernel with `std`, so a test on the emulator passes. The device build has only `core`, and rustc's message is only
-//! "no method named `sqrt`". A hint names the function and its replacement.
+//! The host compiles a kernel with `std`, so a test on the emulator passes. The device build has only `core`, and
+//! rustc's message is only "no method named `sqrt`". A hint names the function and its replacement.
 
 use std::collections::BTreeMap;
 
-/// The beginnings of the compiler's messages about missing items, up to the item's name. For a method, the type of its receiver follows in
-/// the same line.
+/// The beginnings of the compiler's messages about missing items, up to the item's name. For a method, the type of its
+/// receiver follows in the same line.
 const MISSING: [(&str, Kind); 8] = [
     ("cannot find macro `", Kind::Macro),
     ("cannot find type `", Kind::Type),

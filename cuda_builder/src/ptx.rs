@@ -1,7 +1,7 @@
 //! Work on PTX text: launch bounds, and one module for each kernel.
 //!
-//! rustc has no attribute for launch bounds. So `#[kernel]` writes a comment into the module's assembly, and this module turns it into
-//! directives:
+//! rustc has no attribute for launch bounds. So `#[kernel]` writes a comment into the module's assembly, and this
+//! module turns it into directives:
 //!
 //! ```text
 //! // warpann.kernel NAME maxntid=256 minnctapersm=2 arch=sm_90a
@@ -9,8 +9,8 @@
 //!
 //! Every `key=value` may be absent; unknown keys are ignored.
 //!
-//! The driver compiles a module when it loads it, and that time grows with the module. [`split`] therefore cuts the text into one
-//! module for each kernel, with the functions, variables and declarations that the kernel reaches.
+//! The driver compiles a module when it loads it, and that time grows with the module. [`split`] therefore cuts the
+//! text into one module for each kernel, with the functions, variables and declarations that the kernel reaches.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -28,7 +28,8 @@ pub struct KernelNote {
     pub max_threads: Option<u32>,
     /// Number of blocks that must fit a multiprocessor at once (`.minnctapersm`).
     pub min_blocks: Option<u32>,
-    /// The only architecture on which the kernel runs (`.target`). `None`: the architecture of the build and later ones.
+    /// The only architecture on which the kernel runs (`.target`). `None`: the architecture of the build and later
+    /// ones.
     pub arch: Option<String>,
 }
 
@@ -164,9 +165,9 @@ pub fn apply_launch_bounds(ptx: &str) -> Result<String, PtxError> {
 
 /// One module for each kernel: (kernel, PTX), sorted by kernel.
 ///
-/// Each module has the directives, its kernel with the comment, and the functions, declarations, constants and shared arrays that the
-/// kernel reaches. The module of a kernel for a single architecture has that target; only its inline assembly needs the target, the rest of
-/// the text is unchanged.
+/// Each module has the directives, its kernel with the comment, and the functions, declarations, constants and shared
+/// arrays that the kernel reaches. The module of a kernel for a single architecture has that target; only its inline
+/// assembly needs the target, the rest of the text is unchanged.
 ///
 /// # Errors
 /// [`PtxError`].
@@ -243,7 +244,8 @@ fn comment_of(note: &KernelNote) -> String {
     line
 }
 
-/// The PTX identifiers of a text. Registers come without their `%`; if one equals a symbol, the only effect is a larger module.
+/// The PTX identifiers of a text. Registers come without their `%`; if one equals a symbol, the only effect is a larger
+/// module.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$')).filter(|word| !word.is_empty())
 }
@@ -281,8 +283,8 @@ fn skip_comment(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The statement that starts at `start`. It ends at the end of the line for a directive, at the closing brace for a function body or a
-/// section, else at the semicolon.
+/// The statement that starts at `start`. It ends at the end of the line for a directive, at the closing brace for a
+/// function body or a section, else at the semicolon.
 fn item_at(ptx: &str, start: usize) -> Result<Item<'_>, PtxError> {
     let bytes = ptx.as_bytes();
     let first = ptx[start..].split(|c: char| c.is_ascii_whitespace() || c == ';').next().unwrap_or_default();

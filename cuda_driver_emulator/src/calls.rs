@@ -88,8 +88,8 @@ fn launched(function: usize, stream: usize, config: &LaunchConfig, extra: *mut *
     Ok(function)
 }
 
-/// Defines the functions, and the table that finds them by name. If a fault is set, a function after `fn` fails before it does anything; a
-/// function after `give_back` does its work and then returns the error.
+/// Defines the functions, and the table that finds them by name. If a fault is set, a function after `fn` fails before
+/// it does anything; a function after `give_back` does its work and then returns the error.
 macro_rules! functions {
     (@fails fn $done:expr, $fault:expr) => { match $fault { Some(fault) => fault, None => code($done) } };
     (@fails give_back $done:expr, $fault:expr) => {{ let fault = $fault; let done = code($done); fault.unwrap_or(done) }};
@@ -531,7 +531,8 @@ functions! {
         for at in 0..given.attribute_count as usize {
             // SAFETY: as above.
             let attribute = unsafe { &*given.attributes.add(at) };
-            // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: the kernel may start before the work ahead of it has ended.
+            // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: the kernel may start before the work ahead of it
+            // has ended.
             if attribute.id != 6 {
                 return Err(INVALID_VALUE);
             }
@@ -681,7 +682,8 @@ fn may_give_back(state: &State) -> Done {
     if faults::fired() { Ok(()) } else { state.current().map(|_| ()) }
 }
 
-/// The memory at a device address. Checks that all `bytes` bytes lie in one allocation, which belongs to `device` if it is given.
+/// The memory at a device address. Checks that all `bytes` bytes lie in one allocation, which belongs to `device` if it
+/// is given.
 fn on_device(what: &str, device: Option<usize>, address: u64, bytes: usize) -> Result<*mut u8, c_int> {
     let owner = lock().owner(address, bytes);
     if owner.is_none() || device.is_some_and(|device| owner != Some(device)) {
@@ -694,8 +696,8 @@ fn on_device(what: &str, device: Option<usize>, address: u64, bytes: usize) -> R
 /// Bytes of shared memory that a launch may have without `cuFuncSetAttribute`, static arrays included.
 const UNASKED_SHARED: i32 = 48 << 10;
 
-/// Bytes of the shared arrays that PTX text declares, such as `.shared .align 16 .b8 counts[128];`. The array for dynamic memory has no
-/// length and does not count.
+/// Bytes of the shared arrays that PTX text declares, such as `.shared .align 16 .b8 counts[128];`. The array for
+/// dynamic memory has no length and does not count.
 fn static_shared(ptx: &str) -> i32 {
     let arrays = ptx.split(".shared ").skip(1).filter_map(|rest| {
         let declaration = rest.split_once(';')?.0;
@@ -736,15 +738,16 @@ fn submit(stream: usize, work: impl Fn() -> Done + Send + Sync + 'static) -> Don
     work()
 }
 
-/// The device of a stream, for a call that waits or that copies to or from the host. A thread that captures may not make it.
+/// The device of a stream, for a call that waits or that copies to or from the host. A thread that captures may not
+/// make it.
 fn waiting(stream: usize) -> Result<usize, c_int> {
     let mut state = lock();
     state.may_wait()?;
     state.stream(stream)
 }
 
-/// Runs a kernel on separate threads while the caller's thread sleeps. The caller's thread may belong to a rayon pool and hold locks; if it
-/// ran the kernel itself, it could start other work of the pool at the same time.
+/// Runs a kernel on separate threads while the caller's thread sleeps. The caller's thread may belong to a rayon pool
+/// and hold locks; if it ran the kernel itself, it could start other work of the pool at the same time.
 fn run(launch: Arc<BoundLaunch>) -> Done {
     static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| rayon::ThreadPoolBuilder::new().thread_name(|i| format!("cuda-{i}")).build().ok());

@@ -1,8 +1,10 @@
-//! A CUDA driver for tests, built on the checking emulator of `cuda_std`: a program that calls the driver runs without a GPU.
+//! A CUDA driver for tests, built on the checking emulator of `cuda_std`: a program that calls the driver runs without
+//! a GPU.
 //!
 //! # How a program uses it
-//! Call [`install`] before the first call of the driver. It makes `cuda_loader` use the functions of this crate instead of those of
-//! libcuda.so.1. From then on cust and every other caller of the driver's C functions use this driver, in the whole process.
+//! Call [`install`] before the first call of the driver. It makes `cuda_loader` use the functions of this crate instead
+//! of those of libcuda.so.1. From then on cust and every other caller of the driver's C functions use this driver, in
+//! the whole process.
 //!
 //! # What it does
 //! | module | content |
@@ -11,29 +13,33 @@
 //! | `state` | devices, contexts, memory, modules, streams, events and graphs that exist, their owners, and the amounts in use |
 //! | `faults` | faults that a test sets, and the record of calls |
 //!
-//! - A module is PTX text, of which only the names of the entries are read. The kernel of an entry is the one with its name among the
-//!   kernels linked into the program (`cuda_std::emulator::kernels`). The emulator runs it with the arguments at the raw addresses, with
-//!   all its checks. A violation is printed, kept for [`violations`], and returned as code 700 or 719.
-//! - Device memory consists of buffers of the emulator, so a kernel that leaves an allocation is stopped. Copies and fills must lie in an
-//!   allocation as well, on the right device.
-//! - Each device has a primary context with a count of retentions. A thread has one current context or none. A call that needs a context
-//!   fails without one (201); a call with a handle of another context fails as well (400).
+//! - A module is PTX text, of which only the names of the entries are read. The kernel of an entry is the one with its
+//!   name among the kernels linked into the program (`cuda_std::emulator::kernels`). The emulator runs it with the
+//!   arguments at the raw addresses, with all its checks. A violation is printed, kept for [`violations`], and returned
+//!   as code 700 or 719.
+//! - Device memory consists of buffers of the emulator, so a kernel that leaves an allocation is stopped. Copies and
+//!   fills must lie in an allocation as well, on the right device.
+//! - Each device has a primary context with a count of retentions. A thread has one current context or none. A call
+//!   that needs a context fails without one (201); a call with a handle of another context fails as well (400).
 //! - Handles are numbers that are never used again, so a stale handle is detected (400).
-//! - Streams do their work at once, so synchronisation returns at once. An event stores the time at which it was recorded.
-//! - A stream can be captured into a graph, whose launches do the captured work again. A call that allocates or waits in the thread that
-//!   captures fails (900), and then the end of the capture does (901).
+//! - Streams do their work at once, so synchronisation returns at once. An event stores the time at which it was
+//!   recorded.
+//! - A stream can be captured into a graph, whose launches do the captured work again. A call that allocates or waits
+//!   in the thread that captures fails (900), and then the end of the capture does (901).
 //! - Each device has the memory of its settings; an allocation that does not fit fails (2). A memory pool keeps nothing
 //!   that is freed.
 //!
 //! # Faults
-//! Every function counts its calls. [`fail`] makes one of the next calls fail with a code, once or from then on ([`Lasts`]). A function
-//! that releases something (a free, a destruction, a release, an unloading) does its work even if it fails, as in NVIDIA's driver, which
-//! reports earlier asynchronous errors there. After a failed call, such a function also works without a current context, because the
-//! context may have been lost. Resources that [`Usage`] still counts afterwards are leaks of the caller.
+//! Every function counts its calls. [`fail`] makes one of the next calls fail with a code, once or from then on
+//! ([`Lasts`]). A function that releases something (a free, a destruction, a release, an unloading) does its work even
+//! if it fails, as in NVIDIA's driver, which reports earlier asynchronous errors there. After a failed call, such a
+//! function also works without a current context, because the context may have been lost. Resources that [`Usage`]
+//! still counts afterwards are leaks of the caller.
 //!
 //! # Limits
-//! The driver does not model work that continues after a call has returned, the order of streams, contexts other than primary ones, and
-//! graphs that are not captured. It does not require peer access to be enabled (copies between devices work either way, as on hardware).
+//! The driver does not model work that continues after a call has returned, the order of streams, contexts other than
+//! primary ones, and graphs that are not captured. It does not require peer access to be enabled (copies between
+//! devices work either way, as on hardware).
 
 mod calls;
 mod faults;
@@ -75,7 +81,8 @@ pub fn context(index: usize) -> usize {
     state::State::context_of(index)
 }
 
-/// Makes a retained context, or none (0), current in the calling thread. It does not count as a call, and [`fail`] does not affect it.
+/// Makes a retained context, or none (0), current in the calling thread. It does not count as a call, and [`fail`] does
+/// not affect it.
 ///
 /// # Panics
 /// Panics if the context is not retained.

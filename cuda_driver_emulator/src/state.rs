@@ -95,7 +95,8 @@ pub struct Event {
 pub struct Module {
     pub device: usize,
     pub entries: Vec<String>,
-    /// Whether every kernel of the text first waits for the work ahead of it, and reads nothing by the path for what does not change.
+    /// Whether every kernel of the text first waits for the work ahead of it, and reads nothing by the path for what
+    /// does not change.
     pub waits: bool,
     /// Bytes of the shared arrays that the text declares. Every entry counts all of them.
     pub static_shared: i32,

@@ -1,4 +1,5 @@
-//! Tests of the emulated driver by its C functions: results, refusals, counts and faults. It is one test, because a process has one driver.
+//! Tests of the emulated driver by its C functions: results, refusals, counts and faults. It is one test, because a
+//! process has one driver.
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -185,7 +186,8 @@ unsafe fn launches() {
 fn launch_config(attributes: &[u8; 72], count: u32) -> [u64; 7] {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let address = attributes.as_ptr().expose_provenance() as u64;
-    // A grid of one block, a block of 32 threads, no shared memory, padding, the default stream, the attributes and their number.
+    // A grid of one block, a block of 32 threads, no shared memory, padding, the default stream, the attributes and
+    // their number.
     [pair(1, 1), pair(1, 32), pair(1, 1), 0, 0, address, count.into()]
 }
 

@@ -1,16 +1,17 @@
 //! Resolves the CUDA driver symbols of cust at run time, so that one binary runs with and without a GPU.
 //!
-//! cust calls the driver (`cuInit`, `cuMemAlloc_v2`, ..) as ordinary linked functions. A binary that is linked against libcuda does not
-//! start on a machine without a driver. This crate defines the symbols itself. Each is a stub that jumps to the driver's function of the
-//! same name; the first call opens libcuda.so.1 and looks the name up. Without a driver, every function returns `CUDA_ERROR_NO_DEVICE`
-//! (cust: [`CudaError::NoDevice`]), except that the functions which describe an error still do so.
+//! cust calls the driver (`cuInit`, `cuMemAlloc_v2`, ..) as ordinary linked functions. A binary that is linked against
+//! libcuda does not start on a machine without a driver. This crate defines the symbols itself. Each is a stub that
+//! jumps to the driver's function of the same name; the first call opens libcuda.so.1 and looks the name up. Without a
+//! driver, every function returns `CUDA_ERROR_NO_DEVICE` (cust: [`CudaError::NoDevice`]), except that the functions
+//! which describe an error still do so.
 //!
 //! A binary gets the symbols if it uses any item of this crate, such as [`driver_present`].
 //!
 //! # Building without a CUDA toolkit
-//! cust's build script adds `-lcuda` to the link and fails unless it finds a toolkit, which is any folder with a subfolder `lib64`. The
-//! build script of this crate gives the linker an empty `libcuda.so`, so any such folder will do. One line of `.cargo/config.toml`
-//! names one that Linux has:
+//! cust's build script adds `-lcuda` to the link and fails unless it finds a toolkit, which is any folder with a
+//! subfolder `lib64`. The build script of this crate gives the linker an empty `libcuda.so`, so any such folder will
+//! do. One line of `.cargo/config.toml` names one that Linux has:
 //!
 //! ```toml
 //! env.CUDA_LIBRARY_PATH = "/usr"
@@ -52,12 +53,13 @@ pub fn driver_present() -> bool {
     symbol(c"cuInit").is_some()
 }
 
-/// A driver: a function that returns the address of the driver function with a given name, or `None` if the driver does not have it. The
-/// address must stay valid. At the address is a function of the C calling convention, with the signature of that name in NVIDIA's cuda.h.
+/// A driver: a function that returns the address of the driver function with a given name, or `None` if the driver does
+/// not have it. The address must stay valid. At the address is a function of the C calling convention, with the
+/// signature of that name in NVIDIA's cuda.h.
 pub type Driver = fn(&CStr) -> Option<*const c_void>;
 
-/// Uses the functions of `driver` instead of those of libcuda.so.1, in the whole process. With it, tests can use a driver that needs no
-/// GPU.
+/// Uses the functions of `driver` instead of those of libcuda.so.1, in the whole process. With it, tests can use a
+/// driver that needs no GPU.
 ///
 /// # Errors
 /// [`DriverInUse`] if the process has already looked for a driver. Functions that it found stay in use.
@@ -80,11 +82,11 @@ impl std::fmt::Display for DriverInUse {
 
 impl std::error::Error for DriverInUse {}
 
-/// The driver's function of that exact name (`cuFuncSetAttribute`, `cuCtxCreate_v2`, ..), for calls that cust lacks. `None` if there is no
-/// driver or it has no such function.
+/// The driver's function of that exact name (`cuFuncSetAttribute`, `cuCtxCreate_v2`, ..), for calls that cust lacks.
+/// `None` if there is no driver or it has no such function.
 ///
-/// The pointer stays valid for the life of the process: the library is never closed. At the address is a function of the C calling
-/// convention; the caller must use it with the right signature.
+/// The pointer stays valid for the life of the process: the library is never closed. At the address is a function of
+/// the C calling convention; the caller must use it with the right signature.
 pub fn symbol(name: &CStr) -> Option<*const c_void> {
     let library = match *driver() {
         Source::None => return None,
@@ -135,8 +137,8 @@ fn target(name: &CStr) -> *const c_void {
     }
 }
 
-// Replaces any driver function if there is no driver. Callers pass arguments that it does not declare; in the C calling convention the
-// caller removes them.
+// Replaces any driver function if there is no driver. Callers pass arguments that it does not declare; in the C calling
+// convention the caller removes them.
 extern "C" fn no_device() -> c_int {
     CUDA_ERROR_NO_DEVICE
 }

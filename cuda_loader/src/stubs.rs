@@ -4,17 +4,18 @@ use core::arch::naked_asm;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Looks up the function with that index, stores its address and returns it. Several threads may do so at once; all get the same address.
+/// Looks up the function with that index, stores its address and returns it. Several threads may do so at once; all get
+/// the same address.
 extern "C" fn resolve(index: usize) -> usize {
     let address = crate::target(NAMES[index]).expose_provenance();
-    // Release: the writes of the dynamic loader must be visible to a thread that takes the short way. Every load on x86-64 is an acquire
-    // load; the aarch64 stub uses `ldar`.
+    // Release: the writes of the dynamic loader must be visible to a thread that takes the short way. Every load on
+    // x86-64 is an acquire load; the aarch64 stub uses `ldar`.
     TARGETS[index].store(address, Ordering::Release);
     address
 }
 
-/// Body of a stub. The short way, after the first call: load, test, jump. The long way saves the registers in which the C calling
-/// convention may pass arguments (integers, pointers and floats), resolves the function and jumps.
+/// Body of a stub. The short way, after the first call: load, test, jump. The long way saves the registers in which the
+/// C calling convention may pass arguments (integers, pointers and floats), resolves the function and jumps.
 #[cfg(target_arch = "x86_64")]
 macro_rules! stub_body {
     ($index:expr) => {
@@ -66,7 +67,8 @@ macro_rules! stub_body {
     };
 }
 
-/// Body of a stub, as on x86-64. The procedure call standard reserves x16 for such stubs; x8 holds the address of a large result.
+/// Body of a stub, as on x86-64. The procedure call standard reserves x16 for such stubs; x8 holds the address of a
+/// large result.
 #[cfg(target_arch = "aarch64")]
 macro_rules! stub_body {
     ($index:expr) => {
@@ -132,9 +134,9 @@ macro_rules! define_stubs {
         pub static STUBS: [unsafe extern "C" fn(); COUNT] = [$($name),*];
 
         $(
-            // SAFETY of the export: the name is that of a driver function, and no other library of the program may define it. The stub
-            // accepts any arguments because it does not use them, and the function to which it jumps has the signature that the caller
-            // uses.
+            // SAFETY of the export: the name is that of a driver function, and no other library of the program may
+            // define it. The stub accepts any arguments because it does not use them, and the function to which it
+            // jumps has the signature that the caller uses.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name() {

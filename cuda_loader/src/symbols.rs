@@ -1,6 +1,7 @@
 //! The table: every driver function that cust_raw 0.11.3 declares (its extern blocks, sorted).
 //!
-//! If an update of cust_raw adds a function and cust uses it, linking fails with an undefined symbol; add the function here.
+//! If an update of cust_raw adds a function and cust uses it, linking fails with an undefined symbol; add the function
+//! here.
 
 /// Calls a macro with the whole table.
 #[macro_export]

@@ -51,8 +51,8 @@ fn first_calls_may_come_from_many_threads() {
     });
 }
 
-/// Floats are passed in vector registers, which the long way through a stub must preserve. Without a driver the function only returns an
-/// error, so this checks that the call does not crash.
+/// Floats are passed in vector registers, which the long way through a stub must preserve. Without a driver the
+/// function only returns an error, so this checks that the call does not crash.
 #[test]
 fn a_float_argument_survives_the_first_call() {
     if !cuda_loader::driver_present() {

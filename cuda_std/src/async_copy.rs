@@ -1,8 +1,8 @@
-//! Asynchronous copies from global to shared memory (`cp.async`, sm_80): a thread starts copies, closes groups of them, and waits for the
-//! groups.
+//! Asynchronous copies from global to shared memory (`cp.async`, sm_80): a thread starts copies, closes groups of them,
+//! and waits for the groups.
 //!
-//! After a thread has waited for its copies, it may read the copied data; other threads may read them after a barrier that follows the
-//! wait. Before that, no thread may access the destination or write the source.
+//! After a thread has waited for its copies, it may read the copied data; other threads may read them after a barrier
+//! that follows the wait. Before that, no thread may access the destination or write the source.
 
 use crate::{imp, shared::SharedPtr};
 use core::panic::Location;
@@ -12,8 +12,8 @@ macro_rules! copies {
         $(#[$doc])*
         ///
         /// # Safety
-        /// `src` points to readable global memory and `dst` to shared memory. Both have the size of the copy and are aligned to it. No
-        /// thread accesses `dst` or writes `src` until this thread has waited for the copy.
+        /// `src` points to readable global memory and `dst` to shared memory. Both have the size of the copy and are
+        /// aligned to it. No thread accesses `dst` or writes `src` until this thread has waited for the copy.
         #[track_caller]
         #[inline(always)]
         pub unsafe fn $name(dst: SharedPtr<u8>, src: *const u8) {
@@ -24,7 +24,8 @@ macro_rules! copies {
         $(#[$doc_zfill])*
         ///
         /// # Safety
-        /// As for the full copy, except that only `src_bytes` bytes at `src` must be readable. `src` is aligned even if `src_bytes` is 0.
+        /// As for the full copy, except that only `src_bytes` bytes at `src` must be readable. `src` is aligned even if
+        /// `src_bytes` is 0.
         #[track_caller]
         #[inline(always)]
         pub unsafe fn $name_zfill(dst: SharedPtr<u8>, src: *const u8, src_bytes: u32) {

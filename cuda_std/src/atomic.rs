@@ -1,7 +1,7 @@
 //! Atomic operations on global memory (relaxed, device scope) and on shared memory (relaxed, block scope).
 //!
-//! Each read-modify-write operation returns the value before it. If the kernel does not use the result, the assembler emits `red` instead
-//! of `atom`.
+//! Each read-modify-write operation returns the value before it. If the kernel does not use the result, the assembler
+//! emits `red` instead of `atom`.
 
 use crate::{global::U32x4, imp, shared::SharedPtr};
 use core::panic::Location;
@@ -38,7 +38,8 @@ global! {
     or_u32(u32);
     /// Stores `value` (`atom.global.exch.b32`).
     exchange_u32(u32);
-    /// Adds `value` (`atom.global.add.f32`). The order of the additions varies from run to run, and with it the last bits of the sum.
+    /// Adds `value` (`atom.global.add.f32`). The order of the additions varies from run to run, and with it the last
+    /// bits of the sum.
     add_f32(f32);
 }
 
@@ -58,7 +59,8 @@ macro_rules! shared {
         $(#[$doc])*
         ///
         /// # Safety
-        /// `p` is an aligned, initialised place in shared memory; accesses to it before the next synchronisation are atomic.
+        /// `p` is an aligned, initialised place in shared memory; accesses to it before the next synchronisation are
+        /// atomic.
         #[track_caller]
         #[inline(always)]
         pub unsafe fn $name(p: SharedPtr<$t>, value: $t) -> $t {

@@ -1,8 +1,9 @@
 //! Global memory: loads, stores, and vector types that one access moves.
 //!
-//! The compiler infers that a kernel's parameters of type [`Ptr`](crate::Ptr) and [`PtrMut`](crate::PtrMut), and all pointers computed from
-//! them, point to global memory. An access through a pointer that the kernel loads from memory is a generic access, which is slower. So
-//! each array is a parameter; [`kernel`](macro@crate::kernel) passes the fields of a struct of arguments one by one.
+//! The compiler infers that a kernel's parameters of type [`Ptr`](crate::Ptr) and [`PtrMut`](crate::PtrMut), and all
+//! pointers computed from them, point to global memory. An access through a pointer that the kernel loads from memory
+//! is a generic access, which is slower. So each array is a parameter; [`kernel`](macro@crate::kernel) passes the
+//! fields of a struct of arguments one by one.
 //!
 //! A kernel may also dereference raw pointers directly, but the emulator checks only the functions of this module.
 
@@ -41,8 +42,8 @@ pub unsafe fn load<T: Copy>(p: *const T) -> T {
     unsafe { imp::global::load(p, Location::caller()) }
 }
 
-/// The value at `p`, through the read-only cache (`ld.global.nc`) if `T` has 1, 2, 4, 8 or 16 bytes and is aligned to its size; an ordinary
-/// load otherwise.
+/// The value at `p`, through the read-only cache (`ld.global.nc`) if `T` has 1, 2, 4, 8 or 16 bytes and is aligned to
+/// its size; an ordinary load otherwise.
 ///
 /// # Safety
 /// As [`load`], and nothing writes the memory while the kernel runs.
@@ -53,7 +54,8 @@ pub unsafe fn load_nc<T: Copy>(p: *const T) -> T {
     unsafe { imp::global::load_nc(p, Location::caller()) }
 }
 
-/// Starts to copy the cache line at `p` to the L2 cache (`prefetch.global.L2`), so that a later load waits less. Values do not change.
+/// Starts to copy the cache line at `p` to the L2 cache (`prefetch.global.L2`), so that a later load waits less. Values
+/// do not change.
 ///
 /// # Safety
 /// `p` points into global memory that no other thread writes at the same time.
@@ -75,10 +77,11 @@ pub unsafe fn store<T: Copy>(p: *mut T, value: T) {
     unsafe { imp::global::store(p, value, Location::caller()) }
 }
 
-/// The value at `p`; each call loads it again (`ld.volatile.global`). For memory that other threads write at the same time.
+/// The value at `p`; each call loads it again (`ld.volatile.global`). For memory that other threads write at the same
+/// time.
 ///
-/// The load does not order other accesses; see [`crate::thread::fence`]. A loop that waits for a value by this function makes progress in
-/// the emulator: the other threads run between two loads.
+/// The load does not order other accesses; see [`crate::thread::fence`]. A loop that waits for a value by this function
+/// makes progress in the emulator: the other threads run between two loads.
 ///
 /// # Safety
 /// `p` points to a valid, aligned `T` of 1, 2, 4 or 8 bytes in global memory.

@@ -1,4 +1,5 @@
-//! The parts of a launch: a kernel, its arguments by name, and the shape of the grid. [`kernel`](macro@crate::kernel) makes the first two.
+//! The parts of a launch: a kernel, its arguments by name, and the shape of the grid. [`kernel`](macro@crate::kernel)
+//! makes the first two.
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod dependent;
@@ -11,8 +12,8 @@ pub use dependent::dependent_ptx;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernel::{ArgumentRange, Choice, Kernel, KernelArgs, MAX_PARAMS, Param, RawArgs, raw_arg};
 
-/// Shape of a launch. Numbers of blocks are 64 bits wide, so that computing them from data sizes does not overflow; the launch checks them
-/// against [`MOST_BLOCKS`].
+/// Shape of a launch. Numbers of blocks are 64 bits wide, so that computing them from data sizes does not overflow; the
+/// launch checks them against [`MOST_BLOCKS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchConfig {
     /// Numbers of blocks in x, y and z, each at least 1.
@@ -32,8 +33,8 @@ impl LaunchConfig {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
     }
 
-    /// At least `warps` warps along x, in blocks of `warps_per_block` warps, without dynamic shared memory. The last block may have more
-    /// warps than needed.
+    /// At least `warps` warps along x, in blocks of `warps_per_block` warps, without dynamic shared memory. The last
+    /// block may have more warps than needed.
     pub const fn warps(warps: u64, warps_per_block: u32) -> Self {
         Self::linear(warps.div_ceil(warps_per_block as u64), 32 * warps_per_block)
     }

@@ -6,8 +6,8 @@
 //! | `nvptx` | nvptx64-nvidia-cuda | an LLVM intrinsic or one line of PTX; everything inlines |
 //! | [`emulator`] | every other target | one coroutine a thread, with a check of every access and every collective |
 //!
-//! A kernel is written once, marked [`kernel`](macro@kernel), and compiled for both. Only this crate and the output of its macro contain
-//! code that depends on the target.
+//! A kernel is written once, marked [`kernel`](macro@kernel), and compiled for both. Only this crate and the output of
+//! its macro contain code that depends on the target.
 //!
 //! ```
 //! use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, thread};
@@ -35,8 +35,9 @@
 //!
 //! # What a kernel may call
 //!
-//! A kernel may call `core` (except functions that print), crates without `std` and without allocation, and the items below. All of them
-//! run on sm_80 and later, except [`wgmma`], which needs sm_90a. The page of each function names its instruction.
+//! A kernel may call `core` (except functions that print), crates without `std` and without allocation, and the items
+//! below. All of them run on sm_80 and later, except [`wgmma`], which needs sm_90a. The page of each function names its
+//! instruction.
 //!
 //! | module | for | items | PTX |
 //! | --- | --- | --- | --- |
@@ -54,16 +55,17 @@
 //! | [`wgmma`] | Matrix products of four warps | [`Fragment`](wgmma::Fragment), [`publish`](wgmma::publish), [`start_f16`](wgmma::start_f16), [`wait`](wgmma::wait) | `wgmma.mma_async`, `fence.proxy.async` |
 //! | | A loop whose counter is a constant in each turn | [`unroll`](fn@unroll) | |
 //!
-//! Functions that only `std` has, such as `sin` or `powi`, do not exist on the GPU. The host compiles a call of such a function; the device
-//! build fails, and `cuda_builder` prints what to use instead. `core` has these floating-point functions: `abs`, `signum`, `copysign`,
-//! `recip`, `clamp`, `to_bits`, `from_bits`, `total_cmp`, `min` and `max`. `f32::min` and `f32::max` do not order −0 and +0;
-//! [`math::min_f32`] and [`math::max_f32`] do.
+//! Functions that only `std` has, such as `sin` or `powi`, do not exist on the GPU. The host compiles a call of such a
+//! function; the device build fails, and `cuda_builder` prints what to use instead. `core` has these floating-point
+//! functions: `abs`, `signum`, `copysign`, `recip`, `clamp`, `to_bits`, `from_bits`, `total_cmp`, `min` and `max`.
+//! `f32::min` and `f32::max` do not order −0 and +0; [`math::min_f32`] and [`math::max_f32`] do.
 //!
 //! # Who must arrive
 //!
-//! A *collective* is an operation that several lanes of a warp perform together. Each takes a lane mask and is performed
-//! by exactly the lanes it names: all of them must reach it, with the same operation and the same mask, and a lane that
-//! is not named must not. On the GPU, breaking this is undefined; the emulator stops with the thread and the source line.
+//! A *collective* is an operation that several lanes of a warp perform together. Each takes a lane mask and is
+//! performed by exactly the lanes it names: all of them must reach it, with the same operation and the same mask, and a
+//! lane that is not named must not. On the GPU, breaking this is undefined; the emulator stops with the thread and the
+//! source line.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -116,7 +118,8 @@ macro_rules! no_register {
     ($kernel:expr) => {};
 }
 
-/// Items that the output of [`kernel`](macro@kernel) and [`group`](macro@group) uses. They are not part of the interface.
+/// Items that the output of [`kernel`](macro@kernel) and [`group`](macro@group) uses. They are not part of the
+/// interface.
 #[doc(hidden)]
 pub mod private {
     #[cfg(not(any(feature = "kernels-by-name", target_arch = "nvptx64")))]

@@ -33,9 +33,11 @@ functions! {
     sqrt_f64(x: f64) -> f64;
     /// The value of the f16 bit pattern `bits`; exact (`cvt.f32.f16`).
     f16_to_f32(bits: u16) -> f32;
-    /// Adds the low f16 of `a` and `b` and the high f16 of `a` and `b`, each sum rounded to nearest, ties to even (`add.rn.f16x2`).
+    /// Adds the low f16 of `a` and `b` and the high f16 of `a` and `b`, each sum rounded to nearest, ties to even
+    /// (`add.rn.f16x2`).
     add_f16x2(a: u32, b: u32) -> u32;
-    /// Computes a · b + c for the low f16 of the three and for the high f16, each rounded once to nearest, ties to even (`fma.rn.f16x2`).
+    /// Computes a · b + c for the low f16 of the three and for the high f16, each rounded once to nearest, ties to even
+    /// (`fma.rn.f16x2`).
     fma_f16x2(a: u32, b: u32, c: u32) -> u32;
     /// `c` plus the sum of the products of the four signed bytes of `a` and `b` (`dp4a.s32.s32`).
     dot4_i8(a: u32, b: u32, c: i32) -> i32;

@@ -13,9 +13,9 @@
 //! In bytes, the tf32 fragments of A and B have the layout of the 16-bit fragments, so `ldmatrix` loads both.
 //!
 //! # Rounding
-//! Products are exact. The GPU adds the products of one instruction in an undocumented order and alignment, and truncates. The emulator
-//! adds them to C one by one, k ascending, and rounds each sum to nearest. So the GPU and the emulator agree to the bit only if all sums
-//! are exact.
+//! Products are exact. The GPU adds the products of one instruction in an undocumented order and alignment, and
+//! truncates. The emulator adds them to C one by one, k ascending, and rounds each sum to nearest. So the GPU and the
+//! emulator agree to the bit only if all sums are exact.
 //!
 //! # Who must arrive
 //! All 32 lanes of the warp must reach the same call (the instructions are `.aligned`).
@@ -25,12 +25,12 @@ use core::panic::Location;
 
 /// Loads four 8×8 matrices of 16-bit elements (`ldmatrix.m8n8.x4.b16`).
 ///
-/// Lane l passes the address of row l % 8 of matrix l / 8: 16 bytes, 16-byte aligned. Register i of the result holds two adjacent elements
-/// of matrix i: row lane / 4, columns 2·(lane % 4) and the next.
+/// Lane l passes the address of row l % 8 of matrix l / 8: 16 bytes, 16-byte aligned. Register i of the result holds
+/// two adjacent elements of matrix i: row lane / 4, columns 2·(lane % 4) and the next.
 ///
 /// # Safety
-/// The addressed rows lie in shared memory and were written, and no thread writes them before the next synchronisation. All lanes of the
-/// warp arrive.
+/// The addressed rows lie in shared memory and were written, and no thread writes them before the next synchronisation.
+/// All lanes of the warp arrive.
 #[track_caller]
 #[inline(always)]
 pub unsafe fn ldmatrix_x4(row: SharedPtr<u8>) -> [u32; 4] {
@@ -63,8 +63,8 @@ pub unsafe fn ldmatrix_x4_trans(row: SharedPtr<u8>) -> [u32; 4] {
 
 /// C += A · B with f16 elements and f32 sums, K = 16 (`mma.m16n8k16.f32.f16.f16.f32`).
 ///
-/// LLVM does not treat this function and the `ldmatrix` functions as convergent. In a kernel whose branches differ by lane, call
-/// [`crate::warp::sync_warp`] with all lanes directly before a group of these calls.
+/// LLVM does not treat this function and the `ldmatrix` functions as convergent. In a kernel whose branches differ by
+/// lane, call [`crate::warp::sync_warp`] with all lanes directly before a group of these calls.
 ///
 /// # Safety
 /// All lanes of the warp arrive, at the same call.
@@ -88,7 +88,8 @@ pub unsafe fn mma_m16n8k16_bf16(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2]) {
 
 /// C += A · B with tf32 elements and f32 sums, K = 8 (`mma.m16n8k8.f32.tf32.tf32.f32`).
 ///
-/// Elements are f32 bit patterns. The product ignores their low 13 bits; [`crate::math::f32_to_tf32`] rounds them first.
+/// Elements are f32 bit patterns. The product ignores their low 13 bits; [`crate::math::f32_to_tf32`] rounds them
+/// first.
 ///
 /// # Safety
 /// All lanes of the warp arrive, at the same call.

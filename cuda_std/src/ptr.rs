@@ -1,7 +1,9 @@
-//! Pointers as arguments of kernels: [`Ptr`] for memory that a kernel reads, [`PtrMut`] for memory that it may also write.
+//! Pointers as arguments of kernels: [`Ptr`] for memory that a kernel reads, [`PtrMut`] for memory that it may also
+//! write.
 //!
-//! On the GPU a pointer is an address and nothing else. On the host it also has a length, so that the emulator can compare every access
-//! with the length of its argument. The address is the first field, so that the driver finds it at the argument's address.
+//! On the GPU a pointer is an address and nothing else. On the host it also has a length, so that the emulator can
+//! compare every access with the length of its argument. The address is the first field, so that the driver finds it at
+//! the argument's address.
 //!
 //! An argument that a launch may leave out is an `Option<Ptr<T>>`: `None` is the null address.
 //!
@@ -19,7 +21,8 @@
 
 use core::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull};
 
-/// The length of an argument that extends to the end of its allocation. The emulator finds that end when the kernel is launched.
+/// The length of an argument that extends to the end of its allocation. The emulator finds that end when the kernel is
+/// launched.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const TO_END: usize = usize::MAX;
 
@@ -27,8 +30,8 @@ macro_rules! pointer {
     ($(#[$doc:meta])* $name:ident[$($raw:tt)*] |$address:ident| $mutable:expr) => {
         $(#[$doc])*
         ///
-        /// A kernel uses it like a raw pointer, because it dereferences to one: `p.wrapping_add(i)` points to element i, and `*p` to the
-        /// first.
+        /// A kernel uses it like a raw pointer, because it dereferences to one: `p.wrapping_add(i)` points to element
+        /// i, and `*p` to the first.
         #[cfg_attr(target_arch = "nvptx64", repr(transparent))]
         #[cfg_attr(not(target_arch = "nvptx64"), repr(C))]
         pub struct $name<T> {
@@ -50,7 +53,8 @@ macro_rules! pointer {
             assert!(core::mem::offset_of!($name<u32>, len) == size_of::<*const u32>());
             assert!(size_of::<Option<$name<u32>>>() == size_of::<$name<u32>>());
             let absent: Option<$name<u32>> = None;
-            // SAFETY: the option is no larger than the pointer, so its niche is the null address, which is written for `None`.
+            // SAFETY: the option is no larger than the pointer, so its niche is the null address, which is written for
+            // `None`.
             assert!(unsafe { (&raw const absent).cast::<Option<NonNull<u32>>>().read() }.is_none());
         };
 
@@ -62,7 +66,8 @@ macro_rules! pointer {
 
         impl<T> Copy for $name<T> {}
 
-        // SAFETY: a pointer gives no access by itself: reading and writing through it is unsafe, and its contract includes races.
+        // SAFETY: a pointer gives no access by itself: reading and writing through it is unsafe, and its contract
+        // includes races.
         unsafe impl<T> Send for $name<T> {}
         // SAFETY: as above.
         unsafe impl<T> Sync for $name<T> {}
@@ -72,7 +77,8 @@ macro_rules! pointer {
 
             #[inline(always)]
             fn deref(&self) -> &Self::Target {
-                // SAFETY: `NonNull<T>` is a transparent wrapper of a raw pointer, and the reference lives as long as `self`.
+                // SAFETY: `NonNull<T>` is a transparent wrapper of a raw pointer, and the reference lives as long as
+                // `self`.
                 unsafe { &*(&raw const self.address).cast() }
             }
         }
@@ -96,8 +102,8 @@ macro_rules! pointer {
                 }
             }
 
-            /// The elements from element `n` on, for use in a kernel. The result is not a raw pointer as with `wrapping_add`, so an
-            /// `Option` of it still takes one word.
+            /// The elements from element `n` on, for use in a kernel. The result is not a raw pointer as with
+            /// `wrapping_add`, so an `Option` of it still takes one word.
             ///
             /// # Safety
             /// The address of element `n` does not wrap around to 0.
@@ -112,7 +118,8 @@ macro_rules! pointer {
                 }
             }
 
-            /// The same memory as elements of another type. The length becomes the number of whole elements of that type.
+            /// The same memory as elements of another type. The length becomes the number of whole elements of that
+            /// type.
             #[inline(always)]
             pub const fn cast<U>(self) -> $name<U> {
                 const { assert!(size_of::<U>() > 0, "elements have a size") };
@@ -130,10 +137,12 @@ macro_rules! pointer {
 
         #[cfg(not(target_arch = "nvptx64"))]
         impl<T> $name<T> {
-            /// `len` elements from `address` on in the memory of a device, or of the emulator; [`TO_END`] where the length is unknown.
+            /// `len` elements from `address` on in the memory of a device, or of the emulator; [`TO_END`] where the
+            /// length is unknown.
             ///
-            /// A null address becomes an address that belongs to no memory. With a length of 0 such an argument is valid, as the kernel
-            /// accesses nothing. With another length the emulator refuses the launch, and a GPU stops at the first access.
+            /// A null address becomes an address that belongs to no memory. With a length of 0 such an argument is
+            /// valid, as the kernel accesses nothing. With another length the emulator refuses the launch, and a GPU
+            /// stops at the first access.
             pub const fn new($address: $($raw)* T, len: usize) -> Self {
                 let address = match NonNull::new($mutable) {
                     Some(address) => address,
@@ -172,7 +181,8 @@ macro_rules! pointer {
                 self.cast()
             }
 
-            /// Number of bytes; none for [`TO_END`]. If the product overflows, the largest possible length, which no allocation has.
+            /// Number of bytes; none for [`TO_END`]. If the product overflows, the largest possible length, which no
+            /// allocation has.
             pub(crate) const fn bytes(self) -> Option<usize> {
                 match self.len {
                     TO_END => None,

@@ -1,8 +1,8 @@
 //! Shared memory: memory that the threads of one block share.
 //!
-//! A kernel addresses it by [`SharedPtr`], not by Rust pointers: accesses through Rust pointers would be generic on the GPU, and the
-//! emulator could not check them. Shared memory is uninitialised when the block starts; reading bytes that no thread of the block has
-//! written is a fault.
+//! A kernel addresses it by [`SharedPtr`], not by Rust pointers: accesses through Rust pointers would be generic on the
+//! GPU, and the emulator could not check them. Shared memory is uninitialised when the block starts; reading bytes that
+//! no thread of the block has written is a fault.
 
 use crate::imp;
 use core::{marker::PhantomData, panic::Location};
@@ -74,8 +74,8 @@ impl<T: Copy> SharedPtr<T> {
     /// Writes `value` here (`st.shared`, one access; a `T` of 8 or 16 bytes needs that alignment).
     ///
     /// # Safety
-    /// The place lies in the block's shared memory, is aligned to the size of `T`, and no other thread accesses it before
-    /// the next synchronisation.
+    /// The place lies in the block's shared memory, is aligned to the size of `T`, and no other thread accesses it
+    /// before the next synchronisation.
     #[track_caller]
     #[inline(always)]
     pub unsafe fn store(self, value: T) {
@@ -91,7 +91,8 @@ pub fn dynamic<T>() -> SharedPtr<T> {
     SharedPtr::from_address(imp::shared::dynamic())
 }
 
-/// The array of [`shared_array!`](crate::shared_array). `site` identifies the call: it is the address of a static variable there.
+/// The array of [`shared_array!`](crate::shared_array). `site` identifies the call: it is the address of a static
+/// variable there.
 #[doc(hidden)]
 #[track_caller]
 #[inline(always)]
@@ -102,9 +103,9 @@ pub fn static_array<T, const LEN: usize>(site: &'static u8) -> SharedPtr<T> {
 /// `shared_array!(T, LEN)`: a static shared array of `LEN` values of `T`, 16-byte aligned, as a
 /// [`SharedPtr<T>`](crate::shared::SharedPtr).
 ///
-/// Each place in the source declares one array. On the GPU, every inlined copy of that place declares another array, so two calls of a
-/// function that contains one take twice the memory; the emulator has one array for all of them. Call the macro once in a kernel and pass
-/// the pointer on.
+/// Each place in the source declares one array. On the GPU, every inlined copy of that place declares another array, so
+/// two calls of a function that contains one take twice the memory; the emulator has one array for all of them. Call
+/// the macro once in a kernel and pass the pointer on.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, shared_array, thread};

@@ -1,7 +1,7 @@
 //! Warp collectives: shuffles, votes, matches, reductions, and the butterfly family built on them.
 //!
-//! Each function with a `mask` follows the rule of the crate's section "Who must arrive". Lane `l` of a warp is the thread whose index in
-//! its block (x fastest) is `l` modulo 32.
+//! Each function with a `mask` follows the rule of the crate's section "Who must arrive". Lane `l` of a warp is the
+//! thread whose index in its block (x fastest) is `l` modulo 32.
 
 use crate::{Site, imp};
 use core::panic::Location;
@@ -33,7 +33,8 @@ pub fn warp_id() -> u32 {
     crate::thread::thread_idx_x() / WARP_SIZE
 }
 
-/// Waits until the lanes of `mask` have arrived. What each wrote before is then visible to all of them (`bar.warp.sync`).
+/// Waits until the lanes of `mask` have arrived. What each wrote before is then visible to all of them
+/// (`bar.warp.sync`).
 #[track_caller]
 #[inline(always)]
 pub fn sync_warp(mask: u32) {
@@ -87,14 +88,16 @@ pub fn shuffle_xor<T: Shuffle>(mask: u32, value: T, lane_mask: u32) -> T {
     T::from_pattern(imp::warp::shuffle_xor(mask, value.into_pattern(), lane_mask, Location::caller()))
 }
 
-/// The value that lane `lane_id() - delta` passed, or the value of the calling lane if there is no such lane (`shfl.sync.up.b32`).
+/// The value that lane `lane_id() - delta` passed, or the value of the calling lane if there is no such lane
+/// (`shfl.sync.up.b32`).
 #[track_caller]
 #[inline(always)]
 pub fn shuffle_up<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
     T::from_pattern(imp::warp::shuffle_up(mask, value.into_pattern(), delta, Location::caller()))
 }
 
-/// The value that lane `lane_id() + delta` passed, or the value of the calling lane if there is no such lane (`shfl.sync.down.b32`).
+/// The value that lane `lane_id() + delta` passed, or the value of the calling lane if there is no such lane
+/// (`shfl.sync.down.b32`).
 #[track_caller]
 #[inline(always)]
 pub fn shuffle_down<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
@@ -138,8 +141,8 @@ pub fn match_any(mask: u32, value: u32) -> u32 {
 
 /// `(mask, true)` if all lanes of `mask` passed the same value, else `(0, false)`.
 ///
-/// The implementation uses `match.any.sync`, because the intrinsic of `match.all.sync` returns a type that Rust cannot name. The result is
-/// the same.
+/// The implementation uses `match.any.sync`, because the intrinsic of `match.all.sync` returns a type that Rust cannot
+/// name. The result is the same.
 #[track_caller]
 #[inline(always)]
 pub fn match_all(mask: u32, value: u32) -> (u32, bool) {
@@ -149,8 +152,8 @@ pub fn match_all(mask: u32, value: u32) -> (u32, bool) {
 
 /// A 32-bit integer. A warp reduces one value per lane in one instruction (sm_80 and later).
 ///
-/// For floating-point numbers there is no such instruction; [`butterfly_sum`], [`butterfly_min`] and [`butterfly_max`] reduce them over the
-/// full warp.
+/// For floating-point numbers there is no such instruction; [`butterfly_sum`], [`butterfly_min`] and [`butterfly_max`]
+/// reduce them over the full warp.
 pub trait Reduce: Shuffle {
     #[doc(hidden)]
     fn to_word(self) -> u32;
@@ -216,8 +219,8 @@ macro_rules! reduce {
 }
 
 reduce! {
-    /// The sum modulo 2³² over the lanes of `mask`; each of them gets it (`redux.sync.add.s32`, whose result has the same bits as `.u32`).
-    /// For floating-point numbers and 64-bit integers, use [`butterfly_sum`].
+    /// The sum modulo 2³² over the lanes of `mask`; each of them gets it (`redux.sync.add.s32`, whose result has the
+    /// same bits as `.u32`). For floating-point numbers and 64-bit integers, use [`butterfly_sum`].
     reduce_add;
     /// The bitwise and over the lanes of `mask`; each of them gets it (`redux.sync.and.b32`).
     reduce_and;

@@ -1,10 +1,11 @@
 //! Matrix products of a warpgroup (`wgmma.mma_async`, sm_90a alone): four warps multiply matrices in shared memory.
 //!
-//! D (64×N) += A (64×64) · Bᵀ, B N×64, where N is 64 or 128. A *chunk* of A or B is 64 components of 16 bits a row, 128 bytes, row after row;
-//! 16-byte part p of row r lies at part p ^ (r mod 8) of the row. A chunk starts at a multiple of 1024 bytes.
+//! D (64×N) += A (64×64) · Bᵀ, B N×64, where N is 64 or 128. A *chunk* of A or B is 64 components of 16 bits a row, 128
+//! bytes, row after row; 16-byte part p of row r lies at part p ^ (r mod 8) of the row. A chunk starts at a multiple of
+//! 1024 bytes.
 //!
-//! Warp w of the group (0 to 3, in the order of the warps' numbers) gets rows 16w to 16w + 15 of D. With g = lane / 4 and
-//! t = lane % 4, element `[j][r]` of its fragment is row 16w + g + 8·(r / 2), column 8j + 2t + r % 2.
+//! Warp w of the group (0 to 3, in the order of the warps' numbers) gets rows 16w to 16w + 15 of D. With g = lane / 4
+//! and t = lane % 4, element `[j][r]` of its fragment is row 16w + g + 8·(r / 2), column 8j + 2t + r % 2.
 //!
 //! A kernel that uses this module must declare it, by `#[kernel(.., arch = "sm_90a")]`: other devices refuse its PTX.
 //!
@@ -12,17 +13,19 @@
 //! Sums round as in [`crate::mma`].
 //!
 //! # Visibility
-//! These products read shared memory through another path (the asynchronous proxy) than ordinary loads and stores. A thread
-//! that wrote operands, by a store or by an asynchronous copy that it has waited for, calls [`publish`] before the barrier that precedes
-//! the product.
+//! These products read shared memory through another path (the asynchronous proxy) than ordinary loads and stores. A
+//! thread that wrote operands, by a store or by an asynchronous copy that it has waited for, calls [`publish`] before
+//! the barrier that precedes the product.
 //!
 //! # Who must arrive
-//! All 128 threads of four consecutive warps must reach the same call. The number of the first warp is a multiple of four.
+//! All 128 threads of four consecutive warps must reach the same call. The number of the first warp is a multiple of
+//! four.
 
 use crate::{imp, shared::SharedPtr};
 use core::panic::Location;
 
-/// Makes this thread's finished writes to shared memory visible to the products after the next barrier (`fence.proxy.async`).
+/// Makes this thread's finished writes to shared memory visible to the products after the next barrier
+/// (`fence.proxy.async`).
 #[track_caller]
 #[inline(always)]
 pub fn publish() {
@@ -36,15 +39,16 @@ impl Fragment for [[f32; 4]; 8] {}
 impl Fragment for [[f32; 4]; 16] {}
 
 /// Starts D += A · Bᵀ for chunks of f16 components at `a` (64 rows) and `b` (N rows), with f32 sums
-/// (4 × `wgmma.mma_async.m64nNk16.f32.f16.f16`). If `add` is false, D starts at zero, whatever `d` holds. Before [`wait`] the values of `d`
-/// are undefined; the thread can do other work while the product runs.
+/// (4 × `wgmma.mma_async.m64nNk16.f32.f16.f16`). If `add` is false, D starts at zero, whatever `d` holds. Before
+/// [`wait`] the values of `d` are undefined; the thread can do other work while the product runs.
 ///
-/// In a kernel whose branches differ by lane, call [`crate::warp::sync_warp`] with all lanes directly before this function and before
-/// [`wait`], as with [`crate::mma`].
+/// In a kernel whose branches differ by lane, call [`crate::warp::sync_warp`] with all lanes directly before this
+/// function and before [`wait`], as with [`crate::mma`].
 ///
 /// # Safety
-/// Both chunks were written and published before a barrier, and no thread writes them before the barrier after the wait. Until the wait
-/// only further products read, write or move `d`. All threads of the warpgroup arrive, with the same arguments.
+/// Both chunks were written and published before a barrier, and no thread writes them before the barrier after the
+/// wait. Until the wait only further products read, write or move `d`. All threads of the warpgroup arrive, with the
+/// same arguments.
 #[track_caller]
 #[inline(always)]
 pub unsafe fn start_f16<F: Fragment>(d: &mut F, a: SharedPtr<u8>, b: SharedPtr<u8>, add: bool) {

@@ -1,5 +1,5 @@
-//! The table "What a kernel may call" of the crate's page names every public item of the modules that a kernel uses. rustdoc checks that
-//! each name exists, as it refuses broken links.
+//! The table "What a kernel may call" of the crate's page names every public item of the modules that a kernel uses.
+//! rustdoc checks that each name exists, as it refuses broken links.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,8 @@ fn identifier(text: &str) -> Option<&str> {
     (end > 0).then_some(&text[..end])
 }
 
-/// The public items of a source file: those at its top level, and those that a macro makes from a row such as `    min_u32(u32);` after a
-/// doc comment.
+/// The public items of a source file: those at its top level, and those that a macro makes from a row such as
+/// ` min_u32(u32);` after a doc comment.
 fn items(source: &str) -> BTreeSet<&str> {
     const KEYWORDS: [&str; 8] = ["unsafe", "const", "fn", "struct", "trait", "enum", "type", "static"];
     let mut found = BTreeSet::new();

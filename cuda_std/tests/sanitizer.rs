@@ -1,5 +1,5 @@
-//! Accesses by plain Rust pointers outside a buffer, which AddressSanitizer stops. It ends the process, so each case runs in a separate
-//! process.
+//! Accesses by plain Rust pointers outside a buffer, which AddressSanitizer stops. It ends the process, so each case
+//! runs in a separate process.
 //!
 //! `RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p warpann-cuda-std --features sanitizer --target x86_64-unknown-linux-gnu --test sanitizer`
 

@@ -159,8 +159,9 @@ impl Parse for Table {
     }
 }
 
-/// A table in another module than its struct: `Struct { field, group { field, .. }, .. } (bounds) docs vis fn name(key: Type) { rows }`. The
-/// macro that the attribute makes adds the part before the documentation.
+/// A table in another module than its struct:
+/// `Struct { field, group { field, .. }, .. } (bounds) docs vis fn name(key: Type) { rows }`. The macro that the
+/// attribute makes adds the part before the documentation.
 pub struct TableElsewhere {
     /// The struct of arguments.
     pub arguments: Ident,

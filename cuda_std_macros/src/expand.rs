@@ -1,5 +1,5 @@
-//! The output of the macro. For the GPU: entry points. For the host: the arguments as a struct, the kernels, and functions that run one
-//! thread.
+//! The output of the macro. For the GPU: entry points. For the host: the arguments as a struct, the kernels, and
+//! functions that run one thread.
 
 use crate::{
     attribute::{Bounds, Row, Table, TableElsewhere},
@@ -80,7 +80,8 @@ pub fn arguments(table: &Table, item: &ItemStruct, groups: &[Vec<Ident>]) -> syn
             };
             let function = selecting(&select, ident, Some(key), &table.rows);
             quote! {
-                // Only the host uses the key. The device build names its type here, so that its import is not reported as unused.
+                // Only the host uses the key. The device build names its type here, so that its import is not reported
+                // as unused.
                 #[cfg(target_arch = "nvptx64")]
                 const _: ::core::option::Option<#key> = ::core::option::Option::None;
 
@@ -139,7 +140,8 @@ pub fn elsewhere(table: &TableElsewhere) -> TokenStream {
     let used = key.as_ref().map(|key| {
         let patterns = rows.iter().map(|row| &row.pattern);
         quote! {
-            // Only the host selects kernels. The device build names types and patterns here, so that their imports are not reported as unused.
+            // Only the host selects kernels. The device build names types and patterns here, so that their imports are
+            // not reported as unused.
             #[cfg(target_arch = "nvptx64")]
             const _: fn(#key) = |key| match key { #(#patterns => {}),* };
         }
@@ -154,8 +156,8 @@ pub fn elsewhere(table: &TableElsewhere) -> TokenStream {
     }
 }
 
-/// The entry point of a row. Its parameters are the fields one by one, those of groups too, so that loads are `ld.global`; through a struct
-/// they would be generic.
+/// The entry point of a row. Its parameters are the fields one by one, those of groups too, so that loads are
+/// `ld.global`; through a struct they would be generic.
 fn entry(row: &Row, struct_name: &Ident, fields: &[Field], types: &[TokenStream]) -> TokenStream {
     let Row { name, body, bounds, .. } = row;
     // The parameters do not have the fields' names, because the body's path may equal one of those.
@@ -281,7 +283,8 @@ fn kernel_const(
     }
 }
 
-/// The function `select`, which selects one of the kernels by its parameter `key`, or has the only one if there is no key.
+/// The function `select`, which selects one of the kernels by its parameter `key`, or has the only one if there is no
+/// key.
 fn selecting(select: &TokenStream, arguments: &Ident, key: Option<&Type>, rows: &[Row]) -> TokenStream {
     let (mut statics, mut arms) = (Vec::new(), Vec::new());
     for Row { attributes, pattern, name, bounds, body, .. } in rows {
@@ -330,12 +333,12 @@ fn kernel_value(arguments: &TokenStream, name: &Ident, bounds: &Bounds, call: &T
     }
 }
 
-/// The `cfg` condition under which a device build contains the entry point of the kernel `name`. `CudaBuilder::kernels` sets both options;
-/// without them a build contains all kernels. The comment with the launch bounds is always there, so the text names every kernel of the
-/// crate.
+/// The `cfg` condition under which a device build contains the entry point of the kernel `name`. `CudaBuilder::kernels`
+/// sets both options; without them a build contains all kernels. The comment with the launch bounds is always there, so
+/// the text names every kernel of the crate.
 ///
-/// The condition stands in a second `cfg`, after the one for the target. A compilation for the host stops at the first `cfg` and so does
-/// not warn about unknown options.
+/// The condition stands in a second `cfg`, after the one for the target. A compilation for the host stops at the first
+/// `cfg` and so does not warn about unknown options.
 fn wanted(name: &Ident) -> TokenStream {
     let name = name.to_string();
     quote! { any(not(cuda_builder_kernels), cuda_builder_kernel = #name) }

@@ -1,15 +1,15 @@
 //! The fields of a struct of arguments, and groups of them.
 //!
-//! `#[kernel]` needs the names of the fields of each group, which another item declares. So `#[group]` makes a macro of the struct's name,
-//! and `#[kernel]` expands to a call of the macro of its last group. The macro passes the call on to `kernel_of_groups!`, with the names of
-//! the group's fields in front:
+//! `#[kernel]` needs the names of the fields of each group, which another item declares. So `#[group]` makes a macro of
+//! the struct's name, and `#[kernel]` expands to a call of the macro of its last group. The macro passes the call on to
+//! `kernel_of_groups!`, with the names of the group's fields in front:
 //!
 //! ```text
 //! Keys! { (attribute) struct }  =>  kernel_of_groups! { {values, count} (attribute) struct }
 //! ```
 //!
-//! `kernel_of_groups!` calls the macro of the group before, and so on. The first group is the last that is added, so the groups then stand
-//! in the order of the fields.
+//! `kernel_of_groups!` calls the macro of the group before, and so on. The first group is the last that is added, so
+//! the groups then stand in the order of the fields.
 
 use crate::{expand, signature};
 use proc_macro2::TokenStream;
@@ -162,7 +162,8 @@ pub fn names(input: ParseStream) -> syn::Result<Vec<Ident>> {
     Ok(inside.parse_terminated(Ident::parse, Token![,])?.into_iter().collect())
 }
 
-/// Expands a struct of arguments if the names of all groups' fields are known, and else to a call of the next group's macro.
+/// Expands a struct of arguments if the names of all groups' fields are known, and else to a call of the next group's
+/// macro.
 pub fn kernel(Kernel { groups, attribute, item }: &Kernel) -> syn::Result<TokenStream> {
     let marked: Vec<_> = item.fields.iter().filter(|field| is_marked(field)).map(|field| &field.ty).collect();
     let Some(next) = marked.iter().rev().nth(groups.len()) else {

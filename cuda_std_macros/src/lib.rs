@@ -1,5 +1,5 @@
-//! `#[kernel]`: marks a function, or a struct of arguments with a table of functions, that the GPU and the emulator can launch. The
-//! documentation stands at `cuda_std::kernel`.
+//! `#[kernel]`: marks a function, or a struct of arguments with a table of functions, that the GPU and the emulator can
+//! launch. The documentation stands at `cuda_std::kernel`.
 
 mod attribute;
 mod choice;
@@ -51,13 +51,14 @@ use proc_macro::TokenStream;
 /// The macro makes:
 /// - For the GPU: an entry point of the function's name, plus, as a comment in the PTX, the launch bounds
 ///   (`// warpann.kernel increment maxntid=256 minnctapersm=2`), which `cuda_builder` turns into directives.
-/// - For both: a struct of the arguments. Its name is the function's name in camel case (`Increment`), and its fields are the parameters
-///   with their documentation.
+/// - For both: a struct of the arguments. Its name is the function's name in camel case (`Increment`), and its fields
+///   are the parameters with their documentation.
 /// - For the host: the unchanged function, and the struct's constant `KERNEL`, a `launch::Kernel`.
 ///
 /// # A struct
-/// If several kernels take the same arguments, write the struct and list the kernels in the attribute. Each row has the name of the entry
-/// point, in parentheses the bounds that differ from those of all kernels, and the function that takes the struct.
+/// If several kernels take the same arguments, write the struct and list the kernels in the attribute. Each row has the
+/// name of the entry point, in parentheses the bounds that differ from those of all kernels, and the function that
+/// takes the struct.
 ///
 /// ```
 /// # use cuda_std::{Ptr, PtrMut, global, kernel, thread};
@@ -90,9 +91,9 @@ use proc_macro::TokenStream;
 /// assert_eq!(Add::kernel(7).name(), "add_three");
 /// ```
 ///
-/// The macro makes entry points with the fields as parameters, one by one, and the function `kernel`, which selects a kernel by the key.
-/// The patterns are the arms of a `match`, so every value of the key has a kernel. Without a key there is one kernel, `KERNEL`. A generic
-/// struct has one `KERNEL` for each type that a row names:
+/// The macro makes entry points with the fields as parameters, one by one, and the function `kernel`, which selects a
+/// kernel by the key. The patterns are the arms of a `match`, so every value of the key has a kernel. Without a key
+/// there is one kernel, `KERNEL`. A generic struct has one `KERNEL` for each type that a row names:
 ///
 /// ```
 /// # use cuda_std::{Ptr, PtrMut, global, kernel, launch::KernelArgs, thread};
@@ -120,9 +121,10 @@ use proc_macro::TokenStream;
 /// assert_eq!(Copy::<f64>::NAMES, ["from", "to"]);
 /// ```
 ///
-/// If the kernels of a struct belong to several modules, such as one for each format of the data, `elsewhere` names a macro with which each
-/// such module of the crate adds a table of its own. The macro makes a function that selects a kernel, by a key or, if there is one kernel,
-/// without. The struct must be in scope. The bounds of the attribute hold for all kernels.
+/// If the kernels of a struct belong to several modules, such as one for each format of the data, `elsewhere` names a
+/// macro with which each such module of the crate adds a table of its own. The macro makes a function that selects a
+/// kernel, by a key or, if there is one kernel, without. The struct must be in scope. The bounds of the attribute hold
+/// for all kernels.
 ///
 /// ```
 /// mod fill {
@@ -162,23 +164,26 @@ use proc_macro::TokenStream;
 /// ```
 ///
 /// # The crate
-/// A crate with kernels starts with one line for the device build, because entry points and the comment need unstable features of the
-/// compiler. The host build ignores the line:
+/// A crate with kernels starts with one line for the device build, because entry points and the comment need unstable
+/// features of the compiler. The host build ignores the line:
 ///
 /// ```text
 /// #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
 /// ```
 ///
 /// # What it accepts
-/// - Parameters are pointers with a length, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, and enums that derive
-///   `cuda_std::launch::Param`, by name; at most 64. No result, no generics but those of a struct.
-/// - A pointer is a `cuda_std::Ptr<T>` if the kernel reads its elements, and a `cuda_std::PtrMut<T>` if it writes them. An argument of type
-///   `Option` of either may be absent. A body uses a pointer like a raw pointer; the emulator stops accesses outside of its elements.
+/// - Parameters are pointers with a length, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, and
+///   enums that derive `cuda_std::launch::Param`, by name; at most 64. No result, no generics but those of a struct.
+/// - A pointer is a `cuda_std::Ptr<T>` if the kernel reads its elements, and a `cuda_std::PtrMut<T>` if it writes them.
+///   An argument of type `Option` of either may be absent. A body uses a pointer like a raw pointer; the emulator stops
+///   accesses outside of its elements.
 /// - `max_threads = N`: no launch has more than N threads per block, so the compiler may use more registers.
-///   `min_blocks = M`, only together with `max_threads`: the compiler limits registers so that M blocks fit a multiprocessor.
-/// - `arch = "sm_90a"`: the kernel uses instructions that only this architecture has (`wgmma`). Its module is for this architecture alone,
-///   and other devices refuse it, so check the device before the launch.
-/// - A `macro_rules!` macro may generate a kernel if it passes the name and the bounds, and the struct's name if the macro uses that.
+///   `min_blocks = M`, only together with `max_threads`: the compiler limits registers so that M blocks fit a
+///   multiprocessor.
+/// - `arch = "sm_90a"`: the kernel uses instructions that only this architecture has (`wgmma`). Its module is for this
+///   architecture alone, and other devices refuse it, so check the device before the launch.
+/// - A `macro_rules!` macro may generate a kernel if it passes the name and the bounds, and the struct's name if the
+///   macro uses that.
 ///
 /// A wrong argument type does not compile:
 ///
@@ -294,7 +299,8 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expanded.unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// A table of kernels in another module than its struct of arguments. Only the macro calls it that [`macro@kernel`] makes by `elsewhere`.
+/// A table of kernels in another module than its struct of arguments. Only the macro calls it that [`macro@kernel`]
+/// makes by `elsewhere`.
 #[doc(hidden)]
 #[proc_macro]
 pub fn kernels(table: TokenStream) -> TokenStream {
@@ -310,9 +316,9 @@ pub fn kernel_of_groups(kernel: TokenStream) -> TokenStream {
         .into()
 }
 
-/// Makes a struct a group of parameters: a field of the structs of several kernels, which the group documents once. The field has the
-/// attribute `#[group]`. The entry points take the fields of the group one by one, as if they stood in the struct of arguments, and messages
-/// name them with the field, such as `keys.count`.
+/// Makes a struct a group of parameters: a field of the structs of several kernels, which the group documents once. The
+/// field has the attribute `#[group]`. The entry points take the fields of the group one by one, as if they stood in
+/// the struct of arguments, and messages name them with the field, such as `keys.count`.
 ///
 /// ```
 /// # use cuda_std::{Ptr, PtrMut, global, group, kernel, launch::KernelArgs, thread};
@@ -359,8 +365,8 @@ pub fn kernel_of_groups(kernel: TokenStream) -> TokenStream {
 /// assert_eq!(out.to_vec(), [8, 9]);
 /// ```
 ///
-/// The fields of a group are those that a kernel accepts, except groups, and a group is not generic. It is visible to the kernels of its
-/// crate. A kernel's module imports it by its own name.
+/// The fields of a group are those that a kernel accepts, except groups, and a group is not generic. It is visible to
+/// the kernels of its crate. A kernel's module imports it by its own name.
 ///
 /// A field that is a group but does not say so does not compile:
 ///
@@ -401,8 +407,8 @@ pub fn group(attribute: TokenStream, item: TokenStream) -> TokenStream {
         .into()
 }
 
-/// Makes an enum a kernel's parameter: a `#[repr(u32)]` enum whose variants have no fields. It is passed as a 32-bit word, and a launch can
-/// only pass a variant, so that a kernel may match on it without an arm for other words.
+/// Makes an enum a kernel's parameter: a `#[repr(u32)]` enum whose variants have no fields. It is passed as a 32-bit
+/// word, and a launch can only pass a variant, so that a kernel may match on it without an arm for other words.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, global, kernel, launch::Param, thread};

@@ -150,7 +150,8 @@ fn check_type(ty: &Type) -> syn::Result<()> {
     }
 }
 
-/// Whether this may be the name of a scalar, of an enum or of a pointer. What the name stands for is for the trait `Param` to check.
+/// Whether this may be the name of a scalar, of an enum or of a pointer. What the name stands for is for the trait
+/// `Param` to check.
 fn is_param(path: &TypePath) -> bool {
     let plain = path.path.segments.iter().all(|segment| matches!(segment.arguments, PathArguments::None));
     match (path.path.segments.last(), only_argument(path)) {

@@ -1,5 +1,5 @@
-//! Loading an index file of any bytes, and of the same bytes behind right checksums: an index that can be searched and saved again, or
-//! an error; never a panic, a hang or a huge reservation.
+//! Loading an index file of any bytes, and of the same bytes behind right checksums: an index that can be searched and
+//! saved again, or an error; never a panic, a hang or a huge reservation.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

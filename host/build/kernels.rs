@@ -1,7 +1,7 @@
 //! Compiles the kernels and writes them in the form that the library embeds and its package carries.
 //!
-//! `WARPANN_PTX_DIR` names a folder of ready-made modules (`KERNEL.ptx`, as `cargo xtask ptx` writes them) to embed instead; then no
-//! compiler for device code is needed.
+//! `WARPANN_PTX_DIR` names a folder of ready-made modules (`KERNEL.ptx`, as `cargo xtask ptx` writes them) to embed
+//! instead; then no compiler for device code is needed.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -23,7 +23,8 @@ pub fn is_of_the_compiler(error: &(dyn Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(BuilderError::BuildFailed { .. }))
 }
 
-/// Writes `OUT_DIR/modules.bin`, the modules one after the other, each compressed alone, and `OUT_DIR/modules.rs`. Returns the latter:
+/// Writes `OUT_DIR/modules.bin`, the modules one after the other, each compressed alone, and `OUT_DIR/modules.rs`.
+/// Returns the latter:
 ///
 /// ```text
 /// pub static ARCH: &str = "sm_80";

@@ -1,5 +1,6 @@
-//! Search in a catalogue under a condition: product codes save memory, a filter leaves out what the user may not see, and the original
-//! vectors put the candidates into the right order. The example measures the recall of each step by exact search.
+//! Search in a catalogue under a condition: product codes save memory, a filter leaves out what the user may not see,
+//! and the original vectors put the candidates into the right order. The example measures the recall of each step by
+//! exact search.
 //!
 //! ```sh
 //! cargo run --release --example filter_and_refine

@@ -4,8 +4,8 @@
 //! cargo run --release --example graph_and_path
 //! ```
 //!
-//! The pictures show a disc or a ring at every place of a small field. Discs at adjacent places differ less than a disc and a ring at one
-//! place, so the graph has two components. A path between two discs moves the disc through the field.
+//! The pictures show a disc or a ring at every place of a small field. Discs at adjacent places differ less than a disc
+//! and a ring at one place, so the graph has two components. A path between two discs moves the disc through the field.
 
 use warpann::knn_graph::KnnGraph;
 use warpann::{Device, FlatIndex, Metric};
@@ -16,8 +16,8 @@ const SIDE: usize = 24;
 const PLACES: usize = 14;
 const MARGIN: usize = 5;
 
-/// The picture of a shape whose pixels have distances from `inner` to 4.5 of the place (x, y). Grey at the edges, so that a step of one pixel
-/// is a small change.
+/// The picture of a shape whose pixels have distances from `inner` to 4.5 of the place (x, y). Grey at the edges, so
+/// that a step of one pixel is a small change.
 fn picture(x: usize, y: usize, inner: f32) -> Vec<u8> {
     let shade = |pixel: usize| {
         let (dx, dy) = ((pixel % SIDE) as f32 - (MARGIN + x) as f32, (pixel / SIDE) as f32 - (MARGIN + y) as f32);

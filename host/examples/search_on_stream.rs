@@ -1,12 +1,13 @@
-//! Exact search as one step of a program that works on a GPU: the embeddings that another library computes never leave the GPU. They come as
-//! DLPack tensors, the work is put on the library's CUDA stream, and the results go into tensors of the library.
+//! Exact search as one step of a program that works on a GPU: the embeddings that another library computes never leave
+//! the GPU. They come as DLPack tensors, the work is put on the library's CUDA stream, and the results go into tensors
+//! of the library.
 //!
 //! ```sh
 //! cargo run --release --example search_on_stream --features cuda
 //! ```
 //!
-//! `Model` stands for the library. PyTorch gives such tensors by `torch.utils.dlpack.to_dlpack`. On a machine without a GPU the example says so
-//! and ends.
+//! `Model` stands for the library. PyTorch gives such tensors by `torch.utils.dlpack.to_dlpack`. On a machine without a
+//! GPU the example says so and ends.
 
 use std::error::Error;
 

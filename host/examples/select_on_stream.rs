@@ -1,12 +1,13 @@
-//! k-selection as one step of a program that works on a GPU: keys and results are in device memory, and the work is put on the program's CUDA
-//! stream.
+//! k-selection as one step of a program that works on a GPU: keys and results are in device memory, and the work is put
+//! on the program's CUDA stream.
 //!
 //! ```sh
 //! cargo run --release --example select_on_stream --features cuda
 //! ```
 //!
-//! The keys stand for the scores that a language model gives to each word of its vocabulary, and the program takes the most likely words of
-//! each of several texts. On a machine without a GPU the example says so and ends: selection on a stream has no other device.
+//! The keys stand for the scores that a language model gives to each word of its vocabulary, and the program takes the
+//! most likely words of each of several texts. On a machine without a GPU the example says so and ends: selection on a
+//! stream has no other device.
 
 use warpann::Device;
 use warpann::cust::context::Context;
@@ -47,8 +48,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let slots = (TEXTS * K) as usize;
     let mut best = vec![0.0f32; slots];
     let mut words = vec![0u32; slots];
-    // SAFETY: the stream first writes each buffer and then reads it. The host reads `best` and `words`, and all buffers are freed, after the
-    // stream has finished. The buffers have the sizes of the plan.
+    // SAFETY: the stream first writes each buffer and then reads it. The host reads `best` and `words`, and all buffers
+    // are freed, after the stream has finished. The buffers have the sizes of the plan.
     unsafe {
         let mut keys = DeviceBuffer::<f32>::uninitialized(scores.len())?;
         let found = DeviceBuffer::<f32>::uninitialized(slots)?;

@@ -1,11 +1,13 @@
-//! Semantic search over texts that change: an inverted file with ids of the program's choice, cosine similarity, and a file on disk.
+//! Semantic search over texts that change: an inverted file with ids of the program's choice, cosine similarity, and a
+//! file on disk.
 //!
 //! ```sh
 //! cargo run --release --example semantic_search
 //! ```
 //!
-//! A program for real texts gets its vectors from a language model. Here the function `embed` stands in for the model, so that the example
-//! needs no download: it counts the letter triples of a text. The ids are the keys of an imagined table of texts.
+//! A program for real texts gets its vectors from a language model. Here the function `embed` stands in for the model,
+//! so that the example needs no download: it counts the letter triples of a text. The ids are the keys of an imagined
+//! table of texts.
 
 use std::collections::HashMap;
 

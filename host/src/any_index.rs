@@ -29,7 +29,8 @@ use crate::{
     views::DeviceVectors,
 };
 
-/// An index of any kind. It has the methods of every index; those of one kind are those of the index inside ([`AnyIndex::inside`]).
+/// An index of any kind. It has the methods of every index; those of one kind are those of the index inside
+/// ([`AnyIndex::inside`]).
 ///
 /// ```
 /// use warpann::{Any, AnyIndex, Device, Recipe};
@@ -170,7 +171,8 @@ impl KindInfo {
     }
 }
 
-/// How an index is made, as a text can say it: `flat`, `ivf:4096`, `ivf:4096:pq:32x8` (lists and [`Encoding`]), `graph`, `graph:48` (degree).
+/// How an index is made, as a text can say it: `flat`, `ivf:4096`, `ivf:4096:pq:32x8` (lists and [`Encoding`]),
+/// `graph`, `graph:48` (degree).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recipe {
@@ -196,8 +198,8 @@ const DEGREE: usize = 32;
 const RECIPES: [&str; 5] = ["flat", "ivf:LISTS", "ivf:LISTS:ENCODING", "graph", "graph:DEGREE"];
 
 impl Recipe {
-    /// Opens the device and creates an empty index over vectors of `dim` components, with the other settings of its builder. Inverted files must
-    /// be trained before vectors are added.
+    /// Opens the device and creates an empty index over vectors of `dim` components, with the other settings of its
+    /// builder. Inverted files must be trained before vectors are added.
     ///
     /// # Errors
     /// Those of the builder.

@@ -7,13 +7,15 @@ use crate::{Error, Result, host_memory};
 
 /// A fixed number of bits, initially all clear.
 ///
-/// As a filter ([`SearchOptions::filter`](crate::SearchOptions::filter)), bit r stands for the vector with the r-th id of the index in
-/// ascending order, from 0. If the ids are 0, 1, 2, .., bit r stands for id r. A search may return the vectors whose bits are set.
+/// As a filter ([`SearchOptions::filter`](crate::SearchOptions::filter)), bit r stands for the vector with the r-th id
+/// of the index in ascending order, from 0. If the ids are 0, 1, 2, .., bit r stands for id r. A search may return the
+/// vectors whose bits are set.
 ///
-/// The vector of a rank changes with the ids of the index. So a filter that an index made ([`IvfIndex::filter`](crate::IvfIndex::filter))
-/// records the ids for which it was made: searches accept it while the index, or another one, holds exactly these ids, and refuse it
-/// otherwise ([`Error::StaleFilter`](crate::Error::StaleFilter)). A set of bits that a program makes itself has no such record. Searches
-/// accept it if the number of bits is right; the program is responsible for the ranks.
+/// The vector of a rank changes with the ids of the index. So a filter that an index made
+/// ([`IvfIndex::filter`](crate::IvfIndex::filter)) records the ids for which it was made: searches accept it while the
+/// index, or another one, holds exactly these ids, and refuse it otherwise
+/// ([`Error::StaleFilter`](crate::Error::StaleFilter)). A set of bits that a program makes itself has no such record.
+/// Searches accept it if the number of bits is right; the program is responsible for the ranks.
 ///
 /// ```
 /// use warpann::Bitset;
@@ -106,7 +108,8 @@ impl Bitset {
         Bitset { made_for: Some(stamp), ..self }
     }
 
-    /// Checks that these bits are a filter for an index of `vectors` vectors whose ids have this stamp, which is computed if it matters.
+    /// Checks that these bits are a filter for an index of `vectors` vectors whose ids have this stamp, which is
+    /// computed if it matters.
     ///
     /// # Errors
     /// [`Error::WrongLength`], [`Error::StaleFilter`].
@@ -156,7 +159,8 @@ impl Bitset {
         *word = if value { *word | mask } else { *word & !mask };
     }
 
-    /// Clears the bits that `other` does not have: a search under the result returns what both filters accept. O(len / 64).
+    /// Clears the bits that `other` does not have: a search under the result returns what both filters accept. O(len /
+    /// 64).
     ///
     /// ```
     /// use warpann::{Device, FlatIndex, Metric, SearchOptions};
@@ -171,8 +175,8 @@ impl Bitset {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongLength`] if the numbers of bits differ; [`Error::StaleFilter`] if indexes made both, for different ids. The bits are then as
-    /// they were.
+    /// [`Error::WrongLength`] if the numbers of bits differ; [`Error::StaleFilter`] if indexes made both, for different
+    /// ids. The bits are then as they were.
     pub fn and(&mut self, other: &Bitset) -> Result<()> {
         self.combine(other, |a, b| a & b)
     }
@@ -185,7 +189,8 @@ impl Bitset {
         self.combine(other, |a, b| a | b)
     }
 
-    /// Clears the bits that `other` has: a search under the result returns what this filter accepts and the other one does not. O(len / 64).
+    /// Clears the bits that `other` has: a search under the result returns what this filter accepts and the other one
+    /// does not. O(len / 64).
     ///
     /// # Errors
     /// As [`and`](Self::and).
@@ -193,8 +198,8 @@ impl Bitset {
         self.combine(other, |a, b| a & !b)
     }
 
-    /// Replaces each word by what `combined` makes of it and that of `other`; of two clear bits it makes a clear one. The result is for the ids for
-    /// which one of the two was made.
+    /// Replaces each word by what `combined` makes of it and that of `other`; of two clear bits it makes a clear one.
+    /// The result is for the ids for which one of the two was made.
     fn combine(&mut self, other: &Bitset, combined: impl Fn(u64, u64) -> u64) -> Result<()> {
         check_length("filter bits", self.len, other.len)?;
         if let Some(made_for) = other.made_for {
@@ -265,8 +270,8 @@ impl Bitset {
         range.clone().step_by(64).map(|from| self.some(from..range.end).count_ones() as usize).sum()
     }
 
-    /// Moves bit r to the place of the r-th set bit of `over`; the places between get clear bits. There must be as many bits as `over` has set
-    /// ones. O(bits / 64) for words of `over` that are all set, and O(bits) at most.
+    /// Moves bit r to the place of the r-th set bit of `over`; the places between get clear bits. There must be as many
+    /// bits as `over` has set ones. O(bits / 64) for words of `over` that are all set, and O(bits) at most.
     pub(crate) fn spread(&self, over: &Bitset) -> Bitset {
         let mut first = 0;
         let word = |&places: &u64| {

@@ -73,7 +73,8 @@ pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + Par
     fn to_f32(self) -> f32;
     /// The nearest value of this type (ties to even; saturating for u8 and i8).
     fn from_f32(value: f32) -> Self;
-    /// Whether no value of `values` is NaN or infinite. It tests bits without a branch, so that the loop becomes SIMD code.
+    /// Whether no value of `values` is NaN or infinite. It tests bits without a branch, so that the loop becomes SIMD
+    /// code.
     fn all_finite(values: &[Self]) -> bool;
     /// Whether the value is neither NaN nor infinite.
     fn is_finite(self) -> bool {

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use crate::Device;
 
-/// The error of a call, with the values that caused it. A failed call leaves the index, the output and the device unchanged.
+/// The error of a call, with the values that caused it. A failed call leaves the index, the output and the device
+/// unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A number that must be at least 1 is 0.
     #[error("{what} = 0; at least 1 is needed")]
     Zero {
-        /// Name of the number: `dimension`, `k`, `probes`, `beam`, `refine`, `lists`, `clusters`, `shifts` or `positions`.
+        /// Name of the number: `dimension`, `k`, `probes`, `beam`, `refine`, `lists`, `clusters`, `shifts` or
+        /// `positions`.
         what: &'static str,
     },
     /// A flat array is not a whole number of rows.
@@ -44,7 +46,8 @@ pub enum Error {
         /// Value of the component.
         value: f32,
     },
-    /// A number that the library computes from finite vectors exceeds the range of f32, so that the call cannot continue.
+    /// A number that the library computes from finite vectors exceeds the range of f32, so that the call cannot
+    /// continue.
     #[error("the {derived} of row {row} leaves the range of f32 at column {column}; divide all vectors by a constant")]
     Overflow {
         /// Name of the computed vectors: `residual` (the vector minus the centroid of its list) or `rotated vector`.
@@ -97,10 +100,11 @@ pub enum Error {
     /// An array has another length than the arrays or numbers that it belongs to need.
     #[error("{actual} {what}; {expected} are needed")]
     WrongLength {
-        /// Name of what the array holds: `results` (slots: queries times k), `ids`, `weights` (one for each vector), `lengths` (one for each row),
-        /// `payloads` (one for each key), `filter bits` (one for each vector, or for each bit of the other filter),
-        /// `vectors of the base`, `components of starting centroids` (clusters times dimension), `components of
-        /// codebooks` (dimension · 2^bits), `queries` or `neighbours of a query` (in comparisons of results).
+        /// Name of what the array holds: `results` (slots: queries times k), `ids`, `weights` (one for each vector),
+        /// `lengths` (one for each row), `payloads` (one for each key), `filter bits` (one for each vector, or for each
+        /// bit of the other filter), `vectors of the base`, `components of starting centroids` (clusters times
+        /// dimension), `components of codebooks` (dimension · 2^bits), `queries` or `neighbours of a
+        /// query` (in comparisons of results).
         what: &'static str,
         /// The length that is needed.
         expected: usize,
@@ -192,8 +196,8 @@ pub enum Error {
         /// The largest possible number.
         most: u64,
     },
-    /// A filter was made for other ids than those in the index: ids were added or removed since then, or the filter belongs to another
-    /// index. [`IvfIndex::filter`](crate::IvfIndex::filter) makes a new one.
+    /// A filter was made for other ids than those in the index: ids were added or removed since then, or the filter
+    /// belongs to another index. [`IvfIndex::filter`](crate::IvfIndex::filter) makes a new one.
     #[error("the filter was made for other ids than the {vectors} that the index holds now; make it again")]
     StaleFilter {
         /// Number of vectors in the index.
@@ -334,8 +338,8 @@ pub enum Error {
         /// Raw driver code (CUresult).
         code: i32,
     },
-    /// One of several devices failed during a call. The index does not use the device again; it works without the device as long as `left`
-    /// is not 0.
+    /// One of several devices failed during a call. The index does not use the device again; it works without the
+    /// device as long as `left` is not 0.
     #[error("{device} failed and is not used again; {left} other devices hold shard {shard}: {source}")]
     DeviceFailed {
         /// The device that failed.
@@ -347,8 +351,8 @@ pub enum Error {
         /// Error that the driver reported.
         source: Box<Error>,
     },
-    /// All devices that hold a shard have failed. `move_to` of an inverted file places the index on other devices, from the copy in host
-    /// memory. A flat index has no such copy; its vectors must be added to a new index.
+    /// All devices that hold a shard have failed. `move_to` of an inverted file places the index on other devices, from
+    /// the copy in host memory. A flat index has no such copy; its vectors must be added to a new index.
     #[error("shard {shard} is lost: all of its {replicas} replicas have failed")]
     ShardLost {
         /// Number of the shard, from 0.
@@ -421,23 +425,23 @@ enum Class {
 }
 
 impl Error {
-    /// The name of the variant in lower case with underscores, such as `wrong_dimension`. The name of an error stays the same in later
-    /// versions, and its message may change. The program `warpann` prints the name with `--json`.
+    /// The name of the variant in lower case with underscores, such as `wrong_dimension`. The name of an error stays
+    /// the same in later versions, and its message may change. The program `warpann` prints the name with `--json`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         self.facts().0
     }
 
-    /// Whether the arguments, the files or the order of the calls are the cause, so that the same call fails on every machine. A service tells it
-    /// to its client.
+    /// Whether the arguments, the files or the order of the calls are the cause, so that the same call fails on every
+    /// machine. A service tells it to its client.
     #[must_use]
     pub fn is_input(&self) -> bool {
         self.facts().1 == Class::Input
     }
 
-    /// Whether a device, its memory or its driver is the cause: the call may succeed on another device, or with more memory. Errors that are
-    /// neither this nor [`is_input`](Self::is_input) come from the operating system, from another rank, from a [`Watch`](crate::Watch) that
-    /// cancelled the call, or from a bug of the library.
+    /// Whether a device, its memory or its driver is the cause: the call may succeed on another device, or with more
+    /// memory. Errors that are neither this nor [`is_input`](Self::is_input) come from the operating system, from
+    /// another rank, from a [`Watch`](crate::Watch) that cancelled the call, or from a bug of the library.
     #[must_use]
     pub fn is_device(&self) -> bool {
         self.facts().1 == Class::Device
@@ -494,14 +498,15 @@ impl Error {
         }
     }
 
-    /// Converts the error of a call for a batch whose first row is row `first` of all rows: if the error contains a row number, it becomes
-    /// a number among all rows. For callers that pass vectors in batches.
+    /// Converts the error of a call for a batch whose first row is row `first` of all rows: if the error contains a row
+    /// number, it becomes a number among all rows. For callers that pass vectors in batches.
     #[must_use]
     pub fn after_rows(self, first: usize) -> Error {
         self.with_row(|row| first + row)
     }
 
-    /// Converts the error of a call for a selection of rows: `row_of` maps a row number of the selection to one of all rows.
+    /// Converts the error of a call for a selection of rows: `row_of` maps a row number of the selection to one of all
+    /// rows.
     pub(crate) fn with_row(mut self, row_of: impl FnOnce(usize) -> usize) -> Error {
         if let Error::NotFinite { row, .. } | Error::Overflow { row, .. } | Error::DoesNotFit { row, .. } = &mut self {
             *row = row_of(*row);

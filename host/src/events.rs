@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use crate::{Device, Error};
 
-/// Calls a subscriber. The subscriber is code of the program and may panic, and events are sent between two steps of changes and while locks are
-/// held. So such a panic ends here, after the panic hook has reported it.
+/// Calls a subscriber. The subscriber is code of the program and may panic, and events are sent between two steps of
+/// changes and while locks are held. So such a panic ends here, after the panic hook has reported it.
 #[cfg(feature = "tracing")]
 fn caught<V>(call: impl FnOnce() -> V) -> Option<V> {
     catch_unwind(AssertUnwindSafe(call)).ok()

@@ -4,12 +4,14 @@ use std::fmt;
 
 use crate::{Bitset, Result};
 
-/// The vectors that a search may return: an option of every search ([`SearchOptions::filter`](crate::SearchOptions::filter)).
+/// The vectors that a search may return: an option of every search
+/// ([`SearchOptions::filter`](crate::SearchOptions::filter)).
 ///
-/// All forms are by id. A search first turns a filter into one bit for each vector. For n vectors and m ids that takes O(n / 64) for
-/// [`Bits`](Filter::Bits), O(n / 64 + m · log n) for ids, and O(n) for a function. Results depend on the accepted vectors alone, not on the
-/// form. To search many times under the same function or many ids, make the bits once, for example by
-/// [`FlatIndex::filter`](crate::FlatIndex::filter). Bits combine: [`Bitset::and`], [`Bitset::or`], [`Bitset::without`].
+/// All forms are by id. A search first turns a filter into one bit for each vector. For n vectors and m ids that takes
+/// O(n / 64) for [`Bits`](Filter::Bits), O(n / 64 + m · log n) for ids, and O(n) for a function. Results depend on the
+/// accepted vectors alone, not on the form. To search many times under the same function or many ids, make the bits
+/// once, for example by [`FlatIndex::filter`](crate::FlatIndex::filter). Bits combine: [`Bitset::and`], [`Bitset::or`],
+/// [`Bitset::without`].
 ///
 /// ```
 /// use warpann::{Device, Filter, FlatIndex, Metric, SearchOptions};
@@ -27,20 +29,23 @@ use crate::{Bitset, Result};
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Filter<'a> {
-    /// The vectors whose bits are set. Bit r stands for the r-th id of the index in ascending order; see [`Bitset`], and for stale ones
-    /// [`Error::StaleFilter`](crate::Error::StaleFilter).
+    /// The vectors whose bits are set. Bit r stands for the r-th id of the index in ascending order; see [`Bitset`],
+    /// and for stale ones [`Error::StaleFilter`](crate::Error::StaleFilter).
     Bits(&'a Bitset),
-    /// The vectors with these ids, in any order. An id may occur twice. Ids that the index does not hold accept nothing.
+    /// The vectors with these ids, in any order. An id may occur twice. Ids that the index does not hold accept
+    /// nothing.
     Ids(&'a [u64]),
-    /// All vectors except those with these ids, in any order. An id may occur twice. Ids that the index does not hold exclude nothing.
+    /// All vectors except those with these ids, in any order. An id may occur twice. Ids that the index does not hold
+    /// exclude nothing.
     Except(&'a [u64]),
-    /// The vectors whose ids the function accepts. A search calls it once for each vector of the index, in any order and from several threads.
+    /// The vectors whose ids the function accepts. A search calls it once for each vector of the index, in any order
+    /// and from several threads.
     Function(&'a (dyn Fn(u64) -> bool + Sync)),
 }
 
 impl Filter<'_> {
-    /// Checks that this is a filter for an index of `vectors` vectors whose ids have this stamp, which is computed if it matters. Only bits can
-    /// be stale.
+    /// Checks that this is a filter for an index of `vectors` vectors whose ids have this stamp, which is computed if
+    /// it matters. Only bits can be stale.
     ///
     /// # Errors
     /// [`Error::WrongLength`](crate::Error::WrongLength), [`Error::StaleFilter`](crate::Error::StaleFilter).
@@ -64,8 +69,8 @@ impl fmt::Debug for Filter<'_> {
     }
 }
 
-/// Filters of the same form with equal contents are equal. Functions are equal if they are the same reference; other references to a function
-/// may be unequal to it.
+/// Filters of the same form with equal contents are equal. Functions are equal if they are the same reference; other
+/// references to a function may be unequal to it.
 impl PartialEq for Filter<'_> {
     fn eq(&self, other: &Self) -> bool {
         match (*self, *other) {

@@ -1,4 +1,5 @@
-//! Searches of every index under every form of filter, on every kind of placement, against a comparison with every vector.
+//! Searches of every index under every form of filter, on every kind of placement, against a comparison with every
+//! vector.
 
 use test_random::Random;
 
@@ -132,8 +133,8 @@ fn inverted_files_accept_every_form() {
     }
 }
 
-/// Walks whose beam is as wide as the index meet every vector. Codes are rounded, so walks by them need not find the lowest ids of vectors at the
-/// same distance.
+/// Walks whose beam is as wide as the index meet every vector. Codes are rounded, so walks by them need not find the
+/// lowest ids of vectors at the same distance.
 #[test]
 fn graphs_accept_every_form() {
     for (place, exact_ratio) in [("cpu", 0), ("cpu", 128), ("emulator", 128), ("cpu+cpu", 0)] {

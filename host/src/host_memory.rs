@@ -1,9 +1,10 @@
 //! Sizes that follow from a caller's input, and host memory of such sizes.
 //!
-//! `vec![..; n]`, `with_capacity` and `collect` end the program if memory is short. If n follows from the input (rows, queries times k,
-//! lists times dimension), the library uses these functions, which return [`Error::OutOfHostMemory`]: an allocator refuses a size that
-//! exceeds the address space, a limit of the process (`ulimit -v`) or, without overcommitment, the machine's memory. Memory that is small
-//! for every input, such as one vector or one counter per thread, does not need them.
+//! `vec![..; n]`, `with_capacity` and `collect` end the program if memory is short. If n follows from the input (rows,
+//! queries times k, lists times dimension), the library uses these functions, which return [`Error::OutOfHostMemory`]:
+//! an allocator refuses a size that exceeds the address space, a limit of the process (`ulimit -v`) or, without
+//! overcommitment, the machine's memory. Memory that is small for every input, such as one vector or one counter per
+//! thread, does not need them.
 
 use crate::parallel::Loop;
 use crate::{Error, Result};
@@ -38,7 +39,8 @@ pub(crate) fn with_room<T>(count: usize) -> Result<Vec<T>> {
     Ok(values)
 }
 
-/// A vector of `count` zeros. A large one costs nothing until its pages are used, because the system provides zeroed pages.
+/// A vector of `count` zeros. A large one costs nothing until its pages are used, because the system provides zeroed
+/// pages.
 pub(crate) fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Result<Vec<T>> {
     bytemuck::allocation::try_zeroed_vec(count).map_err(|()| refused::<T>(count))
 }

@@ -21,26 +21,31 @@
 //!
 //! # Which index
 //! - [`FlatIndex`]: every neighbour must be right, or there are at most some hundred thousand vectors.
-//! - [`IvfIndex`] with [`Encoding::Flat`](ivf::Encoding::Flat): more vectors, or less time; some neighbours may be missed.
-//! - [`Encoding::F16`](ivf::Encoding::F16), [`Encoding::Scalar8`](ivf::Encoding::Scalar8): a third or a sixth of the GPU memory, nearly the same recall.
-//! - [`Encoding::Pq`](ivf::Encoding::Pq): the smallest codes. A [`Refiner`](ivf::Refiner) with the original vectors restores most of the recall.
+//! - [`IvfIndex`] with [`Encoding::Flat`](ivf::Encoding::Flat): more vectors, or less time; some neighbours may be
+//!   missed.
+//! - [`Encoding::F16`](ivf::Encoding::F16), [`Encoding::Scalar8`](ivf::Encoding::Scalar8): a third or a sixth of the
+//!   GPU memory, nearly the same recall.
+//! - [`Encoding::Pq`](ivf::Encoding::Pq): the smallest codes. A [`Refiner`](ivf::Refiner) with the original vectors
+//!   restores most of the recall.
 //! - [`GraphIndex`]: few queries at a time, or recall above about .95, on the CPU.
 //! - `ShiftedIndex`: points or boxes with at most twelve components.
 //!
 //! The page `docs/CHOOSING.md` of the repository compares them by memory, recall, time and the cost of a change.
 //!
 //! # Calls from anywhere
-//! Indexes are `Send + Sync`, and many threads may call methods with `&self` at once. Every method may be called from any thread: a thread
-//! of a rayon pool of any size, the inside of a parallel iterator, an async runtime's thread for blocking work (calls block until they are
-//! done), or a thread that uses other indexes. The calling thread does not change a bit of a result, and calls never deadlock. The work of
-//! the CPU runs in the caller's rayon pool: the installed pool, or the global one. The host's work for a device, which is copies and (on
-//! the emulator) kernels, runs on threads of this library; their number is the largest number that worked at the same time.
-//! [`allow_threads`] turns them off.
+//! Indexes are `Send + Sync`, and many threads may call methods with `&self` at once. Every method may be called from
+//! any thread: a thread of a rayon pool of any size, the inside of a parallel iterator, an async runtime's thread for
+//! blocking work (calls block until they are done), or a thread that uses other indexes. The calling thread does not
+//! change a bit of a result, and calls never deadlock. The work of the CPU runs in the caller's rayon pool: the
+//! installed pool, or the global one. The host's work for a device, which is copies and (on the emulator) kernels, runs
+//! on threads of this library; their number is the largest number that worked at the same time. [`allow_threads`] turns
+//! them off.
 //!
-//! As with any use of rayon, a pool thread that waits for parallel work may run another task of its pool. So a task should not hold a lock
-//! during a call if other tasks of the pool take that lock.
+//! As with any use of rayon, a pool thread that waits for parallel work may run another task of its pool. So a task
+//! should not hold a lock during a call if other tasks of the pool take that lock.
 //!
-//! Bad input gives an [`Error`] with the values that caused it; no function panics on it. [`io`] reads and writes the usual vector files.
+//! Bad input gives an [`Error`] with the values that caused it; no function panics on it. [`io`] reads and writes the
+//! usual vector files.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

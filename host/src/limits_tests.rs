@@ -1,5 +1,5 @@
-//! The limits of docs/LIMITS.md at their edge: at the limit a call succeeds; beyond it a call returns a typed error with the numbers. If a
-//! call at the limit would need gigabytes, the test calls the function that checks the limit.
+//! The limits of docs/LIMITS.md at their edge: at the limit a call succeeds; beyond it a call returns a typed error
+//! with the numbers. If a call at the limit would need gigabytes, the test calls the function that checks the limit.
 
 use half::f16;
 

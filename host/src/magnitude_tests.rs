@@ -1,7 +1,7 @@
 //! Tests: vectors of every magnitude that f32 holds, through the half-precision products and their error bounds.
 //!
-//! Norms whose squares overflow f32, products that underflow or overflow, and mixtures of them must give the results of the definition
-//! ([`crate::metric`]), which these tests evaluate for every pair.
+//! Norms whose squares overflow f32, products that underflow or overflow, and mixtures of them must give the results of
+//! the definition ([`crate::metric`]), which these tests evaluate for every pair.
 
 use std::ops::Range;
 
@@ -47,8 +47,8 @@ fn same(case: &str, expected: &Neighbors, found: &Neighbors) {
     assert_eq!(bits(expected), bits(found), "{case}");
 }
 
-/// Checks that searches of flat indexes, on the emulator and the CPU, give the results of the definition for each batch of queries. Returns
-/// them.
+/// Checks that searches of flat indexes, on the emulator and the CPU, give the results of the definition for each batch
+/// of queries. Returns them.
 fn check_flat(
     case: &str,
     metric: Metric,
@@ -70,8 +70,8 @@ fn check_flat(
     expected
 }
 
-/// Checks that searches of all `lists` lists of an inverted file, by either scan, give the results of the definition for the stored
-/// vectors, and so does range search.
+/// Checks that searches of all `lists` lists of an inverted file, by either scan, give the results of the definition
+/// for the stored vectors, and so does range search.
 fn check_lists(
     case: &str,
     (metric, encoding): (Metric, Encoding),
@@ -97,7 +97,8 @@ fn check_lists(
             let case = format!("{case}, {metric:?}, {encoding:?}, {device:?}, {scan:?}");
             same(&case, &expected, &index.search_with(queries, k, &options).unwrap());
         }
-        // With the distance of a middle neighbour as radius, the results are the neighbours up to it and those at the same distance.
+        // With the distance of a middle neighbour as radius, the results are the neighbours up to it and those at the
+        // same distance.
         let options = SearchOptions::new().probes(lists);
         for (query, found) in queries.chunks(dim).zip(expected.distances.chunks(k)) {
             let radius = found[k / 2];
@@ -180,8 +181,8 @@ fn subnormal_queries() {
     assert_eq!(found.ids, [600]);
 }
 
-/// The inner products of rows 100 and 600, 1.0001 · 2^128 and 2^129, are infinite as f32. The inner product of the half-precision copy of
-/// row 100 is 0.9998 · 2^128, which is finite.
+/// The inner products of rows 100 and 600, 1.0001 · 2^128 and 2^129, are infinite as f32. The inner product of the
+/// half-precision copy of row 100 is 0.9998 · 2^128, which is finite.
 fn infinite_products() -> (Vec<f32>, Vec<f32>) {
     let mut base: Vec<f32> = (0..700 * 3).map(|at| scaled(1.0, at % 9)).collect();
     base[100 * 3..101 * 3].fill(scaled(1.333_487, 46));
@@ -251,7 +252,8 @@ fn vectors(random: &mut Random, magnitudes: Magnitudes, dim: usize, n: usize) ->
     rows
 }
 
-/// Batches of queries, each of one magnitude, since a batch has one scale: some near to rows of the base, some of any size.
+/// Batches of queries, each of one magnitude, since a batch has one scale: some near to rows of the base, some of any
+/// size.
 fn batches(random: &mut Random, dim: usize, base: &[f32]) -> Vec<Vec<f32>> {
     let mut batches: Vec<Vec<f32>> = [0, 150, 299]
         .into_iter()

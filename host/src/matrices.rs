@@ -1,8 +1,8 @@
 //! Matrices of the crate ndarray (feature `ndarray`): vectors from views of matrices, and results as views.
 //!
-//! A matrix has one vector in each row. If its rows lie one after the other in memory (the standard layout of ndarray), nothing is copied.
-//! A matrix with another layout, such as a transposed matrix or a slice of columns, is copied once, O(rows · columns). Other functions of
-//! this library take the vectors that [`components`] returns.
+//! A matrix has one vector in each row. If its rows lie one after the other in memory (the standard layout of ndarray),
+//! nothing is copied. A matrix with another layout, such as a transposed matrix or a slice of columns, is copied once,
+//! O(rows · columns). Other functions of this library take the vectors that [`components`] returns.
 //!
 //! ```
 //! use ndarray::{Array2, array, s};
@@ -32,7 +32,8 @@ use crate::{Element, Error, Index, IvfIndex, Kind, Neighbors, Result, SearchOpti
 /// The components of the rows of `matrix`, row-major: borrowed if the matrix has the standard layout, otherwise copied.
 ///
 /// # Errors
-/// [`Error::WrongDimension`] if the matrix does not have `dim` columns; [`Error::OutOfHostMemory`] if there is no memory for a copy.
+/// [`Error::WrongDimension`] if the matrix does not have `dim` columns; [`Error::OutOfHostMemory`] if there is no
+/// memory for a copy.
 pub fn components<'a, T: Element>(matrix: &ArrayView2<'a, T>, dim: usize) -> Result<Cow<'a, [T]>> {
     if matrix.ncols() != dim {
         return Err(Error::WrongDimension { expected: dim, actual: matrix.ncols() });

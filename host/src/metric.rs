@@ -1,9 +1,9 @@
 //! Metrics, and the canonical distance that every back end returns to the bit.
 //!
-//! A fast path may evaluate vectors in any precision and order, as long as it proves which vectors can be among the best k.
-//! The numbers that it *returns*, and their order, follow from one definition. [`canonical`] evaluates it here, and
-//! `warpann_kernels::product::canonical` on the GPU and the emulator. So the same input gives the same bits on every device
-//! and in every run.
+//! A fast path may evaluate vectors in any precision and order, as long as it proves which vectors can be among the
+//! best k. The numbers that it *returns*, and their order, follow from one definition. [`canonical`] evaluates it here,
+//! and `warpann_kernels::product::canonical` on the GPU and the emulator. So the same input gives the same bits on
+//! every device and in every run.
 //!
 //! # Definition
 //!
@@ -11,9 +11,11 @@
 //!
 //! 1. `term(i)` = (x_i − y_i)² for squared L2 (one subtraction, one multiplication), x_i · y_i otherwise.
 //! 2. `acc[j]`, j in 0..128, is the sum of `term(i)` over i ≡ j (mod 128), in ascending i, starting from 0.
-//! 3. `lane[l]` = (acc\[4l\] + acc\[4l+1\]) + (acc\[4l+2\] + acc\[4l+3\]), l in 0..32: the four values one lane loads at once.
+//! 3. `lane[l]` = (acc\[4l\] + acc\[4l+1\]) + (acc\[4l+2\] + acc\[4l+3\]), l in 0..32: the four values one lane loads
+//!    at once.
 //! 4. for m in 16, 8, 4, 2, 1: `lane[l]` += `lane[l ^ m]` (a butterfly; addition commutes, so all lanes agree).
-//! 5. `sum` = lane\[0\]. Cosine divides it by sqrt(Σx² · Σy²), both sums formed by steps 1 to 4, and is 0 if either is 0.
+//! 5. `sum` = lane\[0\]. Cosine divides it by sqrt(Σx² · Σy²), both sums formed by steps 1 to 4, and is 0 if either
+//!    is 0.
 //! 6. The result is `sum` rounded to f32, with −0 made +0.
 //!
 //! The error before step 6 is below (d/128 + 10) · 2⁻⁵³ of Σ|term|, far below that of the final rounding.
@@ -121,7 +123,8 @@ impl Metric {
         }
     }
 
-    /// Whether a vector comes nearer to many others by being longer, so that a few long ones are the neighbours of most.
+    /// Whether a vector comes nearer to many others by being longer, so that a few long ones are the neighbours of
+    /// most.
     pub(crate) const fn favors_length(self) -> bool {
         match self {
             Self::InnerProduct => true,
@@ -206,8 +209,8 @@ pub fn canonical<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f32 {
     canonical_of(metric, VectorSlice::of(x, dim), VectorSlice::of(y, dim))
 }
 
-/// [`canonical`] of slices of one element type and length. It is not generic, so it is compiled and optimised with the library, also for
-/// callers without optimisation.
+/// [`canonical`] of slices of one element type and length. It is not generic, so it is compiled and optimised with the
+/// library, also for callers without optimisation.
 fn canonical_of(metric: Metric, x: VectorSlice<'_>, y: VectorSlice<'_>) -> f32 {
     with_components!(x, x: T => canonical_typed::<T>(metric, x, y.components()))
 }

@@ -1,7 +1,7 @@
 //! Values as text: the names of the command line, of configuration and of reports.
 //!
-//! A type with names implements `Display` and `FromStr`, and the text of a value gives the value again. With the feature `serde` the type
-//! is serialised as that text.
+//! A type with names implements `Display` and `FromStr`, and the text of a value gives the value again. With the
+//! feature `serde` the type is serialised as that text.
 
 /// A text that is not the name of a value, with the names that are known.
 ///
@@ -42,7 +42,8 @@ impl UnknownName {
     }
 }
 
-/// Implements `Display` and `FromStr` for a type with a constant `ALL` and a constant function that returns the name of a value.
+/// Implements `Display` and `FromStr` for a type with a constant `ALL` and a constant function that returns the name of
+/// a value.
 macro_rules! named {
     ($type:ty, $name:ident, $kind:literal) => {
         impl std::fmt::Display for $type {

@@ -1,5 +1,5 @@
-//! Code of the caller that panics inside of a call: iterators, filters, indexes of the caller's, and writers. `watch_tests` has the callbacks of
-//! watches.
+//! Code of the caller that panics inside of a call: iterators, filters, indexes of the caller's, and writers.
+//! `watch_tests` has the callbacks of watches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -161,7 +161,8 @@ fn an_index_of_the_callers_panics() {
         let out = folder.path().join("g.ibin");
         panicking(|| settings.write(&stopping(stop, None), &base, &out, None, &Watch::none()));
         assert!(!out.exists());
-        // The files have the batches before, also the one that was written while the search ran, and nobody holds their lock.
+        // The files have the batches before, also the one that was written while the search ran, and nobody holds their
+        // lock.
         assert_eq!(settings.write(&index, &base, &out, None, &Watch::none()).unwrap(), 64 * stop);
         assert_eq!(Graph::read(&out).unwrap(), whole.0);
 

@@ -1,19 +1,21 @@
 //! Parallel loops over slices, chunks of slices and numbers, on rayon's pool.
 //!
 //! # Why not rayon's iterators
-//! Rayon compiles a parallel loop as a dozen generic functions for each place where one is written and each type that the place is generic
-//! over: the recursion that halves the loop, the two jobs of each half, how a job is stolen, how a panic comes back. In November 2026 the
-//! library had 562 copies of that, half of the code that LLVM was given. Here the halving exists once ([`for_ranges`]): a loop is a number of
-//! turns and a function that does a range of them. Only the inner loop over a range is compiled for each place, with the work inlined.
+//! Rayon compiles a parallel loop as a dozen generic functions for each place where one is written and each type that
+//! the place is generic over: the recursion that halves the loop, the two jobs of each half, how a job is stolen, how a
+//! panic comes back. In November 2026 the library had 562 copies of that, half of the code that LLVM was given. Here
+//! the halving exists once ([`for_ranges`]): a loop is a number of turns and a function that does a range of them. Only
+//! the inner loop over a range is compiled for each place, with the work inlined.
 //!
-//! Loops are cut as rayon cuts them, by its own code: shared out anew where a thread steals, never below `with_min_len` turns, never above
-//! `with_max_len`.
+//! Loops are cut as rayon cuts them, by its own code: shared out anew where a thread steals, never below `with_min_len`
+//! turns, never above `with_max_len`.
 //!
 //! # What is here
-//! Slices and numbers have the methods that rayon gives them ([`ParallelSlice`], [`turns`]), and loops are combined and run by the methods of
-//! [`Loop`], with rayon's names. Loops that compile once in all may as well use rayon.
+//! Slices and numbers have the methods that rayon gives them ([`ParallelSlice`], [`turns`]), and loops are combined and
+//! run by the methods of [`Loop`], with rayon's names. Loops that compile once in all may as well use rayon.
 //!
-//! If work panics, the panic goes on in the caller as it does in rayon. What a [`Loop::collect`] had already collected is leaked then.
+//! If work panics, the panic goes on in the caller as it does in rayon. What a [`Loop::collect`] had already collected
+//! is leaked then.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -40,8 +42,8 @@ impl Lengths {
     }
 }
 
-/// Does `work` for ranges that are disjoint and together 0..`count`, at the same time where threads are free. One range and no other thread
-/// where `count` is not worth a cut.
+/// Does `work` for ranges that are disjoint and together 0..`count`, at the same time where threads are free. One range
+/// and no other thread where `count` is not worth a cut.
 #[inline(never)]
 pub(crate) fn for_ranges(count: usize, lengths: Lengths, work: &(dyn Fn(Range<usize>) + Sync)) {
     if count > 0 {
@@ -211,7 +213,8 @@ pub(crate) trait Loop: Sized + Sync {
         self.map_init(|| (), |(), item| item, values);
     }
 
-    /// Replaces what `values` holds by what `work` makes of all items, in order, with what `init` makes for each range of turns.
+    /// Replaces what `values` holds by what `work` makes of all items, in order, with what `init` makes for each range
+    /// of turns.
     #[inline]
     fn map_init<S, V: Send>(
         self,
@@ -243,8 +246,8 @@ pub(crate) trait Loop: Sized + Sync {
         self.fold(identity, &combine, &combine)
     }
 
-    /// All items added by `add` to what `empty` makes for each range of turns, and the results of ranges by `combine`, in order. The result must
-    /// not depend on how the loop is cut.
+    /// All items added by `add` to what `empty` makes for each range of turns, and the results of ranges by `combine`,
+    /// in order. The result must not depend on how the loop is cut.
     #[inline]
     fn fold<V: Send>(
         self,
@@ -513,7 +516,8 @@ struct Places<'a, T> {
     borrowed: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a `Places` gives each element to one thread at most (the contract of `Loop::item`), as `&mut T`, which `T: Send` allows.
+// SAFETY: a `Places` gives each element to one thread at most (the contract of `Loop::item`), as `&mut T`, which
+// `T: Send` allows.
 unsafe impl<T: Send> Sync for Places<'_, T> {}
 
 impl<'a, T> Places<'a, T> {
@@ -527,7 +531,8 @@ impl<'a, T> Places<'a, T> {
     /// They are elements of the slice, and none of them is taken twice.
     #[inline(always)]
     unsafe fn take(&self, start: usize, count: usize) -> &'a mut [T] {
-        // SAFETY: the elements are there, borrowed mutably for 'a, and nobody else has a reference to them (the contract).
+        // SAFETY: the elements are there, borrowed mutably for 'a, and nobody else has a reference to them (the
+        // contract).
         unsafe { std::slice::from_raw_parts_mut(self.first.add(start), count) }
     }
 }
@@ -565,8 +570,8 @@ impl<'a, T: Send> Loop for ChunksMut<'a, T> {
     #[inline(always)]
     unsafe fn item(&self, at: usize) -> &'a mut [T] {
         let start = at * self.size;
-        // SAFETY: `at` is below `count`, so the chunk starts inside the slice and ends there; chunks of two numbers share no element, and each
-        // is taken once.
+        // SAFETY: `at` is below `count`, so the chunk starts inside the slice and ends there; chunks of two numbers
+        // share no element, and each is taken once.
         unsafe { self.places.take(start, self.size.min(self.places.len - start)) }
     }
 }

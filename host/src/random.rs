@@ -37,8 +37,8 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Chooses `count` of the numbers below `total` and returns them in ascending order. Every set is equally likely (selection sampling,
-    /// Knuth's algorithm S). O(total).
+    /// Chooses `count` of the numbers below `total` and returns them in ascending order. Every set is equally likely
+    /// (selection sampling, Knuth's algorithm S). O(total).
     pub(crate) fn sample(&mut self, total: usize, count: usize) -> Vec<usize> {
         let mut chosen = Vec::with_capacity(count);
         for at in 0..total {
@@ -50,7 +50,8 @@ impl Random {
     }
 }
 
-/// Copies the rows with the numbers `places`, one after the other, by several threads if there are many bytes: `dim` is at least 1.
+/// Copies the rows with the numbers `places`, one after the other, by several threads if there are many bytes: `dim` is
+/// at least 1.
 pub(crate) fn gather<T: Pod + Send + Sync>(rows: &[T], dim: usize, places: &[usize]) -> Result<Vec<T>> {
     let count = host_memory::count::<T>(&[places.len(), dim])?;
     if count * size_of::<T>() < PARALLEL_BYTES {

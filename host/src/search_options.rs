@@ -36,8 +36,8 @@ impl Scan {
 
 named!(Scan, name, "an order of a scan");
 
-/// The options of a search: all arguments except the queries and k, or the radius of a range search. A [`FlatIndex`](crate::FlatIndex) has no
-/// lists, so only the filter and the radius have an effect there.
+/// The options of a search: all arguments except the queries and k, or the radius of a range search. A
+/// [`FlatIndex`](crate::FlatIndex) has no lists, so only the filter and the radius have an effect there.
 ///
 /// ```
 /// use warpann::ivf::IvfIndex;
@@ -72,24 +72,27 @@ pub struct SearchOptions<'a> {
         serde(skip_deserializing, skip_serializing_if = "Option::is_none", serialize_with = "no_filter")
     )]
     pub filter: Option<Filter<'a>>,
-    /// Whether a search under a filter may read more lists than `probes`; true unless set to false. It then reads about as many lists as hold
-    /// as many accepted vectors as `probes` lists hold vectors, and more for each query that has fewer than k results: at the end every
-    /// query has k results, or all that the filter accepts. The recall is about that of a search without filter, and the time grows with
-    /// the lists. If the filter accepts few vectors, the search compares them all instead of reading lists: from 8 vectors of lists for each accepted
-    /// one on, or 32 for encodings that keep codes. Its results are then those of all lists. Of no effect without a filter, and for [`IvfIndex::range_search`](crate::IvfIndex::range_search), whose recall does not
-    /// depend on a filter.
+    /// Whether a search under a filter may read more lists than `probes`; true unless set to false. It then reads about
+    /// as many lists as hold as many accepted vectors as `probes` lists hold vectors, and more for each query that has
+    /// fewer than k results: at the end every query has k results, or all that the filter accepts. The recall is about
+    /// that of a search without filter, and the time grows with the lists. If the filter accepts few vectors, the
+    /// search compares them all instead of reading lists: from 8 vectors of lists for each accepted one on, or 32 for
+    /// encodings that keep codes. Its results are then those of all lists. Of no effect without a filter, and for
+    /// [`IvfIndex::range_search`](crate::IvfIndex::range_search), whose recall does not depend on a filter.
     pub widen: bool,
     /// The order in which lists are read; results do not depend on it.
     pub scan: Scan,
     /// Number of vectors that a walk in a graph keeps, at least k; unless set, the number that the index stores
-    /// ([`GraphIndex::beam`](crate::GraphIndex::beam)). A wider beam finds more of the true neighbours and takes longer.
+    /// ([`GraphIndex::beam`](crate::GraphIndex::beam)). A wider beam finds more of the true neighbours and takes
+    /// longer.
     pub beam: Option<usize>,
-    /// Number of candidates for each of the k results of [`IvfIndex::search_refined`](crate::IvfIndex::search_refined), at least 1; 4 unless set.
-    /// Of no effect for searches without a refiner.
+    /// Number of candidates for each of the k results of [`IvfIndex::search_refined`](crate::IvfIndex::search_refined),
+    /// at least 1; 4 unless set. Of no effect for searches without a refiner.
     pub refine: usize,
     /// The largest distance of a neighbour (similarity: the smallest); unless set, none. The row of a query ends with
-    /// [`NONE`](crate::NONE) where its neighbours are farther. It is the distance that the search returns: squared under
-    /// [`Metric::L2`](crate::Metric::L2). The search reads as much as without it. Of no effect for a range search, whose radius is an argument.
+    /// [`NONE`](crate::NONE) where its neighbours are farther. It is the distance that the search returns: squared
+    /// under [`Metric::L2`](crate::Metric::L2). The search reads as much as without it. Of no effect for a range
+    /// search, whose radius is an argument.
     #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub radius: Option<f32>,
 }
@@ -132,7 +135,8 @@ impl<'a> SearchOptions<'a> {
         self
     }
 
-    /// Sets the vectors that the search may return: a [`Filter`], or a reference to a [`Bitset`](crate::Bitset). `None` means all.
+    /// Sets the vectors that the search may return: a [`Filter`], or a reference to a [`Bitset`](crate::Bitset). `None`
+    /// means all.
     pub fn filter(mut self, filter: impl Into<Option<Filter<'a>>>) -> Self {
         self.filter = filter.into();
         self
@@ -177,8 +181,8 @@ impl<'a> SearchOptions<'a> {
         self
     }
 
-    /// Sets the largest distance of a neighbour (similarity: the smallest); `None` means any distance. Under [`Metric::L2`](crate::Metric::L2) it is a
-    /// squared distance, as all distances are.
+    /// Sets the largest distance of a neighbour (similarity: the smallest); `None` means any distance. Under
+    /// [`Metric::L2`](crate::Metric::L2) it is a squared distance, as all distances are.
     pub fn radius(mut self, radius: impl Into<Option<f32>>) -> Self {
         self.radius = radius.into();
         self

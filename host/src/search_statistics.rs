@@ -27,9 +27,11 @@ pub struct SearchStatistics {
     pub queries: u64,
     /// Number of vectors that could be results: those that the filter accepts; without a filter, all.
     pub accepted: u64,
-    /// Number of queries that were compared with every accepted vector, or whose search read every list. No neighbour of these is missing.
+    /// Number of queries that were compared with every accepted vector, or whose search read every list. No neighbour
+    /// of these is missing.
     pub exact_queries: u64,
-    /// Number of lists that inverted files read, for each query and in each pass: a list that two queries read counts twice.
+    /// Number of lists that inverted files read, for each query and in each pass: a list that two queries read counts
+    /// twice.
     pub lists: u64,
     /// Largest number of lists that were read for one query in one pass.
     pub most_lists: u64,
@@ -37,8 +39,8 @@ pub struct SearchStatistics {
     pub beam: u64,
     /// Number of candidates that a refined search ranked by the original vectors; 0 for other searches.
     pub refined: u64,
-    /// Number of searches that the call made: 0 for an empty index, 1, or more if some queries had fewer than k results, and were searched
-    /// again more widely.
+    /// Number of searches that the call made: 0 for an empty index, 1, or more if some queries had fewer than k
+    /// results, and were searched again more widely.
     pub passes: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The feature `serde`: Serialize and Deserialize for types with names, and for types with invariants.
 //!
-//! Other value types derive both traits. A value that is made from text is as valid as one that the library makes: types with invariants
-//! check them, and settings are checked when they are used, as always.
+//! Other value types derive both traits. A value that is made from text is as valid as one that the library makes:
+//! types with invariants check them, and settings are checked when they are used, as always.
 
 /// Implements `Serialize` and `Deserialize` by `Display` and `FromStr`.
 macro_rules! serialised_as_text {
@@ -24,8 +24,8 @@ macro_rules! serialised_as_text {
 }
 pub(crate) use serialised_as_text;
 
-/// Implements `Deserialize` for a type with invariants: `$make` makes a value of the listed fields, or says why there is none. The fields
-/// and their attributes are those of the derived `Serialize`.
+/// Implements `Deserialize` for a type with invariants: `$make` makes a value of the listed fields, or says why there
+/// is none. The fields and their attributes are those of the derived `Serialize`.
 macro_rules! deserialised {
     ($type:ident { $($(#[$attribute:meta])* $field:ident: $of:ty),* $(,)? } => $make:expr) => {
         #[cfg(feature = "serde")]
@@ -44,8 +44,8 @@ macro_rules! deserialised {
 }
 pub(crate) use deserialised;
 
-/// Floating-point numbers that may be infinite or NaN. Formats of text have no such numbers, so there they are the texts `inf`, `-inf` and
-/// `NaN`. For `#[serde(with = "crate::serialised::Numbers")]`.
+/// Floating-point numbers that may be infinite or NaN. Formats of text have no such numbers, so there they are the
+/// texts `inf`, `-inf` and `NaN`. For `#[serde(with = "crate::serialised::Numbers")]`.
 #[cfg(feature = "serde")]
 pub(crate) trait Numbers: Sized {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;

@@ -1,7 +1,7 @@
 //! Host memory that an index shares with its snapshots until one of them changes it.
 //!
-//! A snapshot copies an [`Arc`]. The first change of a value that others have as well copies the value ([`own`]). [`Blocks`] are many values in
-//! blocks of [`BLOCK`]: a change copies the blocks that it touches.
+//! A snapshot copies an [`Arc`]. The first change of a value that others have as well copies the value ([`own`]).
+//! [`Blocks`] are many values in blocks of [`BLOCK`]: a change copies the blocks that it touches.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Result, host_memory};
 
-/// The value, which nobody else has. If others have it, `copy` makes another one for the caller; if that fails, nothing changes.
+/// The value, which nobody else has. If others have it, `copy` makes another one for the caller; if that fails, nothing
+/// changes.
 pub(crate) fn own<V>(value: &mut Arc<V>, copy: impl FnOnce(&V) -> Result<V>) -> Result<&mut V> {
     // Nobody can copy the Arc meanwhile: that takes a reference to one of its copies, and the caller has the only one.
     if Arc::strong_count(value) > 1 {
@@ -155,7 +156,8 @@ impl<V: Copy + Ord + Send + Sync> Blocks<V> {
         used[block].binary_search(&value).ok().map(|at| block * BLOCK + at)
     }
 
-    /// Whether the first values are those of `other`. O(len / [`BLOCK`]), and O([`BLOCK`]) for each block that the two do not share.
+    /// Whether the first values are those of `other`. O(len / [`BLOCK`]), and O([`BLOCK`]) for each block that the two
+    /// do not share.
     pub(crate) fn start_with(&self, other: &Self) -> bool {
         let same = |(own, other): (&Arc<Vec<V>>, &Arc<Vec<V>>)| {
             Arc::ptr_eq(own, other) || own.get(..other.len()).is_some_and(|own| own.cmp(other) == Ordering::Equal)

@@ -1,8 +1,8 @@
 //! The vector operations of the CPU's scan functions, for AVX-512, AVX2 with FMA, and plain Rust.
 //!
-//! A scan function is written once, generic over [`Simd`], and compiled once for each instruction set, inside a function that enables the
-//! set (see [`crate::product::cpu::scan`]). All functions here are `inline(always)`, so that the intrinsics are compiled with the enabled
-//! features.
+//! A scan function is written once, generic over [`Simd`], and compiled once for each instruction set, inside a
+//! function that enables the set (see [`crate::product::cpu::scan`]). All functions here are `inline(always)`, so that
+//! the intrinsics are compiled with the enabled features.
 
 /// The instruction sets for which scan functions are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,8 @@ pub(crate) fn prefetch_line<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 processor has the instruction. It neither faults nor changes anything that the program can observe.
+        // SAFETY: every x86-64 processor has the instruction. It neither faults nor changes anything that the program
+        // can observe.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -91,8 +92,8 @@ pub(crate) fn prefetch<T>(data: &[T]) {
 /// A register of f32 lanes.
 ///
 /// # Safety
-/// Methods may execute instructions of the implementing set, so the processor must have the set. Pointers are valid for [`Simd::LANES`]
-/// reads or writes of f32 (or the stated number); they may be unaligned.
+/// Methods may execute instructions of the implementing set, so the processor must have the set. Pointers are valid for
+/// [`Simd::LANES`] reads or writes of f32 (or the stated number); they may be unaligned.
 pub(crate) trait Simd {
     /// Number of lanes of a register.
     const LANES: usize;
@@ -109,7 +110,8 @@ pub(crate) trait Simd {
     /// # Safety
     /// As the trait says.
     unsafe fn load(from: *const f32) -> Self::V;
-    /// Loads the first `count < LANES` values at `from` and fills the other lanes with zeros. Only `count` values are read.
+    /// Loads the first `count < LANES` values at `from` and fills the other lanes with zeros. Only `count` values are
+    /// read.
     ///
     /// # Safety
     /// As the trait says.
@@ -234,8 +236,8 @@ mod x86 {
     /// The implementation of [`super::Isa::Avx2`].
     pub(crate) struct Avx2;
 
-    // SAFETY (of every block in this implementation): the processor has AVX2 and FMA, and pointers are valid for the lanes
-    // read or written: the trait's contract. A masked load does not touch the lanes masked off.
+    // SAFETY (of every block in this implementation): the processor has AVX2 and FMA, and pointers are valid for the
+    // lanes read or written: the trait's contract. A masked load does not touch the lanes masked off.
     impl Simd for Avx2 {
         const LANES: usize = 8;
         type V = __m256;

@@ -1,25 +1,28 @@
 //! Threads that do the work of a call, and rules about which thread may wait for which.
 //!
 //! # Calls from anywhere
-//! Any public call may be made from a thread of a rayon pool, from inside a parallel iterator, and from many threads at once. Two properties
-//! of rayon can cause deadlocks. First, a pool thread that waits for its own parallel work runs other tasks of the pool meanwhile, on the same
-//! stack. If the thread holds a lock and such a task takes the same lock, the thread waits for itself for ever. Second, a pool thread that
-//! blocks does no work of the pool. If all threads block, the work that they wait for is never done. Three rules exclude both:
+//! Any public call may be made from a thread of a rayon pool, from inside a parallel iterator, and from many threads at
+//! once. Two properties of rayon can cause deadlocks. First, a pool thread that waits for its own parallel work runs
+//! other tasks of the pool meanwhile, on the same stack. If the thread holds a lock and such a task takes the same
+//! lock, the thread waits for itself for ever. Second, a pool thread that blocks does no work of the pool. If all
+//! threads block, the work that they wait for is never done. Three rules exclude both:
 //!
-//! 1. **A device needs no pool.** Copies, launches and waits ([`Runtime`](crate::device::runtime::Runtime)) use threads of this file and of
-//!    the emulator, which run no tasks of a pool ([`work_off`], [`apart`]).
-//! 2. **The holder of a lock needs no pool.** A lock that is held across work is an [`Exclusive`]: its holder works apart from all pools, so
-//!    the holder always finishes. Other locks are held for a few instructions that take a value out or put it back. A value whose computation
-//!    needs a pool is computed outside the lock and then published (`ivf::Lists::directory`); two first searches may compute it twice.
-//! 3. **No pool thread waits for a thread that may need the pool.** On a pool thread [`at_once`] and [`meanwhile`] put their jobs into that
-//!    pool, where the waiting thread can do them itself. So the library also stays within pools that callers install.
+//! 1. **A device needs no pool.** Copies, launches and waits ([`Runtime`](crate::device::runtime::Runtime)) use threads
+//!    of this file and of the emulator, which run no tasks of a pool ([`work_off`], [`apart`]).
+//! 2. **The holder of a lock needs no pool.** A lock that is held across work is an [`Exclusive`]: its holder works
+//!    apart from all pools, so the holder always finishes. Other locks are held for a few instructions that take a
+//!    value out or put it back. A value whose computation needs a pool is computed outside the lock and then published
+//!    (`ivf::Lists::directory`); two first searches may compute it twice.
+//! 3. **No pool thread waits for a thread that may need the pool.** On a pool thread [`at_once`] and [`meanwhile`] put
+//!    their jobs into that pool, where the waiting thread can do them itself. So the library also stays within pools
+//!    that callers install.
 //!
 //! A lane of a device is not an [`Exclusive`], and a search may use a pool while it has one; the rules of
 //! [`crate::device::lanes`] say why nobody waits for ever.
 //!
-//! A thread outside all pools may wait for anything, because pool threads wait for it only while it holds an [`Exclusive`]. One case is left
-//! to the caller: if a task holds a lock of the caller during a call, another task of its pool may run on the same stack and take the same
-//! lock, as with any use of rayon.
+//! A thread outside all pools may wait for anything, because pool threads wait for it only while it holds an
+//! [`Exclusive`]. One case is left to the caller: if a task holds a lock of the caller during a call, another task of
+//! its pool may run on the same stack and take the same lock, as with any use of rayon.
 //!
 //! # Threads that wait for work
 //! Several devices work at the same time, each from one thread.
@@ -30,14 +33,14 @@
 //! thread:         do the job; offer itself to the next caller; look for work a moment longer, then sleep
 //! ```
 //!
-//! A search by several devices lasts a few milliseconds, and starting threads for it took a large part of one. Waking a thread that sleeps is
-//! faster, and a thread that is still awake begins immediately. So the steps of a search (the check of the queries, the devices, the copies)
-//! pay for waking once. With enough CPU threads a waiting thread stays awake for as long as a search of 10,000 queries takes, so consecutive
-//! searches never wake one (flat, 16 lists, H200: 0.84 ms instead of 0.88). There are as many threads as worked at the same time; they end
-//! with the program.
+//! A search by several devices lasts a few milliseconds, and starting threads for it took a large part of one. Waking a
+//! thread that sleeps is faster, and a thread that is still awake begins immediately. So the steps of a search (the
+//! check of the queries, the devices, the copies) pay for waking once. With enough CPU threads a waiting thread stays
+//! awake for as long as a search of 10,000 queries takes, so consecutive searches never wake one (flat, 16 lists, H200:
+//! 0.84 ms instead of 0.88). There are as many threads as worked at the same time; they end with the program.
 //!
-//! Median µs until the last job begins, and from the end of the last job until the caller continues; a virtual machine of 64 CPU threads,
-//! 2026-11-22:
+//! Median µs until the last job begins, and from the end of the last job until the caller continues; a virtual machine
+//! of 64 CPU threads, 2026-11-22:
 //!
 //! | jobs | new threads, started by halves | rayon's pool | waiting threads | waiting threads, next step |
 //! |---|---|---|---|---|
@@ -46,7 +49,8 @@
 //! | 8 | 416, 402 | 188, 66 | 215, 8 | 8 |
 //!
 //! # Without waiting threads
-//! [`allow_threads`] turns them off: jobs then run one after the other on the caller's thread, as they do if the system refuses a thread.
+//! [`allow_threads`] turns them off: jobs then run one after the other on the caller's thread, as they do if the system
+//! refuses a thread.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -58,9 +62,11 @@ use std::time::{Duration, Instant};
 
 use crate::parallel::{Loop, turns};
 
-/// How long a thread looks for work before it sleeps: longer than the caller takes from one step of a search to the next.
+/// How long a thread looks for work before it sleeps: longer than the caller takes from one step of a search to the
+/// next.
 const AWAKE: Duration = Duration::from_micros(100);
-/// As [`AWAKE`] with at least [`SPARE_FROM`] threads: longer than the time from one search of thousands of queries to the next.
+/// As [`AWAKE`] with at least [`SPARE_FROM`] threads: longer than the time from one search of thousands of queries to
+/// the next.
 const AWAKE_TO_SPARE: Duration = Duration::from_micros(1_500);
 /// Number of CPU threads from which waiting threads may stay awake longer.
 const SPARE_FROM: usize = 12;
@@ -82,8 +88,8 @@ pub(crate) fn worth_threads(bytes: usize) -> usize {
     (bytes / THREAD_BYTES).clamp(1, MOST_THREADS.min(rayon::current_num_threads()))
 }
 
-/// Calls `work` for every piece of memory, `bytes` in all, in one pass. Each thread takes the next piece when it is free. The call works
-/// [`apart`], so `work` must not use a pool.
+/// Calls `work` for every piece of memory, `bytes` in all, in one pass. Each thread takes the next piece when it is
+/// free. The call works [`apart`], so `work` must not use a pool.
 pub(crate) fn work_off<P: Send>(pieces: impl Iterator<Item = P> + Send, bytes: usize, work: impl Fn(P) + Sync) {
     let threads = worth_threads(bytes);
     if threads == 1 {
@@ -99,8 +105,8 @@ thread_local! {
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `work`, which must not use a pool, apart from all pools: jobs ([`at_once`], [`meanwhile`]) go to threads of this file. So a pool
-/// thread runs no other tasks of its pool meanwhile.
+/// Calls `work`, which must not use a pool, apart from all pools: jobs ([`at_once`], [`meanwhile`]) go to threads of
+/// this file. So a pool thread runs no other tasks of its pool meanwhile.
 pub(crate) fn apart<V>(work: impl FnOnce() -> V) -> V {
     struct Before(bool);
     impl Drop for Before {
@@ -117,7 +123,8 @@ fn in_pool() -> bool {
     rayon::current_thread_index().is_some() && !APART.get()
 }
 
-/// A lock that may be held across long work. The holder works [`apart`], so it never waits for a thread that waits for the lock.
+/// A lock that may be held across long work. The holder works [`apart`], so it never waits for a thread that waits for
+/// the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive<V>(Mutex<V>);
 
@@ -149,7 +156,8 @@ pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sy
     slots.into_iter().map(result).collect()
 }
 
-/// Calls `work`, which does not unwind, for each number below `count`. This is the part of [`at_once`] that is compiled once for all types.
+/// Calls `work`, which does not unwind, for each number below `count`. This is the part of [`at_once`] that is compiled
+/// once for all types.
 fn each_at_once(count: usize, work: &(dyn Fn(usize) + Sync)) {
     if in_pool() {
         return turns(0..count).with_max_len(1).for_each(work);
@@ -161,8 +169,8 @@ fn each_at_once(count: usize, work: &(dyn Fn(usize) + Sync)) {
     });
 }
 
-/// Calls `own` on this thread and `other` on another at the same time, and returns both results. If the system has no thread left, `other`
-/// runs first.
+/// Calls `own` on this thread and `other` on another at the same time, and returns both results. If the system has no
+/// thread left, `other` runs first.
 ///
 /// A thread of rayon's pool leaves `other` to the pool (rule 3), unless it works [`apart`].
 ///
@@ -179,7 +187,8 @@ pub(crate) fn meanwhile<V: Send, W>(other: impl FnOnce() -> V + Send, own: impl 
     }
 }
 
-/// Calls `own` on this thread and `other`, which does not unwind, at the same time. This is the part of [`meanwhile`] that is compiled once.
+/// Calls `own` on this thread and `other`, which does not unwind, at the same time. This is the part of [`meanwhile`]
+/// that is compiled once.
 fn both_at_once(other: Box<dyn FnOnce() + Send + '_>, own: &mut dyn FnMut()) {
     if in_pool() {
         rayon::in_place_scope(|scope| {
@@ -191,12 +200,13 @@ fn both_at_once(other: Box<dyn FnOnce() + Send + '_>, own: &mut dyn FnMut()) {
     }
 }
 
-/// Calls `own` on this thread and all tasks, which do not unwind, on waiting threads. All tasks are done when it returns or unwinds.
+/// Calls `own` on this thread and all tasks, which do not unwind, on waiting threads. All tasks are done when it
+/// returns or unwinds.
 fn with_threads<'a>(tasks: impl Iterator<Item = Box<dyn FnOnce() + Send + 'a>>, own: &mut dyn FnMut()) {
     let sent = Sent { left: Arc::new(Left { tasks: AtomicUsize::new(0), caller: thread::current() }) };
     for task in tasks {
-        // SAFETY: only the lifetime changes. The drop of `sent` waits until the task has run and is dropped; that is before this
-        // function returns or unwinds, and the borrows of a task outlive the call.
+        // SAFETY: only the lifetime changes. The drop of `sent` waits until the task has run and is dropped; that is
+        // before this function returns or unwinds, and the borrows of a task outlive the call.
         sent.send(unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(task) });
     }
     own();
@@ -237,8 +247,8 @@ struct Task {
     left: Arc<Left>,
 }
 
-/// The next task of a thread. A thread that offers itself gets one task. A channel of the standard library, which takes any number of tasks, made
-/// the program of the library's page 35 KB larger (x86-64, 2026-11-25).
+/// The next task of a thread. A thread that offers itself gets one task. A channel of the standard library, which takes
+/// any number of tasks, made the program of the library's page 35 KB larger (x86-64, 2026-11-25).
 #[derive(Default)]
 struct Mailbox {
     task: Mutex<Option<Task>>,
@@ -250,11 +260,11 @@ static ALLOWED: AtomicBool = AtomicBool::new(true);
 
 /// Sets whether calls of this process may use threads that the library starts; true unless set.
 ///
-/// The library starts threads, named `warpann`, for calls on several devices, for the host's work of a device other than the CPU, and for
-/// some work of the CPU if the caller is not on a thread of a rayon pool. With `false` this work runs on the caller's thread, one part after
-/// the other: devices of one index then work in turn, and transfers and kernels of a device overlap less. All other work of the CPU stays in
-/// the caller's rayon pool. Results are the same. A call on a thread of a rayon pool that uses only one CPU device starts no thread in any
-/// case.
+/// The library starts threads, named `warpann`, for calls on several devices, for the host's work of a device other
+/// than the CPU, and for some work of the CPU if the caller is not on a thread of a rayon pool. With `false` this work
+/// runs on the caller's thread, one part after the other: devices of one index then work in turn, and transfers and
+/// kernels of a device overlap less. All other work of the CPU stays in the caller's rayon pool. Results are the same.
+/// A call on a thread of a rayon pool that uses only one CPU device starts no thread in any case.
 ///
 /// Threads that exist already sleep until the program ends, and are used again after `true`.
 pub fn allow_threads(allowed: bool) {
@@ -383,8 +393,8 @@ mod tests {
         wait.recv_timeout(Duration::from_secs(60)).expect("it ends, without a panic");
     }
 
-    /// In a pool the holder does the first job itself, and threads outside the pool do the others. So the holder does not wait for the pool,
-    /// and runs no task that waits for the lock.
+    /// In a pool the holder does the first job itself, and threads outside the pool do the others. So the holder does
+    /// not wait for the pool, and runs no task that waits for the lock.
     #[test]
     fn the_holder_of_a_lock_leaves_no_job_to_its_pool() {
         ends(|| {

@@ -1,7 +1,8 @@
 //! Changes that are made whole or not at all, whatever happens between their steps.
 //!
-//! Code of the caller runs between two steps of some changes. It can cancel the change, and it can panic. A rollback that is written for errors does
-//! not run while a panic unwinds. So rollbacks go through [`undone_unless_ok`], which undoes in both cases.
+//! Code of the caller runs between two steps of some changes. It can cancel the change, and it can panic. A rollback
+//! that is written for errors does not run while a panic unwinds. So rollbacks go through [`undone_unless_ok`], which
+//! undoes in both cases.
 //!
 //! # Where code of the caller runs
 //!
@@ -26,7 +27,8 @@
 
 use crate::Result;
 
-/// Calls `work` on `state`. Unless it succeeds, calls `undo` on `state`: after an error, and while a panic of `work` unwinds.
+/// Calls `work` on `state`. Unless it succeeds, calls `undo` on `state`: after an error, and while a panic of `work`
+/// unwinds.
 ///
 /// `undo` must not panic, because a second panic ends the program. So it needs no memory and no device.
 pub(crate) fn undone_unless_ok<S: ?Sized, V>(

@@ -1,5 +1,5 @@
-//! Vectors whose element type is a value. The GPU's host code and the back ends of indexes take these, so that they are compiled once
-//! instead of once for each element type.
+//! Vectors whose element type is a value. The GPU's host code and the back ends of indexes take these, so that they are
+//! compiled once instead of once for each element type.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
@@ -15,7 +15,8 @@ pub(crate) struct VectorSlice<'a> {
     bytes: &'a [u8],
 }
 
-/// Runs `$body` with `$rows: &[T]` bound to the components of a [`VectorSlice`] and `$type` to T, for the slice's element type.
+/// Runs `$body` with `$rows: &[T]` bound to the components of a [`VectorSlice`] and `$type` to T, for the slice's
+/// element type.
 macro_rules! with_components {
     ($vectors:expr, $rows:ident: $type:ident => $body:expr) => {{
         let vectors: $crate::vectors::VectorSlice<'_> = $vectors;
@@ -101,9 +102,9 @@ impl<'a> VectorSlice<'a> {
         with_components!(self, rows: T => check_vectors::<T>(rows, self.dim, input)).map(|_| ())
     }
 
-    /// Returns the result of work that checks these vectors while it reads them. If the work found a value that is not finite, replaces the
-    /// error by one with the value's place in these vectors, because the work may see only a part of them, or transformed ones. `input` is
-    /// what the caller calls the vectors.
+    /// Returns the result of work that checks these vectors while it reads them. If the work found a value that is not
+    /// finite, replaces the error by one with the value's place in these vectors, because the work may see only a part
+    /// of them, or transformed ones. `input` is what the caller calls the vectors.
     ///
     /// # Errors
     /// The errors of the result.
@@ -242,7 +243,8 @@ impl VectorBuffer {
         with_vector!(self, vector => pack(vector, dim, numbers));
     }
 
-    /// Overwrites components from number `first` on with those in `bytes`, which have the buffer's element type. All of them exist.
+    /// Overwrites components from number `first` on with those in `bytes`, which have the buffer's element type. All of
+    /// them exist.
     pub fn overwrite(&mut self, first: usize, bytes: &[u8]) {
         fn copy<T: Pod>(vector: &mut [T], first: usize, bytes: &[u8]) {
             cast_slice_mut::<T, u8>(&mut vector[first..])[..bytes.len()].copy_from_slice(bytes);

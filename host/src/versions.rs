@@ -9,13 +9,14 @@ use crate::{Index, Kind, Result};
 /// Changes an index of any kind, version after version, while any number of threads search it through [`IndexReader`]s.
 ///
 /// A version never changes once it is published. [`change`](Self::change) changes a snapshot of the last version
-/// ([`snapshot`](Index::snapshot)) and then publishes the snapshot. So a search never waits for a change, and its result is right for one
-/// version: a search sees all of a change or nothing of it. The memory that two versions share exists once; that of a version is free when
-/// its last reader drops it.
+/// ([`snapshot`](Index::snapshot)) and then publishes the snapshot. So a search never waits for a change, and its
+/// result is right for one version: a search sees all of a change or nothing of it. The memory that two versions share
+/// exists once; that of a version is free when its last reader drops it.
 ///
-/// A change costs what the first change after a snapshot costs: for inverted files a copy of the lists that change, for a flat index or a
-/// graph in most cases a copy of all vectors. So give `change` many vectors at a time. On a GPU the first search of a version also brings
-/// the vectors there that have changed. A change may search its own version before that is published, so that no reader waits for it.
+/// A change costs what the first change after a snapshot costs: for inverted files a copy of the lists that change, for
+/// a flat index or a graph in most cases a copy of all vectors. So give `change` many vectors at a time. On a GPU the
+/// first search of a version also brings the vectors there that have changed. A change may search its own version
+/// before that is published, so that no reader waits for it.
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, IndexWriter, Metric};
@@ -44,7 +45,8 @@ pub struct IndexWriter<I> {
     reader: IndexReader<I>,
 }
 
-/// Gives threads the last version of an index that an [`IndexWriter`] changes. Readers can be cloned, and live longer than the writer.
+/// Gives threads the last version of an index that an [`IndexWriter`] changes. Readers can be cloned, and live longer
+/// than the writer.
 pub struct IndexReader<I> {
     published: Arc<RwLock<Arc<I>>>,
 }
@@ -69,11 +71,12 @@ impl<I> IndexWriter<I> {
 impl<K: Kind> IndexWriter<Index<K>> {
     /// Changes a snapshot of the last version, and publishes it if `change` succeeds. Returns the result of `change`.
     ///
-    /// There is one writer, and this call borrows it: changes come one after the other. To change an index from several threads, put the
-    /// writer into a lock.
+    /// There is one writer, and this call borrows it: changes come one after the other. To change an index from several
+    /// threads, put the writer into a lock.
     ///
     /// # Errors
-    /// Those of `change`. Then nothing is published, and the last version is as it was; so it is after a panic of `change`.
+    /// Those of `change`. Then nothing is published, and the last version is as it was; so it is after a panic of
+    /// `change`.
     pub fn change<V>(&mut self, change: impl FnOnce(&mut Index<K>) -> Result<V>) -> Result<V> {
         let mut next = self.current().snapshot();
         let result = change(&mut next)?;
@@ -86,8 +89,8 @@ impl<K: Kind> IndexWriter<Index<K>> {
 }
 
 impl<I> IndexReader<I> {
-    /// The last version that was published. It stays as it is for as long as the caller keeps it. O(1): no search and no change makes this
-    /// call wait.
+    /// The last version that was published. It stays as it is for as long as the caller keeps it. O(1): no search and
+    /// no change makes this call wait.
     pub fn current(&self) -> Arc<I> {
         Arc::clone(&self.published.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -66,8 +66,8 @@ named!(Stage, name, "a stage of a long call");
 pub struct Progress {
     /// What the call is doing.
     pub stage: Stage,
-    /// Number of units of the stage that are done, from 0 to `total`. It falls only where a stage begins again: an index may be trained inside the
-    /// construction of another.
+    /// Number of units of the stage that are done, from 0 to `total`. It falls only where a stage begins again: an
+    /// index may be trained inside the construction of another.
     pub done: u64,
     /// Number of units of the stage.
     pub total: u64,
@@ -78,11 +78,13 @@ type Callback<'a> = Mutex<Box<dyn FnMut(Progress) -> ControlFlow<()> + Send + 'a
 
 /// Receives the progress of long calls, and can cancel them. One watch may be passed to any number of calls.
 ///
-/// The calls that take one have names that end in `_watched`, and are otherwise the calls of the names without it: with the same results, bit for
-/// bit. They call the watch from time to time, on any thread, never twice at once. If it returns [`ControlFlow::Break`], the call stops as soon as it
-/// can and returns [`Error::Cancelled`], and the index is as it was before the call. If the callback panics, the panic leaves the call, perhaps on
-/// another thread than that of the callback, and the index is as it was before the call as well. The callback should return soon, and must not begin
-/// work that takes the same watch: other threads of the call may wait for it. Work between two calls of the watch is not interrupted:
+/// The calls that take one have names that end in `_watched`, and are otherwise the calls of the names without it: with
+/// the same results, bit for bit. They call the watch from time to time, on any thread, never twice at once. If it
+/// returns [`ControlFlow::Break`], the call stops as soon as it can and returns [`Error::Cancelled`], and the index is
+/// as it was before the call. If the callback panics, the panic leaves the call, perhaps on another thread than that of
+/// the callback, and the index is as it was before the call as well. The callback should return soon, and must not
+/// begin work that takes the same watch: other threads of the call may wait for it. Work between two calls of the watch
+/// is not interrupted:
 ///
 /// | stage | the watch is called |
 /// |---|---|

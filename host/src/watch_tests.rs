@@ -103,7 +103,8 @@ impl Seen {
     }
 }
 
-/// Watches an addition to an index: it ends as the same addition without a watch, and stopped it changes nothing. Returns the stages.
+/// Watches an addition to an index: it ends as the same addition without a watch, and stopped it changes nothing.
+/// Returns the stages.
 fn check_addition<I: Kind<Element = f32>>(
     make: impl Fn() -> Index<I>,
     rows: &[f32],
@@ -403,7 +404,8 @@ fn a_cancelled_graph_is_resumed() {
     assert_eq!(Graph::read(&out).unwrap(), whole.0);
 }
 
-/// The callback runs on threads of a pool, several of which may wait for it. After its panic the pool, the lanes of the device and the watch work.
+/// The callback runs on threads of a pool, several of which may wait for it. After its panic the pool, the lanes of the
+/// device and the watch work.
 #[test]
 fn a_panic_in_a_pool_ends_the_call_only() {
     let rows = vectors(80, 4);
@@ -435,7 +437,8 @@ fn a_panic_in_a_pool_ends_the_call_only() {
     assert_eq!((calls, index.len()), (3, 57));
 }
 
-/// A change of a writer that is stopped between its steps publishes nothing, and leaves the version before and its readers as they were.
+/// A change of a writer that is stopped between its steps publishes nothing, and leaves the version before and its
+/// readers as they were.
 #[test]
 fn a_stopped_change_publishes_nothing() {
     let rows = vectors(70, 6);

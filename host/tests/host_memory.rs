@@ -1,8 +1,8 @@
 //! Where host memory ends: each large allocation of each call is refused once, and the call returns a typed error.
 //!
-//! The allocator of this program counts allocations from [`LARGE`] bytes on and refuses the one that a test names. Inputs are such that what
-//! grows with them (rows, queries · k, lists · dimension) is larger than that, and what does not is smaller. A library that allocates by
-//! `vec!` or `collect` would end this program.
+//! The allocator of this program counts allocations from [`LARGE`] bytes on and refuses the one that a test names.
+//! Inputs are such that what grows with them (rows, queries · k, lists · dimension) is larger than that, and what does
+//! not is smaller. A library that allocates by `vec!` or `collect` would end this program.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -71,8 +71,8 @@ fn run<V>(refused: usize, call: impl FnOnce() -> Result<V>) -> (Result<V>, usize
     (result, SEEN.load(Ordering::Relaxed))
 }
 
-/// Makes each large allocation of `call`, which is given what `state` returns, fail once; then lets all succeed. The results must be the
-/// same; `least` is how many large allocations there must be.
+/// Makes each large allocation of `call`, which is given what `state` returns, fail once; then lets all succeed. The
+/// results must be the same; `least` is how many large allocations there must be.
 fn each_failure<S, V: PartialEq>(
     what: &str,
     least: usize,

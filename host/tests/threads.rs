@@ -1,4 +1,5 @@
-//! Threads that the library starts: none for the CPU in the caller's rayon pool, and none where [`allow_threads`] forbids them.
+//! Threads that the library starts: none for the CPU in the caller's rayon pool, and none where [`allow_threads`]
+//! forbids them.
 
 #![cfg(target_os = "linux")]
 

@@ -1,8 +1,9 @@
 //! Generated clustered vectors: a substitute for sets that are too large to store or to copy.
 //!
 //! # Problem
-//! A billion vectors of 96 components are 384 GB. Measuring an index of that size needs vectors that resemble real ones and have the same
-//! bits on every device. Each vector must follow from its number alone, so that ground truth and checks need no stored vectors.
+//! A billion vectors of 96 components are 384 GB. Measuring an index of that size needs vectors that resemble real ones
+//! and have the same bits on every device. Each vector must follow from its number alone, so that ground truth and
+//! checks need no stored vectors.
 //!
 //! # Algorithm
 //! ```text
@@ -13,17 +14,17 @@
 //! x[j]    = v[j] / (j + 8)
 //! ```
 //!
-//! `key` and `mix` are the finaliser of splitmix64, a bijection; `deviate` hashes key and component to 32 bits and adds up their four
-//! bytes: a bell curve (Irwin and Hall's) of standard deviation 148 in integers, its middle subtracted. v is an integer below 2¹², so
-//! the division is the only rounding, by IEEE the same on every device.
+//! `key` and `mix` are the finaliser of splitmix64, a bijection; `deviate` hashes key and component to 32 bits and adds
+//! up their four bytes: a bell curve (Irwin and Hall's) of standard deviation 148 in integers, its middle subtracted. v
+//! is an integer below 2¹², so the division is the only rounding, by IEEE the same on every device.
 //!
-//! Standard deviations fall with 1 / (j + 8), as those of principal components do: about twenty of 96 components matter, as in the
-//! descriptors of such sets. Clusters of a group overlap, and with them the lists of an inverted file: most vectors near a query, but not
-//! all, are in its cluster.
+//! Standard deviations fall with 1 / (j + 8), as those of principal components do: about twenty of 96 components
+//! matter, as in the descriptors of such sets. Clusters of a group overlap, and with them the lists of an inverted
+//! file: most vectors near a query, but not all, are in its cluster.
 //!
 //! # Cost
-//! Three hashes of about twenty integer operations for each component: 10⁹ × 96 components take about 10¹³ operations, one or two seconds
-//! on an H200.
+//! Three hashes of about twenty integer operations for each component: 10⁹ × 96 components take about 10¹³ operations,
+//! one or two seconds on an H200.
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;

@@ -8,7 +8,8 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, thread, unroll, warp};
 /// Number of threads of a block.
 pub const THREADS: u32 = 256;
 
-/// Reads every word once. The exclusive or of the words goes to `out`: without a result the compiler would remove the reads.
+/// Reads every word once. The exclusive or of the words goes to `out`: without a result the compiler would remove the
+/// reads.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.

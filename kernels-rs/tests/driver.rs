@@ -1,9 +1,10 @@
 //! A kernel launched through the CUDA driver's functions, without the library: by the driver emulator, or on a GPU with
-//! `cargo test -p warpann-kernels --test driver -- --ignored`. (A process has one driver, so one command runs one of the two.)
+//! `cargo test -p warpann-kernels --test driver -- --ignored`. (A process has one driver, so one command runs one of
+//! the two.)
 //!
-//! A new kernel is tested here in the same way: by a function such as [`gathers`], with its own arguments. The test compiles this crate and
-//! a few small ones, and for the GPU that kernel alone. A test that needs the emulator's checks and no driver calls
-//! `cuda_std::emulator::launch`, as README.md shows.
+//! A new kernel is tested here in the same way: by a function such as [`gathers`], with its own arguments. The test
+//! compiles this crate and a few small ones, and for the GPU that kernel alone. A test that needs the emulator's checks
+//! and no driver calls `cuda_std::emulator::launch`, as README.md shows.
 #![cfg(target_os = "linux")]
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
@@ -69,7 +70,8 @@ impl Device {
         let ([in_x, in_y, in_z], shared) = (config.block, config.shared_bytes);
         let mut raw = arguments.as_raw();
         let (raw, stream, none) = (raw.as_mut_ptr(), null_mut(), null_mut());
-        // SAFETY: text and name end with NUL, `raw` has the address of each argument, and the caller has the kernel's contract.
+        // SAFETY: text and name end with NUL, `raw` has the address of each argument, and the caller has the kernel's
+        // contract.
         unsafe {
             check(cuModuleLoadDataEx(&mut module, text.as_ptr().cast(), 0, null_mut(), null_mut()));
             self.modules.push(module);
@@ -82,8 +84,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: memory, modules and context belong to this value. The codes are not looked at: after a failed launch the driver may
-        // refuse these calls, and the test has that failure to report.
+        // SAFETY: memory, modules and context belong to this value. The codes are not looked at: after a failed launch
+        // the driver may refuse these calls, and the test has that failure to report.
         unsafe {
             for &address in &self.memory {
                 let _ = cuMemFree_v2(address);
@@ -118,7 +120,8 @@ fn gathers(ptx: &str) {
     assert_eq!(found, [12, 10, u32::MAX, 21]);
 }
 
-/// The emulated driver reads the names of a module's entries, and runs the kernels of these names that the program is linked with.
+/// The emulated driver reads the names of a module's entries, and runs the kernels of these names that the program is
+/// linked with.
 #[test]
 fn on_the_driver_emulator() {
     cuda_driver_emulator::install(vec![Default::default()]).unwrap();

@@ -1,5 +1,5 @@
-//! The cost model of WarpSelect (paper section 4.3 and appendix): how often a row of random keys makes a warp insert and
-//! merge.
+//! The cost model of WarpSelect (paper section 4.3 and appendix): how often a row of random keys makes a warp insert
+//! and merge.
 //!
 //! # Problem
 //! A warp reads a row of ℓ keys in N₁ = ⌈ℓ/32⌉ steps of 32. In N₂ of them some lane inserts a key into its thread queue
@@ -7,40 +7,42 @@
 //! N₁C₁ + N₂C₂ + N₃C₃ ([`Counts::cost`]). Keys are distinct and in random order: all ℓ! orders are equally likely.
 //!
 //! # As published
-//! [`WarpSelectShape::published_insertions`], [`WarpSelectShape::published_insertions_first_order`], [`WarpSelectShape::published_merges_one_lane`] and
-//! [`WarpSelectShape::published_merges_bound`] are the appendix's formulas. They show how the counts grow (as k·log ℓ, and as 1/t); they are not
-//! meant as predictions: against a simulation of the published algorithm (k from 32 to 1024, rows of 1,024 to 102,400 keys) the insertions
-//! are up to 2.3 times too low or, to first order, 10 times too high, and the bound on merges is 5 to 16 times too high. Each function
-//! states its error.
+//! [`WarpSelectShape::published_insertions`], [`WarpSelectShape::published_insertions_first_order`],
+//! [`WarpSelectShape::published_merges_one_lane`] and [`WarpSelectShape::published_merges_bound`] are the appendix's
+//! formulas. They show how the counts grow (as k·log ℓ, and as 1/t); they are not meant as predictions: against a
+//! simulation of the published algorithm (k from 32 to 1024, rows of 1,024 to 102,400 keys) the insertions are up to
+//! 2.3 times too low or, to first order, 10 times too high, and the bound on merges is 5 to 16 times too high. Each
+//! function states its error.
 //!
 //! # As our kernel counts
-//! [`WarpSelectShape::kernel_counts`] is exact for `warpann_kernels::select::warp_select`, except for numerical error and an error of 1 % in the part
-//! beyond the first 32,768 keys. The kernel differs from the publication as follows:
+//! [`WarpSelectShape::kernel_counts`] is exact for `warpann_kernels::select::warp_select`, except for numerical error
+//! and an error of 1 % in the part beyond the first 32,768 keys. The kernel differs from the publication as follows:
 //!
-//! 1. A key is tested against the bound W_{k−1}, not against the lane's own T₀: fewer insertions (at k = 32, ℓ = 100,000
-//!    less than half). T₀ of the paper is the largest of t leftovers of the last merge, hence above W_{k−1}.
-//! 2. A merge starts when a lane has taken t keys below the bound since the last merge. That is exactly when the paper's T₀
-//!    drops below W_{k−1}, for leftovers lie above it: the merges are the published algorithm's, but for one.
+//! 1. A key is tested against the bound W_{k−1}, not against the lane's own T₀: fewer insertions (at k = 32, ℓ =
+//!    100,000 less than half). T₀ of the paper is the largest of t leftovers of the last merge, hence above W_{k−1}.
+//! 2. A merge starts when a lane has taken t keys below the bound since the last merge. That is exactly when the
+//!    paper's T₀ drops below W_{k−1}, for leftovers lie above it: the merges are the published algorithm's, but for
+//!    one.
 //! 3. That one is the merge that ends every row; the paper leaves its final sort out of N₃.
-//! 4. The bound changes at merges only, so it is that of the keys before the last merge; the published formulas take it as
-//!    of all keys. This is what they miss.
-//! 5. Groups of 4 keys a lane share a first vote. It lets a group through if and only if one of its steps has a key below
-//!    the bound at its start, and each step votes again: neither count changes.
+//! 4. The bound changes at merges only, so it is that of the keys before the last merge; the published formulas take it
+//!    as of all keys. This is what they miss.
+//! 5. Groups of 4 keys a lane share a first vote. It lets a group through if and only if one of its steps has a key
+//!    below the bound at its start, and each step votes again: neither count changes.
 //!
-//! Derivation. Let a merge have happened after n keys. Whether it did depends only on the rank of each key among the keys before it, and
-//! these ranks are independent of the *set* of n keys. So the bound, as the fraction p of all possible keys that lie below it, is
-//! distributed as the k-th smallest of n uniform numbers whatever came before: Beta(k, n − k + 1); p = 1 while n < k, when the queue is not
-//! full. Given p, each later key is below the bound with probability p independently, and the next merge comes when one of 32 binomial
-//! counters reaches t:
+//! Derivation. Let a merge have happened after n keys. Whether it did depends only on the rank of each key among the
+//! keys before it, and these ranks are independent of the *set* of n keys. So the bound, as the fraction p of all
+//! possible keys that lie below it, is distributed as the k-th smallest of n uniform numbers whatever came before:
+//! Beta(k, n − k + 1); p = 1 while n < k, when the queue is not full. Given p, each later key is below the bound with
+//! probability p independently, and the next merge comes when one of 32 binomial counters reaches t:
 //!
 //! ```text
 //! P(no merge within j steps | p) = P(Binomial(j, p) < t)³²
 //! P(a step inserts | p)          = 1 − (1 − p)³²              whatever the steps since the merge did
 //! ```
 //!
-//! Merges are thus a Markov chain over the steps, solved from front to back: the first [`EXACT_STEPS`] steps one by one.
-//! From there on keys below the bound are rare enough to come one at a time, a merge takes c of them where c balls into 32
-//! bins first fill one with t, and ln n grows from merge to merge by independent amounts with one mean μ:
+//! Merges are thus a Markov chain over the steps, solved from front to back: the first [`EXACT_STEPS`] steps one by
+//! one. From there on keys below the bound are rare enough to come one at a time, a merge takes c of them where c balls
+//! into 32 bins first fill one with t, and ln n grows from merge to merge by independent amounts with one mean μ:
 //!
 //! ```text
 //! μ = E[1/k + 1/(k+1) + .. + 1/(k+c−1)],      N₃ grows by 1/μ and the keys taken by E[c]/μ for each e-fold of ℓ
@@ -98,7 +100,8 @@ pub struct Counts {
     pub merges: f64,
 }
 
-/// Costs of the operations, with the paper's names C₁, C₂, C₃, in comparisons (or moves) of one register in all 32 lanes.
+/// Costs of the operations, with the paper's names C₁, C₂, C₃, in comparisons (or moves) of one register in all 32
+/// lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Costs {
     /// C₁: cost of a step without an insertion.
@@ -125,7 +128,8 @@ impl WarpSelectShape {
         (fits && (1..=largest).contains(&thread_queue)).then_some(Self { k, warp_queue, thread_queue })
     }
 
-    /// The parameters of the kernel that selects `k` in one pass. `None` for k = 1, whose kernel has no queues, and for k = 0 and k > 1024.
+    /// The parameters of the kernel that selects `k` in one pass. `None` for k = 1, whose kernel has no queues, and for
+    /// k = 0 and k > 1024.
     pub fn of_kernel(k: usize) -> Option<Self> {
         let k = u32::try_from(k).ok().filter(|&k| k > 1)?;
         let warp_queue = QUEUES.into_iter().find(|&queue| k <= queue)?;
@@ -147,9 +151,10 @@ impl WarpSelectShape {
         self.thread_queue
     }
 
-    /// The mean counts of `warpann_kernels::select::warp_select` for a row of `columns` keys that one warp reads in one pass, by the model
-    /// of the module documentation. Tests require agreement with the kernel's counts within 5 %; they find 2 %, which is the error of their
-    /// sample. O(columns²) operations up to [`EXACT_STEPS`] steps, O(1) beyond: 60 ms at most.
+    /// The mean counts of `warpann_kernels::select::warp_select` for a row of `columns` keys that one warp reads in one
+    /// pass, by the model of the module documentation. Tests require agreement with the kernel's counts within 5 %;
+    /// they find 2 %, which is the error of their sample. O(columns²) operations up to [`EXACT_STEPS`] steps, O(1)
+    /// beyond: 60 ms at most.
     ///
     /// ```
     /// use warpann_measure::cost_model::WarpSelectShape;
@@ -264,30 +269,30 @@ impl WarpSelectShape {
     /// N₂ as published, before its last step: Σ over steps c = 1..⌈ℓ/32⌉ of 1 − (1 − (k+t)/(32c))³² (paper appendix,
     /// equation 15, left side; a fraction above 1 counts as 1). O(`columns`/32).
     ///
-    /// It takes a lane's T₀ for the (k+t)-th smallest key so far. That is low, for T₀ is a leftover of the last merge, most
-    /// of them beyond the (k + 32(t−1))-th: the published algorithm inserts 1.03 to 2.3 times as often, the more, the longer
-    /// the row and the smaller k/(32t). (The kernel of this crate, which has no T₀, is within 6 % of it.)
+    /// It takes a lane's T₀ for the (k+t)-th smallest key so far. That is low, for T₀ is a leftover of the last merge,
+    /// most of them beyond the (k + 32(t−1))-th: the published algorithm inserts 1.03 to 2.3 times as often, the more,
+    /// the longer the row and the smaller k/(32t). (The kernel of this crate, which has no T₀, is within 6 % of it.)
     pub fn published_insertions(self, columns: u64) -> f64 {
         let wanted = f64::from(self.k + self.thread_queue);
         let lane = |step: u64| (wanted / (LANES as f64 * step as f64)).min(1.0);
         (1..=columns.div_ceil(LANES as u64)).map(|step| 1.0 - (1.0 - lane(step)).powi(LANES as i32)).sum()
     }
 
-    /// N₂ as published: (k+t)·(1 + 1/2 + .. + 1/c), c = ⌈ℓ/32⌉, which is about (k+t)·ln(c) (paper appendix, equation 15, right side, and
-    /// the sum after it). O(`columns`/32).
+    /// N₂ as published: (k+t)·(1 + 1/2 + .. + 1/c), c = ⌈ℓ/32⌉, which is about (k+t)·ln(c) (paper appendix, equation
+    /// 15, right side, and the sum after it). O(`columns`/32).
     ///
-    /// The first-order term of [`Self::published_insertions`]: close to it if most steps come after the (k+t)-th. In short rows it exceeds
-    /// the number of steps. It is 0.7 to 10 times the count of the published algorithm.
+    /// The first-order term of [`Self::published_insertions`]: close to it if most steps come after the (k+t)-th. In
+    /// short rows it exceeds the number of steps. It is 0.7 to 10 times the count of the published algorithm.
     pub fn published_insertions_first_order(self, columns: u64) -> f64 {
         let harmonic: f64 = (1..=columns.div_ceil(LANES as u64)).map(|step| 1.0 / step as f64).sum();
         f64::from(self.k + self.thread_queue) * harmonic
     }
 
-    /// N₃ as published for a single lane, π(ℓ, k, t, 1): the expectation of ⌊D/t⌋, where D counts the keys that are among
-    /// the k smallest when they are read (paper appendix, equations 16 to 18). O(`columns` · t).
+    /// N₃ as published for a single lane, π(ℓ, k, t, 1): the expectation of ⌊D/t⌋, where D counts the keys that are
+    /// among the k smallest when they are read (paper appendix, equations 16 to 18). O(`columns` · t).
     ///
-    /// Exact for t = 1, where it is k + k(H_ℓ − H_k). For longer queues it is low by 1 to 21 % (t from 2 to 8): keys that no longer are among
-    /// the k smallest pass a bound that waits for the next merge.
+    /// Exact for t = 1, where it is k + k(H_ℓ − H_k). For longer queues it is low by 1 to 21 % (t from 2 to 8): keys
+    /// that no longer are among the k smallest pass a bound that waits for the next merge.
     pub fn published_merges_one_lane(self, columns: u64) -> f64 {
         // ⌊D/t⌋ = (D − D mod t)/t, so the distribution of D mod t is enough; γ(ℓ, m, k) itself would need ℓ² terms.
         let thread_queue = self.thread_queue as usize;
@@ -307,10 +312,11 @@ impl WarpSelectShape {
         (total - rest) / f64::from(self.thread_queue)
     }
 
-    /// N₃ as published for a warp: the upper bound w/t · (⌈k/w⌉ + Σ_{i=1}^{⌈ℓ/w⌉−⌈k/w⌉} k/(w(⌈k/w⌉ + i))), w = 32 (paper
-    /// appendix, equation 19, divided by t as the sentence after it says; it assumes k ≥ 32). O(`columns`/32).
+    /// N₃ as published for a warp: the upper bound w/t · (⌈k/w⌉ + Σ_{i=1}^{⌈ℓ/w⌉−⌈k/w⌉} k/(w(⌈k/w⌉ + i))), w = 32
+    /// (paper appendix, equation 19, divided by t as the sentence after it says; it assumes k ≥ 32). O(`columns`/32).
     ///
-    /// It counts a separate merge for each lane, but the warp merges all lanes at once: it is 5 to 16 times the true count.
+    /// It counts a separate merge for each lane, but the warp merges all lanes at once: it is 5 to 16 times the true
+    /// count.
     pub fn published_merges_bound(self, columns: u64) -> f64 {
         let lanes = LANES as u64;
         let full = u64::from(self.k).div_ceil(lanes);
@@ -319,9 +325,9 @@ impl WarpSelectShape {
         LANES as f64 / f64::from(self.thread_queue) * (full.min(steps) as f64 + later)
     }
 
-    /// Costs as published: C₁ = 1 comparison with T₀; C₂ = t for an insertion sort; C₃ = O(t·log(32t)² + k·log max(k, 32t))
-    /// (paper section 4.3), with the constants of its networks: each of t registers takes part in every step of the sort,
-    /// each of t + k/32 in every step of the merge ([`sort_steps`], [`merge_steps`]).
+    /// Costs as published: C₁ = 1 comparison with T₀; C₂ = t for an insertion sort; C₃ = O(t·log(32t)² + k·log max(k,
+    /// 32t)) (paper section 4.3), with the constants of its networks: each of t registers takes part in every step of
+    /// the sort, each of t + k/32 in every step of the merge ([`sort_steps`], [`merge_steps`]).
     pub fn published_costs(self) -> Costs {
         let thread_queue = self.thread_queue as usize;
         let registers = self.warp_queue as usize / LANES;
@@ -330,9 +336,10 @@ impl WarpSelectShape {
         Costs { step: 1.0, insertion: f64::from(self.thread_queue), merge: (sort + merge) as f64 }
     }
 
-    /// Costs of the kernel of this crate: C₁ = 1, the comparison with the bound; C₂ = t moves, for the queues are stacks; C₃ the
-    /// comparisons of the networks as they are (`warpann_kernels::select::networks::{warp_sort, warp_merge_keep}`), which drop the entries
-    /// that a merge pushes out of the warp queue.
+    /// Costs of the kernel of this crate: C₁ = 1, the comparison with the bound; C₂ = t moves, for the queues are
+    /// stacks; C₃ the comparisons of the networks as they are
+    /// (`warpann_kernels::select::networks::{warp_sort, warp_merge_keep}`), which drop the entries that a merge pushes
+    /// out of the warp queue.
     pub fn kernel_costs(self) -> Costs {
         let thread_queue = self.thread_queue as usize;
         let registers = self.warp_queue as usize / LANES;
@@ -353,11 +360,11 @@ impl WarpSelectShape {
     }
 }
 
-/// The bound after `seen` keys, as weighted fractions of all possible keys below it: those of Beta(k, seen − k + 1), and 1
-/// where `seen` is below k.
+/// The bound after `seen` keys, as weighted fractions of all possible keys below it: those of Beta(k, seen − k + 1),
+/// and 1 where `seen` is below k.
 ///
-/// The trapezoidal rule over x = ln(p/(1−p)), where the density is e^{kx}/(1 + e^x)^{seen+1} but for a factor: smooth, and
-/// falling off exponentially on both sides, so that steps of half a standard deviation leave an error below 10⁻⁵.
+/// The trapezoidal rule over x = ln(p/(1−p)), where the density is e^{kx}/(1 + e^x)^{seen+1} but for a factor: smooth,
+/// and falling off exponentially on both sides, so that steps of half a standard deviation leave an error below 10⁻⁵.
 fn bounds(k: u32, seen: usize) -> Vec<(f64, f64)> {
     let (k, seen) = (f64::from(k), seen as f64);
     if seen < k {
@@ -506,7 +513,8 @@ mod tests {
     fn costs_add_up() {
         let counts = Counts { steps: 100.0, insertions: 10.0, merges: 2.0 };
         assert_eq!(counts.cost(&Costs { step: 1.0, insertion: 3.0, merge: 50.0 }), 230.0);
-        // k = 32, t = 2: the sort of 64 entries (two of 32, two reversed, two merges of 5); one comparison and a merge of 5.
+        // k = 32, t = 2: the sort of 64 entries (two of 32, two reversed, two merges of 5); one comparison and a merge
+        // of 5.
         let shape = WarpSelectShape::of_kernel(32).unwrap();
         assert_eq!(shape.kernel_costs(), Costs { step: 1.0, insertion: 2.0, merge: (30 + 2 + 10 + 1 + 5) as f64 });
         // ½·6·7 steps of two registers; log₂ 64 + 1 of three.

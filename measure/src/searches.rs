@@ -53,8 +53,8 @@ impl<'a, K: Kind> Searches<'a, K> {
     }
 }
 
-/// The fraction of queries whose first true neighbour is among the first `at` of `k` found ones. A query without true neighbours does not
-/// count. `truth_k` is the number of true neighbours of a query. 1 if no query counts.
+/// The fraction of queries whose first true neighbour is among the first `at` of `k` found ones. A query without true
+/// neighbours does not count. `truth_k` is the number of true neighbours of a query. 1 if no query counts.
 pub fn nearest_in(found: &[u64], k: usize, truth: &[u64], truth_k: usize, at: usize) -> f64 {
     let rows = found.chunks_exact(k).zip(truth.chunks_exact(truth_k));
     let known = rows.filter(|(_, truth)| truth[0] != NONE);

@@ -22,7 +22,8 @@ impl Times {
         Self::collect(warm, repeat, || timed(&mut work).map(|((), milliseconds)| milliseconds))
     }
 
-    /// As [`Self::measure`], of work with a result, of which the last is returned. There is at least one run without measuring.
+    /// As [`Self::measure`], of work with a result, of which the last is returned. There is at least one run without
+    /// measuring.
     ///
     /// # Errors
     /// The first error of `work`.

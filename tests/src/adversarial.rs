@@ -1,5 +1,6 @@
-//! Rows made to defeat k-selection on GPUs, on every device: samples that say the opposite of their row, and keys whose leading
-//! bits say nothing. That the emulator then takes the paths which random keys never take is counted in warpann's unit tests.
+//! Rows made to defeat k-selection on GPUs, on every device: samples that say the opposite of their row, and keys whose
+//! leading bits say nothing. That the emulator then takes the paths which random keys never take is counted in
+//! warpann's unit tests.
 
 use warpann::Device;
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
@@ -157,7 +158,8 @@ fn outlier_i32(device: Device) -> Outcome {
     outlier::<i32>(device, Best::Largest, |i| if i == 0 { i32::MAX } else { -(i as i32) })
 }
 
-/// Groups of keys that differ in their low bits only, shorter and longer than what one thread sorts; k is inside a group and at its ends.
+/// Groups of keys that differ in their low bits only, shorter and longer than what one thread sorts; k is inside a
+/// group and at its ends.
 fn groups_of_equal_leading_bits(device: Device) -> Outcome {
     for size in [2, 16, 17, 100] {
         for k in [5 * size - 1, 5 * size, 5 * size + size / 2] {

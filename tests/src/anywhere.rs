@@ -1,13 +1,13 @@
-//! Calls from anywhere: every public call that works in parallel, made from rayon pools, from inside parallel iterators, and from many
-//! threads at once. Each must end, with the bits of a plain call.
+//! Calls from anywhere: every public call that works in parallel, made from rayon pools, from inside parallel
+//! iterators, and from many threads at once. Each must end, with the bits of a plain call.
 //!
-//! [`CALLS`] lists the calls. A call is prepared once for a device (data, training), made anew for each situation (so that the first search
-//! after a change is made by many at once), and then called many times at once. The sizes are small on every device but the CPU, so that
-//! the driver made from the emulator can run them as well.
+//! [`CALLS`] lists the calls. A call is prepared once for a device (data, training), made anew for each situation (so
+//! that the first search after a change is made by many at once), and then called many times at once. The sizes are
+//! small on every device but the CPU, so that the driver made from the emulator can run them as well.
 //!
-//! The pool that matters most is rayon's global one, because threads outside all pools use it. The process has one global pool of fixed
-//! size, and a thread that hangs cannot be ended. So a test runs [`check`] in a separate process, with `RAYON_NUM_THREADS` set, and ends
-//! the process if it takes too long (`tests/anywhere.rs`).
+//! The pool that matters most is rayon's global one, because threads outside all pools use it. The process has one
+//! global pool of fixed size, and a thread that hangs cannot be ended. So a test runs [`check`] in a separate process,
+//! with `RAYON_NUM_THREADS` set, and ends the process if it takes too long (`tests/anywhere.rs`).
 
 use std::path::Path;
 use std::sync::RwLock;

@@ -20,7 +20,8 @@ pub enum VectorData {
     FarClusters,
     /// Components of 10¹⁸ to 10³⁰: squares overflow f32.
     Huge,
-    /// Norms of 2⁶³ to 2⁷⁵, one power of two for each case: squares overflow f32, but errors of half-precision products do not.
+    /// Norms of 2⁶³ to 2⁷⁵, one power of two for each case: squares overflow f32, but errors of half-precision products
+    /// do not.
     Large,
     /// Components of 10⁻¹⁸ to 10⁻⁴³: squares underflow f32, components are subnormal.
     Tiny,
@@ -112,8 +113,8 @@ const SMALL_SHAPES: &[SearchShape] = &[
     shape(200, 2_300, 130, 1),
 ];
 
-/// As [`SMALL_SHAPES`], for CPU and GPU. A GPU filters candidates from 256 million component products on, and in two passes
-/// from 131,072 vectors on; both sides of each are here.
+/// As [`SMALL_SHAPES`], for CPU and GPU. A GPU filters candidates from 256 million component products on, and in two
+/// passes from 131,072 vectors on; both sides of each are here.
 const LARGE_SHAPES: &[SearchShape] = &[
     shape(1, 100_000, 3, 100),
     shape(3, 12_800, 129, 31),
@@ -183,7 +184,8 @@ pub fn search_cases() -> Vec<SearchCase> {
             {
                 let kinds = [VectorData::Gaussian, VectorData::Ties, VectorData::Zeros, VectorData::Outlier];
                 for (kind, data) in kinds.into_iter().enumerate() {
-                    // The reference takes seconds for a large case, so every other kind runs, and the others run with the next metric.
+                    // The reference takes seconds for a large case, so every other kind runs, and the others run with
+                    // the next metric.
                     if size == Size::Small || (number + kind + metric as usize).is_multiple_of(2) {
                         add(shape, metric, element, data, size);
                     }

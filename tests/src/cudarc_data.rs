@@ -1,6 +1,6 @@
-//! Searches in buffers of cudarc, on two of its streams: one writes and reads the buffers, the other one searches. Only the events of cudarc order
-//! them, so a view that recorded too early or not at all would show as a wrong result on a GPU. The emulated driver works in order in any case;
-//! `tests/driver_cudarc.rs` looks at the calls that it gets.
+//! Searches in buffers of cudarc, on two of its streams: one writes and reads the buffers, the other one searches. Only
+//! the events of cudarc order them, so a view that recorded too early or not at all would show as a wrong result on a
+//! GPU. The emulated driver works in order in any case; `tests/driver_cudarc.rs` looks at the calls that it gets.
 
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ fn driver(error: DriverError) -> String {
     format!("cudarc: {error:?}")
 }
 
-/// An index on the GPU and its equal on the CPU, and the buffers of a search, which the stream `writer` fills and reads.
+/// An index on the GPU and its equal on the CPU, and the buffers of a search, which the stream `writer` fills and
+/// reads.
 struct Search<T: Element> {
     writer: Arc<CudaStream>,
     searcher: Arc<CudaStream>,
@@ -118,7 +119,8 @@ fn two_streams<T: Element + DeviceRepr + ValidAsZeroBits>(device: Device, metric
             let results = on.neighbors(&mut search.ids, &mut search.distances).map_err(text)?;
             let counts = on.counts(&mut counts).map_err(text)?;
             let (index, raw) = (&search.on_gpu, on.raw());
-            // SAFETY: index and workspace live and do not change until the stream is done, for which the reading of the results waits.
+            // SAFETY: index and workspace live and do not change until the stream is done, for which the reading of the
+            // results waits.
             unsafe {
                 index
                     .range_search_device(&mut workspace, raw, &queries, radius, &results, &counts)
@@ -137,7 +139,8 @@ fn two_streams<T: Element + DeviceRepr + ValidAsZeroBits>(device: Device, metric
     Ok(())
 }
 
-/// Views that are made before the capture and dropped after it leave the capture valid, and views around a launch order the launch.
+/// Views that are made before the capture and dropped after it leave the capture valid, and views around a launch order
+/// the launch.
 fn captured_into_a_graph(device: Device, shape: &Shape) -> Outcome {
     let count = shape.queries;
     let mut search = Search::<f32>::new(device, Metric::L2, shape)?;
@@ -149,7 +152,8 @@ fn captured_into_a_graph(device: Device, shape: &Shape) -> Outcome {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let _capturing = capturing();
         search.searcher.begin_capture(mode).map_err(driver)?;
-        // SAFETY: index, workspace and buffers live and do not change until the last launch is done, for which the reading of the results waits.
+        // SAFETY: index, workspace and buffers live and do not change until the last launch is done, for which the
+        // reading of the results waits.
         let captured = unsafe { search.on_gpu.search_device(&mut workspace, on.raw(), &queries, &results) };
         let graph = search.searcher.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(driver)?;
         captured.map_err(text)?;

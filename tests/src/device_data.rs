@@ -1,5 +1,6 @@
-//! Searches whose queries, results and vectors are in device memory, on streams of the test's own. For GPUs, and small cases for the
-//! emulated driver. The emulator runs the same searches in warpann's unit tests, where small cases take the filter as well.
+//! Searches whose queries, results and vectors are in device memory, on streams of the test's own. For GPUs, and small
+//! cases for the emulated driver. The emulator runs the same searches in warpann's unit tests, where small cases take
+//! the filter as well.
 
 use std::ptr;
 
@@ -95,7 +96,8 @@ fn buffer<T: DeviceCopy>(values: &[T]) -> Result<DeviceBuffer<T>, String> {
     uploaded().map(|()| buffer)
 }
 
-/// Two equal indexes, on the device from device memory, and on the CPU: with ids of the test's own, and with removed vectors.
+/// Two equal indexes, on the device from device memory, and on the CPU: with ids of the test's own, and with removed
+/// vectors.
 fn indexes<T: Element + DeviceCopy>(
     device: Device,
     metric: Metric,
@@ -150,7 +152,8 @@ impl Results {
     }
 }
 
-/// Compares the results of a range search, with as many places for each query as results have, with all vectors within the radius.
+/// Compares the results of a range search, with as many places for each query as results have, with all vectors within
+/// the radius.
 fn verify_ranges(results: &Results, counts: &DeviceBuffer<u32>, all: &RangeNeighbors, metric: Metric) -> Outcome {
     let (k, queries) = (results.k, all.queries());
     let mut expected = Neighbors { k, ids: vec![NONE; queries * k], distances: vec![metric.worst(); queries * k] };
@@ -286,7 +289,8 @@ fn searches<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Sha
     Ok(())
 }
 
-/// Walks from device memory to device memory find what walks from host memory find, also when they were captured and are launched again.
+/// Walks from device memory to device memory find what walks from host memory find, also when they were captured and
+/// are launched again.
 fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape, codes: bool) -> Outcome {
     let _context = enter(device)?;
     let stream = OwnStream::new()?;
@@ -325,7 +329,8 @@ fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape,
     if !matches!(refused, Some(Error::Zero { what: "beam" })) {
         return Err(format!("a beam of 0: {refused:?}"));
     }
-    // Few accepted vectors need a beam as wide as the index. A device that has no room for it compares all accepted vectors.
+    // Few accepted vectors need a beam as wide as the index. A device that has no room for it compares all accepted
+    // vectors.
     let few = index.filter(|id| id < 53);
     let mut planned = Planned::new([&index; 2], SearchOptions::new().filter(&few), shape, 0, &stream)?;
     planned.search(shape.queries).map_err(|failure| format!("few accepted: {failure}"))?;
@@ -342,7 +347,8 @@ fn walks<T: Element + DeviceCopy>(device: Device, metric: Metric, shape: &Shape,
     planned.range_search(radius).map_err(|failure| format!("within {radius}: {failure}"))
 }
 
-/// Two equal inverted files, on the device from device memory, and on the CPU: with ids of the test's own, and with removed vectors.
+/// Two equal inverted files, on the device from device memory, and on the CPU: with ids of the test's own, and with
+/// removed vectors.
 fn files<T: Element + DeviceCopy>(
     device: Device,
     (metric, encoding): (Metric, Encoding),
@@ -379,8 +385,8 @@ fn files<T: Element + DeviceCopy>(
     Ok([on_gpu, on_cpu])
 }
 
-/// Searches of inverted files from device memory to device memory, with and without a filter, that were captured and are launched twice, and of
-/// fewer queries than were planned.
+/// Searches of inverted files from device memory to device memory, with and without a filter, that were captured and
+/// are launched twice, and of fewer queries than were planned.
 fn lists<T: Element + DeviceCopy>(device: Device, metric: Metric, encoding: Encoding, shape: &Shape) -> Outcome {
     let _context = enter(device)?;
     let stream = OwnStream::new()?;
@@ -398,7 +404,8 @@ fn lists<T: Element + DeviceCopy>(device: Device, metric: Metric, encoding: Enco
     Ok(())
 }
 
-/// Bad arguments of inverted files are typed errors, and a changed index refuses its workspace. A query that is not finite has no neighbours.
+/// Bad arguments of inverted files are typed errors, and a changed index refuses its workspace. A query that is not
+/// finite has no neighbours.
 fn refusals_of_lists(device: Device) -> Outcome {
     let _context = enter(device)?;
     let stream = OwnStream::new()?;
@@ -418,7 +425,8 @@ fn refusals_of_lists(device: Device) -> Outcome {
     let view = results.view()?;
     let mut workspace = index.device_workspace(2, k, &options).map_err(text)?;
     let flat = FlatIndex::<f32>::new(dim, Metric::L2, device).map_err(text)?;
-    // SAFETY: refused calls use no memory. The others have buffers of the right sizes, which live until the stream is done.
+    // SAFETY: refused calls use no memory. The others have buffers of the right sizes, which live until the stream is
+    // done.
     unsafe {
         let three = DeviceVectors::new(queries.address(), 3);
         refused!(
@@ -461,8 +469,9 @@ fn captured_into_a_graph(device: Device, shapes: &[&Shape]) -> Outcome {
     Ok(())
 }
 
-/// A captured stream waits for another one that captures too, between searches on both. So the first kernel of a search has two kernels ahead of
-/// it, of which only the one on its own stream may still run when it starts. For GPUs only: the emulated driver captures one stream.
+/// A captured stream waits for another one that captures too, between searches on both. So the first kernel of a search
+/// has two kernels ahead of it, of which only the one on its own stream may still run when it starts. For GPUs only:
+/// the emulated driver captures one stream.
 fn captured_on_two_streams(device: Device) -> Outcome {
     let _context = enter(device)?;
     let streams = [OwnStream::new()?, OwnStream::new()?];
@@ -530,7 +539,8 @@ fn refusals(device: Device) -> Outcome {
         byte_offset: 0,
     };
     let mut workspace = index.device_workspace(2, k, &none).map_err(text)?;
-    // SAFETY: refused calls use no memory. The others have buffers of the right sizes, which live until the stream is done.
+    // SAFETY: refused calls use no memory. The others have buffers of the right sizes, which live until the stream is
+    // done.
     unsafe {
         let elsewhere = DeviceVectors::<f32>::of_tensor(&tensor, dim).map_err(text)?;
         tensor.device.device_id = gpu as i32;

@@ -97,7 +97,8 @@ fn by_the_definition<T: Component>(device: Device) -> Outcome {
                     })
                     .map_err(text)?;
                 if split > 0 {
-                    // Splitting is beyond the plain algorithm. Of the shapes above only those with many equal points meet it.
+                    // Splitting is beyond the plain algorithm. Of the shapes above only those with many equal points
+                    // meet it.
                     require(dim <= 2, || format!("{case}: {split} splits"))?;
                     continue;
                 }

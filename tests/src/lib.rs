@@ -21,8 +21,8 @@
 //! Random cases of exact search and k-selection, their vectors and keys and the naive references are in [`test_cases`],
 //! which `warpann verify` uses too.
 //!
-//! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored if there is none; with
-//! `WARPANN_REQUIRE_GPU=1` in the environment a missing GPU makes them fail.
+//! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored if
+//! there is none; with `WARPANN_REQUIRE_GPU=1` in the environment a missing GPU makes them fail.
 
 pub mod adversarial;
 pub mod anywhere;

@@ -1,5 +1,5 @@
-//! k-selection from device memory to device memory on streams of the test's own, through cust: what a program does that has its
-//! keys on the GPU already. For GPUs only; the same plans run on the emulator in warpann's unit tests.
+//! k-selection from device memory to device memory on streams of the test's own, through cust: what a program does that
+//! has its keys on the GPU already. For GPUs only; the same plans run on the emulator in warpann's unit tests.
 
 use std::ffi::c_char;
 use std::ptr;
@@ -87,8 +87,8 @@ struct Batch<K: TestKey> {
     found_small: DeviceBuffer<u32>,
 }
 
-/// Waits for uploads and fills, which run on the default stream. (Not for the context: that is forbidden while another test
-/// captures.)
+/// Waits for uploads and fills, which run on the default stream. (Not for the context: that is forbidden while another
+/// test captures.)
 pub(crate) fn uploaded() -> Outcome {
     // SAFETY: null is the default stream of the current context.
     check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })
@@ -98,7 +98,8 @@ fn bytes<K: TestKey>(keys: &[K]) -> Vec<u8> {
     keys.iter().flat_map(|key| key.bits().to_le_bytes().into_iter().take(size_of::<K>())).collect()
 }
 
-/// Memory that holds `byte` until something is written; one value more than asked, since the driver allocates nothing of size 0.
+/// Memory that holds `byte` until something is written; one value more than asked, since the driver allocates nothing
+/// of size 0.
 fn filled<T: DeviceCopy + Pod>(len: usize, byte: u8) -> Result<DeviceBuffer<T>, String> {
     // SAFETY: the fill that follows initialises it, and any bits are values of the integers it is used for.
     let mut buffer = unsafe { DeviceBuffer::uninitialized(len + 1) }.map_err(driver)?;
@@ -265,8 +266,8 @@ fn threads_share_a_plan(device: Device) -> Outcome {
     })
 }
 
-/// A stream that does not wait for the default one, which other tests use meanwhile: their work there would end a capture. cust makes no such
-/// stream, whatever flags it is given.
+/// A stream that does not wait for the default one, which other tests use meanwhile: their work there would end a
+/// capture. cust makes no such stream, whatever flags it is given.
 pub(crate) struct OwnStream(CUstream);
 
 impl OwnStream {
@@ -290,7 +291,8 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        // SAFETY: the stream is this test's. The driver destroys it when its work is done. An error says what failed before, which the test reports.
+        // SAFETY: the stream is this test's. The driver destroys it when its work is done. An error says what failed
+        // before, which the test reports.
         let _ = unsafe { sys::cuStreamDestroy_v2(self.0) };
     }
 }
@@ -388,8 +390,8 @@ impl Graph {
     }
 }
 
-/// While a stream is captured, the driver refuses whatever allocates or waits in the capturing thread: a run that can be captured
-/// only enqueues. The graph then selects from whatever the buffers hold.
+/// While a stream is captured, the driver refuses whatever allocates or waits in the capturing thread: a run that can
+/// be captured only enqueues. The graph then selects from whatever the buffers hold.
 fn captured_into_a_graph(device: Device) -> Outcome {
     let _context = enter(device)?;
     let own = OwnStream::new()?;

@@ -1,8 +1,8 @@
 //! Runs one case on one device and compares it with the references.
 //!
 //! Two comparisons for exact search. By value: distances against float64 sums by the textbook, within the contract's
-//! tolerance, and no place worse than the textbook's ranking allows. By bits: ids and distances against the definition of the
-//! results, sorted; as every device must meet the same bits, devices are thereby compared with each other.
+//! tolerance, and no place worse than the textbook's ranking allows. By bits: ids and distances against the definition
+//! of the results, sorted; as every device must meet the same bits, devices are thereby compared with each other.
 
 use std::collections::HashSet;
 use std::fmt::Display;

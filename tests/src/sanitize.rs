@@ -1,5 +1,6 @@
-//! Work of several streams or threads at once, as small as possible on a GPU: for tools that slow kernels down a thousandfold
-//! (compute-sanitizer's racecheck; `run.sh sanitize` of the bundle runs these). Results are compared with the CPU's, to the bit.
+//! Work of several streams or threads at once, as small as possible on a GPU: for tools that slow kernels down a
+//! thousandfold (compute-sanitizer's racecheck; `run.sh sanitize` of the bundle runs these). Results are compared with
+//! the CPU's, to the bit.
 
 use warpann::ivf::Encoding;
 use warpann::kmeans::KMeans;

@@ -187,7 +187,8 @@ fn search_between_additions(device: Device) -> Outcome {
     Ok(())
 }
 
-/// An index that grows from device memory to the host returns the same results as before, and returns its vectors unchanged.
+/// An index that grows from device memory to the host returns the same results as before, and returns its vectors
+/// unchanged.
 fn growth_past_the_budget(device: Device) -> Outcome {
     let (dim, n, nq, k) = (13, by_device(device, 900, 60_000), by_device(device, 2, 20), 9);
     let budget = by_device(device, 128 << 10, 6 << 20) as u64;
@@ -302,8 +303,8 @@ fn same_bits_every_run(device: Device) -> Outcome {
     Ok(())
 }
 
-/// Vectors whose products, taken at the scale of their f16 copies, vanish in f32; their distances do not. The nearest are of length ‖x‖,
-/// and others are shorter: who loses the products takes those.
+/// Vectors whose products, taken at the scale of their f16 copies, vanish in f32; their distances do not. The nearest
+/// are of length ‖x‖, and others are shorter: who loses the products takes those.
 pub fn too_small() -> Vectors<f32> {
     let (dim, n) = (128, 260);
     let component = 1.5 * 2f32.powi(-61);
@@ -311,8 +312,8 @@ pub fn too_small() -> Vectors<f32> {
     exactly((0..n).flat_map(|row| vec![of(row); dim]).collect(), vec![component; dim])
 }
 
-/// Vectors of which few are so long that the scale of products is infinite in f32; not the distance of the first query from the last
-/// four vectors, which are in a separate tile.
+/// Vectors of which few are so long that the scale of products is infinite in f32; not the distance of the first query
+/// from the last four vectors, which are in a separate tile.
 pub fn too_large() -> Vectors<f32> {
     let (long, longest, short) = (2f32.powi(61), 2f32.powi(78), 2f32.powi(53));
     let row = |row: usize| match row {
@@ -341,7 +342,8 @@ fn products_too_large(device: Device) -> Outcome {
         .try_for_each(|metric| checked_index(device, metric, 2, &too_large(), &[3], None).map(|_| ()))
 }
 
-/// The folder of test data: `data` of this crate, or the value of `WARPANN_TEST_DATA` (for a bundle on a machine without sources).
+/// The folder of test data: `data` of this crate, or the value of `WARPANN_TEST_DATA` (for a bundle on a machine
+/// without sources).
 fn data_folder() -> PathBuf {
     match std::env::var_os("WARPANN_TEST_DATA") {
         Some(folder) => folder.into(),
@@ -363,8 +365,8 @@ fn vecs_file(name: &str, size: usize) -> Result<Vec<Vec<u8>>, String> {
     Ok(rows)
 }
 
-/// Real SIFT descriptors: ids equal to the shipped ground truth (exact integers, ties by lower id), so recall is 1.0, and
-/// distances equal to integer arithmetic.
+/// Real SIFT descriptors: ids equal to the shipped ground truth (exact integers, ties by lower id), so recall is 1.0,
+/// and distances equal to integer arithmetic.
 fn sift<T: Component>(device: Device) -> Outcome {
     let base = vecs_file("sample_base.bvecs", 1)?;
     let queries = vecs_file("sample_query.bvecs", 1)?;

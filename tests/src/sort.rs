@@ -1,4 +1,5 @@
-//! Sorting pairs: every kind of key, lengths around a tile of the GPU's, parts of the bits, against the standard library's stable sort.
+//! Sorting pairs: every kind of key, lengths around a tile of the GPU's, parts of the bits, against the standard
+//! library's stable sort.
 
 use std::ops::Range;
 

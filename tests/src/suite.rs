@@ -10,11 +10,13 @@ use crate::ivf::cases::ivf_cases;
 use crate::runner::{self, Outcome};
 use crate::{adversarial, ivf, kmeans, sanitize, scenarios, shifted, sort, walks};
 
-/// Keeps GPUs to the portable kernels if it is 1. Any value keeps [`run_with_portable_kernels_too`] from running them as well.
+/// Keeps GPUs to the portable kernels if it is 1. Any value keeps [`run_with_portable_kernels_too`] from running them
+/// as well.
 const PORTABLE: &str = "WARPANN_PORTABLE_KERNELS";
 
-/// As [`run`], and on a device with special kernels (by warpgroups, on compute capability 9.0) every test once more with the kernels
-/// of all other devices, as `portable_kernels::NAME`: by a second process, since a process loads one or the other.
+/// As [`run`], and on a device with special kernels (by warpgroups, on compute capability 9.0) every test once more
+/// with the kernels of all other devices, as `portable_kernels::NAME`: by a second process, since a process loads one
+/// or the other.
 pub fn run_with_portable_kernels_too(device: Device) -> ExitCode {
     let own = run(device);
     let index = if let Device::Gpu(index) = device { Some(index) } else { None };

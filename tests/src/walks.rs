@@ -1,4 +1,5 @@
-//! Walks of graph indexes: a device returns what the CPU returns, to the bit. What walks find is tested on the CPU, in warpann's unit tests.
+//! Walks of graph indexes: a device returns what the CPU returns, to the bit. What walks find is tested on the CPU, in
+//! warpann's unit tests.
 
 use half::{bf16, f16};
 use warpann::{Device, Element, Filter, GraphIndex, Metric, SearchOptions};
@@ -7,7 +8,8 @@ use crate::data::{Component, Random};
 use crate::runner::{Outcome, same, text};
 use crate::scenarios::{Scenario, by_device};
 
-/// Every scenario: each element type, short and long rows, rows of fewer components than a team of lanes reads, small and large degrees.
+/// Every scenario: each element type, short and long rows, rows of fewer components than a team of lanes reads, small
+/// and large degrees.
 pub const ALL: &[Scenario] = &[
     ("walks::f32_l2", |device| walks::<f32>(device, Metric::L2, 35, 8, false)),
     ("walks::f16_cosine", |device| walks::<f16>(device, Metric::Cosine, 3, 33, false)),
@@ -29,7 +31,8 @@ fn vectors<T: Element>(random: &mut Random, centres: &[f32], dim: usize, count: 
     (0..count).flat_map(row).collect()
 }
 
-/// Walks with filters, with beams of every width, with removed and replaced vectors, each against the same index on the CPU.
+/// Walks with filters, with beams of every width, with removed and replaced vectors, each against the same index on the
+/// CPU.
 fn walks<T: Component>(device: Device, metric: Metric, dim: usize, degree: usize, codes: bool) -> Outcome {
     let mut random = Random::new(dim as u64);
     let centres: Vec<f32> = (0..40 * dim).map(|_| random.below(60) as f32).collect();

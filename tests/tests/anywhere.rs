@@ -1,5 +1,6 @@
-//! Every parallel call from rayon pools of one, two and eight threads, from parallel iterators and from many threads, on the CPU and on the
-//! emulator. Each runs in a process for itself, which is ended where it takes too long: a deadlock fails, and does not hang.
+//! Every parallel call from rayon pools of one, two and eight threads, from parallel iterators and from many threads,
+//! on the CPU and on the emulator. Each runs in a process for itself, which is ended where it takes too long: a
+//! deadlock fails, and does not hang.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ use warpann_tests::anywhere::{CALLS, check};
 
 /// Threads of the pools.
 const THREADS: [usize; 3] = [1, 2, 8];
-/// How long a call may take in all situations. It takes seconds, and a hundred on two cores that have other work: then every hand-over from
-/// thread to thread waits for its turn.
+/// How long a call may take in all situations. It takes seconds, and a hundred on two cores that have other work: then
+/// every hand-over from thread to thread waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(400);
 /// In the environment of a process that makes the calls: the device, the call, and the threads of the pools.
 const CHILD: &str = "WARPANN_ANYWHERE";

@@ -100,7 +100,8 @@ fn example(main: fn() -> Result<(), Box<dyn std::error::Error>>) -> Outcome {
     }
 }
 
-/// Each row of the table of memory in docs/CHOOSING.md agrees with the allocations on a device, and with the statistics of an inverted file.
+/// Each row of the table of memory in docs/CHOOSING.md agrees with the allocations on a device, and with the statistics
+/// of an inverted file.
 fn memory_of_a_vector() -> Outcome {
     const DIM: usize = 128;
     let table = CHOOSING.split("<!-- memory -->").nth(1).and_then(|rest| rest.split("<!-- end of memory -->").next());
@@ -122,8 +123,8 @@ fn memory_of_a_vector() -> Outcome {
             other => return Err(format!("nothing measures {other}")),
         };
         let (host, device): (f64, f64) = (number(host)?, number(device)?);
-        // Less than one of the values of a vector, which has at least 4 bytes. The padding of lists and the scratch of a search differ between
-        // the two indexes.
+        // Less than one of the values of a vector, which has at least 4 bytes. The padding of lists and the scratch of
+        // a search differ between the two indexes.
         if (of_device - device).abs() > (0.01 * device).clamp(0.1, 3.0) {
             return Err(format!("{name}: {of_device} bytes on the device, {device} in the table"));
         }
@@ -144,13 +145,14 @@ fn vectors(count: usize, dim: usize) -> Vec<f32> {
     (0..count * dim).map(|i| ((i * i) as f32 * 0.37).sin()).collect()
 }
 
-/// Numbers of vectors of the two indexes whose memory is compared, so that what does not grow with the vectors does not count.
+/// Numbers of vectors of the two indexes whose memory is compared, so that what does not grow with the vectors does not
+/// count.
 const COUNTS: [usize; 2] = [4096, 12_288];
 /// Number of lists: many, because the scratch of a search grows with the longest list.
 const LISTS: usize = 512;
 
-/// Bytes that a vector takes on the device: by how much more the device's memory grows with the larger index. Both indexes stay alive, so that
-/// the second one does not reuse memory of the first.
+/// Bytes that a vector takes on the device: by how much more the device's memory grows with the larger index. Both
+/// indexes stay alive, so that the second one does not reuse memory of the first.
 fn growth<I>(index: impl Fn(usize) -> Result<I, warpann::Error>) -> Result<(f64, [I; 2]), String> {
     let text = |error: warpann::Error| error.to_string();
     let used = || driver::usage(MEASURED).bytes;
@@ -211,8 +213,8 @@ fn inverted_file(dim: usize, encoding: Encoding) -> Result<(Option<f64>, f64), S
     Ok((Some(bytes as f64 / (COUNTS[1] - COUNTS[0]) as f64), of_device))
 }
 
-/// Re-ranks as many candidates as take just the dynamic shared memory that a launch may have unasked: the kernel's own word is beyond it.
-/// (Searches that re-rank others do not see the defect: a GPU found it once in 4,000 cases.)
+/// Re-ranks as many candidates as take just the dynamic shared memory that a launch may have unasked: the kernel's own
+/// word is beyond it. (Searches that re-rank others do not see the defect: a GPU found it once in 4,000 cases.)
 fn unasked_shared_memory() -> Outcome {
     const UNASKED: u32 = 48 << 10;
     // A search for k neighbours re-ranks k and an eighth.

@@ -1,7 +1,8 @@
 //! Views of buffers of cudarc on the emulated driver: the searches, the order of the calls, and errors.
 //!
-//! cudarc finds the driver by `dlopen` and `dlsym`. This program has functions of these names, which the linker prefers to those of the C library,
-//! and they find the emulated driver. Nothing else in the program needs them: the standard library does without the functions that it looks up.
+//! cudarc finds the driver by `dlopen` and `dlsym`. This program has functions of these names, which the linker prefers
+//! to those of the C library, and they find the emulated driver. Nothing else in the program needs them: the standard
+//! library does without the functions that it looks up.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 

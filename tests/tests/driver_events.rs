@@ -1,4 +1,5 @@
-//! The events of the feature `tracing` on the CUDA path, with the emulated driver: the chosen GPU, its modules, uploads, and graphs that are missing.
+//! The events of the feature `tracing` on the CUDA path, with the emulated driver: the chosen GPU, its modules,
+//! uploads, and graphs that are missing.
 
 use cuda_driver_emulator::{self as driver, Fault, Lasts};
 use tracing::Level;
@@ -51,7 +52,8 @@ fn a_gpu_is_chosen_and_its_modules_are_loaded_once() {
     assert_eq!(different.len(), loaded.len(), "{loaded:?}");
 }
 
-/// About 60 calls of additions fail in turn, each once. Then the addition fails, or the index has a graph, or an event says that it has none.
+/// About 60 calls of additions fail in turn, each once. Then the addition fails, or the index has a graph, or an event
+/// says that it has none.
 fn graphs_are_made_or_reported() {
     let base: Vec<f32> = (0..72 * 4).map(|at| (at * at % 1009) as f32).collect();
     let added = || {

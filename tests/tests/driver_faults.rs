@@ -1,10 +1,10 @@
-//! Every call of the CUDA driver fails once, and once for good, in small scenarios of everything the library does on GPUs. The driver is
-//! made of the emulator (`cuda_driver_emulator`), so no GPU is needed.
+//! Every call of the CUDA driver fails once, and once for good, in small scenarios of everything the library does on
+//! GPUs. The driver is made of the emulator (`cuda_driver_emulator`), so no GPU is needed.
 //!
-//! After each failure: the error is typed and names the call with its code; nothing panicked; the object is as it was; the thread's
-//! current context is as it was; the same call made again gives the same bits and leaves the object as it does without a failure; and when
-//! the object is gone, so is all that it took from the driver. A scenario of very many calls is sampled: the first call from every place
-//! in the program, and some others.
+//! After each failure: the error is typed and names the call with its code; nothing panicked; the object is as it was;
+//! the thread's current context is as it was; the same call made again gives the same bits and leaves the object as it
+//! does without a failure; and when the object is gone, so is all that it took from the driver. A scenario of very many
+//! calls is sampled: the first call from every place in the program, and some others.
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,15 +32,18 @@ use warpann_tests::property::seeds;
 const DEVICES: usize = 256;
 const FRESH: usize = 8;
 const TOO_OLD: usize = 4;
-/// Out of memory, launch failed, unknown (a lost device), invalid PTX, a driver too old for the PTX, and a code that no driver has yet.
+/// Out of memory, launch failed, unknown (a lost device), invalid PTX, a driver too old for the PTX, and a code that no
+/// driver has yet.
 const CODES: [i32; 6] = [2, 719, 999, 218, 222, 4321];
-/// Largest number of calls of a scenario that fail for good, and of calls that fail once in addition to the first from every place.
+/// Largest number of calls of a scenario that fail for good, and of calls that fail once in addition to the first from
+/// every place.
 const FOR_GOOD: usize = 6;
 const SAMPLED: usize = 8;
 /// Single failures of a scenario, at most: where threads take work from each other, one call comes from many places.
 const ONCE: usize = 80;
-/// The same for a change of an index and for graphs, of which there are many scenarios, each with a search after every failure. Which of
-/// the calls fail follows from the revision, so all of them fail in the course of some revisions; `WARPANN_FAULTS=all` makes all fail.
+/// The same for a change of an index and for graphs, of which there are many scenarios, each with a search after every
+/// failure. Which of the calls fail follows from the revision, so all of them fail in the course of some revisions;
+/// `WARPANN_FAULTS=all` makes all fail.
 const ONCE_OF_CHANGES: usize = 10;
 /// Calls that release something, or that restore a context: their errors cannot be reported.
 const SILENT: [&str; 9] = [
@@ -157,8 +160,8 @@ where
         let mut lost = false;
         let acted = match done {
             Ok(bits) => {
-                // A removal is done before the other rows move together; if they cannot, they stay. A graph that cannot follow a change is left out,
-                // and searches are exact. Both show in the state, which is compared below.
+                // A removal is done before the other rows move together; if they cannot, they stay. A graph that cannot
+                // follow a change is left out, and searches are exact. Both show in the state, which is compared below.
                 let of_graph = ["graph: change", "graph: add"].iter().any(|start| self.name.starts_with(start));
                 let does_without = self.name.ends_with(": remove most") || of_graph;
                 assert!(may_be_silent(failed) || does_without, "{at}: nobody noticed {failed:?}");
@@ -178,7 +181,8 @@ where
         } else {
             if !acted {
                 let after = (self.state)(&object).unwrap_or_else(|error| panic!("{at}, {failed:?}: {error}"));
-                // Replaced vectors on a device get their old values back by another launch, which a device that fails for good refuses.
+                // Replaced vectors on a device get their old values back by another launch, which a device that fails
+                // for good refuses.
                 let cannot_undo = fault.lasts == Lasts::ForGood && self.name.ends_with(": change: upsert");
                 assert!(cannot_undo || after == before, "{at}, {failed:?}: the object changed: {before:?} {after:?}");
                 let again = (self.act)(&mut object).unwrap_or_else(|error| panic!("{at}, {failed:?}, again: {error}"));
@@ -217,8 +221,8 @@ fn every_fault() -> bool {
     std::env::var("WARPANN_FAULTS").is_ok_and(|value| value == "all")
 }
 
-/// Which calls fail: the first from every place, some others, and of these about `most`, counted from one that `offset` chooses; and some for
-/// good.
+/// Which calls fail: the first from every place, some others, and of these about `most`, counted from one that `offset`
+/// chooses; and some for good.
 fn faults(calls: &[Call], most: usize, offset: usize) -> Vec<Fault> {
     let mut seen = HashSet::new();
     let stride = calls.len().div_ceil(SAMPLED).max(1);
@@ -233,7 +237,8 @@ fn faults(calls: &[Call], most: usize, offset: usize) -> Vec<Fault> {
         .collect()
 }
 
-/// Whether the error says which call failed with which code. Where all later calls fail as well, it may name one of those.
+/// Whether the error says which call failed with which code. Where all later calls fail as well, it may name one of
+/// those.
 fn names(error: &Error, failed: Failed, lasts: Lasts) -> bool {
     match error {
         Error::Driver { call, code, .. } => {
@@ -728,7 +733,8 @@ fn several_devices(counts: &mut Counts) {
     );
 }
 
-/// Opening a device and loading its kernels, with a different device for each failure, because an open device stays open.
+/// Opening a device and loading its kernels, with a different device for each failure, because an open device stays
+/// open.
 fn opening(counts: &mut Counts) {
     let base = vectors(20 * DIM);
     let act = |device: usize| {
@@ -771,8 +777,8 @@ fn opening(counts: &mut Counts) {
     println!("opening: {} calls, {} failures", calls.len(), faults.len());
 }
 
-/// The failures to open a device that `Auto` treats as a machine without a GPU, and the errors of the others. Before anything opens device
-/// 0.
+/// The failures to open a device that `Auto` treats as a machine without a GPU, and the errors of the others. Before
+/// anything opens device 0.
 fn start_of_the_driver() {
     let auto = || FlatIndex::<f32>::new(2, Metric::L2, Device::Auto);
     for code in [802, 803, 804, 999, 3, 4321] {
@@ -809,7 +815,8 @@ fn start_of_the_driver() {
     assert!(auto.device().contains("gpu:0"), "{}", auto.device());
 }
 
-/// After a temporary error a replica stays in use; a lost device is not used again, and the other replica does the search.
+/// After a temporary error a replica stays in use; a lost device is not used again, and the other replica does the
+/// search.
 fn places() {
     let base = vectors(40 * DIM);
     let made = || {
@@ -841,8 +848,9 @@ fn places() {
     }
 }
 
-/// A device of compute capability 9.0 gets small launches of a search with the attribute of dependent launches, and large ones without; other
-/// devices get all without. The emulated driver stops such a launch of a kernel that does not wait. The kernels of k-means do not wait.
+/// A device of compute capability 9.0 gets small launches of a search with the attribute of dependent launches, and
+/// large ones without; other devices get all without. The emulated driver stops such a launch of a kernel that does not
+/// wait. The kernels of k-means do not wait.
 fn dependent_launches() {
     let base = vectors(5_000);
     for (gpu, dependent) in [(0, false), (1, true)] {
@@ -870,7 +878,8 @@ fn dependent_launches() {
 /// Names the part of the test that a process runs: 0 or 1.
 const PART: &str = "WARPANN_FAULTS_PART";
 
-/// Runs both parts at the same time, in processes of their own, because a driver is the process's. A part takes a minute of one core.
+/// Runs both parts at the same time, in processes of their own, because a driver is the process's. A part takes a
+/// minute of one core.
 fn both_parts() -> Result<bool, std::io::Error> {
     let this = std::env::current_exe()?;
     let start = |part| Command::new(&this).env(PART, part).spawn();

@@ -1,4 +1,5 @@
-//! The events of the feature `tracing`, without a driver: the choice of the device, paths, uploads, and a base that is streamed.
+//! The events of the feature `tracing`, without a driver: the choice of the device, paths, uploads, and a base that is
+//! streamed.
 
 use tracing::Level;
 use warpann::ivf::{Encoding, IvfIndex};

@@ -1,8 +1,10 @@
-//! Follows docs/KERNELS.md in a copy of the repository, and checks that the paths in README.md, CONTRIBUTING.md and docs/ exist.
+//! Follows docs/KERNELS.md in a copy of the repository, and checks that the paths in README.md, CONTRIBUTING.md and
+//! docs/ exist.
 //!
-//! The copy lies below cargo's folder for tests (target/tmp) and stays there. It shares the target directory of the outer build, which has
-//! compiled most dependencies: so a first run compiles little more than the project's own crates, and a later one only what has changed. On a
-//! machine without the sources or without cargo the tests show as ignored.
+//! The copy lies below cargo's folder for tests (target/tmp) and stays there. It shares the target directory of the
+//! outer build, which has compiled most dependencies: so a first run compiles little more than the project's own
+//! crates, and a later one only what has changed. On a machine without the sources or without cargo the tests show as
+//! ignored.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -199,8 +201,8 @@ fn edit(text: &str, diff: &str) -> Result<String> {
     }
 }
 
-/// Makes the file or folder `name` of `to` what it is in `from`, except for what the walk-through writes. Files whose content
-/// is the same keep their time, for cargo's sake.
+/// Makes the file or folder `name` of `to` what it is in `from`, except for what the walk-through writes. Files whose
+/// content is the same keep their time, for cargo's sake.
 fn mirror(from: &Path, to: &Path, name: &Path) -> Result<()> {
     let (source, copy) = (from.join(name), to.join(name));
     if !source.is_dir() {
@@ -292,8 +294,8 @@ fn every_feature() -> Result<()> {
     Err(format!("features {declared:?}; host/README.md has {of_package:?}, docs/GUIDE.md {of_guide:?}"))
 }
 
-/// The targets of all relative links exist, and so does everything in backticks that begins like a path of the repository, but for
-/// the files that docs/KERNELS.md writes.
+/// The targets of all relative links exist, and so does everything in backticks that begins like a path of the
+/// repository, but for the files that docs/KERNELS.md writes.
 fn paths_exist() -> Result<()> {
     for (page, text) in PAGES {
         let folder = Path::new(page).parent().unwrap_or(Path::new(""));

@@ -92,8 +92,8 @@ struct Artifact {
 }
 
 impl Artifact {
-    /// Whether the executable is useful on a GPU host. The tests of programs start them from cargo's target folder, which the GPU host does
-    /// not have. Tests that open no GPU give the same results on every machine.
+    /// Whether the executable is useful on a GPU host. The tests of programs start them from cargo's target folder,
+    /// which the GPU host does not have. Tests that open no GPU give the same results on every machine.
     fn belongs(&self) -> bool {
         /// Programs of tests/tests that open no GPU: they use the CPU, the emulator, the emulated driver or nothing.
         const WITHOUT_GPU: [&str; 11] = [

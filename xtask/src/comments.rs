@@ -1,15 +1,18 @@
 //! `cargo xtask comments`: finds doc comments that explain nothing.
 //!
-//! A doc comment is everything that documents one item: consecutive lines with `///` or `//!`. The check reads the part before the
-//! first heading, table or code block. It reports a part of one of these forms:
+//! A doc comment is everything that documents one item: consecutive lines with `///` or `//!`. The check reads the part
+//! before the first heading, table or code block. It reports a part of one of these forms:
 //!
-//! 1. A sentence of at most three words, such as "Its k." or "The id.". It repeats a name; shape, unit, range or meaning is missing.
-//!    A sentence with a digit, with code or of the form "Number of ..." passes, because that adds to the name.
+//! 1. A sentence of at most three words, such as "Its k." or "The id.". It repeats a name; shape, unit, range or
+//!    meaning is missing. A sentence with a digit, with code or of the form "Number of ..." passes, because that adds
+//!    to the name.
 //! 2. A text that begins with a word of [`DANGLING`]. The noun to which such a word refers is not in the comment.
 //!
-//! It also reports comments with lines of more than 120 characters. `cargo xtask comments --wrap` wraps these ([`wrap`]).
+//! It also reports comments with lines of more than 120 characters. `cargo xtask comments --wrap` wraps these
+//! ([`wrap`]).
 //!
-//! Texts without a full stop are not sentences: they are the short help texts of a command line, and rule 1 does not cover them.
+//! Texts without a full stop are not sentences: they are the short help texts of a command line, and rule 1 does not
+//! cover them.
 //!
 //! [`CANARY`] has comments of each form and comments that must pass. The command checks the canary first.
 
@@ -67,7 +70,8 @@ const REPORT: [&str; 5] = [
     "canary.rs:23: Rows.",
 ];
 
-/// Checks the canary and then all Rust files of the repository. With `wrap` it writes files whose comments have longer lines again.
+/// Checks the canary and then all Rust files of the repository. With `wrap` it writes files whose comments have longer
+/// lines again.
 pub fn run(wrap: bool) -> Result<()> {
     check_canary()?;
     let (root, mut files, mut found, mut long) = (shell::root(), 0, Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
 //! `cargo xtask deep`: every property with fresh seeds, in a release build, for some minutes.
 //!
-//! The test program `property` of tests/ does the work (its module `property::deep`). A driver is the process's, so the program runs
-//! twice: for the CPU, the emulator and the GPU, and for the driver emulator. Each run gets the part of the time that its part of the
-//! properties is.
+//! The test program `property` of tests/ does the work (its module `property::deep`). A driver is the process's, so the
+//! program runs twice: for the CPU, the emulator and the GPU, and for the driver emulator. Each run gets the part of
+//! the time that its part of the properties is.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;

@@ -28,11 +28,12 @@ pub fn run(k: usize, device: &str) -> Result<()> {
     }
 }
 
-/// The command that builds the program, with the features that the whole workspace gives dependencies: `cargo test --workspace` then compiles
-/// none of this again.
+/// The command that builds the program, with the features that the whole workspace gives dependencies:
+/// `cargo test --workspace` then compiles none of this again.
 pub fn build() -> Command {
-    // xtask shares `unicode-ident` with the procedural macros. A build without it compiles that crate by another profile, and the tests would
-    // compile all that depends on it again: 58 s of CPU. Windows does not replace a program that runs.
+    // xtask shares `unicode-ident` with the procedural macros. A build without it compiles that crate by another
+    // profile, and the tests would compile all that depends on it again: 58 s of CPU. Windows does not replace a
+    // program that runs.
     let same_graph: &[&str] = if cfg!(windows) { &[] } else { &["--bin", "xtask"] };
     let mut build = cargo();
     build.args(["build", "--workspace", "--bin", "warpann"]).args(same_graph);

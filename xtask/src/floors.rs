@@ -1,21 +1,24 @@
 //! `cargo xtask floors`: checks that imports point downwards, and that no code decides by one metric alone.
 //!
-//! Each crate has an ordered list of rooms, the lowest first. A room is a folder of modules, or a few of them. A room may use
-//! itself and the rooms that stand before it in the list. Five rules:
+//! Each crate has an ordered list of rooms, the lowest first. A room is a folder of modules, or a few of them. A room
+//! may use itself and the rooms that stand before it in the list. Five rules:
 //!
 //! 1. No path leads to a room above. A path to a re-exported name leads to the module that the path names, and to the
-//!    definition. The `pub use` of the crate root is exempt, because it is the public interface: a path through it leads to
-//!    the definition alone.
-//! 2. Files do not use each other in a circle, across rooms or inside of one. Inside of a room a path leads to the definition alone, and a
-//!    `pub use` is no use: it is the interface of the room. [`HONEST`] has the circles that stay.
+//!    definition. The `pub use` of the crate root is exempt, because it is the public interface: a path through it
+//!    leads to the definition alone.
+//! 2. Files do not use each other in a circle, across rooms or inside of one. Inside of a room a path leads to the
+//!    definition alone, and a `pub use` is no use: it is the interface of the room. [`HONEST`] has the circles that
+//!    stay.
 //! 3. No module inside a room is `pub(crate)` without need: if no file of another room uses it, it must be private or
 //!    `pub(super)`. With this rule, Rust's own privacy keeps the inside of a room from the others.
 //! 4. Each file belongs to a room, and each room of the list exists.
-//! 5. Where a decision depends on the metric, a `match` names every metric ([`metrics`]). This one is checked in cli/src too, and so is rule 2, as in cuda_std/src.
+//! 5. Where a decision depends on the metric, a `match` names every metric ([`metrics`]). This one is checked in
+//!    cli/src too, and so is rule 2, as in cuda_std/src.
 //!
 //! Code that is compiled for tests only may use everything. [`read`] lists what the check does not see.
 //!
-//! [`canary`] is a crate that breaks each rule. The command checks the canary first, and fails unless it finds every violation.
+//! [`canary`] is a crate that breaks each rule. The command checks the canary first, and fails unless it finds every
+//! violation.
 
 mod canary;
 mod metrics;
@@ -237,7 +240,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Checks a crate against its rooms, or as one room without a list. `honest` has the circles inside of a room that stay.
+/// Checks a crate against its rooms, or as one room without a list. `honest` has the circles inside of a room that
+/// stay.
 fn check(sources: &Sources, rooms: &[Room], honest: &[&[&str]]) -> Result<Report> {
     let tree = read::read(sources)?;
     let mut violations = absent(sources, rooms);
@@ -377,7 +381,8 @@ impl Graph<'_> {
         self.components().iter().filter_map(circle).collect()
     }
 
-    /// A violation for each component inside of a room, except those whose files are listed in `honest`, and for each list without a component.
+    /// A violation for each component inside of a room, except those whose files are listed in `honest`, and for each
+    /// list without a component.
     fn circles_inside(&self, honest: &[&[&str]], name: impl Fn(usize) -> &'static str) -> Vec<Violation> {
         let mut missing: Vec<BTreeSet<&str>> = honest.iter().map(|files| files.iter().copied().collect()).collect();
         let mut violations = Vec::new();
@@ -404,7 +409,8 @@ impl Graph<'_> {
         paths
     }
 
-    /// The files that `from` reaches, each with the file before it on a shortest way. `from` is there if it is in a circle.
+    /// The files that `from` reaches, each with the file before it on a shortest way. `from` is there if it is in a
+    /// circle.
     fn paths_from(&self, from: usize) -> BTreeMap<usize, usize> {
         let mut before = BTreeMap::new();
         let mut queue = VecDeque::from([from]);

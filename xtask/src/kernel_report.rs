@@ -1,8 +1,8 @@
 //! The resources of each kernel as ptxas reports them, and the rule for them.
 //!
-//! The rule: no stack frame and no spills. A register array that is indexed at run time, or that does not fit, goes to local memory. That
-//! makes a kernel several times slower, and only this report shows it. [`canaries`] are kernels that break the rule on purpose; a check
-//! that passes them is broken itself.
+//! The rule: no stack frame and no spills. A register array that is indexed at run time, or that does not fit, goes to
+//! local memory. That makes a kernel several times slower, and only this report shows it. [`canaries`] are kernels that
+//! break the rule on purpose; a check that passes them is broken itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -56,9 +56,9 @@ pub fn assemble(ptxas: &Path, ptx: &Path, arch: &str) -> Result<BTreeMap<String,
 
 /// Reads the output of `ptxas --verbose`.
 ///
-/// Each kernel has three parts: a "Compiling entry function" line, "Function properties" with the frame and the spills of the
-/// kernel itself and of each function that it calls, and a "Used .. registers" line with totals. The spills of a called function count for
-/// the kernel.
+/// Each kernel has three parts: a "Compiling entry function" line, "Function properties" with the frame and the spills
+/// of the kernel itself and of each function that it calls, and a "Used .. registers" line with totals. The spills of a
+/// called function count for the kernel.
 fn parse(text: &str) -> BTreeMap<String, Usage> {
     let mut kernels: BTreeMap<String, Usage> = BTreeMap::new();
     let mut current: Option<String> = None;
@@ -143,8 +143,8 @@ pub fn table(reports: &[(&str, BTreeMap<String, Usage>)], full: bool) -> String 
     out
 }
 
-/// Kernels that break the rule: name and PTX. One indexes a local array at run time (a stack frame); the other needs far more values at
-/// once than there are registers (spills).
+/// Kernels that break the rule: name and PTX. One indexes a local array at run time (a stack frame); the other needs
+/// far more values at once than there are registers (spills).
 pub fn canaries() -> [(&'static str, String); 2] {
     const HEADER: &str = ".version 7.8\n.target sm_80\n.address_size 64\n";
     let frame = format!(

@@ -1,7 +1,7 @@
 //! The repository's commands: `cargo xtask --help`.
 //!
-//! All commands except `floors`, `comments`, `deny`, `fuzz` and `mutate` first make sure that a compiler for device code exists; they install
-//! one if it is missing, and print each installation. No command reads standard input.
+//! All commands except `floors`, `comments`, `deny`, `fuzz` and `mutate` first make sure that a compiler for device
+//! code exists; they install one if it is missing, and print each installation. No command reads standard input.
 
 mod bundle;
 mod comments;
@@ -29,8 +29,8 @@ use cuda_builder::GpuArch;
 
 use shell::{Result, cargo};
 
-/// warpann's commands. All except floors, comments, deny, fuzz and mutate first make sure that a compiler for device code exists, and install
-/// one if it is missing.
+/// warpann's commands. All except floors, comments, deny, fuzz and mutate first make sure that a compiler for device
+/// code exists, and install one if it is missing.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, max_term_width = 120)]
 struct Cli {
@@ -42,8 +42,8 @@ struct Cli {
 enum Command {
     /// Search real SIFT descriptors and compare with the ground truth
     ///
-    /// Builds the program, searches tests/data/sift-sample with it, and prints the neighbours of a few queries, the recall,
-    /// the time and the device used (the CPU where there is no GPU). Exits with 1 unless the recall is 1.0.
+    /// Builds the program, searches tests/data/sift-sample with it, and prints the neighbours of a few queries, the
+    /// recall, the time and the device used (the CPU where there is no GPU). Exits with 1 unless the recall is 1.0.
     Demo {
         /// Neighbours per query
         #[arg(long, default_value_t = 10)]
@@ -53,8 +53,8 @@ enum Command {
         device: String,
     },
     /// Run every test that this machine can run
-    /// Runs `cargo test --workspace` with the arguments that follow. Tests of tier 2 need a GPU: without one they show as ignored, and with
-    /// WARPANN_REQUIRE_GPU=1 in the environment a missing GPU makes them fail.
+    /// Runs `cargo test --workspace` with the arguments that follow. Tests of tier 2 need a GPU: without one they show
+    /// as ignored, and with WARPANN_REQUIRE_GPU=1 in the environment a missing GPU makes them fail.
     Test {
         /// Passed to cargo test: a filter, --release, -- --nocapture ..
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -62,21 +62,24 @@ enum Command {
     },
     /// Run all checks of CI and print the time of each step
     ///
-    /// Formatting, the floors, the doc comments, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
-    /// its canary, a build without the feature `cuda`, searches by several MPI ranks, a build without any CUDA toolkit, type checks for
-    /// Windows and macOS, the packages, and the example with candle. Needs neither GPU nor toolkit. If MPI is missing and cannot be installed, its step is reported as skipped; with WARPANN_REQUIRE_MPI=1 in the
-    /// environment, as in CI, it fails.
+    /// Formatting, the floors, the doc comments, clippy and documentation with warnings as errors, the tests, the
+    /// kernels' register and spill report with its canary, a build without the feature `cuda`, searches by several MPI
+    /// ranks, a build without any CUDA toolkit, type checks for Windows and macOS, the packages, and the example with
+    /// candle. Needs neither GPU nor toolkit. If MPI is missing and cannot be installed, its step is reported as
+    /// skipped; with WARPANN_REQUIRE_MPI=1 in the environment, as in CI, it fails.
     Validate,
-    /// Check that the imports of the library and of the device code point downwards, and that decisions name every metric
+    /// Check that the imports of the library and of the device code point downwards, and that decisions name every
+    /// metric
     ///
-    /// xtask/src/floors.rs lists the rooms of host/src and kernels-rs/src, the lowest first. Fails if a file uses a room above it, if files
-    /// use each other in a circle, if a module inside a room is pub(crate) and no other room uses it, if a file is in no
-    /// room, or if code decides by one metric without naming the others. A canary that breaks each rule is checked as well and must be caught.
+    /// xtask/src/floors.rs lists the rooms of host/src and kernels-rs/src, the lowest first. Fails if a file uses a
+    /// room above it, if files use each other in a circle, if a module inside a room is pub(crate) and no other room
+    /// uses it, if a file is in no room, or if code decides by one metric without naming the others. A canary that
+    /// breaks each rule is checked as well and must be caught.
     Floors,
     /// Check that no doc comment is empty of meaning, and that lines of comments have at most 120 characters
     ///
-    /// xtask/src/comments.rs says which doc comments explain nothing, such as "The id." or "Of an index.". A canary with such comments is
-    /// checked as well and must be caught.
+    /// xtask/src/comments.rs says which doc comments explain nothing, such as "The id." or "Of an index.". A canary
+    /// with such comments is checked as well and must be caught.
     Comments {
         /// Wrap the comments with longer lines
         #[arg(long)]
@@ -84,19 +87,21 @@ enum Command {
     },
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///
-    /// Writes target/ptx/ARCH/KERNEL.ptx (WARPANN_PTX_DIR=target/ptx/ARCH makes the program load them; those that --kernel selects go into
-    /// a folder below, target/ptx/ARCH/selected) and assembles every module with ptxas for sm_80, sm_90, sm_100 and sm_120. From sm_90 on
-    /// kernels wait at their start, as they do where such devices load them (ARCH/dependent). Fails if a kernel has a stack frame or
-    /// spills and is not excused. Canaries that break the rule are assembled as well and must be caught. ptxas is WARPANN_PTXAS, or the one
-    /// on PATH, or comes from PyPI (nvidia-cuda-nvcc) into target/ptxas.
+    /// Writes target/ptx/ARCH/KERNEL.ptx (WARPANN_PTX_DIR=target/ptx/ARCH makes the program load them; those that
+    /// --kernel selects go into a folder below, target/ptx/ARCH/selected) and assembles every module with ptxas for
+    /// sm_80, sm_90, sm_100 and sm_120. From sm_90 on kernels wait at their start, as they do where such devices load
+    /// them (ARCH/dependent). Fails if a kernel has a stack frame or spills and is not excused. Canaries that break the
+    /// rule are assembled as well and must be caught. ptxas is WARPANN_PTXAS, or the one on PATH, or comes from PyPI
+    /// (nvidia-cuda-nvcc) into target/ptxas.
     Ptx {
         /// Architectures to compile for
         #[arg(long, value_delimiter = ',', default_value = "sm_80", value_parser = arch)]
         arch: Vec<GpuArch>,
         /// Only the kernel of this name, or if there is none, those whose names contain it; may be given several times
         ///
-        /// One kernel takes two seconds once `core` is compiled; all take 17 seconds, and assembling them takes minutes. Compiled alone, a
-        /// kernel may need a few registers more or less than in the build of all kernels, which is the one that ships.
+        /// One kernel takes two seconds once `core` is compiled; all take 17 seconds, and assembling them takes
+        /// minutes. Compiled alone, a kernel may need a few registers more or less than in the build of all kernels,
+        /// which is the one that ships.
         #[arg(long, value_name = "NAME")]
         kernel: Vec<String>,
         /// Print every kernel on every architecture, not only the table of the worst figures
@@ -108,26 +113,28 @@ enum Command {
     },
     /// Pack tests, benches and the program for a GPU host that has no Rust
     ///
-    /// Writes gpu-bundle/ (ignored by git): run.sh and an archive of the stripped release binaries with their data. On the
-    /// GPU host, `gpu-bundle/run.sh` prints the device, runs every test with WARPANN_REQUIRE_GPU=1, and `warpann verify`.
+    /// Writes gpu-bundle/ (ignored by git): run.sh and an archive of the stripped release binaries with their data. On
+    /// the GPU host, `gpu-bundle/run.sh` prints the device, runs every test with WARPANN_REQUIRE_GPU=1, and
+    /// `warpann verify`.
     GpuBundle,
     /// Make the packages of a registry, without publishing them, and test them
     ///
-    /// Compiles the kernels into host/ptx, runs `cargo publish --dry-run` for every package, compares the kernels in the package with the
-    /// compiled ones, and builds and runs a new crate that depends on the packages, outside of the repository: without the feature `cuda`,
-    /// and with it by the documented line of configuration. Checks the number of crates and the size of the program. Needs the network.
+    /// Compiles the kernels into host/ptx, runs `cargo publish --dry-run` for every package, compares the kernels in
+    /// the package with the compiled ones, and builds and runs a new crate that depends on the packages, outside of the
+    /// repository: without the feature `cuda`, and with it by the documented line of configuration. Checks the number
+    /// of crates and the size of the program. Needs the network.
     Package,
     /// Check licences, duplicates, sources and advisories of the dependencies by cargo-deny
     ///
-    /// deny.toml has the rules. Installs cargo-deny with cargo if it is missing. Where the database of advisories cannot be fetched, the
-    /// command says so and checks the rest.
+    /// deny.toml has the rules. Installs cargo-deny with cargo if it is missing. Where the database of advisories
+    /// cannot be fetched, the command says so and checks the rest.
     Deny,
     /// Run every property with fresh seeds, in a release build, for some minutes
     ///
-    /// The properties are the random cases of tests/src/property. They run on the CPU, the emulator, the driver emulator and, where there is
-    /// one, the GPU; all have the same time. The first seed follows from the time and is printed. Failures are printed when they are found.
-    /// At the end the command prints the number of cases of each property and the commands that repeat the failures; it fails if there is
-    /// one.
+    /// The properties are the random cases of tests/src/property. They run on the CPU, the emulator, the driver
+    /// emulator and, where there is one, the GPU; all have the same time. The first seed follows from the time and is
+    /// printed. Failures are printed when they are found. At the end the command prints the number of cases of each
+    /// property and the commands that repeat the failures; it fails if there is one.
     Deep {
         /// Minutes to run, without the build; a part of a minute is possible
         #[arg(long, default_value_t = 10.0)]
@@ -158,8 +165,8 @@ enum Command {
     },
     /// Change the code at random places and print the changes that no test notices
     ///
-    /// Works on a copy of the repository in the target directory. One build has all mutants behind switches, and the tests
-    /// run once for each. CONTRIBUTING.md has an example.
+    /// Works on a copy of the repository in the target directory. One build has all mutants behind switches, and the
+    /// tests run once for each. CONTRIBUTING.md has an example.
     Mutate(mutate::Options),
 }
 

@@ -1,8 +1,9 @@
 //! A new crate, outside of the repository, that depends on the packages.
 //!
-//! Its program is the example of the library's page. Its profile and its configuration for the feature `cuda` are the lines of that page. So
-//! all of them are tested as they stand there. The build has neither the repository's settings nor its toolchain, no compiler for device code,
-//! and none of the variables of warpann and CUDA. The documentation is built with the settings of a documentation host.
+//! Its program is the example of the library's page. Its profile and its configuration for the feature `cuda` are the
+//! lines of that page. So all of them are tested as they stand there. The build has neither the repository's settings
+//! nor its toolchain, no compiler for device code, and none of the variables of warpann and CUDA. The documentation is
+//! built with the settings of a documentation host.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -32,9 +33,10 @@ struct Build {
 const OLDEST: &str = concat!(env!("CARGO_PKG_RUST_VERSION"), ".0");
 
 const BUILDS: [Build; 2] = [
-    // Snapshots took the program from 1.97 MB past 2.00 MB, and searches of one query that compare all centroids past 2.03 MB. The repairs of
-    // 2026-11-26 took it past 2.05 MB: range search grew by 4.5 kB, the centre that forgets removed rows by 3, tiles by 2.4. Since
-    // 2026-11-27 a search from the host launches the kernels by which a search in device memory completes queries and leaves out rows: 2.17 MB.
+    // Snapshots took the program from 1.97 MB past 2.00 MB, and searches of one query that compare all centroids past
+    // 2.03 MB. The repairs of 2026-11-26 took it past 2.05 MB: range search grew by 4.5 kB, the centre that forgets
+    // removed rows by 3, tiles by 2.4. Since 2026-11-27 a search from the host launches the kernels by which a search
+    // in device memory completes queries and leaves out rows: 2.17 MB.
     Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_185_000 },
     Build { features: &["cuda"], toolchain: Some(OLDEST), most_crates: 55, most_bytes: 6_000_000 },
 ];
@@ -61,7 +63,8 @@ impl Drop for Folder {
     }
 }
 
-/// Builds and runs the crate with the packages that lie in `packages`, each in a folder of its name, and documents the library.
+/// Builds and runs the crate with the packages that lie in `packages`, each in a folder of its name, and documents the
+/// library.
 pub fn test(packages: &Path) -> Result<()> {
     let page = std::fs::read_to_string(shell::root().join(PAGE))?;
     let example = blocks(&page, "rust").into_iter().next().ok_or_else(|| format!("{PAGE} has no Rust program"))?;
@@ -89,7 +92,8 @@ pub fn test(packages: &Path) -> Result<()> {
     document(&fresh("documented", &features.iter().map(String::as_str).collect::<Vec<_>>())?)
 }
 
-/// Builds the documentation as docs.rs does: with a nightly compiler's options, its variable, and no driver. cust needs no line there.
+/// Builds the documentation as docs.rs does: with a nightly compiler's options, its variable, and no driver. cust needs
+/// no line there.
 fn document(folder: &Path) -> Result<()> {
     let mut command = command_of_a_stranger("cargo", folder);
     // The release profile has its build scripts and procedural macros already.
@@ -145,7 +149,8 @@ fn run_build(build: &Build, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A command in `folder`, without variables of this build, of warpann and of CUDA, and without a CUDA toolkit on the path.
+/// A command in `folder`, without variables of this build, of warpann and of CUDA, and without a CUDA toolkit on the
+/// path.
 fn command_of_a_stranger(program: &str, folder: &Path) -> Command {
     const PREFIXES: [&str; 6] = ["WARPANN_", "CUDA_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"];
     // The others name folders and the network.

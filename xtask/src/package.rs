@@ -1,8 +1,10 @@
 //! `cargo xtask package`: makes the packages of a registry and tests them as a stranger would use them.
 //!
 //! 1. Copies the compiled kernels into `host/ptx`, the part of the package `warpann` that git does not have.
-//! 2. `cargo publish --dry-run` for all packages, which cargo orders by their dependencies, builds from what it packed, and does not upload.
-//! 3. Unpacks the packages outside of the repository and compares the kernels in them with the compiled ones, byte by byte.
+//! 2. `cargo publish --dry-run` for all packages, which cargo orders by their dependencies, builds from what it packed,
+//!    and does not upload.
+//! 3. Unpacks the packages outside of the repository and compares the kernels in them with the compiled ones, byte by
+//!    byte.
 //! 4. Builds and runs a new crate that depends on them ([`crate::outside`]).
 
 use std::collections::BTreeSet;
@@ -52,7 +54,8 @@ pub fn run() -> Result<()> {
     outside::test(folder.path())
 }
 
-/// The folder into which the library's build script wrote the kernels. The build is the demo's, so nothing is compiled twice.
+/// The folder into which the library's build script wrote the kernels. The build is the demo's, so nothing is compiled
+/// twice.
 fn compiled_kernels() -> Result<PathBuf> {
     let mut build = crate::demo::build();
     build.arg("--message-format=json-render-diagnostics");
@@ -72,8 +75,9 @@ fn compiled_kernels() -> Result<PathBuf> {
 
 /// Makes all packages and publishes them without uploading. Returns the folder with the archives.
 ///
-/// `target` must be a new folder. `cargo publish` puts the packages into a registry below it and builds them from there. Cargo trusts that a
-/// version in a registry never changes, so with the same folder it would build the packages of an earlier run.
+/// `target` must be a new folder. `cargo publish` puts the packages into a registry below it and builds them from
+/// there. Cargo trusts that a version in a registry never changes, so with the same folder it would build the packages
+/// of an earlier run.
 fn publish(target: &Path) -> Result<PathBuf> {
     let unpacked = unpacked_registries();
     // `cargo publish` keeps the archives in a place of its own, so `cargo package` packs the same once more.
@@ -92,7 +96,8 @@ fn publish(target: &Path) -> Result<PathBuf> {
     Ok(target.join("package"))
 }
 
-/// The folders in which cargo keeps the unpacked packages of registries without a host, such as that of `cargo publish`.
+/// The folders in which cargo keeps the unpacked packages of registries without a host, such as that of
+/// `cargo publish`.
 fn unpacked_registries() -> BTreeSet<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
@@ -106,7 +111,8 @@ fn unpack(name: &str, archives: &Path, to: &Path) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let archive = archives.join(format!("{name}-{version}.crate"));
     std::fs::create_dir_all(to)?;
-    // `--touch`: cargo gives files in packages one fixed time, and so would not notice that another version of one was unpacked.
+    // `--touch`: cargo gives files in packages one fixed time, and so would not notice that another version of one was
+    // unpacked.
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--touch", "--strip-components=1", "--file"]).arg(archive).arg("--directory").arg(to);
     shell::output(&mut tar).map(|_| ())

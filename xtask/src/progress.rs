@@ -4,7 +4,8 @@ use std::io::{IsTerminal as _, Write as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two lines if standard error is a file or a pipe: often enough to show that the command is working, with few lines in a log.
+/// Time between two lines if standard error is a file or a pipe: often enough to show that the command is working, with
+/// few lines in a log.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// Counts steps: in one line that is rewritten on a terminal, else in a line every ten seconds.

@@ -33,8 +33,8 @@ pub fn run(archs: &[GpuArch], asked: &[String], full: bool, assemble: bool) -> R
     Ok(())
 }
 
-/// Compiles the kernels and writes one file for each kernel: into target/ptx/ARCH for all kernels, else into a folder below it, so that
-/// target/ptx/ARCH is always complete.
+/// Compiles the kernels and writes one file for each kernel: into target/ptx/ARCH for all kernels, else into a folder
+/// below it, so that target/ptx/ARCH is always complete.
 fn compile(arch: GpuArch, asked: &[String]) -> Result<Vec<PathBuf>> {
     let start = Instant::now();
     let builder = CudaBuilder::new(shell::root().join("kernels-rs"))
@@ -73,8 +73,8 @@ fn compile(arch: GpuArch, asked: &[String]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Compiles the kernels that `asked` names. A first build takes the names literally. If one of them is not a kernel's name, a second build
-/// compiles the kernels whose names contain it.
+/// Compiles the kernels that `asked` names. A first build takes the names literally. If one of them is not a kernel's
+/// name, a second build compiles the kernels whose names contain it.
 fn build_some(builder: &CudaBuilder, asked: &[String]) -> Result<PtxInfo> {
     match builder.clone().kernels(asked).build() {
         Err(BuilderError::NoSuchKernel { kernels, .. }) => {
@@ -133,7 +133,8 @@ fn own_arch(module: &Path) -> Result<Option<GpuArch>> {
     Ok(text.lines().find_map(|line| line.strip_prefix(".target ")).and_then(|name| GpuArch::from_name(name.trim())))
 }
 
-/// Writes the module as devices of compute capability 9.0 and later load it, in a folder beside it, and returns the file.
+/// Writes the module as devices of compute capability 9.0 and later load it, in a folder beside it, and returns the
+/// file.
 fn dependent(module: &Path) -> Result<PathBuf> {
     let (Some(folder), Some(name)) = (module.parent(), module.file_name()) else {
         return Err(format!("{} is not a file", module.display()).into());

@@ -5,13 +5,14 @@ use std::process::{Command, Stdio};
 
 use crate::shell::{self, Result};
 
-/// PyPI package that holds ptxas; 13 is the first major version with that name, and supports every architecture of the report.
+/// PyPI package that holds ptxas; 13 is the first major version with that name, and supports every architecture of the
+/// report.
 const PACKAGE: &str = "nvidia-cuda-nvcc==13.*";
 /// The newest architecture of the report, which an older ptxas on `PATH` does not support.
 const NEWEST: &str = "sm_120";
 
-/// An assembler that supports every architecture of the report: `WARPANN_PTXAS`, the one on `PATH`, the one fetched earlier into
-/// target/ptxas, or a fresh one from PyPI.
+/// An assembler that supports every architecture of the report: `WARPANN_PTXAS`, the one on `PATH`, the one fetched
+/// earlier into target/ptxas, or a fresh one from PyPI.
 pub fn find() -> Result<PathBuf> {
     if let Some(set) = std::env::var_os("WARPANN_PTXAS").filter(|value| !value.is_empty()) {
         let set = PathBuf::from(set);

@@ -1,7 +1,7 @@
 //! `cargo xtask validate`: the checks of CI, in order of cost.
 //!
-//! The steps share two sets of build products: check (clippy, documentation, the build without `cuda`) and dev (tests, the
-//! build without a toolkit). None is built with other flags.
+//! The steps share two sets of build products: check (clippy, documentation, the build without `cuda`) and dev (tests,
+//! the build without a toolkit). None is built with other flags.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -81,8 +81,8 @@ fn kernels() -> Result<()> {
     crate::ptx::run(&[GpuArch::Sm80], &[], false, true)
 }
 
-/// The library without any feature, as most programs depend on it, and library and program without `cuda`. The second build includes the
-/// code for MPI if MPI is installed, because that feature only adds code.
+/// The library without any feature, as most programs depend on it, and library and program without `cuda`. The second
+/// build includes the code for MPI if MPI is installed, because that feature only adds code.
 fn without_cuda() -> Result<()> {
     shell::run(cargo().args(["clippy", "-p", "warpann", "--", "-D", "warnings"]))?;
     let mut command = cargo();
@@ -93,8 +93,8 @@ fn without_cuda() -> Result<()> {
     shell::run(command.args(["--", "-D", "warnings"]))
 }
 
-/// Type-checks the library for systems that this machine is not, with the standard library's source in place of a compiled one, which only
-/// rustup has.
+/// Type-checks the library for systems that this machine is not, with the standard library's source in place of a
+/// compiled one, which only rustup has.
 fn other_systems() -> Result<()> {
     for target in ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"] {
         let mut command = cargo();
@@ -104,8 +104,8 @@ fn other_systems() -> Result<()> {
     Ok(())
 }
 
-/// Builds and runs the example with candle, which is a workspace of its own: less than three minutes on two cores (2026-11-25). Without a CUDA toolkit candle
-/// has no GPU, so the example runs on the CPU.
+/// Builds and runs the example with candle, which is a workspace of its own: less than three minutes on two cores
+/// (2026-11-25). Without a CUDA toolkit candle has no GPU, so the example runs on the CPU.
 fn with_candle() -> Result<()> {
     let manifest = shell::root().join("examples/candle/Cargo.toml");
     shell::run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
@@ -113,8 +113,8 @@ fn with_candle() -> Result<()> {
     shell::run(cargo().args(["run", "--locked", "--manifest-path"]).arg(&manifest).arg("--target-dir").arg(target))
 }
 
-/// Builds the program without environment variables that name a CUDA toolkit, starts it, and checks that it is not linked against the
-/// driver.
+/// Builds the program without environment variables that name a CUDA toolkit, starts it, and checks that it is not
+/// linked against the driver.
 fn without_toolkit() -> Result<()> {
     const TOOLKIT: [&str; 6] =
         ["CUDA_PATH", "CUDA_HOME", "CUDA_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_LIBRARY_PATH", "LIBRARY_PATH"];

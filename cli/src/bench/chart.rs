@@ -14,8 +14,9 @@ use crate::streams::Stdin;
 /// Arguments of `chart`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Reports of `bench ivf` and `bench graph`: what --out writes as NAME.json, or --json prints. A file FILE.csv is a record of the
-    /// repository's benchmarks, whose searches of graphs are drawn, a series for each implementation and data.
+    /// Reports of `bench ivf` and `bench graph`: what --out writes as NAME.json, or --json prints. A file FILE.csv is a
+    /// record of the repository's benchmarks, whose searches of graphs are drawn, a series for each implementation and
+    /// data.
     #[arg(required = true, value_name = "REPORT")]
     reports: Vec<PathBuf>,
     /// Write the chart as NAME.svg and NAME.png.

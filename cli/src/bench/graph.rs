@@ -1,4 +1,5 @@
-//! `warpann bench graph`: recall against speed of a graph index, for widths of the beam, numbers of neighbours and of queries at once.
+//! `warpann bench graph`: recall against speed of a graph index, for widths of the beam, numbers of neighbours and of
+//! queries at once.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,8 +21,8 @@ pub struct Args {
         "degree", "beam", "exact_ratio", "no_codes", "edges", "neighbours", "metric", "seed",
     ])]
     index: Option<PathBuf>,
-    /// Vectors of the index, unless --index is given. Without --gt, an exact search among them finds the true neighbours. With --index,
-    /// the ids of the index must be the rows of this file.
+    /// Vectors of the index, unless --index is given. Without --gt, an exact search among them finds the true
+    /// neighbours. With --index, the ids of the index must be the rows of this file.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     base: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `warpann bench ivf`: recall against speed of an inverted-file index, for numbers of probes, neighbours and queries at once.
+//! `warpann bench ivf`: recall against speed of an inverted-file index, for numbers of probes, neighbours and queries
+//! at once.
 
 use std::path::PathBuf;
 
@@ -22,17 +23,19 @@ pub struct Args {
         "kind", "lists", "sub_quantizers", "bits", "opq", "metric", "train", "seed", "iterations", "points_per_centroid",
     ])]
     index: Option<PathBuf>,
-    /// Vectors of the index, unless --index is given. Without --gt, an exact search among them finds the true neighbours. With --index,
-    /// the ids of the index must be the rows of this file.
+    /// Vectors of the index, unless --index is given. Without --gt, an exact search among them finds the true
+    /// neighbours. With --index, the ids of the index must be the rows of this file.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     base: Option<PathBuf>,
-    /// Kind of inverted file, which says what it keeps of each vector: its components (ivf-flat), its components as half-precision numbers
-    /// (ivf-f16), a byte for each component (ivf-sq8), or the code of a product quantizer (ivf-pq).
+    /// Kind of inverted file, which says what it keeps of each vector: its components (ivf-flat), its components as
+    /// half-precision numbers (ivf-f16), a byte for each component (ivf-sq8), or the code of a product quantizer
+    /// (ivf-pq).
     #[arg(long, value_parser = parse_ivf_kind, default_value = "ivf-flat")]
     kind: IvfKind,
     #[command(flatten)]
     recipe: Recipe,
-    /// Lists to search; several numbers are separated by commas. Default: powers of two up to the number of lists, at most 256.
+    /// Lists to search; several numbers are separated by commas. Default: powers of two up to the number of lists, at
+    /// most 256.
     #[arg(long, value_delimiter = ',', value_parser = positive)]
     probes: Vec<usize>,
     #[command(flatten)]

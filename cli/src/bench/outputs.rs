@@ -16,8 +16,9 @@ pub fn named(name: &Path, extension: &str) -> PathBuf {
     file.into()
 }
 
-/// As [`check_files`], for the outputs NAME.EXTENSION of the option `--out NAME` and `updated`, an input that the command replaces. A folder
-/// that is missing or cannot be written is reported under NAME, because the files have names that the user did not give.
+/// As [`check_files`], for the outputs NAME.EXTENSION of the option `--out NAME` and `updated`, an input that the
+/// command replaces. A folder that is missing or cannot be written is reported under NAME, because the files have names
+/// that the user did not give.
 pub fn check_outputs<'a, const N: usize>(
     stdin: Stdin,
     inputs: impl IntoIterator<Item = &'a Path>,

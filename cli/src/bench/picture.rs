@@ -111,7 +111,8 @@ fn places(points: &[Point], axis: Axis) -> Vec<(f64, f64)> {
     points.iter().map(|point| (point.recall, point.y(axis))).collect()
 }
 
-/// For each k and size of batch that several curves have: the points that no other point beats, by recall. These are the Pareto line.
+/// For each k and size of batch that several curves have: the points that no other point beats, by recall. These are
+/// the Pareto line.
 fn best_lines(curves: &[Curve], axis: Axis) -> Vec<Vec<Point>> {
     let mut groups: Vec<(usize, usize)> = curves.iter().map(|curve| (curve.k, curve.batch)).collect();
     groups.sort_unstable();

@@ -20,8 +20,8 @@ pub struct Args {
     /// Values to select from each row.
     #[arg(long, default_value_t = 100, value_parser = positive)]
     pub k: usize,
-    /// Number of rows. The keys take 4 bytes · rows · cols: 512 MB by default, on the CPU in host memory and on a GPU in its memory. The
-    /// published figures are of 10000 rows, which take 5.1 GB.
+    /// Number of rows. The keys take 4 bytes · rows · cols: 512 MB by default, on the CPU in host memory and on a GPU
+    /// in its memory. The published figures are of 10000 rows, which take 5.1 GB.
     #[arg(long, default_value_t = 1_000, value_parser = positive)]
     pub rows: usize,
     /// Values in a row.

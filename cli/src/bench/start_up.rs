@@ -20,8 +20,9 @@ pub struct Args {
     pub n: usize,
 }
 
-/// Compares the times of the first and the second search of a process. The first includes opening the device, and the driver's compilation
-/// of the kernels for this search. The driver caches compiled kernels; CUDA_CACHE_DISABLE=1 shows the time without the cache.
+/// Compares the times of the first and the second search of a process. The first includes opening the device, and the
+/// driver's compilation of the kernels for this search. The driver caches compiled kernels; CUDA_CACHE_DISABLE=1 shows
+/// the time without the cache.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     #[derive(Serialize)]
     struct StartUp {

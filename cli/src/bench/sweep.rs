@@ -1,5 +1,5 @@
-//! Recall against speed of an index: what `bench ivf` and `bench graph` share. Searches do more or less work ([`Effort`]), for several numbers of
-//! neighbours and of queries in a call.
+//! Recall against speed of an index: what `bench ivf` and `bench graph` share. Searches do more or less work
+//! ([`Effort`]), for several numbers of neighbours and of queries in a call.
 
 use std::path::{Path, PathBuf};
 
@@ -34,8 +34,8 @@ pub trait Swept: Stored<Details: Into<Details>> {
     fn usual(index: &Index<Self>) -> Vec<usize>;
     /// The options of searches with an effort.
     fn at(effort: usize) -> SearchOptions<'static>;
-    /// Makes the smallest effort with this recall that of the index, and returns it and its recall. `truth` has `k` true neighbours of each
-    /// query.
+    /// Makes the smallest effort with this recall that of the index, and returns it and its recall. `truth` has `k`
+    /// true neighbours of each query.
     fn aim(
         index: &mut Index<Self>,
         queries: &[Self::Element],
@@ -53,7 +53,8 @@ pub struct Args {
     /// File with the vectors to search for
     #[arg(long, value_name = "FILE")]
     query: PathBuf,
-    /// True neighbours: ivecs, ibin, npy or big-ann ground truth. Unless given, an exact search among --base finds them.
+    /// True neighbours: ivecs, ibin, npy or big-ann ground truth. Unless given, an exact search among --base finds
+    /// them.
     #[arg(long, value_name = "FILE", required_unless_present = "base")]
     gt: Option<PathBuf>,
     #[command(flatten)]
@@ -67,8 +68,8 @@ pub struct Args {
     /// Number of timed runs over all queries, after one run that is not timed; the result is the median.
     #[arg(long, default_value_t = 5, value_parser = positive)]
     repeat: usize,
-    /// Find the smallest number of probes or the narrowest beam with which searches for the first --k reach this recall (above 0, at most 1).
-    /// With --index, the file stores this number as the default of later searches.
+    /// Find the smallest number of probes or the narrowest beam with which searches for the first --k reach this recall
+    /// (above 0, at most 1). With --index, the file stores this number as the default of later searches.
     #[arg(long, value_name = "RECALL", value_parser = share)]
     target_recall: Option<f64>,
     /// Write the table as NAME.csv and NAME.json, and its curve as NAME.svg and NAME.png.
@@ -94,7 +95,8 @@ pub struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Refuses outputs that are inputs or cannot be written, and reads the vectors. `further` are other inputs of the command.
+    /// Refuses outputs that are inputs or cannot be written, and reads the vectors. `further` are other inputs of the
+    /// command.
     pub fn read(
         args: &'a Args,
         index: Option<&'a PathBuf>,
@@ -112,7 +114,8 @@ impl<'a> Files<'a> {
         Ok(Self { args, index, base, queries: read(&args.query)? })
     }
 
-    /// The element type of the index in a file, of which type and dimension are given, or of the base. All vectors must have the dimension.
+    /// The element type of the index in a file, of which type and dimension are given, or of the base. All vectors must
+    /// have the dimension.
     pub fn element(&self, stored: Option<(ElementType, usize)>) -> Outcome<ElementType> {
         // The command line requires an index or a base.
         let of_base = || self.base.as_ref().map(|(_, base)| (base.element(), base.dim()));
@@ -128,8 +131,8 @@ impl<'a> Files<'a> {
         Ok(element)
     }
 
-    /// Measures the index of the file, or the one that `make` returns for a dimension and the base, with the seconds of making it. Prints and
-    /// writes the table of `efforts`, or of the usual ones if there are none.
+    /// Measures the index of the file, or the one that `make` returns for a dimension and the base, with the seconds of
+    /// making it. Prints and writes the table of `efforts`, or of the usual ones if there are none.
     pub fn measure<T: Element, K: Swept<Element = T>>(
         &self,
         efforts: &[usize],
@@ -394,9 +397,9 @@ impl<K: Swept> Job<'_, K> {
         Ok(rows)
     }
 
-    /// Times calls of `batch` queries. If a call has all queries, there are `repeat` calls, and their median gives the speed. Otherwise
-    /// calls go through the queries `repeat` times, but at most [`MOST_BATCHES`] calls, and their total gives the
-    /// speed. Returns the times of the calls and the queries per second.
+    /// Times calls of `batch` queries. If a call has all queries, there are `repeat` calls, and their median gives the
+    /// speed. Otherwise calls go through the queries `repeat` times, but at most [`MOST_BATCHES`] calls, and their
+    /// total gives the speed. Returns the times of the calls and the queries per second.
     fn time(&mut self, batch: usize, repeat: usize) -> Outcome<(Times, f64)> {
         let queries = self.queries;
         let whole = batch == queries;

@@ -1,5 +1,5 @@
-//! `warpann bench select --tune`: times every method of k-selection for a grid of shapes and stores the fastest for each shape, in the
-//! table by which the library chooses (`host/src/select/gpu/dispatch.csv`).
+//! `warpann bench select --tune`: times every method of k-selection for a grid of shapes and stores the fastest for
+//! each shape, in the table by which the library chooses (`host/src/select/gpu/dispatch.csv`).
 
 use std::path::Path;
 

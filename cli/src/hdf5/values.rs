@@ -1,13 +1,14 @@
 //! The values of a dataset of one or two dimensions.
 //!
 //! # Why not by the crate alone
-//! HDF5 numbers the chunks of a fixed array and of an implicit index over the maximum extent of the dataset, so that the extent can change.
-//! The crate `hdf5-reader` 0.12 numbers them over the extent of the moment: it returns values of other places, or refuses the file. Its
-//! fill value may be the attribute `_FillValue` of NetCDF, which HDF5 does not use. It filters all chunks, also where a flag says that
-//! those at the edge are not filtered. Its types have a size only, not an exponent or a precision.
+//! HDF5 numbers the chunks of a fixed array and of an implicit index over the maximum extent of the dataset, so that
+//! the extent can change. The crate `hdf5-reader` 0.12 numbers them over the extent of the moment: it returns values of
+//! other places, or refuses the file. Its fill value may be the attribute `_FillValue` of NetCDF, which HDF5 does not
+//! use. It filters all chunks, also where a flag says that those at the edge are not filtered. Its types have a size
+//! only, not an exponent or a precision.
 //!
-//! So this module finds the chunks with the crate's readers of indexes and the maximum extent, decodes them with the crate's filters, and
-//! checks the types.
+//! So this module finds the chunks with the crate's readers of indexes and the maximum extent, decodes them with the
+//! crate's filters, and checks the types.
 
 use hdf5_reader::btree_v1::{BTreeV1Key, collect_btree_v1_leaves_storage};
 use hdf5_reader::chunk_index::{self, ChunkEntry};
@@ -23,7 +24,8 @@ use hdf5_reader::messages::layout::{ChunkIndexing, DataLayout};
 use hdf5_reader::object_header::ObjectHeader;
 use hdf5_reader::{Dataset, Datatype, H5Type, Hdf5File};
 
-/// Most bytes of values for each byte of a file. Deflate, the strongest compression that the reader has, makes at most 1032.
+/// Most bytes of values for each byte of a file. Deflate, the strongest compression that the reader has, makes at
+/// most 1032.
 pub const MOST_COMPRESSION: u64 = 1100;
 
 /// Reads all values of `dataset`, a dataset of `file`, in the order of rows. `values` has room for exactly these.
@@ -125,7 +127,8 @@ impl<'a> Chunks<'a> {
         let (storage, extent, shape) = (self.file.storage(), &self.extent[..], self.dataset.shape());
         let (offset_size, length_size) = (self.file.superblock().offset_size, self.file.superblock().length_size);
         let last: Vec<u64> = shape.iter().zip(extent).map(|(dim, &chunk)| dim.div_ceil(chunk.into()) - 1).collect();
-        // The readers of arrays make a list of all chunks within the bounds, and a chunk with values has at least one byte.
+        // The readers of arrays make a list of all chunks within the bounds, and a chunk with values has at least one
+        // byte.
         let count = last.iter().try_fold(1u64, |count, last| count.checked_mul(last + 1));
         if count.is_none_or(|count| count > storage.len()) {
             return Err(damaged(format!("the file cannot hold chunks of extent {extent:?} for extent {shape:?}")));
@@ -245,8 +248,8 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// The flags of the layout of chunks in the object header at `address`, which the crate parses but does not return. Bit 0: chunks that reach
-/// beyond the extent are not filtered.
+/// The flags of the layout of chunks in the object header at `address`, which the crate parses but does not return. Bit
+/// 0: chunks that reach beyond the extent are not filtered.
 fn layout_flags(file: &Hdf5File, address: u64) -> Result<u8> {
     // Numbers of the specification: types of messages, and sizes in bytes.
     const LAYOUT: u8 = 8;
@@ -336,9 +339,10 @@ fn check_type(dataset: &Dataset) -> Result<()> {
         Datatype::FixedPoint { size, .. } => (8 * u16::from(size), false),
         _ => return Ok(()),
     };
-    // Bytes of the message: class and version, three bytes of flags, u32 size, u16 offset and u16 precision in bits; for floating point
-    // then position and size of exponent and mantissa, and the u32 bias. Of the flags, bits 4 and 5 of the first byte say that the highest
-    // bit of the mantissa is implied, and bit 6 is the byte order of VAX; the second byte is the position of the sign.
+    // Bytes of the message: class and version, three bytes of flags, u32 size, u16 offset and u16 precision in bits;
+    // for floating point then position and size of exponent and mantissa, and the u32 bias. Of the flags, bits 4 and 5
+    // of the first byte say that the highest bit of the mantissa is implied, and bit 6 is the byte order of VAX; the
+    // second byte is the position of the sign.
     let message = dataset.raw_datatype()?;
     let whole = [[0; 2], bits.to_le_bytes()].concat();
     let standard = match (float, bits) {

@@ -18,8 +18,9 @@ pub struct Basis {
 /// The device of an index and its memory budget.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
-    /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are
+    /// replicas, which divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3
+    /// are both.
     #[arg(long, default_value = "auto")]
     pub device: Placement,
     /// Memory that the index may use on its device (of several, on each), in bytes or with K, M, G, T.

@@ -24,23 +24,24 @@ pub struct GraphRecipe {
     /// For a graph: number of vectors that a walk keeps unless a search sets another. Default: 64.
     #[arg(long, value_name = "N", value_parser = positive)]
     beam: Option<usize>,
-    /// For a graph: a search compares all vectors if there are at most N for each place of its beam, and walks otherwise; 0: it always
-    /// walks. Default: 128.
+    /// For a graph: a search compares all vectors if there are at most N for each place of its beam, and walks
+    /// otherwise; 0: it always walks. Default: 128.
     #[arg(long, value_name = "N")]
     exact_ratio: Option<usize>,
     /// For a graph: walks compare the vectors themselves, not codes of one byte for each component.
     #[arg(long)]
     no_codes: bool,
-    /// For a graph: take the edges from this file instead of making a graph: ibin, npy, ivecs or bin, a row of numbers of other vectors
-    /// (from 0, in the order of the base) for each vector, and all ones in empty slots.
+    /// For a graph: take the edges from this file instead of making a graph: ibin, npy, ivecs or bin, a row of numbers
+    /// of other vectors (from 0, in the order of the base) for each vector, and all ones in empty slots.
     ///
     /// The edges stay as they are, except that a vector that no search could reach gets one edge from another.
     #[arg(long, value_name = "FILE")]
     edges: Option<PathBuf>,
-    /// For a graph: choose the edges among the vectors in this file instead of searching for near ones: ibin, npy, ivecs or bin, a row of
-    /// numbers of other vectors for each vector, as --edges.
+    /// For a graph: choose the edges among the vectors in this file instead of searching for near ones: ibin, npy,
+    /// ivecs or bin, a row of numbers of other vectors for each vector, as --edges.
     ///
-    /// A file of knn-graph, which resumes an interrupted run, lets a long build be resumed. About as many neighbours as the degree are enough.
+    /// A file of knn-graph, which resumes an interrupted run, lets a long build be resumed. About as many neighbours as
+    /// the degree are enough.
     #[arg(long, value_name = "FILE", conflicts_with = "edges")]
     neighbours: Option<PathBuf>,
 }

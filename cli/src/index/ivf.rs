@@ -62,8 +62,8 @@ pub struct Recipe {
     /// Number of lists. Default: four times the square root of the number of vectors.
     #[arg(long, value_parser = positive)]
     lists: Option<usize>,
-    /// With ivf-pq: number of parts of a vector, a divisor of its dimension. Default: parts of four components, or the next larger possible
-    /// size.
+    /// With ivf-pq: number of parts of a vector, a divisor of its dimension. Default: parts of four components, or the
+    /// next larger possible size.
     #[arg(long, value_name = "M", value_parser = positive)]
     sub_quantizers: Option<usize>,
     /// With ivf-pq: bits of the code of each part, 4 to 8. Default: 8.
@@ -86,8 +86,8 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Trains with `train`, or with `base` if `train` is `None`, and adds `base`, both of dimension `dim`. It adds `batch` vectors at a
-    /// time, so that a mapped base is never completely in memory.
+    /// Trains with `train`, or with `base` if `train` is `None`, and adds `base`, both of dimension `dim`. It adds
+    /// `batch` vectors at a time, so that a mapped base is never completely in memory.
     pub fn build<T: Element>(
         &self,
         kind: Kind,
@@ -186,7 +186,8 @@ impl<T: Element> Stored for Ivf<T> {
         Ok(added?)
     }
 
-    /// Compares the vectors; or what their codes stand for, with an index of the same training to which batches of the base are added.
+    /// Compares the vectors; or what their codes stand for, with an index of the same training to which batches of the
+    /// base are added.
     fn first_other(index: &Index<Self>, base: &[T], _: &Path, _: Open) -> warpann::Result<Option<usize>> {
         let dim = index.dim();
         if index.encoding() == Encoding::Flat {

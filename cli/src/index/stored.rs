@@ -18,7 +18,8 @@ pub trait Stored: Kind {
     type Details;
     /// The name of the kind on the command line.
     fn kind(index: &Index<Self>) -> String;
-    /// Adds the vectors of `base`, with one id for each or with ids that count up. Only inverted files add a number of vectors at a time.
+    /// Adds the vectors of `base`, with one id for each or with ids that count up. Only inverted files add a number of
+    /// vectors at a time.
     fn add_all(index: &mut Index<Self>, base: &[Self::Element], ids: Option<&[u64]>, batch: Option<usize>) -> Outcome {
         if batch.is_some() {
             return Err(Failure::OtherKind { option: "--batch", known: INVERTED_FILES, kind: Self::kind(index) });
@@ -26,9 +27,10 @@ pub trait Stored: Kind {
         let name = format!("adding {} vectors", base.len() / index.dim());
         Ok(staged(name, |watch| index.add_watched(base, ids, watch))?)
     }
-    /// The first row of `base` that is not the vector whose id is the number of the row; none if all are. Equal vectors, and in an index of
-    /// codes vectors of equal codes, are the same vector. `base` has as many rows as the index has vectors, and their numbers are the ids. The
-    /// index was opened from `path`. O(base), and with codes as much as adding the base.
+    /// The first row of `base` that is not the vector whose id is the number of the row; none if all are. Equal
+    /// vectors, and in an index of codes vectors of equal codes, are the same vector. `base` has as many rows as the
+    /// index has vectors, and their numbers are the ids. The index was opened from `path`. O(base), and with codes as
+    /// much as adding the base.
     fn first_other(
         index: &Index<Self>,
         base: &[Self::Element],
@@ -41,7 +43,8 @@ pub trait Stored: Kind {
     fn details(index: &Index<Self>) -> Self::Details;
 }
 
-/// The number of the first of `rows`, of dimension `dim`, that is not equal to what `vector` returns for its number; none if all are equal.
+/// The number of the first of `rows`, of dimension `dim`, that is not equal to what `vector` returns for its number;
+/// none if all are equal.
 pub fn first_unequal<T: Element>(
     rows: &[T],
     dim: usize,

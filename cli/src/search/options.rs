@@ -15,34 +15,34 @@ use crate::vectors::{Access, exactly};
 /// Options of `search --index`.
 #[derive(Debug, clap::Args)]
 pub struct IndexOptions {
-    /// With --index: find only vectors whose ids are in this file: ivecs, ibin, npy or bin; or txt, with an id or a range such as 100-199 in
-    /// each line. Ids that the index does not hold are ignored.
+    /// With --index: find only vectors whose ids are in this file: ivecs, ibin, npy or bin; or txt, with an id or a
+    /// range such as 100-199 in each line. Ids that the index does not hold are ignored.
     #[arg(long, value_name = "FILE", group = "accepted")]
     filter: Option<PathBuf>,
     /// With --index: find only vectors whose ids are not in this file, in any of the same formats.
     #[arg(long, value_name = "FILE", group = "accepted")]
     exclude: Option<PathBuf>,
-    /// With --filter or --exclude, and an inverted file: read exactly --probes lists for each query. Otherwise a search reads as many more as
-    /// it needs for the recall of a search without filter and for k results.
+    /// With --filter or --exclude, and an inverted file: read exactly --probes lists for each query. Otherwise a search
+    /// reads as many more as it needs for the recall of a search without filter and for k results.
     #[arg(long, requires = "accepted")]
     pub no_widen: bool,
-    /// With --index and an inverted file: find more candidates in the index, and order them by their distances from the original vectors in
-    /// this file: fvecs, bvecs, fbin, u8bin, i8bin or npy. The k best are the results.
+    /// With --index and an inverted file: find more candidates in the index, and order them by their distances from the
+    /// original vectors in this file: fvecs, bvecs, fbin, u8bin, i8bin or npy. The k best are the results.
     #[arg(long, value_name = "FILE")]
     refine: Option<PathBuf>,
     /// With --refine: N times k candidates.
     #[arg(long, value_name = "N", default_value_t = 4, requires = "refine", value_parser = positive)]
     refine_factor: usize,
-    /// With --refine: the ids of its vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each line.
-    /// Default: 0, 1, 2, ..
+    /// With --refine: the ids of its vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as
+    /// 100-199 in each line. Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE", requires = "refine")]
     refine_ids: Option<PathBuf>,
-    /// With --index: leave out neighbours beyond this distance (l2: squared), or of less than this similarity (ip, cosine). With --refine, the
-    /// distance from the original vectors.
+    /// With --index: leave out neighbours beyond this distance (l2: squared), or of less than this similarity (ip,
+    /// cosine). With --refine, the distance from the original vectors.
     #[arg(long, value_name = "R", value_parser = radius, allow_negative_numbers = true)]
     pub within: Option<f32>,
-    /// With --index: find all vectors up to this distance (l2: squared), or of at least this similarity (ip, cosine), instead of k
-    /// neighbours.
+    /// With --index: find all vectors up to this distance (l2: squared), or of at least this similarity (ip, cosine),
+    /// instead of k neighbours.
     #[arg(
         long,
         value_name = "R",
@@ -219,7 +219,8 @@ impl Originals<'_> {
         }
     }
 
-    /// Checks that `rows`, which [`exactly`](Self::exactly) returned, can have the vectors of `index`, and makes a refiner of them.
+    /// Checks that `rows`, which [`exactly`](Self::exactly) returned, can have the vectors of `index`, and makes a
+    /// refiner of them.
     pub fn refiner<'r, T: Element>(&self, index: &IvfIndex<T>, rows: &'r [T]) -> Outcome<Refiner<'r, T>> {
         let refiner = Refiner::new(index.metric(), index.dim(), rows)?;
         if let Some(ids) = &self.ids {

@@ -147,7 +147,8 @@ impl Folder {
         failure(code, &self.args(line))
     }
 
-    /// The message of a command that must fail with this code and leave everything in the folder as it was, and nothing else.
+    /// The message of a command that must fail with this code and leave everything in the folder as it was, and nothing
+    /// else.
     pub fn refused(&self, code: i32, line: &str) -> String {
         let before = self.contents();
         let message = self.failure(code, line);

@@ -1,4 +1,5 @@
-//! The memory of a running block. An OS thread takes an arena for a launch and returns it for the next launch of any OS thread.
+//! The memory of a running block. An OS thread takes an arena for a launch and returns it for the next launch of any OS
+//! thread.
 
 use super::{
     arguments::Arguments,
@@ -40,7 +41,8 @@ struct Kept {
 static IDLE: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 impl Arena {
-    /// An arena for a launch, with the memory of an earlier launch if there is any. Return it with [`Arena::give_back`].
+    /// An arena for a launch, with the memory of an earlier launch if there is any. Return it with
+    /// [`Arena::give_back`].
     pub fn take(kernel: &'static str, config: LaunchConfig, arguments: &Arguments, profiled: bool) -> Self {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let Kept { shared, global, warps } = idle.unwrap_or_else(|| Kept {

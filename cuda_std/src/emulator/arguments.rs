@@ -1,7 +1,8 @@
 //! The addresses that a launch may access: the ranges of its arguments.
 //!
-//! Ranges may touch and overlap. They are cut into disjoint pieces, each of which the launch may write as a whole or not at all. Two pieces
-//! that touch differ in this, so most accesses lie in one piece. An access that lies in several pieces is looked up each time.
+//! Ranges may touch and overlap. They are cut into disjoint pieces, each of which the launch may write as a whole or
+//! not at all. Two pieces that touch differ in this, so most accesses lie in one piece. An access that lies in several
+//! pieces is looked up each time.
 
 use super::{
     registry::{Live, Range},
@@ -9,8 +10,8 @@ use super::{
 };
 use crate::launch::ArgumentRange;
 
-/// Largest distance in bytes from an address to the nearest argument at which a message names the argument. An address farther away has
-/// nothing to do with it.
+/// Largest distance in bytes from an address to the nearest argument at which a message names the argument. An address
+/// farther away has nothing to do with it.
 const FAR: usize = 1 << 30;
 
 /// An argument and its range of addresses.
@@ -70,8 +71,8 @@ impl Arguments {
         None
     }
 
-    /// The argument that is nearest to `bytes` bytes at `address`; of two equally near ones, the one that starts below. `None` if all are more
-    /// than [`FAR`] away.
+    /// The argument that is nearest to `bytes` bytes at `address`; of two equally near ones, the one that starts below.
+    /// `None` if all are more than [`FAR`] away.
     pub fn nearest(&self, address: usize, bytes: usize) -> Option<Nearest> {
         let distance = |&Range { start, len, .. }: &Range| match address.checked_sub(start) {
             Some(offset) => (offset.saturating_sub(len), false),
@@ -96,8 +97,8 @@ impl Argument {
     }
 }
 
-/// The argument of a range, if it lies in a live buffer. An argument of unknown length extends to the end of its buffer, or has no bytes if
-/// it lies in no buffer.
+/// The argument of a range, if it lies in a live buffer. An argument of unknown length extends to the end of its
+/// buffer, or has no bytes if it lies in no buffer.
 fn resolved(range: ArgumentRange, live: &Live) -> Result<Argument, ViolationKind> {
     let ArgumentRange { name, address, bytes, writable } = range;
     let len = match (bytes, live.bytes_from(address)) {

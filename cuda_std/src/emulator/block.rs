@@ -27,7 +27,8 @@ pub struct Block {
     pub global: GlobalMemory,
     /// Cache of the pieces of global memory that were used last, by a hash of the address.
     ranges: [Range; RANGES],
-    /// The predicates that threads passed to the barrier at which threads now arrive, and to the last one, each combined by or.
+    /// The predicates that threads passed to the barrier at which threads now arrive, and to the last one, each
+    /// combined by or.
     pub or_gathered: bool,
     pub or_result: bool,
     pub stats: Stats,
@@ -62,7 +63,8 @@ impl Block {
         }
     }
 
-    /// The slot of the range cache for an address. The slot depends on the 4 KiB page, so arrays in use rarely share a slot.
+    /// The slot of the range cache for an address. The slot depends on the 4 KiB page, so arrays in use rarely share a
+    /// slot.
     #[inline(always)]
     pub fn range(&mut self, address: usize) -> &mut Range {
         &mut self.ranges[(address >> 12 ^ address >> 15) % RANGES]

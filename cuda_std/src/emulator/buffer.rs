@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 
 /// `len` values of `T` in emulated global memory, aligned to 256 bytes like the driver's allocations.
 ///
-/// Kernels take pointers to the buffer as arguments. An access past the end by even one byte is a fault, and so is an access after the
-/// buffer was dropped.
+/// Kernels take pointers to the buffer as arguments. An access past the end by even one byte is a fault, and so is an
+/// access after the buffer was dropped.
 pub struct Buffer<T: Copy> {
     /// `None` only during the drop.
     allocation: Option<Allocation>,

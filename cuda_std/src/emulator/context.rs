@@ -30,7 +30,8 @@ pub struct Lane {
     pub words: u64,
     /// Asynchronous copies that the lane started and has not waited for.
     pub copies: Copies,
-    /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, where B starts, and the rows of B.
+    /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, where B starts, and the
+    /// rows of B.
     pub products: Vec<(u32, u32, u32)>,
 }
 
@@ -41,7 +42,8 @@ impl Lane {
     /// `lane` is the running thread, and the result is used for one access only.
     #[inline(always)]
     pub unsafe fn accessor<'a>(lane: *const Lane) -> Accessor<'a> {
-        // SAFETY: the lane and its warp outlive the access that is being checked, and their clocks stand still meanwhile.
+        // SAFETY: the lane and its warp outlive the access that is being checked, and their clocks stand still
+        // meanwhile.
         unsafe {
             let warp = (*lane).warp;
             Accessor { lane: (*lane).lane, warp: (*warp).number, clock: &(*warp).clock }
@@ -77,8 +79,8 @@ pub const WIDE: usize = 6;
 /// 32 lanes that run in turn.
 ///
 /// Values are exchanged through `exchange` (and `wide`): a lane writes its slot, suspends, and reads others' slots when
-/// resumed. There are two sets of slots, used in turn by pass, because a lane resumed early writes its next value before
-/// later lanes have read the last one.
+/// resumed. There are two sets of slots, used in turn by pass, because a lane resumed early writes its next value
+/// before later lanes have read the last one.
 pub struct Warp {
     pub exchange: [[u64; LANES]; 2],
     pub wide: Box<[[[u32; WIDE]; LANES]; 2]>,
@@ -95,7 +97,8 @@ pub struct Warp {
     pub mixed: bool,
     /// A result that all lanes of a collective share, computed by the first: pass, mask, value.
     pub shared_result: (u64, u32, u32),
-    /// Operands of a matrix product as f32, decoded by the first lane in the pass named: A row by row, B column by column.
+    /// Operands of a matrix product as f32, decoded by the first lane in the pass named: A row by row, B column by
+    /// column.
     pub product: Box<Product>,
     /// The same of a product of the warp's group; made by the first.
     pub chunks: Option<Box<Chunks>>,

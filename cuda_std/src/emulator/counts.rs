@@ -41,8 +41,8 @@ pub struct SiteCount {
     pub operation: Operation,
     /// The call in the kernel's source (or in the code that the kernel calls).
     pub location: SourceLocation,
-    /// Executions, all warps together: one for each set of lanes that met, as the hardware issues one instruction for them.
-    /// A shuffle of 64 bits is two, for it is two instructions; a barrier is one for each warp that waits.
+    /// Executions, all warps together: one for each set of lanes that met, as the hardware issues one instruction for
+    /// them. A shuffle of 64 bits is two, for it is two instructions; a barrier is one for each warp that waits.
     pub executions: u64,
 }
 

@@ -1,8 +1,9 @@
-//! What a block does to global memory, word by word (see [`super::records`]), so that races between its threads are found.
+//! What a block does to global memory, word by word (see [`super::records`]), so that races between its threads are
+//! found.
 //!
-//! A block touches little of global memory, so records are kept in lines of 64 bytes that a hash table finds, and only of memory that the
-//! kernel may write: that of its `PtrMut` arguments. Nothing is cleared between
-//! blocks: entries of the table and records carry the epoch that made them. Reads by `load_nc`, which are most of what kernels read, are
+//! A block touches little of global memory, so records are kept in lines of 64 bytes that a hash table finds, and only
+//! of memory that the kernel may write: that of its `PtrMut` arguments. Nothing is cleared between blocks: entries of
+//! the table and records carry the epoch that made them. Reads by `load_nc`, which are most of what kernels read, are
 //! compared with writes and not recorded.
 //!
 //! What is not found, and why, is listed in [`crate::emulator`].
@@ -93,8 +94,8 @@ impl Lines {
         self.used - 1
     }
 
-    /// Applies `visit` to the cell of each word of `bytes`, or of each byte where words are split; `visit` gets the first byte.
-    /// Lines that the block has not touched are made in epoch `make`, or left out if there is none.
+    /// Applies `visit` to the cell of each word of `bytes`, or of each byte where words are split; `visit` gets the
+    /// first byte. Lines that the block has not touched are made in epoch `make`, or left out if there is none.
     #[inline(always)]
     fn visit(
         &mut self,

@@ -28,8 +28,8 @@ const MAX_SHARED: u32 = 227 * 1024;
 /// [`PtrMut`](crate::PtrMut), which it may also write. Each of them lies in one [`Buffer`](super::Buffer).
 ///
 /// # Safety
-/// The kernel's own contract. The buffers that it uses stay alive until the launch returns, and nobody else accesses them
-/// meanwhile. (Stray accesses through the functions of this crate are caught; those by plain pointers are not.)
+/// The kernel's own contract. The buffers that it uses stay alive until the launch returns, and nobody else accesses
+/// them meanwhile. (Stray accesses through the functions of this crate are caught; those by plain pointers are not.)
 ///
 /// # Errors
 /// A [`Violation`], see [`ViolationKind`].

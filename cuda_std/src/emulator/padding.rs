@@ -1,7 +1,8 @@
 //! The bytes behind each buffer, which no access of a kernel may reach.
 //!
-//! The functions of this crate refuse such an access. A plain Rust pointer (`*p = x`) goes past them, so a launch compares these
-//! bytes with what they were: up to 511 bytes for each buffer that the kernel may write, after all blocks are done.
+//! The functions of this crate refuse such an access. A plain Rust pointer (`*p = x`) goes past them, so a launch
+//! compares these bytes with what they were: up to 511 bytes for each buffer that the kernel may write, after all
+//! blocks are done.
 
 use super::{
     buffer::{POISON, allocated_bytes},
@@ -32,8 +33,8 @@ impl Padding {
         }
         self.0.iter().find_map(|buffer| {
             let end = std::ptr::with_exposed_provenance::<u8>(buffer.start + buffer.len);
-            // SAFETY: the allocation of a buffer extends that far and is initialised, its pointer was exposed when it was
-            // registered, and by this function's contract it is alive and not written.
+            // SAFETY: the allocation of a buffer extends that far and is initialised, its pointer was exposed when it
+            // was registered, and by this function's contract it is alive and not written.
             let padding = unsafe { std::slice::from_raw_parts(end, allocated_bytes(buffer.len) - buffer.len) };
             let past = padding.iter().position(|&byte| byte != POISON)?;
             Some(ViolationKind::PaddingOverwritten { address: buffer.start + buffer.len + past, past, len: buffer.len })

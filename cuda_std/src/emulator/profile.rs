@@ -37,8 +37,9 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Runs `kernel` as [`launch`](super::launch()) does, checks included, and counts how often warps executed each collective
-/// and barrier, by place in the source. Counting adds a few per cent to the run time; a launch that does not count pays nothing for it.
+/// Runs `kernel` as [`launch`](super::launch()) does, checks included, and counts how often warps executed each
+/// collective and barrier, by place in the source. Counting adds a few per cent to the run time; a launch that does not
+/// count pays nothing for it.
 ///
 /// ```
 /// use cuda_std::emulator::{self, Operation};

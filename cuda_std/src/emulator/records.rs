@@ -1,5 +1,5 @@
-//! Who touched a word of memory last, and whether what touches it now comes after: the bookkeeping of races, of shared memory and of
-//! global memory.
+//! Who touched a word of memory last, and whether what touches it now comes after: the bookkeeping of races, of shared
+//! memory and of global memory.
 //!
 //! # Order of accesses
 //! The *epoch* counts the barriers of the block; a new block starts a new one too, so nothing needs clearing between
@@ -8,8 +8,8 @@
 //!
 //! # Precision
 //! Words are followed as a whole until someone touches a part of one; then each of its bytes is. Of several unordered
-//! readers of one warp the earliest tick is kept, of readers of several warps the first and the latest of another warp: both are
-//! enough to find a race, and never report one that is not.
+//! readers of one warp the earliest tick is kept, of readers of several warps the first and the latest of another warp:
+//! both are enough to find a race, and never report one that is not.
 
 use super::{
     clock::{LANES, WarpClock, lanes},
@@ -69,8 +69,8 @@ impl Record {
         u32::from(self.warp) * LANES as u32 + lanes.trailing_zeros()
     }
 
-    /// Whether fences and a flag may have ordered it before what `who` does; `fenced` gives the lanes of a warp that executed a fence
-    /// since the last barrier.
+    /// Whether fences and a flag may have ordered it before what `who` does; `fenced` gives the lanes of a warp that
+    /// executed a fence since the last barrier.
     #[cold]
     pub fn may_be_ordered(&self, who: &Who<'_>, fenced: impl Fn(usize) -> u32) -> bool {
         let first = if self.warp != who.warp {
@@ -99,8 +99,8 @@ pub struct Cell {
 pub type Splits = Vec<[Cell; WORD]>;
 
 impl Cell {
-    /// Applies `visit` to this cell of the word at `word` if `whole`, or to that of each byte that is in `bytes` where the word is split;
-    /// `visit` gets the first byte.
+    /// Applies `visit` to this cell of the word at `word` if `whole`, or to that of each byte that is in `bytes` where
+    /// the word is split; `visit` gets the first byte.
     #[inline(always)]
     pub fn visit<E>(
         &mut self,

@@ -1,9 +1,11 @@
-//! The kernels of a program by name: what a driver needs that finds a kernel by its name in a module, and its arguments by their addresses.
+//! The kernels of a program by name: what a driver needs that finds a kernel by its name in a module, and its arguments
+//! by their addresses.
 //!
-//! With the feature `kernels-by-name`, [`kernel`](macro@crate::kernel) puts a reference to each kernel into a section of the program, which
-//! the linker gathers. So no kernel can be forgotten, and none is listed by hand. Such a program contains every kernel for the emulator:
-//! rustc tells the linker to keep sections of this kind. Without the feature a program contains the kernels that it launches: a program
-//! that makes an exact search has 1.9 MB instead of 4.2 MB (x86-64, stripped, 2026-11-24).
+//! With the feature `kernels-by-name`, [`kernel`](macro@crate::kernel) puts a reference to each kernel into a section
+//! of the program, which the linker gathers. So no kernel can be forgotten, and none is listed by hand. Such a program
+//! contains every kernel for the emulator: rustc tells the linker to keep sections of this kind. Without the feature a
+//! program contains the kernels that it launches: a program that makes an exact search has 1.9 MB instead of 4.2 MB
+//! (x86-64, stripped, 2026-11-24).
 
 use std::ffi::c_void;
 
@@ -23,7 +25,8 @@ pub trait AnyKernel: Sync {
     /// A launch with the arguments that lie at `arguments`, one address a parameter. They are read now.
     ///
     /// # Safety
-    /// `arguments` has the address of a value of the right type for each parameter. At each call of the result, the contract of [`launch`].
+    /// `arguments` has the address of a value of the right type for each parameter. At each call of the result, the
+    /// contract of [`launch`].
     unsafe fn bind(&'static self, config: LaunchConfig, arguments: *const *mut c_void) -> BoundLaunch;
 }
 
@@ -74,7 +77,8 @@ macro_rules! register {
 #[unsafe(link_section = "cuda_std_kernels")]
 static NONE: [Registered; 0] = [];
 
-/// All kernels of the crates that this program is linked from, in no particular order. Empty on systems other than Linux.
+/// All kernels of the crates that this program is linked from, in no particular order. Empty on systems other than
+/// Linux.
 pub fn kernels() -> &'static [Registered] {
     #[cfg(target_os = "linux")]
     {
@@ -87,7 +91,8 @@ pub fn kernels() -> &'static [Registered] {
         }
         let (start, stop) = ((&raw const START).expose_provenance(), (&raw const STOP).expose_provenance());
         let first = std::ptr::with_exposed_provenance::<Registered>(start);
-        // SAFETY: between the two lie the values that `#[kernel]` put there, without gaps, as all have the same size and alignment.
+        // SAFETY: between the two lie the values that `#[kernel]` put there, without gaps, as all have the same size
+        // and alignment.
         unsafe { std::slice::from_raw_parts(first, (stop - start) / size_of::<Registered>()) }
     }
     #[cfg(not(target_os = "linux"))]

@@ -1,9 +1,9 @@
 //! Runs the threads of a block.
 //!
-//! A *pass* resumes each runnable lane of a warp once; each runs to its next collective, barrier or return. In the common
-//! case all lanes of the warp then stand in one collective of all of them, which one comparison shows, and the next pass
-//! follows. Otherwise the lanes are grouped by what they wait in; groups that are complete go on. If none is, the warp
-//! waits at the block's barrier, or it is stuck: a violation.
+//! A *pass* resumes each runnable lane of a warp once; each runs to its next collective, barrier or return. In the
+//! common case all lanes of the warp then stand in one collective of all of them, which one comparison shows, and the
+//! next pass follows. Otherwise the lanes are grouped by what they wait in; groups that are complete go on. If none is,
+//! the warp waits at the block's barrier, or it is stuck: a violation.
 
 use super::{
     arena::{Arena, Thread},

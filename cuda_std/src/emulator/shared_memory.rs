@@ -1,5 +1,5 @@
-//! The shared memory of a block: its bytes, and for each word who touched it last (see [`super::records`]), so that races, reads of
-//! nothing and unfinished copies are found.
+//! The shared memory of a block: its bytes, and for each word who touched it last (see [`super::records`]), so that
+//! races, reads of nothing and unfinished copies are found.
 
 use super::{
     records::{Accessor, Cell, Record, Splits, WORD, Who},
@@ -212,8 +212,8 @@ impl SharedMemory {
 
     /// Checks and records a read of `BYTES` bytes by a product of a warpgroup that the thread takes part in.
     ///
-    /// Of a write in the epoch in which its thread published, and later wrote again, it is not known which came first, nor who published the
-    /// atomic operations of several warps: these pass.
+    /// Of a write in the epoch in which its thread published, and later wrote again, it is not known which came first,
+    /// nor who published the atomic operations of several warps: these pass.
     pub fn read_by_group<const BYTES: u32>(
         &mut self,
         by: Accessor<'_>,

@@ -1,10 +1,11 @@
 //! Stacks for threads: guarded, reused, and coloured.
 //!
-//! A new stack costs three system calls, and a page fault when its thread starts. A launch therefore takes its stacks from a pool of the
-//! process and returns them. The pool belongs to no OS thread: many OS threads launch, and few of them at the same time.
+//! A new stack costs three system calls, and a page fault when its thread starts. A launch therefore takes its stacks
+//! from a pool of the process and returns them. The pool belongs to no OS thread: many OS threads launch, and few of
+//! them at the same time.
 //!
-//! Stacks of equal size put the hot words of all lanes into the same L1 cache sets. Shifting the top of each by 64 bytes
-//! times its number cuts a switch pair from 8.8 to 2.6 ns.
+//! Stacks of equal size put the hot words of all lanes into the same L1 cache sets. Shifting the top of each by 64
+//! bytes times its number cuts a switch pair from 8.8 to 2.6 ns.
 
 #[cfg(windows)]
 use corosensei::stack::StackTebFields;
@@ -15,8 +16,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const SIZE: usize = 256 * 1024;
 /// Cache line: a colour.
 const LINE: usize = 64;
-/// Distinct colours: a page of lines less a few, odd so that lanes of neighbouring warps differ too. On Windows only the first page of a new
-/// stack may be written from another stack, as the start of a thread does, so there is one colour.
+/// Distinct colours: a page of lines less a few, odd so that lanes of neighbouring warps differ too. On Windows only
+/// the first page of a new stack may be written from another stack, as the start of a thread does, so there is one
+/// colour.
 const COLOURS: usize = if cfg!(windows) { 1 } else { 61 };
 
 /// A stack whose usable top lies some cache lines below the real one.
@@ -82,8 +84,8 @@ fn map_stack() -> DefaultStack {
 pub struct Stacks(Vec<DefaultStack>);
 
 impl Stacks {
-    /// Stacks for `threads` threads. There are never more stacks than threads of all launches that run at the same time: a launch whose
-    /// threads have no room waits before it takes any ([`super::workers`]).
+    /// Stacks for `threads` threads. There are never more stacks than threads of all launches that run at the same
+    /// time: a launch whose threads have no room waits before it takes any ([`super::workers`]).
     ///
     /// # Panics
     /// If the system has no memory for another stack.

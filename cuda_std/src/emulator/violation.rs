@@ -43,7 +43,8 @@ impl Operation {
         matches!(self, Self::SyncThreads | Self::SyncThreadsOr)
     }
 
-    /// Whether the PTX instruction is `.aligned`: the lanes must be at the same instruction, not just the same operation.
+    /// Whether the PTX instruction is `.aligned`: the lanes must be at the same instruction, not just the same
+    /// operation.
     pub(crate) const fn is_aligned(self) -> bool {
         matches!(
             self,
@@ -279,8 +280,8 @@ pub enum ViolationKind {
         /// The argument, a `Ptr`, that has the byte.
         holder: Option<Nearest>,
     },
-    /// After the launch, memory behind a buffer was not as before: a plain Rust pointer (`*p = x`) wrote there, which is seen
-    /// only afterwards. Block and thread are zeros, and the place is that of the launch.
+    /// After the launch, memory behind a buffer was not as before: a plain Rust pointer (`*p = x`) wrote there, which
+    /// is seen only afterwards. Block and thread are zeros, and the place is that of the launch.
     #[error(
         "byte {address:#x}, {past} bytes behind the end of a buffer of {len} bytes, was overwritten by a plain pointer \
          (`*p = ..`) of some thread; global::store would have stopped there"
@@ -454,7 +455,8 @@ impl Access {
         !matches!(self, Self::Read | Self::VolatileRead)
     }
 
-    /// Whether it does not race with others of which this is true: volatile accesses are relaxed atomic ones to the hardware.
+    /// Whether it does not race with others of which this is true: volatile accesses are relaxed atomic ones to the
+    /// hardware.
     pub(crate) const fn is_strong(self) -> bool {
         matches!(self, Self::Atomic | Self::VolatileRead | Self::VolatileWrite)
     }

@@ -1,14 +1,15 @@
 //! The threads that help a launch: each runs blocks beside the thread that launches.
 //!
-//! They are no rayon pool. A thread of a pool that waits in rayon takes up other tasks of its pool meanwhile, and runs them on top of the launch:
-//! a task that then waits for what the launching code holds waits for ever. A GPU does nothing of the kind to the thread that waits for it, and
-//! neither does the emulator: who launches runs blocks of this launch, waits for helpers that run blocks of this launch, and does nothing else.
+//! They are no rayon pool. A thread of a pool that waits in rayon takes up other tasks of its pool meanwhile, and runs
+//! them on top of the launch: a task that then waits for what the launching code holds waits for ever. A GPU does
+//! nothing of the kind to the thread that waits for it, and neither does the emulator: who launches runs blocks of this
+//! launch, waits for helpers that run blocks of this launch, and does nothing else.
 //!
-//! Emulated threads have stacks, of which a process can have so many ([`MAX_THREADS_ALIVE`]). A launch waits until there is room for the block that
-//! the launching thread runs; a helper for whose block there is none does not help.
+//! Emulated threads have stacks, of which a process can have so many ([`MAX_THREADS_ALIVE`]). A launch waits until
+//! there is room for the block that the launching thread runs; a helper for whose block there is none does not help.
 //!
-//! There are as many threads as the launch with the most helpers wanted; they end with the program. A helper that is busy with another launch
-//! is not waited for: the launching thread does its share.
+//! There are as many threads as the launch with the most helpers wanted; they end with the program. A helper that is
+//! busy with another launch is not waited for: the launching thread does its share.
 
 use std::{
     any::Any,
@@ -18,8 +19,8 @@ use std::{
     thread,
 };
 
-/// Emulated threads that may be alive at once: each has a guarded stack, two mappings of the 65,530 that Linux allows. There are no more
-/// stacks than were in use at the same time ([`super::stack`]).
+/// Emulated threads that may be alive at once: each has a guarded stack, two mappings of the 65,530 that Linux allows.
+/// There are no more stacks than were in use at the same time ([`super::stack`]).
 pub const MAX_THREADS_ALIVE: usize = 24 * 1024;
 
 /// Emulated threads that may be alive now.
@@ -93,8 +94,8 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does `work`, which runs blocks of so many emulated threads, here and on up to `helpers` threads at the same time, and returns when nobody is
-/// at it any more. `work` ends once there is nothing left to do, whoever has done it.
+/// Does `work`, which runs blocks of so many emulated threads, here and on up to `helpers` threads at the same time,
+/// and returns when nobody is at it any more. `work` ends once there is nothing left to do, whoever has done it.
 ///
 /// # Panics
 /// Where `work` does.
@@ -103,8 +104,8 @@ pub fn run(helpers: usize, threads: usize, work: &(dyn Fn() + Sync)) {
     if helpers == 0 {
         return work();
     }
-    // SAFETY: lengthens the lifetime only. Below, the job is taken out of the queue and its helpers are waited for before this function
-    // returns or goes on with a panic; nobody calls `work` after that.
+    // SAFETY: lengthens the lifetime only. Below, the job is taken out of the queue and its helpers are waited for
+    // before this function returns or goes on with a panic; nobody calls `work` after that.
     let work: &'static (dyn Fn() + Sync) = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), _>(work) };
     let job = Arc::new(Job { threads, work, state: Mutex::default(), done: Condvar::new() });
     want(&job, helpers);
@@ -121,7 +122,8 @@ pub fn run(helpers: usize, threads: usize, work: &(dyn Fn() + Sync)) {
     }
 }
 
-/// Queues a job for so many helpers, and starts threads where there are fewer. Where the system gives none, the caller works alone.
+/// Queues a job for so many helpers, and starts threads where there are fewer. Where the system gives none, the caller
+/// works alone.
 fn want(job: &Arc<Job>, helpers: usize) {
     let mut queue = lock(&QUEUE);
     while queue.threads < helpers && thread::Builder::new().name("emulator".to_owned()).spawn(help).is_ok() {

@@ -1,18 +1,18 @@
 //! Kernels that start before the kernel ahead of them in the stream has ended (programmatic dependent launch).
 
-/// The first instructions of a kernel that waits: for the end of the work ahead, which then is visible, and then the permission that blocks
-/// of the next kernel start, as soon as no block of this one is left to start.
+/// The first instructions of a kernel that waits: for the end of the work ahead, which then is visible, and then the
+/// permission that blocks of the next kernel start, as soon as no block of this one is left to start.
 const WAIT: &str = "\tgriddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;\n";
 /// The first architecture with these instructions.
 const ARCH: u32 = 90;
 
 /// PTX of a module, changed so that its kernels can be launched with the attribute of programmatic dependent launch
-/// (`CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`): each first waits for the work ahead of it in the stream. The stream's order is
-/// then the same with the attribute and without. Targets below sm_90 become sm_90, so devices of compute capability 9.0 and later load the
-/// text. `None` if the text is not of the form that `cuda_builder` writes.
+/// (`CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`): each first waits for the work ahead of it in the stream.
+/// The stream's order is then the same with the attribute and without. Targets below sm_90 become sm_90, so devices of
+/// compute capability 9.0 and later load the text. `None` if the text is not of the form that `cuda_builder` writes.
 ///
-/// Loads by the read-only path (`ld.global.nc`) become ordinary ones. What they read must not change while the kernel runs, but the work ahead may
-/// write it before the wait, and the compiler may move such a load before the wait.
+/// Loads by the read-only path (`ld.global.nc`) become ordinary ones. What they read must not change while the kernel
+/// runs, but the work ahead may write it before the wait, and the compiler may move such a load before the wait.
 ///
 /// ```
 /// let ptx = ".version 7.8\n.target sm_80\n.visible .entry nothing()\n{\n\tret;\n}\n";

@@ -3,11 +3,11 @@
 use crate::ptr::{Ptr, PtrMut, TO_END};
 use std::ffi::c_void;
 
-/// A kernel that takes the arguments `A`. [`kernel`](macro@crate::kernel) makes it: as the constant `KERNEL` of a struct of arguments, or
-/// as its function `kernel` if several kernels take the same struct.
+/// A kernel that takes the arguments `A`. [`kernel`](macro@crate::kernel) makes it: as the constant `KERNEL` of a
+/// struct of arguments, or as its function `kernel` if several kernels take the same struct.
 ///
-/// The type proves that the arguments have the right names and types. It does not prove that pointers are valid or that the grid is large
-/// enough.
+/// The type proves that the arguments have the right names and types. It does not prove that pointers are valid or that
+/// the grid is large enough.
 #[derive(Debug)]
 pub struct Kernel<A> {
     name: &'static str,
@@ -46,8 +46,8 @@ impl<A> Kernel<A> {
         self.max_threads
     }
 
-    /// The number of blocks for which the compiler limits registers so that a multiprocessor runs them at once; none if the kernel sets no
-    /// limit.
+    /// The number of blocks for which the compiler limits registers so that a multiprocessor runs them at once; none if
+    /// the kernel sets no limit.
     pub const fn min_blocks(&self) -> Option<u32> {
         self.min_blocks
     }
@@ -79,8 +79,8 @@ pub trait Param: Copy + Send + Sync + sealed::Sealed {
     /// The argument whose value for the GPU lies at `place`, aligned or not.
     ///
     /// # Safety
-    /// At `place` lies a scalar of this type; for an enum, a word, and a word that is not a variant's panics; for a pointer, an address, which is
-    /// null for an absent pointer.
+    /// At `place` lies a scalar of this type; for an enum, a word, and a word that is not a variant's panics; for a
+    /// pointer, an address, which is null for an absent pointer.
     #[doc(hidden)]
     unsafe fn read(place: *const c_void) -> Self;
 }
@@ -131,7 +131,8 @@ macro_rules! pointers {
             }
 
             unsafe fn read(place: *const c_void) -> Self {
-                // SAFETY: same contract. A null address becomes an empty argument, so no launch may access memory through it.
+                // SAFETY: same contract. A null address becomes an empty argument, so no launch may access memory
+                // through it.
                 match unsafe { Option::read(place) } {
                     Some(pointer) => pointer,
                     None => Self::empty(),
@@ -218,12 +219,12 @@ pub unsafe trait KernelArgs: Copy + Send + Sync {
     /// The memory that the launch may access: a range for each pointer that is present, in the order of the parameters.
     fn ranges(&self) -> impl Iterator<Item = ArgumentRange>;
 
-    /// Reads the arguments at `addresses`, the form in which the driver receives them. That form has no lengths, so the length of each
-    /// pointer becomes [`TO_END`].
+    /// Reads the arguments at `addresses`, the form in which the driver receives them. That form has no lengths, so the
+    /// length of each pointer becomes [`TO_END`].
     ///
     /// # Safety
-    /// `addresses` has one address for each parameter, and at each address lies a scalar of the parameter's type or, for a pointer, its
-    /// address.
+    /// `addresses` has one address for each parameter, and at each address lies a scalar of the parameter's type or,
+    /// for a pointer, its address.
     unsafe fn from_raw(addresses: *const *mut c_void) -> Self;
 }
 

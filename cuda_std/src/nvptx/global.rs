@@ -1,5 +1,5 @@
-//! Global loads and stores. LLVM infers that pointer parameters of a kernel are global, so plain accesses become `ld.global` and
-//! `st.global`.
+//! Global loads and stores. LLVM infers that pointer parameters of a kernel are global, so plain accesses become
+//! `ld.global` and `st.global`.
 
 use crate::Site;
 use core::{arch::asm, mem::transmute_copy};
@@ -27,7 +27,8 @@ pub unsafe fn load_nc<T: Copy>(p: *const T, _: Site) -> T {
         // SAFETY: same contract.
         return unsafe { p.read() };
     }
-    // SAFETY: p is readable and aligned by contract; the loaded bytes are a valid T, and the sizes are equal in each arm.
+    // SAFETY: p is readable and aligned by contract; the loaded bytes are a valid T, and the sizes are equal in each
+    // arm.
     unsafe {
         match size_of::<T>() {
             1 => {

@@ -1,5 +1,5 @@
-//! The GPU back end. Each collective is an LLVM intrinsic wherever one exists: intrinsics are convergent, so LLVM neither duplicates them
-//! nor moves them across branches. It does both with `asm!`.
+//! The GPU back end. Each collective is an LLVM intrinsic wherever one exists: intrinsics are convergent, so LLVM
+//! neither duplicates them nor moves them across branches. It does both with `asm!`.
 
 pub mod async_copy;
 pub mod atomic;

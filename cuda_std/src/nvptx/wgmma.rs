@@ -1,12 +1,13 @@
-//! Matrix products of a warpgroup. The sums are operands of both asm blocks, so that no code reads or moves them in between. If such a move
-//! stood there, ptxas would serialise the products and print a warning; `cargo xtask ptx` fails on that warning.
+//! Matrix products of a warpgroup. The sums are operands of both asm blocks, so that no code reads or moves them in
+//! between. If such a move stood there, ptxas would serialise the products and print a warning; `cargo xtask ptx` fails
+//! on that warning.
 
 use crate::Site;
 use core::arch::asm;
 
-/// The constant part of the descriptor of a matrix with rows of 128 bytes, whose 16-byte parts are swizzled: swizzle mode 1 (128 bytes)
-/// from bit 62 on; the stride of eight rows, 1024 bytes, from bit 32 on; from bit 16 on a field that this mode ignores, set to 1. Sizes are
-/// in units of 16 bytes (PTX ISA, matrix descriptor).
+/// The constant part of the descriptor of a matrix with rows of 128 bytes, whose 16-byte parts are swizzled: swizzle
+/// mode 1 (128 bytes) from bit 62 on; the stride of eight rows, 1024 bytes, from bit 32 on; from bit 16 on a field that
+/// this mode ignores, set to 1. Sizes are in units of 16 bytes (PTX ISA, matrix descriptor).
 const LAYOUT: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
 
 /// The descriptor of the chunk at `address`.
@@ -46,7 +47,8 @@ macro_rules! product {
 macro_rules! sums {
     ($tiles:literal, $shape:literal, [$($j:literal)*], [$($k:literal)*]) => {
         impl Sums for [[f32; 4]; $tiles] {
-            /// The four products of a chunk, of 16 components each. Each product reads 32 bytes further along every row than the one before.
+            /// The four products of a chunk, of 16 components each. Each product reads 32 bytes further along every row
+            /// than the one before.
             #[inline(always)]
             unsafe fn start(&mut self, a: u32, b: u32, add: bool, _: Site) {
                 let (a, b, add) = (descriptor(a), descriptor(b), u32::from(add));

@@ -1,15 +1,16 @@
-//! Butterfly reductions: in each stage a lane exchanges values with the lane whose number differs in one bit. After five stages every lane
-//! has the result over all 32.
+//! Butterfly reductions: in each stage a lane exchanges values with the lane whose number differs in one bit. After
+//! five stages every lane has the result over all 32.
 //!
-//! All functions work on the full warp: every lane must arrive (the mask is [`FULL_MASK`]). Each stage takes one `shfl.sync.bfly.b32` for
-//! 32 bits of each value; the prefix sums use `shfl.sync.up.b32` instead.
+//! All functions work on the full warp: every lane must arrive (the mask is [`FULL_MASK`]). Each stage takes one
+//! `shfl.sync.bfly.b32` for 32 bits of each value; the prefix sums use `shfl.sync.up.b32` instead.
 
 #[cfg(doc)]
 use super::reduce_add;
 use super::{FULL_MASK, Shuffle, lane_id, shuffle_up, shuffle_xor};
 use crate::math;
 
-/// A type with a minimum and a maximum. For floating-point numbers, the minimum and the maximum of NaN and a number are the number.
+/// A type with a minimum and a maximum. For floating-point numbers, the minimum and the maximum of NaN and a number are
+/// the number.
 pub trait MinMax: Shuffle {
     /// The smaller of `self` and `other`.
     fn lesser(self, other: Self) -> Self;
@@ -41,8 +42,8 @@ min_max! {
     i64: Ord::min, Ord::max;
 }
 
-/// A type with a total order: [`Ord`] for integers, and [`f32::total_cmp`] or [`f64::total_cmp`] for floating-point numbers (−NaN, −∞, ..,
-/// −0, +0, .., +∞, NaN).
+/// A type with a total order: [`Ord`] for integers, and [`f32::total_cmp`] or [`f64::total_cmp`] for floating-point
+/// numbers (−NaN, −∞, .., −0, +0, .., +∞, NaN).
 pub trait TotalOrder: Shuffle {
     /// An integer of the same size that is exchanged and compared in place of the value, in the same order.
     #[doc(hidden)]
@@ -69,8 +70,8 @@ macro_rules! total_order {
     )*};
 }
 
-/// Flips all bits except the sign if the sign is set. The results for the bits of floats compare as signed integers in the total order of
-/// the floats. The function is its own inverse.
+/// Flips all bits except the sign if the sign is set. The results for the bits of floats compare as signed integers in
+/// the total order of the floats. The function is its own inverse.
 #[inline(always)]
 fn ordered_32(bits: i32) -> i32 {
     bits ^ (bits >> 31) & i32::MAX
@@ -214,8 +215,8 @@ pub fn butterfly_min<T: MinMax>(value: T) -> T {
     value
 }
 
-/// The smallest value of the warp in the order of [`TotalOrder`], and the `payload` of its lane; every lane gets both. Among lanes with
-/// equal values, the smallest payload wins.
+/// The smallest value of the warp in the order of [`TotalOrder`], and the `payload` of its lane; every lane gets both.
+/// Among lanes with equal values, the smallest payload wins.
 ///
 /// ```
 /// # use cuda_std::{Ptr, PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -257,8 +258,9 @@ pub fn butterfly_argmin<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -
     (T::from_key(best.0), best.1)
 }
 
-/// The largest value of the warp in the order of [`TotalOrder`], and the `payload` of its lane; every lane gets both. Among lanes with
-/// equal values, the smallest payload wins. NaN is the largest float. [`butterfly_argmin`] has an example.
+/// The largest value of the warp in the order of [`TotalOrder`], and the `payload` of its lane; every lane gets both.
+/// Among lanes with equal values, the smallest payload wins. NaN is the largest float. [`butterfly_argmin`] has an
+/// example.
 #[track_caller]
 #[inline(always)]
 pub fn butterfly_argmax<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -> (T, P) {
@@ -340,11 +342,13 @@ pub fn even_odd_max_min<T: MinMax>(value: T) -> T {
     if lane_id().is_multiple_of(2) { max } else { min }
 }
 
-/// The sum over the warp; every lane gets it. It is computed by `v = v + shuffle_xor(v, m)` for m = 16, 8, 4, 2, 1, in that order.
+/// The sum over the warp; every lane gets it. It is computed by `v = v + shuffle_xor(v, m)` for m = 16, 8, 4, 2, 1, in
+/// that order.
 ///
-/// Addition commutes, so all lanes get the same bits, and every back end gives the same bits. For floating-point numbers the order is a
-/// tree: first the values of lanes l and l + 16 are added, then the sums of l and l + 8, and so on; each addition rounds to nearest
-/// (`add.rn.f32`, `add.rn.f64`). −0 and NaN follow the rules of addition. For 32-bit integers, [`reduce_add`] is one instruction.
+/// Addition commutes, so all lanes get the same bits, and every back end gives the same bits. For floating-point
+/// numbers the order is a tree: first the values of lanes l and l + 16 are added, then the sums of l and l + 8, and so
+/// on; each addition rounds to nearest (`add.rn.f32`, `add.rn.f64`). −0 and NaN follow the rules of addition. For
+/// 32-bit integers, [`reduce_add`] is one instruction.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -381,8 +385,8 @@ pub fn butterfly_sum<T: Sum>(value: T) -> T {
 
 /// Prefix sum: lane `l` gets the sum over lanes 0..=l.
 ///
-/// There are five stages. In stage s, each lane l ≥ 2^s adds the value of lane l − 2^s as the left operand and its value as the right one,
-/// so the order of additions is fixed for floating-point numbers.
+/// There are five stages. In stage s, each lane l ≥ 2^s adds the value of lane l − 2^s as the left operand and its
+/// value as the right one, so the order of additions is fixed for floating-point numbers.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};

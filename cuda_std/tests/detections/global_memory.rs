@@ -1,4 +1,5 @@
-//! Arguments that do not fit their buffers, and global accesses outside the arguments, in freed buffers, misaligned or not permitted.
+//! Arguments that do not fit their buffers, and global accesses outside the arguments, in freed buffers, misaligned or
+//! not permitted.
 
 use crate::Source;
 use cuda_std::{
@@ -247,7 +248,8 @@ fn an_argument_longer_than_its_buffer() {
     assert_eq!(kind, ViolationKind::ArgumentTooLong { parameter: "rows", bytes: 64, available: 60 });
     assert_eq!(kind.to_string(), "launch refused: `rows` has 64 bytes, its buffer has 60 from there on");
     launch!(CopyRows { rows: Ptr::new(*rows, 15), ..launch }, 1, 1).unwrap();
-    // The launch also refuses a length whose bytes overflow, and a length above 0 at the end of the buffer. Length 0 there is valid.
+    // The launch also refuses a length whose bytes overflow, and a length above 0 at the end of the buffer. Length 0
+    // there is valid.
     for rows in [Ptr::new(*rows, usize::MAX / 2), Ptr::new(buffer.as_ptr().wrapping_add(64), 1)] {
         let kind = HERE.fault(launch!(CopyRows { rows, ..launch }, 1, 1), "copy_rows", 0, 0, "longer"); // FAULT: longer
         assert!(matches!(kind, ViolationKind::ArgumentTooLong { parameter: "rows", .. }), "{kind}");

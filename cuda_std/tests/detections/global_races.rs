@@ -9,15 +9,16 @@ use cuda_std::{
 
 const HERE: Source = source!("global_races.rs");
 
-/// The parts of a reported race: the reported access, the earlier access, and the thread and line of the earlier access.
+/// The parts of a reported race: the reported access, the earlier access, and the thread and line of the earlier
+/// access.
 fn race(kind: ViolationKind) -> (Access, Access, u32, u32) {
     let ViolationKind::GlobalRace { access, other_access, other_thread, other, .. } = kind else { panic!("{kind}") };
     assert_eq!(other.file, HERE.file);
     (access, other_access, other_thread, other.line)
 }
 
-/// Each thread writes its word and then reads the word `distance` further on, or reads its word and then writes that one. `sync` selects
-/// the synchronisation between the two.
+/// Each thread writes its word and then reads the word `distance` further on, or reads its word and then writes that
+/// one. `sync` selects the synchronisation between the two.
 #[kernel]
 unsafe fn neighbours(array: PtrMut<u32>, distance: u32, sync: u32, write_first: u32) {
     let (t, count) = (thread::thread_idx_x(), thread::block_dim_x());
@@ -157,7 +158,8 @@ fn bytes_of_a_word_are_apart() {
     assert_eq!(address, array.as_ptr().addr());
 }
 
-/// Atomics of all threads on one word, and volatile accesses, then a plain access; `sync` says whether a barrier stands between.
+/// Atomics of all threads on one word, and volatile accesses, then a plain access; `sync` says whether a barrier stands
+/// between.
 #[kernel]
 unsafe fn counters(word: PtrMut<u32>, which: u32, plain: u32, sync: u32) {
     let t = thread::thread_idx_x();
@@ -258,7 +260,8 @@ fn a_fence_alone_orders_nothing() {
     }
 }
 
-/// A write, then a load through the read-only cache by the same thread or another one, with or without a barrier between them.
+/// A write, then a load through the read-only cache by the same thread or another one, with or without a barrier
+/// between them.
 #[kernel]
 unsafe fn read_only(array: PtrMut<u32>, distance: u32, plain: u32) {
     let (t, count) = (thread::thread_idx_x(), thread::block_dim_x());
@@ -315,7 +318,8 @@ fn sources_of_asynchronous_copies() {
     let mut array = Buffer::<u32>::new(64);
     launch!(Copied { array: array.as_mut_ptr(), sync: 1 }, 1, 64).unwrap();
     launch!(Copied { array: array.as_mut_ptr(), sync: 2 }, 1, 64).unwrap();
-    // Thread 0 writes word 1 while thread 1's copy of that word runs: thread 1 starts it before the barrier and waits for it later.
+    // Thread 0 writes word 1 while thread 1's copy of that word runs: thread 1 starts it before the barrier and waits
+    // for it later.
     let kind = HERE.fault(launch!(Copied { array: array.as_mut_ptr(), sync: 0 }, 1, 64), "copied", 0, 1, "copy");
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("write to a source")));
 }

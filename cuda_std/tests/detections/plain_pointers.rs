@@ -1,5 +1,5 @@
-//! Accesses by plain Rust pointers. The emulator detects such a write close behind a buffer. With the feature `sanitizer`,
-//! AddressSanitizer stops the reads too: see `tests/sanitizer.rs`.
+//! Accesses by plain Rust pointers. The emulator detects such a write close behind a buffer. With the feature
+//! `sanitizer`, AddressSanitizer stops the reads too: see `tests/sanitizer.rs`.
 #![cfg(not(feature = "sanitizer"))]
 
 use cuda_std::{

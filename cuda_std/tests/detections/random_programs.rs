@@ -1,7 +1,7 @@
 //! The race detector against vector clocks, on random programs of a block of two warps.
 //!
-//! A program is a list of events; each thread performs the events that concern it, in order. So every synchronisation is
-//! well formed, and which accesses are ordered does not depend on the schedule.
+//! A program is a list of events; each thread performs the events that concern it, in order. So every synchronisation
+//! is well formed, and which accesses are ordered does not depend on the schedule.
 
 use cuda_std::{
     Ptr, PtrMut,
@@ -26,7 +26,8 @@ enum Event {
     Block,
 }
 
-/// Performs a thread's list of (operation, operand) pairs, which ends with operation 0: in shared memory, or in `words` if there are any.
+/// Performs a thread's list of (operation, operand) pairs, which ends with operation 0: in shared memory, or in `words`
+/// if there are any.
 #[kernel]
 unsafe fn interpret(programs: Ptr<[u32; 2]>, longest: u32, words: Option<PtrMut<u8>>) {
     let (t, memory) = (thread::thread_idx_x(), shared::dynamic::<u8>());

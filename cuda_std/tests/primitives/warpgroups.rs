@@ -14,8 +14,8 @@ const ROWS: usize = 128;
 const COLUMNS: usize = 128;
 const INNER: usize = 64;
 
-/// D = A · Bᵀ, added twice if `twice` is not 0, with N = 128. D is returned as fragments, and starts with values that the product
-/// must ignore.
+/// D = A · Bᵀ, added twice if `twice` is not 0, with N = 128. D is returned as fragments, and starts with values that
+/// the product must ignore.
 #[kernel(max_threads = 256, arch = "sm_90a")]
 unsafe fn product_128(a: Ptr<u16>, b: Ptr<u16>, twice: u32, out: PtrMut<[[f32; 4]; 16]>) {
     // SAFETY: same contract.
@@ -36,7 +36,8 @@ where
     [[f32; 4]; TILES]: wgmma::Fragment,
 {
     let t = thread::thread_idx_x();
-    // SAFETY: 128 rows of A and those of B, a row a thread, in 32 KiB of shared memory; all threads arrive at the products.
+    // SAFETY: 128 rows of A and those of B, a row a thread, in 32 KiB of shared memory; all threads arrive at the
+    // products.
     unsafe {
         let (rows, chunk) =
             if t < 128 { (a, shared::dynamic::<u8>()) } else { (b, shared::dynamic::<u8>().add(16384)) };

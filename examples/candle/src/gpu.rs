@@ -1,4 +1,5 @@
-//! Embeddings on the GPU: the library takes the addresses of candle's tensors, works on candle's stream, and writes results into tensors.
+//! Embeddings on the GPU: the library takes the addresses of candle's tensors, works on candle's stream, and writes
+//! results into tensors.
 
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::DevicePtr;
@@ -35,12 +36,13 @@ pub fn search(texts: &Tensor, questions: &Tensor) -> Result<Found, Box<dyn Error
     let (ids, similarities) = (Tensor::zeros(slots, DType::I64, device)?, Tensor::zeros(slots, DType::F32, device)?);
 
     let mut index = FlatIndex::<f32>::new(DIM, Metric::Cosine, warpann::Device::Gpu(0))?;
-    // SAFETY: the tensor has DIM components in each row, and lives until `add_device`, which waits for its copy, returns.
+    // SAFETY: the tensor has DIM components in each row, and lives until `add_device`, which waits for its copy,
+    // returns.
     unsafe { index.add_device(stream.cu_stream().cast(), &rows(texts)?)? };
     let mut workspace = index.device_workspace(slots.0, K, &SearchOptions::new())?;
     let results = DeviceNeighbors::new(address::<i64>(&ids)?, address::<f32>(&similarities)?);
-    // SAFETY: as above, and the results have K slots for each question. Tensors, workspace and index live and do not change until the stream is
-    // done: the copies below wait for it.
+    // SAFETY: as above, and the results have K slots for each question. Tensors, workspace and index live and do not
+    // change until the stream is done: the copies below wait for it.
     unsafe { index.search_device(&mut workspace, stream.cu_stream().cast(), &rows(questions)?, &results)? };
     let ids = ids.flatten_all()?.to_vec1::<i64>()?.into_iter().map(|id| id as u64).collect();
     Ok(Found { ids, similarities: similarities.flatten_all()?.to_vec1()? })

@@ -6,9 +6,10 @@
 //! cargo run --release --features cuda      # the embeddings never leave the GPU; needs a CUDA toolkit
 //! ```
 //!
-//! `Model` stands for a language model: a text becomes counts of its words, and a random projection of the counts, divided by its norm, is the
-//! embedding. The example needs no download, and everything after the embeddings is as in a program with a real model. Without the feature
-//! `cuda` the library reads the embeddings in the memory of candle's tensors on the CPU.
+//! `Model` stands for a language model: a text becomes counts of its words, and a random projection of the counts,
+//! divided by its norm, is the embedding. The example needs no download, and everything after the embeddings is as in a
+//! program with a real model. Without the feature `cuda` the library reads the embeddings in the memory of candle's
+//! tensors on the CPU.
 
 #[cfg(feature = "cuda")]
 mod gpu;

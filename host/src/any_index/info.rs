@@ -36,8 +36,8 @@ pub struct IndexInfo {
     pub metric: Metric,
     /// Number of vectors.
     pub vectors: u64,
-    /// The kind of the index, and the settings that only this kind has. Files of versions that did not write the kind are inverted files or exact, and
-    /// count as inverted files.
+    /// The kind of the index, and the settings that only this kind has. Files of versions that did not write the kind
+    /// are inverted files or exact, and count as inverted files.
     pub of_kind: KindInfo,
     /// Size of the file in bytes.
     pub bytes: u64,
@@ -47,7 +47,8 @@ impl IndexInfo {
     /// Reads the header of an index file; only loading the index checks the rest. O(1).
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] if it is not an index file, its header is damaged, or its length contradicts the header.
+    /// [`Error::Io`]; [`Error::BadFile`] if it is not an index file, its header is damaged, or its length contradicts
+    /// the header.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (file, bytes) = io::open_regular(path)?;

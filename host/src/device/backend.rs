@@ -1,7 +1,8 @@
 //! The operations of a device: memory, streams, copies, kernel launches; and what a receiver of launches does.
 //!
-//! The CUDA driver ([`super::cuda`]) and the checking emulator ([`super::emulated`]) implement them. [`super::runtime::Runtime`] is one of
-//! the two. Host code uses that type, so tiling, tile sizes and launches are tested without a GPU.
+//! The CUDA driver ([`super::cuda`]) and the checking emulator ([`super::emulated`]) implement them.
+//! [`super::runtime::Runtime`] is one of the two. Host code uses that type, so tiling, tile sizes and launches are
+//! tested without a GPU.
 
 use std::ops::Range;
 
@@ -14,8 +15,8 @@ use crate::Result;
 /// An open device. It checks every call by its own rules. If memory is short, the error is
 /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory).
 ///
-/// No method uses a rayon pool, and `write` and `take` must not use one, because locks are held across these calls (`threads`, "Calls from
-/// anywhere").
+/// No method uses a rayon pool, and `write` and `take` must not use one, because locks are held across these calls
+/// (`threads`, "Calls from anywhere").
 pub(crate) trait Backend: Send + Sync + 'static {
     /// An allocation in device memory, aligned to 256 bytes (16 on the emulator); freed when dropped.
     type Memory: Send + Sync;
@@ -66,8 +67,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// # Safety
     /// `from` has the bytes of `to`, all written.
     unsafe fn copy_to_host(&self, stream: &Self::Stream, to: &mut [u8], from: *const u8) -> Result<()>;
-    /// Copies the results of `rows` queries to the host, in stream order, and calls `take` once for each consecutive range of rows, with the
-    /// range's part of each of `arrays`.
+    /// Copies the results of `rows` queries to the host, in stream order, and calls `take` once for each consecutive
+    /// range of rows, with the range's part of each of `arrays`.
     ///
     /// # Safety
     /// Each of `arrays` has `rows` rows, all written, at an address that is aligned for its elements.
@@ -83,7 +84,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// # Safety
     /// Both ranges exist and do not overlap.
     unsafe fn copy(&self, stream: &Self::Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()>;
-    /// Copies from the memory of `other`, a device of the same kind or this device, in the order of this device's stream.
+    /// Copies from the memory of `other`, a device of the same kind or this device, in the order of this device's
+    /// stream.
     ///
     /// # Safety
     /// As [`copy`](Self::copy), and nothing writes to `from` until the copy is done.
@@ -111,8 +113,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
         config: LaunchConfig,
         args: A,
     ) -> Result<()>;
-    /// Loads a kernel, so that launches with up to `shared_bytes` bytes of dynamic shared memory, on a stream of the caller's or of searches,
-    /// neither load nor allocate.
+    /// Loads a kernel, so that launches with up to `shared_bytes` bytes of dynamic shared memory, on a stream of the
+    /// caller's or of searches, neither load nor allocate.
     #[cfg(any(feature = "cuda", test))]
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()>;
     /// Makes later work of `stream` wait for earlier work of `other`.
@@ -135,8 +137,8 @@ pub(crate) trait Queue {
     unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()>;
 }
 
-/// Writes a range of rows into bytes that are then copied to a device. The address of the bytes is aligned for any element. Several threads
-/// call the function at the same time; each row is written once.
+/// Writes a range of rows into bytes that are then copied to a device. The address of the bytes is aligned for any
+/// element. Several threads call the function at the same time; each row is written once.
 pub(crate) type WriteRows<'a> = dyn Fn(Range<usize>, &mut [u8]) + Sync + 'a;
 
 /// Takes a range of rows of results, with the range's part of each array.

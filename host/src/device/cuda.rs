@@ -1,11 +1,13 @@
 //! The CUDA driver as a device. Only this file launches kernels on a GPU.
 //!
 //! # The current context
-//! The driver has a current context for each thread, and the caller may have set one. [`Cuda::enter`] makes the device's context current and
-//! returns a guard that restores the former one. Every function here that needs the context takes its own guard. If the context is current
-//! already, this costs one query of 12 ns (H200, driver 580, 2026-11-23); a change and its reversal take 59 ns. A search holds one guard from
-//! its first call to its last (`Lanes::with_some`), so the context changes twice for each search. Guards nest like the calls of a thread, also
-//! where a pool thread runs other tasks while it waits. So after a call every thread, the caller's or a pool's, has the same context as before.
+//! The driver has a current context for each thread, and the caller may have set one. [`Cuda::enter`] makes the
+//! device's context current and returns a guard that restores the former one. Every function here that needs the
+//! context takes its own guard. If the context is current already, this costs one query of 12 ns (H200, driver 580,
+//! 2026-11-23); a change and its reversal take 59 ns. A search holds one guard from its first call to its last
+//! (`Lanes::with_some`), so the context changes twice for each search. Guards nest like the calls of a thread, also
+//! where a pool thread runs other tasks while it waits. So after a call every thread, the caller's or a pool's, has the
+//! same context as before.
 //!
 //! # Calls that wait for other threads
 //! `cuMemAlloc`, `cuMemFree`, `cuMemHostAlloc`, `cuStreamCreate` and the like wait until the device, or the driver's
@@ -46,8 +48,8 @@ use crate::{Error, MemoryDefect, NoDeviceReason, Result, events};
 const PINNED_FROM: usize = 64 << 10;
 /// Size of a pinned buffer in bytes. With two buffers the host's copy overlaps the transfer.
 const PINNED_BYTES: usize = 32 << 20;
-/// Size of the pinned buffers of copies that need no more. Two of [`PINNED_BYTES`] took 18 to 35 ms, in which other threads waited for the driver
-/// (H200, driver 580, 2026-11-26).
+/// Size of the pinned buffers of copies that need no more. Two of [`PINNED_BYTES`] took 18 to 35 ms, in which other
+/// threads waited for the driver (H200, driver 580, 2026-11-26).
 const FEW_PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
 /// Size of the pinned buffers for results that need no more: those of a thousand queries for 7 neighbours, or of one
 /// query for thousands.
@@ -57,8 +59,8 @@ const PINNED_SIZES: [usize; 3] = [SMALL_PINNED_BYTES, FEW_PINNED_BYTES, PINNED_B
 /// Bytes of free memory that the pool of a device keeps, and has from the first lanes on: for 32 searches of one query
 /// in a million vectors, which take 4 MB each for scores.
 const POOL_KEEPS: usize = 128 << 20;
-/// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus, and small enough that
-/// the host processes one part while the next is copied.
+/// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus,
+/// and small enough that the host processes one part while the next is copied.
 const RECEIVED_BYTES: usize = 4 << 20;
 /// Largest number of bytes between arrays of results that are copied along, so that one copy suffices.
 const GAPS_BYTES: usize = 4 << 10;
@@ -122,7 +124,8 @@ impl Drop for Primary {
     }
 }
 
-/// A guard: the device's context is current in this thread until the guard is dropped. The drop restores the former context, or none.
+/// A guard: the device's context is current in this thread until the guard is dropped. The drop restores the former
+/// context, or none.
 #[must_use = "the caller's context returns when this is dropped"]
 pub(crate) struct Entered {
     /// The former context; `None` if the device's context was current already.
@@ -134,8 +137,8 @@ pub(crate) struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: this context was current before; null leaves the thread without one. If the caller has destroyed the context
-            // meanwhile, the driver refuses it.
+            // SAFETY: this context was current before; null leaves the thread without one. If the caller has destroyed
+            // the context meanwhile, the driver refuses it.
             unsafe { sys::cuCtxSetCurrent(before) };
         }
     }
@@ -222,7 +225,8 @@ impl Drop for Stream {
             return;
         }
         self.device.release(|| {
-            // SAFETY: the handle came from cuStreamCreate and is destroyed once; the driver finishes the stream's work first.
+            // SAFETY: the handle came from cuStreamCreate and is destroyed once; the driver finishes the stream's work
+            // first.
             unsafe { sys::cuStreamDestroy_v2(self.raw) };
         });
     }
@@ -252,7 +256,8 @@ impl Event {
         check(self.device, "cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw) })
     }
 
-    /// Waits until the work before the last [`record`](Self::record) is done. Returns at once if the event was never recorded.
+    /// Waits until the work before the last [`record`](Self::record) is done. Returns at once if the event was never
+    /// recorded.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the handle lives.
         check(self.device, "cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
@@ -289,8 +294,8 @@ impl Drop for HostMemory {
 struct Pinned {
     memory: HostMemory,
     done: Event,
-    /// Whether a transfer may still use the memory: a wait for an event that has long passed takes 1.5 to 1.8 µs (H200, driver 580,
-    /// 2026-11-26).
+    /// Whether a transfer may still use the memory: a wait for an event that has long passed takes 1.5 to 1.8 µs (H200,
+    /// driver 580, 2026-11-26).
     in_transfer: Cell<bool>,
 }
 
@@ -341,7 +346,8 @@ impl Drop for Cuda {
         let pool = self.pool.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         self.release(move || {
             for module in modules.into_values() {
-                // SAFETY: the handle came from cuModuleLoadDataEx and is unloaded once; no launch follows, because the device is dropped.
+                // SAFETY: the handle came from cuModuleLoadDataEx and is unloaded once; no launch follows, because the
+                // device is dropped.
                 unsafe { sys::cuModuleUnload(module.0) };
             }
             drop(pinned);
@@ -380,8 +386,8 @@ fn check(device: usize, call: &'static str, code: sys::Code) -> Result<()> {
 /// Initialises the driver and returns the number of devices, which is not 0. Errors name device `device`.
 ///
 /// # Errors
-/// [`Error::NoDevice`] if there is no driver or the driver reports no device. Any other failure is [`Error::Driver`], because a driver that
-/// does not work (802, 803, 804 ..) must not look like a machine without a GPU.
+/// [`Error::NoDevice`] if there is no driver or the driver reports no device. Any other failure is [`Error::Driver`],
+/// because a driver that does not work (802, 803, 804 ..) must not look like a machine without a GPU.
 pub(crate) fn start_driver(device: usize) -> Result<usize> {
     if !cuda_loader::driver_present() {
         return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver });
@@ -549,8 +555,9 @@ impl Cuda {
         self.index
     }
 
-    /// Checks that the driver knows an address of the caller's `what` as memory which this device reads and writes: its own, managed memory, or
-    /// page-locked memory of the host. Any number may be asked for. The call is allowed while a stream is captured.
+    /// Checks that the driver knows an address of the caller's `what` as memory which this device reads and writes: its
+    /// own, managed memory, or page-locked memory of the host. Any number may be asked for. The call is allowed while a
+    /// stream is captured.
     ///
     /// # Errors
     /// [`Error::BadMemory`] for an unknown address, or memory of another device.
@@ -559,7 +566,8 @@ impl Cuda {
         let mut attributes = [sys::POINTER_MEMORY_TYPE, sys::POINTER_IS_MANAGED, sys::POINTER_DEVICE_ORDINAL];
         let mut values = [0u32; 3];
         let mut places = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
-        // SAFETY: the driver writes at most 32 bits for each of the attributes, and nothing where it does not know the address.
+        // SAFETY: the driver writes at most 32 bits for each of the attributes, and nothing where it does not know the
+        // address.
         self.check("cuPointerGetAttributes", unsafe {
             sys::cuPointerGetAttributes(3, attributes.as_mut_ptr(), places.as_mut_ptr(), address)
         })?;
@@ -577,21 +585,23 @@ impl Cuda {
         Err(Error::BadMemory { what, defect })
     }
 
-    /// Creates an event that records its time. The caller must have entered the device now and when the event is dropped.
+    /// Creates an event that records its time. The caller must have entered the device now and when the event is
+    /// dropped.
     #[cfg(feature = "internals")]
     pub fn timer(&self) -> Result<Event> {
         Event::new(self, sys::EVENT_DEFAULT)
     }
 
-    /// Calls `give_back`, which returns a resource to the driver, with the context current. It is also called if the driver refuses to change
-    /// the context: either the context is current all the same, or it is lost with all its resources.
+    /// Calls `give_back`, which returns a resource to the driver, with the context current. It is also called if the
+    /// driver refuses to change the context: either the context is current all the same, or it is lost with all its
+    /// resources.
     fn release<V>(&self, give_back: impl FnOnce() -> V) {
         let _current = self.enter();
         give_back();
     }
 
-    /// The function handle of a kernel, set to allow `shared_bytes` bytes of dynamic shared memory. The first use loads the module. If
-    /// `waits`, the kernel first waits for the work ahead (`dependent`).
+    /// The function handle of a kernel, set to allow `shared_bytes` bytes of dynamic shared memory. The first use loads
+    /// the module. If `waits`, the kernel first waits for the work ahead (`dependent`).
     fn function(&self, name: &'static str, waits: bool, shared_bytes: u32) -> Result<sys::CUfunction> {
         let functions = || self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let known = functions().get(&(name, waits)).copied();
@@ -603,7 +613,8 @@ impl Cuda {
         let raw = known.map_or_else(|| self.load(name, waits), |function| Ok(function.raw))?;
         let mut functions = functions();
         let function = functions.entry((name, waits)).or_insert(Function { raw, shared_bytes: 0 });
-        // A launch may use 48 KiB without this attribute, but the static arrays of the kernel count too. So every size is set.
+        // A launch may use 48 KiB without this attribute, but the static arrays of the kernel count too. So every size
+        // is set.
         if shared_bytes > function.shared_bytes {
             let attribute = sys::MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the handle belongs to a module that stays loaded.
@@ -659,8 +670,8 @@ impl Cuda {
         let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
         let mut module = null_mut();
-        // SAFETY: the image ends with NUL. Options and values are arrays of two that outlive the call. The log buffer has the
-        // size that is passed with it.
+        // SAFETY: the image ends with NUL. Options and values are arrays of two that outlive the call. The log buffer
+        // has the size that is passed with it.
         let result = unsafe {
             sys::cuModuleLoadDataEx(
                 &mut module,
@@ -678,8 +689,8 @@ impl Cuda {
         Ok(module)
     }
 
-    /// Calls `work` with a pair of pinned buffers that no other copy uses, each for `bytes` bytes or for the largest piece of them; allocates a
-    /// pair if none is idle. A pair whose work failed is not used again.
+    /// Calls `work` with a pair of pinned buffers that no other copy uses, each for `bytes` bytes or for the largest
+    /// piece of them; allocates a pair if none is idle. A pair whose work failed is not used again.
     fn with_pinned<V>(&self, bytes: usize, work: impl FnOnce(&Pair) -> Result<V>) -> Result<V> {
         let size = PINNED_SIZES.into_iter().find(|&size| bytes <= size).unwrap_or(PINNED_BYTES);
         let idle = {
@@ -733,8 +744,8 @@ impl Cuda {
         pool.is_some_and(|Pool(pool)| unsafe { sys::cuMemPoolTrimTo(pool, 0) } == 0)
     }
 
-    /// Sets up access to the memory of another device, at the first call. If access is not possible (another root complex, a virtual machine),
-    /// the driver copies through host memory, which is slower.
+    /// Sets up access to the memory of another device, at the first call. If access is not possible (another root
+    /// complex, a virtual machine), the driver copies through host memory, which is slower.
     fn reach(&self, other: &Cuda) -> Result<()> {
         let mut reached = self.reached.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if reached.contains(&other.index) {
@@ -755,7 +766,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// [`Backend::copy_results_to_host`] for rows of more than [`RECEIVED_BYTES`] bytes in all arrays, one row at a time.
+    /// [`Backend::copy_results_to_host`] for rows of more than [`RECEIVED_BYTES`] bytes in all arrays, one row at a
+    /// time.
     ///
     /// # Safety
     /// As [`Backend::copy_results_to_host`].
@@ -797,7 +809,8 @@ struct Parts {
     each: usize,
     /// Offset in bytes of each array's rows of a part in a pinned buffer.
     offsets: Vec<usize>,
-    /// Start and length in bytes of device memory that contains all arrays with small gaps. If present, one copy of it is the only part.
+    /// Start and length in bytes of device memory that contains all arrays with small gaps. If present, one copy of it
+    /// is the only part.
     together: Option<(usize, usize)>,
 }
 
@@ -911,8 +924,8 @@ impl Backend for CudaDevice {
         let mut address = 0;
         // SAFETY: the driver writes the address; pool and stream exist.
         match unsafe { sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool, stream.raw) } {
-            // What the stream freed is the pool's once the stream has done so, and `allocate` takes it from the pool. If
-            // there is still no room, its error has the numbers.
+            // What the stream freed is the pool's once the stream has done so, and `allocate` takes it from the pool.
+            // If there is still no room, its error has the numbers.
             sys::OUT_OF_MEMORY => {
                 self.synchronize(stream)?;
                 return self.allocate(bytes);
@@ -969,8 +982,8 @@ impl Backend for CudaDevice {
         let _current = Cuda::enter(self)?;
         let copy = |row: usize, from: *const u8, bytes: usize| {
             let to = to.wrapping_add(row * row_bytes);
-            // SAFETY: the caller promises that `to` has room. From pageable memory the driver copies the bytes before it
-            // returns; pinned memory stays unchanged until its event.
+            // SAFETY: the caller promises that `to` has room. From pageable memory the driver copies the bytes before
+            // it returns; pinned memory stays unchanged until its event.
             self.check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(to.addr() as u64, from.cast(), bytes, stream.raw)
             })
@@ -992,7 +1005,8 @@ impl Backend for CudaDevice {
                 // The last transfer may still use the buffer.
                 buffer.wait()?;
                 let bytes = part.len() * row_bytes;
-                // SAFETY: the buffer has PINNED_BYTES or room for all rows, no other copy uses it, and its transfer is done.
+                // SAFETY: the buffer has PINNED_BYTES or room for all rows, no other copy uses it, and its transfer is
+                // done.
                 let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start(), bytes) };
                 write_rows(part.clone(), row_bytes, staging, write);
                 copy(part.start, buffer.start(), bytes)?;
@@ -1036,7 +1050,8 @@ impl Backend for CudaDevice {
                 }
                 let buffer = &buffers[piece % 2];
                 buffer.wait()?;
-                // SAFETY: the buffer has PINNED_BYTES or room for all of `to`, no other copy uses it, and its transfer is done.
+                // SAFETY: the buffer has PINNED_BYTES or room for all of `to`, no other copy uses it, and its transfer
+                // is done.
                 let staging = unsafe { std::slice::from_raw_parts(buffer.start(), to.len()) };
                 copy_memory(to, staging);
             }
@@ -1082,7 +1097,8 @@ impl Backend for CudaDevice {
                 }
                 let (buffer, rows) = (&buffers[part % 2], parts.rows_of(part));
                 buffer.wait()?;
-                // SAFETY: no other copy uses the buffer, the transfer is done, and the buffer has these bytes of each array.
+                // SAFETY: no other copy uses the buffer, the transfer is done, and the buffer has these bytes of each
+                // array.
                 let bytes = |(array, offset): (&ResultArray, &usize)| unsafe {
                     std::slice::from_raw_parts(buffer.start().wrapping_add(*offset), rows.len() * array.row_bytes)
                 };
@@ -1122,8 +1138,8 @@ impl Backend for CudaDevice {
         }
         self.reach(other)?;
         let (here, there) = (self.context.raw, other.context.raw);
-        // SAFETY: the caller promises that both ranges exist in the memory of their contexts, and that nothing writes to `from` until
-        // the copy is done.
+        // SAFETY: the caller promises that both ranges exist in the memory of their contexts, and that nothing writes
+        // to `from` until the copy is done.
         self.check("cuMemcpyPeerAsync", unsafe {
             sys::cuMemcpyPeerAsync(to.addr() as u64, here, from.addr() as u64, there, bytes, stream.raw)
         })
@@ -1202,8 +1218,8 @@ impl<'a> CallersStream<'a> {
         }
         // `check_launch` compared them with limits below 2³², so they fit.
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid.map(|blocks| blocks as u32), config.block);
-        // SAFETY: the caller promises an address for each of the kernel's parameters. They outlive the call, which copies the
-        // arguments. The kernel's own contract is the caller's promise, too.
+        // SAFETY: the caller promises an address for each of the kernel's parameters. They outlive the call, which
+        // copies the arguments. The kernel's own contract is the caller's promise, too.
         device.check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 function,
@@ -1225,8 +1241,8 @@ impl<'a> CallersStream<'a> {
 impl Queue for CallersStream<'_> {
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, mut args: A) -> Result<()> {
         check_launch(kernel.name(), kernel.max_threads(), config)?;
-        // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters, and `args` outlives the call. The caller promises the
-        // kernel's own contract.
+        // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters, and `args` outlives the call. The
+        // caller promises the kernel's own contract.
         unsafe { self.launch_raw(kernel.name(), config, &mut args.as_raw()) }
     }
 

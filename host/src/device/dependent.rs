@@ -1,19 +1,21 @@
-//! Launches of kernels whose blocks are on the device before the kernel ahead of them in the stream has ended (programmatic dependent
-//! launch; compute capability 9.0 and later).
+//! Launches of kernels whose blocks are on the device before the kernel ahead of them in the stream has ended
+//! (programmatic dependent launch; compute capability 9.0 and later).
 //!
 //! # Why
-//! A search of one query is a chain of five to ten kernels of a few µs. Between two of them the device ends one grid, makes its writes
-//! visible and starts the next grid.
+//! A search of one query is a chain of five to ten kernels of a few µs. Between two of them the device ends one grid,
+//! makes its writes visible and starts the next grid.
 //!
 //! # How
-//! Streams of searches and of callers load modules of which every kernel first waits for the work ahead of it ([`dependent_ptx`]), so any of
-//! their launches may have the attribute. The order of a stream, and what a kernel sees, are as without it. While a stream is captured, the
-//! attribute becomes part of the graph.
+//! Streams of searches and of callers load modules of which every kernel first waits for the work ahead of it
+//! ([`dependent_ptx`]), so any of their launches may have the attribute. The order of a stream, and what a kernel sees,
+//! are as without it. While a stream is captured, the attribute becomes part of the graph.
 //!
-//! Only launches of at most one block for each multiprocessor have it. Blocks that wait hold registers and shared memory, which the kernel of
-//! another stream may need: with the attribute on every launch, 10,000 queries of a graph, which use two streams, took 1.9 ms instead of 1.45.
+//! Only launches of at most one block for each multiprocessor have it. Blocks that wait hold registers and shared
+//! memory, which the kernel of another stream may need: with the attribute on every launch, 10,000 queries of a graph,
+//! which use two streams, took 1.9 ms instead of 1.45.
 //!
-//! Other streams, such as those of k-means, load the modules as they are embedded. A module that both kinds of streams use is loaded twice.
+//! Other streams, such as those of k-means, load the modules as they are embedded. A module that both kinds of streams
+//! use is loaded twice.
 //!
 //! # Measured
 //! H200, driver 580.159.04, 2026-11-26; µs, the less of two medians; without and with such launches:
@@ -26,11 +28,12 @@
 //! | 100 queries, 8 of 4,096 lists | 76, 68 | 64, 62 | 69, 59 |
 //! | 100 queries, 128 of 4,096 lists | 167, 158 | 153, 155 | 160, 152 |
 //!
-//! Without the second instruction the next grid starts only when the blocks of this one have ended: one query of 8 lists takes 1.3 µs more by a
-//! captured graph, 2.0 enqueued.
-//! With ordinary loads instead of those by the read-only path most kernels take as long as before: 50 cases of k-selection and sorting by
-//! events of the device, median ratio 1.000. ptxas 13 moves no load before the wait in either form. Two kernels take longer, by ncu:
-//! `assign_few_128` of k-means 310 µs instead of 303 (1,000,000 points, 256 centroids), `compact_candidates` 6.8 instead of 5.0 (16,384 lists).
+//! Without the second instruction the next grid starts only when the blocks of this one have ended: one query of 8
+//! lists takes 1.3 µs more by a captured graph, 2.0 enqueued. With ordinary loads instead of those by the read-only
+//! path most kernels take as long as before: 50 cases of k-selection and sorting by events of the device, median ratio
+//! 1.000. ptxas 13 moves no load before the wait in either form. Two kernels take longer, by ncu: `assign_few_128` of
+//! k-means 310 µs instead of 303 (1,000,000 points, 256 centroids), `compact_candidates` 6.8 instead of 5.0 (16,384
+//! lists).
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -83,7 +86,8 @@ impl DependentLaunches {
     /// Launches a kernel with the attribute.
     ///
     /// # Safety
-    /// As `cuLaunchKernel`; the function is one of a module of [`Self::module_text`], and the config passed `check_launch`.
+    /// As `cuLaunchKernel`; the function is one of a module of [`Self::module_text`], and the config passed
+    /// `check_launch`.
     pub unsafe fn launch(
         &self,
         function: sys::CUfunction,

@@ -1,8 +1,8 @@
 //! Declarations of the CUDA driver's functions that this library calls.
 //!
-//! The functions return the driver's code as an integer. Those of cust_raw return a Rust enum, where a code without a variant is undefined
-//! behaviour, and drivers newer than cust_raw have such codes. So the library calls the driver through this file only, and an error carries
-//! the number that the driver returned. `cuda_loader` defines the symbols.
+//! The functions return the driver's code as an integer. Those of cust_raw return a Rust enum, where a code without a
+//! variant is undefined behaviour, and drivers newer than cust_raw have such codes. So the library calls the driver
+//! through this file only, and an error carries the number that the driver returned. `cuda_loader` defines the symbols.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -63,7 +63,8 @@ pub const MEMORY_DEVICE: u32 = 2;
 pub const JIT_ERROR_LOG_BUFFER: c_int = 5;
 /// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
 pub const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
-/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may start before the kernel ahead of it has ended.
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may start before the kernel ahead of it has
+/// ended.
 pub const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
 /// `CU_EVENT_DEFAULT`: the event records its time.
 #[cfg(feature = "internals")]

@@ -1,4 +1,5 @@
-//! The emulator as a device. Device memory is host memory that is registered with the emulator, and every operation finishes before it returns.
+//! The emulator as a device. Device memory is host memory that is registered with the emulator, and every operation
+//! finishes before it returns.
 
 use std::borrow::Cow;
 
@@ -40,8 +41,8 @@ impl Backend for Emulator {
     }
 
     fn limits(&self) -> &Limits {
-        // Few multiprocessors, so that small tests cut rows into segments and tiles into shares. Shared memory suffices for k up to about
-        // 1,000, so that small tests also reach the selection by lists.
+        // Few multiprocessors, so that small tests cut rows into segments and tiles into shares. Shared memory suffices
+        // for k up to about 1,000, so that small tests also reach the selection by lists.
         static LIMITS: Limits = Limits {
             device: Cow::Borrowed("emulator"),
             multiprocessors: 2,
@@ -62,7 +63,8 @@ impl Backend for Emulator {
         if bytes as u64 > available {
             return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
         }
-        // The memory is poisoned, so that a kernel that reads unwritten memory gives wrong results and not zeros that happen to be right.
+        // The memory is poisoned, so that a kernel that reads unwritten memory gives wrong results and not zeros that
+        // happen to be right.
         Ok(Buffer::new_poisoned(bytes.div_ceil(size_of::<U32x4>())))
     }
 
@@ -122,7 +124,8 @@ impl Backend for Emulator {
         const ROWS: usize = 5;
         for first in (0..rows).step_by(ROWS) {
             let some = first..rows.min(first + ROWS);
-            // SAFETY: the caller promises that the arrays have these rows, all written, and nothing is launched before `take` returns.
+            // SAFETY: the caller promises that the arrays have these rows, all written, and nothing is launched before
+            // `take` returns.
             let part = |array: &ResultArray| unsafe {
                 std::slice::from_raw_parts(
                     array.from.wrapping_add(first * array.row_bytes),

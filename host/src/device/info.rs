@@ -1,4 +1,5 @@
-//! The CPU and the CUDA devices of this machine, and the kernel modules of this build, for `warpann info` and reports of measurements.
+//! The CPU and the CUDA devices of this machine, and the kernel modules of this build, for `warpann info` and reports
+//! of measurements.
 
 use crate::error::Result;
 #[cfg(not(feature = "cuda"))]

@@ -22,7 +22,8 @@ pub(crate) struct Limits {
     pub products: Products,
 }
 
-/// Kernels of tile products (`warpann_kernels::product::instruction`): `mma.sync` on any device, `wgmma` on compute capability 9.0.
+/// Kernels of tile products (`warpann_kernels::product::instruction`): `mma.sync` on any device, `wgmma` on compute
+/// capability 9.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a GPU has one of them"))]
 pub(crate) enum Products {
@@ -30,7 +31,8 @@ pub(crate) enum Products {
     Warps,
     /// Products by warpgroups, with `wgmma`.
     Groups,
-    /// Both kernels: `wgmma` if the number of tiles is even, else `mma.sync`. The emulator uses this, so that its tests run both.
+    /// Both kernels: `wgmma` if the number of tiles is even, else `mma.sync`. The emulator uses this, so that its tests
+    /// run both.
     Both,
 }
 
@@ -46,7 +48,8 @@ impl Products {
     }
 }
 
-/// Fails with [`Error::LaunchLimit`] if the grid or the block exceeds the limits of CUDA, or the block those of the kernel.
+/// Fails with [`Error::LaunchLimit`] if the grid or the block exceeds the limits of CUDA, or the block those of the
+/// kernel.
 pub(crate) fn check_launch(kernel: &'static str, max_threads: Option<u32>, config: LaunchConfig) -> Result<()> {
     let refused = |what, asked, limit| Err(Error::LaunchLimit { kernel, what, asked, limit });
     for ((what, asked), limit) in ["grid x", "grid y", "grid z"].into_iter().zip(config.grid).zip(MOST_BLOCKS) {

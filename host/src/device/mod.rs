@@ -18,8 +18,8 @@
 //! | [`info`] | CPU, devices and kernel modules, for reports |
 //!
 //! # Events
-//! With the feature `tracing` the library sends events of the crate tracing with the target `warpann`. Without the feature there is no code
-//! for them.
+//! With the feature `tracing` the library sends events of the crate tracing with the target `warpann`. Without the
+//! feature there is no code for them.
 //!
 //! | level | message | fields |
 //! |---|---|---|
@@ -35,8 +35,8 @@
 //! | DEBUG | `kernel module loaded` | `device`, `module`, `bytes` of PTX, `milliseconds`, which include the driver's compilation |
 //! | TRACE | `path chosen` | `operation`: `selection`, `path`: the method of k-selection, `rows`, `k` |
 //!
-//! A subscriber must not call this library, because some events are sent while a lock is held. If a subscriber panics, the panic hook reports it, and
-//! the call of the library goes on.
+//! A subscriber must not call this library, because some events are sent while a lock is held. If a subscriber panics,
+//! the panic hook reports it, and the call of the library goes on.
 
 pub(crate) mod backend;
 #[cfg(feature = "cuda")]

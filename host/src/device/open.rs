@@ -19,16 +19,16 @@ pub(crate) fn open_gpu(index: usize) -> Result<Runtime> {
     }
 }
 
-/// Describes the CPU as the device of an index: `cpu, 8 threads, avx512`. `isa` are the instructions of the index. A build that cannot use
-/// any GPU says so.
+/// Describes the CPU as the device of an index: `cpu, 8 threads, avx512`. `isa` are the instructions of the index. A
+/// build that cannot use any GPU says so.
 pub(crate) fn describe_cpu(isa: Option<Isa>) -> String {
     let isa = isa.map_or_else(String::new, |isa| format!(", {}", isa.name()));
     let off = if cfg!(feature = "cuda") { "" } else { " (the feature cuda is off)" };
     format!("cpu, {} threads{isa}{off}", rayon::current_num_threads())
 }
 
-/// Resolves `device` and opens its runtime, which is `None` for the CPU. [`Device::Auto`] becomes the first GPU, or the CPU if there is no
-/// usable GPU.
+/// Resolves `device` and opens its runtime, which is `None` for the CPU. [`Device::Auto`] becomes the first GPU, or the
+/// CPU if there is no usable GPU.
 ///
 /// # Errors
 /// As [`open_gpu`].

@@ -1,4 +1,5 @@
-//! The kernel modules of this build, and what decides which of them a device runs. The build script names the file of the modules.
+//! The kernel modules of this build, and what decides which of them a device runs. The build script names the file of
+//! the modules.
 
 /// A module of kernels.
 pub struct Module {
@@ -23,14 +24,14 @@ impl Module {
 
 include!(env!("WARPANN_MODULES"));
 
-/// Whether a device runs the kernels of warpgroups. Only compute capability 9.0 has their instructions, and their PTX needs a driver of
-/// CUDA 12.
+/// Whether a device runs the kernels of warpgroups. Only compute capability 9.0 has their instructions, and their PTX
+/// needs a driver of CUDA 12.
 pub(super) fn runs_warpgroups(capability: (i32, i32), driver: (i32, i32)) -> bool {
     capability == (9, 0) && driver.0 >= 12 && !portable_only()
 }
 
-/// Whether a device uses only what all devices have. It does with `WARPANN_PORTABLE_KERNELS=1` in the environment, so that tests run both on one
-/// device.
+/// Whether a device uses only what all devices have. It does with `WARPANN_PORTABLE_KERNELS=1` in the environment, so
+/// that tests run both on one device.
 pub(super) fn portable_only() -> bool {
     std::env::var_os("WARPANN_PORTABLE_KERNELS").is_some_and(|value| value == "1")
 }

@@ -16,8 +16,8 @@ use crate::Result;
 
 /// A GPU or the emulator. A clone is cheap and is the same device.
 ///
-/// The methods are those of [`Backend`], with typed pointers. A stream or memory of another kind of device is a defect of the caller; the
-/// method panics.
+/// The methods are those of [`Backend`], with typed pointers. A stream or memory of another kind of device is a defect
+/// of the caller; the method panics.
 #[derive(Clone)]
 pub(crate) enum Runtime {
     #[cfg(feature = "cuda")]
@@ -40,8 +40,9 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// The same stream for short chains of small kernels, such as searches: on a GPU, a kernel may start before the kernel ahead has ended
-    /// (`dependent`). Not for long work on several streams, where blocks that wait take the place of others.
+    /// The same stream for short chains of small kernels, such as searches: on a GPU, a kernel may start before the
+    /// kernel ahead has ended (`dependent`). Not for long work on several streams, where blocks that wait take the
+    /// place of others.
     pub fn with_dependent_launches(self) -> Stream {
         match self {
             #[cfg(feature = "cuda")]
@@ -74,7 +75,8 @@ pub(crate) enum Entered {
     Emulator,
 }
 
-/// Calls a method of the device of a runtime. The second form also unwraps a stream, which must be of the same kind of device.
+/// Calls a method of the device of a runtime. The second form also unwraps a stream, which must be of the same kind of
+/// device.
 macro_rules! call {
     ($runtime:expr, $method:ident($($argument:expr),*)) => {
         match $runtime {
@@ -119,8 +121,8 @@ impl Runtime {
         }
     }
 
-    /// Makes the device the calling thread's current one until the result is dropped. Every other function does so for itself. A caller of
-    /// many functions should hold the result meanwhile, so that each function saves the change.
+    /// Makes the device the calling thread's current one until the result is dropped. Every other function does so for
+    /// itself. A caller of many functions should hold the result meanwhile, so that each function saves the change.
     pub fn enter(&self) -> Result<Entered> {
         Ok(match self {
             #[cfg(feature = "cuda")]

@@ -40,7 +40,8 @@ impl<T> Reserved<T> {
         self.len
     }
 
-    /// The first `n` values, and the rest, which directly follows them. If there are fewer than `n` values, the rest is empty.
+    /// The first `n` values, and the rest, which directly follows them. If there are fewer than `n` values, the rest is
+    /// empty.
     pub fn split_at(self, n: usize) -> (Reserved<T>, Reserved<T>) {
         let n = n.min(self.len);
         let rest = self.offset.saturating_add(n.saturating_mul(size_of::<T>()));

@@ -109,8 +109,8 @@ impl<'a> Budget<'a> {
         Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available: self.bytes }
     }
 
-    /// Calls `work` for consecutive ranges of rows, of at most `most` rows each, and returns the results in the order of the rows. A range
-    /// that exceeds the budget is cut into halves, and `work` is called for each half.
+    /// Calls `work` for consecutive ranges of rows, of at most `most` rows each, and returns the results in the order
+    /// of the rows. A range that exceeds the budget is cut into halves, and `work` is called for each half.
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`] if a single row exceeds the budget; the errors of `work`.
@@ -149,8 +149,9 @@ pub(crate) struct Tiling<P> {
 }
 
 impl<P: Planned> Tiling<P> {
-    /// Cuts `count` rows into tiles of at most `most` rows, small enough that all `lanes` lanes get rows. `plan` returns the plan of a tile
-    /// for a number of rows. One tile for each lane and the shared arrays fit the budget together.
+    /// Cuts `count` rows into tiles of at most `most` rows, small enough that all `lanes` lanes get rows. `plan`
+    /// returns the plan of a tile for a number of rows. One tile for each lane and the shared arrays fit the budget
+    /// together.
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`] if tiles of one row do not fit; the errors of `plan`.
@@ -163,7 +164,8 @@ impl<P: Planned> Tiling<P> {
         Self::halved(budget, (count, most.min(count.div_ceil(lanes))), |_| lanes, plan)
     }
 
-    /// Makes one tile of all `count` rows if they are at most `most` and fit the budget; else cuts them into tiles for two lanes.
+    /// Makes one tile of all `count` rows if they are at most `most` and fit the budget; else cuts them into tiles for
+    /// two lanes.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -195,8 +197,9 @@ impl<P: Planned> Tiling<P> {
         }
     }
 
-    /// As [`overlapped`](Self::overlapped), but tiles for two lanes are as large as the budget allows. This suits data that is copied to the
-    /// device many times, where fewer tiles matter more than equal ones. The size of `plan` must not decrease with the rows.
+    /// As [`overlapped`](Self::overlapped), but tiles for two lanes are as large as the budget allows. This suits data
+    /// that is copied to the device many times, where fewer tiles matter more than equal ones. The size of `plan` must
+    /// not decrease with the rows.
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`] if tiles of one row do not fit.
@@ -244,8 +247,9 @@ impl<P> Tiling<P> {
         self.lanes
     }
 
-    /// Calls `work(lane, rows of the tile, out)` for every tile, where `out` is the tile's item of `outs` and receives its results. On return
-    /// every tile is done, or one has failed. `work` must not use a pool, because with several lanes it runs [`apart`].
+    /// Calls `work(lane, rows of the tile, out)` for every tile, where `out` is the tile's item of `outs` and receives
+    /// its results. On return every tile is done, or one has failed. `work` must not use a pool, because with several
+    /// lanes it runs [`apart`].
     pub fn run<O: Send>(
         &self,
         runtime: &Runtime,
@@ -274,8 +278,9 @@ impl<P> Tiling<P> {
         })
     }
 
-    /// Does the work of all tiles on `lanes` in rotation. A lane's results are taken before its next tile is queued; the tiles of the other
-    /// lanes run meanwhile. One thread queues all tiles, so that the first tile gets the whole bandwidth to the device.
+    /// Does the work of all tiles on `lanes` in rotation. A lane's results are taken before its next tile is queued;
+    /// the tiles of the other lanes run meanwhile. One thread queues all tiles, so that the first tile gets the whole
+    /// bandwidth to the device.
     ///
     /// `submit` queues the work of a tile on a lane; `finish` waits for it and takes its results.
     pub fn pipelined(

@@ -1,9 +1,9 @@
 //! Search on several machines: each rank holds a shard, and all ranks together behave as one index.
 //!
 //! # Problem and algorithm
-//! A base that is too large for one machine is divided into shards of contiguous rows, one for each rank (a process, on this machine or
-//! another). Each query goes to every shard. The k best of all shards' k best are the k best of the base (Johnson, Douze and Jégou,
-//! "Billion-scale similarity search with GPUs", section 5.4):
+//! A base that is too large for one machine is divided into shards of contiguous rows, one for each rank (a process, on
+//! this machine or another). Each query goes to every shard. The k best of all shards' k best are the k best of the
+//! base (Johnson, Douze and Jégou, "Billion-scale similarity search with GPUs", section 5.4):
 //!
 //! ```text
 //! build, inverted file: rank 0 trains; its centroids and codebooks go to every rank
@@ -12,18 +12,18 @@
 //! ```
 //!
 //! # Results
-//! Results have the same bits as those of one index of the whole base. A canonical distance ([`crate::metric`]) depends on the query and
-//! the vector alone; the lists that a query probes depend on the centroids alone; every shard returns exactly its k best. So the merged k
-//! best by (distance, lower id) are those of one index.
+//! Results have the same bits as those of one index of the whole base. A canonical distance ([`crate::metric`]) depends
+//! on the query and the vector alone; the lists that a query probes depend on the centroids alone; every shard returns
+//! exactly its k best. So the merged k best by (distance, lower id) are those of one index.
 //!
 //! # Failure
-//! The other ranks must not wait for a rank that has failed. Before ranks exchange results they [`agree`] that all have one. If a rank has
-//! failed, it returns its error and all others return [`Error::RankFailed`]; every rank may then continue with the next call. If a process
-//! dies, the transport must handle it: MPI ends the others.
+//! The other ranks must not wait for a rank that has failed. Before ranks exchange results they [`agree`] that all have
+//! one. If a rank has failed, it returns its error and all others return [`Error::RankFailed`]; every rank may then
+//! continue with the next call. If a process dies, the transport must handle it: MPI ends the others.
 //!
 //! # Cost
-//! A search costs the search of the shard, and 12 bytes for each result from each rank to rank 0, which merges R · queries · k results.
-//! Building an inverted file sends the centroids and codebooks once to each rank.
+//! A search costs the search of the shard, and 12 bytes for each result from each rank to rank 0, which merges R ·
+//! queries · k results. Building an inverted file sends the centroids and codebooks once to each rank.
 //!
 //! The trait [`Ranks`] transfers bytes between ranks. `Mpi`, in builds with the feature `mpi`, implements it.
 
@@ -45,8 +45,8 @@ use crate::{
 
 /// A group of processes that call the same collective operations in the same order, each in one thread.
 ///
-/// An operation returns when this rank's part is done. Operations do not fail: if a rank is lost, the transport ends the program. A rank whose call
-/// panics is lost: the others wait for it.
+/// An operation returns when this rank's part is done. Operations do not fail: if a rank is lost, the transport ends
+/// the program. A rank whose call panics is lost: the others wait for it.
 pub trait Ranks {
     /// The number of this rank, from 0.
     fn rank(&self) -> usize;
@@ -58,8 +58,8 @@ pub trait Ranks {
     fn gather(&self, bytes: Vec<u8>) -> Vec<Vec<u8>>;
 }
 
-/// The rows of this rank's shard of a base of `rows` rows. Shards are contiguous, cover each row once, and differ by at most one row in
-/// size.
+/// The rows of this rank's shard of a base of `rows` rows. Shards are contiguous, cover each row once, and differ by at
+/// most one row in size.
 pub fn share(rows: usize, ranks: &impl Ranks) -> Range<usize> {
     let (rank, count) = (ranks.rank() as u128, ranks.count() as u128);
     // The quotients are at most `rows`.
@@ -67,8 +67,8 @@ pub fn share(rows: usize, ranks: &impl Ranks) -> Range<usize> {
     start(rank)..start(rank + 1)
 }
 
-/// Collective: returns `outcome` if every rank has succeeded. Otherwise a rank that has failed returns its error, and the others return
-/// [`Error::RankFailed`] with the lowest rank that has failed.
+/// Collective: returns `outcome` if every rank has succeeded. Otherwise a rank that has failed returns its error, and
+/// the others return [`Error::RankFailed`] with the lowest rank that has failed.
 ///
 /// # Errors
 /// The error of `outcome`, or [`Error::RankFailed`] if another rank has failed.
@@ -88,7 +88,8 @@ pub fn agree<V, E: Display + From<Error>>(ranks: &impl Ranks, outcome: Result<V,
     }
 }
 
-/// Collective: merges the results of all shards at rank 0; returns `None` at the others. Ids are those of the whole base.
+/// Collective: merges the results of all shards at rank 0; returns `None` at the others. Ids are those of the whole
+/// base.
 ///
 /// # Errors
 /// As [`agree`] on `mine`; [`Error::Incompatible`] if ranks searched for different numbers of queries or neighbours.
@@ -122,8 +123,8 @@ pub fn part(path: impl AsRef<Path>, ranks: &impl Ranks) -> PathBuf {
 
 /// An index that is divided among ranks; every rank holds a shard.
 ///
-/// All functions are collective: every rank calls them with the same arguments, except for those that are documented as different for each
-/// rank.
+/// All functions are collective: every rank calls them with the same arguments, except for those that are documented as
+/// different for each rank.
 pub struct Sharded<'a, R, I> {
     ranks: &'a R,
     index: I,
@@ -167,8 +168,8 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
-    /// Collective: an exact index of `base` (row-major, all rows; of a mapped file only this rank's [`share`] is read) with the settings of
-    /// `builder`. Each rank may have a different device.
+    /// Collective: an exact index of `base` (row-major, all rows; of a mapped file only this rank's [`share`] is read)
+    /// with the settings of `builder`. Each rank may have a different device.
     ///
     /// # Errors
     /// As [`FlatIndexBuilder::build`] and [`FlatIndex::add`], rows counted from the start of `base`;
@@ -199,13 +200,14 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
 }
 
 impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
-    /// Collective: an inverted-file index of `base` (row-major, all rows) with the settings of `builder`. Each rank may have a different
-    /// device and memory budget. Rank 0 trains, with `train` or, if it is absent, with the base. Each rank adds its [`share`], with `ids`
-    /// (one for each row of the base) or, if they are absent, with the row numbers.
+    /// Collective: an inverted-file index of `base` (row-major, all rows) with the settings of `builder`. Each rank may
+    /// have a different device and memory budget. Rank 0 trains, with `train` or, if it is absent, with the base. Each
+    /// rank adds its [`share`], with `ids` (one for each row of the base) or, if they are absent, with the row numbers.
     ///
     /// # Errors
     /// As [`IvfIndex::train`] and [`IvfIndex::add_with_ids`], rows counted from the start of `base`;
-    /// [`Error::RankFailed`] if another rank failed. Each share is checked for duplicate ids, but not ids of different shares.
+    /// [`Error::RankFailed`] if another rank failed. Each share is checked for duplicate ids, but not ids of different
+    /// shares.
     pub fn build(
         ranks: &'a R,
         builder: IvfIndexBuilder<T>,
@@ -258,12 +260,12 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
         agree(self.ranks, self.index.save(part(path, self.ranks)))
     }
 
-    /// Collective: opens an index that [`save`](Self::save) wrote from the same number of ranks. Each rank may have a different device and
-    /// budget.
+    /// Collective: opens an index that [`save`](Self::save) wrote from the same number of ranks. Each rank may have a
+    /// different device and budget.
     ///
     /// # Errors
-    /// As [`IvfIndex::load`], and [`Error::Io`] if the index was saved from another number of ranks; [`Error::Incompatible`] if a part
-    /// belongs to another index; [`Error::RankFailed`] if another rank failed.
+    /// As [`IvfIndex::load`], and [`Error::Io`] if the index was saved from another number of ranks;
+    /// [`Error::Incompatible`] if a part belongs to another index; [`Error::RankFailed`] if another rank failed.
     pub fn load(
         ranks: &'a R,
         path: impl AsRef<Path>,
@@ -293,8 +295,8 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
         Ok(Self::new(ranks, index, 0, held))
     }
 
-    /// Collective: as [`IvfIndex::search_with`] in the whole index, at rank 0; `None` at the others. Each rank passes a different filter,
-    /// for the vectors in its shard.
+    /// Collective: as [`IvfIndex::search_with`] in the whole index, at rank 0; `None` at the others. Each rank passes a
+    /// different filter, for the vectors in its shard.
     ///
     /// # Errors
     /// As [`IvfIndex::search_with`]; [`Error::RankFailed`] if another rank failed.

@@ -1,7 +1,8 @@
 //! [`Ranks`] over MPI.
 //!
-//! Collectives use MPI's broadcast and single messages, in pieces: MPI counts with 32-bit integers, and results may have more bytes. MPI's
-//! error handling is the default one: an operation that fails, for example because a process has died, ends all ranks.
+//! Collectives use MPI's broadcast and single messages, in pieces: MPI counts with 32-bit integers, and results may
+//! have more bytes. MPI's error handling is the default one: an operation that fails, for example because a process has
+//! died, ends all ranks.
 
 use std::marker::PhantomData;
 
@@ -16,10 +17,11 @@ use crate::{Error, Result};
 /// Largest number of bytes of one message.
 const PIECE: usize = 1 << 30;
 
-/// The group of all processes that one `mpirun` started. In a process that `mpirun` did not start, the group has a single rank.
+/// The group of all processes that one `mpirun` started. In a process that `mpirun` did not start, the group has a
+/// single rank.
 ///
-/// Dropping this value ends MPI; it waits for the other ranks to drop theirs. If a panic drops it, all ranks are aborted, because they may
-/// be waiting for this rank.
+/// Dropping this value ends MPI; it waits for the other ranks to drop theirs. If a panic drops it, all ranks are
+/// aborted, because they may be waiting for this rank.
 pub struct Mpi {
     world: SimpleCommunicator,
     local_rank: usize,

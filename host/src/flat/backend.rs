@@ -7,12 +7,14 @@ use crate::search_options::SearchRequest;
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Bitset, RangeNeighbors, Result};
 
-/// The interface of a device for a flat index. A back end knows rows by their numbers, from 0; [`FlatIndex`](crate::FlatIndex) keeps their ids. The caller has
-/// checked the arguments: whole rows of the index's dimension, finite components, k ≥ 1, row count within [`MAX_ROWS`](crate::validate::MAX_ROWS), at least one query
+/// The interface of a device for a flat index. A back end knows rows by their numbers, from 0;
+/// [`FlatIndex`](crate::FlatIndex) keeps their ids. The caller has checked the arguments: whole rows of the index's
+/// dimension, finite components, k ≥ 1, row count within [`MAX_ROWS`](crate::validate::MAX_ROWS), at least one query
 /// and one row. A filter, `among`, has one bit for each row; a search returns only rows whose bits are set, and `None`
 /// means all rows.
 pub(crate) trait FlatBackend: Send + Sync {
-    /// A back end of its own with the same rows, on the same device, and with room for `more` rows if that costs nothing.
+    /// A back end of its own with the same rows, on the same device, and with room for `more` rows if that costs
+    /// nothing.
     fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>>;
     /// A back end without rows on the same device.
     fn emptied(&self) -> Box<dyn FlatBackend>;
@@ -22,10 +24,11 @@ pub(crate) trait FlatBackend: Send + Sync {
     fn replace(&mut self, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()>;
     /// Keeps the rows whose bits are set, in their order, and removes the others. On error the back end is unchanged.
     fn retain(&mut self, kept: &Bitset) -> Result<()>;
-    /// Fills `ids` (row numbers) and `distances` (queries × k each) as [`FlatIndex::search_with`](crate::FlatIndex::search_with) promises, including empty slots.
+    /// Fills `ids` (row numbers) and `distances` (queries × k each) as
+    /// [`FlatIndex::search_with`](crate::FlatIndex::search_with) promises, including empty slots.
     fn search(&self, request: &SearchRequest<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
-    /// Finds all rows whose canonical distance is at most `radius` (similarity: at least), which is not NaN. The results of each query are
-    /// best first, equal distances by lower row.
+    /// Finds all rows whose canonical distance is at most `radius` (similarity: at least), which is not NaN. The
+    /// results of each query are best first, equal distances by lower row.
     fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors>;
     /// Bytes of memory that the rows take on the host and on devices, with what belongs to them.
     fn bytes(&self) -> (u64, u64);

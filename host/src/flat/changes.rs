@@ -146,7 +146,8 @@ impl<T: Element> Flat<T> {
         Ok(ids)
     }
 
-    /// The back end, which nobody else has: if a snapshot has it as well, a copy, with room for `more` rows. On error nothing changes.
+    /// The back end, which nobody else has: if a snapshot has it as well, a copy, with room for `more` rows. On error
+    /// nothing changes.
     pub(super) fn own_backend(&mut self, more: usize) -> Result<&mut dyn FlatBackend> {
         if Arc::strong_count(&self.backend) > 1 {
             self.backend = self.backend.copied(more)?.into();
@@ -183,7 +184,8 @@ impl<T: Element> Flat<T> {
     /// Adds checked vectors whose ids are new and ascending.
     fn append_or_arrange(&mut self, rows: &[T], ids: &[u64], watch: &Watch<'_>) -> Result<()> {
         let next = self.rows.next();
-        // The rows may move together for the vectors after the last one. Then no row is left over that an id could come back to.
+        // The rows may move together for the vectors after the last one. Then no row is left over that an id could come
+        // back to.
         self.make_room(ids.len() - ids.partition_point(|&id| id < next), ids.len())?;
         match self.rows.room(ids) {
             Room::AtTheEnd => self.append(rows, ids, watch),
@@ -220,7 +222,8 @@ impl<T: Element> Flat<T> {
         }
     }
 
-    /// Puts vectors with these ascending ids into the rows that removed vectors of these ids left. The vectors are the first of `rows`.
+    /// Puts vectors with these ascending ids into the rows that removed vectors of these ids left. The vectors are the
+    /// first of `rows`.
     fn put_back(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         let old_rows = self.rows.old_rows(ids);
         let places: Vec<(usize, usize)> = old_rows.iter().copied().zip(0..).collect();
@@ -320,8 +323,8 @@ impl<T: Element> Flat<T> {
         Ok(())
     }
 
-    /// Makes room for `vectors` vectors, of which `after` go after the last row. If that makes too many rows, those that hold vectors move together,
-    /// and no row is left for the other ones.
+    /// Makes room for `vectors` vectors, of which `after` go after the last row. If that makes too many rows, those
+    /// that hold vectors move together, and no row is left for the other ones.
     fn make_room(&mut self, after: usize, vectors: usize) -> Result<()> {
         if self.check_room(self.rows.rows() + after).is_ok() {
             return Ok(());
@@ -391,7 +394,8 @@ mod tests {
         MOST_ROWS.set(limit);
     }
 
-    /// If the last rows of all are in use, an addition moves the rows together. An id that comes back then has no old row.
+    /// If the last rows of all are in use, an addition moves the rows together. An id that comes back then has no old
+    /// row.
     #[test]
     fn an_addition_moves_rows_together_where_there_is_no_room() {
         for placement in ["cpu", "emulator", "cpu+cpu"] {

@@ -1,11 +1,13 @@
 //! A flat index over several devices: every shard has a part of the rows.
 //!
-//! An addition is divided into one run of rows for each shard, so that the row counts of shards become as even as possible. So shard s has
-//! total / S + (s < total mod S) rows for any sequence of additions, and no row is copied on the host. A shard numbers its rows in the
-//! order of their ids, so the lower id is the lower row and ties have the right order. Consecutive runs become one run.
+//! An addition is divided into one run of rows for each shard, so that the row counts of shards become as even as
+//! possible. So shard s has total / S + (s < total mod S) rows for any sequence of additions, and no row is copied on
+//! the host. A shard numbers its rows in the order of their ids, so the lower id is the lower row and ties have the
+//! right order. Consecutive runs become one run.
 //!
-//! An id here is the number of a row in the whole index. A removal takes rows from each shard, and the ids of the kept rows become
-//! consecutive again. Afterwards shards may have different numbers of rows, which later additions make even.
+//! An id here is the number of a row in the whole index. A removal takes rows from each shard, and the ids of the kept
+//! rows become consecutive again. Afterwards shards may have different numbers of rows, which later additions make
+//! even.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -58,8 +60,8 @@ impl Runs {
 
     /// The part of `count` new rows that each shard takes, in the order of shards.
     fn cut(&self, count: u64) -> Vec<Range<usize>> {
-        // A shard that has more rows than `level` takes none. The others are filled up to `level`, and the first of them get one row more
-        // until all rows are distributed.
+        // A shard that has more rows than `level` takes none. The others are filled up to `level`, and the first of
+        // them get one row more until all rows are distributed.
         let total = self.len + count;
         let mut level = total / self.counts.len() as u64;
         let (mut open, mut rest);
@@ -208,8 +210,8 @@ impl FlatGrid {
         Ok(())
     }
 
-    /// Calls `work` at the same time for all working places of the shards for which `needed` holds, with the shard and the back end of the
-    /// place. Returns the number of each place and its result.
+    /// Calls `work` at the same time for all working places of the shards for which `needed` holds, with the shard and
+    /// the back end of the place. Returns the number of each place and its result.
     fn at_places<V: Send>(
         &mut self,
         needed: impl Fn(usize) -> bool,
@@ -313,9 +315,9 @@ impl FlatBackend for FlatGrid {
         all
     }
 
-    /// If some places fail and others do not, the removal goes on: removed rows cannot be brought back. The places that failed are left out
-    /// like lost devices, because they still have the removed rows. So an error is returned only if no place has changed. Should a shard
-    /// have no place left, later calls fail with [`Error::ShardLost`].
+    /// If some places fail and others do not, the removal goes on: removed rows cannot be brought back. The places that
+    /// failed are left out like lost devices, because they still have the removed rows. So an error is returned only if
+    /// no place has changed. Should a shard have no place left, later calls fail with [`Error::ShardLost`].
     fn retain(&mut self, kept: &Bitset) -> Result<()> {
         let of_shards = self.runs.bits_of_shards(kept)?;
         let removes: Vec<bool> = of_shards.iter().map(|kept| kept.count_ones() < kept.len()).collect();

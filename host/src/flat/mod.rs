@@ -1,7 +1,8 @@
 //! The exact index: a search compares each query with every vector and returns exactly the k best.
 //!
-//! This file and `changes` check arguments once for all back ends, and `device` those of searches in device memory. The module `ids` keeps the ids. The
-//! back ends (`backend`) know only rows: `cpu`, `gpu` (GPUs and their emulator) and `grid` (several devices).
+//! This file and `changes` check arguments once for all back ends, and `device` those of searches in device memory. The
+//! module `ids` keeps the ids. The back ends (`backend`) know only rows: `cpu`, `gpu` (GPUs and their emulator) and
+//! `grid` (several devices).
 
 mod backend;
 mod changes;
@@ -41,12 +42,14 @@ use crate::{
 
 /// An exact nearest-neighbour index over vectors of one dimension and element type.
 ///
-/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id), in O(queries · len · dim). Of the
-/// options, only [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect. Under a filter the cost falls with the number of accepted
-/// vectors, and the results are the `k` nearest of them, or all of them if they are fewer.
-/// The canonical distances of [`crate::metric`] have the same bits on every device and in every run.
+/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id), in
+/// O(queries · len · dim). Of the options, only [`SearchOptions::filter`] and [`SearchOptions::radius`] have an effect.
+/// Under a filter the cost falls with the number of accepted vectors, and the results are the `k` nearest of them, or
+/// all of them if they are fewer. The canonical distances of [`crate::metric`] have the same bits on every device and
+/// in every run.
 ///
-/// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`: any number of threads may search it at the same time.
+/// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`: any number of threads may search
+/// it at the same time.
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, Metric};
@@ -85,7 +88,8 @@ pub struct Flat<T: Element> {
     version: Version,
 }
 
-/// A number that every index and every change of one gets anew. Equal versions mean the same index with the same vectors.
+/// A number that every index and every change of one gets anew. Equal versions mean the same index with the same
+/// vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version(u64);
 
@@ -208,8 +212,8 @@ impl FlatSettings {
 /// Opens the back end of the CPU for one element type.
 type OpenCpu = fn(usize, Metric, Option<u64>) -> Box<dyn FlatBackend>;
 
-/// The function that opens the CPU for vectors of `T`. A program that uses one element type has the code of that one only: the choice is made
-/// where `T` is known, and the functions are compiled in this crate, with its settings.
+/// The function that opens the CPU for vectors of `T`. A program that uses one element type has the code of that one
+/// only: the choice is made where `T` is known, and the functions are compiled in this crate, with its settings.
 #[inline(always)]
 fn open_cpu_of<T: Element>() -> OpenCpu {
     match T::TYPE {
@@ -325,8 +329,8 @@ impl<T: Element> Flat<T> {
         self.backend.as_device()?.resident_rows()
     }
 
-    /// Plans searches of up to `queries` queries for `k` of all rows, also those that removed vectors left, from device memory to device memory;
-    /// ids are the numbers of rows. `None` unless the rows are in the memory of one device.
+    /// Plans searches of up to `queries` queries for `k` of all rows, also those that removed vectors left, from device
+    /// memory to device memory; ids are the numbers of rows. `None` unless the rows are in the memory of one device.
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`], errors of the device's driver.

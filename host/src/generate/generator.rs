@@ -44,8 +44,8 @@ impl<'a> Rows<'a> {
 }
 
 impl Generator {
-    /// Vectors of `dim` components around `clusters` centres, or the next power of two, at most 2³¹. Of n rows, about n / clusters belong
-    /// to each centre; n / 1000 clusters are a good choice.
+    /// Vectors of `dim` components around `clusters` centres, or the next power of two, at most 2³¹. Of n rows, about n
+    /// / clusters belong to each centre; n / 1000 clusters are a good choice.
     ///
     /// # Errors
     /// [`Error::Zero`], [`Error::TooMany`].
@@ -72,8 +72,8 @@ impl Generator {
         self.seed
     }
 
-    /// Rows `first` to `first + count`, row-major. O(count · dim), in parallel. It allocates memory for them, and ends the program if
-    /// memory is short; [`fill`](Self::fill) writes to memory of the caller.
+    /// Rows `first` to `first + count`, row-major. O(count · dim), in parallel. It allocates memory for them, and ends
+    /// the program if memory is short; [`fill`](Self::fill) writes to memory of the caller.
     pub fn rows(&self, first: u64, count: usize) -> Vec<f32> {
         let mut rows = vec![0.0; count * self.dim];
         self.fill(first, &mut rows);

@@ -44,8 +44,8 @@ pub(crate) unsafe fn enqueue_rows(
     unsafe { runtime.launch(stream, &GenerateRows::KERNEL, launch.config(), launch) }
 }
 
-/// Finds for each query (checked, at least one) the k nearest of the rows `rows` (at least one) of `generator`. `found` has empty slots for
-/// these queries and this k.
+/// Finds for each query (checked, at least one) the k nearest of the rows `rows` (at least one) of `generator`. `found`
+/// has empty slots for these queries and this k.
 pub(crate) fn nearest(
     runtime: &Runtime,
     generator: &Generator,
@@ -74,8 +74,8 @@ pub(crate) fn nearest(
         for part in blocks.tiles() {
             let (first, count) = (rows.start + part.start as u64, part.len() as u32);
             let base = VectorSet::new(scratch, *set_layout, count);
-            // SAFETY: the layout reserved every part for the rows of a block; the search of the block before is over, for its results
-            // are on the host.
+            // SAFETY: the layout reserved every part for the rows of a block; the search of the block before is over,
+            // for its results are on the host.
             unsafe {
                 enqueue_rows(runtime, &lane.stream, generator, first, count, shape.stride(), base.components())?;
                 runtime.copy_to_device(&lane.stream, base.centre(), &centre)?;

@@ -1,9 +1,9 @@
 //! Clustered vectors that are made from their row numbers: a set of any size that needs no storage.
 //!
-//! [`Generator`] can make any row alone, with the same bits on every device. `warpann_kernels::generate` explains how, and why these
-//! vectors resemble descriptors reduced by principal components. An index adds them without a copy on the host
-//! ([`IvfIndex::add_generated`](crate::IvfIndex::add_generated)), and [`Generator::nearest`] finds the true neighbours among any number of
-//! rows.
+//! [`Generator`] can make any row alone, with the same bits on every device. `warpann_kernels::generate` explains how,
+//! and why these vectors resemble descriptors reduced by principal components. An index adds them without a copy on the
+//! host ([`IvfIndex::add_generated`](crate::IvfIndex::add_generated)), and [`Generator::nearest`] finds the true
+//! neighbours among any number of rows.
 //!
 //! ```
 //! use warpann::generate::Generator;
@@ -35,8 +35,9 @@ use crate::{Device, Error, FlatIndex, Input, Metric, Neighbors, Result};
 const CPU_ROWS: u64 = 1 << 16;
 
 impl Generator {
-    /// The exact `k` nearest of the rows `rows` for each query by squared L2 distance. Ids are row numbers. The results are those of a
-    /// [`FlatIndex`] of these rows. `device` makes the rows in blocks, searches each block, and discards it. O(rows · queries · dim).
+    /// The exact `k` nearest of the rows `rows` for each query by squared L2 distance. Ids are row numbers. The results
+    /// are those of a [`FlatIndex`] of these rows. `device` makes the rows in blocks, searches each block, and discards
+    /// it. O(rows · queries · dim).
     ///
     /// # Errors
     /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],

@@ -19,21 +19,22 @@
 //! device   get rows         lists, images, plans        search, prune; batch by batch   join, prune; batch by batch   parents
 //! ms       29               30, and 5 for the codes     174                             22                            2
 //! ```
-//! These times and 5 ms for freeing memory are those of 1,000,000 × 128 f32 vectors on an NVIDIA H200 (2026-11-26): 0.27 to 0.28 s in all. One batch of 65,536
-//! rows takes 5.9 ms for the nearest rows, 4 for those of every sixteenth, 1.3 for every 128th and 1.9 for pruning. Before the searches went among
-//! the rows where they lie, and the farther ones to fewer lists, it was 0.46 s there and 0.52 s on an H100 (7051cff); 0.9 to 1.1 s when the candidates
-//! went through host memory (ceecead), and 6.1 s when the host chose the edges (1212491).
+//! These times and 5 ms for freeing memory are those of 1,000,000 × 128 f32 vectors on an NVIDIA H200 (2026-11-26):
+//! 0.27 to 0.28 s in all. One batch of 65,536 rows takes 5.9 ms for the nearest rows, 4 for those of every sixteenth,
+//! 1.3 for every 128th and 1.9 for pruning. Before the searches went among the rows where they lie, and the farther
+//! ones to fewer lists, it was 0.46 s there and 0.52 s on an H100 (7051cff); 0.9 to 1.1 s when the candidates went
+//! through host memory (ceecead), and 6.1 s when the host chose the edges (1212491).
 //!
-//! Since then equal rows are looked for, codes are checked, and an index makes its lanes ahead: 306 ms where 1fab39d takes 294 in the same run, 320 and
-//! 333 for 300,000 × 768, 53 and 51 for 200,000 × 128 bytes (medians of three to five, H200, 13975ce). Searches for 10 of a beam of 24 take 1.651 ms
-//! and took 1.643; a single one 82.0 and 81.4 µs.
+//! Since then equal rows are looked for, codes are checked, and an index makes its lanes ahead: 306 ms where 1fab39d
+//! takes 294 in the same run, 320 and 333 for 300,000 × 768, 53 and 51 for 200,000 × 128 bytes (medians of three to
+//! five, H200, 13975ce). Searches for 10 of a beam of 24 take 1.651 ms and took 1.643; a single one 82.0 and 81.4 µs.
 //!
-//! The second pruning is what edges that came one by one always got: with it, a beam of 24 finds .991 instead of .985 in 200,000 clustered vectors, and one
-//! of 48 .998 instead of .993; in the SIFT descriptors .954 instead of .955. Filling the places that are left with the nearest candidates instead of the
-//! first lost .005 there at a beam of 24.
+//! The second pruning is what edges that came one by one always got: with it, a beam of 24 finds .991 instead of .985
+//! in 200,000 clustered vectors, and one of 48 .998 instead of .993; in the SIFT descriptors .954 instead of .955.
+//! Filling the places that are left with the nearest candidates instead of the first lost .005 there at a beam of 24.
 //!
-//! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph depends on the rows,
-//! their order and the settings alone.
+//! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph
+//! depends on the rows, their order and the settings alone.
 
 use super::candidates::Candidates;
 use super::codes::{Codes, Distances};
@@ -71,8 +72,9 @@ impl<T: Element> Given<'_, T> {
     }
 }
 
-/// The graph of all rows, with edges to some of the candidates of each, which `device` chooses if it can. O(rows · degree² · dim) at most, and
-/// the time of the searches. `twins` are the rows that are not nodes, and have no candidates.
+/// The graph of all rows, with edges to some of the candidates of each, which `device` chooses if it can. O(rows ·
+/// degree² · dim) at most, and the time of the searches. `twins` are the rows that are not nodes, and have no
+/// candidates.
 pub(super) fn build<T: Element>(
     distance: &WalkDistance<'_>,
     candidates: &Given<'_, T>,
@@ -92,7 +94,8 @@ pub(super) fn build<T: Element>(
     Links::connected(edges, degree, parents?, (starts, entrance), twins, distance)
 }
 
-/// Fills `edges`, `degree` places for each node. Returns the parents of the nodes that can be reached from `starts`, if a device has found them.
+/// Fills `edges`, `degree` places for each node. Returns the parents of the nodes that can be reached from `starts`, if
+/// a device has found them.
 fn all_edges<T: Element>(
     distance: &WalkDistance<'_>,
     candidates: &Given<'_, T>,
@@ -178,9 +181,9 @@ fn choose_edges(
     Ok(())
 }
 
-/// Gives edges to new rows, which ascend, and edges to them to others. A row may be a node whose vector was replaced. `live` are the rows that
-/// hold vectors; `None` if all do. For each row a walk, and O(degree² · dim). Vectors decide where codes cannot: for rows that are outside, and for
-/// those whose beam codes cannot order.
+/// Gives edges to new rows, which ascend, and edges to them to others. A row may be a node whose vector was replaced.
+/// `live` are the rows that hold vectors; `None` if all do. For each row a walk, and O(degree² · dim). Vectors decide
+/// where codes cannot: for rows that are outside, and for those whose beam codes cannot order.
 pub(super) fn insert(
     links: &mut Links,
     distances: &Distances<'_>,
@@ -238,8 +241,9 @@ fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], liv
     }
     back.sort_unstable();
     let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
-    // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and held edges to far classes are
-    // ways that walks need: without them graphs of ten classes that came one by one found .74 instead of .9 (CPU, 2026-11-26).
+    // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and
+    // held edges to far classes are ways that walks need: without them graphs of ten classes that came one by one found
+    // .74 instead of .9 (CPU, 2026-11-26).
     if distances.exact.metric().favors_length() {
         groups.iter().for_each(|group| links.release(group[0].0));
     }
@@ -276,8 +280,9 @@ fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], liv
     Ok(())
 }
 
-/// The graph after its rows have moved: `moved` has the new number of each old row, or [`NO_NODE`] if its vector is gone. `rows` is the new number
-/// of rows; those that no old row moved to have no edges. No node has a parent yet. On return `moved` has numbers of nodes.
+/// The graph after its rows have moved: `moved` has the new number of each old row, or [`NO_NODE`] if its vector is
+/// gone. `rows` is the new number of rows; those that no old row moved to have no edges. No node has a parent yet. On
+/// return `moved` has numbers of nodes.
 pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32], rows: usize) -> Result<Links> {
     let degree = old.degree();
     let twins = old.twins().moved(moved);
@@ -323,12 +328,14 @@ mod tests {
     use crate::Metric;
     use crate::vectors::VectorSlice;
 
-    /// A node with a new vector has an edge to a new row, to which nothing else leads. The row gets no second one from the same node.
+    /// A node with a new vector has an edge to a new row, to which nothing else leads. The row gets no second one from
+    /// the same node.
     #[test]
     fn edges_of_replaced_nodes_lead_to_new_rows() {
         const DEGREE: usize = 3;
         let (replaced, new) = (12, 13);
-        // Three hubs around the new row, three far rows behind each hub, which hold all of its edges, the replaced row, and the new one.
+        // Three hubs around the new row, three far rows behind each hub, which hold all of its edges, the replaced row,
+        // and the new one.
         let hubs = [[0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]];
         let far = hubs.iter().flat_map(|&[x, y]| [0.0, 0.1, 0.2].map(|aside| [4.0 * x - aside, 4.0 * y]));
         let rows: Vec<[f32; 2]> = hubs.into_iter().chain(far).chain([[3.0, 0.0], [0.0, 0.0]]).collect();

@@ -5,17 +5,18 @@
 //!                     + the `degree` nearest of every 16th row
 //!                     + the `degree` / 2 nearest of every 128th row
 //! ```
-//! A search among fewer than IVF_ROWS rows is exact. Among more it goes through an inverted file: to 24 lists for the nearest rows, to 12 and to 4 for
-//! the farther ones, which need not be the nearest of all.
+//! A search among fewer than IVF_ROWS rows is exact. Among more it goes through an inverted file: to 24 lists for the
+//! nearest rows, to 12 and to 4 for the farther ones, which need not be the nearest of all.
 //!
-//! The nearest rows alone lie in the row's own cluster, and then walks that begin in another cluster never leave it. The other lists reach 16 and 64
-//! times as far, at the cost of a search in few rows.
+//! The nearest rows alone lie in the row's own cluster, and then walks that begin in another cluster never leave it.
+//! The other lists reach 16 and 64 times as far, at the cost of a search in few rows.
 //!
-//! On a GPU that has the rows, the inverted files are made of them there ([`crate::ivf::held`]), the searches go from device memory to device memory,
-//! and the candidates stay there until the edges are chosen (`gpu/build.rs`).
+//! On a GPU that has the rows, the inverted files are made of them there ([`crate::ivf::held`]), the searches go from
+//! device memory to device memory, and the candidates stay there until the edges are chosen (`gpu/build.rs`).
 //!
-//! Recall of walks, 32 edges each, k = 10, on a CPU (2026-11-25): 200,000 clustered f32 vectors of 128 components, in clusters of 500 and of 2,000, and
-//! the descriptors of the SIFT photographs. The graphs of the last three rows got both prunings (`build.rs`), the others only the first.
+//! Recall of walks, 32 edges each, k = 10, on a CPU (2026-11-25): 200,000 clustered f32 vectors of 128 components, in
+//! clusters of 500 and of 2,000, and the descriptors of the SIFT photographs. The graphs of the last three rows got
+//! both prunings (`build.rs`), the others only the first.
 //!
 //! | candidates | clusters of 500, beam 32 | 64 | 128 | clusters of 2,000, 32 | SIFT, 24 | 48 |
 //! |---|---|---|---|---|---|---|
@@ -28,8 +29,9 @@
 //! | 48 nearest, and 32 of every 16th row, through 16 lists, both prunings | .996 | .999 | | | .954 | .983 |
 //! | 32 nearest, 32 of every 16th row, 16 of every 128th, both prunings | .996 | .998 | | .995 | .953 | .982 |
 //!
-//! The farther rows had 24 lists, and those of every 128th row were searched exactly, in the table. With fewer, recall of 1,000,000 × 128 clustered
-//! vectors in clusters of 500, and milliseconds for searches and the first pruning (H200, 2026-11-26):
+//! The farther rows had 24 lists, and those of every 128th row were searched exactly, in the table. With fewer, recall
+//! of 1,000,000 × 128 clustered vectors in clusters of 500, and milliseconds for searches and the first pruning (H200,
+//! 2026-11-26):
 //!
 //! | every 16th row | every 128th | beam 24 | 32 | 48 | SIFT, 24 | 48 | searches and pruning |
 //! |---|---|---|---|---|---|---|---|
@@ -40,10 +42,11 @@
 //! | 12 lists | 8 lists | .970 | .980 | .987 | | | 188 |
 //! | 12 lists | 4 lists | .969 | .981 | .988 | .955 | .983 | 180 |
 //!
-//! What lost: only every 32nd or 64th row (.989 and .972 in clusters of 500, a beam of 32); the nearest of every 16th row to the row of these that is
-//! nearest, instead of to the row itself (.963); 32 of the 64 nearest to the row of every 256th that is nearest, others for each row (.976): rows of a
-//! cluster then share what leads out of it. The inverted file is trained on every 16th row: training on all rows finds hardly more (.9956 instead of
-//! .9949 at a beam of 32).
+//! What lost: only every 32nd or 64th row (.989 and .972 in clusters of 500, a beam of 32); the nearest of every 16th
+//! row to the row of these that is nearest, instead of to the row itself (.963); 32 of the 64 nearest to the row of
+//! every 256th that is nearest, others for each row (.976): rows of a cluster then share what leads out of it. The
+//! inverted file is trained on every 16th row: training on all rows finds hardly more (.9956 instead of .9949 at a beam
+//! of 32).
 
 use std::ops::Range;
 
@@ -58,7 +61,8 @@ use crate::{
 };
 use rayon::prelude::*;
 
-/// Smallest number of rows whose nearest rows come from an inverted file. Few in unit tests, so that these make small ones.
+/// Smallest number of rows whose nearest rows come from an inverted file. Few in unit tests, so that these make small
+/// ones.
 const IVF_ROWS: usize = if cfg!(test) { 250 } else { 5_000 };
 /// Lists that a search for nearest rows probes.
 const NEAR_PROBES: usize = 24;
@@ -68,7 +72,8 @@ const ITERATIONS: usize = 4;
 const TRAINING_ROWS: usize = 8;
 /// The inverted file is trained on one of so many rows.
 const TRAINED_SHARE: usize = 16;
-/// The levels in which farther rows are searched: one of so many rows, the number of candidates as a share of the degree, and the lists that are probed.
+/// The levels in which farther rows are searched: one of so many rows, the number of candidates as a share of the
+/// degree, and the lists that are probed.
 const FAR: [(usize, usize, usize); 2] = [(16, 1, 12), (128, 2, 4)];
 /// Number of rows of a sample that says whether components are whole numbers and near which centre they lie.
 const SAMPLED: usize = 64;
@@ -157,7 +162,8 @@ impl<T: Element> Candidates<T> {
     /// Searches for all candidates, on the CPU if devices have no memory for them.
     ///
     /// # Errors
-    /// [`Error::Cancelled`](crate::Error::Cancelled); [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the errors of indexes.
+    /// [`Error::Cancelled`](crate::Error::Cancelled); [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the
+    /// errors of indexes.
     pub(super) fn all(rows: &[T], dim: usize, settings: Settings, place: &Place, watch: &Watch<'_>) -> Result<Self> {
         match Self::all_on(rows, dim, settings, place, watch) {
             Err(Error::OutOfDeviceMemory { .. }) => {
@@ -196,8 +202,8 @@ impl<T: Element> Candidates<T> {
         self.levels.iter().map(|level| level.of.most).sum()
     }
 
-    /// Plans the searches of up to [`BATCH`] rows from device memory to device memory, on the device that has all rows as `resident`, if it can do
-    /// them and has the memory.
+    /// Plans the searches of up to [`BATCH`] rows from device memory to device memory, on the device that has all rows
+    /// as `resident`, if it can do them and has the memory.
     ///
     /// # Errors
     /// Errors of the device's driver; [`Error::OutOfHostMemory`].
@@ -222,7 +228,8 @@ impl<T: Element> Candidates<T> {
     /// The candidates of each row, [`most`](Self::most) slots, those without one last.
     ///
     /// # Errors
-    /// [`Error::Cancelled`](crate::Error::Cancelled); [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the errors of searches.
+    /// [`Error::Cancelled`](crate::Error::Cancelled); [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); the
+    /// errors of searches.
     pub(super) fn graph(&self, rows: &[T], dim: usize, watch: &Watch<'_>) -> Result<Graph> {
         let (count, width) = (rows.len() / dim, self.most());
         let mut all: Vec<u32> = host_memory::filled(NO_NODE, host_memory::count::<u32>(&[count, width])?)?;
@@ -230,7 +237,8 @@ impl<T: Element> Candidates<T> {
         Ok(Graph::of_rows(all, width))
     }
 
-    /// Appends candidates to `lists`: of each row different other rows, and then at least [`most`](Self::most) slots with [`NO_NODE`].
+    /// Appends candidates to `lists`: of each row different other rows, and then at least [`most`](Self::most) slots
+    /// with [`NO_NODE`].
     ///
     /// # Errors
     /// As [`graph`](Self::graph).
@@ -314,7 +322,8 @@ impl<T: Element> Level<T> {
         }
     }
 
-    /// As [`filled`](Self::filled), on this device if there is one. The first search shows whether a device has the memory.
+    /// As [`filled`](Self::filled), on this device if there is one. The first search shows whether a device has the
+    /// memory.
     fn filled_on(&self, device: Option<Device>, rows: &[T], dim: usize) -> Result<Self> {
         let search = match &self.search {
             Search::Flat(index) => {

@@ -8,8 +8,9 @@
 //! | at least half of the rows are new | the graph is made anew |
 //! | under inner product, half of the rows came after the graph was made | the graph is made anew: walks to a new vector find long vectors rather than those that it is near to, so edges are better from a search among all |
 //!
-//! A change of the rows either fails, and then nothing has changed, or it is done. If the graph then cannot be made, because memory is missing or a
-//! device fails, the index has none, and an event says so: its searches are exact until the next change makes a graph.
+//! A change of the rows either fails, and then nothing has changed, or it is done. If the graph then cannot be made,
+//! because memory is missing or a device fails, the index has none, and an event says so: its searches are exact until
+//! the next change makes a graph.
 
 use std::sync::Arc;
 
@@ -40,8 +41,8 @@ const FEW: usize = 16;
 /// Components that a thread copies at a time.
 const COPIED: usize = 1 << 16;
 
-/// A new graph is made without those rows whose vectors others have, if there are more than this number of one vector. Fewer take only a few places
-/// among the candidates of others, and are joined afterwards.
+/// A new graph is made without those rows whose vectors others have, if there are more than this number of one vector.
+/// Fewer take only a few places among the candidates of others, and are joined afterwards.
 const MOST_JOINED: usize = 4;
 
 /// The rows before a change.
@@ -139,8 +140,8 @@ impl<T: Element> LinkedVectors<T> {
         self.follow_watched(&before, &added, rows, watch)
     }
 
-    /// Adds the first vectors to an index on devices. The host prepares the search for candidates while the vectors go to the device, and copies them
-    /// while the device makes the graph.
+    /// Adds the first vectors to an index on devices. The host prepares the search for candidates while the vectors go
+    /// to the device, and copies them while the device makes the graph.
     fn add_first(&mut self, rows: &[T]) -> Result<()> {
         let (dim, settings, place, watch) = (self.dim(), self.builder.settings, self.place(rows), Watch::none());
         let flat = &mut self.flat;
@@ -165,8 +166,8 @@ impl<T: Element> LinkedVectors<T> {
         Ok(())
     }
 
-    /// Changes the rows. Returns what was there before. If the change fails, the vectors are as they were. What was made of their rows is still right
-    /// unless the rows have moved together.
+    /// Changes the rows. Returns what was there before. If the change fails, the vectors are as they were. What was
+    /// made of their rows is still right unless the rows have moved together.
     fn change_rows<V>(&mut self, change: impl FnOnce(&mut Flat<T>) -> Result<V>) -> Result<(Before, V)> {
         let before = Before { ids: Arc::clone(self.flat.row_ids()), made: self.made().is_some() };
         let changed = change(&mut self.flat);
@@ -187,7 +188,8 @@ impl<T: Element> LinkedVectors<T> {
         let _ = self.follow_watched(before, changed, &[], &Watch::none());
     }
 
-    /// As [`follow`](Self::follow). `appended` are the vectors of the rows after those of before, or none. The only error is [`Error::Cancelled`]; the index then has no graph.
+    /// As [`follow`](Self::follow). `appended` are the vectors of the rows after those of before, or none. The only
+    /// error is [`Error::Cancelled`]; the index then has no graph.
     fn follow_watched(&mut self, before: &Before, changed: &[u64], appended: &[T], watch: &Watch<'_>) -> Result<()> {
         if !before.made {
             self.made = Made::nothing(self.flat.version());
@@ -220,7 +222,8 @@ impl<T: Element> LinkedVectors<T> {
         events::graph_missing(|| self.device(), self.len(), reason);
     }
 
-    /// Copies the rows to host memory, unless the flat index has them there. On error there is no copy, and the next change copies all rows.
+    /// Copies the rows to host memory, unless the flat index has them there. On error there is no copy, and the next
+    /// change copies all rows.
     fn copy_rows(&mut self, before: &RowIds, changed: &[u64], appended: &[T]) -> Result<()> {
         // What is made from now on is made of the rows as they are.
         self.made.of = self.flat.version();
@@ -346,7 +349,8 @@ impl<T: Element> LinkedVectors<T> {
         Ok(Followed { links, codes, nodes: None, same: false })
     }
 
-    /// Where the candidates of the edges among `rows` are searched: where the rows are, with what these leave of the budget.
+    /// Where the candidates of the edges among `rows` are searched: where the rows are, with what these leave of the
+    /// budget.
     pub(super) fn place(&self, rows: &[T]) -> Place {
         let GraphIndexBuilder { placement, budget, .. } = &self.builder;
         Place {

@@ -1,28 +1,31 @@
 //! Floats as signed bytes, by which walks go: a quarter of the bytes of f32, and distances of integers.
 //!
 //! # Definition
-//! Component x_j has the code `round((x_j − shift_j) · scale)`, clamped to −127 ..= 127, in f32 with ties to even. For cosine, x is first divided
-//! by its norm (`distance.rs`, step 0). The distances of walks are those of the codes: squared L2 for L2 and cosine, because
-//! ‖x − y‖² = 2 − 2 cos(x, y) for vectors of norm 1, and the inner product for the inner product, whose shifts are 0.
+//! Component x_j has the code `round((x_j − shift_j) · scale)`, clamped to −127 ..= 127, in f32 with ties to even. For
+//! cosine, x is first divided by its norm (`distance.rs`, step 0). The distances of walks are those of the codes:
+//! squared L2 for L2 and cosine, because ‖x − y‖² = 2 − 2 cos(x, y) for vectors of norm 1, and the inner product for
+//! the inner product, whose shifts are 0.
 //!
-//! A query for the inner product has a scale of its own: its greatest component gets the code ±127, `round(x_j / max · 127)`. The order of inner
-//! products does not depend on it.
+//! A query for the inner product has a scale of its own: its greatest component gets the code ±127,
+//! `round(x_j / max · 127)`. The order of inner products does not depend on it.
 //!
-//! The best of a walk's beam get canonical distances from the vectors themselves, so codes affect which vectors are found and never their
-//! distances.
+//! The best of a walk's beam get canonical distances from the vectors themselves, so codes affect which vectors are
+//! found and never their distances.
 //!
 //! # Choice
-//! [`Codes::fit`] takes the mean of a random sample as shift, and of some scales the one with the least mean squared error over the sample. A far
-//! component is then clamped if that makes the others finer.
+//! [`Codes::fit`] takes the mean of a random sample as shift, and of some scales the one with the least mean squared
+//! error over the sample. A far component is then clamped if that makes the others finer.
 //!
-//! An error e of mean square m in each component changes the distance d of two vectors, whose codes have independent errors, by about √(2m) in
-//! one direction and d² by 2 d √(2m). If that is more than a twentieth of d², walks would confuse near vectors: then there are no codes, and walks
-//! compare the vectors. d is the distance to the neighbour that the last edge could lead to, in the sample; a twentieth of the sample may be nearer.
+//! An error e of mean square m in each component changes the distance d of two vectors, whose codes have independent
+//! errors, by about √(2m) in one direction and d² by 2 d √(2m). If that is more than a twentieth of d², walks would
+//! confuse near vectors: then there are no codes, and walks compare the vectors. d is the distance to the neighbour
+//! that the last edge could lead to, in the sample; a twentieth of the sample may be nearer.
 //!
 //! 1,000,000 clustered vectors of 128 components, degree 32, have d ≈ 8 and √(2m) = 0.02.
 //!
 //! # Where codes do not suffice
-//! A code says nothing about how far its component lies beyond the range. So everything that codes cannot tell is noticed, and then vectors decide:
+//! A code says nothing about how far its component lies beyond the range. So everything that codes cannot tell is
+//! noticed, and then vectors decide:
 //!
 //! | what | how it is noticed | what happens |
 //! |---|---|---|
@@ -33,8 +36,9 @@
 //! | vectors are nearer to each other than codes can tell | the beam's ends are as near to each other as two roundings | the query walks by vectors |
 //! | some vectors tie for the k-th place | their distances by codes differ by less than six deviations | all of them are ranked by vectors |
 //!
-//! [`Tolerance`](warpann_kernels::graph::tolerance::Tolerance) has the model of the errors: those of two roundings, uniform and independent, have a deviation of 1/√6 in one direction, and
-//! six of these are allowed for. That is no proof, as a walk is none; a bound for certain would be √dim, and rank most of each beam.
+//! [`Tolerance`](warpann_kernels::graph::tolerance::Tolerance) has the model of the errors: those of two roundings,
+//! uniform and independent, have a deviation of 1/√6 in one direction, and six of these are allowed for. That is no
+//! proof, as a walk is none; a bound for certain would be √dim, and rank most of each beam.
 //!
 //! [`Distances`] has the distances of walks among codes and among vectors.
 
@@ -65,7 +69,8 @@ const RATIO: f64 = 1.1;
 const FINE: f64 = 40.0;
 /// Share of the neighbours that may be nearer.
 const COARSE_SHARE: f64 = 0.05;
-/// Rows that may be outside when codes are fitted. Strays have edges by their clamped codes; more of them would be a class of their own.
+/// Rows that may be outside when codes are fitted. Strays have edges by their clamped codes; more of them would be a
+/// class of their own.
 const STRAYS: u64 = 16;
 /// Codes are fitted again when one of so many rows is outside.
 const ROWS_AN_OUTSIDE_ONE: u64 = 8;
@@ -104,7 +109,8 @@ pub(super) struct Encoded {
     pub(super) greatest_square: u32,
 }
 
-/// The places of `SAMPLE` of `count` rows, ascending: a random one of each of as many equal parts. All if there are fewer.
+/// The places of `SAMPLE` of `count` rows, ascending: a random one of each of as many equal parts. All if there are
+/// fewer.
 pub(super) fn sample(count: usize) -> Vec<usize> {
     if count <= SAMPLE {
         return (0..count).collect();
@@ -121,8 +127,8 @@ impl Coder {
         right.then_some(Self { metric, shifts, scale, limit })
     }
 
-    /// Calls `with` for each of these vectors, which have a component for each shift, with its number, its components in units of codes, and the place of
-    /// its codes. O(vectors · dim).
+    /// Calls `with` for each of these vectors, which have a component for each shift, with its number, its components
+    /// in units of codes, and the place of its codes. O(vectors · dim).
     fn encode(
         &self,
         vectors: VectorSlice<'_>,
@@ -264,7 +270,8 @@ impl Fit {
         self.deviations().fold(0.0f32, |most, x| most.max(x.abs()))
     }
 
-    /// The coder with the best of some scales: the first one has room for deviations of `greatest`. `None` if its codes are too coarse.
+    /// The coder with the best of some scales: the first one has room for deviations of `greatest`. `None` if its codes
+    /// are too coarse.
     fn coder(&self, greatest: f32, scales: i32) -> Option<Coder> {
         let dim = self.shifts.len();
         let error = |scale: f32| {
@@ -289,8 +296,8 @@ impl Fit {
 }
 
 impl Codes {
-    /// Codes of vectors; `None` if they are too coarse for them. They depend on the vectors of `sample`; `last` is the neighbour that the last edge of
-    /// one of these could lead to: the `degree`-th nearest. O(vectors · dim).
+    /// Codes of vectors; `None` if they are too coarse for them. They depend on the vectors of `sample`; `last` is the
+    /// neighbour that the last edge of one of these could lead to: the `degree`-th nearest. O(vectors · dim).
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
@@ -322,7 +329,8 @@ impl Codes {
         Ok(Self { coder, rows: Arc::new(rows), of_rows, since: 0 })
     }
 
-    /// Makes the codes those of `vectors`, of which the first `kept` were there before, except the listed ones. `new` is the number of vectors that are new.
+    /// Makes the codes those of `vectors`, of which the first `kept` were there before, except the listed ones. `new`
+    /// is the number of vectors that are new.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
@@ -424,7 +432,8 @@ impl Distances<'_> {
         beam.len() == width && codes.tolerance(query).ties(key_of(*first), key_of(*last))
     }
 
-    /// Whether the nearest `count` nodes of a beam are equally near by what codes tell. Edges that are chosen among such nodes lead to these only.
+    /// Whether the nearest `count` nodes of a beam are equally near by what codes tell. Edges that are chosen among
+    /// such nodes lead to these only.
     pub(super) fn cannot_tell(&self, beam: &[u64], count: usize, query: &Query) -> bool {
         let nearest = beam.first().zip(beam.get(count.saturating_sub(1)));
         self.codes

@@ -1,28 +1,36 @@
-//! The distance of walks: for bytes an exact integer, for floats an f32 sum in a fixed order, so that walks take the same path on every device.
+//! The distance of walks: for bytes an exact integer, for floats an f32 sum in a fixed order, so that walks take the
+//! same path on every device.
 //!
 //! # Definition for bytes
 //! x·y is the integer Σ x_i y_i. For a query x and a vector y:
 //!
 //! - squared L2: the [`Key`] is Σ (x_i − y_i)², or `Key::MAX` if that is greater;
-//! - inner product: −x·y, clamped to the 2³² integers that keys stand for: those from 1 − 2³² on for u8, from −2³¹ for i8;
-//! - cosine: −`f32(x·y) / (sqrt(f32(x·x)) · sqrt(f32(y·y)))` in binary32, 0 if the divisor is 0, and its key by step 5 below.
+//! - inner product: −x·y, clamped to the 2³² integers that keys stand for: those from 1 − 2³² on for u8, from −2³¹ for
+//!   i8;
+//! - cosine: −`f32(x·y) / (sqrt(f32(x·x)) · sqrt(f32(y·y)))` in binary32, 0 if the divisor is 0, and its key by step 5
+//!   below.
 //!
 //! # Definition for floats
-//! All arithmetic is IEEE binary32, round to nearest, without fused multiply-add. For a query x and a vector y of dimension d:
+//! All arithmetic is IEEE binary32, round to nearest, without fused multiply-add. For a query x and a vector y of
+//! dimension d:
 //!
-//! 0. For cosine, x is divided by sqrt(Σx²), with Σx² by steps 1 to 3, unless that is 0. If Σx² is less than 2⁻⁸⁰ or more than 2¹²⁰, x is multiplied by
-//!    2¹⁰⁰ or 2⁻⁸⁰ first ([`scale_for_norm`]), so that squares are neither lost nor overflow.
+//! 0. For cosine, x is divided by sqrt(Σx²), with Σx² by steps 1 to 3, unless that is 0. If Σx² is less than 2⁻⁸⁰ or
+//!    more than 2¹²⁰, x is multiplied by 2¹⁰⁰ or 2⁻⁸⁰ first ([`scale_for_norm`]), so that squares are neither lost nor
+//!    overflow.
 //! 1. `term(i)` = (x_i − y_i)² for squared L2 (one subtraction, one multiplication), x_i · y_i otherwise.
 //! 2. `acc[j]`, j in 0..32, is the sum of `term(i)` over i ≡ j (mod 32), in ascending i, starting from 0.
-//! 3. `sum` is the sum of `acc` by a balanced binary tree of neighbours: (acc\[0\] + acc\[1\]) + (acc\[2\] + acc\[3\]) and so on.
-//! 4. The value is `sum` for squared L2, −`sum` for the inner product. For cosine it is −`sum` / sqrt(Σy²), with Σy² by steps 1 to 3, and 0
-//!    if Σy² is 0. A short or long y is multiplied as in step 0, in both sums.
-//! 5. The [`Key`] of a value orders as the value does. −0 counts as +0, and NaN, which an overflow can make, as worse than all numbers.
+//! 3. `sum` is the sum of `acc` by a balanced binary tree of neighbours: (acc\[0\] + acc\[1\]) + (acc\[2\] + acc\[3\])
+//!    and so on.
+//! 4. The value is `sum` for squared L2, −`sum` for the inner product. For cosine it is −`sum` / sqrt(Σy²), with Σy² by
+//!    steps 1 to 3, and 0 if Σy² is 0. A short or long y is multiplied as in step 0, in both sums.
+//! 5. The [`Key`] of a value orders as the value does. −0 counts as +0, and NaN, which an overflow can make, as worse
+//!    than all numbers.
 //!
 //! # Why this order
-//! A GPU lets 8 lanes read a vector of f32, 4 components each at a time: a lane has 4 of the 32 sums, adds them itself, and three shuffles
-//! add those of the lanes. A CPU keeps the 32 sums in two registers of AVX-512 or four of AVX2. With d = 128 and the vectors in the cache, a
-//! distance takes 6.1 ns with AVX-512, 7.0 ns with AVX2 and 11.8 ns with SSE2 (AMD EPYC, one thread, 2026-11-25).
+//! A GPU lets 8 lanes read a vector of f32, 4 components each at a time: a lane has 4 of the 32 sums, adds them itself,
+//! and three shuffles add those of the lanes. A CPU keeps the 32 sums in two registers of AVX-512 or four of AVX2. With
+//! d = 128 and the vectors in the cache, a distance takes 6.1 ns with AVX-512, 7.0 ns with AVX2 and 11.8 ns with SSE2
+//! (AMD EPYC, one thread, 2026-11-25).
 //!
 //! Sums of integers are exact in any order, so bytes need none.
 
@@ -80,7 +88,8 @@ impl<'a> WalkDistance<'a> {
         self.metric
     }
 
-    /// Makes vector `at` of `vectors` a query, as [`keys`](Self::keys) takes it. If the walk compares bytes, `vectors` are bytes of the same type.
+    /// Makes vector `at` of `vectors` a query, as [`keys`](Self::keys) takes it. If the walk compares bytes, `vectors`
+    /// are bytes of the same type.
     pub(super) fn query(&self, vectors: VectorSlice<'_>, at: usize, query: &mut Query) {
         let vector = vectors.part(at..at + 1);
         if matches!(self.rows.element(), ElementType::U8 | ElementType::I8) {
@@ -95,7 +104,8 @@ impl<'a> WalkDistance<'a> {
         normalise(self.metric, floats);
     }
 
-    /// Appends the key of the distance between `query` and each of the listed vectors, which exist, to `keys`. O(listed · dim).
+    /// Appends the key of the distance between `query` and each of the listed vectors, which exist, to `keys`. O(listed
+    /// · dim).
     pub(super) fn keys(&self, query: &Query, listed: &[u32], keys: &mut Vec<Key>) {
         let Query { floats, bytes } = query;
         match self.rows.element() {

@@ -1,13 +1,15 @@
 //! Where a walk begins: the nearest of the start nodes, found without comparing all of them.
 //!
-//! A graph has more start nodes than a query should be compared with: one near every cluster of the vectors must be among them. So some of
-//! them are pivots, and every start node is in the list of the nearest pivot whose list has room. A walk compares its query with the pivots, and then
-//! with the start nodes in the lists of the nearest pivots, until it has compared [`Entrance::wanted`] of them. That is an inverted file of start
-//! nodes, and it costs about 2 √s distances of s.
+//! A graph has more start nodes than a query should be compared with: one near every cluster of the vectors must be
+//! among them. So some of them are pivots, and every start node is in the list of the nearest pivot whose list has
+//! room. A walk compares its query with the pivots, and then with the start nodes in the lists of the nearest pivots,
+//! until it has compared [`Entrance::wanted`] of them. That is an inverted file of start nodes, and it costs about 2 √s
+//! distances of s.
 //!
-//! Without a limit, few pivots are nearest to many nodes, as it is among vectors of many dimensions. A query was compared with about 3,000 of the
-//! 15,625 start nodes of a million clustered f32 vectors of 128 components, and waited 60 µs for a walk with a beam of 16. With lists of at most twice the
-//! mean, one query from device memory by a captured graph takes 50 µs in all, and 77 before (H100, 2026-11-25, other changes of the kernel aside).
+//! Without a limit, few pivots are nearest to many nodes, as it is among vectors of many dimensions. A query was
+//! compared with about 3,000 of the 15,625 start nodes of a million clustered f32 vectors of 128 components, and waited
+//! 60 µs for a walk with a beam of 16. With lists of at most twice the mean, one query from device memory by a captured
+//! graph takes 50 µs in all, and 77 before (H100, 2026-11-25, other changes of the kernel aside).
 //!
 //! A walk whose beam is as wide as the graph compares all start nodes, because it takes all lists.
 
@@ -20,7 +22,8 @@ const LEAST_LISTED: usize = 512;
 const LEAST_WANTED: usize = 128;
 /// Number of the nearest pivots into whose lists a start node can come. There are more pivots.
 const TRIED: usize = 8;
-/// How many times the mean number of start nodes a list has at most, unless all lists that a start node can come into are full.
+/// How many times the mean number of start nodes a list has at most, unless all lists that a start node can come into
+/// are full.
 const MOST_OF_MEAN: u32 = 2;
 
 /// The lists of start nodes.

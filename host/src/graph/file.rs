@@ -18,9 +18,11 @@
 //! | 120..128 | XXH64 of bytes 0..120 |
 //!
 //! The file of the flat index follows, which has its own header and checksums. Then,
-//! from the next multiple of 64 with zeros before it, come the start nodes and the edges: u32, `degree` places for each vector in the order of
-//! ids; and, if there are codes, the shifts of the components: f32. The codes follow from the vectors. Parents are not stored, because they follow from the edges. Rows that removed vectors left are not stored either: the file is that of the
-//! index after [`GraphIndex::compact`]. So one index has one file, and loading and saving it again gives the same bytes.
+//! from the next multiple of 64 with zeros before it, come the start nodes and the edges: u32, `degree` places for each
+//! vector in the order of ids; and, if there are codes, the shifts of the components: f32. The codes follow from the
+//! vectors. Parents are not stored, because they follow from the edges. Rows that removed vectors left are not stored
+//! either: the file is that of the index after [`GraphIndex::compact`]. So one index has one file, and loading and
+//! saving it again gives the same bytes.
 
 use std::borrow::Cow;
 use std::io::Write;

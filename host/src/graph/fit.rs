@@ -10,7 +10,8 @@ use crate::vectors::VectorSlice;
 use crate::{Element, ElementType, NONE, Neighbors, Result};
 
 impl<T: Element> LinkedVectors<T> {
-    /// Codes of `rows`, those of the flat index, if walks may go by codes and these are fine enough: see [`Codes::fit`].
+    /// Codes of `rows`, those of the flat index, if walks may go by codes and these are fine enough: see
+    /// [`Codes::fit`].
     pub(super) fn fitted_codes(&self, rows: &[T]) -> Result<Option<Codes>> {
         if !self.builder.codes || matches!(T::TYPE, ElementType::U8 | ElementType::I8) {
             return Ok(None);
@@ -27,8 +28,8 @@ impl<T: Element> LinkedVectors<T> {
         Codes::fit(self.metric(), VectorSlice::of(rows, self.dim()), &sample, |row| *neighbours.get(&row)?)
     }
 
-    /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. An exact search
-    /// finds it.
+    /// The `degree`-th nearest neighbour of each row on which the codes depend, or the last if there are fewer. An
+    /// exact search finds it.
     fn far_neighbours(&self, rows: &[T], sample: &[usize]) -> Result<HashMap<usize, Option<u32>>> {
         let (ids, dim, degree) = (self.flat.row_ids(), self.dim(), self.builder.settings.degree);
         let queries = gather(rows, dim, sample)?;

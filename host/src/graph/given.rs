@@ -8,9 +8,10 @@
 //!                         edges, edges back, connect                             build.rs
 //! graph:                  edges of the rows that hold vectors, in the order of their ids
 //! ```
-//! `build_with_graph` prunes nothing and adds no edges back: the walks go along the caller's edges. Only nodes that no walk could reach get one edge
-//! each, by the repair of new graphs. `build_with_neighbors` treats the caller's neighbours as those that a new graph searches for itself, so the
-//! exact `degree` nearest neighbours give the graph of an index that searches for them exactly.
+//! `build_with_graph` prunes nothing and adds no edges back: the walks go along the caller's edges. Only nodes that no
+//! walk could reach get one edge each, by the repair of new graphs. `build_with_neighbors` treats the caller's
+//! neighbours as those that a new graph searches for itself, so the exact `degree` nearest neighbours give the graph of
+//! an index that searches for them exactly.
 
 use std::sync::Arc;
 
@@ -27,17 +28,20 @@ use crate::validate::check_rows;
 use crate::{Element, Error, Result, Watch, host_memory};
 
 impl<T: Element> GraphIndexBuilder<T> {
-    /// Opens the device and creates an index of the vectors of `rows` (row-major, `dim` components each) with the edges of `graph`, for example a
-    /// graph of HNSW, Vamana or CAGRA that another library made. Node r of the graph is the r-th vector. Its id is the r-th of `ids`, or r.
+    /// Opens the device and creates an index of the vectors of `rows` (row-major, `dim` components each) with the edges
+    /// of `graph`, for example a graph of HNSW, Vamana or CAGRA that another library made. Node r of the graph is the
+    /// r-th vector. Its id is the r-th of `ids`, or r.
     ///
-    /// The degree of the index is [`Graph::k`]; a number that [`degree`](Self::degree) set has no effect. The edges stay as they are, except:
-    /// an edge of a node to itself and a repeated edge are left out; and a node that no walk can reach gets an edge from a node near it, which
-    /// takes a free place if there is one, otherwise that of the last edge that no other node depends on. So every vector can be found, as in a
-    /// graph that this library made. Walks begin at nodes that the library chooses, so an entry point is not needed. Later changes of the index treat the
-    /// edges as those of any graph: they prune them where a node has no place, and make the graph anew if at least half of the vectors are new.
+    /// The degree of the index is [`Graph::k`]; a number that [`degree`](Self::degree) set has no effect. The edges
+    /// stay as they are, except: an edge of a node to itself and a repeated edge are left out; and a node that no walk
+    /// can reach gets an edge from a node near it, which takes a free place if there is one, otherwise that of the last
+    /// edge that no other node depends on. So every vector can be found, as in a graph that this library made. Walks
+    /// begin at nodes that the library chooses, so an entry point is not needed. Later changes of the index treat the
+    /// edges as those of any graph: they prune them where a node has no place, and make the graph anew if at least half
+    /// of the vectors are new.
     ///
-    /// O(nodes · degree), a walk for each node that cannot be reached, and 1,024 exact searches that decide whether walks may compare codes
-    /// ([`codes`](Self::codes)).
+    /// O(nodes · degree), a walk for each node that cannot be reached, and 1,024 exact searches that decide whether
+    /// walks may compare codes ([`codes`](Self::codes)).
     ///
     /// ```
     /// use warpann::knn_graph::Graph;
@@ -55,8 +59,9 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if `graph.k()` is no degree; [`Error::WrongLength`] unless there is one vector for each node; [`Error::TooMany`] above
-    /// [`MAX_NODES`]; the errors of [`build`](Self::build) and of [`GraphIndex::add_with_ids`].
+    /// [`Error::OutOfRange`] if `graph.k()` is no degree; [`Error::WrongLength`] unless there is one vector for each
+    /// node; [`Error::TooMany`] above [`MAX_NODES`]; the errors of [`build`](Self::build) and of
+    /// [`GraphIndex::add_with_ids`].
     pub fn build_with_graph(self, rows: &[T], ids: Option<&[u64]>, graph: &Graph) -> Result<GraphIndex<T>> {
         let mut index = self.degree(graph.k()).build_with_rows(rows, ids, graph, &Watch::none())?;
         if index.is_empty() {
@@ -70,23 +75,26 @@ impl<T: Element> GraphIndexBuilder<T> {
         Ok(Index::of(index))
     }
 
-    /// Opens the device and creates an index of the vectors of `rows` (row-major, `dim` components each) whose edges lead to some of the vectors'
-    /// `neighbours`, for example to those of a k-NN graph that the caller has. Node r of the graph is the r-th vector. Its id is the r-th of `ids`,
-    /// or r.
+    /// Opens the device and creates an index of the vectors of `rows` (row-major, `dim` components each) whose edges
+    /// lead to some of the vectors' `neighbours`, for example to those of a k-NN graph that the caller has. Node r of
+    /// the graph is the r-th vector. Its id is the r-th of `ids`, or r.
     ///
-    /// The index has the edges that [`GraphIndex::add`] chooses, except that the near neighbours of a vector are not searched: they are those given,
-    /// in any number and order. The vector itself and repeated neighbours are skipped. The nearest vectors among every sixteenth and among every
-    /// 128th are added to them, then at most [`degree`](Self::degree) edges are chosen, edges back added, and all vectors connected. About as many
-    /// neighbours as the degree are enough. An index that is so small that its searches are exact has no edges
+    /// The index has the edges that [`GraphIndex::add`] chooses, except that the near neighbours of a vector are not
+    /// searched: they are those given, in any number and order. The vector itself and repeated neighbours are skipped.
+    /// The nearest vectors among every sixteenth and among every 128th are added to them, then at most
+    /// [`degree`](Self::degree) edges are chosen, edges back added, and all vectors connected. About as many neighbours
+    /// as the degree are enough. An index that is so small that its searches are exact has no edges
     /// ([`exact_ratio`](Self::exact_ratio)).
     ///
-    /// O(nodes² / 16 · dim) for the searches in a part of the vectors, and O(nodes · (k + degree) · degree · dim) at most for the edges, for the k of
-    /// the graph. Memory during the call: 4 · k + 6 · degree bytes a vector in addition to the index and the graph.
+    /// O(nodes² / 16 · dim) for the searches in a part of the vectors, and O(nodes · (k + degree) · degree · dim) at
+    /// most for the edges, for the k of the graph. Memory during the call: 4 · k + 6 · degree bytes a vector in
+    /// addition to the index and the graph.
     ///
     /// # Long builds
-    /// The search for neighbours is the longest part of a new graph of many vectors, and [`GraphIndex::add`] begins it anew after an interruption.
-    /// [`KnnGraph::write`](crate::knn_graph::KnnGraph::write) writes the neighbours to a file with a journal, and resumes an interrupted run there.
-    /// [`Graph::read`] reads the file for this call, which needs the shorter rest of the time:
+    /// The search for neighbours is the longest part of a new graph of many vectors, and [`GraphIndex::add`] begins it
+    /// anew after an interruption. [`KnnGraph::write`](crate::knn_graph::KnnGraph::write) writes the neighbours to a
+    /// file with a journal, and resumes an interrupted run there. [`Graph::read`] reads the file for this call, which
+    /// needs the shorter rest of the time:
     ///
     /// ```
     /// use warpann::knn_graph::{Graph, KnnGraph};
@@ -109,8 +117,9 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongLength`] unless there is one vector for each node; [`Error::TooMany`] above [`MAX_NODES`]; [`Error::Cancelled`];
-    /// [`Error::OutOfHostMemory`]; the errors of [`build`](Self::build) and of [`GraphIndex::add_with_ids`].
+    /// [`Error::WrongLength`] unless there is one vector for each node; [`Error::TooMany`] above [`MAX_NODES`];
+    /// [`Error::Cancelled`]; [`Error::OutOfHostMemory`]; the errors of [`build`](Self::build) and of
+    /// [`GraphIndex::add_with_ids`].
     pub fn build_with_neighbors(
         self,
         rows: &[T],
@@ -166,8 +175,8 @@ impl<T: Element> GraphIndexBuilder<T> {
 }
 
 impl<T: Element> LinkedVectors<T> {
-    /// The edges among rows: of each node, those of `graph` once each, without those to itself, in the first of `width` places. `ids` are the ids of
-    /// the graph's nodes, if they are not the numbers of the rows.
+    /// The edges among rows: of each node, those of `graph` once each, without those to itself, in the first of `width`
+    /// places. `ids` are the ids of the graph's nodes, if they are not the numbers of the rows.
     fn edges_of(&self, graph: &Graph, ids: Option<&[u64]>, width: usize) -> Result<Vec<u32>> {
         let nodes = graph.len();
         // The row of each node, and the node of each row, if they differ: rows are in the order of ids.
@@ -197,11 +206,13 @@ impl<T: Element> LinkedVectors<T> {
 }
 
 impl<T: Element> GraphIndex<T> {
-    /// The edges of the graph: node r is the vector with the r-th of [`ids`](Self::ids), and has [`degree`](Self::degree) slots, of which the last
-    /// ones may be [`NO_NODE`]. `None` if the index has no graph, because it has so few vectors that searches are exact.
-    /// [`GraphIndexBuilder::build_with_graph`] makes an index of it; [`io::write_ids`](crate::io::write_ids) writes it to a file.
+    /// The edges of the graph: node r is the vector with the r-th of [`ids`](Self::ids), and has
+    /// [`degree`](Self::degree) slots, of which the last ones may be [`NO_NODE`]. `None` if the index has no graph,
+    /// because it has so few vectors that searches are exact. [`GraphIndexBuilder::build_with_graph`] makes an index of
+    /// it; [`io::write_ids`](crate::io::write_ids) writes it to a file.
     ///
-    /// O(len · degree). If there are rows that removed vectors left, also the time of [`compact`](Self::compact): edges to them are replaced.
+    /// O(len · degree). If there are rows that removed vectors left, also the time of [`compact`](Self::compact): edges
+    /// to them are replaced.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`]; errors of the device's driver.

@@ -25,8 +25,8 @@ fn edges_of<T: Element>(index: &GraphIndex<T>) -> Vec<Vec<u64>> {
     (0..graph.len()).map(row).collect()
 }
 
-/// The bytes of an index with the edges of another, whose nodes come in any order, are those of the other. After removals the edges are; the
-/// codes may differ, because they are fitted to the vectors of now.
+/// The bytes of an index with the edges of another, whose nodes come in any order, are those of the other. After
+/// removals the edges are; the codes may differ, because they are fitted to the vectors of now.
 fn check_round_trip<T: Element>(metric: Metric) {
     let mut index = walking::<T>(metric);
     let ids: Vec<u64> = (0..700).map(|at| 5 * at + 3).collect();
@@ -193,7 +193,8 @@ fn nearest<T: Element>(base: &[T], metric: Metric, k: usize) -> Graph {
     KnnGraph::new(k).run(&exact, base).unwrap().0
 }
 
-/// The exact nearest neighbours, in any order of vectors and neighbours, with gaps, repeated ones and the vector itself, make the index that `add` makes.
+/// The exact nearest neighbours, in any order of vectors and neighbours, with gaps, repeated ones and the vector
+/// itself, make the index that `add` makes.
 fn check_same_as_added<T: Element>(metric: Metric) {
     let base = clustered::<T>(700, 1);
     let ids: Vec<u64> = (0..700).map(|at| 5 * at + 3).collect();

@@ -1,11 +1,12 @@
 //! The edges of the graph, and the proof that walks can reach every node.
 //!
 //! # Invariant
-//! Each node, that is each row but the [`twins`](Links::twins), has a parent: a node with an edge to it. Parents lead to a start node in finitely many steps. A walk begins at start nodes, and at all of
-//! them if its beam is as wide as the graph, so such a walk reaches every node. The edge from a parent to its child is *held*: no change drops it
-//! unless the child gets another parent. [`Links::connect_without`] makes the parents of a new graph by a breadth-first search, and gives the nodes
-//! that the search did not find a parent near them ([`Links::adopt`]). A graph of m nodes has fewer than m held edges, and m · degree places for
-//! edges, so a place for one more is always found.
+//! Each node, that is each row but the [`twins`](Links::twins), has a parent: a node with an edge to it. Parents lead
+//! to a start node in finitely many steps. A walk begins at start nodes, and at all of them if its beam is as wide as
+//! the graph, so such a walk reaches every node. The edge from a parent to its child is *held*: no change drops it
+//! unless the child gets another parent. [`Links::connect_without`] makes the parents of a new graph by a breadth-first
+//! search, and gives the nodes that the search did not find a parent near them ([`Links::adopt`]). A graph of m nodes
+//! has fewer than m held edges, and m · degree places for edges, so a place for one more is always found.
 
 mod adopt;
 
@@ -28,7 +29,8 @@ const MANY: usize = if cfg!(test) { 16 } else { 4096 };
 /// Number of nodes whose edges one thread follows at a time.
 const PART: usize = if cfg!(test) { 7 } else { 512 };
 
-/// Start nodes are added when more than one in this number is missing: to list all of them costs more than to insert a row.
+/// Start nodes are added when more than one in this number is missing: to list all of them costs more than to insert a
+/// row.
 const STARTS_OF_ONE_MISSING: usize = 64;
 
 /// The edges of a graph, at most `degree` of each node.
@@ -80,8 +82,8 @@ impl Links {
         Ok(Links { degree, edges, parents, starts, entrance, twins, inserted: 0 })
     }
 
-    /// A new graph of these edges, in which every node can be reached from these start nodes. `parents` are those of the nodes to which the
-    /// edges lead, if they are known.
+    /// A new graph of these edges, in which every node can be reached from these start nodes. `parents` are those of
+    /// the nodes to which the edges lead, if they are known.
     pub(super) fn connected(
         edges: Vec<u32>,
         degree: usize,
@@ -102,9 +104,10 @@ impl Links {
         Ok(links)
     }
 
-    /// The graph of these edges, `degree` places of each node, whose start nodes are not [listed](Self::list_starts) yet; `None` if an edge or a start leads nowhere, starts do not ascend, an edge leads to
-    /// its own node, an empty place comes before an edge, or a node has two edges to another. Rows may be left that cannot be
-    /// reached: see [`complete`](Self::complete).
+    /// The graph of these edges, `degree` places of each node, whose start nodes are not [listed](Self::list_starts)
+    /// yet; `None` if an edge or a start leads nowhere, starts do not ascend, an edge leads to its own node, an empty
+    /// place comes before an edge, or a node has two edges to another. Rows may be left that cannot be reached: see
+    /// [`complete`](Self::complete).
     pub(super) fn of_edges(edges: Vec<u32>, degree: usize, starts: Vec<u32>) -> Result<Option<Self>> {
         let nodes = edges.len() / degree;
         if starts.last().is_some_and(|&last| last as usize >= nodes) || !starts.is_sorted_by(|a, b| a < b) {
@@ -125,7 +128,8 @@ impl Links {
         Ok(Some(links))
     }
 
-    /// Makes each row that cannot be reached a twin of a node with an equal vector. Returns whether all rows are nodes or twins then.
+    /// Makes each row that cannot be reached a twin of a node with an equal vector. Returns whether all rows are nodes
+    /// or twins then.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
@@ -145,16 +149,18 @@ impl Links {
         Ok(true)
     }
 
-    /// Makes rows that are nodes twins of others: edges to them lead to their nodes. Chooses start nodes and parents anew.
+    /// Makes rows that are nodes twins of others: edges to them lead to their nodes. Chooses start nodes and parents
+    /// anew.
     pub(super) fn join(&mut self, twins: Twins, distance: &WalkDistance<'_>) {
         twins.join(&mut self.edges, self.degree);
         self.twins = twins;
         self.connect_without(distance, &[]);
     }
 
-    /// Makes twins of those of some rows with new vectors that are no nodes yet and whose vectors nodes have, which `nodes` lists. Returns
-    /// the rows that must get edges, ascending, and whether nodes need [other parents](Self::connect_without), because a row took the place of
-    /// another node. `None` if so many nodes got the vectors of others that the graph should be made anew.
+    /// Makes twins of those of some rows with new vectors that are no nodes yet and whose vectors nodes have, which
+    /// `nodes` lists. Returns the rows that must get edges, ascending, and whether nodes need [other
+    /// parents](Self::connect_without), because a row took the place of another node. `None` if so many nodes got the
+    /// vectors of others that the graph should be made anew.
     pub(super) fn join_equal<T: Element>(
         &mut self,
         nodes: &mut Nodes,
@@ -296,8 +302,9 @@ impl Links {
         self.of(node).iter().copied().filter(move |&other| self.parents[other as usize] == node)
     }
 
-    /// Gives other parents to children of a node until at most half of its edges are held, if there are such parents: nodes that have an edge to the
-    /// child anyway. The edges to these children are then as good as any others. O(children · degree²), and the way of each new parent to its start.
+    /// Gives other parents to children of a node until at most half of its edges are held, if there are such parents:
+    /// nodes that have an edge to the child anyway. The edges to these children are then as good as any others.
+    /// O(children · degree²), and the way of each new parent to its start.
     pub(super) fn release(&mut self, node: u32) {
         let (children, half): (Vec<u32>, usize) = (self.children(node).collect(), self.degree / 2);
         let mut held = children.len();
@@ -349,8 +356,8 @@ impl Links {
         Ok(())
     }
 
-    /// Makes new parents of all nodes except those listed, which ascend and to which no edges lead yet. Chooses start nodes for as many nodes as
-    /// there are now. O(nodes · degree), and a walk for each node to which no edges lead.
+    /// Makes new parents of all nodes except those listed, which ascend and to which no edges lead yet. Chooses start
+    /// nodes for as many nodes as there are now. O(nodes · degree), and a walk for each node to which no edges lead.
     pub(super) fn connect_without(&mut self, distance: &WalkDistance<'_>, without: &[u32]) {
         self.starts = starts_of(self.len(), &self.twins);
         self.parents.fill(NO_NODE);
@@ -359,9 +366,9 @@ impl Links {
         self.adopt_without(distance, without);
     }
 
-    /// Makes start nodes of some rows between the last start node and `end`, which were inserted since start nodes were chosen, so that there are as many
-    /// as a new graph of `nodes` nodes has. So every class of vectors gets its share, though it comes late. A few missing ones wait for more, because
-    /// all are listed again.
+    /// Makes start nodes of some rows between the last start node and `end`, which were inserted since start nodes were
+    /// chosen, so that there are as many as a new graph of `nodes` nodes has. So every class of vectors gets its share,
+    /// though it comes late. A few missing ones wait for more, because all are listed again.
     pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) {
         let first = self.starts.last().map_or(0, |&last| last + 1);
         let missing = start_count(nodes).saturating_sub(self.starts.len());
@@ -385,8 +392,8 @@ impl Links {
         self.reach(self.starts.clone());
     }
 
-    /// Gives a parent to each node that can be reached from `nodes`, which ascend and have parents: of the nodes with an edge to it that the fewest
-    /// edges lead to, the lowest.
+    /// Gives a parent to each node that can be reached from `nodes`, which ascend and have parents: of the nodes with
+    /// an edge to it that the fewest edges lead to, the lowest.
     pub(super) fn reach(&mut self, mut nodes: Vec<u32>) {
         let mut claims: Vec<AtomicU32> = Vec::new();
         while !nodes.is_empty() {
@@ -437,7 +444,8 @@ impl Links {
             }
         };
         let parts: Vec<usize> = (0..nodes.len().div_ceil(PART)).collect();
-        // The first node that has an edge to another one gets it. Rayon's joins order these writes before the reads below.
+        // The first node that has an edge to another one gets it. Rayon's joins order these writes before the reads
+        // below.
         parts.par_iter().for_each(|&part| {
             each(part, &mut |at, other| {
                 claims[other as usize].fetch_min(at, Ordering::Relaxed);
@@ -568,7 +576,8 @@ mod tests {
         assert!((1..5).all(|node| links.children(node).count() <= 2));
     }
 
-    /// Under inner product, a node that has no parent gets one of which less than half of the edges are held, if there is one.
+    /// Under inner product, a node that has no parent gets one of which less than half of the edges are held, if there
+    /// is one.
     #[test]
     fn nodes_are_adopted_where_edges_are_free() {
         let rows: Vec<f32> = (0..8).map(|at| at as f32).collect();

@@ -1,13 +1,14 @@
 //! The graph index: approximate search by walks in a graph of near neighbours.
 //!
 //! # Problem
-//! For a query, find the k nearest of n vectors with a few thousand distances instead of n, and miss few of them. An inverted file
-//! ([`crate::ivf`]) reads whole lists. A walk in a graph reads only the neighbours of the nearest vectors that it has met, so it needs fewer
-//! distances for the same recall, and it reads single vectors instead of consecutive ones.
+//! For a query, find the k nearest of n vectors with a few thousand distances instead of n, and miss few of them. An
+//! inverted file ([`crate::ivf`]) reads whole lists. A walk in a graph reads only the neighbours of the nearest vectors
+//! that it has met, so it needs fewer distances for the same recall, and it reads single vectors instead of consecutive
+//! ones.
 //!
 //! # Algorithm
-//! Each vector is a node with edges to at most `degree` others near it. A search walks from nodes near the query to nodes nearer to it
-//! (`walk.rs`):
+//! Each vector is a node with edges to at most `degree` others near it. A search walks from nodes near the query to
+//! nodes nearer to it (`walk.rs`):
 //!
 //! ```text
 //! beam = the nearest of some start nodes
@@ -33,22 +34,24 @@
 //! | `given` | an index of edges or neighbours that the caller has, and the edges of an index |
 //! | `file` | index files |
 //!
-//! The vectors, their ids and removed vectors are those of a [`FlatIndex`] inside. The graph has only edges between its rows, and every exact
-//! search is one of the flat index.
+//! The vectors, their ids and removed vectors are those of a [`FlatIndex`] inside. The graph has only edges between its
+//! rows, and every exact search is one of the flat index.
 //!
 //! # Results
-//! Distances are canonical ([`crate::metric`]), results are in the order (distance, lower id), and no vector comes twice. Which of the true
-//! neighbours are missed depends on the graph and on the beam alone: the graph depends on the vectors, the order in which they came, and the
-//! settings. Equal vectors are one node, so they hide no others (`twins.rs`). Under a filter and after removals a walk goes through all nodes and returns the accepted ones; its beam is wider by the share
-//! of nodes that are not accepted. Where comparing all accepted vectors costs no more than the walk, or a walk found fewer than k, the search is
-//! exact ([`GraphIndexBuilder::exact_ratio`]).
+//! Distances are canonical ([`crate::metric`]), results are in the order (distance, lower id), and no vector comes
+//! twice. Which of the true neighbours are missed depends on the graph and on the beam alone: the graph depends on the
+//! vectors, the order in which they came, and the settings. Equal vectors are one node, so they hide no others
+//! (`twins.rs`). Under a filter and after removals a walk goes through all nodes and returns the accepted ones; its
+//! beam is wider by the share of nodes that are not accepted. Where comparing all accepted vectors costs no more than
+//! the walk, or a walk found fewer than k, the search is exact ([`GraphIndexBuilder::exact_ratio`]).
 //!
 //! # Cost
-//! Memory: 4 · (degree + 1) bytes a vector beside the flat index, and one byte for each component that is a float. Building: the
-//! nearest of all vectors, of every sixteenth and of every 128th for each vector, and O(degree²) distances. A walk of width w computes about w · degree / 3
-//! distances after those of the start nodes. [`GraphIndexBuilder::build_with_neighbors`] takes neighbours from a k-NN graph, whose computation can be
-//! interrupted and resumed. Adding a vector costs a walk and O(degree²) distances, removing one a bit until a quarter of the rows is
-//! left over.
+//! Memory: 4 · (degree + 1) bytes a vector beside the flat index, and one byte for each component that is a float.
+//! Building: the nearest of all vectors, of every sixteenth and of every 128th for each vector, and O(degree²)
+//! distances. A walk of width w computes about w · degree / 3 distances after those of the start nodes.
+//! [`GraphIndexBuilder::build_with_neighbors`] takes neighbours from a k-NN graph, whose computation can be interrupted
+//! and resumed. Adding a vector costs a walk and O(degree²) distances, removing one a bit until a quarter of the rows
+//! is left over.
 
 mod build;
 mod candidates;
@@ -97,7 +100,8 @@ pub const MAX_NODES: u64 = (1 << 31) - 1;
 
 /// An index that searches by walks in a graph of near neighbours.
 ///
-/// It finds nearly all of the k nearest vectors and compares a query with a small part of all. Vectors can be added and removed at any time, and a filter keeps the recall at every selectivity.
+/// It finds nearly all of the k nearest vectors and compares a query with a small part of all. Vectors can be added and
+/// removed at any time, and a filter keeps the recall at every selectivity.
 ///
 /// ```
 /// use warpann::{Device, GraphIndex, Metric, SearchOptions};
@@ -123,13 +127,15 @@ pub struct LinkedVectors<T: Element> {
 
 /// What was made of the rows of a flat index.
 struct Made<T> {
-    /// The version of the rows of which the rest was made. If it is not that of the flat index, the rest is of other rows, and of no use.
+    /// The version of the rows of which the rest was made. If it is not that of the flat index, the rest is of other
+    /// rows, and of no use.
     of: Version,
     /// All rows of the flat index, if it does not have them in host memory; otherwise empty.
     copy: Arc<Vec<T>>,
     /// All rows as codes, if walks go by them; `None` without a graph.
     codes: Option<Codes>,
-    /// The graph of the rows; `None` if there are so few that searches are exact, or if there was no memory for a graph.
+    /// The graph of the rows; `None` if there are so few that searches are exact, or if there was no memory for a
+    /// graph.
     links: Option<Arc<Links>>,
     /// The nodes of the graph by their vectors, once a change has needed them.
     nodes: Option<Arc<Nodes>>,
@@ -161,12 +167,14 @@ pub struct GraphStatistics {
     pub starts: u64,
     /// Number of rows that can be reached from these vectors: all, in a graph that this library made.
     pub reachable: u64,
-    /// Number of rows whose vector an earlier row has too. Equal vectors are one node of the graph, which has the edges of all of them.
+    /// Number of rows whose vector an earlier row has too. Equal vectors are one node of the graph, which has the edges
+    /// of all of them.
     pub equal: u64,
     /// Whether walks compare codes of the vectors, one byte for each component: see [`GraphIndexBuilder::codes`].
     pub codes: bool,
-    /// Number of rows, at most, whose codes cannot stand for them, because they lie outside of the range of the vectors for which codes were fitted. The
-    /// edges of rows that were added there are chosen by vectors, and queries there walk by vectors, until codes are fitted again.
+    /// Number of rows, at most, whose codes cannot stand for them, because they lie outside of the range of the vectors
+    /// for which codes were fitted. The edges of rows that were added there are chosen by vectors, and queries there
+    /// walk by vectors, until codes are fitted again.
     pub outside: u64,
     /// Bytes of host memory: vectors, ids, edges.
     pub host_bytes: u64,
@@ -194,54 +202,58 @@ impl<T: Element> GraphIndexBuilder<T> {
         self
     }
 
-    /// Sets the [`Device`](crate::Device), or the [`Placement`] over several devices; [`Device::Auto`](crate::Device::Auto) by default. Exact
-    /// searches and the making of the graph use it.
+    /// Sets the [`Device`](crate::Device), or the [`Placement`] over several devices;
+    /// [`Device::Auto`](crate::Device::Auto) by default. Exact searches and the making of the graph use it.
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
         self.placement = device.into();
         self
     }
 
-    /// Sets the bytes that the index may use on each of its devices, as [`FlatIndexBuilder::memory_budget`](crate::FlatIndexBuilder::memory_budget).
+    /// Sets the bytes that the index may use on each of its devices, as
+    /// [`FlatIndexBuilder::memory_budget`](crate::FlatIndexBuilder::memory_budget).
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.budget = Some(bytes);
         self
     }
 
-    /// Sets the largest number of edges of a vector: 4 to 256, by default 32. More edges take more memory and time to build, and find more in data
-    /// of many dimensions.
+    /// Sets the largest number of edges of a vector: 4 to 256, by default 32. More edges take more memory and time to
+    /// build, and find more in data of many dimensions.
     pub fn degree(mut self, degree: usize) -> Self {
         self.settings.degree = degree;
         self
     }
 
-    /// Sets the seed of the inverted file through which the neighbours of many vectors are found. The same vectors, settings and seed give the
-    /// same graph on every device.
+    /// Sets the seed of the inverted file through which the neighbours of many vectors are found. The same vectors,
+    /// settings and seed give the same graph on every device.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = seed;
         self
     }
 
-    /// Sets the number of vectors that a walk keeps unless its options set another; 64 by default. A search for k vectors keeps at least 2 k.
+    /// Sets the number of vectors that a walk keeps unless its options set another; 64 by default. A search for k
+    /// vectors keeps at least 2 k.
     pub fn beam(mut self, beam: usize) -> Self {
         self.beam = beam;
         self
     }
 
-    /// Sets how many vectors an exact search compares in about the time of one place of a beam; 128 by default. A search compares all vectors that may
-    /// be results if they are at most this number times the width of the walk that it would make. With the default beam, these are indexes of
-    /// 8,192 vectors; under a filter of a share s of the vectors, the beam is 1 / s times as wide. 0 means that all searches are walks.
+    /// Sets how many vectors an exact search compares in about the time of one place of a beam; 128 by default. A
+    /// search compares all vectors that may be results if they are at most this number times the width of the walk that
+    /// it would make. With the default beam, these are indexes of 8,192 vectors; under a filter of a share s of the
+    /// vectors, the beam is 1 / s times as wide. 0 means that all searches are walks.
     pub fn exact_ratio(mut self, vectors: usize) -> Self {
         self.exact_ratio = vectors;
         self
     }
 
-    /// Sets whether walks may compare codes instead of vectors of floats: one signed byte for each component. They are faster, take one byte more for
-    /// each component, and change which vectors are found only a little; distances are always those of the vectors. True by default; an index
-    /// whose vectors have nearer neighbours than codes can tell apart has none. Vectors of bytes need no codes.
+    /// Sets whether walks may compare codes instead of vectors of floats: one signed byte for each component. They are
+    /// faster, take one byte more for each component, and change which vectors are found only a little; distances are
+    /// always those of the vectors. True by default; an index whose vectors have nearer neighbours than codes can tell
+    /// apart has none. Vectors of bytes need no codes.
     ///
-    /// Where codes do not suffice, vectors decide, and the search takes longer: for queries and added vectors outside of the range of those for which
-    /// codes were fitted, and for queries whose near vectors codes cannot tell apart. Codes are fitted again when an eighth of the vectors is outside, or
-    /// half of them is newer than the codes.
+    /// Where codes do not suffice, vectors decide, and the search takes longer: for queries and added vectors outside
+    /// of the range of those for which codes were fitted, and for queries whose near vectors codes cannot tell apart.
+    /// Codes are fitted again when an eighth of the vectors is outside, or half of them is newer than the codes.
     pub fn codes(mut self, codes: bool) -> Self {
         self.codes = codes;
         self
@@ -377,7 +389,8 @@ impl<T: Element> LinkedVectors<T> {
         self.made()?.codes.as_ref()
     }
 
-    /// All rows, also those that removed vectors left. There is a graph, or [`copy_all_rows`](Self::copy_all_rows) has been called.
+    /// All rows, also those that removed vectors left. There is a graph, or [`copy_all_rows`](Self::copy_all_rows) has
+    /// been called.
     fn rows(&self) -> &[T] {
         self.flat.host_rows().or(self.made().map(|made| &made.copy[..])).unwrap_or(&[])
     }

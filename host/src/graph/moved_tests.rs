@@ -1,4 +1,5 @@
-//! Recall of walks where vectors and queries are not those for which codes were fitted, and where vectors are equal or nearly so.
+//! Recall of walks where vectors and queries are not those for which codes were fitted, and where vectors are equal or
+//! nearly so.
 
 use super::tests::recall;
 use super::*;

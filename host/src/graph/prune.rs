@@ -1,12 +1,14 @@
 //! The choice of a node's edges among nodes near it.
 //!
-//! A candidate is *occluded* if a candidate that was chosen before it is nearer to it than the node is: a walk reaches it through the other one.
-//! Candidates are taken from near to far. Those that are not occluded are chosen first, until the node has `degree` edges: the rule by which HNSW and
-//! Vamana (with α = 1) choose edges. Then others take the places that are left ([`Others`]).
+//! A candidate is *occluded* if a candidate that was chosen before it is nearer to it than the node is: a walk reaches
+//! it through the other one. Candidates are taken from near to far. Those that are not occluded are chosen first, until
+//! the node has `degree` edges: the rule by which HNSW and Vamana (with α = 1) choose edges. Then others take the
+//! places that are left ([`Others`]).
 
 use super::distance::{Key, Query, WalkDistance};
 
-/// Number of chosen nodes with which a candidate is compared at a time. Most candidates are occluded by one of the first.
+/// Number of chosen nodes with which a candidate is compared at a time. Most candidates are occluded by one of the
+/// first.
 const COMPARED: usize = 4;
 
 /// Which occluded candidates take the places that are left.
@@ -31,7 +33,8 @@ pub(super) struct Pruner {
 }
 
 impl Pruner {
-    /// Chooses at most `degree` of the `candidates`, which are different nodes other than `node`, and all of `held`. O(candidates · degree · dim).
+    /// Chooses at most `degree` of the `candidates`, which are different nodes other than `node`, and all of `held`.
+    /// O(candidates · degree · dim).
     pub(super) fn choose(
         &mut self,
         distance: &WalkDistance<'_>,

@@ -146,7 +146,8 @@ impl<T: Element> LinkedVectors<T> {
         Ok(Some(Walk { distances, metric, links, width, request: *request, nodes, ranks }))
     }
 
-    /// The walks of a search on the device that has the rows; `None` if the search is exact, or the device cannot make them.
+    /// The walks of a search on the device that has the rows; `None` if the search is exact, or the device cannot make
+    /// them.
     #[cfg(feature = "cuda")]
     pub(super) fn device_walk<'a>(
         &'a self,
@@ -157,7 +158,8 @@ impl<T: Element> LinkedVectors<T> {
         Ok(self.walk(request, k, beam)?.and_then(|walk| self.walk_on_device(&walk, k)))
     }
 
-    /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the CPU.
+    /// Fills `ids` (row numbers) and `distances` by walks, k for each query: on the device that has the rows, or on the
+    /// CPU.
     fn walk_all(
         &self,
         walk: &Walk<'_>,

@@ -1,5 +1,5 @@
-//! What a graph index promises, against exact search and the definition of distances. The property `changes` of the crate `warpann-tests` adds
-//! random sequences of changes.
+//! What a graph index promises, against exact search and the definition of distances. The property `changes` of the
+//! crate `warpann-tests` adds random sequences of changes.
 
 use super::links::start_count;
 use super::*;
@@ -11,7 +11,8 @@ use crate::{Device, FileDefect, NONE, Neighbors, SearchOptions};
 pub(super) const DIM: usize = 24;
 pub(super) const K: usize = 10;
 
-/// Vectors around random centres: most neighbours of a vector have its centre, and nothing leads from one centre to another.
+/// Vectors around random centres: most neighbours of a vector have its centre, and nothing leads from one centre to
+/// another.
 pub(super) fn clustered<T: Element>(count: usize, seed: u64) -> Vec<T> {
     let (mut of_centres, mut random) = (Random::new(99), Random::new(seed));
     let centres: Vec<f32> = (0..60 * DIM).map(|_| of_centres.unit() as f32 * 80.0).collect();
@@ -407,7 +408,8 @@ fn bad_arguments_are_refused_and_change_nothing() {
     assert_eq!(index.statistics().edges, 0);
 }
 
-/// The candidates come from inverted files of the vectors on the device, or on the CPU if the device has no memory for these.
+/// The candidates come from inverted files of the vectors on the device, or on the CPU if the device has no memory for
+/// these.
 fn same_in_any_memory<T: Element>() {
     let base = clustered::<T>(600, 1);
     let made = |device: Device, budget: Option<u64>| {

@@ -1,20 +1,22 @@
 //! Rows with equal vectors: one node of the graph with several rows.
 //!
-//! Were each of them a node, their nearest neighbours would be each other. A walk that comes to a group of more equal rows than its beam has places
-//! fills the beam with them, their edges lead to each other only, and the walk ends there, far from its query. A wider beam meets larger groups,
-//! so it can find less. So the first row of a group is a node, and the others, its twins, have no edges, and none lead to them.
-//! A walk finds nodes, and the rows of a node are results together, because they have the same distance from every query.
+//! Were each of them a node, their nearest neighbours would be each other. A walk that comes to a group of more equal
+//! rows than its beam has places fills the beam with them, their edges lead to each other only, and the walk ends
+//! there, far from its query. A wider beam meets larger groups, so it can find less. So the first row of a group is a
+//! node, and the others, its twins, have no edges, and none lead to them. A walk finds nodes, and the rows of a node
+//! are results together, because they have the same distance from every query.
 //!
 //! Vectors are equal if their components are; −0 equals +0.
 //!
 //! # How equal rows are found
-//! By a hash of 64 bits of each row, and a comparison where hashes are equal. A new graph sorts the hashes of all rows, while its edges are chosen. A
-//! row that is added is looked up in a table ([`Nodes`]), which the first addition makes: 16 to 32 bytes a row.
+//! By a hash of 64 bits of each row, and a comparison where hashes are equal. A new graph sorts the hashes of all rows,
+//! while its edges are chosen. A row that is added is looked up in a table ([`Nodes`]), which the first addition makes:
+//! 16 to 32 bytes a row.
 //!
 //! The node of a group is its first row, so that nodes at one distance come in the order of their first rows.
 //!
-//! A row that gets another vector stays a node, even if another row has that vector: its edges and its children stay. If so many rows
-//! become equal in this way that walks could suffer, the graph is made anew (`change.rs`).
+//! A row that gets another vector stays a node, even if another row has that vector: its edges and its children stay.
+//! If so many rows become equal in this way that walks could suffer, the graph is made anew (`change.rs`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -106,7 +108,8 @@ impl Twins {
         self.rows.insert(first, rows);
     }
 
-    /// Takes a row, which got another vector, out of its group. Returns the row that must become a node, if the row was the node of others.
+    /// Takes a row, which got another vector, out of its group. Returns the row that must become a node, if the row was
+    /// the node of others.
     pub(super) fn take(&mut self, row: u32) -> Option<u32> {
         if let Some(node) = self.nodes.remove(&row) {
             let rows = self.rows.get_mut(&node)?;
@@ -127,8 +130,8 @@ impl Twins {
         Some(node)
     }
 
-    /// The groups after rows have moved: `moved` has the new number of each row, or [`NO_NODE`] if it is gone. If the node of a group is gone, its first
-    /// row that is left takes over, and `moved` then leads from the old node to it.
+    /// The groups after rows have moved: `moved` has the new number of each row, or [`NO_NODE`] if it is gone. If the
+    /// node of a group is gone, its first row that is left takes over, and `moved` then leads from the old node to it.
     pub(super) fn moved(&self, moved: &mut [u32]) -> Self {
         let mut twins = Twins::default();
         for (node, rows) in self.groups() {
@@ -142,8 +145,8 @@ impl Twins {
         twins
     }
 
-    /// Makes each row of a table of neighbours, `width` places a row, one of nodes: those of twins become empty, and neighbours become nodes, each once
-    /// and none its own.
+    /// Makes each row of a table of neighbours, `width` places a row, one of nodes: those of twins become empty, and
+    /// neighbours become nodes, each once and none its own.
     pub(super) fn join(&self, table: &mut [u32], width: usize) {
         table.par_chunks_exact_mut(width).enumerate().for_each(|(row, places)| {
             let mut count = 0;
@@ -161,7 +164,8 @@ impl Twins {
         });
     }
 
-    /// The nodes of which one row at least is accepted, and the number of those whose first row is not. Twins keep their bits.
+    /// The nodes of which one row at least is accepted, and the number of those whose first row is not. Twins keep
+    /// their bits.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).

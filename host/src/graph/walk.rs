@@ -6,13 +6,14 @@
 //!     expand the EXPANSIONS nearest such nodes: for each of their neighbours that was never in question before
 //!         compute the distance; keep the neighbour if it is among the `width` nearest so far
 //! ```
-//! Several nodes are expanded at a time because a GPU then reads four times as many vectors at a time, and a CPU prefetches better.
+//! Several nodes are expanded at a time because a GPU then reads four times as many vectors at a time, and a CPU
+//! prefetches better.
 //!
-//! A walk may forget that a node was in question: a node that left the beam, or never came in, is farther than all of a full beam, and stays out. So
-//! the table of nodes that were met saves distances, and no result depends on it.
+//! A walk may forget that a node was in question: a node that left the beam, or never came in, is farther than all of a
+//! full beam, and stays out. So the table of nodes that were met saves distances, and no result depends on it.
 //!
-//! A node is a u64: the [`Key`] of its distance in the upper half, then 31 bits of its number, then one bit that says that it is expanded. So
-//! nodes order by (distance, number), and the walk is defined to the bit.
+//! A node is a u64: the [`Key`] of its distance in the upper half, then 31 bits of its number, then one bit that says
+//! that it is expanded. So nodes order by (distance, number), and the walk is defined to the bit.
 
 use warpann_kernels::graph::walk::EXPANSIONS;
 use warpann_kernels::ivf::rerank;
@@ -46,8 +47,8 @@ const RANKED_AT_ONCE: usize = rerank::WARP_SELECTED as usize;
 /// How many nodes of a beam get canonical distances.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ranks {
-    /// In any case. The distances of walks are rounded, so these are some more than k; and one more for each node whose first row is no result, because it
-    /// stands before others at its distance.
+    /// In any case. The distances of walks are rounded, so these are some more than k; and one more for each node whose
+    /// first row is no result, because it stands before others at its distance.
     pub(super) least: usize,
     /// At the most. If walks go by codes, as many as may be among the k best by what codes tell.
     pub(super) most: usize,
@@ -73,7 +74,8 @@ pub(super) struct Walker {
 }
 
 impl Walker {
-    /// Walks to the `width` ≥ 1 nodes that are nearest to [`query`](Self::query), as far as the walk finds them: nearest first.
+    /// Walks to the `width` ≥ 1 nodes that are nearest to [`query`](Self::query), as far as the walk finds them:
+    /// nearest first.
     pub(super) fn walk(&mut self, distance: &WalkDistance<'_>, links: &Links, width: usize) -> &[u64] {
         self.start(distance, links, width);
         // The first place that may hold a node that is not expanded.
@@ -113,7 +115,8 @@ impl Walker {
         self.beam.iter().map(|&place| node_of(place)).collect()
     }
 
-    /// The `count` nearest to [`query`](Self::query) of the start nodes with which a walk of the width `count` begins, nearest first.
+    /// The `count` nearest to [`query`](Self::query) of the start nodes with which a walk of the width `count` begins,
+    /// nearest first.
     pub(super) fn nearest_starts(&mut self, distance: &WalkDistance<'_>, links: &Links, count: usize) -> Vec<u32> {
         self.start(distance, links, count);
         self.beam.iter().map(|&place| node_of(place)).collect()

@@ -8,13 +8,14 @@ use crate::{Bitset, Filter, Result, host_memory};
 
 /// Number of ids that are looked up at a time.
 const LOOKED_UP: usize = 1 << 16;
-/// Smallest number of ids of a thread that looks ids up, and of words of a thread that calls a function for 64 ids each.
+/// Smallest number of ids of a thread that looks ids up, and of words of a thread that calls a function for 64 ids
+/// each.
 const LEAST_IDS: usize = 1 << 12;
 const LEAST_WORDS: usize = 1 << 6;
 
 impl RowIds {
-    /// The rows of the vectors that a filter accepts, which [`Filter::check`] has checked. O(rows / 64) for bits, O(rows / 64 + ids · log rows)
-    /// for ids, O(rows) for a function.
+    /// The rows of the vectors that a filter accepts, which [`Filter::check`] has checked. O(rows / 64) for bits,
+    /// O(rows / 64 + ids · log rows) for ids, O(rows) for a function.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).

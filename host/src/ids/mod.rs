@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Error, Result, host_memory};
 
-/// A number that identifies a set of ids: the sum of a hash of each id, modulo 2⁶⁴. It does not depend on the order of the ids. The stamp
-/// of a union of disjoint sets is the sum of their stamps. Two sets that nobody chose for it have the same stamp with a probability of
-/// 2⁻⁶⁴.
+/// A number that identifies a set of ids: the sum of a hash of each id, modulo 2⁶⁴. It does not depend on the order of
+/// the ids. The stamp of a union of disjoint sets is the sum of their stamps. Two sets that nobody chose for it have
+/// the same stamp with a probability of 2⁻⁶⁴.
 pub(crate) fn stamp(ids: &[u64]) -> u64 {
     // The finalizer of splitmix64. It maps 0 to 0, so 1 is added to the id.
     let hash = |&id: &u64| {
@@ -28,7 +28,8 @@ pub(crate) fn twice(ids: &[u64]) -> Option<u64> {
     pairs.position_first(|(id, next)| id == next).map(|at| ids[at])
 }
 
-/// Returns `ids` in ascending order, or the error that one occurs twice. Copies them only if they are not in this order.
+/// Returns `ids` in ascending order, or the error that one occurs twice. Copies them only if they are not in this
+/// order.
 pub(crate) fn ascending(ids: &[u64]) -> Result<Cow<'_, [u64]>> {
     if ids.is_sorted_by(|a, b| a < b) {
         return Ok(Cow::Borrowed(ids));

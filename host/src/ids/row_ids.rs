@@ -1,10 +1,12 @@
 //! The ids of the rows of an index.
 //!
-//! Rows are in the order of their ids, so that a back end, which breaks ties by the lower row, breaks them by the lower id. A row of a flat
-//! index is a place in memory. A row of inverted files is a rank: the number by which searches know a vector, wherever it is.
+//! Rows are in the order of their ids, so that a back end, which breaks ties by the lower row, breaks them by the lower
+//! id. A row of a flat index is a place in memory. A row of inverted files is a rank: the number by which searches know
+//! a vector, wherever it is.
 //!
-//! A removed vector leaves its row behind until the rows are compacted: removing one of n vectors costs a binary search and one bit, and a
-//! search skips the row. Rows at the end are dropped at once. If an id comes back before that, its vector takes the old row.
+//! A removed vector leaves its row behind until the rows are compacted: removing one of n vectors costs a binary search
+//! and one bit, and a search skips the row. Rows at the end are dropped at once. If an id comes back before that, its
+//! vector takes the old row.
 //!
 //! Without ids of the caller's and without removals the id of a row is its number, and nothing is stored.
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::error::FileDefect;
 use crate::{Error, Result, io};
 
-/// The first bytes of files of a [`FlatIndex`](crate::FlatIndex) and of an [`IvfIndex`](crate::IvfIndex). A text transfer changes the line ends or the
-/// control character among them.
+/// The first bytes of files of a [`FlatIndex`](crate::FlatIndex) and of an [`IvfIndex`](crate::IvfIndex). A text
+/// transfer changes the line ends or the control character among them.
 pub(crate) const LISTS: [u8; 8] = *b"wpn\r\n\x1a\nI";
 /// Those of files of a [`GraphIndex`](crate::GraphIndex).
 pub(crate) const GRAPH: [u8; 8] = *b"wpn\r\n\x1a\nG";
@@ -47,8 +47,9 @@ impl IndexKind {
         }
     }
 
-    /// The kind of the index in a file, by its first bytes; a file that has no index counts as inverted files, as which it is refused. Files of
-    /// versions that did not write the kind are inverted files or exact, and count as inverted files. O(1).
+    /// The kind of the index in a file, by its first bytes; a file that has no index counts as inverted files, as which
+    /// it is refused. Files of versions that did not write the kind are inverted files or exact, and count as inverted
+    /// files. O(1).
     ///
     /// # Errors
     /// [`Error::Io`].

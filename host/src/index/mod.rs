@@ -1,8 +1,9 @@
 //! The index: what all kinds have in common, and what a kind must have.
 //!
-//! [`Index`] has the methods of every index once. A kind ([`Kind`]) has the vectors, and is a folder with its data: exact search in `flat`, inverted
-//! files in `ivf`, graphs in `graph`. Public code names an index by its alias: [`FlatIndex`](crate::FlatIndex), [`IvfIndex`](crate::IvfIndex),
-//! [`GraphIndex`](crate::GraphIndex), [`AnyIndex`](crate::AnyIndex).
+//! [`Index`] has the methods of every index once. A kind ([`Kind`]) has the vectors, and is a folder with its data:
+//! exact search in `flat`, inverted files in `ivf`, graphs in `graph`. Public code names an index by its alias:
+//! [`FlatIndex`](crate::FlatIndex), [`IvfIndex`](crate::IvfIndex), [`GraphIndex`](crate::GraphIndex),
+//! [`AnyIndex`](crate::AnyIndex).
 
 #[cfg(feature = "cuda")]
 mod device;
@@ -30,9 +31,10 @@ use crate::{
 
 /// An index of vectors of one dimension, element type and metric, of one [`Kind`].
 ///
-/// Programs use it by the names of its kinds, which say how each searches and what its changes cost: [`FlatIndex`](crate::FlatIndex),
-/// [`IvfIndex`](crate::IvfIndex), [`GraphIndex`](crate::GraphIndex), and [`AnyIndex`](crate::AnyIndex) for a kind that is known at run time only. All
-/// have the methods of this page. Code for indexes of any kind has a type parameter for the kind:
+/// Programs use it by the names of its kinds, which say how each searches and what its changes cost:
+/// [`FlatIndex`](crate::FlatIndex), [`IvfIndex`](crate::IvfIndex), [`GraphIndex`](crate::GraphIndex), and
+/// [`AnyIndex`](crate::AnyIndex) for a kind that is known at run time only. All have the methods of this page. Code for
+/// indexes of any kind has a type parameter for the kind:
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, Index, IvfIndex, Kind, Metric};
@@ -54,22 +56,23 @@ use crate::{
 /// ```
 ///
 /// # Which results are exact
-/// A [`FlatIndex`](crate::FlatIndex) misses no neighbour. Inverted files of whole vectors miss none in a search of all lists, and a
-/// [`GraphIndex`](crate::GraphIndex) none where it compares all vectors
-/// ([`exact_ratio`](crate::GraphIndexBuilder::exact_ratio) of `usize::MAX`: always). Codes change distances, not which codes are found.
-/// [`SearchStatistics::exact_queries`] counts the queries of which no neighbour is missing.
+/// A [`FlatIndex`](crate::FlatIndex) misses no neighbour. Inverted files of whole vectors miss none in a search of all
+/// lists, and a [`GraphIndex`](crate::GraphIndex) none where it compares all vectors
+/// ([`exact_ratio`](crate::GraphIndexBuilder::exact_ratio) of `usize::MAX`: always). Codes change distances, not which
+/// codes are found. [`SearchStatistics::exact_queries`] counts the queries of which no neighbour is missing.
 ///
 /// # Ids
 /// Ids are u64 of the caller's choice, or count up from 0. [`NONE`] is no id.
 ///
 /// # Threads
-/// An index is `Send + Sync`: any number of threads may search it at the same time. A call that fails leaves the index as it was.
+/// An index is `Send + Sync`: any number of threads may search it at the same time. A call that fails leaves the index
+/// as it was.
 pub struct Index<K> {
     pub(crate) kind: K,
 }
 
-/// A kind of index: how its vectors are stored, changed and searched. The kinds of this crate are the only ones; a program names the trait to write
-/// code for all of them ([`Index`]).
+/// A kind of index: how its vectors are stored, changed and searched. The kinds of this crate are the only ones; a
+/// program names the trait to write code for all of them ([`Index`]).
 pub trait Kind: private::Changed + private::Searching + private::Filed + private::OnDevice {}
 
 impl<K: private::Changed + private::Searching + private::Filed + private::OnDevice> Kind for K {}
@@ -110,13 +113,14 @@ impl<K: Kind> Index<K> {
         self.kind.metric()
     }
 
-    /// Describes the devices in use: the choice of [`Device::Auto`](crate::Device::Auto), for the CPU threads and instruction set, and which devices
-    /// have failed.
+    /// Describes the devices in use: the choice of [`Device::Auto`](crate::Device::Auto), for the CPU threads and
+    /// instruction set, and which devices have failed.
     pub fn device(&self) -> String {
         self.kind.device()
     }
 
-    /// Whether the index has a vector with this id. O(log len); for inverted files O(len) in the first call after very many vectors were added.
+    /// Whether the index has a vector with this id. O(log len); for inverted files O(len) in the first call after very
+    /// many vectors were added.
     pub fn contains(&self, id: u64) -> bool {
         self.kind.contains(id)
     }
@@ -131,16 +135,17 @@ impl<K: Kind> Index<K> {
         self.kind.greatest_id()
     }
 
-    /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches refuse it
-    /// after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another index with the same ids
-    /// accepts it too. [`Filter`](crate::Filter) has other forms, which are never stale. O(len).
+    /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index
+    /// holds now: searches refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when
+    /// the ids are the same again. Another index with the same ids accepts it too. [`Filter`](crate::Filter) has other
+    /// forms, which are never stale. O(len).
     pub fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
         self.kind.ids().into_iter().map(keep).collect::<Bitset>().for_ids(self.kind.stamp())
     }
 
-    /// The components of the vector with this id as f32, which holds the values of every element type: those that were added, or, in an index of
-    /// codes, those of the vector that the code stands for (under cosine of a vector of length 1). Distances of a search are from this vector.
-    /// O(log len + dim), O(dim²) with a rotation.
+    /// The components of the vector with this id as f32, which holds the values of every element type: those that were
+    /// added, or, in an index of codes, those of the vector that the code stands for (under cosine of a vector of
+    /// length 1). Distances of a search are from this vector. O(log len + dim), O(dim²) with a rotation.
     ///
     /// # Errors
     /// [`Error::UnknownId`], and the errors of the device's driver.
@@ -150,10 +155,12 @@ impl<K: Kind> Index<K> {
         Ok(vector)
     }
 
-    /// As [`reconstruct`](Self::reconstruct) for many ids, into the caller's memory: `dim` components for each id, in the order of `ids`.
+    /// As [`reconstruct`](Self::reconstruct) for many ids, into the caller's memory: `dim` components for each id, in
+    /// the order of `ids`.
     ///
     /// # Errors
-    /// As [`reconstruct`](Self::reconstruct); [`Error::WrongLength`] if `to` has another length. `to` may then have some of the vectors.
+    /// As [`reconstruct`](Self::reconstruct); [`Error::WrongLength`] if `to` has another length. `to` may then have
+    /// some of the vectors.
     pub fn reconstruct_into(&self, ids: &[u64], to: &mut [f32]) -> Result<()> {
         check_length("components", ids.len().saturating_mul(self.dim()), to.len())?;
         ids.iter().zip(to.chunks_exact_mut(self.dim())).try_for_each(|(&id, to)| self.kind.reconstruct_into(id, to))
@@ -162,32 +169,36 @@ impl<K: Kind> Index<K> {
 
 /// # Changes
 impl<K: Kind> Index<K> {
-    /// Appends the vectors of `rows`, row-major, `dim` components each. Their ids count up from 0, or from one past the greatest id in the index.
+    /// Appends the vectors of `rows`, row-major, `dim` components each. Their ids count up from 0, or from one past the
+    /// greatest id in the index.
     ///
-    /// Cost: exact search O(rows · dim), inverted files O(rows · lists · dim), a graph a walk and O(degree² · dim) for each vector, or a new graph if the
-    /// new vectors are more than the old ones.
+    /// Cost: exact search O(rows · dim), inverted files O(rows · lists · dim), a graph a walk and O(degree² · dim) for
+    /// each vector, or a new graph if the new vectors are more than the old ones.
     ///
     /// # Errors
-    /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] if there are not enough ids above the greatest one.
+    /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] if there are not enough ids above the greatest
+    /// one.
     pub fn add(&mut self, rows: &[K::Element]) -> Result<()> {
         self.add_watched(rows, None, &Watch::none())
     }
 
-    /// Adds the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. The cost is that of [`add`](Self::add)
-    /// if the ids lie above those in the index, or come back after they were removed. An id between others makes an exact index or a graph arrange
-    /// all vectors anew, O(len · dim) with memory for a second index, and inverted files number them anew, O(len). So add many of such ids in one call.
+    /// Adds the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. The
+    /// cost is that of [`add`](Self::add) if the ids lie above those in the index, or come back after they were
+    /// removed. An id between others makes an exact index or a graph arrange all vectors anew, O(len · dim) with memory
+    /// for a second index, and inverted files number them anew, O(len). So add many of such ids in one call.
     ///
     /// # Errors
-    /// [`Error::NotTrained`]; [`Error::WrongLength`], [`Error::ReservedId`], [`Error::DuplicateId`] if the index has an id or it occurs twice;
-    /// [`Error::Ragged`]; [`Error::NotFinite`], and for codes [`Error::DoesNotFit`], with the first bad component (row
-    /// within `rows`); [`Error::TooMany`], [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and errors of the
-    /// device's driver.
+    /// [`Error::NotTrained`]; [`Error::WrongLength`], [`Error::ReservedId`], [`Error::DuplicateId`] if the index has an
+    /// id or it occurs twice; [`Error::Ragged`]; [`Error::NotFinite`], and for codes [`Error::DoesNotFit`], with the
+    /// first bad component (row within `rows`); [`Error::TooMany`], [`Error::OutOfHostMemory`],
+    /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn add_with_ids(&mut self, rows: &[K::Element], ids: &[u64]) -> Result<()> {
         self.add_watched(rows, Some(ids), &Watch::none())
     }
 
-    /// As [`add`](Self::add), or as [`add_with_ids`](Self::add_with_ids) if there are ids, with a [`Watch`]. With a callback, vectors are added in parts;
-    /// inverted files of whole vectors copy those of the call once more, and a graph copies its vectors and edges, because it may have to bring them back.
+    /// As [`add`](Self::add), or as [`add_with_ids`](Self::add_with_ids) if there are ids, with a [`Watch`]. With a
+    /// callback, vectors are added in parts; inverted files of whole vectors copy those of the call once more, and a
+    /// graph copies its vectors and edges, because it may have to bring them back.
     ///
     /// # Errors
     /// As the call without a watch; [`Error::Cancelled`]. The index is then as it was.
@@ -195,12 +206,12 @@ impl<K: Kind> Index<K> {
         add_checked(&mut self.kind, rows, ids, watch)
     }
 
-    /// Adds the vectors of `rows` as [`add_with_ids`](Self::add_with_ids), and replaces those whose ids the index has. Returns the number of replaced
-    /// vectors. A replaced vector costs as much as a new one.
+    /// Adds the vectors of `rows` as [`add_with_ids`](Self::add_with_ids), and replaces those whose ids the index has.
+    /// Returns the number of replaced vectors. A replaced vector costs as much as a new one.
     ///
     /// # Errors
-    /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error. The index is then as it was, unless its device refuses all
-    /// further work: then vectors that were to be replaced may have the new values.
+    /// As [`add_with_ids`](Self::add_with_ids), but an id that the index has is no error. The index is then as it was,
+    /// unless its device refuses all further work: then vectors that were to be replaced may have the new values.
     pub fn upsert(&mut self, rows: &[K::Element], ids: &[u64]) -> Result<usize> {
         let known =
             check_ids(check_whole(rows, self.dim())?, ids)?.iter().filter(|&&id| self.kind.contains(id)).count();
@@ -212,18 +223,19 @@ impl<K: Kind> Index<K> {
         Ok(known)
     }
 
-    /// Removes the vectors with these ids, in any order. O(ids · log len) amortised: the rows of removed vectors in an exact index or a graph stay until
-    /// they are a quarter of all, and then the others move together.
+    /// Removes the vectors with these ids, in any order. O(ids · log len) amortised: the rows of removed vectors in an
+    /// exact index or a graph stay until they are a quarter of all, and then the others move together.
     ///
     /// # Errors
-    /// [`Error::UnknownId`] for the least of `ids` that the index does not have, [`Error::DuplicateId`] if `ids` has one twice;
-    /// [`Error::OutOfHostMemory`].
+    /// [`Error::UnknownId`] for the least of `ids` that the index does not have, [`Error::DuplicateId`] if `ids` has
+    /// one twice; [`Error::OutOfHostMemory`].
     pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
         let sorted = ascending(ids)?;
         if sorted.is_empty() { Ok(()) } else { self.kind.remove(&sorted) }
     }
 
-    /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have. Returns the number of removed vectors.
+    /// Removes the vectors with these ids as [`remove`](Self::remove), and skips ids that the index does not have.
+    /// Returns the number of removed vectors.
     ///
     /// # Errors
     /// [`Error::DuplicateId`] if `ids` has one twice; [`Error::OutOfHostMemory`].
@@ -241,8 +253,9 @@ impl<K: Kind> Index<K> {
         self.kind.clear();
     }
 
-    /// Adds the vectors of `other`, with their ids, to this index. Inverted files must have the same training: for example, build several indexes with
-    /// the same settings and seed, train them on the same vectors, and add a part of the base to each. O(len of both · dim) at most.
+    /// Adds the vectors of `other`, with their ids, to this index. Inverted files must have the same training: for
+    /// example, build several indexes with the same settings and seed, train them on the same vectors, and add a part
+    /// of the base to each. O(len of both · dim) at most.
     ///
     /// # Errors
     /// [`Error::Incompatible`] if dimension, metric or training differ; as [`add_with_ids`](Self::add_with_ids).
@@ -250,8 +263,9 @@ impl<K: Kind> Index<K> {
         self.kind.merge(&other.kind)
     }
 
-    /// Moves the vectors together that are left after removals, so that their memory is free, and replaces edges to removed ones.
-    /// [`remove`](Self::remove) does so by itself when it pays. Inverted files have nothing to move. O(len · dim).
+    /// Moves the vectors together that are left after removals, so that their memory is free, and replaces edges to
+    /// removed ones. [`remove`](Self::remove) does so by itself when it pays. Inverted files have nothing to move.
+    /// O(len · dim).
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
@@ -259,9 +273,9 @@ impl<K: Kind> Index<K> {
         self.kind.compact()
     }
 
-    /// Moves the index to other devices through host memory: to more or fewer replicas or shards, or away from a device that has failed. During the
-    /// move an exact index or a graph exists in both places; devices make their images of inverted files at the next search. On error the index stays in
-    /// its place. O(len · dim).
+    /// Moves the index to other devices through host memory: to more or fewer replicas or shards, or away from a device
+    /// that has failed. During the move an exact index or a graph exists in both places; devices make their images of
+    /// inverted files at the next search. On error the index stays in its place. O(len · dim).
     ///
     /// ```
     /// use warpann::{Device, IvfIndex};
@@ -277,19 +291,22 @@ impl<K: Kind> Index<K> {
     /// ```
     ///
     /// # Errors
-    /// The errors of opening the devices (see [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build)) and of [`add`](Self::add);
-    /// [`Error::ShardLost`] if no device is left that has some of the vectors.
+    /// The errors of opening the devices (see [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build)) and of
+    /// [`add`](Self::add); [`Error::ShardLost`] if no device is left that has some of the vectors.
     pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
         self.kind.move_to(device.into())
     }
 
-    /// An index of its own with the vectors and the settings of now, on the same devices. Later changes of one of the two do not show in the other, so
-    /// searches of the snapshot go on while this index changes. [`IndexWriter`](crate::IndexWriter) does so for many threads.
+    /// An index of its own with the vectors and the settings of now, on the same devices. Later changes of one of the
+    /// two do not show in the other, so searches of the snapshot go on while this index changes.
+    /// [`IndexWriter`](crate::IndexWriter) does so for many threads.
     ///
-    /// O(devices). The two share all memory, also that of the devices, until one of them changes. The first change of either copies what it changes: a
-    /// removal from an exact index or a graph O(len / 64), until rows move, any other change of these all vectors and edges; inverted files copy the lists
-    /// that change. So a snapshot before each of many small changes costs a copy for each; several changes after one snapshot cost one. The first search
-    /// of inverted files on a GPU after that copies the image of the index within the memory of the device, as long as both indexes exist.
+    /// O(devices). The two share all memory, also that of the devices, until one of them changes. The first change of
+    /// either copies what it changes: a removal from an exact index or a graph O(len / 64), until rows move, any other
+    /// change of these all vectors and edges; inverted files copy the lists that change. So a snapshot before each of
+    /// many small changes costs a copy for each; several changes after one snapshot cost one. The first search of
+    /// inverted files on a GPU after that copies the image of the index within the memory of the device, as long as
+    /// both indexes exist.
     ///
     /// ```
     /// use warpann::{Device, FlatIndex, Metric};
@@ -337,14 +354,16 @@ fn check_ids(count: usize, ids: &[u64]) -> Result<Cow<'_, [u64]>> {
 
 /// # Searches
 impl<K: Kind> Index<K> {
-    /// Finds the `k` best vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by lower id, with the
-    /// settings of the index. If fewer than `k` vectors are found, the row ends in [`NONE`] and [`Metric::worst`]. No queries and an empty index are legal.
+    /// Finds the `k` best vectors of each query (`queries`: row-major, `dim` components each), best first, equal
+    /// distances by lower id, with the settings of the index. If fewer than `k` vectors are found, the row ends in
+    /// [`NONE`] and [`Metric::worst`]. No queries and an empty index are legal.
     ///
     /// # Errors
-    /// [`Error::NotTrained`], [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
-    /// [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver. On several devices also
-    /// [`Error::DeviceFailed`], after which the index continues without the device, and [`Error::ShardLost`] when it cannot continue, until it moves to
-    /// other devices ([`move_to`](Self::move_to)).
+    /// [`Error::NotTrained`], [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column,
+    /// [`Error::ResultTooLarge`], [`Error::OutOfHostMemory`], [`Error::OutOfDeviceMemory`], and the errors of the
+    /// device's driver. On several devices also [`Error::DeviceFailed`], after which the index continues without the
+    /// device, and [`Error::ShardLost`] when it cannot continue, until it moves to other devices
+    /// ([`move_to`](Self::move_to)).
     pub fn search(&self, queries: &[K::Element], k: usize) -> Result<Neighbors> {
         let count = self.check_search(queries, k, &SearchOptions::new())?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
@@ -352,8 +371,8 @@ impl<K: Kind> Index<K> {
         Ok(found)
     }
 
-    /// As [`search`](Self::search) for one query, which has exactly `dim` components. Vectors of another index, with twice as many components, are not
-    /// mistaken for two queries.
+    /// As [`search`](Self::search) for one query, which has exactly `dim` components. Vectors of another index, with
+    /// twice as many components, are not mistaken for two queries.
     ///
     /// # Errors
     /// As [`search_with`](Self::search_with); [`Error::WrongDimension`].
@@ -364,8 +383,8 @@ impl<K: Kind> Index<K> {
         self.search_with(query, k, options)
     }
 
-    /// As [`search`](Self::search), with options. Options that a kind does not have are ignored: an exact search reads no lists and keeps no beam.
-    /// Under a filter the results are among the vectors that it accepts.
+    /// As [`search`](Self::search), with options. Options that a kind does not have are ignored: an exact search reads
+    /// no lists and keeps no beam. Under a filter the results are among the vectors that it accepts.
     ///
     /// ```
     /// use warpann::{Device, FlatIndex, Metric, SearchOptions};
@@ -387,7 +406,8 @@ impl<K: Kind> Index<K> {
         Ok(self.found(queries, k, options)?.0)
     }
 
-    /// As [`search_with`](Self::search_with), and says what the search did. Counting the accepted vectors takes O(len / 64).
+    /// As [`search_with`](Self::search_with), and says what the search did. Counting the accepted vectors takes O(len /
+    /// 64).
     ///
     /// # Errors
     /// As [`search_with`](Self::search_with).
@@ -414,7 +434,8 @@ impl<K: Kind> Index<K> {
         Ok((found, searched))
     }
 
-    /// As [`search_with`](Self::search_with), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
+    /// As [`search_with`](Self::search_with), into the caller's memory: `ids` and `distances` have queries × `k` slots
+    /// each.
     ///
     /// # Errors
     /// As [`search_with`](Self::search_with); and [`Error::WrongLength`] if a slice has another length.
@@ -454,9 +475,9 @@ impl<K: Kind> Index<K> {
         Ok(searched)
     }
 
-    /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal distances by lower id. An exact index
-    /// and a graph compare all vectors, O(queries · len · dim); inverted files those in the probed lists. Under [`Metric::L2`] the radius is a squared
-    /// distance, as all distances are.
+    /// Finds all vectors whose distance from a query is at most `radius` (similarity: at least), best first, equal
+    /// distances by lower id. An exact index and a graph compare all vectors, O(queries · len · dim); inverted files
+    /// those in the probed lists. Under [`Metric::L2`] the radius is a squared distance, as all distances are.
     ///
     /// # Errors
     /// [`Error::NotTrained`], [`Error::BadNumber`] for NaN, [`Error::Zero`], [`Error::WrongLength`],
@@ -477,8 +498,9 @@ impl<K: Kind> Index<K> {
 
 /// # Files
 impl<K: Kind> Index<K> {
-    /// Writes the index to a file, which gets the name `path` when it is complete. An index that was loaded from this file can be saved over it. O(bytes);
-    /// an exact index and a graph need host memory for all vectors, and a graph with rows of removed vectors the time of [`compact`](Self::compact).
+    /// Writes the index to a file, which gets the name `path` when it is complete. An index that was loaded from this
+    /// file can be saved over it. O(bytes); an exact index and a graph need host memory for all vectors, and a graph
+    /// with rows of removed vectors the time of [`compact`](Self::compact).
     ///
     /// ```
     /// use warpann::{Device, FlatIndex, Metric};
@@ -515,22 +537,24 @@ impl<K: Kind> Index<K> {
         self.kind.to_bytes()
     }
 
-    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget` bytes on each
-    /// (the `memory_budget` of the builders). O(bytes): every byte is checked, and in a graph that every vector can be reached.
+    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several)
+    /// within `budget` bytes on each (the `memory_budget` of the builders). O(bytes): every byte is checked, and in a
+    /// graph that every vector can be reached.
     ///
-    /// A file above 64 MiB is mapped, and inverted files use codes and ids in the mapping until they are changed. Such a file must not be changed during the
-    /// life of the index ([`Open`]). Replacing it by renaming is harmless; [`save`](Self::save) does that. [`load_with`](Self::load_with) can read files of
-    /// any size into memory.
+    /// A file above 64 MiB is mapped, and inverted files use codes and ids in the mapping until they are changed. Such
+    /// a file must not be changed during the life of the index ([`Open`]). Replacing it by renaming is harmless;
+    /// [`save`](Self::save) does that. [`load_with`](Self::load_with) can read files of any size into memory.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] with the defect of the bytes, or with [`FileDefect`](crate::FileDefect) `WrongElement` or `WrongKind` if the file has
-    /// another index; [`Error::OutOfHostMemory`]; and the errors of opening the device, as in
-    /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
+    /// [`Error::Io`]; [`Error::BadFile`] with the defect of the bytes, or with [`FileDefect`](crate::FileDefect)
+    /// `WrongElement` or `WrongKind` if the file has another index; [`Error::OutOfHostMemory`]; and the errors of
+    /// opening the device, as in [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
     pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
         Self::load_with(path, device, budget, Open::Auto)
     }
 
-    /// As [`load`](Self::load); `how` selects whether the file is read or mapped. An index that was read does not depend on its file.
+    /// As [`load`](Self::load); `how` selects whether the file is read or mapped. An index that was read does not
+    /// depend on its file.
     ///
     /// # Errors
     /// As [`load`](Self::load).

@@ -1,5 +1,6 @@
-//! The interface of a kind for [`Index`], one trait for each file of a kind. The shell has checked what no kind must see: vectors are whole, ids are as
-//! many as vectors, different and not reserved, k is at least 1, results have their length, and a radius is a number.
+//! The interface of a kind for [`Index`], one trait for each file of a kind. The shell has checked what no kind must
+//! see: vectors are whole, ids are as many as vectors, different and not reserved, k is at least 1, results have their
+//! length, and a radius is a number.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +17,8 @@ use crate::select::device::CUstream;
 use crate::views::DeviceVectors;
 use crate::{Bitset, Element, Metric, Placement, RangeNeighbors, Result, SearchOptions, SearchStatistics, Watch};
 
-/// The results of one search: what it did, except the number of accepted vectors, and the bits of these vectors if not all are accepted.
+/// The results of one search: what it did, except the number of accepted vectors, and the bits of these vectors if not
+/// all are accepted.
 pub type Searched<'a> = (SearchStatistics, Option<Cow<'a, Bitset>>);
 
 /// The vectors of an index and its properties.
@@ -62,7 +64,8 @@ pub trait Changed: Stored {
     /// Removes the vectors with these ids, which ascend.
     ///
     /// # Errors
-    /// [`Error::UnknownId`](crate::Error::UnknownId) for the first that the index does not have; then nothing was removed.
+    /// [`Error::UnknownId`](crate::Error::UnknownId) for the first that the index does not have; then nothing was
+    /// removed.
     fn remove(&mut self, ids: &[u64]) -> Result<()>;
     fn clear(&mut self);
     fn merge(&mut self, other: &Self) -> Result<()>;
@@ -82,7 +85,8 @@ pub trait Searching: Stored {
         options: &SearchOptions<'a>,
         results: (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>>;
-    /// As [`search`](Self::search) without options. An exact index has a way of its own, so that a program without filters has no code of filters.
+    /// As [`search`](Self::search) without options. An exact index has a way of its own, so that a program without
+    /// filters has no code of filters.
     fn search_plainly(&self, queries: &[Self::Element], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {
         self.search(queries, k, &SearchOptions::new(), results).map(drop)
     }
@@ -93,7 +97,8 @@ pub trait Searching: Stored {
         radius: f32,
         options: &SearchOptions<'_>,
     ) -> Result<RangeNeighbors>;
-    /// The number that searches of all vectors have as their effort, and the name of such a search in errors; `None` if searches are exact.
+    /// The number that searches of all vectors have as their effort, and the name of such a search in errors; `None` if
+    /// searches are exact.
     fn most_effort(&self) -> Option<(usize, &'static str)>;
     /// As [`search`](Self::search) of all vectors, with most effort.
     fn search_all(&self, queries: &[Self::Element], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
@@ -124,7 +129,8 @@ pub trait OnDevice: Stored {
     fn planned_version(&self) -> PlannedVersion;
     /// Plans searches of up to `queries` queries for `k` neighbours, on the GPU of the index.
     fn plan(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<PlannedSearch>;
-    /// Adds vectors that are in device memory, if they need not pass through the host. Returns whether it did. The ids were checked.
+    /// Adds vectors that are in device memory, if they need not pass through the host. Returns whether it did. The ids
+    /// were checked.
     ///
     /// # Safety
     /// As [`Index::add_device`](super::Index::add_device).

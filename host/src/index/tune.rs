@@ -6,11 +6,12 @@ use super::{Index, Kind};
 use crate::parallel::{Loop, turns};
 use crate::{Error, NONE, Neighbors, Result, SearchOptions};
 
-/// The mean over queries of |first `at` found ∩ first `at` true| / |first `at` true|, from 0 to 1: k-recall@k with k = `at`.
+/// The mean over queries of |first `at` found ∩ first `at` true| / |first `at` true|, from 0 to 1: k-recall@k with k =
+/// `at`.
 ///
-/// `found` and `truth` hold rows of `k` and `truth_k` ids, one row for each query, best first, with [`NONE`] in slots without a neighbour;
-/// `at` is at most `k` and at most `truth_k`. A query without true neighbours is not counted; without queries the recall is 1. O(queries ·
-/// at · log at).
+/// `found` and `truth` hold rows of `k` and `truth_k` ids, one row for each query, best first, with [`NONE`] in slots
+/// without a neighbour; `at` is at most `k` and at most `truth_k`. A query without true neighbours is not counted;
+/// without queries the recall is 1. O(queries · at · log at).
 ///
 /// ```
 /// use warpann::recall;
@@ -37,13 +38,15 @@ pub fn recall(found: &[u64], k: usize, truth: &[u64], truth_k: usize, at: usize)
 
 /// # Tuning
 impl<K: Kind> Index<K> {
-    /// Finds the least effort with which searches for the `k` best of `queries` (row-major) find the share `target` of the true neighbours: the number
-    /// of probes of inverted files, the beam of a graph. Makes it the number of the index, which searches use unless their options set another, and
-    /// which index files keep. Returns it, and the share that it finds. An exact index has no such number: the result is 1 and 1.0.
+    /// Finds the least effort with which searches for the `k` best of `queries` (row-major) find the share `target` of
+    /// the true neighbours: the number of probes of inverted files, the beam of a graph. Makes it the number of the
+    /// index, which searches use unless their options set another, and which index files keep. Returns it, and the
+    /// share that it finds. An exact index has no such number: the result is 1 and 1.0.
     ///
-    /// The true neighbours are those of a search of all lists or of all vectors. A query that is a stored vector would find itself at no effort, so this
-    /// vector does not count. For codes, neighbours are those by codes; [`IvfIndex::probes_for_recall`](crate::IvfIndex::probes_for_recall) takes
-    /// them from the caller. Queries like those of later searches give their recall; a hundred or more are enough to estimate .95. The cost is one search
+    /// The true neighbours are those of a search of all lists or of all vectors. A query that is a stored vector would
+    /// find itself at no effort, so this vector does not count. For codes, neighbours are those by codes;
+    /// [`IvfIndex::probes_for_recall`](crate::IvfIndex::probes_for_recall) takes them from the caller. Queries like
+    /// those of later searches give their recall; a hundred or more are enough to estimate .95. The cost is one search
     /// at most effort, and O(log effort) others.
     ///
     /// ```
@@ -59,8 +62,9 @@ impl<K: Kind> Index<K> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1, or no effort reaches it; [`Error::NoTrueNeighbors`] without queries or if
-    /// the index is empty; the errors of [`search_with`](Self::search_with). The index is then as it was.
+    /// [`Error::RecallOutOfReach`] if the target is not above 0 and at most 1, or no effort reaches it;
+    /// [`Error::NoTrueNeighbors`] without queries or if the index is empty; the errors of
+    /// [`search_with`](Self::search_with). The index is then as it was.
     pub fn tune(&mut self, queries: &[K::Element], k: usize, target: f64) -> Result<(usize, f64)> {
         // One neighbour more, in place of the query itself.
         let more = k.checked_add(1).filter(|_| k > 0).ok_or(if k == 0 {
@@ -88,7 +92,8 @@ impl<K: Kind> Index<K> {
         Ok((self.kind.set_effort(effort), reached))
     }
 
-    /// For each query the id among its `more` nearest that has the same vector, as far as the index can tell; [`NONE`] if there is none.
+    /// For each query the id among its `more` nearest that has the same vector, as far as the index can tell; [`NONE`]
+    /// if there is none.
     fn stored_queries(&self, queries: &[K::Element], nearest: &[u64], more: usize) -> Result<Vec<u64>> {
         let (dim, kept) = (self.dim(), self.kind.kept(queries)?);
         let own = |query: usize| -> Result<u64> {
@@ -112,8 +117,8 @@ fn without(rows: &[u64], k: usize, own: &[u64]) -> Vec<u64> {
     rows.chunks(k).zip(own).flat_map(rest).collect()
 }
 
-/// Checks that a recall can be measured: that one of `queries` queries has a true neighbour among `vectors` vectors. `truth` holds the ids
-/// of the true neighbours, and [`NONE`] in slots without one.
+/// Checks that a recall can be measured: that one of `queries` queries has a true neighbour among `vectors` vectors.
+/// `truth` holds the ids of the true neighbours, and [`NONE`] in slots without one.
 ///
 /// # Errors
 /// [`Error::NoTrueNeighbors`].
@@ -124,11 +129,12 @@ pub(crate) fn check_truth(truth: &[u64], queries: usize, vectors: usize) -> Resu
     }
 }
 
-/// The smallest number from 1 to `most` that reaches the recall `target`, and its recall, if a greater number has no smaller recall.
-/// `widest` names the search with `most` in errors. O(log most) measurements.
+/// The smallest number from 1 to `most` that reaches the recall `target`, and its recall, if a greater number has no
+/// smaller recall. `widest` names the search with `most` in errors. O(log most) measurements.
 ///
 /// # Errors
-/// [`Error::RecallOutOfReach`] if `most` misses the target, or the target is not above 0 and at most 1; the errors of `measure`.
+/// [`Error::RecallOutOfReach`] if `most` misses the target, or the target is not above 0 and at most 1; the errors of
+/// `measure`.
 pub(crate) fn smallest(
     most: usize,
     target: f64,

@@ -68,7 +68,8 @@ impl SelectionBench {
         self.bench.device.limits().device.to_string()
     }
 
-    /// Times a kernel that reads all keys once and does nothing else, in milliseconds: a lower bound for the time of every selection.
+    /// Times a kernel that reads all keys once and does nothing else, in milliseconds: a lower bound for the time of
+    /// every selection.
     ///
     /// # Errors
     /// The errors of running on the device.

@@ -1,5 +1,6 @@
-//! Times of selections, k-means and sorts with data in GPU memory, for `warpann bench` and the benchmarks of the repository. They need
-//! what the library keeps private: its events, its plans and the table of its methods. Not a part of the interface.
+//! Times of selections, k-means and sorts with data in GPU memory, for `warpann bench` and the benchmarks of the
+//! repository. They need what the library keeps private: its events, its plans and the table of its methods. Not a part
+//! of the interface.
 
 mod gpu;
 mod sort;
@@ -48,9 +49,9 @@ impl Bench {
         unsafe { self.device.copy(&self.stream, to, from) }
     }
 
-    /// Runs `work` twice without measuring, then `repeat` times, at least once, with device events. Each time `before` runs and the L2 cache
-    /// is filled with other data. That copy keeps the stream busy while the host enqueues the measured launches, so that the times, which
-    /// are milliseconds, do not include the host's work.
+    /// Runs `work` twice without measuring, then `repeat` times, at least once, with device events. Each time `before`
+    /// runs and the L2 cache is filled with other data. That copy keeps the stream busy while the host enqueues the
+    /// measured launches, so that the times, which are milliseconds, do not include the host's work.
     fn times(
         &self,
         repeat: usize,

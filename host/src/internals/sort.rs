@@ -19,8 +19,8 @@ pub struct SortRun<K> {
     pub payloads: Vec<u32>,
 }
 
-/// Keys on a GPU with their positions as payloads, for repeated sorts with time measurement. Before each run the unsorted pairs are
-/// restored, and other data fills the L2 cache.
+/// Keys on a GPU with their positions as payloads, for repeated sorts with time measurement. Before each run the
+/// unsorted pairs are restored, and other data fills the L2 cache.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), warpann::Error> {

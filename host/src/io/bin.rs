@@ -22,7 +22,8 @@ fn header(bytes: &[u8]) -> Result<(u64, u64), FileDefect> {
     Ok((rows.into(), columns.into()))
 }
 
-/// The matrix of an fbin, u8bin or i8bin file. With `first`, only its first rows; the bytes behind them are not checked.
+/// The matrix of an fbin, u8bin or i8bin file. With `first`, only its first rows; the bytes behind them are not
+/// checked.
 pub(super) fn flat(bytes: &[u8], element: ElementType, first: Option<usize>) -> Result<Flat, FileDefect> {
     let (stated, dim) = header(bytes)?;
     let rows = first.map_or(stated, |first| stated.min(first as u64));
@@ -40,7 +41,8 @@ pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     let actual = bytes.len() as u64;
     let with_distances = actual == both_end && both_end != ids_end;
     if !with_distances {
-        // A size between the two means that distances are missing; a larger size than both means that the file is too long.
+        // A size between the two means that distances are missing; a larger size than both means that the file is too
+        // long.
         check_size(if actual > ids_end { both_end } else { ids_end }, bytes.len() as u64)?;
     }
     let (rows, k, ids_end) = (rows as usize, k as usize, ids_end as usize);
@@ -58,8 +60,8 @@ fn wide_ids(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Reads big-ann ground truth of a range search: u32 number of queries, u32 number of results, then the number of results of each query,
-/// then ids and distances of all results.
+/// Reads big-ann ground truth of a range search: u32 number of queries, u32 number of results, then the number of
+/// results of each query, then ids and distances of all results.
 pub(super) fn ranges(bytes: &[u8]) -> Result<RangeNeighbors, FileDefect> {
     if bytes.len() < HEADER {
         return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });

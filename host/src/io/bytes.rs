@@ -31,8 +31,8 @@ pub(crate) fn check_size(expected: u64, actual: u64) -> Result<(), FileDefect> {
     }
 }
 
-/// The header of N bytes in the first bytes of a file: `magic`, then `version` as u32, and in the last 8 bytes the XXH64 of those before.
-/// `other` says what a file with another magic is.
+/// The header of N bytes in the first bytes of a file: `magic`, then `version` as u32, and in the last 8 bytes the
+/// XXH64 of those before. `other` says what a file with another magic is.
 pub(crate) fn checked_header<'a, const N: usize>(
     bytes: &'a [u8],
     magic: &[u8; 8],

@@ -1,7 +1,9 @@
-//! XXH64, the 64-bit hash of Yann Collet (<https://github.com/Cyan4973/xxHash>, `doc/xxhash_spec.md`), and a section's checksum.
+//! XXH64, the 64-bit hash of Yann Collet (<https://github.com/Cyan4973/xxHash>, `doc/xxhash_spec.md`), and a section's
+//! checksum.
 //!
-//! A section is cut into chunks of [`CHUNK`] bytes, the last one shorter; its checksum is the hash of the hashes of its chunks.
-//! So all threads hash the chunks of a large file at once. One core hashes about 10 GB/s, so loading is limited by memory bandwidth.
+//! A section is cut into chunks of [`CHUNK`] bytes, the last one shorter; its checksum is the hash of the hashes of its
+//! chunks. So all threads hash the chunks of a large file at once. One core hashes about 10 GB/s, so loading is limited
+//! by memory bandwidth.
 
 use crate::parallel::{Loop, ParallelSlice};
 
@@ -67,8 +69,8 @@ pub fn of_chunks(hashes: &[u64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The expected values come from the reference implementation (xxhash 0.8), for the first n of the bytes 7, 38, 69, .. (i · 31 + 7 mod
-    /// 256).
+    /// The expected values come from the reference implementation (xxhash 0.8), for the first n of the bytes 7, 38, 69,
+    /// .. (i · 31 + 7 mod 256).
     #[test]
     fn the_hash_is_xxh64() {
         assert_eq!(xxh64(b""), 0xef46_db37_51d8_e999);

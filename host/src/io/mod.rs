@@ -12,27 +12,28 @@
 //! | `bin` by [`read_range_truth`] | u32 queries, u32 results, u32 results of each query, then u32 ids and f32 distances of all | results | |
 //! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f8 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
 //!
-//! The case of an extension does not matter. A suffix `.crop_nb_N` behind the extension, which big-ann gives to the first N vectors of a
-//! file, is left out: `base.1B.u8bin.crop_nb_10000000` is a `u8bin`.
+//! The case of an extension does not matter. A suffix `.crop_nb_N` behind the extension, which big-ann gives to the
+//! first N vectors of a file, is left out: `base.1B.u8bin.crop_nb_10000000` is a `u8bin`.
 //!
 //! `f8` values become the nearest f32 ([`Vectors::from_f64`]). A finite value beyond the range of f32 is an error.
 //!
 //! A missing neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
 //!
-//! For any bytes of a file, a reader returns a value or an [`Error`]: it checks the header against the size of the file before it reserves
-//! memory. Every writer writes a temporary file in the same folder, waits until it is on the disk, and renames it. So a reader never sees
-//! an incomplete file, and a failed write or a power failure leaves the old file unchanged. Links are followed; pipes and character devices
-//! are written directly. A file that is replaced keeps its permissions, and its owner and group if the process may set them. If a process
-//! is killed, its temporary file `.warpann-*.part` remains until the next writer of the same name removes it. [`check_files`] checks before
-//! the work that outputs can be written. [`lock_file`] makes programs wait that change one file at the same time.
+//! For any bytes of a file, a reader returns a value or an [`Error`]: it checks the header against the size of the file
+//! before it reserves memory. Every writer writes a temporary file in the same folder, waits until it is on the disk,
+//! and renames it. So a reader never sees an incomplete file, and a failed write or a power failure leaves the old file
+//! unchanged. Links are followed; pipes and character devices are written directly. A file that is replaced keeps its
+//! permissions, and its owner and group if the process may set them. If a process is killed, its temporary file
+//! `.warpann-*.part` remains until the next writer of the same name removes it. [`check_files`] checks before the work
+//! that outputs can be written. [`lock_file`] makes programs wait that change one file at the same time.
 //!
-//! `fbin`, `u8bin`, `i8bin` and `npy` vectors above 64 MiB are mapped, not read: opening costs O(1), and the system loads pages when they
-//! are used. [`Open`] explains when this is safe, and selects another way. The `vecs` formats have a dimension in front of every row and
-//! are copied once, O(file), as `f8` values are. [`read_first_vectors`] reads the beginning of a file, such as the first part of a download of a billion
-//! vectors.
+//! `fbin`, `u8bin`, `i8bin` and `npy` vectors above 64 MiB are mapped, not read: opening costs O(1), and the system
+//! loads pages when they are used. [`Open`] explains when this is safe, and selects another way. The `vecs` formats
+//! have a dimension in front of every row and are copied once, O(file), as `f8` values are. [`read_first_vectors`]
+//! reads the beginning of a file, such as the first part of a download of a billion vectors.
 //!
-//! Streams, such as standard input and output, have no extension: [`read_vectors_from`], [`read_ground_truth_from`], [`write_vectors_to`] and
-//! [`write_ids_to`] take the format as an argument.
+//! Streams, such as standard input and output, have no extension: [`read_vectors_from`], [`read_ground_truth_from`],
+//! [`write_vectors_to`] and [`write_ids_to`] take the format as an argument.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -88,7 +89,8 @@ pub use write::{
     write_vectors_to,
 };
 
-// Values of files are used in place, so the machine must have the files' byte order. Every host of a CUDA device has it.
+// Values of files are used in place, so the machine must have the files' byte order. Every host of a CUDA device has
+// it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");
 
 /// A file format; each has an extension, which is its text as well.
@@ -143,8 +145,8 @@ impl Format {
         }
     }
 
-    /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a format. A suffix
-    /// `.crop_nb_N` with digits N behind the extension is left out.
+    /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a
+    /// format. A suffix `.crop_nb_N` with digits N behind the extension is left out.
     pub fn of(path: &Path) -> Option<Self> {
         Self::of_extension(extension(path)?.to_str()?)
     }
@@ -177,8 +179,9 @@ impl Format {
 
 named!(Format, extension, "a file format");
 
-/// Reads a file of vectors: `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` by extension. Flat formats above 64 MiB are mapped:
-/// such a file must not change while the returned value exists ([`Open`]). [`read_vectors_with`] can read any file into memory instead.
+/// Reads a file of vectors: `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` by extension. Flat formats above 64 MiB
+/// are mapped: such a file must not change while the returned value exists ([`Open`]). [`read_vectors_with`] can read
+/// any file into memory instead.
 ///
 /// # Errors
 /// [`Error::Io`], or [`Error::BadFile`] with the defect. Values are not checked: NaN and
@@ -187,9 +190,9 @@ pub fn read_vectors(path: impl AsRef<Path>) -> Result<Vectors> {
     read_vectors_with(path, None, Open::Auto)
 }
 
-/// As [`read_vectors`], but only the first `rows` vectors, or all if the file has fewer. In an `fbin`, `u8bin`, `i8bin`, `fvecs` or `bvecs`
-/// file the bytes behind them are not read: the file may end anywhere there, whatever number of rows its header has. O(1) for the mapped
-/// formats, O(rows) for `vecs`.
+/// As [`read_vectors`], but only the first `rows` vectors, or all if the file has fewer. In an `fbin`, `u8bin`,
+/// `i8bin`, `fvecs` or `bvecs` file the bytes behind them are not read: the file may end anywhere there, whatever
+/// number of rows its header has. O(1) for the mapped formats, O(rows) for `vecs`.
 ///
 /// # Errors
 /// As [`read_vectors`].
@@ -197,8 +200,9 @@ pub fn read_first_vectors(path: impl AsRef<Path>, rows: usize) -> Result<Vectors
     read_vectors_with(path, Some(rows), Open::Auto)
 }
 
-/// As [`read_vectors`], or as [`read_first_vectors`] if `rows` is given; `how` selects reading or mapping. Vectors that were read do not
-/// depend on the file any more. If `rows` is given, only the bytes of these rows are read, except that an `npy` file is read completely.
+/// As [`read_vectors`], or as [`read_first_vectors`] if `rows` is given; `how` selects reading or mapping. Vectors that
+/// were read do not depend on the file any more. If `rows` is given, only the bytes of these rows are read, except that
+/// an `npy` file is read completely.
 ///
 /// # Errors
 /// As [`read_vectors`].
@@ -213,12 +217,13 @@ pub fn read_vectors_with(path: impl AsRef<Path>, rows: Option<usize>, how: Open)
     read.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 
-/// Reads vectors from a stream of the given format, such as standard input: the first `rows` vectors, or all. If `rows` is given, the stream
-/// is read only up to the end of these rows, except that `npy` is read completely. `name` stands for the path in errors. O(bytes); all bytes
-/// are in memory until they are copied to components.
+/// Reads vectors from a stream of the given format, such as standard input: the first `rows` vectors, or all. If `rows`
+/// is given, the stream is read only up to the end of these rows, except that `npy` is read completely. `name` stands
+/// for the path in errors. O(bytes); all bytes are in memory until they are copied to components.
 ///
 /// # Errors
-/// [`Error::Io`], or [`Error::BadFile`] with the defect of the contents; [`FileDefect::WrongElement`] if the format holds no vectors.
+/// [`Error::Io`], or [`Error::BadFile`] with the defect of the contents; [`FileDefect::WrongElement`] if the format
+/// holds no vectors.
 ///
 /// ```
 /// use warpann::io::{self, Format};
@@ -245,7 +250,8 @@ pub fn read_vectors_from(
     vectors_of(format, Source::Bytes(&bytes), rows).map_err(|defect| Error::BadFile { path: name.to_owned(), defect })
 }
 
-/// Reads ids from a stream of the given format, and distances if there are any. `name` stands for the path in errors. O(bytes).
+/// Reads ids from a stream of the given format, and distances if there are any. `name` stands for the path in errors.
+/// O(bytes).
 ///
 /// # Errors
 /// As [`read_vectors_from`].
@@ -256,8 +262,8 @@ pub fn read_ground_truth_from(mut stream: impl Read, name: impl AsRef<Path>, for
     ids_from_bytes(format, &bytes).map_err(|defect| Error::BadFile { path: name.to_owned(), defect })
 }
 
-/// The number of bytes from the start of the file to the end of its first `rows` vectors, computed from `head`, the beginning of the file.
-/// None if the whole file must be read.
+/// The number of bytes from the start of the file to the end of its first `rows` vectors, computed from `head`, the
+/// beginning of the file. None if the whole file must be read.
 fn first_bytes(format: Format, head: &[u8], rows: usize) -> Option<u64> {
     // Sizes of the file's header, of each row's header and of a component, in bytes.
     let (header, row_header, size) = match format {
@@ -272,7 +278,8 @@ fn first_bytes(format: Format, head: &[u8], rows: usize) -> Option<u64> {
     Some(row.saturating_mul(rows as u64).saturating_add(header as u64))
 }
 
-/// Reads a matrix of ids: `ivecs`, `ibin`, `npy` or `bin` by extension. Distances that a ground-truth file holds are left out.
+/// Reads a matrix of ids: `ivecs`, `ibin`, `npy` or `bin` by extension. Distances that a ground-truth file holds are
+/// left out.
 ///
 /// # Errors
 /// As [`read_vectors`].
@@ -280,8 +287,9 @@ pub fn read_ids(path: impl AsRef<Path>) -> Result<IdMatrix> {
     read_ground_truth(path).map(|truth| truth.ids)
 }
 
-/// Reads ids, and the distances behind them where the file is big-ann ground truth (`bin`, `ibin`; recognised by its size). A file without
-/// extension is read as `bin`. So is an `fbin`, which must have distances: otherwise it is a file of vectors.
+/// Reads ids, and the distances behind them where the file is big-ann ground truth (`bin`, `ibin`; recognised by its
+/// size). A file without extension is read as `bin`. So is an `fbin`, which must have distances: otherwise it is a file
+/// of vectors.
 ///
 /// # Errors
 /// As [`read_vectors`].
@@ -299,8 +307,9 @@ pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 
-/// Reads big-ann ground truth of a range search (`bin`, `ibin`, or without extension), which has for each query all vectors within a
-/// radius: u32 number of queries, u32 number of results, u32 number of results of each query, then all ids (u32) and all distances (f32).
+/// Reads big-ann ground truth of a range search (`bin`, `ibin`, or without extension), which has for each query all
+/// vectors within a radius: u32 number of queries, u32 number of results, u32 number of results of each query, then all
+/// ids (u32) and all distances (f32).
 ///
 /// # Errors
 /// As [`read_vectors`].

@@ -14,15 +14,17 @@ use crate::names::named;
 /// Whether the bytes of a file are read into memory or mapped.
 ///
 /// # When mapping is safe
-/// A mapping always shows the current bytes of the file, even if they changed after the library checked them. Mapping is safe as long as
-/// the bytes of the file do not change:
-/// - If the file is truncated, the system ends the program (SIGBUS) when it reads a page that no longer exists. The same happens if the
-///   disk or a network file system fails.
-/// - If another program writes to the file, the searched data changes after the checks, and the library guarantees nothing.
-/// - Removing the file, or replacing it by renaming another file to its name, is harmless. The writers of this library do only that.
+/// A mapping always shows the current bytes of the file, even if they changed after the library checked them. Mapping
+/// is safe as long as the bytes of the file do not change:
+/// - If the file is truncated, the system ends the program (SIGBUS) when it reads a page that no longer exists. The
+///   same happens if the disk or a network file system fails.
+/// - If another program writes to the file, the searched data changes after the checks, and the library guarantees
+///   nothing.
+/// - Removing the file, or replacing it by renaming another file to its name, is harmless. The writers of this library
+///   do only that.
 ///
-/// Data that was read does not depend on the file. It takes memory for the whole file; a mapping takes only the pages that are used, and
-/// the system frees them if memory is short.
+/// Data that was read does not depend on the file. It takes memory for the whole file; a mapping takes only the pages
+/// that are used, and the system frees them if memory is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Open {
@@ -36,8 +38,8 @@ pub enum Open {
 }
 
 impl Open {
-    /// The largest file that [`Open::Auto`] reads: 64 MiB, for which every machine has memory. Reading costs one copy; mapping is faster
-    /// for larger files and for files of which only a part is used.
+    /// The largest file that [`Open::Auto`] reads: 64 MiB, for which every machine has memory. Reading costs one copy;
+    /// mapping is faster for larger files and for files of which only a part is used.
     pub const READ_BYTES: u64 = 64 << 20;
     /// All ways, in the order of their names on the command line.
     pub const ALL: [Open; 3] = [Self::Auto, Self::Read, Self::Map];
@@ -92,8 +94,8 @@ impl FileBytes {
     }
 
     fn map(file: &File) -> io::Result<Self> {
-        // SAFETY: the mapping is read-only, and the documentation of `Open::Map` requires that the file does not change.
-        // Shapes and offsets are copied out of the header once, so no bound depends on bytes read twice.
+        // SAFETY: the mapping is read-only, and the documentation of `Open::Map` requires that the file does not
+        // change. Shapes and offsets are copied out of the header once, so no bound depends on bytes read twice.
         let map = unsafe { Mmap::map(file) }?;
         Ok(Self { map, mapped: true })
     }
@@ -125,8 +127,8 @@ pub(crate) fn open(path: &Path, how: Open) -> Result<Option<Arc<FileBytes>>> {
     open_first(path, how, |_| None)
 }
 
-/// As [`open`], but reads only a part of the file if `needed` returns a number of bytes. The argument of `needed` is the first eight bytes
-/// of the file, or fewer if the file is shorter.
+/// As [`open`], but reads only a part of the file if `needed` returns a number of bytes. The argument of `needed` is
+/// the first eight bytes of the file, or fewer if the file is shorter.
 pub(crate) fn open_first(
     path: &Path,
     how: Open,

@@ -1,22 +1,23 @@
 //! Outputs: the checks of output files before a call, and the writing of files.
 //!
 //! # Temporary files
-//! A file is written under another name in its folder and takes its name when it is complete and on the disk. The other name is
-//! `.warpann-HASH-N.part`: HASH is the XXH64 of the file's name, and N is the first number from 0 that no active writer uses; an active
-//! writer holds a lock on the temporary file. If a process is killed, its temporary file remains until the next writer of the same name
-//! removes it. So the number of remaining files is at most the number of writers of one file that were killed at the same time. On a file
-//! system without locks, such files stay.
+//! A file is written under another name in its folder and takes its name when it is complete and on the disk. The other
+//! name is `.warpann-HASH-N.part`: HASH is the XXH64 of the file's name, and N is the first number from 0 that no
+//! active writer uses; an active writer holds a lock on the temporary file. If a process is killed, its temporary file
+//! remains until the next writer of the same name removes it. So the number of remaining files is at most the number of
+//! writers of one file that were killed at the same time. On a file system without locks, such files stay.
 //!
-//! A file that is replaced keeps its permissions and, as far as the process may set them, its owner and group. The temporary file has them
-//! before the first byte is written.
+//! A file that is replaced keeps its permissions and, as far as the process may set them, its owner and group. The
+//! temporary file has them before the first byte is written.
 //!
 //! # Locks
-//! A writer replaces a whole file, so of two programs that load, change and save one file at the same time one would lose its change.
-//! [`lock_file`] makes the second wait for the first. The lock of a file is a lock on `.warpann-HASH.lock` in its folder, and not on the
-//! file itself, because the writer replaces the file, and because some systems let no one else read a locked file.
+//! A writer replaces a whole file, so of two programs that load, change and save one file at the same time one would
+//! lose its change. [`lock_file`] makes the second wait for the first. The lock of a file is a lock on
+//! `.warpann-HASH.lock` in its folder, and not on the file itself, because the writer replaces the file, and because
+//! some systems let no one else read a locked file.
 //!
-//! A link is followed: its target is replaced, and the link stays. A pipe or a character device is written, not replaced. Its bytes come
-//! from a file in the system's temporary folder, because writers seek.
+//! A link is followed: its target is replaced, and the link stays. A pipe or a character device is written, not
+//! replaced. Its bytes come from a file in the system's temporary folder, because writers seek.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -71,11 +72,13 @@ impl Destination {
     }
 }
 
-/// Checks the outputs of a call before any work. It refuses an output that is the same file as an input or another output, by any path or
-/// link, an output that is a folder, and an output whose folder is missing or not writable. O(inputs · outputs).
+/// Checks the outputs of a call before any work. It refuses an output that is the same file as an input or another
+/// output, by any path or link, an output that is a folder, and an output whose folder is missing or not writable.
+/// O(inputs · outputs).
 ///
-/// It makes and removes a temporary file in the folder of every output. It does not open pipes and character devices, and several outputs
-/// may go to one device, such as the null device. It ignores inputs that do not exist; their readers report them.
+/// It makes and removes a temporary file in the folder of every output. It does not open pipes and character devices,
+/// and several outputs may go to one device, such as the null device. It ignores inputs that do not exist; their
+/// readers report them.
 ///
 /// # Errors
 /// [`Error::BadFile`] for an output that is the same file as another; [`Error::Io`] with the output that cannot be
@@ -227,8 +230,9 @@ impl Write for Watched<'_, '_> {
     }
 }
 
-/// Replaces `path` by a file with the bytes that `write` writes. The file gets the name when it is complete and on the disk. After a
-/// failure the old file is unchanged and there is no temporary file. A pipe or a device gets the bytes when they are complete.
+/// Replaces `path` by a file with the bytes that `write` writes. The file gets the name when it is complete and on the
+/// disk. After a failure the old file is unchanged and there is no temporary file. A pipe or a device gets the bytes
+/// when they are complete.
 pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let replaced = || match Destination::of(path)? {
         Destination::File(target) => {
@@ -247,14 +251,15 @@ pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<(
     replaced().map_err(|source| failed(path, source))
 }
 
-/// Makes a file without a name in the system's temporary folder. The system removes the file when it is closed. Only this user may read it.
+/// Makes a file without a name in the system's temporary folder. The system removes the file when it is closed. Only
+/// this user may read it.
 #[cfg(unix)]
 fn unnamed() -> io::Result<File> {
     use std::hash::{BuildHasher, RandomState};
 
     for _ in 0..MOST_ATTEMPTS {
-        // The standard library seeds each state at random, so other programs cannot take the name in advance. If a file of the name exists
-        // nevertheless, or a link, `create_new` does not open it.
+        // The standard library seeds each state at random, so other programs cannot take the name in advance. If a file
+        // of the name exists nevertheless, or a link, `create_new` does not open it.
         let path = std::env::temp_dir()
             .join(format!(".warpann-{:016x}.part", RandomState::new().hash_one(std::process::id())));
         match new_file(true).open(&path) {
@@ -316,7 +321,8 @@ impl Temporary {
     }
 
     fn persist(mut self, target: &Path) -> io::Result<()> {
-        // First the bytes, then the name: after a power failure the name leads to the complete new file or to the old one.
+        // First the bytes, then the name: after a power failure the name leads to the complete new file or to the old
+        // one.
         self.file.sync_all()?;
         std::fs::rename(&self.path, target)?;
         self.named = true;
@@ -339,14 +345,16 @@ fn hidden(target: &Path, suffix: &str) -> io::Result<PathBuf> {
     Ok(folder_of(target).join(format!(".warpann-{:016x}{suffix}", xxh64(name.as_encoded_bytes()))))
 }
 
-/// Gives a new file the permissions of the file that it will replace, and the owner and the group, as far as the process may set them.
+/// Gives a new file the permissions of the file that it will replace, and the owner and the group, as far as the
+/// process may set them.
 #[cfg(unix)]
 fn keep_access(file: &File, old: &std::fs::Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, fchown};
 
     let new = file.metadata()?;
     if (new.uid(), new.gid()) != (old.uid(), old.gid()) && fchown(file, Some(old.uid()), Some(old.gid())).is_err() {
-        // Only root may give a file to another owner. The group may be one of the process's; if it is not, it stays that of new files.
+        // Only root may give a file to another owner. The group may be one of the process's; if it is not, it stays
+        // that of new files.
         let _ = fchown(file, None, Some(old.gid()));
     }
     if new.mode() == old.mode() { Ok(()) } else { file.set_permissions(old.permissions()) }
@@ -367,7 +375,8 @@ fn new_file(private: bool) -> OpenOptions {
     options
 }
 
-/// Makes a locked file at `path`. `None` if another process uses the file there, or if the file there cannot be removed.
+/// Makes a locked file at `path`. `None` if another process uses the file there, or if the file there cannot be
+/// removed.
 fn take(path: &Path, private: bool) -> io::Result<Option<File>> {
     for _ in 0..MOST_ATTEMPTS {
         match new_file(private).open(path) {
@@ -404,13 +413,13 @@ pub struct FileLock {
     _file: File,
 }
 
-/// Takes the lock of the file at `path`, which need not exist. While another process or value holds it, calls `wait` once and waits. The
-/// system releases the lock of a process that ends, however it ends.
+/// Takes the lock of the file at `path`, which need not exist. While another process or value holds it, calls `wait`
+/// once and waits. The system releases the lock of a process that ends, however it ends.
 ///
-/// A program that loads an index, changes it and saves it under the same name holds the lock meanwhile, or changes of programs that do the
-/// same at the same time are lost. The program `warpann` does so. Loading and saving do not take the lock: they need none, since a file is
-/// replaced as a whole. Two values for one file in one thread wait for each other without end. On a file system without locks nothing is
-/// locked.
+/// A program that loads an index, changes it and saves it under the same name holds the lock meanwhile, or changes of
+/// programs that do the same at the same time are lost. The program `warpann` does so. Loading and saving do not take
+/// the lock: they need none, since a file is replaced as a whole. Two values for one file in one thread wait for each
+/// other without end. On a file system without locks nothing is locked.
 ///
 /// # Errors
 /// [`Error::Io`] if the folder cannot be written, or `path` leads to something other than a file.
@@ -474,7 +483,8 @@ impl Drop for FileLock {
     }
 }
 
-/// Opens a file to read and write, or makes it, and locks it until it is closed. On return, `path` leads to the locked file.
+/// Opens a file to read and write, or makes it, and locks it until it is closed. On return, `path` leads to the locked
+/// file.
 ///
 /// # Errors
 /// Errors of the system; `WouldBlock` if another process has locked the file.

@@ -143,7 +143,8 @@ fn samples_are_valid() {
     }
 }
 
-/// A file cut anywhere is truncated, except where a vecs file ends between rows or ground truth loses all its distances.
+/// A file cut anywhere is truncated, except where a vecs file ends between rows or ground truth loses all its
+/// distances.
 #[test]
 fn every_truncation_is_recognised() {
     for (format, bytes) in samples() {
@@ -170,7 +171,8 @@ fn bytes_past_the_end_are_recognised() {
         let whole = bytes.len() as u64;
         bytes.push(0);
         match (format, shape(format, &bytes)) {
-            // Rows follow each other without a count: a byte too many is a row cut short. After ids a byte is the start of distances.
+            // Rows follow each other without a count: a byte too many is a row cut short. After ids a byte is the start
+            // of distances.
             (
                 Format::Fvecs | Format::Bvecs | Format::Ivecs | Format::Ibin,
                 Err(FileDefect::Truncated { actual, .. }),
@@ -677,7 +679,8 @@ fn an_ibin_holds_every_id_of_32_bits() {
     }
 }
 
-/// Names of big-ann: the first vectors of a file with a suffix, and ground truth with the extension of vectors or with none.
+/// Names of big-ann: the first vectors of a file with a suffix, and ground truth with the extension of vectors or with
+/// none.
 #[test]
 fn files_are_read_by_the_names_of_big_ann() {
     let folder = folder();
@@ -752,7 +755,8 @@ fn writers_follow_links() {
     assert_eq!((count(folder.path()), count(&path("there"))), (6, 1));
 }
 
-/// What a killed writer left is removed by the next; what a writer at work has is not touched, nor anything that is no file.
+/// What a killed writer left is removed by the next; what a writer at work has is not touched, nor anything that is no
+/// file.
 #[test]
 fn temporary_files_that_were_left_are_removed() {
     let folder = folder();
@@ -837,7 +841,8 @@ fn a_replaced_file_keeps_its_access() {
     assert_eq!(access(&path), new, "a new file has the access of new files");
 }
 
-/// Only one of several has the lock, whatever the path is called; nothing is left when all are done, and what was left does not matter.
+/// Only one of several has the lock, whatever the path is called; nothing is left when all are done, and what was left
+/// does not matter.
 #[test]
 fn a_file_is_locked_by_one_at_a_time() {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -992,8 +997,8 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random, samples: &[(Format, Vec<u8>)
     bytes.truncate(4096);
 }
 
-/// Runs every reader on mutated samples for the given time and returns how many inputs it read, and how many were accepted
-/// by at least one reader.
+/// Runs every reader on mutated samples for the given time and returns how many inputs it read, and how many were
+/// accepted by at least one reader.
 fn fuzz(seconds: f64, seed: u64) -> (u64, u64) {
     let samples = samples();
     let mut random = Random::new(seed);

@@ -7,7 +7,8 @@ use crate::NONE;
 use crate::element::Element;
 use crate::error::FileDefect;
 
-/// Rows and dimension of a file with values of `size` bytes; every row's dimension is compared with the first's. O(rows).
+/// Rows and dimension of a file with values of `size` bytes; every row's dimension is compared with the first's.
+/// O(rows).
 fn shape(bytes: &[u8], size: usize) -> Result<(usize, usize), FileDefect> {
     let actual = bytes.len() as u64;
     let (mut rows, mut first, mut at) = (0usize, 0usize, 0usize);
@@ -40,7 +41,8 @@ fn payloads(bytes: &[u8], dim: usize, size: usize) -> impl Iterator<Item = &[u8]
     bytes.chunks_exact(4 + dim * size).map(|row| &row[4..])
 }
 
-/// Reads an fvecs or bvecs file, depending on `T`. With `first`, only the first rows; the bytes behind them are not checked.
+/// Reads an fvecs or bvecs file, depending on `T`. With `first`, only the first rows; the bytes behind them are not
+/// checked.
 pub(super) fn vectors<T: Element>(bytes: &[u8], first: Option<usize>) -> Result<Vectors, FileDefect> {
     let size = size_of::<T>();
     let bytes = match first {

@@ -13,8 +13,8 @@ use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
 use crate::validate::check_whole;
 
-/// A matrix of vectors, row after row, in memory or mapped from a file. Cloning a matrix whose components lie in the bytes of a file costs
-/// O(1).
+/// A matrix of vectors, row after row, in memory or mapped from a file. Cloning a matrix whose components lie in the
+/// bytes of a file costs O(1).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vectors {
     rows: usize,
@@ -63,12 +63,13 @@ impl Vectors {
         Ok(Self { rows: check_whole(&values, dim)?, dim, data: data_of(values) })
     }
 
-    /// Makes f32 vectors of dimension `dim` from f64 values, row after row. Each component is the f32 nearest to its value; of two equally
-    /// near ones, the one whose last bit is 0. NaN and infinities stay. O(values).
+    /// Makes f32 vectors of dimension `dim` from f64 values, row after row. Each component is the f32 nearest to its
+    /// value; of two equally near ones, the one whose last bit is 0. NaN and infinities stay. O(values).
     ///
     /// # Errors
-    /// [`FileDefect::ExceedsF32`] for the first finite value that is beyond the range of f32; [`FileDefect::BadDimension`] if the values are
-    /// not a whole number of rows; [`FileDefect::TooLarge`] if memory is short.
+    /// [`FileDefect::ExceedsF32`] for the first finite value that is beyond the range of f32;
+    /// [`FileDefect::BadDimension`] if the values are not a whole number of rows; [`FileDefect::TooLarge`] if memory is
+    /// short.
     pub fn from_f64(values: impl ExactSizeIterator<Item = f64>, dim: usize) -> Result<Self, FileDefect> {
         let len = values.len();
         if !len.is_multiple_of(dim) {
@@ -98,7 +99,8 @@ impl Vectors {
         self.rows
     }
 
-    /// Dimension of the vectors; 0 only if there are no rows and the file has no dimension (an empty `fvecs` or `bvecs`).
+    /// Dimension of the vectors; 0 only if there are no rows and the file has no dimension (an empty `fvecs` or
+    /// `bvecs`).
     pub fn dim(&self) -> usize {
         self.dim
     }
@@ -137,7 +139,8 @@ impl Vectors {
         Some(each!(&self.data, elements => elements[range].iter().map(|&x| x.to_f32()).collect()))
     }
 
-    /// The same vectors as f32; exact for every element type. O(rows · dim); O(1) if they are f32 and lie in the bytes of a file.
+    /// The same vectors as f32; exact for every element type. O(rows · dim); O(1) if they are f32 and lie in the bytes
+    /// of a file.
     ///
     /// # Errors
     /// [`FileDefect::TooLarge`] if memory is short.

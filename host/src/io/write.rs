@@ -15,7 +15,8 @@ const DISTANCE_EXTENSIONS: &str = "fbin, fvecs, npy";
 /// Extensions of the formats in which ids are written.
 const WRITTEN_IDS: &str = "ibin, ivecs, npy";
 
-/// Writes vectors of dimension `dim`, row after row, to an `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` file. O(values).
+/// Writes vectors of dimension `dim`, row after row, to an `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` file.
+/// O(values).
 ///
 /// # Errors
 /// [`Error::BadFile`] with [`FileDefect::UnknownExtension`], or with [`FileDefect::WrongElement`] if the format has
@@ -28,8 +29,8 @@ pub fn write_vectors<T: Element>(path: impl AsRef<Path>, values: &[T], dim: usiz
     replace(path, |file| table.write(file))
 }
 
-/// As [`write_vectors`], but to a stream of the given format, such as standard output. `name` stands for the path in errors. The checks come
-/// before the first byte.
+/// As [`write_vectors`], but to a stream of the given format, such as standard output. `name` stands for the path in
+/// errors. The checks come before the first byte.
 ///
 /// # Errors
 /// As [`write_vectors`]; [`FileDefect::WrongElement`] also if the format holds no vectors.
@@ -93,9 +94,9 @@ pub fn write_distances(path: impl AsRef<Path>, distances: &[f32], k: usize) -> R
     replace(path, |file| table.write(file))
 }
 
-/// Writes ids, `k` for each query, to an `ibin`, `ivecs` or `npy` file. [`NONE`] is written as all ones, which is −1 in signed ids. `ibin`
-/// holds u32, `ivecs` i32 and `npy` i64. Some programs read the ids of `ibin` as i32; they get negative numbers for ids from 2³¹ on.
-/// O(ids).
+/// Writes ids, `k` for each query, to an `ibin`, `ivecs` or `npy` file. [`NONE`] is written as all ones, which is −1 in
+/// signed ids. `ibin` holds u32, `ivecs` i32 and `npy` i64. Some programs read the ids of `ibin` as i32; they get
+/// negative numbers for ids from 2³¹ on. O(ids).
 ///
 /// # Errors
 /// [`Error::BadFile`] with [`FileDefect::UnknownExtension`], or with [`FileDefect::IdTooLarge`] if an id exceeds 2³² −
@@ -107,8 +108,8 @@ pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
     replace(path, |file| table.write(file))
 }
 
-/// As [`write_ids`], but to a stream of the given format, such as standard output. `name` stands for the path in errors. The checks come before
-/// the first byte.
+/// As [`write_ids`], but to a stream of the given format, such as standard output. `name` stands for the path in
+/// errors. The checks come before the first byte.
 ///
 /// # Errors
 /// As [`write_ids`]; [`FileDefect::WrongElement`] if the format holds no ids.
@@ -234,7 +235,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The header of a file with `rows` rows, and the bytes in front of each row. `descr` is NumPy's name for the type of the values.
+/// The header of a file with `rows` rows, and the bytes in front of each row. `descr` is NumPy's name for the type of
+/// the values.
 pub(crate) fn layout(
     path: &Path,
     format: Format,

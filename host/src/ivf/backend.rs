@@ -1,5 +1,5 @@
-//! The interface between [`IvfIndex`](super::IvfIndex), which checks arguments and keeps the master copy in host memory, and the devices
-//! that search the index.
+//! The interface between [`IvfIndex`](super::IvfIndex), which checks arguments and keeps the master copy in host
+//! memory, and the devices that search the index.
 
 use super::SearchRequest;
 use super::gpu::IvfDevice;
@@ -19,11 +19,12 @@ pub(crate) struct RowSearch<'a> {
     pub(crate) request: SearchRequest<'a>,
 }
 
-/// The operations of a device for an inverted file. Arguments were checked: at least one query, all whole; k ≥ 1. If a query is not finite,
-/// the device returns [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results unchanged.
+/// The operations of a device for an inverted file. Arguments were checked: at least one query, all whole; k ≥ 1. If a
+/// query is not finite, the device returns [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results
+/// unchanged.
 pub(crate) trait IvfBackend: Send + Sync {
-    /// Fills `ids` and `distances` (queries × k, both) with the k best vectors of the probed lists by (canonical distance, lower id), and
-    /// the remaining slots with [`NONE`](crate::NONE) and the worst distance.
+    /// Fills `ids` and `distances` (queries × k, both) with the k best vectors of the probed lists by (canonical
+    /// distance, lower id), and the remaining slots with [`NONE`](crate::NONE) and the worst distance.
     fn search(
         &self,
         view: &View<'_>,
@@ -33,12 +34,12 @@ pub(crate) trait IvfBackend: Send + Sync {
         distances: &mut [f32],
     ) -> Result<()>;
 
-    /// Finds all vectors of the probed lists whose canonical distance is at most `radius` (similarity: at least), which is not NaN. The
-    /// results of each query are best first, equal distances by lower id.
+    /// Finds all vectors of the probed lists whose canonical distance is at most `radius` (similarity: at least), which
+    /// is not NaN. The results of each query are best first, equal distances by lower id.
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors>;
 
-    /// Fills `ids` and `distances` (queries × k, both) with the numbers of the k best rows by (canonical distance, lower number), and the
-    /// remaining slots with [`NONE`](crate::NONE) and the worst distance.
+    /// Fills `ids` and `distances` (queries × k, both) with the numbers of the k best rows by (canonical distance,
+    /// lower number), and the remaining slots with [`NONE`](crate::NONE) and the worst distance.
     fn search_rows(&self, search: RowSearch<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
 
     /// This back end, if it is one device.
@@ -46,7 +47,8 @@ pub(crate) trait IvfBackend: Send + Sync {
         None
     }
 
-    /// A back end for a snapshot of the index. It has the images of this one, and shares their memory until one of the two updates them.
+    /// A back end for a snapshot of the index. It has the images of this one, and shares their memory until one of the
+    /// two updates them.
     fn snapshot(&self) -> Box<dyn IvfBackend>;
 
     /// A description of the device.

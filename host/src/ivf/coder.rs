@@ -1,9 +1,9 @@
 //! From vectors to lists and codes: the work on rows before they are added to an index.
 //!
-//! A GPU finds lists, and for some encodings codes, with centroids and tables that it has prepared. After few vectors these stay for the next
-//! call ([`Coders::kept`]). So 1,000 vectors cost a copy of them and a few launches (`kmeans::gpu::assigner`), and no allocation. When each call
-//! allocated and prepared all of it, adding one vector of 128 components to one of 1,024 lists took 0.28 ms (f32) or 1.18 ms (pq:32x8; H100,
-//! 2026-11-25).
+//! A GPU finds lists, and for some encodings codes, with centroids and tables that it has prepared. After few vectors
+//! these stay for the next call ([`Coders::kept`]). So 1,000 vectors cost a copy of them and a few launches
+//! (`kmeans::gpu::assigner`), and no allocation. When each call allocated and prepared all of it, adding one vector of
+//! 128 components to one of 1,024 lists took 0.28 ms (f32) or 1.18 ms (pq:32x8; H100, 2026-11-25).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -40,8 +40,8 @@ impl Coded<'_> {
     }
 }
 
-/// What the devices of an index have prepared for vectors to come. The devices divide the vectors; each prepares itself when it first gets
-/// some.
+/// What the devices of an index have prepared for vectors to come. The devices divide the vectors; each prepares itself
+/// when it first gets some.
 pub(crate) struct Coders {
     places: Vec<Place>,
 }
@@ -113,8 +113,8 @@ impl<'a, T: Element> Coder<'a, T> {
         self.settings.dim
     }
 
-    /// Finds lists and codes of rows, whole and row-major. Checks that they are finite: a device while it copies them, because to read a
-    /// million vectors of 128 components only for that took 7 of 41 ms (Xeon of an H200, 2026-11-26).
+    /// Finds lists and codes of rows, whole and row-major. Checks that they are finite: a device while it copies them,
+    /// because to read a million vectors of 128 components only for that took 7 of 41 ms (Xeon of an H200, 2026-11-26).
     ///
     /// # Errors
     /// [`Error::NotFinite`](crate::Error::NotFinite), [`Error::DoesNotFit`](crate::Error::DoesNotFit),

@@ -10,8 +10,8 @@ use crate::views::DeviceVectors;
 use crate::{Element, Error, Result, SearchOptions};
 
 impl<T: Element> IvfIndex<T> {
-    /// Trains the index as [`train`](Self::train) does, with vectors in device memory. They pass through host memory, in the order of `stream`, for
-    /// which the call waits. `stream` may be null (the default stream).
+    /// Trains the index as [`train`](Self::train) does, with vectors in device memory. They pass through host memory,
+    /// in the order of `stream`, for which the call waits. `stream` may be null (the default stream).
     ///
     /// # Errors
     /// As [`add_device`](Self::add_device) for the place of the vectors, and as [`train`](Self::train).

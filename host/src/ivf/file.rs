@@ -1,12 +1,13 @@
 //! Index files: one file holds all of an [`IvfIndex`], for any device.
 //!
-//! A file starts with a header, which describes the content and the places of the sections. The sections (centroids, starts of lists, ids,
-//! codes, codebooks, rotation) have the layout of memory, so that codes and ids are used in the mapped or read file without a copy.
-//! `format.rs` has the layout. Every section has a checksum (XXH64, in chunks that all threads hash in parallel). Loading reads every byte
-//! once. It checks the checksums and also every value on which a search relies, because a right checksum does not make the values valid.
+//! A file starts with a header, which describes the content and the places of the sections. The sections (centroids,
+//! starts of lists, ids, codes, codebooks, rotation) have the layout of memory, so that codes and ids are used in the
+//! mapped or read file without a copy. `format.rs` has the layout. Every section has a checksum (XXH64, in chunks that
+//! all threads hash in parallel). Loading reads every byte once. It checks the checksums and also every value on which
+//! a search relies, because a right checksum does not make the values valid.
 //!
-//! Saving writes a temporary file and renames it, so that no reader sees an incomplete file and a failure leaves the old one. The same
-//! index gives the same bytes.
+//! Saving writes a temporary file and renames it, so that no reader sees an incomplete file and a failure leaves the
+//! old one. The same index gives the same bytes.
 //!
 //! ```
 //! use warpann::{Device, ElementType, IndexInfo, IvfIndex, Metric};
@@ -86,8 +87,8 @@ impl<T: Element> Filed for Ivf<T> {
 }
 
 impl<T: Element> Ivf<T> {
-    /// The training of the index and its number of probes, as the bytes of an index file without vectors. Equal bytes mean that the indexes
-    /// give every vector the same list and code.
+    /// The training of the index and its number of probes, as the bytes of an index file without vectors. Equal bytes
+    /// mean that the indexes give every vector the same list and code.
     pub(crate) fn training_bytes(&self) -> Result<Vec<u8>> {
         let trained = self.trained().ok_or(Error::NotTrained { call: "training_bytes" })?;
         let mut content = self.content(trained);
@@ -113,8 +114,8 @@ impl<T: Element> Ivf<T> {
         builder.restore(trained, lists, shape.probes as usize, shape.clamped)
     }
 
-    /// A hash of everything on which searches with the index's default number of probes depend. Two indexes that would be saved as the same
-    /// bytes have the same hash. O(bytes), in parallel.
+    /// A hash of everything on which searches with the index's default number of probes depend. Two indexes that would
+    /// be saved as the same bytes have the same hash. O(bytes), in parallel.
     ///
     /// # Errors
     /// [`Error::NotTrained`] before training.
@@ -197,8 +198,8 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
     Ok((trained, lists))
 }
 
-/// Whether all decoded vectors are finite. O(lists · dim), unless the values are so large that all codes must be decoded. Codes that are
-/// compared without decoding were checked before.
+/// Whether all decoded vectors are finite. O(lists · dim), unless the values are so large that all codes must be
+/// decoded. Codes that are compared without decoding were checked before.
 fn codes_are_finite(trained: &Trained, lists: &Lists) -> bool {
     let Trained { centroids, codec } = trained;
     let greatest = centroids.iter().fold(0.0f32, |greatest, value| greatest.max(value.abs()));

@@ -1,24 +1,28 @@
 //! Searches under a filter: how many lists they read.
 //!
 //! # Problem
-//! A search reads the same number of lists for each query. Under a filter that accepts a share s of the vectors, these lists hold 1/s times
-//! fewer vectors that may be returned. With s = 1/1,000 and the default number of probes most queries then find fewer than k vectors. The
-//! recall falls as well, because the k best accepted vectors are as far away as the k/s best vectors of all, in more distant lists.
+//! A search reads the same number of lists for each query. Under a filter that accepts a share s of the vectors, these
+//! lists hold 1/s times fewer vectors that may be returned. With s = 1/1,000 and the default number of probes most
+//! queries then find fewer than k vectors. The recall falls as well, because the k best accepted vectors are as far
+//! away as the k/s best vectors of all, in more distant lists.
 //!
 //! # Algorithm
-//! 1. Read probes / s lists, at most all, so that a query sees about as many accepted vectors as a search without filter sees vectors.
-//! 2. While a query has fewer than k results, and fewer than the filter accepts, and lists are left: search again for these queries, in
-//!    [`STEP`] times as many lists.
+//! 1. Read probes / s lists, at most all, so that a query sees about as many accepted vectors as a search without
+//!    filter sees vectors.
+//! 2. While a query has fewer than k results, and fewer than the filter accepts, and lists are left: search again for
+//!    these queries, in [`STEP`] times as many lists.
 //!
-//! A pass that would read many vectors for each accepted one compares the accepted vectors instead (`gathered.rs`), which is a search of
-//! all lists. Without leave to read more lists than `probes`, none of this happens, unless `probes` are all lists.
+//! A pass that would read many vectors for each accepted one compares the accepted vectors instead (`gathered.rs`),
+//! which is a search of all lists. Without leave to read more lists than `probes`, none of this happens, unless
+//! `probes` are all lists.
 //!
-//! Each pass is an ordinary search, so the results are those of a search with the last number of probes: they have the same bits on every
-//! device. A query that needs no second pass is not searched again.
+//! Each pass is an ordinary search, so the results are those of a search with the last number of probes: they have the
+//! same bits on every device. A query that needs no second pass is not searched again.
 //!
 //! # Cost
-//! The lists read grow by 1/s, until the accepted vectors are compared instead. The filter is tested before a distance is computed, so the number of distances stays about the same. A query
-//! is searched at most 1 + log₄(lists / probes) times, and the lists of the last pass are more than half of all.
+//! The lists read grow by 1/s, until the accepted vectors are compared instead. The filter is tested before a distance
+//! is computed, so the number of distances stays about the same. A query is searched at most 1 + log₄(lists / probes)
+//! times, and the lists of the last pass are more than half of all.
 //!
 //! # Recall
 //! 20,000 × 12 vectors in overlapping clusters, 128 lists, 4 probes, k = 10 (as in the test below, 2026-11-25):
@@ -28,7 +32,8 @@
 //! | recall | .942 | 1.000 | 1.000 | 1.000 |
 //! | recall with 4 lists | .942 | .783 | .346 | .080 |
 //!
-//! With 2 probes the first two columns are .879 and .979. So probes / s lists are more than the recall without filter needs.
+//! With 2 probes the first two columns are .879 and .979. So probes / s lists are more than the recall without filter
+//! needs.
 
 use super::SearchRequest;
 use super::gathered::piece_rows;
@@ -41,8 +46,8 @@ use crate::{Element, NONE, Neighbors, Result, SearchStatistics, host_memory};
 /// The factor by which the lists of a further pass grow.
 const STEP: usize = 4;
 
-/// The number of lists that hold about as many vectors of the `accepted` ones as `probes` lists hold of all `vectors`; at most `lists`. If no
-/// vector is accepted, `probes`.
+/// The number of lists that hold about as many vectors of the `accepted` ones as `probes` lists hold of all `vectors`;
+/// at most `lists`. If no vector is accepted, `probes`.
 fn probes_under_filter(probes: usize, lists: usize, accepted: usize, vectors: usize) -> usize {
     if accepted == 0 {
         return probes;
@@ -52,8 +57,9 @@ fn probes_under_filter(probes: usize, lists: usize, accepted: usize, vectors: us
 }
 
 impl<T: Element> Ivf<T> {
-    /// Searches under `filter` in as many lists as it needs, or among the accepted vectors. `queries` are the queries of `request`. Notes the passes in `statistics`. `ids` and
-    /// `distances` have k slots for each. They stay as they are if a query is not finite.
+    /// Searches under `filter` in as many lists as it needs, or among the accepted vectors. `queries` are the queries
+    /// of `request`. Notes the passes in `statistics`. `ids` and `distances` have k slots for each. They stay as they
+    /// are if a query is not finite.
     pub(super) fn search_filtered(
         &self,
         view: &View<'_>,
@@ -127,7 +133,8 @@ mod tests {
         assert_eq!(probes_under_filter(usize::MAX, usize::MAX, 1, usize::MAX), usize::MAX);
     }
 
-    /// Vectors around random centres, and queries near the same centres. A vector's centre does not depend on its id modulo a share.
+    /// Vectors around random centres, and queries near the same centres. A vector's centre does not depend on its id
+    /// modulo a share.
     fn clustered(count: usize, dim: usize, centres: usize, random: &mut Random) -> Vec<f32> {
         let mut of_centres = Random::new(99);
         let centres: Vec<f32> = (0..centres * dim).map(|_| of_centres.unit() as f32 * 10.0).collect();

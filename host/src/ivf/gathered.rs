@@ -1,26 +1,26 @@
 //! Exact search of the vectors that a filter accepts, if they are few.
 //!
 //! # Problem
-//! Under a filter that accepts 1 vector in 1,000, a search needs 1,000 times as many lists for the same recall ([`super::filtered`]). It then
-//! reads nearly all vectors, for results among few of them.
+//! Under a filter that accepts 1 vector in 1,000, a search needs 1,000 times as many lists for the same recall
+//! ([`super::filtered`]). It then reads nearly all vectors, for results among few of them.
 //!
 //! # Algorithm
-//! 1. The directory has the address of each accepted vector. The vectors are decoded, in the order of their ranks, into rows next to each
-//!    other: a few at a time, so that the rows take little memory.
-//! 2. The back end compares all queries with these rows ([`IvfBackend::search_rows`](super::IvfBackend::search_rows)), by the code of exact search. The
-//!    results of the pieces are merged.
+//! 1. The directory has the address of each accepted vector. The vectors are decoded, in the order of their ranks, into
+//!    rows next to each other: a few at a time, so that the rows take little memory.
+//! 2. The back end compares all queries with these rows ([`IvfBackend::search_rows`](super::IvfBackend::search_rows)),
+//!    by the code of exact search. The results of the pieces are merged.
 //!
-//! Rows are in the order of ranks, so ties are broken by the lower id. A row has the bits that the scan of a list compares, so the
-//! results have the bits of a search of all lists.
+//! Rows are in the order of ranks, so ties are broken by the lower id. A row has the bits that the scan of a list
+//! compares, so the results have the bits of a search of all lists.
 //!
 //! # Choice
-//! Reading an accepted vector here costs more than reading a vector of a list: its address is anywhere in memory, and a code must be decoded
-//! in full, not looked up in tables. So a pass over lists is replaced if it would read at least [`VECTOR_COST`] (codes: [`CODE_COST`])
-//! vectors for each accepted one. The choice depends on numbers of vectors and lists alone, so it is the same on every device, for every
-//! batch of queries.
+//! Reading an accepted vector here costs more than reading a vector of a list: its address is anywhere in memory, and a
+//! code must be decoded in full, not looked up in tables. So a pass over lists is replaced if it would read at least
+//! [`VECTOR_COST`] (codes: [`CODE_COST`]) vectors for each accepted one. The choice depends on numbers of vectors and
+//! lists alone, so it is the same on every device, for every batch of queries.
 //!
-//! 200,000 × 64 clustered vectors, 512 lists, 8 probes, k = 10, on two threads of an AMD EPYC with AVX-512, other work beside it, 2026-11-25;
-//! milliseconds of the pass over lists, and of the gathered search:
+//! 200,000 × 64 clustered vectors, 512 lists, 8 probes, k = 10, on two threads of an AMD EPYC with AVX-512, other work
+//! beside it, 2026-11-25; milliseconds of the pass over lists, and of the gathered search:
 //!
 //! | accepted | read for each accepted one | flat, 1 query | flat, 16 | PQ of 16 bytes, 1 | PQ, 16 |
 //! |---|---|---|---|---|---|
@@ -29,10 +29,12 @@
 //! | 1 in 100 | 100 | 3.9, 0.4 | 14, 0.5 | 1.2, 0.4 | 17, 0.6 |
 //! | 1 in 1,000 | 1,290 | 6.1, 0.03 | 20, 0.07 | 1.3, 0.04 | 15, 0.07 |
 //!
-//! The two costs are those of one query. Many queries would gain from fewer, but the results of a query must not depend on the others.
+//! The two costs are those of one query. Many queries would gain from fewer, but the results of a query must not depend
+//! on the others.
 //!
 //! # Cost
-//! For m accepted vectors and q queries, m · dim for the rows and q · m · dim for the search. No list is read, and no centroid.
+//! For m accepted vectors and q queries, m · dim for the rows and q · m · dim for the search. No list is read, and no
+//! centroid.
 
 use super::SearchRequest;
 use super::backend::{IvfBackend, RowSearch};
@@ -66,9 +68,9 @@ impl View<'_> {
         accepted as u128 * u128::from(cost) <= read
     }
 
-    /// Fills `ids` and `distances` (k for each of the request's queries) with the best of the accepted vectors, which are bits by rank. Decodes
-    /// `rows` vectors at a time. If a query is not finite, returns [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results
-    /// unchanged.
+    /// Fills `ids` and `distances` (k for each of the request's queries) with the best of the accepted vectors, which
+    /// are bits by rank. Decodes `rows` vectors at a time. If a query is not finite, returns
+    /// [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results unchanged.
     pub(super) fn search_gathered(
         &self,
         backend: &dyn IvfBackend,

@@ -1,8 +1,10 @@
-//! Inverted files over several devices: all have the same coarse quantizer and codebooks, and every shard has a part of every list.
+//! Inverted files over several devices: all have the same coarse quantizer and codebooks, and every shard has a part of
+//! every list.
 //!
-//! The master copy in host memory holds all lists once, for any number of devices. The image of a device has the part of its shard
-//! ([`View::part`](crate::ivf::View)). Ids, ranks and filters are those of the whole index. Every query probes the same lists on every
-//! shard, so all shards have about equal work, even if some lists are popular. After a change each device gets the changed vectors of its part.
+//! The master copy in host memory holds all lists once, for any number of devices. The image of a device has the part
+//! of its shard ([`View::part`](crate::ivf::View)). Ids, ranks and filters are those of the whole index. Every query
+//! probes the same lists on every shard, so all shards have about equal work, even if some lists are popular. After a
+//! change each device gets the changed vectors of its part.
 
 use super::{IvfBackend, RowSearch, SearchRequest, View};
 use crate::neighbors::RangeNeighbors;

@@ -1,9 +1,10 @@
 //! Searches among vectors that a device has already, through the lists of an index that holds none itself.
 //!
-//! A new graph searches for the neighbours of each of its vectors ([`crate::graph`]), once. They lie in the memory of the device, because its
-//! exact index keeps them there. [`IvfIndex::add`](crate::IvfIndex::add) would bring them to the device twice more, to find their lists and to make the image, and copy
-//! them into the lists of the master copy between the two: 115 ms of the 520 that the graph of 1,000,000 × 128 f32 took (H100, 2026-11-26). Here
-//! the host gets the number of each vector's list, and the device copies the vectors to their places in the image.
+//! A new graph searches for the neighbours of each of its vectors ([`crate::graph`]), once. They lie in the memory of
+//! the device, because its exact index keeps them there. [`IvfIndex::add`](crate::IvfIndex::add) would bring them to
+//! the device twice more, to find their lists and to make the image, and copy them into the lists of the master copy
+//! between the two: 115 ms of the 520 that the graph of 1,000,000 × 128 f32 took (H100, 2026-11-26). Here the host gets
+//! the number of each vector's list, and the device copies the vectors to their places in the image.
 
 use cuda_std::Ptr;
 
@@ -26,13 +27,14 @@ pub(crate) struct HeldVectors<'a, T> {
 }
 
 impl<T: Element> Ivf<T> {
-    /// Plans searches of up to `queries` queries for `k` of `vectors`, at least one, from device memory to device memory: what a search would find
-    /// after this index, which is trained and empty, had got them. `None` unless the index is on one device. The index must stay empty until the
-    /// searches are done.
+    /// Plans searches of up to `queries` queries for `k` of `vectors`, at least one, from device memory to device
+    /// memory: what a search would find after this index, which is trained and empty, had got them. `None` unless the
+    /// index is on one device. The index must stay empty until the searches are done.
     ///
     /// # Errors
-    /// As [`IvfIndex::search_with`](crate::IvfIndex::search_with) for the options; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's
-    /// driver; [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    /// As [`IvfIndex::search_with`](crate::IvfIndex::search_with) for the options;
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver;
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
     ///
     /// # Safety
     /// Nothing changes the vectors during the call.

@@ -1,8 +1,9 @@
 //! Inverted-file indexes: approximate search that reads only the lists nearest to each query.
 //!
 //! # Problem and algorithm
-//! Exact search reads every vector for every query. An inverted file (Johnson, Douze and Jégou, "Billion-scale similarity search
-//! with GPUs", section 2) divides the vectors into lists, one for each centroid of a k-means clustering:
+//! Exact search reads every vector for every query. An inverted file (Johnson, Douze and Jégou, "Billion-scale
+//! similarity search with GPUs", section 2) divides the vectors into lists, one for each centroid of a k-means
+//! clustering:
 //!
 //! ```text
 //! train: centroids = k-means(sample); with product quantization: codebooks = train(residuals of the sample)
@@ -10,7 +11,8 @@
 //! search: the probes nearest centroids; the k best vectors of their lists
 //! ```
 //!
-//! The [`Encoding`] of an [`IvfIndex`] determines what the index keeps of each vector: the vector itself, or a code of fewer bytes.
+//! The [`Encoding`] of an [`IvfIndex`] determines what the index keeps of each vector: the vector itself, or a code of
+//! fewer bytes.
 //!
 //! # Results
 //! The lists that a query probes are defined exactly: the `probes` best centroids by canonical distance
@@ -22,12 +24,14 @@
 //! probed, and the codes themselves. [`Refiner`] removes the second error if it has the original vectors.
 //!
 //! # Cost
-//! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search: lists · dim for the
-//! probes of a query, and dim · (vectors in the probed lists). These are about probes / lists of all vectors, and more if the lists differ
-//! in length ([`IvfStatistics::imbalance`] is this factor). Memory: 8 bytes for the id and the bytes of the code ([`Encoding`]) for each
-//! vector. The first search or change adds a table of 12 bytes for each vector, or 20 if the ids are not 0, 1, 2, ..; with it a vector is
-//! found, replaced and removed in O(log n). Vectors that do not fit into memory can be added in batches ([`IvfIndex::add_batches`]) or generated on the device that codes
-//! them ([`IvfIndex::add_generated`]). A device needs 12 bytes for each vector in addition to the code (16 under squared L2).
+//! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search:
+//! lists · dim for the probes of a query, and dim · (vectors in the probed lists). These are about probes / lists of
+//! all vectors, and more if the lists differ in length ([`IvfStatistics::imbalance`] is this factor). Memory: 8 bytes
+//! for the id and the bytes of the code ([`Encoding`]) for each vector. The first search or change adds a table of 12
+//! bytes for each vector, or 20 if the ids are not 0, 1, 2, ..; with it a vector is found, replaced and removed in
+//! O(log n). Vectors that do not fit into memory can be added in batches ([`IvfIndex::add_batches`]) or generated on
+//! the device that codes them ([`IvfIndex::add_generated`]). A device needs 12 bytes for each vector in addition to the
+//! code (16 under squared L2).
 
 mod backend;
 mod coder;
@@ -84,7 +88,8 @@ fn open_on(settings: &Settings, device: Device) -> Result<(Device, Box<dyn IvfBa
     })
 }
 
-/// Opens the back end of the settings' placement, and replaces each [`Device::Auto`] in the placement by the device that was opened.
+/// Opens the back end of the settings' placement, and replaces each [`Device::Auto`] in the placement by the device
+/// that was opened.
 fn open_ivf(settings: &mut Settings) -> Result<Box<dyn IvfBackend>> {
     let devices = settings.placement.devices().iter();
     let opened = devices.map(|&device| open_on(settings, device)).collect::<Result<Vec<_>>>()?;
@@ -100,10 +105,11 @@ fn open_ivf(settings: &mut Settings) -> Result<Box<dyn IvfBackend>> {
 
 /// An inverted-file index over vectors of one dimension and element type. The [module](self) defines its results.
 ///
-/// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`; any number of threads may search at the same time.
-/// The vectors are in host memory. A GPU has an image of all vectors, or of its shard ([`Placement`]), which the first search makes. The
-/// first search after a change sends the changed vectors; all of them if they are many, or if their lists have no room left. With shards each vector goes to one of
-/// them; a list that has changed by about a twentieth is divided anew, and sent whole.
+/// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`; any number of threads may search
+/// at the same time. The vectors are in host memory. A GPU has an image of all vectors, or of its shard
+/// ([`Placement`]), which the first search makes. The first search after a change sends the changed vectors; all of
+/// them if they are many, or if their lists have no room left. With shards each vector goes to one of them; a list that
+/// has changed by about a twentieth is divided anew, and sent whole.
 ///
 /// ```
 /// use warpann::ivf::Encoding;
@@ -156,8 +162,8 @@ pub struct IvfIndexBuilder<T: Element = f32> {
 }
 
 impl<T: Element> IvfIndexBuilder<T> {
-    /// Sets the metric; [`Metric::L2`] unless set. L2 and inner product assign each vector to the nearest centroid. Cosine, whose centroids
-    /// have length 1, assigns it to the centroid with the greatest inner product.
+    /// Sets the metric; [`Metric::L2`] unless set. L2 and inner product assign each vector to the nearest centroid.
+    /// Cosine, whose centroids have length 1, assigns it to the centroid with the greatest inner product.
     pub fn metric(mut self, metric: Metric) -> Self {
         self.settings.metric = metric;
         self
@@ -169,43 +175,47 @@ impl<T: Element> IvfIndexBuilder<T> {
         self
     }
 
-    /// Sets the [`Device`], or the [`Placement`] over several devices, that trains, encodes and searches; [`Device::Auto`] unless set.
-    /// Several devices divide the k-means of training and the adding of vectors among them, whether they are replicas or shards.
+    /// Sets the [`Device`], or the [`Placement`] over several devices, that trains, encodes and searches;
+    /// [`Device::Auto`] unless set. Several devices divide the k-means of training and the adding of vectors among
+    /// them, whether they are replicas or shards.
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
         self.settings.placement = device.into();
         self
     }
 
-    /// Sets the bytes that searches may use on each device. On a GPU they hold the image of the index and scratch. On the CPU they hold the
-    /// scratch of one search, which always has room for the candidates of one query. Unless set, each device uses a share of its free
-    /// memory. Adding vectors may use as much for itself, and afterwards a GPU keeps a sixteenth of it, at most 64 MiB, for the next vectors.
+    /// Sets the bytes that searches may use on each device. On a GPU they hold the image of the index and scratch. On
+    /// the CPU they hold the scratch of one search, which always has room for the candidates of one query. Unless set,
+    /// each device uses a share of its free memory. Adding vectors may use as much for itself, and afterwards a GPU
+    /// keeps a sixteenth of it, at most 64 MiB, for the next vectors.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.settings.budget = Some(bytes);
         self
     }
 
-    /// Sets the seed of the training; 1 unless set. The same seed and vectors give the same index, to the bit, on every device.
+    /// Sets the seed of the training; 1 unless set. The same seed and vectors give the same index, to the bit, on every
+    /// device.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = seed;
         self
     }
 
-    /// Sets the number of iterations of the k-means that finds the centroids; 20 unless set. Better lists need fewer probes: with 8 of
-    /// 4,096 lists and a million clustered vectors, searches found 0.92 of the ten nearest after 10 iterations and 0.95 after 20; in a
-    /// model of this data, 0.96 after 40.
+    /// Sets the number of iterations of the k-means that finds the centroids; 20 unless set. Better lists need fewer
+    /// probes: with 8 of 4,096 lists and a million clustered vectors, searches found 0.92 of the ten nearest after 10
+    /// iterations and 0.95 after 20; in a model of this data, 0.96 after 40.
     pub fn iterations(mut self, iterations: usize) -> Self {
         self.settings.iterations = iterations;
         self
     }
 
-    /// Sets the largest number of training vectors for each centroid; 256 unless set. Training uses an even sample of larger sets.
+    /// Sets the largest number of training vectors for each centroid; 256 unless set. Training uses an even sample of
+    /// larger sets.
     pub fn points_per_centroid(mut self, points: usize) -> Self {
         self.settings.points_per_centroid = points;
         self
     }
 
-    /// Sets whether the CPU searches with its widest SIMD instructions (`true` unless set) or only with those that every processor of its
-    /// architecture has. Results are the same; the setting is for measurements.
+    /// Sets whether the CPU searches with its widest SIMD instructions (`true` unless set) or only with those that
+    /// every processor of its architecture has. Results are the same; the setting is for measurements.
     pub fn simd(mut self, simd: bool) -> Self {
         self.settings.simd = simd;
         self
@@ -216,8 +226,8 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// # Errors
     /// [`Error::Zero`] (no components, or no lists), [`Error::TooMany`], [`Error::NotDivisible`],
     /// [`Error::OutOfRange`], [`Error::Mismatch`]; and the errors of opening the device, as in
-    /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if there is no usable
-    /// device.
+    /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if
+    /// there is no usable device.
     pub fn build(self) -> Result<IvfIndex<T>> {
         self.open().map(Index::of)
     }
@@ -245,7 +255,8 @@ impl<T: Element> IvfIndexBuilder<T> {
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// Starts an index over vectors of `dim` components in `lists` lists. As a rule of thumb, use between √n and 16 √n lists for n vectors.
+    /// Starts an index over vectors of `dim` components in `lists` lists. As a rule of thumb, use between √n and 16 √n
+    /// lists for n vectors.
     pub fn builder(dim: usize, lists: usize) -> IvfIndexBuilder<T> {
         IvfIndexBuilder {
             settings: Settings {
@@ -279,7 +290,8 @@ impl<T: Element> IvfIndex<T> {
         self.kind.settings.encoding
     }
 
-    /// The centroids of the lists, row-major: lists × dim components, in rotated space if the encoding rotates. Empty until trained.
+    /// The centroids of the lists, row-major: lists × dim components, in rotated space if the encoding rotates. Empty
+    /// until trained.
     pub fn centroids(&self) -> &[f32] {
         self.kind.trained.as_ref().map_or(&[], |trained| &trained.centroids)
     }
@@ -296,13 +308,14 @@ impl<T: Element> IvfIndex<T> {
         self.kind.trained.as_ref().map_or(&[], |trained| trained.codec.tables())
     }
 
-    /// The rotation that is applied to vectors and queries first; `None` until trained, and for encodings that do not rotate.
+    /// The rotation that is applied to vectors and queries first; `None` until trained, and for encodings that do not
+    /// rotate.
     pub fn rotation(&self) -> Option<&Rotation> {
         self.kind.trained.as_ref()?.codec.rotation()
     }
 
-    /// Number of lists that a search probes if [`SearchOptions::probes`] is not set; stored in index files. The initial value is half the
-    /// square root of the number of lists, rounded up.
+    /// Number of lists that a search probes if [`SearchOptions::probes`] is not set; stored in index files. The initial
+    /// value is half the square root of the number of lists, rounded up.
     pub fn probes(&self) -> usize {
         self.kind.probes
     }

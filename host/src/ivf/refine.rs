@@ -8,12 +8,12 @@ use crate::product::cpu::Scorer;
 use crate::validate::{check_dim, check_length, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
-/// Ranks candidates by the original vectors of an index: of the results of a search in compressed codes, it makes results as exact as those
-/// of an exact search among the same candidates. [`IvfIndex::search_refined`](crate::IvfIndex::search_refined) finds candidates and ranks them in one
-/// call.
+/// Ranks candidates by the original vectors of an index: of the results of a search in compressed codes, it makes
+/// results as exact as those of an exact search among the same candidates.
+/// [`IvfIndex::search_refined`](crate::IvfIndex::search_refined) finds candidates and ranks them in one call.
 ///
-/// It works on the CPU, on whichever device the index is. The candidates of a query are few, and copying their vectors to a device takes
-/// longer than computing the distances.
+/// It works on the CPU, on whichever device the index is. The candidates of a query are few, and copying their vectors
+/// to a device takes longer than computing the distances.
 ///
 /// ```
 /// use warpann::ivf::Refiner;
@@ -36,8 +36,8 @@ pub struct Refiner<'a, T: Element> {
 }
 
 impl<'a, T: Element> Refiner<'a, T> {
-    /// Takes the vectors of `base`, row-major, `dim` components each. The id of a vector is its row, unless [`with_ids`](Self::with_ids)
-    /// sets ids. O(1): only the rows of candidates of a mapped base are read.
+    /// Takes the vectors of `base`, row-major, `dim` components each. The id of a vector is its row, unless
+    /// [`with_ids`](Self::with_ids) sets ids. O(1): only the rows of candidates of a mapped base are read.
     ///
     /// # Errors
     /// [`Error::Zero`], [`Error::Ragged`].
@@ -75,14 +75,15 @@ impl<'a, T: Element> Refiner<'a, T> {
         Ok(())
     }
 
-    /// Finds the `k` best of each query's candidates by (canonical distance from the original vector, lower id). `queries` holds one vector
-    /// for each row of `candidates`. Empty slots of `candidates` are skipped, and an id that occurs twice counts once. If a query has fewer
-    /// than `k` candidates, the row ends with [`NONE`] and [`Metric::worst`]. O(candidates · (dim + log rows)).
+    /// Finds the `k` best of each query's candidates by (canonical distance from the original vector, lower id).
+    /// `queries` holds one vector for each row of `candidates`. Empty slots of `candidates` are skipped, and an id that
+    /// occurs twice counts once. If a query has fewer than `k` candidates, the row ends with [`NONE`] and
+    /// [`Metric::worst`]. O(candidates · (dim + log rows)).
     ///
     /// # Errors
     /// [`Error::Zero`]; [`Error::Ragged`]; [`Error::NotFinite`] for a query, or for a candidate's vector;
-    /// [`Error::WrongLength`] if `candidates` does not have k slots for each query; [`Error::UnknownId`] for a candidate that is not
-    /// the id of a vector; [`Error::ResultTooLarge`].
+    /// [`Error::WrongLength`] if `candidates` does not have k slots for each query; [`Error::UnknownId`] for a
+    /// candidate that is not the id of a vector; [`Error::ResultTooLarge`].
     pub fn refine(&self, queries: &[T], candidates: &Neighbors, k: usize) -> Result<Neighbors> {
         if k == 0 || candidates.k == 0 {
             return Err(Error::Zero { what: "k" });

@@ -9,10 +9,11 @@ use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result, SearchStatistics};
 
 impl<T: Element> IvfIndex<T> {
-    /// As [`search_with_statistics`](Self::search_with_statistics), but finds [`SearchOptions::refine`] · `k` candidates by what the index keeps of
-    /// vectors, and ranks them by the original vectors of `refiner`: the results are the `k` best candidates by (canonical distance from
-    /// the original vector, lower id). The filter holds for the candidates. The radius holds for the distances from the original vectors. The
-    /// cost is that of a search for the candidates, and O(candidates · (dim + log rows)) on the CPU.
+    /// As [`search_with_statistics`](Self::search_with_statistics), but finds [`SearchOptions::refine`] · `k`
+    /// candidates by what the index keeps of vectors, and ranks them by the original vectors of `refiner`: the results
+    /// are the `k` best candidates by (canonical distance from the original vector, lower id). The filter holds for the
+    /// candidates. The radius holds for the distances from the original vectors. The cost is that of a search for the
+    /// candidates, and O(candidates · (dim + log rows)) on the CPU.
     ///
     /// ```
     /// use warpann::ivf::{Encoding, Refiner};

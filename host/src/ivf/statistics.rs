@@ -21,8 +21,8 @@ pub struct IvfStatistics {
     pub mean: f64,
     /// Number of vectors in the longest list.
     pub longest: usize,
-    /// lists · Σ length² / vectors²: the factor by which a search reads more vectors than with lists of equal length, if queries are
-    /// distributed as vectors are. 1 if all lists have the same length, and for an empty index.
+    /// lists · Σ length² / vectors²: the factor by which a search reads more vectors than with lists of equal length,
+    /// if queries are distributed as vectors are. 1 if all lists have the same length, and for an empty index.
     #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub imbalance: f64,
     /// Bytes of one vector's code.

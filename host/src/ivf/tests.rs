@@ -1,4 +1,5 @@
-//! Tests that the case table of the tests crate does not cover: sizes beyond the CPU's blocks, instruction sets, and the lists.
+//! Tests that the case table of the tests crate does not cover: sizes beyond the CPU's blocks, instruction sets, and
+//! the lists.
 
 use std::ops::ControlFlow;
 
@@ -76,7 +77,8 @@ fn many_queries_with_few_probes_find_what_each_finds_alone() {
 #[test]
 fn whole_numbers_small_and_large_give_the_bits_of_exact_search() {
     let (dim, n, nq, k) = (24, 1_500, 70, 20);
-    // Norms are about 22 times the factor: the square of the sum of two reaches 2²⁴ at 90. Also halves of whole numbers.
+    // Norms are about 22 times the factor: the square of the sum of two reaches 2²⁴ at 90. Also halves of whole
+    // numbers.
     for (base_factor, query_factor, shift) in [
         (1.0, 1.0, 0.0),
         (45.0, 45.0, 0.0),
@@ -229,7 +231,8 @@ fn coding_cuts_batches_to_the_budget() {
     assert_eq!((index.len(), index.kind.lists.version()), (600, version));
 }
 
-/// The devices that copy vectors check them, each its part. The error names the first bad value of the call, and nothing has changed.
+/// The devices that copy vectors check them, each its part. The error names the first bad value of the call, and
+/// nothing has changed.
 #[test]
 fn the_first_value_that_is_not_finite_is_named_wherever_it_is_found() {
     let generator = Generator::new(6, 16, 3).unwrap();
@@ -262,8 +265,8 @@ fn the_first_value_that_is_not_finite_is_named_wherever_it_is_found() {
     }
 }
 
-/// k-means checks the training vectors, which may be normalised or rotated then. The error names the first bad value that was given, and nothing
-/// has changed.
+/// k-means checks the training vectors, which may be normalised or rotated then. The error names the first bad value
+/// that was given, and nothing has changed.
 #[test]
 fn the_first_value_that_is_not_finite_is_named_in_training() {
     let generator = Generator::new(6, 16, 3).unwrap();
@@ -358,7 +361,8 @@ fn a_filter_of_other_ids_is_refused() {
         index.add_with_ids(&[3.0, 99.0], &[10, 99]).unwrap();
         assert_eq!(search(&index, &even).unwrap(), [50, 52, 48]);
         stale(search(&index, &again), 100);
-        // Another index with the same ids, by a file or by merging, accepts the filter; an index with other ids does not.
+        // Another index with the same ids, by a file or by merging, accepts the filter; an index with other ids does
+        // not.
         let file = tempfile::NamedTempFile::new().unwrap();
         index.save(file.path()).unwrap();
         let loaded = IvfIndex::<f32>::load(file.path(), device, None).unwrap();
@@ -443,7 +447,8 @@ fn refining_refuses_what_it_cannot_do() {
     assert!(matches!(error, Error::NotFinite { input: Input::Queries, row: 0, .. }), "{error}");
 }
 
-/// A refined search finds, of the candidates of its codes, the nearest by the original vectors: the reference ranks the candidates itself.
+/// A refined search finds, of the candidates of its codes, the nearest by the original vectors: the reference ranks the
+/// candidates itself.
 #[test]
 fn a_refined_search_ranks_its_candidates_by_the_original_vectors() {
     let (dim, n, k) = (6, 900, 5);
@@ -522,8 +527,8 @@ fn encodings_are_numbered_in_files() {
     assert_eq!(Encoding::plain().map(Encoding::name).collect::<Vec<_>>(), ["flat", "f16", "sq8"]);
 }
 
-/// What a device has prepared for few vectors stays for the next ones, changes no list and no code, and goes with the training, the device, or
-/// a budget that is too small.
+/// What a device has prepared for few vectors stays for the next ones, changes no list and no code, and goes with the
+/// training, the device, or a budget that is too small.
 #[test]
 fn centroids_stay_prepared_for_few_vectors() {
     let (dim, n, lists) = (9, 400, 12);

@@ -6,18 +6,18 @@ use crate::validate::{check_length, check_vectors};
 use crate::{Element, Error, Input, Result};
 
 impl<T: Element> IvfIndex<T> {
-    /// Returns the smallest number of probes with which searches for the `k` best of `queries` (row-major) reach the recall `target`, and
-    /// the recall with this number. `truth` holds the ids of the `k` true neighbours of each query, and [`NONE`](crate::NONE) in slots without one. The
-    /// cost is O(log lists) searches of all queries.
+    /// Returns the smallest number of probes with which searches for the `k` best of `queries` (row-major) reach the
+    /// recall `target`, and the recall with this number. `truth` holds the ids of the `k` true neighbours of each
+    /// query, and [`NONE`](crate::NONE) in slots without one. The cost is O(log lists) searches of all queries.
     ///
-    /// More probes find more true neighbours, so doubling and then bisection find the smallest number. Only with encodings that keep codes
-    /// can one more list displace a true neighbour. In this case the result is a number that reaches the target while the number below it
-    /// misses the target.
+    /// More probes find more true neighbours, so doubling and then bisection find the smallest number. Only with
+    /// encodings that keep codes can one more list displace a true neighbour. In this case the result is a number that
+    /// reaches the target while the number below it misses the target.
     ///
     /// # Errors
-    /// [`Error::RecallOutOfReach`] if a search of all lists misses the target, or the target is not above 0 and at most 1;
-    /// [`Error::NoTrueNeighbors`] if no query has a true neighbour, also without queries; [`Error::WrongLength`] if the length of
-    /// `truth` is not queries × `k`; and the errors of [`search_with`](Self::search_with).
+    /// [`Error::RecallOutOfReach`] if a search of all lists misses the target, or the target is not above 0 and at most
+    /// 1; [`Error::NoTrueNeighbors`] if no query has a true neighbour, also without queries; [`Error::WrongLength`] if
+    /// the length of `truth` is not queries × `k`; and the errors of [`search_with`](Self::search_with).
     pub fn probes_for_recall(&self, queries: &[T], k: usize, truth: &[u64], target: f64) -> Result<(usize, f64)> {
         let count = check_vectors(queries, self.dim(), Input::Queries)?;
         let slots = count.checked_mul(k).ok_or(Error::ResultTooLarge { queries: count, k })?;

@@ -1,5 +1,5 @@
-//! Training and changes of an [`IvfIndex`], and the vectors for which its codes stand. A failed call leaves the index as it was, except where it
-//! says otherwise.
+//! Training and changes of an [`IvfIndex`], and the vectors for which its codes stand. A failed call leaves the index
+//! as it was, except where it says otherwise.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -22,15 +22,17 @@ use crate::{Element, Error, Input, Placement, Result, Stage, Watch, host_memory}
 const WATCHED_ROWS: usize = 1 << 15;
 
 impl<T: Element> IvfIndex<T> {
-    /// Finds centroids, and the tables of the encoding such as the codebooks of [`Encoding::Pq`](super::Encoding::Pq), from a sample of
-    /// vectors like those that will be added. `rows` is row-major and has at least as many vectors as lists, and at least as many as
-    /// codewords. If `rows` has more vectors than training uses ([`points_per_centroid`](super::IvfIndexBuilder::points_per_centroid)),
-    /// only a sample is read, so most of a mapped file stays unread. An empty index can be trained again.
+    /// Finds centroids, and the tables of the encoding such as the codebooks of [`Encoding::Pq`](super::Encoding::Pq),
+    /// from a sample of vectors like those that will be added. `rows` is row-major and has at least as many vectors as
+    /// lists, and at least as many as codewords. If `rows` has more vectors than training uses
+    /// ([`points_per_centroid`](super::IvfIndexBuilder::points_per_centroid)), only a sample is read, so most of a
+    /// mapped file stays unread. An empty index can be trained again.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::Ragged`], [`Error::NotFinite`] for vectors of the sample,
-    /// [`Error::Overflow`] if the values from which an encoding learns exceed f32 (components of 10³⁷ or more), [`Error::DoesNotFit`] if
-    /// the encoding cannot hold a component, [`Error::OutOfDeviceMemory`], [`Error::OutOfHostMemory`], and errors of the device's driver.
+    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::Ragged`], [`Error::NotFinite`] for vectors of
+    /// the sample, [`Error::Overflow`] if the values from which an encoding learns exceed f32 (components of 10³⁷ or
+    /// more), [`Error::DoesNotFit`] if the encoding cannot hold a component, [`Error::OutOfDeviceMemory`],
+    /// [`Error::OutOfHostMemory`], and errors of the device's driver.
     pub fn train(&mut self, rows: &[T]) -> Result<()> {
         self.train_watched(rows, &Watch::none())
     }
@@ -43,9 +45,9 @@ impl<T: Element> IvfIndex<T> {
         self.kind.train(rows, watch)
     }
 
-    /// Appends the vectors of several batches, each row-major, with ids that count up as those of [`add`](Self::add). The index is the same
-    /// as if one call had added all vectors, but only a few batches are in memory at any time. While the device codes one batch, the batch
-    /// before is appended to the lists. O(rows · lists · dim).
+    /// Appends the vectors of several batches, each row-major, with ids that count up as those of [`add`](Self::add).
+    /// The index is the same as if one call had added all vectors, but only a few batches are in memory at any time.
+    /// While the device codes one batch, the batch before is appended to the lists. O(rows · lists · dim).
     ///
     /// ```
     /// use warpann::ivf::IvfIndex;
@@ -59,8 +61,8 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`add`](Self::add), with rows counted over all batches. After an error, or a panic of the iterator, the index holds the batches before the
-    /// one that failed.
+    /// As [`add`](Self::add), with rows counted over all batches. After an error, or a panic of the iterator, the index
+    /// holds the batches before the one that failed.
     pub fn add_batches<B: AsRef<[T]>>(&mut self, batches: impl IntoIterator<Item = B>) -> Result<()> {
         let mut batches = batches.into_iter();
         let dim = self.dim();
@@ -184,7 +186,8 @@ impl<T: Element> Ivf<T> {
             kmeans = kmeans.memory_budget(bytes);
         }
         let rows = VectorSlice::of(rows, dim);
-        // k-means checks the vectors while it reads them, perhaps after they were transformed. Encodings may refuse them before, by other errors.
+        // k-means checks the vectors while it reads them, perhaps after they were transformed. Encodings may refuse
+        // them before, by other errors.
         let trained = scheme.train(Training { kmeans, rows, metric, seed, device, watch });
         let trained = trained.or_else(|error| rows.check_finite(Input::Training).and(Err(error))).map_err(named)?;
         self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));
@@ -207,7 +210,8 @@ impl<T: Element> Ivf<T> {
         Ok(())
     }
 
-    /// Lists and codes of whole rows, for a public function `call`. The coders of few rows stay for the next call, unless this one fails.
+    /// Lists and codes of whole rows, for a public function `call`. The coders of few rows stay for the next call,
+    /// unless this one fails.
     fn coded<'r>(&mut self, rows: &'r [T], call: &'static str, watch: &Watch<'_>) -> Result<Coded<'r>> {
         let stay = Coders::may_stay(size_of_val(rows));
         let coders = self.coders.take().filter(|_| stay).unwrap_or_else(|| Coders::new(&self.settings));
@@ -261,7 +265,8 @@ impl<T: Element> Ivf<T> {
         check_rows(self.len() as u64 + more as u64, MAX_ROWS)
     }
 
-    /// Writes the vector for which the code of vector `id` stands to `to`. O(len) in the first call after very many vectors were added.
+    /// Writes the vector for which the code of vector `id` stands to `to`. O(len) in the first call after very many
+    /// vectors were added.
     pub(super) fn decode(&self, id: u64, to: &mut [f32]) -> Result<()> {
         let unknown = Error::UnknownId { id, len: self.len() as u64 };
         let Some(trained) = &self.trained else { return Err(unknown) };
@@ -297,9 +302,9 @@ impl Trained {
 const GENERATED_BATCH: u64 = 1 << 22;
 
 impl IvfIndex<f32> {
-    /// Appends the rows `rows` of `generator`, which are generated in batches on the device that codes them. If a GPU encodes
-    /// ([`Encoding::Pq`](super::Encoding::Pq) without rotation, not cosine), the rows never cross the bus. Ids count up as in
-    /// [`add_batches`](Self::add_batches).
+    /// Appends the rows `rows` of `generator`, which are generated in batches on the device that codes them. If a GPU
+    /// encodes ([`Encoding::Pq`](super::Encoding::Pq) without rotation, not cosine), the rows never cross the bus. Ids
+    /// count up as in [`add_batches`](Self::add_batches).
     ///
     /// # Errors
     /// As [`add_batches`](Self::add_batches), and [`Error::WrongDimension`].

@@ -11,8 +11,8 @@ use crate::{Device, ElementType, Metric, Result};
 
 /// An index, or one shard of it, as a back end sees it: trained, with at least one vector.
 ///
-/// A shard has a contiguous part of every list ([`part_of_list`]). The shards with the longer parts change from list to list, so that all have
-/// about the same number of vectors. Ranks and ids are those of the whole index.
+/// A shard has a contiguous part of every list ([`part_of_list`]). The shards with the longer parts change from list to
+/// list, so that all have about the same number of vectors. Ranks and ids are those of the whole index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     /// Number of components of a vector.
@@ -52,7 +52,8 @@ impl<'a> View<'a> {
         self.lists.code_bytes()
     }
 
-    /// A number that changes with every change of the index, and differs between indexes: an image of another version is stale.
+    /// A number that changes with every change of the index, and differs between indexes: an image of another version
+    /// is stale.
     pub(crate) fn version(&self) -> u64 {
         self.lists.version()
     }
@@ -129,9 +130,10 @@ impl<'a> View<'a> {
 
 /// The places of part `part` of `parts` of a list of `length` vectors: contiguous, one part after the other.
 ///
-/// The parts are equal shares of a rounded length, and the last part also has the rest, which is less than a sixteenth of the list. So the cuts stay
-/// while a list changes by less than about a thirty-second, and a device gets only the vectors that have changed. Equal shares of the length itself
-/// would move nearly all vectors of a part by one place with every vector that comes or goes.
+/// The parts are equal shares of a rounded length, and the last part also has the rest, which is less than a sixteenth
+/// of the list. So the cuts stay while a list changes by less than about a thirty-second, and a device gets only the
+/// vectors that have changed. Equal shares of the length itself would move nearly all vectors of a part by one place
+/// with every vector that comes or goes.
 fn part_of_list(length: usize, part: usize, parts: usize) -> Range<usize> {
     let step = 1 << length.max(1).ilog2().saturating_sub(4);
     let places = share(length - length % step, part, parts);

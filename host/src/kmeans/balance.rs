@@ -7,9 +7,10 @@
 //!     a cluster with too little room for its new points takes the nearest of them until it is full, and is closed
 //! ```
 //!
-//! "Nearest" is by (canonical distance, lower number), so the result is the same on every device. Each round closes a cluster or is the
-//! last one, so there are at most as many rounds as clusters. A round costs left-over points · open clusters · d, and the number of
-//! left-over points falls quickly. clusters · most must be at least the number of points.
+//! "Nearest" is by (canonical distance, lower number), so the result is the same on every device. Each round closes a
+//! cluster or is the last one, so there are at most as many rounds as clusters. A round costs left-over points · open
+//! clusters · d, and the number of left-over points falls quickly. clusters · most must be at least the number of
+//! points.
 
 use super::nearest::Nearest;
 use super::points::Points;
@@ -81,8 +82,8 @@ mod tests {
 
     #[test]
     fn the_farthest_go_to_the_nearest_cluster_with_room() {
-        // Centroids 0, 10, 100; five points near 0 and one at 10; at most two points for each centroid. Points 3, 4 and 5 leave 0. Point 5
-        // goes to 10, where point 10 stays because it was there first. Points 3 and 4 go to 100.
+        // Centroids 0, 10, 100; five points near 0 and one at 10; at most two points for each centroid. Points 3, 4 and
+        // 5 leave 0. Point 5 goes to 10, where point 10 stays because it was there first. Points 3 and 4 go to 100.
         let labels = balanced(&[1.0, 2.0, 3.0, 4.0, 5.0, 10.0], &[0.0, 10.0, 100.0], 2, vec![0, 0, 0, 0, 0, 1]);
         assert_eq!(labels, [0, 0, 2, 2, 1, 1]);
         // No cluster is too large.

@@ -10,25 +10,26 @@
 //!     split:  each empty cluster takes half of the largest cluster            split.rs
 //! ```
 //!
-//! This is Lloyd's algorithm, as the paper uses it to train coarse and product quantizers (Johnson, Douze and Jégou, section 5). An
-//! iteration costs points · clusters · d for the assignment and points · d for the rest. Fast paths do the assignment in low precision
-//! with a proved bound.
+//! This is Lloyd's algorithm, as the paper uses it to train coarse and product quantizers (Johnson, Douze and Jégou,
+//! section 5). An iteration costs points · clusters · d for the assignment and points · d for the rest. Fast paths do
+//! the assignment in low precision with a proved bound.
 //!
-//! *The same bits everywhere.* Each point goes to its exactly nearest centroid, and the sums of points are integers (`worker.rs` has the
-//! definition). So the CPU with any number of threads, the emulator and the GPU give the same centroids, labels and objectives for one
-//! seed.
+//! *The same bits everywhere.* Each point goes to its exactly nearest centroid, and the sums of points are integers
+//! (`worker.rs` has the definition). So the CPU with any number of threads, the emulator and the GPU give the same
+//! centroids, labels and objectives for one seed.
 //!
-//! *Several devices* ([`Placement`]). Each device has a part of the points; replicas and shards make no difference here. GPUs add up
-//! their sums on the GPUs (`gpu/parts.rs`); devices of different kinds add up their sums on the host (`parts.rs`).
+//! *Several devices* ([`Placement`]). Each device has a part of the points; replicas and shards make no difference
+//! here. GPUs add up their sums on the GPUs (`gpu/parts.rs`); devices of different kinds add up their sums on the host
+//! (`parts.rs`).
 //!
-//! *Spherical.* Points are compared by inner product, and centroids have norm 1. Points are not normalised: a longer point has more
-//! weight in the mean. Divide points by their norms first if only directions should count.
+//! *Spherical.* Points are compared by inner product, and centroids have norm 1. Points are not normalised: a longer
+//! point has more weight in the mean. Divide points by their norms first if only directions should count.
 //!
-//! *Balanced.* After every assignment, points move from clusters that are too large to the nearest clusters with room (`balance.rs`).
-//! The CPU then makes the update from the new labels.
+//! *Balanced.* After every assignment, points move from clusters that are too large to the nearest clusters with room
+//! (`balance.rs`). The CPU then makes the update from the new labels.
 //!
-//! *Equal points.* If half of 200,000 × 128 points are equal, training IVF-PQ (1,024 lists, 32 bytes) takes 499 ms instead of 235 (H200,
-//! 2026-11-27, `warpann-grid moved`).
+//! *Equal points.* If half of 200,000 × 128 points are equal, training IVF-PQ (1,024 lists, 32 bytes) takes 499 ms
+//! instead of 235 (H200, 2026-11-27, `warpann-grid moved`).
 //!
 //! ```
 //! use warpann::{Device, kmeans::{KMeans, Start}};
@@ -264,8 +265,8 @@ impl KMeans {
         self.train_watched(rows, dim, Some(weights), &mut |_| ControlFlow::Continue(()))
     }
 
-    /// As [`train`](Self::train) or [`train_weighted`](Self::train_weighted), and calls `watch` after every iteration. If it returns
-    /// [`ControlFlow::Break`], the call ends.
+    /// As [`train`](Self::train) or [`train_weighted`](Self::train_weighted), and calls `watch` after every iteration.
+    /// If it returns [`ControlFlow::Break`], the call ends.
     ///
     /// # Errors
     /// As [`train_weighted`](Self::train_weighted); [`Error::Cancelled`] if `watch` says so.
@@ -290,7 +291,8 @@ impl KMeans {
         with_components!(vectors, rows: T => self.cluster::<T>(rows, vectors.dim(), weights, watch))
     }
 
-    /// [`train_watched`](Self::train_watched) for arguments that [`check`](Self::check) accepted. Checks that all components are finite.
+    /// [`train_watched`](Self::train_watched) for arguments that [`check`](Self::check) accepted. Checks that all
+    /// components are finite.
     fn cluster<T: Element>(
         &self,
         rows: &[T],
@@ -344,7 +346,8 @@ impl KMeans {
         Ok(Clustering { centroids, dim, objectives, sizes, labels, spherical: self.spherical, device })
     }
 
-    /// Checks the settings, and the arguments of training except that all components are finite. Returns the number of rows.
+    /// Checks the settings, and the arguments of training except that all components are finite. Returns the number of
+    /// rows.
     fn check<T: Element>(&self, rows: &[T], dim: usize, weights: Option<&[f32]>) -> Result<usize> {
         check_dim(dim)?;
         if self.clusters == 0 {
@@ -415,7 +418,8 @@ impl KMeans {
         Assign::of_spherical(self.spherical)
     }
 
-    /// The largest number of points of a cluster, for `points` points, if sizes are bounded. Clusters times this is at least `points`.
+    /// The largest number of points of a cluster, for `points` points, if sizes are bounded. Clusters times this is at
+    /// least `points`.
     fn most(&self, points: usize) -> Option<usize> {
         let mean = points.div_ceil(self.clusters);
         self.balanced.map(|bound| ((bound * points as f64 / self.clusters as f64).ceil() as usize).clamp(mean, points))
@@ -508,8 +512,9 @@ impl Clustering {
     }
 }
 
-/// The nearest centroid of each row, exact by step 1 of [`worker`]'s definition. The devices of `placement` divide the rows, and
-/// check them while they read them: [`Error::NotFinite`] may name any place. Rows are whole, and centroids also finite, at least one.
+/// The nearest centroid of each row, exact by step 1 of [`worker`]'s definition. The devices of `placement` divide the
+/// rows, and check them while they read them: [`Error::NotFinite`] may name any place. Rows are whole, and centroids
+/// also finite, at least one.
 pub(crate) fn assign_rows<T: Element>(
     placement: &Placement,
     metric: Assign,

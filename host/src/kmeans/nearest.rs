@@ -1,7 +1,8 @@
 //! The nearest of a set of rows for each of very many queries, for k-means and for building inverted files.
 //!
-//! The exact search of [`crate::flat`] with k = 1 gives the same answer. This module leaves out everything that only k > 1 needs: with
-//! k = 1 a query keeps at most eight scored rows, in one or two cache lines, and nearly always one of them is left at the end.
+//! The exact search of [`crate::flat`] with k = 1 gives the same answer. This module leaves out everything that only
+//! k > 1 needs: with k = 1 a query keeps at most eight scored rows, in one or two cache lines, and nearly always one of
+//! them is left at the end.
 //!
 //! ```text
 //! keep the first of equal rows; set aside rows far from the origin; subtract a common centre if that shrinks the norms
@@ -18,16 +19,17 @@
 //! The cost is O(queries · rows · d) f32 operations. A query notes about ln(rows) rows in all.
 //!
 //! # Why the rows are examined first
-//! E grows with the norms, and each row within 2 E of the best costs an f64 distance, which takes twenty times as long as a score. In
-//! k-means, equal points make equal rows; a large constant component makes all points lie in one direction; and one point with 1e16 in a
-//! component makes a centroid that spoils E for all rows. The three steps avoid these costs and change no answer.
+//! E grows with the norms, and each row within 2 E of the best costs an f64 distance, which takes twenty times as long
+//! as a score. In k-means, equal points make equal rows; a large constant component makes all points lie in one
+//! direction; and one point with 1e16 in a component makes a centroid that spoils E for all rows. The three steps avoid
+//! these costs and change no answer.
 //!
-//! *Centre* (L2). Scores are those of x' = fl(x − c) and y' = fl(y − c). Each component has a relative error of u, so ‖x' − y'‖ differs
-//! from ‖x − y‖ by at most 1.01 u (‖x'‖ + ‖y'‖), and its square by 2.1 u (‖x'‖ + ‖y'‖)². E includes this as 4 u (‖x'‖ + M')². The centre
-//! is subtracted if the mean of the rows has most of their squared norm.
+//! *Centre* (L2). Scores are those of x' = fl(x − c) and y' = fl(y − c). Each component has a relative error of u, so
+//! ‖x' − y'‖ differs from ‖x − y‖ by at most 1.01 u (‖x'‖ + ‖y'‖), and its square by 2.1 u (‖x'‖ + ‖y'‖)². E includes
+//! this as 4 u (‖x'‖ + M')². The centre is subtracted if the mean of the rows has most of their squared norm.
 //!
-//! *Far rows* (L2). A row y has ‖x − y‖ ≥ ‖y‖ − ‖x‖. The best row's squared distance is at most its score + E + ‖x‖². If
-//! (‖y‖ − ‖x‖)² is larger, the row y is farther.
+//! *Far rows* (L2). A row y has ‖x − y‖ ≥ ‖y‖ − ‖x‖. The best row's squared distance is at most its score + E + ‖x‖².
+//! If (‖y‖ − ‖x‖)² is larger, the row y is farther.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -50,7 +52,8 @@ const GROUP: usize = 8 * MAX_PANEL;
 /// Number of rows that a query notes before it drops those above the limit.
 const NOTES: usize = 8;
 
-/// Smallest number of queries for which the search for equal rows, far rows and a centre pays: it costs as much as about twenty queries.
+/// Smallest number of queries for which the search for equal rows, far rows and a centre pays: it costs as much as
+/// about twenty queries.
 const WORTH_LOOKING: usize = 256;
 /// Norms of at least this many times the median are far.
 const FAR: f64 = 64.0;
@@ -67,7 +70,8 @@ pub(crate) struct Nearest<'a> {
     dim: usize,
     rows: &'a [f32],
     scanned: Scanned<'a>,
-    /// Numbers of the rows that are not scanned because they are far from the origin; `far_norm` is a lower bound of their norms.
+    /// Numbers of the rows that are not scanned because they are far from the origin; `far_norm` is a lower bound of
+    /// their norms.
     far: Vec<u32>,
     far_norm: f64,
     /// Number of canonical distances computed.
@@ -91,7 +95,8 @@ struct Scanned<'a> {
 }
 
 impl<'a> Scanned<'a> {
-    /// The rows with these numbers; `None` means all rows. `squares` belong to all rows. `look`: whether to try a centre.
+    /// The rows with these numbers; `None` means all rows. `squares` belong to all rows. `look`: whether to try a
+    /// centre.
     fn new(
         isa: Isa,
         metric: Assign,
@@ -155,7 +160,8 @@ fn centre(rows: &[f32], dim: usize, squares: &[f64]) -> Vec<f32> {
     if pays { centre.mean().map(|c| c as f32).collect() } else { Vec::new() }
 }
 
-/// The first of each set of equal rows, ascending; `None` if no two rows are equal. O(rows · log(rows)), times dim for rows of equal norm.
+/// The first of each set of equal rows, ascending; `None` if no two rows are equal. O(rows · log(rows)), times dim for
+/// rows of equal norm.
 fn first_of_equals(rows: &[f32], dim: usize, squares: &[f64]) -> Option<Vec<u32>> {
     let row = |id: u32| &rows[id as usize * dim..][..dim];
     // −0 equals 0.
@@ -222,7 +228,8 @@ impl<'a> Nearest<'a> {
         }
     }
 
-    /// The nearest row of each query by (canonical distance, lower row). `squares` are the queries' [`canonical_squares`].
+    /// The nearest row of each query by (canonical distance, lower row). `squares` are the queries'
+    /// [`canonical_squares`].
     pub(crate) fn assign<T: Element>(&self, queries: &[T], squares: &[f64], labels: &mut [u32]) {
         let fit = TILE_BYTES / size_of::<f32>() / self.dim;
         let share = labels.len().div_ceil(4 * rayon::current_num_threads());
@@ -351,7 +358,8 @@ impl<'a> Nearest<'a> {
         }
         let nearest = f64::from(notes.best) + notes.error + notes.square;
         let apart = self.far_norm - square.sqrt();
-        // Wide margins cover the rounding errors here, and the ends of f32, where distances that are infinite or 0 are equal.
+        // Wide margins cover the rounding errors here, and the ends of f32, where distances that are infinite or 0 are
+        // equal.
         let farther = apart > 0.0
             && apart * apart > 1.0001 * nearest.max(0.0) + f64::from(f32::MIN_POSITIVE)
             && nearest < 0.9 * f64::from(f32::MAX);
@@ -408,8 +416,8 @@ struct Notes {
     square: f64,
     /// Smallest score so far.
     best: f32,
-    /// A row with a higher score cannot be nearest: the score of the best row is at most E too low, and that of another row at most E too
-    /// high.
+    /// A row with a higher score cannot be nearest: the score of the best row is at most E too low, and that of another
+    /// row at most E too high.
     limit: f32,
     len: usize,
     /// Whether a row was dropped for lack of room; the rows must then be scanned again.
@@ -544,8 +552,9 @@ mod tests {
     fn every_instruction_set_finds_the_nearest_of_the_definition() {
         let mut random = Random::new(7);
         let mut next = || random.unit_f32() - 0.5;
-        // Ordinary; whole numbers with many ties; far from the origin, where f32 sees no difference; squares above f32; squares below f32;
-        // equal rows; one large constant component; some rows far; some rows near or beyond the limit of f32.
+        // Ordinary; whole numbers with many ties; far from the origin, where f32 sees no difference; squares above f32;
+        // squares below f32; equal rows; one large constant component; some rows far; some rows near or beyond the
+        // limit of f32.
         let kinds: [fn(f32, usize) -> f32; 9] = [
             |x, _| x,
             |x, _| (x * 4.0).round(),

@@ -1,5 +1,5 @@
-//! k-means over devices of different kinds, or over parts of the CPU. Each device has a part of the points, and every device has all
-//! centroids. (GPUs alone use `gpu/parts.rs`.)
+//! k-means over devices of different kinds, or over parts of the CPU. Each device has a part of the points, and every
+//! device has all centroids. (GPUs alone use `gpu/parts.rs`.)
 //!
 //! ```text
 //! assign:  all devices at once:  centroids ──► device;  labels and sums of its points;  sums ──► host
@@ -7,17 +7,17 @@
 //! update:  means of the sums                                                            sums.rs
 //! ```
 //!
-//! Sums are integers, so the sum over the parts has the bits of one device. All later arithmetic is that of the CPU, which is the same on
-//! every device (`worker.rs`).
+//! Sums are integers, so the sum over the parts has the bits of one device. All later arithmetic is that of the CPU,
+//! which is the same on every device (`worker.rs`).
 //!
 //! # Cost
-//! With c clusters of d components, an iteration moves 8 c d bytes from each device and 4 c d bytes to each device, and the host reads the
-//! sums of the R devices once. For 4096 × 128 that took 2.7 ms with two H200 and 3.6 ms with four; the assignment of 10⁶ points by one
-//! H200 takes 4.2 ms. Most of this time is not the links: host threads wake up for each step, and 4 MB pass through host memory several
-//! times.
+//! With c clusters of d components, an iteration moves 8 c d bytes from each device and 4 c d bytes to each device, and
+//! the host reads the sums of the R devices once. For 4096 × 128 that took 2.7 ms with two H200 and 3.6 ms with four;
+//! the assignment of 10⁶ points by one H200 takes 4.2 ms. Most of this time is not the links: host threads wake up for
+//! each step, and 4 MB pass through host memory several times.
 //!
-//! What lost: sending the total back, so that each device computes the means. The total has twice the bytes of the centroids, and the
-//! host has to read the centroids back from a device.
+//! What lost: sending the total back, so that each device computes the means. The total has twice the bytes of the
+//! centroids, and the host has to read the centroids back from a device.
 
 use std::ops::Range;
 
@@ -57,7 +57,8 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Takes parts in the order of their points. `sums` are for the points of all parts, and `components` counts those of all centroids.
+    /// Takes parts in the order of their points. `sums` are for the points of all parts, and `components` counts those
+    /// of all centroids.
     pub(super) fn new(parts: Vec<Part<'a>>, sums: Sums, components: usize, spherical: bool) -> Self {
         Parts { parts, spherical, centroids: vec![0.0; components], news: News::Others, sums }
     }

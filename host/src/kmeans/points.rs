@@ -59,8 +59,8 @@ impl Measures {
             let mut greatest = Greatest::default();
             for (at, (square, row)) in squares.iter_mut().zip(rows.chunks_exact(dim)).enumerate() {
                 *square = canonical_square(isa, row);
-                // The bits of non-negative floats have the order of the floats, and the maximum of integers runs in SIMD. Those of infinity and
-                // NaN are the largest.
+                // The bits of non-negative floats have the order of the floats, and the maximum of integers runs in
+                // SIMD. Those of infinity and NaN are the largest.
                 let component = f32::from_bits(row.iter().fold(0, |most, x| most.max(x.to_f32().abs().to_bits())));
                 let weighted = f64::from(component) * weight(piece * PIECE + at);
                 greatest = greatest.or(Greatest { component, weighted });

@@ -109,7 +109,8 @@ impl<'a, T: Element> Run<'a, T> {
             }
         }
         let mut split = 0;
-        // Centroids come to the host only if a cluster is empty: for 4096 × 128 the copy takes a twentieth of an iteration's time.
+        // Centroids come to the host only if a cluster is empty: for 4096 × 128 the copy takes a twentieth of an
+        // iteration's time.
         if self.totals.weights.contains(&0.0) {
             self.fetch()?;
             split = self.split(spherical)?;
@@ -234,8 +235,8 @@ fn energy<T: Element>(points: &Points<'_, T>) -> Total {
     energy
 }
 
-/// A sum of f64 that keeps the rounding errors of its additions. Half a million equal terms lose 2^-39 of a plain sum, and
-/// far points hide the other points.
+/// A sum of f64 that keeps the rounding errors of its additions. Half a million equal terms lose 2^-39 of a plain sum,
+/// and far points hide the other points.
 #[derive(Debug, Clone, Copy, Default)]
 struct Total {
     sum: f64,

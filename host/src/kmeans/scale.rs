@@ -1,8 +1,9 @@
 //! Fixed-point formats for the sums of points and weights.
 //!
 //! # Problem
-//! Sums are integers, so that their order changes no bit. With one format for all numbers, the largest number decides the unit. One
-//! component of 1e16, a usual marker for "missing", or one large constant component would then round all other numbers to 0.
+//! Sums are integers, so that their order changes no bit. With one format for all numbers, the largest number decides
+//! the unit. One component of 1e16, a usual marker for "missing", or one large constant component would then round all
+//! other numbers to 0.
 //!
 //! # Levels
 //! ```text
@@ -10,21 +11,22 @@
 //! more:        the top level takes magnitudes of the top room − 24 powers of two; the next begins at the largest magnitude below,
 //!              and so on, until the unit is 2^-16 of the usual magnitude of every component
 //! ```
-//! The magnitude of a number decides its level, and a cluster has a sum for each level. A number has at least 24 bits in its level, as many
-//! as an f32, except in the last level, which takes all smaller numbers. So the sum of a level does not depend on the numbers in other
-//! levels.
+//! The magnitude of a number decides its level, and a cluster has a sum for each level. A number has at least 24 bits
+//! in its level, as many as an f32, except in the last level, which takes all smaller numbers. So the sum of a level
+//! does not depend on the numbers in other levels.
 //!
-//! *Usual magnitude.* One sixteenth of the magnitudes of a component, without zeros, lie below its usual magnitude. The smallest usual
-//! magnitude of all components counts. It comes from a sample of [`SAMPLE`] points and affects precision only: a number that no level
-//! rounds well is rounded to the last level's unit.
+//! *Usual magnitude.* One sixteenth of the magnitudes of a component, without zeros, lie below its usual magnitude. The
+//! smallest usual magnitude of all components counts. It comes from a sample of [`SAMPLE`] points and affects precision
+//! only: a number that no level rounds well is rounded to the last level's unit.
 //!
 //! # Cost
-//! Ordinary data pays for the sample. Further levels read the points once more to choose the levels, and once more for each level in every
-//! iteration. Sums take 8 · clusters · d bytes per level.
+//! Ordinary data pays for the sample. Further levels read the points once more to choose the levels, and once more for
+//! each level in every iteration. Sums take 8 · clusters · d bytes per level.
 //!
-//! There are as many levels as the usual magnitudes need. For 2000 points a level takes 26 powers of two, so numbers of every magnitude of f32
-//! need at most 11 levels, and products with weights of every magnitude at most 21. A level of more points takes fewer powers. With at most
-//! eight levels the unit was 2^-104 at best beside numbers near f32::MAX, and a component of smaller numbers got the mean 0.
+//! There are as many levels as the usual magnitudes need. For 2000 points a level takes 26 powers of two, so numbers of
+//! every magnitude of f32 need at most 11 levels, and products with weights of every magnitude at most 21. A level of
+//! more points takes fewer powers. With at most eight levels the unit was 2^-104 at best beside numbers near f32::MAX,
+//! and a component of smaller numbers got the mean 0.
 
 use super::points::Points;
 use crate::Element;
@@ -37,9 +39,9 @@ use crate::validate::MAX_ROWS;
 const MOST_LEVELS: usize = 1 + (2usize * 277).div_ceil((room(MAX_ROWS as usize) - LEVEL_BITS) as usize);
 /// Number of points that the usual magnitudes are taken from.
 const SAMPLE: usize = 1024;
-/// Number of components whose usual magnitudes one thread finds. A product quantizer has 8 components and three other runs beside each; with a
-/// thread for each component, the choice of levels took 0.65 ms of a run, and 0.22 without the sample (16 threads of a Xeon, 2026-11-26). With
-/// two threads the sample takes the same time either way.
+/// Number of components whose usual magnitudes one thread finds. A product quantizer has 8 components and three other
+/// runs beside each; with a thread for each component, the choice of levels took 0.65 ms of a run, and 0.22 without the
+/// sample (16 threads of a Xeon, 2026-11-26). With two threads the sample takes the same time either way.
 const COMPONENTS: usize = 32;
 /// Smallest number of bits of a component's usual magnitude in the last level.
 const USUAL_BITS: i32 = 16;
@@ -88,8 +90,8 @@ impl Levels {
         levels
     }
 
-    /// Levels for numbers up to `greatest`. The unit of the last level is fine enough for magnitudes about 2^`usual`. `seen` looks up the
-    /// exponents that occur.
+    /// Levels for numbers up to `greatest`. The unit of the last level is fine enough for magnitudes about 2^`usual`.
+    /// `seen` looks up the exponents that occur.
     fn choose(room: i32, greatest: f64, usual: Option<i32>, seen: impl FnOnce() -> Exponents) -> Levels {
         let mut tops = vec![exponent(greatest)];
         let fine = |top: i32| usual.is_none_or(|usual| top - room <= usual - USUAL_BITS);
@@ -121,8 +123,9 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// One level for `points` points whose largest |w·x| is `greatest` and largest weight `greatest_weight`. `None` means no weights, and
-    /// t = 0. Then |q| · points < 2^62 and |q| <= 2^50, so adding 1.5 · 2^52 in f64 rounds to an integer.
+    /// One level for `points` points whose largest |w·x| is `greatest` and largest weight `greatest_weight`. `None`
+    /// means no weights, and t = 0. Then |q| · points < 2^62 and |q| <= 2^50, so adding 1.5 · 2^52 in f64 rounds to an
+    /// integer.
     #[cfg(any(test, all(feature = "cuda", feature = "internals")))]
     pub fn new(points: usize, greatest: f64, greatest_weight: Option<f64>) -> Scale {
         let room = room(points);
@@ -146,7 +149,8 @@ impl Scale {
         let of_block = |block: usize| {
             let first = block * COMPONENTS;
             let count = COMPONENTS.min(points.dim - first);
-            // Rows of the sample are far from each other in memory, so each is read once; the exponents of a component are together.
+            // Rows of the sample are far from each other in memory, so each is read once; the exponents of a component
+            // are together.
             let mut exponents = vec![ZERO; places.len() * count];
             for (at, &point) in places.iter().enumerate() {
                 let weight = weight(point);
@@ -214,7 +218,8 @@ pub(crate) fn power_of_two(exponent: i32) -> f64 {
     2f64.powi(exponent)
 }
 
-/// Numbers of [`SAMPLE`] of `points` points, one at random from each of as many equal ranges; all points if there are fewer.
+/// Numbers of [`SAMPLE`] of `points` points, one at random from each of as many equal ranges; all points if there are
+/// fewer.
 fn sample(points: usize) -> Vec<usize> {
     let mut random = Random::new(0);
     let start = |at: usize| (at as u128 * points as u128 / SAMPLE as u128) as usize;
@@ -240,7 +245,8 @@ fn usual(exponents: &mut [i32]) -> Option<i32> {
     (count > 0).then(|| *exponents.select_nth_unstable(count / 16).1)
 }
 
-/// The spread of the points: the largest difference in a component between two points of a sample without its [`FARTHEST`]. O(dim).
+/// The spread of the points: the largest difference in a component between two points of a sample without its
+/// [`FARTHEST`]. O(dim).
 pub(super) fn spread<T: Element>(points: &Points<'_, T>) -> f32 {
     let mut places = sample(points.len());
     let peak = |&point: &usize| points.row(point).iter().fold(0, |most, x| x.to_f32().abs().to_bits().max(most));

@@ -1,6 +1,6 @@
-//! Splitting: each empty cluster takes half of the largest cluster. Both take its centroid, moved a little in opposite directions, so that
-//! the next assignment divides its points between them. The implementation of Johnson, Douze and Jégou does the same with random numbers;
-//! here there are none.
+//! Splitting: each empty cluster takes half of the largest cluster. Both take its centroid, moved a little in opposite
+//! directions, so that the next assignment divides its points between them. The implementation of Johnson, Douze and
+//! Jégou does the same with random numbers; here there are none.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -21,7 +21,8 @@ const MOST: f32 = 1.0 / 16.0;
 pub(super) struct Nudge {
     /// Largest |x| of the points. It replaces the largest component of a centroid that is zero.
     pub(super) greatest: f32,
-    /// The spread of the points. Halves farther from the centroid than a sixteenth of the spread lose their points to other clusters.
+    /// The spread of the points. Halves farther from the centroid than a sixteenth of the spread lose their points to
+    /// other clusters.
     pub(super) most: f32,
 }
 
@@ -32,11 +33,11 @@ impl Nudge {
     }
 }
 
-/// Splits the largest cluster for each cluster without weight, in ascending order, and returns the number of clusters filled. A cluster
-/// that was split counts as two clusters of half the points. Of equal sizes the lower number is split. A cluster is not divided into more
-/// clusters than it has distinct points, since equal points always go to one centroid; `more_than` says whether a cluster has more than
-/// a number of distinct points. If no cluster has a second distinct point, there is nothing to split.
-/// O(clusters + empty · (log(clusters) + dim)) without `more_than`.
+/// Splits the largest cluster for each cluster without weight, in ascending order, and returns the number of clusters
+/// filled. A cluster that was split counts as two clusters of half the points. Of equal sizes the lower number is
+/// split. A cluster is not divided into more clusters than it has distinct points, since equal points always go to one
+/// centroid; `more_than` says whether a cluster has more than a number of distinct points. If no cluster has a second
+/// distinct point, there is nothing to split. O(clusters + empty · (log(clusters) + dim)) without `more_than`.
 pub(super) fn split_empty(
     centroids: &mut [f32],
     dim: usize,
@@ -49,7 +50,8 @@ pub(super) fn split_empty(
     let full = (0..totals.weights.len()).filter(|&cluster| totals.weights[cluster] != 0.0);
     let mut largest: BinaryHeap<(u32, Reverse<usize>)> =
         full.map(|cluster| (totals.counts[cluster], Reverse(cluster))).collect();
-    // For each cluster, the original cluster of its points; for each original cluster, the number of clusters it has become.
+    // For each cluster, the original cluster of its points; for each original cluster, the number of clusters it has
+    // become.
     let mut whole: Vec<usize> = (0..totals.weights.len()).collect();
     let mut pieces = vec![1; totals.weights.len()];
     let mut filled = 0;
@@ -95,8 +97,8 @@ impl<'a, T: Element> Distinct<'a, T> {
         Self { points, labels, clusters: HashMap::new() }
     }
 
-    /// Whether `cluster` has more than `number` distinct points with weight. O(points + dim · points of the cluster) for all calls about a
-    /// cluster. The first two points are mostly distinct.
+    /// Whether `cluster` has more than `number` distinct points with weight. O(points + dim · points of the cluster)
+    /// for all calls about a cluster. The first two points are mostly distinct.
     pub(super) fn more_than(&mut self, cluster: usize, number: usize) -> bool {
         let (looked_at, found) = self.clusters.entry(cluster).or_default();
         while found.len() <= number {

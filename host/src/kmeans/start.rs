@@ -1,11 +1,11 @@
 //! The first centroids by k-means++ (Arthur and Vassilvitskii 2007).
 //!
-//! The first point is random. Each next point is chosen with probability proportional to w · D², where D is the distance to the nearest
-//! centroid so far. All devices leave this to the CPU, so that it has the same bits everywhere: D² is the canonical f64 sum, and sums over
-//! points are formed in blocks of [`BLOCK`], in ascending order.
+//! The first point is random. Each next point is chosen with probability proportional to w · D², where D is the
+//! distance to the nearest centroid so far. All devices leave this to the CPU, so that it has the same bits everywhere:
+//! D² is the canonical f64 sum, and sums over points are formed in blocks of [`BLOCK`], in ascending order.
 //!
-//! The cost is points · clusters · d f64 operations, several times that of one iteration. So the caller first samples [`SAMPLE`] points
-//! per centroid.
+//! The cost is points · clusters · d f64 operations, several times that of one iteration. So the caller first samples
+//! [`SAMPLE`] points per centroid.
 
 use super::sums::normalise;
 use crate::Element;
@@ -22,8 +22,8 @@ const TASK: usize = 1 << 16;
 /// Number of points per centroid that k-means++ chooses from.
 pub(super) const SAMPLE: usize = 64;
 
-/// `clusters` of `rows`, chosen by D² sampling, as f32. For spherical k-means D is the distance between points divided by their norms. If
-/// all other points equal centroids, the lowest point not chosen so far is next.
+/// `clusters` of `rows`, chosen by D² sampling, as f32. For spherical k-means D is the distance between points divided
+/// by their norms. If all other points equal centroids, the lowest point not chosen so far is next.
 pub(super) fn plus_plus<T: Element>(
     rows: &[T],
     dim: usize,
@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn plus_plus_takes_one_of_each_far_group() {
-        // Eight groups a thousand apart, points of a group within 1. The chance of a second point of a group is about 10^-6.
+        // Eight groups a thousand apart, points of a group within 1. The chance of a second point of a group is about
+        // 10^-6.
         let rows: Vec<f32> = (0..800).flat_map(|i| [(i % 8 * 1000) as f32 + (i / 8) as f32 * 0.01, 1.0]).collect();
         for seed in 0..20 {
             let centroids = plus_plus(&rows, 2, None, 8, false, &mut Random::new(seed));

@@ -7,12 +7,13 @@
 //!                                             add those atomically to the cluster's sums
 //! ```
 //!
-//! Integer sums do not depend on their order, so neither threads nor atomics change a bit. Compared with separate sums for every thread,
-//! this takes clusters · d · 8 bytes per level only once, for any number of threads.
+//! Integer sums do not depend on their order, so neither threads nor atomics change a bit. Compared with separate sums
+//! for every thread, this takes clusters · d · 8 bytes per level only once, for any number of threads.
 //!
-//! w · x · 2^s is exact in f64 (48 bits of product; [`Scale`] keeps 2^s where nothing leaves f64's normal range), so there is one
-//! rounding. [`Scale`] also keeps the value within 2^50. So adding 1.5 · 2^52 rounds to nearest, ties to even, and leaves the integer in
-//! the low bits. This costs one addition, while the conversion of f64 to i64 takes many instructions.
+//! w · x · 2^s is exact in f64 (48 bits of product; [`Scale`] keeps 2^s where nothing leaves f64's normal range), so
+//! there is one rounding. [`Scale`] also keeps the value within 2^50. So adding 1.5 · 2^52 rounds to nearest, ties to
+//! even, and leaves the integer in the low bits. This costs one addition, while the conversion of f64 to i64 takes many
+//! instructions.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -27,15 +28,16 @@ use crate::{Element, ElementType};
 
 /// Smallest number of points that one task adds up.
 const RUN: usize = 1024;
-/// Number of points between an addition and the prefetch for a later one, since points of a cluster lie anywhere in memory.
+/// Number of points between an addition and the prefetch for a later one, since points of a cluster lie anywhere in
+/// memory.
 const PREFETCH: usize = 4;
 /// 1.5 · 2^52, which rounds a value within 2^51 to an integer.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
 /// Sums of one worker over its points of each cluster: step 2 for a part of the points.
 ///
-/// The sums are one array of words, in the order of device memory, so that one copy moves all of them: component sums as i64, level by
-/// level and row by row of `stride`; weights as i64, level by level; counts as u32.
+/// The sums are one array of words, in the order of device memory, so that one copy moves all of them: component sums
+/// as i64, level by level and row by row of `stride`; weights as i64, level by level; counts as u32.
 #[derive(Debug, Default)]
 pub(crate) struct PartialSums {
     /// Component sums, weights and counts.

@@ -82,7 +82,8 @@ fn watchers_see_every_iteration() {
     assert_eq!((found.labels, found.device), (None, Device::Cpu.into()));
 }
 
-/// Points of eight components around each of `groups` centres, which lie in ±64. The points of a group lie within 1 of each other.
+/// Points of eight components around each of `groups` centres, which lie in ±64. The points of a group lie within 1 of
+/// each other.
 fn groups(points: usize, groups: usize) -> Vec<f32> {
     let mut random = Random::new(41);
     let centres: Vec<f32> = (0..groups * 8).map(|_| (random.unit() * 128.0 - 64.0) as f32).collect();
@@ -189,7 +190,8 @@ fn components_of_every_magnitude_get_their_means() {
         let total: f64 = (0..600).map(weight).sum();
         for (j, &mean) in found.centroids.iter().enumerate() {
             let expected = (0..600).map(|point| weight(point) * f64::from(rows[point * 8 + j])).sum::<f64>() / total;
-            // The unit is 2^-16 of what is usual, so the products and the weights lose 2^-15 together. The least f32 bounds the rest.
+            // The unit is 2^-16 of what is usual, so the products and the weights lose 2^-15 together. The least f32
+            // bounds the rest.
             let slack = expected * power(-14) + power(-149);
             assert!((f64::from(mean) - expected).abs() <= slack, "component {j}: {mean:e}, the mean is {expected:e}");
         }

@@ -11,7 +11,8 @@ use crate::threads::meanwhile;
 use crate::validate::{MAX_ROWS, check_whole};
 use crate::{Element, Error, Input, Neighbors, Result, Stage, Watch};
 
-/// Number of rows of the first batch. Each next batch is twice as large as long as batches take less than [`BATCH_TIME`].
+/// Number of rows of the first batch. Each next batch is twice as large as long as batches take less than
+/// [`BATCH_TIME`].
 const FIRST_BATCH: usize = 4096;
 /// The largest time of a batch: the work that an interrupted run may lose, and the interval of progress reports.
 const BATCH_TIME: Duration = Duration::from_secs(1);
@@ -33,8 +34,8 @@ impl KnnGraph {
         Self { k, batch: None, restart: false }
     }
 
-    /// Sets the number of rows of a batch, which are searched and written together. By default, the number is limited by memory and by
-    /// about one second of searches. The graph does not depend on it.
+    /// Sets the number of rows of a batch, which are searched and written together. By default, the number is limited
+    /// by memory and by about one second of searches. The graph does not depend on it.
     pub fn batch(mut self, rows: usize) -> Self {
         self.batch = Some(rows);
         self
@@ -46,9 +47,9 @@ impl KnnGraph {
         self
     }
 
-    /// Makes the graph of `base` (row-major) with `index`, which must hold exactly these vectors with their row numbers as ids. Also
-    /// returns the distance of the neighbour in each slot, as the index computes it ([`Metric::worst`](crate::Metric::worst) in an empty slot). If the base has
-    /// at most k rows, slots stay empty.
+    /// Makes the graph of `base` (row-major) with `index`, which must hold exactly these vectors with their row numbers
+    /// as ids. Also returns the distance of the neighbour in each slot, as the index computes it
+    /// ([`Metric::worst`](crate::Metric::worst) in an empty slot). If the base has at most k rows, slots stay empty.
     ///
     /// # Errors
     /// [`Error::Zero`], [`Error::Ragged`]; [`Error::WrongLength`] if `index` returns another number of
@@ -84,26 +85,27 @@ impl KnnGraph {
         Ok((Graph::of_rows(neighbours, self.k), distances))
     }
 
-    /// Makes the graph as [`run`](Self::run) does and writes it to files: ids to `out` (`ibin` or `npy`, u32) and, if it is given,
-    /// distances to `distances` (`fbin` or `npy`). Both files get their names when they are complete. `watch` is called before the first
-    /// batch and after each, and counts the rows of an interrupted run as done. Returns the number of rows that were taken over from an
-    /// interrupted run.
+    /// Makes the graph as [`run`](Self::run) does and writes it to files: ids to `out` (`ibin` or `npy`, u32) and, if
+    /// it is given, distances to `distances` (`fbin` or `npy`). Both files get their names when they are complete.
+    /// `watch` is called before the first batch and after each, and counts the rows of an interrupted run as done.
+    /// Returns the number of rows that were taken over from an interrupted run.
     ///
     /// # Interrupted runs
-    /// Finished rows stand in a file named `out` with `.part` appended (the same for `distances`). A journal, `out` with `.journal`
-    /// appended, lists the finished batches. If `out` is a link, these files stand in the folder to which the link leads. A run that finds
-    /// a journal resumes where it ends, and the final files have the same bytes as those of a run without interruption. The run verifies
-    /// all checksums of the journal: it takes over batches up to the first whose line or bytes are damaged or missing, and computes the
-    /// rest again. The size of batches and the device may change between runs. Base, metric, k, index, probes and formats must be the same;
-    /// the journal has checksums of base and index to verify this. Otherwise the call fails and changes nothing, unless
-    /// [`restart`](Self::restart) is set. While a run works, its files are locked. If a run stopped while the files were renamed, the next
-    /// run finishes without a search.
+    /// Finished rows stand in a file named `out` with `.part` appended (the same for `distances`). A journal, `out`
+    /// with `.journal` appended, lists the finished batches. If `out` is a link, these files stand in the folder to
+    /// which the link leads. A run that finds a journal resumes where it ends, and the final files have the same bytes
+    /// as those of a run without interruption. The run verifies all checksums of the journal: it takes over batches up
+    /// to the first whose line or bytes are damaged or missing, and computes the rest again. The size of batches and
+    /// the device may change between runs. Base, metric, k, index, probes and formats must be the same; the journal has
+    /// checksums of base and index to verify this. Otherwise the call fails and changes nothing, unless
+    /// [`restart`](Self::restart) is set. While a run works, its files are locked. If a run stopped while the files
+    /// were renamed, the next run finishes without a search.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::Cancelled`], after which the same call resumes the run;
-    /// [`Error::BadFile`] if the journal belongs to another run;
-    /// [`Error::BadFile`] if the file is not a journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the files, of the
-    /// kind `NotFound` if they were removed or replaced during the run.
+    /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::Cancelled`], after which the same
+    /// call resumes the run; [`Error::BadFile`] if the journal belongs to another run; [`Error::BadFile`] if the file
+    /// is not a journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the files, of the kind
+    /// `NotFound` if they were removed or replaced during the run.
     pub fn write<T: Element>(
         &self,
         index: &impl KnnIndex<T>,
@@ -126,9 +128,9 @@ impl KnnGraph {
         Ok(resumed)
     }
 
-    /// Checks that [`write`](Self::write) supports the extensions of its files, that they are different files, and that they can be
-    /// written. A program can call this before long work. [`io::check_files`](crate::io::check_files) compares [`outputs`](Self::outputs)
-    /// with inputs.
+    /// Checks that [`write`](Self::write) supports the extensions of its files, that they are different files, and that
+    /// they can be written. A program can call this before long work. [`io::check_files`](crate::io::check_files)
+    /// compares [`outputs`](Self::outputs) with inputs.
     ///
     /// # Errors
     /// [`Error::BadFile`] for an unknown extension or twice the same file; [`Error::Io`], of the kind `InvalidInput` if
@@ -166,8 +168,8 @@ impl KnnGraph {
         Ok(rows)
     }
 
-    /// Calls `keep` with the rows, ids and distances of each batch from row `first` on, in order. The next batch is searched at the same
-    /// time, so memory holds two batches.
+    /// Calls `keep` with the rows, ids and distances of each batch from row `first` on, in order. The next batch is
+    /// searched at the same time, so memory holds two batches.
     fn batches<T: Element>(
         &self,
         index: &impl KnnIndex<T>,

@@ -1,8 +1,8 @@
 //! Connected components, by union-find.
 //!
-//! At the start every node is a tree of one node. An edge joins two trees: the root of the smaller one becomes a child of the root of the
-//! larger one. Each search for a root halves the path to it. The cost is O(edges · α(nodes)), less than five steps for each edge (Tarjan,
-//! 1975), in one pass over the neighbours, and 8 bytes for each node.
+//! At the start every node is a tree of one node. An edge joins two trees: the root of the smaller one becomes a child
+//! of the root of the larger one. Each search for a root halves the path to it. The cost is O(edges · α(nodes)), less
+//! than five steps for each edge (Tarjan, 1975), in one pass over the neighbours, and 8 bytes for each node.
 
 use super::{Graph, NO_NODE};
 use crate::serialised::deserialised;
@@ -14,7 +14,8 @@ use crate::serialised::deserialised;
 pub struct Components {
     /// The number of each node's component.
     pub of: Vec<u32>,
-    /// Number of nodes of each component, the largest first; components of equal size in the order of their lowest nodes.
+    /// Number of nodes of each component, the largest first; components of equal size in the order of their lowest
+    /// nodes.
     pub sizes: Vec<u64>,
 }
 

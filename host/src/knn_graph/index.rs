@@ -3,7 +3,8 @@
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Element, Index, Kind, Metric, Neighbors, Result};
 
-/// An index with which a k-NN graph can be made: [`FlatIndex`](crate::FlatIndex), which makes an exact graph, [`IvfIndex`](crate::IvfIndex) or [`GraphIndex`](crate::GraphIndex).
+/// An index with which a k-NN graph can be made: [`FlatIndex`](crate::FlatIndex), which makes an exact graph,
+/// [`IvfIndex`](crate::IvfIndex) or [`GraphIndex`](crate::GraphIndex).
 pub trait KnnIndex<T: Element>: Sync {
     /// Number of vectors in the index.
     fn len(&self) -> usize;
@@ -22,14 +23,15 @@ pub trait KnnIndex<T: Element>: Sync {
     /// The largest id of a vector; none if the index is empty. Ids are unique.
     fn greatest_id(&self) -> Option<u64>;
 
-    /// The `k` best vectors for each query, as [`Index::search`] returns them. The results of a query do not depend on other queries.
+    /// The `k` best vectors for each query, as [`Index::search`] returns them. The results of a query do not depend on
+    /// other queries.
     ///
     /// # Errors
     /// Those of the index's search.
     fn nearest(&self, queries: &[T], k: usize) -> Result<Neighbors>;
 
-    /// A word without blanks that identifies everything on which results depend, except the base and the metric. Two runs with the same
-    /// word and the same base give the same graph.
+    /// A word without blanks that identifies everything on which results depend, except the base and the metric. Two
+    /// runs with the same word and the same base give the same graph.
     ///
     /// # Errors
     /// [`Error::NotTrained`](crate::Error::NotTrained).
@@ -64,7 +66,8 @@ impl<T: Element, K: Kind<Element = T>> KnnIndex<T> for Index<K> {
     }
 }
 
-/// Removes each row's id from `found`, whose rows have k + 1 slots: k slots remain. If the id is not among them, the last slot is removed.
+/// Removes each row's id from `found`, whose rows have k + 1 slots: k slots remain. If the id is not among them, the
+/// last slot is removed.
 pub(super) fn without_own(
     found: &Neighbors,
     own: impl Fn(usize) -> usize + Sync,

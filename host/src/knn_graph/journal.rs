@@ -1,7 +1,8 @@
 //! The files of a run that can be interrupted: the rows so far, and the journal that accounts for them.
 //!
-//! `NAME.part` holds the rows in the form of `NAME`. The journal is text. The first line describes the computation; each other line
-//! describes a finished batch: the number of rows up to the end of the batch, and checksums (XXH64) of the batch's bytes in each file.
+//! `NAME.part` holds the rows in the form of `NAME`. The journal is text. The first line describes the computation;
+//! each other line describes a finished batch: the number of rows up to the end of the batch, and checksums (XXH64) of
+//! the batch's bytes in each file.
 //!
 //! ```text
 //! warpann-knn-graph version=1 rows=1000 dim=8 element=f32 k=10 metric=l2 base=5d.. index=exact ids=ibin distances=none sum=77..
@@ -9,16 +10,18 @@
 //! 1000 11e3.. 0000.. sum=f2..
 //! ```
 //!
-//! The sum of a line covers the line and the sum of the line before, so a changed or moved line is detected. A batch is valid if its line
-//! is valid and the bytes have the checksums of the line. Rows are written before their line, and all bytes after the last valid batch are
-//! cut off, so a run may stop at any point. If a power failure loses a line, only the batch of that line and later ones are lost.
+//! The sum of a line covers the line and the sum of the line before, so a changed or moved line is detected. A batch is
+//! valid if its line is valid and the bytes have the checksums of the line. Rows are written before their line, and all
+//! bytes after the last valid batch are cut off, so a run may stop at any point. If a power failure loses a line, only
+//! the batch of that line and later ones are lost.
 //!
-//! At the end each `NAME.part` is renamed to `NAME`, and then the journal is removed. A run that stops in between leaves `NAME` and the
-//! journal; the next run accepts such a file if all checksums agree. Bytes are on the disk before a file is renamed, and new names are on
-//! the disk before the journal is removed.
+//! At the end each `NAME.part` is renamed to `NAME`, and then the journal is removed. A run that stops in between
+//! leaves `NAME` and the journal; the next run accepts such a file if all checksums agree. Bytes are on the disk before
+//! a file is renamed, and new names are on the disk before the journal is removed.
 //!
-//! Journal and parts are locked while a run works. A run renames a part or removes a journal only if the path still leads to the file that
-//! the run has locked. So another run cannot use the same files, even if a file was removed or replaced.
+//! Journal and parts are locked while a run works. A run renames a part or removes a journal only if the path still
+//! leads to the file that the run has locked. So another run cannot use the same files, even if a file was removed or
+//! replaced.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -216,7 +219,8 @@ struct Part {
     path: PathBuf,
     part: PathBuf,
     file: File,
-    /// Whether the file already has its final name, from a run that stopped in [`Files::finish`]. Such a file is not written.
+    /// Whether the file already has its final name, from a run that stopped in [`Files::finish`]. Such a file is not
+    /// written.
     named: bool,
     header: Vec<u8>,
     row_bytes: usize,
@@ -278,7 +282,8 @@ impl Part {
         read().map_err(|source| failed(&self.part, source))
     }
 
-    /// Cuts the file after the header and the first `rows` rows, and seeks to the end. A file with its final name is already complete.
+    /// Cuts the file after the header and the first `rows` rows, and seeks to the end. A file with its final name is
+    /// already complete.
     fn cut(&mut self, rows: usize) -> Result<()> {
         if self.named {
             return Ok(());

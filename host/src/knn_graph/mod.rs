@@ -1,10 +1,10 @@
 //! k-nearest-neighbour graphs: making them, their components, and paths in them.
 //!
 //! # Problem
-//! The k-NN graph of a set has a node for each vector and an edge from it to each of its k nearest others (Johnson, Douze and Jégou,
-//! "Billion-scale similarity search with GPUs", sections 6.5 and 6.6). [`KnnGraph`] makes it with any index. [`Graph`] holds it, computes
-//! its [connected components](Graph::components), and finds the [path](Graph::path) between two nodes whose largest step is as small as
-//! possible.
+//! The k-NN graph of a set has a node for each vector and an edge from it to each of its k nearest others (Johnson,
+//! Douze and Jégou, "Billion-scale similarity search with GPUs", sections 6.5 and 6.6). [`KnnGraph`] makes it with any
+//! index. [`Graph`] holds it, computes its [connected components](Graph::components), and finds the [path](Graph::path)
+//! between two nodes whose largest step is as small as possible.
 //!
 //! # Making a graph
 //! ```text
@@ -13,12 +13,14 @@
 //!     a row's neighbours = found without the row's own id, or without the last if that is not among them
 //!     append them to the file; append their checksum to the journal
 //! ```
-//! The row itself is removed by its id: another vector with equal components is a neighbour like any other. With an exact index the graph
-//! has the same bits on every device. Batches grow as long as memory allows and each takes less than about a second, so an interruption
-//! loses at most one batch. [`KnnGraph::write`] describes the journal of a run and what a resumed run takes over.
+//! The row itself is removed by its id: another vector with equal components is a neighbour like any other. With an
+//! exact index the graph has the same bits on every device. Batches grow as long as memory allows and each takes less
+//! than about a second, so an interruption loses at most one batch. [`KnnGraph::write`] describes the journal of a run
+//! and what a resumed run takes over.
 //!
-//! Cost: n searches in large batches; writing, checksums and the removal of the rows' ids run at the same time as the searches. Memory:
-//! three batches of results in addition to the index for [`KnnGraph::write`]; 8 bytes more for each slot for [`KnnGraph::run`].
+//! Cost: n searches in large batches; writing, checksums and the removal of the rows' ids run at the same time as the
+//! searches. Memory: three batches of results in addition to the index for [`KnnGraph::write`]; 8 bytes more for each
+//! slot for [`KnnGraph::run`].
 //!
 //! ```
 //! use warpann::knn_graph::KnnGraph;
@@ -96,8 +98,8 @@ impl Graph {
     ///
     /// # Errors
     /// [`FileDefect::BadDimension`] if k is 0; [`FileDefect::WrongIdCount`] unless there are rows · k ids;
-    /// [`FileDefect::NoSuchRow`] if an id is not the number of a row; [`FileDefect::TooLarge`] if there are more rows than 32 bits can
-    /// number, or no memory for the graph.
+    /// [`FileDefect::NoSuchRow`] if an id is not the number of a row; [`FileDefect::TooLarge`] if there are more rows
+    /// than 32 bits can number, or no memory for the graph.
     pub fn from_ids(ids: &IdMatrix) -> Result<Self, FileDefect> {
         let &IdMatrix { rows, k, ref ids } = ids;
         if rows.checked_mul(k) != Some(ids.len()) {
@@ -162,12 +164,13 @@ impl Graph {
         self.neighbours.par_iter().filter(|&&node| node != NO_NODE).count()
     }
 
-    /// The fraction of true k nearest neighbours that the graph contains, for `sample` nodes at random (or all, if there are fewer).
-    /// `exact`, an exact index of `base` with the metric of the graph, finds the true neighbours. Every run uses the same nodes. The cost
-    /// is `sample` searches.
+    /// The fraction of true k nearest neighbours that the graph contains, for `sample` nodes at random (or all, if
+    /// there are fewer). `exact`, an exact index of `base` with the metric of the graph, finds the true neighbours.
+    /// Every run uses the same nodes. The cost is `sample` searches.
     ///
     /// # Errors
-    /// [`Error::WrongLength`] if index or base do not have one vector for each node; and the errors of the index's search.
+    /// [`Error::WrongLength`] if index or base do not have one vector for each node; and the errors of the index's
+    /// search.
     pub fn accuracy<T: Element>(&self, exact: &impl KnnIndex<T>, base: &[T], sample: usize) -> Result<f64> {
         let (nodes, dim) = (self.len(), exact.dim());
         for actual in [exact.len(), check_vectors(base, dim, Input::Base)?] {

@@ -1,12 +1,13 @@
 //! The path whose largest edge is as small as possible: equation 12 of Johnson, Douze and Jégou, section 6.6.
 //!
 //! # Problem
-//! Between nodes S and D find the path p_1 = S, .., p_n = D that minimises max d(p_i, p_{i+1}): smooth transitions rather than few.
-//! Edges are read in both directions, for distances are symmetric: whether b is among the nearest of a but a not among those of b depends
-//! only on the local density. For similarities, where larger is better, "largest" means worst.
+//! Between nodes S and D find the path p_1 = S, .., p_n = D that minimises max d(p_i, p_{i+1}): smooth transitions
+//! rather than few. Edges are read in both directions, for distances are symmetric: whether b is among the nearest of a
+//! but a not among those of b depends only on the local density. For similarities, where larger is better, "largest"
+//! means worst.
 //!
-//! Many paths have the same largest edge; of these we take one with the fewest edges, and of those the one whose nodes come first in
-//! the order of numbers. So the result is unique and does not depend on the order of the work.
+//! Many paths have the same largest edge; of these we take one with the fewest edges, and of those the one whose nodes
+//! come first in the order of numbers. So the result is unique and does not depend on the order of the work.
 //!
 //! # Algorithm
 //! ```text
@@ -17,11 +18,13 @@
 //! breadth first from D over edges up to the limit: steps of each node to D
 //! from S always to the lowest neighbour that is one step nearer
 //! ```
-//! Joining takes all edges of one distance at once, so ties need no order. Dijkstra's algorithm with the maximum in place of the sum would
-//! also find a path, but each access to its queue of nodes misses the caches, and its path may have more edges than necessary.
+//! Joining takes all edges of one distance at once, so ties need no order. Dijkstra's algorithm with the maximum in
+//! place of the sum would also find a path, but each access to its queue of nodes misses the caches, and its path may
+//! have more edges than necessary.
 //!
-//! Cost: O(edges · dim) for the distances, O(edges · log edges) for the sort, both in parallel. Memory: up to 16 bytes for each edge of the
-//! component in addition to the graph's 4, and 20 for each node: 2 GB for 10 million nodes with 10 edges each.
+//! Cost: O(edges · dim) for the distances, O(edges · log edges) for the sort, both in parallel. Memory: up to 16 bytes
+//! for each edge of the component in addition to the graph's 4, and 20 for each node: 2 GB for 10 million nodes with 10
+//! edges each.
 
 use rayon::prelude::*;
 
@@ -45,13 +48,14 @@ pub struct Path {
 }
 
 impl Graph {
-    /// The path from node `from` to node `to` whose largest edge, by the canonical distance between the rows of `base` (row-major,
-    /// `dim` components each), is as small as possible; for similarities, the smallest similarity is as large as possible. Of such paths it
-    /// is one with the fewest edges, and of these the first by the numbers of the nodes. Edges are used in both directions.
+    /// The path from node `from` to node `to` whose largest edge, by the canonical distance between the rows of `base`
+    /// (row-major, `dim` components each), is as small as possible; for similarities, the smallest similarity is as
+    /// large as possible. Of such paths it is one with the fewest edges, and of these the first by the numbers of the
+    /// nodes. Edges are used in both directions.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`], and [`Error::WrongLength`] if the base does not have one row
-    /// for each node; [`Error::UnknownId`]; [`Error::NotConnected`].
+    /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`], and [`Error::WrongLength`] if the base does not have
+    /// one row for each node; [`Error::UnknownId`]; [`Error::NotConnected`].
     pub fn path<T: Element>(&self, base: &[T], dim: usize, metric: Metric, from: u64, to: u64) -> Result<Path> {
         check_dim(dim)?;
         check_rows(self.len(), check_vectors(base, dim, Input::Base)?)?;
@@ -127,8 +131,8 @@ impl Edges<'_> {
         last
     }
 
-    /// The path with the fewest edges among paths over edges of ranks up to `limit`; of several the first by the numbers of the nodes.
-    /// These edges connect the two nodes.
+    /// The path with the fewest edges among paths over edges of ranks up to `limit`; of several the first by the
+    /// numbers of the nodes. These edges connect the two nodes.
     fn shortest(&self, source: u32, target: u32, limit: u32) -> Vec<u32> {
         let near = Adjacency::of(self, limit);
         // Number of steps to the target. The entries of nodes that are not reached are never read.

@@ -39,7 +39,8 @@ fn defect<T: std::fmt::Debug>(result: crate::Result<T>) -> FileDefect {
     }
 }
 
-/// The rows other than `row`, nearest first by squared distance, the lower first among equals. Exact: coordinates are small integers.
+/// The rows other than `row`, nearest first by squared distance, the lower first among equals. Exact: coordinates are
+/// small integers.
 fn others(base: &[f32], row: usize) -> Vec<(f32, u32)> {
     let of = |row: usize| &base[row * DIM..(row + 1) * DIM];
     let squared = |other: usize| of(row).iter().zip(of(other)).map(|(a, b)| (a - b) * (a - b)).sum::<f32>();

@@ -5,11 +5,11 @@
 //! | `obj` | `v` and `f` lines, indices from 1 or relative, with or without `/texture/normal` | everything that is neither |
 //! | `ply` | `x`, `y`, `z` of `vertex`, `vertex_indices` of `face`; ascii and binary of both byte orders | other properties, other elements |
 //!
-//! Polygons become fans of triangles. For any bytes of a file, a reader returns a mesh with finite coordinates and valid indices, or an
-//! [`Error`]. Its time and memory are proportional to the size of the file.
+//! Polygons become fans of triangles. For any bytes of a file, a reader returns a mesh with finite coordinates and
+//! valid indices, or an [`Error`]. Its time and memory are proportional to the size of the file.
 //!
-//! The readers are part of this library because the formats are small, and because tests must show that no file makes a reader panic or
-//! reserve memory for a false count in a header.
+//! The readers are part of this library because the formats are small, and because tests must show that no file makes a
+//! reader panic or reserve memory for a false count in a header.
 //!
 //! ```
 //! use warpann::mesh::{BoxForm, Mesh, MeshFormat, mesh_from_bytes};
@@ -59,7 +59,8 @@ impl MeshFormat {
         }
     }
 
-    /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a format.
+    /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a
+    /// format.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?;
         Self::ALL.into_iter().find(|format| extension.eq_ignore_ascii_case(format.extension()))

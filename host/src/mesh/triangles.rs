@@ -23,19 +23,19 @@ deserialised!(Mesh { vertices: Vec<[f32; 3]>, triangles: Vec<[u32; 3]> } => |ver
     Mesh { vertices, triangles }.checked().map_err(|defect| defect.to_string())
 });
 
-/// A way to make a 6-d vector from the bounding box of a triangle, and one from a point in space, so that the two can be compared (Park
-/// 2019, section 2-2).
+/// A way to make a 6-d vector from the bounding box of a triangle, and one from a point in space, so that the two can
+/// be compared (Park 2019, section 2-2).
 ///
-/// The distance of the vectors is not the distance of the point to the triangle. The two are close if the point is far away compared with
-/// the size of the box.
+/// The distance of the vectors is not the distance of the point to the triangle. The two are close if the point is far
+/// away compared with the size of the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum BoxForm {
     /// The report's first way: lowest corner, highest corner; a point twice, (x, y, z, x, y, z).
     #[default]
     MinMax,
-    /// The report's second way: lowest corner, lengths of the edges, which have a smaller range; a point is a box without extent,
-    /// (x, y, z, 0, 0, 0).
+    /// The report's second way: lowest corner, lengths of the edges, which have a smaller range; a point is a box
+    /// without extent, (x, y, z, 0, 0, 0).
     MinExtent,
 }
 
@@ -51,7 +51,8 @@ impl BoxForm {
         }
     }
 
-    /// The 6-d vectors of points in space (row-major, three components each; one or two components at the end are ignored).
+    /// The 6-d vectors of points in space (row-major, three components each; one or two components at the end are
+    /// ignored).
     pub fn points(self, points: &[f32]) -> Vec<f32> {
         let vector = |point: &[f32]| match self {
             Self::MinMax => [point[0], point[1], point[2], point[0], point[1], point[2]],
@@ -64,7 +65,8 @@ impl BoxForm {
 named!(BoxForm, name, "a form of boxes");
 
 impl Mesh {
-    /// The bounding box of every triangle as a 6-d vector, row-major. Lengths that overflow f32 become infinite. O(triangles).
+    /// The bounding box of every triangle as a 6-d vector, row-major. Lengths that overflow f32 become infinite.
+    /// O(triangles).
     pub fn boxes(&self, form: BoxForm) -> Vec<f32> {
         let vector = |corners: &[u32; 3]| {
             let [a, b, c] = corners.map(|corner| self.vertices[corner as usize]);

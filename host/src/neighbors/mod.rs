@@ -12,7 +12,8 @@ pub const NONE: u64 = u64::MAX;
 
 /// The neighbours of a batch of queries: `k` slots for each query, row-major, best first, equal distances by lower id.
 ///
-/// A slot without a neighbour holds [`NONE`] and [`Metric::worst`](crate::Metric::worst); such slots come last in a row.
+/// A slot without a neighbour holds [`NONE`] and [`Metric::worst`](crate::Metric::worst); such slots come last in a
+/// row.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Neighbors {
@@ -85,8 +86,8 @@ impl Neighbors {
     }
 }
 
-/// Empties the slots of neighbours that are farther than `radius`, if there is one. Rows have `k` slots and are sorted. O(rows · log k), and the
-/// slots that are emptied.
+/// Empties the slots of neighbours that are farther than `radius`, if there is one. Rows have `k` slots and are sorted.
+/// O(rows · log k), and the slots that are emptied.
 pub(crate) fn cut_off(metric: Metric, radius: Option<f32>, k: usize, ids: &mut [u64], distances: &mut [f32]) {
     let Some(radius) = radius else { return };
     let rows = ids.par_chunks_exact_mut(k).zip(distances.par_chunks_exact_mut(k));

@@ -21,8 +21,8 @@ pub(crate) struct Slots<'a> {
     pub distances: &'a mut [f32],
 }
 
-/// The results of a device for some queries, best first: the same number of f32 distances and u32 rows for each query. A row [`NO_ROW`] is
-/// an empty result.
+/// The results of a device for some queries, best first: the same number of f32 distances and u32 rows for each query.
+/// A row [`NO_ROW`] is an empty result.
 #[derive(Clone, Copy)]
 pub(crate) struct FoundRows<'a> {
     /// Number of results of each query, at most its number of slots.
@@ -39,7 +39,8 @@ impl<'a> FoundRows<'a> {
 }
 
 impl Slots<'_> {
-    /// Fills the slots of consecutive queries, from query `first` on. `id_of` maps a row to its id and must not use a rayon pool.
+    /// Fills the slots of consecutive queries, from query `first` on. `id_of` maps a row to its id and must not use a
+    /// rayon pool.
     pub fn fill(&mut self, first: usize, found: FoundRows<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
         let (k, each, worst) = (self.k, found.each, self.worst);
         self.in_pieces(first, found.rows.len() / each, |queries, ids, distances| {
@@ -55,8 +56,8 @@ impl Slots<'_> {
         });
     }
 
-    /// Fills the slots of consecutive queries, from query `first` on, with sorted entries (`entry::pack`) of which each query has `each`,
-    /// at most its number of slots.
+    /// Fills the slots of consecutive queries, from query `first` on, with sorted entries (`entry::pack`) of which each
+    /// query has `each`, at most its number of slots.
     #[cfg(any(test, feature = "shifted"))]
     pub fn fill_entries(&mut self, first: usize, each: usize, entries: &[u64]) {
         let (k, worst) = (self.k, self.worst);
@@ -72,7 +73,8 @@ impl Slots<'_> {
         });
     }
 
-    /// Calls `fill` for pieces of `queries` queries from query `first` on: the piece's queries, counted from `first`, and their slots.
+    /// Calls `fill` for pieces of `queries` queries from query `first` on: the piece's queries, counted from `first`,
+    /// and their slots.
     fn in_pieces(&mut self, first: usize, queries: usize, fill: impl Fn(Range<usize>, &mut [u64], &mut [f32]) + Sync) {
         let k = self.k;
         let slots = first * k..(first + queries) * k;
@@ -87,8 +89,8 @@ impl Slots<'_> {
     }
 }
 
-/// Searches again for the queries whose numbers `which` lists, and puts the results into their slots: `k` in `ids` and `distances` for each of
-/// `queries`. On error nothing changes.
+/// Searches again for the queries whose numbers `which` lists, and puts the results into their slots: `k` in `ids` and
+/// `distances` for each of `queries`. On error nothing changes.
 pub(crate) fn search_again(
     queries: VectorSlice<'_>,
     which: &[usize],
@@ -111,8 +113,8 @@ pub(crate) fn search_again(
     Ok(())
 }
 
-/// Fills the slots of one query. It has no branch, so that it becomes SIMD code if `id_of` allows that. Slots behind the last result stay
-/// empty.
+/// Fills the slots of one query. It has no branch, so that it becomes SIMD code if `id_of` allows that. Slots behind
+/// the last result stay empty.
 fn fill(ids: &mut [u64], distances: &mut [f32], rows: &[u32], found: &[f32], worst: f32, id_of: &impl Fn(u32) -> u64) {
     let (ids, no_ids) = ids.split_at_mut(rows.len());
     let (distances, no_distances) = distances.split_at_mut(rows.len());
@@ -124,8 +126,8 @@ fn fill(ids: &mut [u64], distances: &mut [f32], rows: &[u32], found: &[f32], wor
     no_distances.fill(worst);
 }
 
-/// Fills the slots of one query, or of several that have as many entries as slots, with sorted entries. Slots behind the last entry stay
-/// empty.
+/// Fills the slots of one query, or of several that have as many entries as slots, with sorted entries. Slots behind
+/// the last entry stay empty.
 #[cfg(any(test, feature = "shifted"))]
 pub(crate) fn fill_entries(ids: &mut [u64], distances: &mut [f32], entries: &[u64], worst: f32) {
     let (ids, no_ids) = ids.split_at_mut(entries.len());

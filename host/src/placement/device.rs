@@ -21,11 +21,12 @@ use crate::serialised::serialised_as_text;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Device {
-    /// The first usable GPU, or the CPU if there is none: no driver, no device, or only devices that are too old. A driver that is
-    /// installed but fails is an error ([`Error::Driver`](crate::Error::Driver)).
+    /// The first usable GPU, or the CPU if there is none: no driver, no device, or only devices that are too old. A
+    /// driver that is installed but fails is an error ([`Error::Driver`](crate::Error::Driver)).
     ///
-    /// If the feature `cuda` is off, this is the CPU. The description of the device ([`FlatIndex::device`](crate::FlatIndex::device)) and
-    /// one event of a process ([`device`](crate::device)) then say that the feature is off.
+    /// If the feature `cuda` is off, this is the CPU. The description of the device
+    /// ([`FlatIndex::device`](crate::FlatIndex::device)) and one event of a process ([`device`](crate::device)) then
+    /// say that the feature is off.
     #[default]
     Auto,
     /// The CPU: all threads of the rayon pool, with the widest SIMD instructions of the processor.
@@ -35,8 +36,8 @@ pub enum Device {
     /// If the feature `cuda` is off, opening it is an error that names the feature
     /// ([`NoDeviceReason::FeatureOff`](crate::NoDeviceReason::FeatureOff)).
     Gpu(usize),
-    /// The checking emulator: the CPU runs the GPU's kernels and checks every thread, shuffle and barrier. It is thousands of times slower
-    /// than [`Device::Cpu`], and is for tests of kernels only.
+    /// The checking emulator: the CPU runs the GPU's kernels and checks every thread, shuffle and barrier. It is
+    /// thousands of times slower than [`Device::Cpu`], and is for tests of kernels only.
     Emulator,
 }
 

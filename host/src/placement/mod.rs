@@ -6,7 +6,8 @@
 //! replica 1    gpu:2     gpu:3            each device answers a part of the queries, over a part of the vectors
 //! ```
 //!
-//! (Johnson, Douze and Jégou, "Billion-scale similarity search with GPUs", section 5.4.) Results have the same bits as on one device.
+//! (Johnson, Douze and Jégou, "Billion-scale similarity search with GPUs", section 5.4.) Results have the same bits as
+//! on one device.
 
 mod device;
 
@@ -18,8 +19,8 @@ use crate::serialised::serialised_as_text;
 use crate::validate::check_divisible;
 use crate::{Result, UnknownName};
 
-/// One or more devices, arranged as replicas. Each replica has all vectors; its devices are shards, which have a part of the vectors each.
-/// A device may occur several times, so `cpu,cpu` tries out on any machine what several GPUs do.
+/// One or more devices, arranged as replicas. Each replica has all vectors; its devices are shards, which have a part
+/// of the vectors each. A device may occur several times, so `cpu,cpu` tries out on any machine what several GPUs do.
 ///
 /// As text (command line, configuration): replicas with commas between them, shards of a replica with plus signs.
 ///
@@ -52,11 +53,12 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// A placement on `devices`, replica after replica of `shards` devices each. If `shards` is 1, all devices are replicas; if it is the
-    /// number of devices, all are shards of one replica.
+    /// A placement on `devices`, replica after replica of `shards` devices each. If `shards` is 1, all devices are
+    /// replicas; if it is the number of devices, all are shards of one replica.
     ///
     /// # Errors
-    /// [`Error::NotDivisible`](crate::Error::NotDivisible) if there is no device or `shards` does not divide the number of devices.
+    /// [`Error::NotDivisible`](crate::Error::NotDivisible) if there is no device or `shards` does not divide the number
+    /// of devices.
     pub fn new(devices: Vec<Device>, shards: usize) -> Result<Placement> {
         check_divisible("number of devices", devices.len(), "shards", shards)?;
         Ok(Placement { devices, shards })

@@ -1,5 +1,6 @@
-//! The packed form of codes: M numbers of 4 to 8 bits, from the lowest bit of the first byte, sub-quantizer 0 first. Eight numbers of b
-//! bits are exactly b bytes, so one 64-bit word moves eight numbers, and no bits are carried between groups.
+//! The packed form of codes: M numbers of 4 to 8 bits, from the lowest bit of the first byte, sub-quantizer 0 first.
+//! Eight numbers of b bits are exactly b bytes, so one 64-bit word moves eight numbers, and no bits are carried between
+//! groups.
 
 /// Count of numbers that fill whole bytes for every number of bits.
 pub(crate) const GROUP: usize = 8;

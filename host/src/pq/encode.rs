@@ -6,9 +6,10 @@
 //!                   code = the first smallest
 //! ```
 //!
-//! Codewords are the lanes, so a single row fills the registers as well as many rows, and the same kernel makes the tables of
-//! [`super::tables`]. The compiler vectorises the loops over fixed blocks of codewords, once for each instruction set. It neither fuses
-//! nor reorders f32 operations, so every set gives the bits of the definition. A row takes 3 · dim · 2^bits operations.
+//! Codewords are the lanes, so a single row fills the registers as well as many rows, and the same kernel makes the
+//! tables of [`super::tables`]. The compiler vectorises the loops over fixed blocks of codewords, once for each
+//! instruction set. It neither fuses nor reorders f32 operations, so every set gives the bits of the definition. A row
+//! takes 3 · dim · 2^bits operations.
 
 use super::codes;
 use super::quantizer::ProductQuantizer;
@@ -192,8 +193,8 @@ fn sums<const LANES: usize>(
     to.copy_from_slice(&acc);
 }
 
-/// Place of the first smallest of distances ≥ +0, which have the order of their bits. Each lane keeps its first smallest; among the lanes
-/// with the overall smallest, the lowest place is the first.
+/// Place of the first smallest of distances ≥ +0, which have the order of their bits. Each lane keeps its first
+/// smallest; among the lanes with the overall smallest, the lowest place is the first.
 #[inline(always)]
 fn first_smallest(distances: &[f32]) -> u8 {
     let (mut best, mut place) = ([u32::MAX; FEWEST], [0u32; FEWEST]);

@@ -1,5 +1,5 @@
-//! Polar factor and inverse for learning a rotation: f64, n × n, row-major. Sums are formed sequentially, so the bits are the same for
-//! any number of threads.
+//! Polar factor and inverse for learning a rotation: f64, n × n, row-major. Sums are formed sequentially, so the bits
+//! are the same for any number of threads.
 
 use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
@@ -17,12 +17,12 @@ const COLUMNS: usize = 64;
 /// Entries of a row that stay in registers: eight registers of AVX-512.
 const REGISTERS: usize = 64;
 
-/// The orthogonal factor U of a = U·H, H symmetric positive semidefinite: the orthogonal matrix that maximises tr(Uᵀa). `None` if `a` is
-/// singular to working precision.
+/// The orthogonal factor U of a = U·H, H symmetric positive semidefinite: the orthogonal matrix that maximises tr(Uᵀa).
+/// `None` if `a` is singular to working precision.
 ///
-/// Newton's iteration for the matrix sign (Higham 1986): X ← (γ·X + X⁻ᵀ/γ) / 2, where γ² = ‖X⁻¹‖ / ‖X‖ (Frobenius) brings the singular
-/// values near 1. From there on γ = 1 and each step doubles the number of correct digits. A step is O(n³). No singular vectors are
-/// needed. What lost: a Jacobi SVD takes ten times as long at n = 128.
+/// Newton's iteration for the matrix sign (Higham 1986): X ← (γ·X + X⁻ᵀ/γ) / 2, where γ² = ‖X⁻¹‖ / ‖X‖ (Frobenius)
+/// brings the singular values near 1. From there on γ = 1 and each step doubles the number of correct digits. A step is
+/// O(n³). No singular vectors are needed. What lost: a Jacobi SVD takes ten times as long at n = 128.
 pub(super) fn polar(a: &[f64], n: usize) -> Option<Vec<f64>> {
     let mut x = a.to_vec();
     let mut scaled = true;
@@ -61,8 +61,8 @@ fn norm(a: &[f64]) -> f64 {
 ///     the block's pivot rows:            the steps one by one, in the other columns
 ///     all other rows, other columns:     entry −= multiplier · pivot row, step by step, a tile of columns at a time
 /// ```
-/// Every entry passes the steps in ascending order, as without blocks, so blocks and threads change no bit. With blocks a step reads and
-/// writes PANEL columns instead of the whole matrix, which for n = 2048 does not fit in a cache.
+/// Every entry passes the steps in ascending order, as without blocks, so blocks and threads change no bit. With blocks
+/// a step reads and writes PANEL columns instead of the whole matrix, which for n = 2048 does not fit in a cache.
 fn inverse(a: &[f64], n: usize) -> Option<Vec<f64>> {
     let mut a = a.to_vec();
     let mut swaps = Vec::with_capacity(n);
@@ -84,7 +84,8 @@ fn inverse(a: &[f64], n: usize) -> Option<Vec<f64>> {
     Some(a)
 }
 
-/// Does step `first` + `step` in the columns `first` to `first` + `width`. Swaps whole rows and returns the row that became the pivot.
+/// Does step `first` + `step` in the columns `first` to `first` + `width`. Swaps whole rows and returns the row that
+/// became the pivot.
 fn eliminate_column(
     a: &mut [f64],
     n: usize,

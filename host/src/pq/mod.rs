@@ -1,30 +1,33 @@
 //! Product quantization: stores a vector as a few bytes and computes distances from tables.
 //!
 //! # Problem
-//! A billion vectors do not fit in memory. Cut each vector into M sub-vectors, and replace each sub-vector by the number of the nearest of
-//! 2^bits codewords, learned for its position. Then M · bits bits represent dim floats, and the distance from a query to a coded vector is
-//! a sum of M table entries (Jégou, Douze, Schmid 2011; section 5.2 of "Billion-scale similarity search with GPUs").
+//! A billion vectors do not fit in memory. Cut each vector into M sub-vectors, and replace each sub-vector by the
+//! number of the nearest of 2^bits codewords, learned for its position. Then M · bits bits represent dim floats, and
+//! the distance from a query to a coded vector is a sum of M table entries (Jégou, Douze, Schmid 2011; section 5.2 of
+//! "Billion-scale similarity search with GPUs").
 //!
 //! # Definition
 //! The codebooks are f32, M × 2^bits × dim / M. All arithmetic is f32; every operation is rounded and none is fused:
 //!
-//! - Code m of x is the first codeword c with the smallest Σ_j (x_j − c_j)², where j ascends from 0 over the sub-vector.
-//! - The M codes are packed from the lowest bit of the first byte, sub-quantizer 0 first, in ⌈M · bits / 8⌉ bytes. The unused high bits of
-//!   the last byte are 0.
+//! - Code m of x is the first codeword c with the smallest Σ_j (x_j − c_j)², where j ascends from 0 over the
+//!   sub-vector.
+//! - The M codes are packed from the lowest bit of the first byte, sub-quantizer 0 first, in ⌈M · bits / 8⌉ bytes. The
+//!   unused high bits of the last byte are 0.
 //! - Decoding gives the components of the codewords.
 //!
 //! Codes have the same bits on every device.
 //!
 //! # Training
-//! The codewords of a sub-quantizer are the centroids of k-means over the sub-vectors at its position. k-means starts from k-means++ for
-//! sub-vectors of up to four components, otherwise from random points. [`Rotation`] learns an orthogonal pre-transform (OPQ) that
-//! distributes the information shared by sub-vectors over the sub-quantizers.
+//! The codewords of a sub-quantizer are the centroids of k-means over the sub-vectors at its position. k-means starts
+//! from k-means++ for sub-vectors of up to four components, otherwise from random points. [`Rotation`] learns an
+//! orthogonal pre-transform (OPQ) that distributes the information shared by sub-vectors over the sub-quantizers.
 //!
-//! *Longer codewords* ([`PqTraining::lengthen`]). A mean is shorter than its points: Σ‖x‖² = Σ‖p‖² + Σ‖x − p‖². So squared distances to
-//! decoded vectors are too small, and vectors with a large error rank among the nearest. Multiplying the codewords by
-//! ½ + ½ √(Σ‖x‖² / Σ‖p‖²), one factor for each sub-quantizer and at most 1.25, increases the error slightly and improves the ranking of
-//! short codes. Recall of 10 and of 100 neighbours, all lists searched, means of two seeds, in a PyTorch model of this module (2026-11-22,
-//! 128 dimensions, 65,536 training vectors, random starts):
+//! *Longer codewords* ([`PqTraining::lengthen`]). A mean is shorter than its points: Σ‖x‖² = Σ‖p‖² + Σ‖x − p‖². So
+//! squared distances to decoded vectors are too small, and vectors with a large error rank among the nearest.
+//! Multiplying the codewords by ½ + ½ √(Σ‖x‖² / Σ‖p‖²), one factor for each sub-quantizer and at most 1.25, increases
+//! the error slightly and improves the ranking of short codes. Recall of 10 and of 100 neighbours, all lists searched,
+//! means of two seeds, in a PyTorch model of this module (2026-11-22, 128 dimensions, 65,536 training vectors, random
+//! starts):
 //!
 //! | bytes | 1,000,000 clustered: means | longer | 200,000 SIFT: means | longer |
 //! |---|---|---|---|---|
@@ -33,12 +36,13 @@
 //! | 32 | .825 .847 | .826 .848 | .784 .835 | .784 .836 |
 //! | 64 | .944 .956 | .944 .956 | .892 .922 | .892 .923 |
 //!
-//! The full factor √(Σ‖x‖² / Σ‖p‖²) is better still for the clustered vectors (.656 .704 with 16 bytes) and worse for SIFT (.463 .566 with
-//! 8). A factor for each codeword is no better than one for all. Training with a sixteenth of the vectors also gives longer codewords:
-//! .637 .678 for the clustered vectors with 16 bytes, but .633 .703 for SIFT.
+//! The full factor √(Σ‖x‖² / Σ‖p‖²) is better still for the clustered vectors (.656 .704 with 16 bytes) and worse for
+//! SIFT (.463 .566 with 8). A factor for each codeword is no better than one for all. Training with a sixteenth of the
+//! vectors also gives longer codewords: .637 .678 for the clustered vectors with 16 bytes, but .633 .703 for SIFT.
 //!
 //! # Cost
-//! Encoding a vector takes 3 · dim · 2^bits operations, decoding copies dim components, and a table distance takes M look-ups.
+//! Encoding a vector takes 3 · dim · 2^bits operations, decoding copies dim components, and a table distance takes M
+//! look-ups.
 
 pub(crate) mod codes;
 pub(crate) mod encode;
@@ -146,8 +150,8 @@ impl ProductQuantizer {
         Ok(Tables::new(self, values, greatest))
     }
 
-    /// Writes the entries of the tables of `query` (M × 2^bits) to `to`. An entry is Σ_j term(x_j, c_j) in f32, where j ascends from 0. The
-    /// entries of [`Term::FusedProduct`] may differ in their bits between processors.
+    /// Writes the entries of the tables of `query` (M × 2^bits) to `to`. An entry is Σ_j term(x_j, c_j) in f32, where j
+    /// ascends from 0. The entries of [`Term::FusedProduct`] may differ in their bits between processors.
     pub(crate) fn entries_into(&self, term: Term, query: &[f32], to: &mut [f32]) {
         let isa = Isa::detect();
         let parts = query.chunks_exact(self.width()).zip(to.chunks_exact_mut(self.codewords()));

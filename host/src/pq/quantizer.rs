@@ -82,8 +82,10 @@ impl ProductQuantizer {
     /// Makes a quantizer from given codebooks: M × 2^bits × dim / M, row-major.
     ///
     /// # Errors
-    /// [`Error::Zero`](crate::Error::Zero), [`Error::NotDivisible`](crate::Error::NotDivisible), [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::WrongLength`](crate::Error::WrongLength), and
-    /// [`Error::NotFinite`](crate::Error::NotFinite), whose row is the number of the codeword, counted over all sub-quantizers.
+    /// [`Error::Zero`](crate::Error::Zero), [`Error::NotDivisible`](crate::Error::NotDivisible),
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::WrongLength`](crate::Error::WrongLength), and
+    /// [`Error::NotFinite`](crate::Error::NotFinite), whose row is the number of the codeword, counted over all
+    /// sub-quantizers.
     pub fn from_codebooks(dim: usize, sub_quantizers: usize, bits: u32, codebooks: Vec<f32>) -> Result<Self> {
         let expected = check_shape(dim, sub_quantizers, bits)?;
         check_length("components of codebooks", expected, codebooks.len())?;
@@ -150,7 +152,8 @@ impl ProductQuantizer {
     /// Decodes `codes` to vectors, row-major. Bits past the last code of a vector are ignored. O(rows · dim).
     ///
     /// # Errors
-    /// [`Error::Ragged`](crate::Error::Ragged) if `codes` is not a whole number of codes; [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    /// [`Error::Ragged`](crate::Error::Ragged) if `codes` is not a whole number of codes;
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
     pub fn decode(&self, codes: &[u8]) -> Result<Vec<f32>> {
         let count = self.check_codes(codes)?;
         let mut rows = host_memory::zeroed(host_memory::count::<f32>(&[count, self.dim])?)?;
@@ -207,8 +210,9 @@ impl ProductQuantizer {
         }
     }
 
-    /// Decodes two sub-vectors at a time, so that two sub-vectors of two components fill a register. The codebook has a length known at
-    /// compile time, so a byte is never out of range. Together this is 1.8 times as fast as one sub-vector at a time for a width of 2.
+    /// Decodes two sub-vectors at a time, so that two sub-vectors of two components fill a register. The codebook has a
+    /// length known at compile time, so a byte is never out of range. Together this is 1.8 times as fast as one
+    /// sub-vector at a time for a width of 2.
     fn decode_pairs_onto<const WIDTH: usize>(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
         let books = self.codebooks.as_chunks::<WIDTH>().0.as_chunks::<256>().0.as_chunks::<2>().0;
         let bases = base.as_chunks::<WIDTH>().0.as_chunks::<2>().0;

@@ -1,9 +1,9 @@
 //! OPQ: a rotation of vectors that lowers the error of product quantization.
 //!
 //! # Problem
-//! Sub-quantizers cannot use the correlation between sub-vectors, and work best if each has an equal share of the variance. An orthogonal
-//! matrix R changes no L2 distance or inner product. Find R and codebooks that minimise Σ‖R·x − y‖², where y is the vector decoded from
-//! the code of R·x.
+//! Sub-quantizers cannot use the correlation between sub-vectors, and work best if each has an equal share of the
+//! variance. An orthogonal matrix R changes no L2 distance or inner product. Find R and codebooks that minimise Σ‖R·x −
+//! y‖², where y is the vector decoded from the code of R·x.
 //!
 //! # Algorithm (Ge, He, Ke, Sun 2013, section 3.1, non-parametric)
 //! ```text
@@ -17,17 +17,19 @@
 //!     R = polar factor of C + λR                                          // orthogonal Procrustes: minimises Σ‖R·x − y‖²
 //! ```
 //!
-//! Codewords and C both come from S, so a round reads the vectors twice and does M · dim additions per vector, while the plain sum of y·xᵀ
-//! takes dim² multiplications. λ, 10⁻⁷ of C, matters only if C is singular (vectors in a subspace): it then keeps R unchanged there. λ
-//! does not undo progress: the new R is no worse for C, since ⟨R', R⟩ is largest at R' = R.
+//! Codewords and C both come from S, so a round reads the vectors twice and does M · dim additions per vector, while
+//! the plain sum of y·xᵀ takes dim² multiplications. λ, 10⁻⁷ of C, matters only if C is singular (vectors in a
+//! subspace): it then keeps R unchanged there. λ does not undo progress: the new R is no worse for C, since ⟨R', R⟩ is
+//! largest at R' = R.
 //!
-//! The start matters most. On SIFT vectors with 8 sub-quantizers, the error after 20 rounds from the identity is 0.70 of the error after
-//! 20 rounds from a random rotation, and 0.76 of that from principal components with balanced variance. If the order of components has no
-//! meaning, a random rotation is better than none.
+//! The start matters most. On SIFT vectors with 8 sub-quantizers, the error after 20 rounds from the identity is 0.70
+//! of the error after 20 rounds from a random rotation, and 0.76 of that from principal components with balanced
+//! variance. If the order of components has no meaning, a random rotation is better than none.
 //!
 //! # Definition
-//! The matrix is f32, row-major. Component i of the rotated vector is the canonical inner product ([`crate::metric`]: f64 sums, rounded to
-//! f32 at the end) of the vector with row i, with the same bits on every device. Rotating back uses columns instead of rows.
+//! The matrix is f32, row-major. Component i of the rotated vector is the canonical inner product ([`crate::metric`]:
+//! f64 sums, rounded to f32 at the end) of the vector with row i, with the same bits on every device. Rotating back
+//! uses columns instead of rows.
 
 use super::gpu::rotate::row_products;
 use super::linear::polar;
@@ -42,7 +44,8 @@ use crate::simd::Isa;
 use crate::validate::{check_derived, check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, Stage, Watch, host_memory};
 
-/// Largest number of training vectors of a rotation for each codeword, or for each component if there are more components.
+/// Largest number of training vectors of a rotation for each codeword, or for each component if there are more
+/// components.
 const POINTS: usize = 64;
 /// Largest number of k-means iterations before the first round.
 const FIRST_ITERATIONS: usize = 5;
@@ -150,7 +153,8 @@ impl Rotation {
         Ok(rotation)
     }
 
-    /// Rotates `sample`, the rows `places` of the caller's vectors. If f32 cannot hold a rotated vector, the error names its row.
+    /// Rotates `sample`, the rows `places` of the caller's vectors. If f32 cannot hold a rotated vector, the error
+    /// names its row.
     fn apply_finite(&self, sample: &[f32], places: &[usize], device: Device) -> Result<Vec<f32>> {
         let rotated = self.apply(sample, device)?;
         check_derived(&rotated, self.dim, "rotated vector").map_err(|error| error.with_row(|row| places[row]))?;
@@ -237,10 +241,10 @@ impl Rotation {
         if error > TOLERANCE { Err(Error::NotOrthogonal { dim, len, error }) } else { Ok(rotation) }
     }
 
-    /// Whether R·Rᵀ·v − v has no component above [`TOLERANCE`] for each of [`TRIALS`] vectors v of random signs (Freivalds 1977). If an
-    /// entry (i, j) of E = R·Rᵀ − I is above it, a trial fails with a probability of at least one half: the two values of component i of E·v
-    /// for the two signs of v_j differ by twice the entry, so one of them is as large as the entry. A matrix with only smaller entries may
-    /// fail as well. O(TRIALS · dim²).
+    /// Whether R·Rᵀ·v − v has no component above [`TOLERANCE`] for each of [`TRIALS`] vectors v of random signs
+    /// (Freivalds 1977). If an entry (i, j) of E = R·Rᵀ − I is above it, a trial fails with a probability of at least
+    /// one half: the two values of component i of E·v for the two signs of v_j differ by twice the entry, so one of
+    /// them is as large as the entry. A matrix with only smaller entries may fail as well. O(TRIALS · dim²).
     fn passes_trials(&self) -> bool {
         let mut random = Random::new(0x0172_0a11);
         let sign = |bits: u64, trial: usize| if bits >> trial & 1 == 0 { 1.0 } else { -1.0 };
@@ -372,7 +376,8 @@ mod tests {
 
     #[test]
     fn what_trials_leave_open_all_products_decide() {
-        // Every inner product of two rows is 0.8 of the tolerance, with the same sign: (I + a·1·1ᵀ)·R with 2a = 0.8 of the tolerance.
+        // Every inner product of two rows is 0.8 of the tolerance, with the same sign: (I + a·1·1ᵀ)·R with 2a = 0.8 of
+        // the tolerance.
         let whole = rotation();
         let sum = |column: usize| (0..200).map(|row| f64::from(whole.matrix[row * 200 + column])).sum::<f64>();
         let entry = |at: usize| (f64::from(whole.matrix[at]) + 0.4 * TOLERANCE * sum(at % 200)) as f32;

@@ -1,11 +1,12 @@
 //! Distance tables: the distance to a code as a sum of M look-ups.
 //!
 //! # Error
-//! Let u = 2⁻²⁴, w = dim / M, γ(n) = n·u / (1 − n·u), and G the largest Σ|term| over a vector for any code. An f32 entry of w terms has an
-//! error of at most γ(w + 2) times its Σ|term|: a subtraction (twice, as it is squared), a multiplication, w − 1 additions. Adding M
-//! entries in order adds γ(M − 1). So a distance by f32 tables is within γ(w + M + 3) · G of the exact distance to the decoded vector, plus
-//! 2⁻¹⁴⁹ per term for underflow. f16 entries are rounded once more, by 2⁻¹¹ of each (or half the spacing of subnormals, after scaling the
-//! largest to 2¹⁴..2¹⁵). [`Tables::error_bound`] is this bound as a number.
+//! Let u = 2⁻²⁴, w = dim / M, γ(n) = n·u / (1 − n·u), and G the largest Σ|term| over a vector for any code. An f32
+//! entry of w terms has an error of at most γ(w + 2) times its Σ|term|: a subtraction (twice, as it is squared), a
+//! multiplication, w − 1 additions. Adding M entries in order adds γ(M − 1). So a distance by f32 tables is within
+//! γ(w + M + 3) · G of the exact distance to the decoded vector, plus 2⁻¹⁴⁹ per term for underflow. f16 entries are
+//! rounded once more, by 2⁻¹¹ of each (or half the spacing of subnormals, after scaling the largest to 2¹⁴..2¹⁵).
+//! [`Tables::error_bound`] is this bound as a number.
 
 use half::f16;
 
@@ -59,7 +60,8 @@ impl Tables<f32> {
         let scale = f32::from_bits(((greatest.to_bits() >> 23).saturating_sub(14).clamp(1, 253)) << 23);
         let values = self.values.iter().map(|value| f16::from_f32(value / scale)).collect();
         let entries = self.sub_quantizers as f64;
-        // Entries: 2⁻¹¹ of each, or 2⁻²⁵ of the scale. Their sum in f32 has an error of γ(M) of the entries' sum, with f16 rounding.
+        // Entries: 2⁻¹¹ of each, or 2⁻²⁵ of the scale. Their sum in f32 has an error of γ(M) of the entries' sum, with
+        // f16 rounding.
         let rounding =
             self.greatest * (1.0 / 2048.0 + 2.0 * entries * UNIT) + entries * f64::from(scale) / (1 << 25) as f64;
         let error_bound = self.error_bound + rounding * (1.0 + 1e-6);

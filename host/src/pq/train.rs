@@ -91,24 +91,27 @@ impl PqTraining {
         self
     }
 
-    /// Numbers of the training vectors among `have`, ascending: all of them, or a sample of the size that training uses.
+    /// Numbers of the training vectors among `have`, ascending: all of them, or a sample of the size that training
+    /// uses.
     pub(crate) fn sample(&self, have: usize) -> Vec<usize> {
         let wanted = (1usize << self.bits).saturating_mul(self.points_per_centroid.max(1));
         Random::new(self.seed).sample(have, wanted.min(have))
     }
 }
 
-/// Largest width of sub-vectors for which k-means starts from k-means++. In two dimensions 256 random points are so uneven that 25
-/// iterations do not correct them: on SIFT vectors, in the model of [`super`], the error is 1.4 times as large (64 bytes: 10-NN recall
-/// .892 instead of .911; 32 bytes, four components: .783 instead of .786). From eight components on, random starts are as good.
+/// Largest width of sub-vectors for which k-means starts from k-means++. In two dimensions 256 random points are so
+/// uneven that 25 iterations do not correct them: on SIFT vectors, in the model of [`super`], the error is 1.4 times as
+/// large (64 bytes: 10-NN recall .892 instead of .911; 32 bytes, four components: .783 instead of .786). From eight
+/// components on, random starts are as good.
 const SPREAD_WIDTH: usize = 4;
 /// Largest factor by which codewords are lengthened.
 const MOST_LENGTHENED: f64 = 1.25;
-/// Number of k-means runs that a GPU does at the same time. A run of 65,536 points repeats a few kernels of some µs and a wait, so four
-/// runs at the same time take 10 ms and one takes 5 (eight components, H200, 2026-11-22).
+/// Number of k-means runs that a GPU does at the same time. A run of 65,536 points repeats a few kernels of some µs and
+/// a wait, so four runs at the same time take 10 ms and one takes 5 (eight components, H200, 2026-11-22).
 const RUNS: usize = 4;
 
-/// The codebooks of all sub-quantizers, M × 2^bits × width: the centroids of one k-means run each. The shapes are checked.
+/// The codebooks of all sub-quantizers, M × 2^bits × width: the centroids of one k-means run each. The shapes are
+/// checked.
 pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize, watch: &Watch<'_>) -> Result<Vec<f32>> {
     let (parts, codewords) = (settings.sub_quantizers, 1usize << settings.bits);
     let width = dim / parts;
@@ -159,7 +162,8 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize, watch: 
     Ok(codebooks)
 }
 
-/// Gives the codewords, the means of `points`, half of the length back that they lack (see the documentation of [`super`]).
+/// Gives the codewords, the means of `points`, half of the length back that they lack (see the documentation of
+/// [`super`]).
 fn lengthen(clustering: &mut Clustering, points: &[f32]) {
     let energy = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
     let words = clustering.centroids.chunks_exact(clustering.dim).zip(&clustering.sizes);

@@ -6,8 +6,8 @@ use crate::vectors::{VectorSlice, with_components};
 /// Number of rows that a centre is estimated from.
 pub(crate) const CENTRE_SAMPLE: usize = 4096;
 
-/// A point near the middle of vectors: their mean, or that of a sample. Subtracting it from every vector changes no squared L2 distance, and
-/// lowers the norms and thus the error bounds of scores.
+/// A point near the middle of vectors: their mean, or that of a sample. Subtracting it from every vector changes no
+/// squared L2 distance, and lowers the norms and thus the error bounds of scores.
 #[derive(Default, Clone)]
 pub(crate) struct Centre {
     sum: Vec<f64>,
@@ -34,8 +34,8 @@ impl Centre {
         for row in (0..rows.len()).step_by(step) {
             with_components!(rows.part(row..row + 1), components: T => {
                 self.add_row(components, 1.0);
-                // Apart from the sums, which then compile to SIMD instructions. The first fraction ends it: 1,000 × 128 f32 take 22 µs, and took
-                // 270 in one loop (one core of an EPYC, 2026-11-25).
+                // Apart from the sums, which then compile to SIMD instructions. The first fraction ends it: 1,000 × 128
+                // f32 take 22 µs, and took 270 in one loop (one core of an EPYC, 2026-11-25).
                 let integers = || components.iter().map(|x| T::to_f32(*x)).all(|x| x.trunc() == x);
                 self.fractions = self.fractions || !integers();
             });
@@ -47,7 +47,8 @@ impl Centre {
         self.sum.iter().map(|sum| sum / self.weight.max(1.0))
     }
 
-    /// The estimate, with zeros up to `stride`. For integer components it is an integer, so that f16 still holds the differences exactly.
+    /// The estimate, with zeros up to `stride`. For integer components it is an integer, so that f16 still holds the
+    /// differences exactly.
     pub fn components(&self, stride: usize) -> Vec<f32> {
         self.rounded(!self.fractions, stride)
     }

@@ -1,11 +1,12 @@
-//! Sets of vectors on the device, and the operands that the kernels of `prepare` compute from them: f16 copies, norms and bounds.
+//! Sets of vectors on the device, and the operands that the kernels of `prepare` compute from them: f16 copies, norms
+//! and bounds.
 //!
 //! ```text
 //! set: rows as stored | f16 copies | values | norms | residuals | the same of tiles | greatest component | bounds | Σx² | centre
 //! ```
 //!
-//! Exact search, assignment and k-means lay out whole sets ([`SetLayout`]). The rows of inverted files lie in lists, so inverted files pass
-//! the parts one by one ([`Prepared`]).
+//! Exact search, assignment and k-means lay out whole sets ([`SetLayout`]). The rows of inverted files lie in lists, so
+//! inverted files pass the parts one by one ([`Prepared`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,7 +75,8 @@ pub(crate) struct SetLayout {
     pub copy: Reserved<u16>,
     /// The arrays `values`, `norms` and `residuals`, one after the other.
     pub numbers: Reserved<f32>,
-    /// The part of a score that depends on one vector only: ‖v‖² (squared L2) or 0. Padded to whole tiles, as are norms and residuals.
+    /// The part of a score that depends on one vector only: ‖v‖² (squared L2) or 0. Padded to whole tiles, as are norms
+    /// and residuals.
     pub values: Reserved<f32>,
     /// An upper bound of the norm of each vector and of its copy.
     pub norms: Reserved<f32>,
@@ -297,8 +299,9 @@ pub(crate) unsafe fn upload_listed(
     unsafe { runtime.copy_rows_to_device(stream, to, numbers.len(), shape.row_bytes(), &write) }
 }
 
-/// As [`upload_vectors`], for vectors that were not checked; `input` is what the caller calls them. The call checks that they are finite
-/// while it copies them, so memory is read once for both. Vectors that fail the check may be on the device after the error.
+/// As [`upload_vectors`], for vectors that were not checked; `input` is what the caller calls them. The call checks
+/// that they are finite while it copies them, so memory is read once for both. Vectors that fail the check may be on
+/// the device after the error.
 ///
 /// # Errors
 /// The errors of the device, and [`Error::NotFinite`](crate::Error::NotFinite) with row and column.
@@ -360,9 +363,9 @@ pub(crate) unsafe fn prepare_set(
     }
 }
 
-/// As [`prepare_set`] for the listed tiles of a set that has been prepared and in which only rows of these tiles have changed since, and waits
-/// for it. The set keeps its centre. Returns false if these rows have a greater component than `greatest`, that of the set. Then the whole
-/// set must be prepared.
+/// As [`prepare_set`] for the listed tiles of a set that has been prepared and in which only rows of these tiles have
+/// changed since, and waits for it. The set keeps its centre. Returns false if these rows have a greater component than
+/// `greatest`, that of the set. Then the whole set must be prepared.
 ///
 /// # Safety
 /// As [`prepare_set`]; `tiles` are different tiles of the set, on the device.
@@ -376,8 +379,8 @@ pub(crate) unsafe fn prepare_tiles(
     greatest: u32,
 ) -> Result<bool> {
     let (from, to) = of_set(shape, set, centred, Some(tiles));
-    // The tiles are prepared before the host has seen the greatest component, so that it waits once. A greater one is rare.
-    // SAFETY: every part has the size that the kernels require. Words of greatest values are only raised.
+    // The tiles are prepared before the host has seen the greatest component, so that it waits once. A greater one is
+    // rare. SAFETY: every part has the size that the kernels require. Words of greatest values are only raised.
     unsafe {
         greatest_of(runtime, stream, from)?;
         prepare_rows(runtime, stream, from, to)?;
@@ -427,7 +430,8 @@ fn of_set(shape: VectorShape, set: VectorSet, centred: bool, tiles: Option<Ptr<u
 /// Finds the greatest |component| of rows, after subtraction of the centre.
 ///
 /// # Safety
-/// The pointers cover the shapes. The word at `from.greatest` is zero, or the result for other rows that share the scale.
+/// The pointers cover the shapes. The word at `from.greatest` is zero, or the result for other rows that share the
+/// scale.
 pub(crate) unsafe fn greatest_of(runtime: &Runtime, stream: &Stream, from: Unprepared) -> Result<()> {
     let tile_count = from.tile_count();
     let Unprepared { element, rows, count, stride, centre, tiles, greatest, .. } = from;

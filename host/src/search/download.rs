@@ -7,7 +7,8 @@ use cuda_std::Ptr;
 use crate::device::runtime::{Runtime, Stream};
 use crate::{Result, host_memory};
 
-/// Bytes of the caller's at `from`, in the order of `stream`, for which it waits. In words, because bytes would not be aligned for every element.
+/// Bytes of the caller's at `from`, in the order of `stream`, for which it waits. In words, because bytes would not be
+/// aligned for every element.
 ///
 /// # Safety
 /// `from` has these bytes when the stream arrives there.

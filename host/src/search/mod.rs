@@ -1,7 +1,9 @@
-//! Searches from device memory to device memory, which only enqueue work on a stream: no copy to or from the host, no allocation, no wait.
+//! Searches from device memory to device memory, which only enqueue work on a stream: no copy to or from the host, no
+//! allocation, no wait.
 //!
-//! A kind of index plans the search of a tile of queries ([`TileSearch`]): it stages the queries, notes those that are not finite, and finds rows. The
-//! rest stands here once for all kinds ([`PlannedSearch`]): tiles, ids in place of rows, the cut of a range, and the first run that loads kernels.
+//! A kind of index plans the search of a tile of queries ([`TileSearch`]): it stages the queries, notes those that are
+//! not finite, and finds rows. The rest stands here once for all kinds ([`PlannedSearch`]): tiles, ids in place of
+//! rows, the cut of a range, and the first run that loads kernels.
 //!
 //! ```text
 //! queries ──find──► rows, distances; refused ──name_results──► ids, distances ──[cut_results]──► those within a radius
@@ -99,24 +101,26 @@ pub(crate) trait TileSearch: Send + Sync {
         0
     }
 
-    /// Enqueues the search of the given queries by a plan for at least as many. Writes the word of each query: 1 if it was refused because it is not
-    /// finite, or else 0.
+    /// Enqueues the search of the given queries by a plan for at least as many. Writes the word of each query: 1 if it
+    /// was refused because it is not finite, or else 0.
     ///
     /// # Errors
     /// Errors of the device's driver.
     ///
     /// # Safety
-    /// The device is current. Until the stream has done the work: the index does not change, the queries and their words are as many as `given` says, and no
-    /// other work uses these or this search.
+    /// The device is current. Until the stream has done the work: the index does not change, the queries and their
+    /// words are as many as `given` says, and no other work uses these or this search.
     unsafe fn find(&self, on: OnStream<'_>, plan: usize, given: Given) -> Result<Found>;
 
-    /// Whether the search can count the vectors within a radius: it compares all of them, or all of some lists. Walks find near ones only.
+    /// Whether the search can count the vectors within a radius: it compares all of them, or all of some lists. Walks
+    /// find near ones only.
     fn counts(&self) -> bool {
         false
     }
 
-    /// Enqueues the count of the vectors within a radius of some of the `count` queries of the last [`find`](Self::find): adds it to the counts of these.
-    /// `listed` has the number of these queries, and then their numbers.
+    /// Enqueues the count of the vectors within a radius of some of the `count` queries of the last
+    /// [`find`](Self::find): adds it to the counts of these. `listed` has the number of these queries, and then their
+    /// numbers.
     ///
     /// # Errors
     /// [`Error::StaleWorkspace`] if the search cannot [count](Self::counts); errors of the device's driver.
@@ -127,8 +131,8 @@ pub(crate) trait TileSearch: Send + Sync {
         Err(Error::StaleWorkspace)
     }
 
-    /// Numbers of queries of the last search, which had `count` of one tile, that lacked a certificate for their probes, that lacked one for their
-    /// neighbours, and whose candidates exceeded their room.
+    /// Numbers of queries of the last search, which had `count` of one tile, that lacked a certificate for their
+    /// probes, that lacked one for their neighbours, and whose candidates exceeded their room.
     #[cfg(test)]
     fn completed(&self, _stream: &Stream, _count: usize) -> Result<[usize; 3]> {
         Ok([0; 3])
@@ -155,7 +159,8 @@ impl Tables {
     }
 }
 
-/// Bytes of the tables of a planned search with `names` ids of rows, for `queries` queries of a tile, beside those of its [`TileSearch`].
+/// Bytes of the tables of a planned search with `names` ids of rows, for `queries` queries of a tile, beside those of
+/// its [`TileSearch`].
 pub(crate) fn table_bytes(names: Option<usize>, queries: usize) -> usize {
     Tables::new(names, queries).bytes
 }
@@ -173,8 +178,8 @@ pub struct PlannedSearch {
 }
 
 impl PlannedSearch {
-    /// The search for `k` neighbours whose tiles are those of `search`. `names` has the id of each row; `None` means that it is the row. Allocates,
-    /// uploads the ids on a lane, and waits for them.
+    /// The search for `k` neighbours whose tiles are those of `search`. `names` has the id of each row; `None` means
+    /// that it is the row. Allocates, uploads the ids on a lane, and waits for them.
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`]; errors of the device's driver.
@@ -240,15 +245,16 @@ impl PlannedSearch {
         apart(|| self.lanes.with(&self.runtime, run))
     }
 
-    /// Enqueues the search of `count` queries, at most as many as were planned. With a range, the results are those within its radius, and the range gets
-    /// the number of vectors within it for each query.
+    /// Enqueues the search of `count` queries, at most as many as were planned. With a range, the results are those
+    /// within its radius, and the range gets the number of vectors within it for each query.
     ///
     /// # Errors
     /// [`Error::StaleWorkspace`] for a range if the search cannot count; errors of the device's driver.
     ///
     /// # Safety
-    /// Until the stream has done the work: the index does not change, `queries` has `count` vectors, `ids` and `distances` have room for count · k
-    /// values and the range for a count of each query, no other work uses these or this search, and they do not overlap.
+    /// Until the stream has done the work: the index does not change, `queries` has `count` vectors, `ids` and
+    /// `distances` have room for count · k values and the range for a count of each query, no other work uses these or
+    /// this search, and they do not overlap.
     pub(crate) unsafe fn enqueue(
         &self,
         stream: &Stream,
@@ -291,7 +297,8 @@ impl PlannedSearch {
         let OnStream { runtime, stream } = on;
         let (k, metric, tables) = (self.k, self.search.shape().metric, runtime.scratch(&self.memory));
         let refused = tables.at(self.tables.refused).take(count as usize);
-        // SAFETY: the tables have a word for each query of a tile and one more, the stream runs these in order, and the caller promises the rest.
+        // SAFETY: the tables have a word for each query of a tile and one more, the stream runs these in order, and the
+        // caller promises the rest.
         unsafe {
             let found = self.search.find(on, plan, Given { rows: queries, count, refused })?;
             let launch = NameResults {

@@ -15,7 +15,8 @@ pub(crate) struct StagedRows {
     pub first_refused: Option<PtrMut<u32>>,
 }
 
-/// Copies `count` contiguous rows of `dim` components to rows of the stride of `shape`, in stream order. A row that is not finite becomes zeros.
+/// Copies `count` contiguous rows of `dim` components to rows of the stride of `shape`, in stream order. A row that is
+/// not finite becomes zeros.
 ///
 /// # Safety
 /// `from` has the rows, aligned to one component; `to` has room for them.

@@ -13,7 +13,8 @@ use crate::validate::check_radius;
 use crate::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 use crate::{Element, Error, Result};
 
-/// A planned search of an index, with all device memory that it needs beside queries and results. It belongs to one version of the index.
+/// A planned search of an index, with all device memory that it needs beside queries and results. It belongs to one
+/// version of the index.
 ///
 /// One search at a time may use it: another may follow on the same stream, or after a wait.
 pub struct DeviceWorkspace {
@@ -54,7 +55,8 @@ impl DeviceWorkspace {
         self.search.bytes()
     }
 
-    /// The workspace of a search that was planned for a version of an index. Runs one query, so that all kernels are loaded, and waits.
+    /// The workspace of a search that was planned for a version of an index. Runs one query, so that all kernels are
+    /// loaded, and waits.
     ///
     /// # Errors
     /// Errors of the device's driver.
@@ -70,8 +72,8 @@ impl DeviceWorkspace {
         Ok(DeviceWorkspace { search, version, queries, k })
     }
 
-    /// Checks the arguments and enqueues the search of an index that now has `version`: of the nearest vectors, or of those of them within a radius,
-    /// and then of the number of all vectors within it.
+    /// Checks the arguments and enqueues the search of an index that now has `version`: of the nearest vectors, or of
+    /// those of them within a radius, and then of the number of all vectors within it.
     ///
     /// # Errors
     /// Those of [`FlatIndex::search_device`](crate::FlatIndex::search_device).
@@ -163,7 +165,8 @@ impl<'a> OnGpu<'a> {
         Ptr::new(place(rows.address()), rows.len().saturating_mul(self.dim * size_of::<T>()))
     }
 
-    /// Checks vectors of the caller's and copies them to the host, in the order of `stream`, for which it waits. Calls `take` with them.
+    /// Checks vectors of the caller's and copies them to the host, in the order of `stream`, for which it waits. Calls
+    /// `take` with them.
     ///
     /// # Errors
     /// [`Error::BadMemory`], [`Error::OutOfHostMemory`], errors of the device's driver.

@@ -2,9 +2,9 @@
 //!
 //! # Problem
 //!
-//! In each row of n keys find the first k in the order of results, sorted. Partial sorting by the standard library (`select_nth_unstable`
-//! of pairs of rank and position, then a sort of k) writes all n pairs to memory and moves them: 2 to 3 ns for each key. Most keys are far
-//! from the k best, and one comparison can show that.
+//! In each row of n keys find the first k in the order of results, sorted. Partial sorting by the standard library
+//! (`select_nth_unstable` of pairs of rank and position, then a sort of k) writes all n pairs to memory and moves them:
+//! 2 to 3 ns for each key. Most keys are far from the k best, and one comparison can show that.
 //!
 //! # Algorithm
 //!
@@ -22,30 +22,31 @@
 //!
 //! # Why nothing is lost
 //!
-//! If at least k entries do not come after the bound, the first k do not either. They were all appended, and the last step drops the other
-//! appended entries. If there are fewer, which the algorithm counts, all entries are appended. So only the time depends on the sample, not
-//! the result. (At place k of the sample the guess cannot fail, because k entries of the row are not after it.)
+//! If at least k entries do not come after the bound, the first k do not either. They were all appended, and the last
+//! step drops the other appended entries. If there are fewer, which the algorithm counts, all entries are appended. So
+//! only the time depends on the sample, not the result. (At place k of the sample the guess cannot fail, because k
+//! entries of the row are not after it.)
 //!
-//! Ties cost nothing extra, since the bound is an entry and not a key: past its position, equal keys fail, and as many pass as
-//! among random keys. A sample of strata is as good for sorted rows, except that whole runs are better or worse than the bound; the 16 in
-//! the bound's place accounts for that. NaN has a rank like other keys.
+//! Ties cost nothing extra, since the bound is an entry and not a key: past its position, equal keys fail, and as many
+//! pass as among random keys. A sample of strata is as good for sorted rows, except that whole runs are better or worse
+//! than the bound; the 16 in the bound's place accounts for that. NaN has a rank like other keys.
 //!
 //! # Cost
 //!
-//! About k + 3 √(k · n / sample) + 16 n / sample entries pass; the last term is as large as the sample. The keys are read once, at 0.25 ns
-//! for each key from the cache and otherwise at the rate of memory. Each key of the sample and each entry that passes takes about 3 ns. If
-//! the guess fails, the cost is that of a partial sort after one useless pass. No guess is made if three quarters of a row would pass, or
-//! if the row has fewer than 256 keys.
+//! About k + 3 √(k · n / sample) + 16 n / sample entries pass; the last term is as large as the sample. The keys are
+//! read once, at 0.25 ns for each key from the cache and otherwise at the rate of memory. Each key of the sample and
+//! each entry that passes takes about 3 ns. If the guess fails, the cost is that of a partial sort after one useless
+//! pass. No guess is made if three quarters of a row would pass, or if the row has fewer than 256 keys.
 //!
 //! Rows are shared out among threads; a row that is a large part of all keys is cut into pieces, filtered by one bound.
 //!
 //! # What makes it fast, and what lost
 //!
-//! 1. *Entries four at a time.* A loop over the ones of a mask mispredicts its end in nearly every block. Four entries are always written,
-//!    and the surplus is overwritten: half the time at k = 100 of 128,000.
+//! 1. *Entries four at a time.* A loop over the ones of a mask mispredicts its end in nearly every block. Four entries
+//!    are always written, and the surplus is overwritten: half the time at k = 100 of 128,000.
 //! 2. *Prefetch* of the sample's runs and of the keys 512 ahead: 1.3 to 1.6 times as fast from memory.
-//! 3. *A guess rather than a proof.* The k-th of a sample of √(k n) keys bounds the row's k-th without a check, but √(k n)
-//!    entries pass: 1.8 times the time at k = 1000 of 128,000.
+//! 3. *A guess rather than a proof.* The k-th of a sample of √(k n) keys bounds the row's k-th without a check, but √(k
+//!    n) entries pass: 1.8 times the time at k = 1000 of 128,000.
 //! 4. *Radix sort* by 11 bits or by 8 bits is slower than a comparison sort below k = 512.
 
 use super::{Best, Key, Rows, Selection};
@@ -164,8 +165,8 @@ fn sort_best(k: usize, scratch: &mut Scratch) {
     entries.truncate(k);
 }
 
-/// Sorts entries that are in the order of positions: a stable radix sort by rank, 11 bits at a time from the lowest, without the bits that
-/// are equal in all ranks.
+/// Sorts entries that are in the order of positions: a stable radix sort by rank, 11 bits at a time from the lowest,
+/// without the bits that are equal in all ranks.
 fn sort_by_rank(entries: &mut Vec<u64>, other: &mut Vec<u64>) {
     const DIGIT: u32 = 11;
     const VALUES: usize = 1 << DIGIT;
@@ -195,8 +196,8 @@ fn sort_by_rank(entries: &mut Vec<u64>, other: &mut Vec<u64>) {
     }
 }
 
-/// Guesses a bound: an entry such that probably at least k entries of the row do not come after it, and not many more. None if a sample
-/// would not save time.
+/// Guesses a bound: an entry such that probably at least k entries of the row do not come after it, and not many more.
+/// None if a sample would not save time.
 fn guess_bound<K: Key>(row: &[K], k: usize, best: Best, sample: &mut Vec<u64>) -> Option<u64> {
     let len = row.len();
     if len < SAMPLED {
@@ -210,7 +211,8 @@ fn guess_bound<K: Key>(row: &[K], k: usize, best: Best, sample: &mut Vec<u64>) -
     if nth > count / 4 * 3 {
         return None;
     }
-    // Each run has a pseudo-random place in its stratum: the high half of the product with 2^64 divided by the golden ratio.
+    // Each run has a pseudo-random place in its stratum: the high half of the product with 2^64 divided by the golden
+    // ratio.
     let start = |stratum: usize| {
         let start = len * stratum / runs;
         let room = len * (stratum + 1) / runs - start - RUN + 1;
@@ -226,7 +228,8 @@ fn guess_bound<K: Key>(row: &[K], k: usize, best: Best, sample: &mut Vec<u64>) -
     Some(*sample.select_nth_unstable(nth - 1).1)
 }
 
-/// Appends the entries of `keys` (the first at position `first` of the row) that do not come after `bound`, by position.
+/// Appends the entries of `keys` (the first at position `first` of the row) that do not come after `bound`, by
+/// position.
 fn pass<K: Key>(keys: &[K], first: usize, best: Best, bound: u64, entries: &mut Vec<u64>) {
     match Isa::detect() {
         // SAFETY: a processor with one of these sets has AVX2.
@@ -263,7 +266,8 @@ fn pass_blocks<K: Key>(keys: &[K], first: usize, best: Best, bound: u64, entries
         }
         let mut to = len;
         len += passes.count_ones() as usize;
-        // Always writes four entries, even if there are fewer: their number is hard to predict, but it is nearly always at most four.
+        // Always writes four entries, even if there are fewer: their number is hard to predict, but it is nearly always
+        // at most four.
         while passes != 0 {
             for slot in &mut entries[to..to + 4] {
                 let at = passes.trailing_zeros() as usize % BLOCK;

@@ -1,11 +1,12 @@
 //! k-selection as a step of another GPU program: keys and results in device memory, launches on the caller's stream.
 //!
-//! [`DeviceSelect`] is a plan for batches of up to a given number of rows and columns. Making it loads its kernels. A run enqueues a few
-//! launches on a stream and returns. It neither allocates nor waits, so it may also be captured into a CUDA graph. The caller provides the
-//! memory that the launches need. Results have the bits of [`select_k`](super::select_k)'s.
+//! [`DeviceSelect`] is a plan for batches of up to a given number of rows and columns. Making it loads its kernels. A
+//! run enqueues a few launches on a stream and returns. It neither allocates nor waits, so it may also be captured into
+//! a CUDA graph. The caller provides the memory that the launches need. Results have the bits of
+//! [`select_k`](super::select_k)'s.
 //!
-//! Addresses and streams are plain driver values, as in every CUDA library. The example uses cust, which [`warpann::cust`](crate::cust)
-//! re-exports:
+//! Addresses and streams are plain driver values, as in every CUDA library. The example uses cust, which
+//! [`warpann::cust`](crate::cust) re-exports:
 //!
 //! ```no_run
 //! use warpann::cust::memory::DeviceBuffer;
@@ -64,7 +65,8 @@ use crate::{Error, Result};
 #[cfg(feature = "cuda")]
 pub use cust::sys::CUstream;
 
-/// A batch of rows of keys in device memory. Pointers are device addresses; the functions of this type do not read them.
+/// A batch of rows of keys in device memory. Pointers are device addresses; the functions of this type do not read
+/// them.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceRows<K> {
     keys: Ptr<K>,
@@ -87,24 +89,25 @@ impl<K: Key> DeviceRows<K> {
         Self { keys, rows, columns, stride, starts: None, lengths: None }
     }
 
-    /// `rows` rows of any length (compressed sparse rows): row r is the keys from `starts[r]` up to `starts[r + 1]`; `starts`,
-    /// in device memory, ascends and has `rows` + 1 entries. If a row has more than `columns` keys, only the first `columns` count.
+    /// `rows` rows of any length (compressed sparse rows): row r is the keys from `starts[r]` up to `starts[r + 1]`;
+    /// `starts`, in device memory, ascends and has `rows` + 1 entries. If a row has more than `columns` keys, only the
+    /// first `columns` count.
     pub fn ragged(keys: *const K, starts: *const u64, rows: u32, columns: u32) -> Self {
         // The end of the last row is only in device memory.
         let (keys, starts) = (Ptr::new(keys, TO_END), Ptr::new(starts, rows as usize + 1));
         Self { keys, rows, columns, stride: 0, starts: Some(starts), lengths: None }
     }
 
-    /// Only the first `lengths[r]` keys of row r; `lengths`, in device memory, has `rows` entries. A length above that of the row means the
-    /// whole row, and a null address means the whole of every row.
+    /// Only the first `lengths[r]` keys of row r; `lengths`, in device memory, has `rows` entries. A length above that
+    /// of the row means the whole row, and a null address means the whole of every row.
     pub fn with_lengths(self, lengths: *const u32) -> Self {
         let lengths = (!lengths.is_null()).then(|| Ptr::new(lengths, self.rows as usize));
         Self { lengths, ..self }
     }
 }
 
-/// The arrays for results in device memory: rows · k entries each, row-major, best first. A slot without a key gets the worst key
-/// ([`Key::worst`]) and [`NO_POSITION`](super::NO_POSITION).
+/// The arrays for results in device memory: rows · k entries each, row-major, best first. A slot without a key gets the
+/// worst key ([`Key::worst`]) and [`NO_POSITION`](super::NO_POSITION).
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceResults<K> {
     /// The selected keys, with −0 as +0 and NaN as the canonical NaN.
@@ -113,11 +116,11 @@ pub struct DeviceResults<K> {
     pub positions: *mut u32,
 }
 
-/// A plan for selecting the best k of each row of a batch, on one GPU. Any number of threads and streams may use it at once, if each run
-/// has a separate workspace.
+/// A plan for selecting the best k of each row of a batch, on one GPU. Any number of threads and streams may use it at
+/// once, if each run has a separate workspace.
 ///
-/// The library works in the device's primary context (cust's default, and the CUDA runtime's): streams and addresses must
-/// belong to it. A call does not change the current context of the calling thread.
+/// The library works in the device's primary context (cust's default, and the CUDA runtime's): streams and addresses
+/// must belong to it. A call does not change the current context of the calling thread.
 #[cfg(feature = "cuda")]
 pub struct DeviceSelect<K: Key> {
     planned: Planned<K>,
@@ -125,13 +128,13 @@ pub struct DeviceSelect<K: Key> {
 
 #[cfg(feature = "cuda")]
 impl<K: Key> DeviceSelect<K> {
-    /// A plan for the best `k` of each of up to `rows` rows of up to `columns` keys on GPU number `gpu`. k may exceed `columns`.
-    /// Loads the kernels, which takes up to some tenths of a second the first time in a process.
+    /// A plan for the best `k` of each of up to `rows` rows of up to `columns` keys on GPU number `gpu`. k may exceed
+    /// `columns`. Loads the kernels, which takes up to some tenths of a second the first time in a process.
     ///
     /// # Errors
     /// [`Error::Zero`]; [`Error::BadRow`] for columns above [`MAX_COLUMNS`]; [`Error::Mismatch`] if the algorithm does
-    /// not select keys of this type; [`Error::LaunchLimit`] for a k above [`MAX_COLUMNS`], or more rows or results than a launch can
-    /// number; and the errors of opening the device.
+    /// not select keys of this type; [`Error::LaunchLimit`] for a k above [`MAX_COLUMNS`], or more rows or results than
+    /// a launch can number; and the errors of opening the device.
     pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
         let shape = SelectShape { rows, columns, k, best };
         shape.check::<K>(algorithm)?;
@@ -143,8 +146,8 @@ impl<K: Key> DeviceSelect<K> {
         self.planned.workspace_bytes
     }
 
-    /// Enqueues the selection from `rows` and returns at once. `stream` may be null (the default stream). After an error the
-    /// results are unspecified.
+    /// Enqueues the selection from `rows` and returns at once. `stream` may be null (the default stream). After an
+    /// error the results are unspecified.
     ///
     /// # Errors
     /// [`Error::TooMany`] for more rows or columns than were planned; [`Error::Driver`] if a launch is refused.
@@ -167,16 +170,16 @@ impl<K: Key> DeviceSelect<K> {
         unsafe { self.planned.run(&self.queue(stream), rows, results, workspace) }
     }
 
-    /// Enqueues the look-up of payloads and returns at once. Each slot of `found` gets the payload of the key at the slot's entry of
-    /// `positions`, or [`Payload::NONE`] if the slot is empty. `payloads` has the layout of the keys of `rows`: the payload of a key is at
-    /// the index of the key. Call it after [`Self::run`] on the same stream.
+    /// Enqueues the look-up of payloads and returns at once. Each slot of `found` gets the payload of the key at the
+    /// slot's entry of `positions`, or [`Payload::NONE`] if the slot is empty. `payloads` has the layout of the keys of
+    /// `rows`: the payload of a key is at the index of the key. Call it after [`Self::run`] on the same stream.
     ///
     /// # Errors
     /// As [`Self::run`].
     ///
     /// # Safety
-    /// As [`Self::run`], with `payloads` in place of the keys and `found` in place of the results; `found` has room for rows · k. When the
-    /// work starts, `positions` holds the positions that a run of this plan found in these rows.
+    /// As [`Self::run`], with `payloads` in place of the keys and `found` in place of the results; `found` has room for
+    /// rows · k. When the work starts, `positions` holds the positions that a run of this plan found in these rows.
     pub unsafe fn gather_payloads<P: Payload>(
         &self,
         stream: CUstream,
@@ -304,8 +307,8 @@ impl<K: Key> Planned<K> {
     ) -> Result<()> {
         let batch = self.batch(rows, results)?;
         let scratch = Scratch::new(PtrMut::new(workspace, self.workspace_bytes));
-        // SAFETY: the caller promises the shapes. The plan is valid for every batch of at most its size, because the scratch memory is
-        // divided by rows, and a segment that starts past the end of its row is empty.
+        // SAFETY: the caller promises the shapes. The plan is valid for every batch of at most its size, because the
+        // scratch memory is divided by rows, and a segment that starts past the end of its row is empty.
         unsafe { select::enqueue(queue, &batch, &self.plan, scratch) }
     }
 
@@ -346,7 +349,8 @@ mod tests {
 
     /// A key type whose keys can be made from numbers.
     trait TestKey: Key {
-        /// A key from a small set of values, so that there are ties. The set has NaN and infinities if the type has them.
+        /// A key from a small set of values, so that there are ties. The set has NaN and infinities if the type has
+        /// them.
         fn of(number: u32) -> Self;
         fn value(self) -> f64;
     }
@@ -437,7 +441,8 @@ mod tests {
         }
         fn read(&self) -> Result<Vec<T>> {
             let mut host = vec![T::zeroed(); self.values.len()];
-            // SAFETY: the allocation has this number of values. Values that were not written are poison; all bit patterns are valid.
+            // SAFETY: the allocation has this number of values. Values that were not written are poison; all bit
+            // patterns are valid.
             unsafe { Runtime::EMULATOR.copy_to_host(STREAM.stream, &mut host, self.values)? };
             Ok(host)
         }
@@ -529,7 +534,8 @@ mod tests {
         Ok(())
     }
 
-    /// Runs every layout in turn with one plan and one workspace, for batches of all sizes up to the plan's. Returns the plan as text.
+    /// Runs every layout in turn with one plan and one workspace, for batches of all sizes up to the plan's. Returns
+    /// the plan as text.
     fn check<K: TestKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Option<Method>) -> Result<String> {
         let shape = SelectShape { rows, columns, k, best };
         let planned = match method {
@@ -611,8 +617,8 @@ mod tests {
 
     #[test]
     fn short_rows() -> Result<()> {
-        // The row in registers at once; in several turns; the largest k that the least keys of warps bound; too few keys for all threads;
-        // too large a k.
+        // The row in registers at once; in several turns; the largest k that the least keys of warps bound; too few
+        // keys for all threads; too large a k.
         is_by(&check::<f32>((3, 4097, 20), Best::Smallest, Some(Method::Short { threads: 128 }))?, "Short");
         is_by(&check::<f16>((2, 2500, 20), Best::Largest, Some(Method::Short { threads: 32 }))?, "Short");
         is_by(&check::<i32>((2, 3000, 48), Best::Smallest, Some(Method::Short { threads: 64 }))?, "Short");

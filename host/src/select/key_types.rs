@@ -106,8 +106,8 @@ integer_key! {
     u32, U32, 0;
 }
 
-/// Fills the slots of a selection. [`select_k_with`](super::select_k_with) calls it through [`Key::select_rows`], so that it is compiled with this crate and not
-/// in every program.
+/// Fills the slots of a selection. [`select_k_with`](super::select_k_with) calls it through [`Key::select_rows`], so
+/// that it is compiled with this crate and not in every program.
 fn select_on<K: Key>(
     device: Device,
     rows: &Rows<'_, K>,

@@ -102,8 +102,8 @@ impl<'a, K> Rows<'a, K> {
 /// The position in a slot without a key.
 pub const NO_POSITION: u32 = u32::MAX;
 
-/// The best k of each row, best first: rows × k, row-major. A slot past the row's length holds [`Key::worst`](super::Key::worst) and
-/// [`NO_POSITION`].
+/// The best k of each row, best first: rows × k, row-major. A slot past the row's length holds
+/// [`Key::worst`](super::Key::worst) and [`NO_POSITION`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Selection<K = f32> {
     /// Number of slots of a row.

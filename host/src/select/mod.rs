@@ -1,8 +1,8 @@
 //! k-selection: the best k of each row of keys (paper section 4; kernels:
 //! `warpann_kernels::select::threshold_select` and `warpann_kernels::select::warp_select`).
 //!
-//! The order is the same on every device: keys ascending (or descending), −0 equal to +0, NaN last, equal keys by lower position. The same
-//! input gives the same bits on every device and in every run.
+//! The order is the same on every device: keys ascending (or descending), −0 equal to +0, NaN last, equal keys by lower
+//! position. The same input gives the same bits on every device and in every run.
 //! | file | content |
 //! |---|---|
 //! | `key` | what a type of keys is |
@@ -50,8 +50,8 @@ impl Payload for u64 {
 }
 
 impl<K: Key> Selection<K> {
-    /// The payload of each selected key, slot by slot; [`Payload::NONE`] in empty slots. `rows` are the rows of the selection. `payloads`
-    /// has one payload for each of their keys, at the index of the key. O(rows · k).
+    /// The payload of each selected key, slot by slot; [`Payload::NONE`] in empty slots. `rows` are the rows of the
+    /// selection. `payloads` has one payload for each of their keys, at the index of the key. O(rows · k).
     ///
     /// ```
     /// use warpann::select::{Best, Rows, select_k};
@@ -91,7 +91,8 @@ impl<K: Key> Selection<K> {
     }
 }
 
-/// Selects the best `k` of each of `rows`. Any k ≥ 1. On the CPU, O(n + rows · k log k) for n keys, on all threads of the rayon pool.
+/// Selects the best `k` of each of `rows`. Any k ≥ 1. On the CPU, O(n + rows · k log k) for n keys, on all threads of
+/// the rayon pool.
 ///
 /// ```
 /// use warpann::select::{Best, NO_POSITION, Rows, select_k};
@@ -109,7 +110,8 @@ impl<K: Key> Selection<K> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Zero`]; [`Error::ResultTooLarge`] if the slots do not fit in memory; and the errors of opening the device and running on it.
+/// [`Error::Zero`]; [`Error::ResultTooLarge`] if the slots do not fit in memory; and the errors of opening the device
+/// and running on it.
 pub fn select_k<K: Key>(device: Device, rows: &Rows<'_, K>, k: usize, best: Best) -> Result<Selection<K>> {
     select_k_with(device, rows, k, best, Algorithm::Auto)
 }

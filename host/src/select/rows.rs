@@ -19,7 +19,8 @@ pub(super) fn check_columns(row: usize, columns: u64) -> Result<()> {
 }
 
 impl<'a, K: Key> Rows<'a, K> {
-    /// Rows of `columns` keys, one after the other. With `columns` = 0 there are no rows ([`Rows::strided`] can make rows without keys).
+    /// Rows of `columns` keys, one after the other. With `columns` = 0 there are no rows ([`Rows::strided`] can make
+    /// rows without keys).
     ///
     /// # Errors
     /// [`Error::Ragged`] if `keys` is not a whole number of rows; [`Error::BadRow`] above [`MAX_COLUMNS`].
@@ -32,8 +33,8 @@ impl<'a, K: Key> Rows<'a, K> {
         Ok(Self::uniform(keys, rows, columns, columns))
     }
 
-    /// `rows` rows of `columns` keys, row r from `keys[r * stride]`. Rows may overlap (`stride` < `columns`). The keys may end with the
-    /// last row.
+    /// `rows` rows of `columns` keys, row r from `keys[r * stride]`. Rows may overlap (`stride` < `columns`). The keys
+    /// may end with the last row.
     ///
     /// # Errors
     /// [`Error::BadRow`] if a row extends past the end of `keys`, or has more than [`MAX_COLUMNS`].
@@ -52,8 +53,8 @@ impl<'a, K: Key> Rows<'a, K> {
         Self { keys, layout: Layout::Strided { rows, columns, stride }, lengths: None, columns: longest }
     }
 
-    /// Rows of any length (compressed sparse rows): row r is `keys[starts[r]..starts[r + 1]]`. If `starts` has at most one entry, there are
-    /// no rows. O(rows).
+    /// Rows of any length (compressed sparse rows): row r is `keys[starts[r]..starts[r + 1]]`. If `starts` has at most
+    /// one entry, there are no rows. O(rows).
     ///
     /// # Errors
     /// [`Error::BadRow`] if the entries do not ascend, the last one is above `keys.len()`, or a row has more than

@@ -20,8 +20,8 @@ pub(crate) fn comes_before(metric: Metric, (id, distance): (u64, f32), (other_id
 /// The rows of other shards, with the same number of slots.
 type More<I, D> = [(I, D)];
 
-/// Merges the rows of other shards (`more`) into those of `ids` and `distances`. All have rows of `k` slots, which are sorted and have
-/// different ids.
+/// Merges the rows of other shards (`more`) into those of `ids` and `distances`. All have rows of `k` slots, which are
+/// sorted and have different ids.
 pub(crate) fn merge<I: AsRef<[u64]> + Sync, D: AsRef<[f32]> + Sync>(
     metric: Metric,
     k: usize,
@@ -59,8 +59,8 @@ pub(crate) fn merge_apart<I: AsRef<[u64]> + Sync, D: AsRef<[f32]> + Sync>(
     });
 }
 
-/// The results of range searches for `queries` queries, each of which one or more shards have searched. `parts` are the queries of a part and
-/// the part's results.
+/// The results of range searches for `queries` queries, each of which one or more shards have searched. `parts` are the
+/// queries of a part and the part's results.
 ///
 /// # Errors
 /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).

@@ -1,8 +1,8 @@
 //! Replicas and shards: one index over several devices of a host (Johnson, Douze and Jégou, section 5.4).
 //!
 //! # Problem and algorithm
-//! A [`Placement`] is a grid of devices: the S shards of a replica hold a part of the vectors each, and the R replicas of a shard hold the
-//! same part. The grid is a back end that contains the back ends of its devices:
+//! A [`Placement`] is a grid of devices: the S shards of a replica hold a part of the vectors each, and the R replicas
+//! of a shard hold the same part. The grid is a back end that contains the back ends of its devices:
 //!
 //! ```text
 //! search:  for each shard, at once:
@@ -10,25 +10,26 @@
 //!          merge the shards' results: k-selection by (canonical distance, lower id)           // merge.rs
 //! ```
 //!
-//! A vector's canonical distance does not depend on its device, and the k best of all vectors are among the k best of each shard. So
-//! results have the same bits as on one device. Replicas and the first shard write to the caller's memory; the other shards write to
-//! separate memory, which is then merged.
+//! A vector's canonical distance does not depend on its device, and the k best of all vectors are among the k best of
+//! each shard. So results have the same bits as on one device. Replicas and the first shard write to the caller's
+//! memory; the other shards write to separate memory, which is then merged.
 //!
-//! This folder has the parts that all grids share: devices that fail, parts of a batch, and the merge of results (`merge.rs`). The grids
-//! themselves stand with their indexes: `flat/grid.rs` (the rows of each shard and their ids) and `ivf/grid.rs` (every shard has a part of
-//! every list).
+//! This folder has the parts that all grids share: devices that fail, parts of a batch, and the merge of results
+//! (`merge.rs`). The grids themselves stand with their indexes: `flat/grid.rs` (the rows of each shard and their ids)
+//! and `ivf/grid.rs` (every shard has a part of every list).
 //!
 //! # Cost
-//! For q queries over n vectors, each device computes q / R · n / S distances. These costs are not divided: the coarse quantizer of
-//! inverted files (every shard finds the probes of all its queries), O(q · k · S) for the merge, and the time to wake the threads
-//! (`threads.rs`). Each device has a separate link and separate pinned buffers, so copies run at the same time as well.
+//! For q queries over n vectors, each device computes q / R · n / S distances. These costs are not divided: the coarse
+//! quantizer of inverted files (every shard finds the probes of all its queries), O(q · k · S) for the merge, and the
+//! time to wake the threads (`threads.rs`). Each device has a separate link and separate pinned buffers, so copies run
+//! at the same time as well.
 //!
 //! # Devices that fail
-//! If the driver reports during a search that the device or its context is lost ([`lost`]), the search fails with [`Error::DeviceFailed`],
-//! which names the device. The grid does not use this device again; the other replicas of its shard do its work. If no replica of a shard
-//! is left, searches fail with [`Error::ShardLost`] until the index moves to other devices. Any other error, such as a lack of memory, may
-//! be temporary: the search fails with it and the device stays in use. The grid never repeats a search; the caller decides whether to
-//! search again.
+//! If the driver reports during a search that the device or its context is lost ([`lost`]), the search fails with
+//! [`Error::DeviceFailed`], which names the device. The grid does not use this device again; the other replicas of its
+//! shard do its work. If no replica of a shard is left, searches fail with [`Error::ShardLost`] until the index moves
+//! to other devices. Any other error, such as a lack of memory, may be temporary: the search fails with it and the
+//! device stays in use. The grid never repeats a search; the caller decides whether to search again.
 
 pub(crate) mod merge;
 #[cfg(test)]
@@ -42,8 +43,8 @@ use crate::threads::{at_once, worth_threads};
 use crate::validate::{check_vectors, check_whole};
 use crate::{Device, Element, Error, Input, Metric, Neighbors, Placement, Result, events};
 
-/// Smallest number of queries for which a thread is woken: waking a thread takes as long as a device takes for about this number of
-/// queries.
+/// Smallest number of queries for which a thread is woken: waking a thread takes as long as a device takes for about
+/// this number of queries.
 const QUERIES_PER_REPLICA: usize = 16;
 
 /// The back end of one device, at a place of the grid.
@@ -95,8 +96,8 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
         Grid { places, shards: placement.shards(), turn: AtomicUsize::new(0) }
     }
 
-    /// Divides `queries` (at least one) queries over the vectors of `shard` among the working replicas, evenly and in order. It uses only
-    /// as many replicas as the number of queries justifies.
+    /// Divides `queries` (at least one) queries over the vectors of `shard` among the working replicas, evenly and in
+    /// order. It uses only as many replicas as the number of queries justifies.
     pub fn parts(&self, shard: usize, queries: usize) -> Result<Vec<Part>> {
         let of_shard = (shard..self.places.len()).step_by(self.shards);
         let left: Vec<usize> = of_shard.filter(|&place| self.places[place].alive()).collect();
@@ -112,8 +113,8 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
         Ok((0..parts).map(part).collect())
     }
 
-    /// Returns the result of a device. If the result means that the device is lost, marks the device as failed and returns
-    /// [`Error::DeviceFailed`].
+    /// Returns the result of a device. If the result means that the device is lost, marks the device as failed and
+    /// returns [`Error::DeviceFailed`].
     pub fn judge<V>(&self, place: usize, result: Result<V>) -> Result<V> {
         result.map_err(|error| match error {
             Error::Driver { code, .. } if lost(code) => self.leave_out(place, error),
@@ -121,7 +122,8 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
         })
     }
 
-    /// Marks a device as failed for the reason `error`, and returns [`Error::DeviceFailed`]. If the device is already marked, returns `error`.
+    /// Marks a device as failed for the reason `error`, and returns [`Error::DeviceFailed`]. If the device is already
+    /// marked, returns `error`.
     pub fn leave_out(&self, place: usize, error: Error) -> Error {
         if self.places[place].failed.swap(true, Ordering::Relaxed) {
             return error;
@@ -152,9 +154,9 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
     }
 }
 
-/// Searches the parts of several shards at the same time, and writes the `k` best of all shards for each query to `ids` and `distances`.
-/// `parts` has the number of each shard with the parts of its queries, which are in order. `search` searches one part, and writes to the
-/// part's slots.
+/// Searches the parts of several shards at the same time, and writes the `k` best of all shards for each query to `ids`
+/// and `distances`. `parts` has the number of each shard with the parts of its queries, which are in order. `search`
+/// searches one part, and writes to the part's slots.
 pub(crate) fn search_parts(
     metric: Metric,
     k: usize,
@@ -182,9 +184,10 @@ pub(crate) fn search_parts(
     Ok(())
 }
 
-/// Whether an error code of the driver means that the device or its context cannot be used again in this process. CUDA's documentation
-/// states this for the codes of faults on the device. The other codes below mean that the driver or the context has ended. Code 999
-/// (unknown) counts as well, because the driver returns it for a device that has left the bus.
+/// Whether an error code of the driver means that the device or its context cannot be used again in this process.
+/// CUDA's documentation states this for the codes of faults on the device. The other codes below mean that the driver
+/// or the context has ended. Code 999 (unknown) counts as well, because the driver returns it for a device that has
+/// left the bus.
 fn lost(code: i32) -> bool {
     const NOT_INITIALIZED_DEINITIALIZED: [i32; 2] = [3, 4];
     const NO_DEVICE_INVALID_DEVICE_INVALID_CONTEXT: [i32; 3] = [100, 101, 201];
@@ -218,8 +221,8 @@ pub(crate) fn parts_of(devices: usize, count: usize) -> usize {
     devices.min(count.div_ceil(ROWS_PER_DEVICE)).max(1)
 }
 
-/// Divides `count` rows evenly among all devices of a placement, replicas and shards alike, and calls `work` for all parts at the same
-/// time.
+/// Divides `count` rows evenly among all devices of a placement, replicas and shards alike, and calls `work` for all
+/// parts at the same time.
 pub(crate) fn by_rows<V: Send>(
     placement: &Placement,
     count: usize,
@@ -239,9 +242,9 @@ pub(crate) fn divided<P: Sync, V: Send>(
     at_once(jobs, |(part, place)| work(share(count, part, parts), place)).into_iter().collect()
 }
 
-/// Checks that `queries` is a whole number of finite vectors, and returns that number. At least as many threads check as will search on
-/// `devices` devices, so these threads are then awake (`threads.rs`). One thread alone took 0.5 ms for 10,000 × 128, and a search takes 1
-/// to 9 ms.
+/// Checks that `queries` is a whole number of finite vectors, and returns that number. At least as many threads check
+/// as will search on `devices` devices, so these threads are then awake (`threads.rs`). One thread alone took 0.5 ms
+/// for 10,000 × 128, and a search takes 1 to 9 ms.
 pub(crate) fn check_queries<T: Element>(devices: usize, queries: &[T], dim: usize) -> Result<usize> {
     let count = check_whole(queries, dim)?;
     let searching = devices.min(count.div_ceil(QUERIES_PER_REPLICA)).max(1);

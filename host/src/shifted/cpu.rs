@@ -1,5 +1,5 @@
-//! Shifted sort on the CPU with rayon: the algorithm of `warpann_kernels::shifted::shifted_sort`. Each thread processes one query at a
-//! time.
+//! Shifted sort on the CPU with rayon: the algorithm of `warpann_kernels::shifted::shifted_sort`. Each thread processes
+//! one query at a time.
 
 use warpann_kernels::select::entry::{self, EMPTY};
 use warpann_kernels::shifted::morton::MAX_DIM;
@@ -65,7 +65,8 @@ impl Sorted {
         self.copies.par_iter().map(of_copy).collect().into_iter().collect()
     }
 
-    /// Finds the entries of the best `k` candidates of one query, whose position in each copy is `place(copy)`, without the point `own`.
+    /// Finds the entries of the best `k` candidates of one query, whose position in each copy is `place(copy)`, without
+    /// the point `own`.
     fn nearest(
         &self,
         query: &[f32],

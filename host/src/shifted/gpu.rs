@@ -118,8 +118,8 @@ impl ShiftedDevice {
         let (from, to) = if plan.ends_in_spare() { (spare, pairs) } else { (pairs, spare) };
         self.lanes.with(runtime, |lane| {
             let stream = &lane.stream;
-            // SAFETY: the layouts reserved every array. The part of a copy starts at n times the copy's number. The stream runs all launches
-            // in order, and they finish before the scratch memory is freed.
+            // SAFETY: the layouts reserved every array. The part of a copy starts at n times the copy's number. The
+            // stream runs all launches in order, and they finish before the scratch memory is freed.
             unsafe {
                 runtime.copy_to_device(stream, mins, &cells.mins)?;
                 runtime.copy_to_device(stream, device_rows, rows)?;
@@ -155,7 +155,8 @@ impl ShiftedDevice {
         Ok(SortedCopies { memory, layout: kept_layout, grid: cells.clone(), n: n as u32 })
     }
 
-    /// Computes the position of every point in every copy: n positions for each copy. They are valid as long as the returned memory.
+    /// Computes the position of every point in every copy: n positions for each copy. They are valid as long as the
+    /// returned memory.
     fn ranks<W>(&self, sorted: &SortedCopies<W>) -> Result<(Memory, Ptr<u32>)> {
         let runtime = &self.runtime;
         let mut layout = Layout::default();
@@ -195,7 +196,8 @@ impl ShiftedDevice {
         // A budget includes the copies; free memory does not.
         let held = if self.budget.is_some() { kept_layout.bytes } else { 0 };
         let budget = Budget::new(runtime, runtime.budget(self.budget)?).with_shared(held);
-        // So many that neither their queries nor their results take the bus for long: the kernels of one tile run beside the copies of another.
+        // So many that neither their queries nor their results take the bus for long: the kernels of one tile run
+        // beside the copies of another.
         let most = bus_rows((4 * dim).max(8 * request.k));
         let tiling = Tiling::overlapped(budget, (count, most), place)?;
         let ((device_queries, located, out), tile_layout) = &tiling.plan;
@@ -213,8 +215,9 @@ impl ShiftedDevice {
             let stream = &lane.stream;
             let device_queries = scratch.at(*device_queries).take(rows * dim);
             let out = scratch.at(*out).take(rows * request.k);
-            // SAFETY: the layouts reserved the arrays for the tile's rows. Ranks hold n places for each copy; those of these queries start at
-            // `first`. The index checked 1 ≤ width ≤ n and k ≥ 1. The copy to the host waits for the kernels.
+            // SAFETY: the layouts reserved the arrays for the tile's rows. Ranks hold n places for each copy; those of
+            // these queries start at `first`. The index checked 1 ≤ width ≤ n and k ≥ 1. The copy to the host waits for
+            // the kernels.
             unsafe {
                 runtime.copy_to_device(stream, device_queries, queries)?;
                 let (places, stride) = match &ranks {

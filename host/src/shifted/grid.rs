@@ -3,10 +3,12 @@
 use crate::parallel::{Loop, ParallelSlice};
 use warpann_kernels::shifted::morton::{self, Code, MAX_DIM, coordinate_bits};
 
-/// A grid of cubes over the bounding box of the points, and the copies of it. `warpann_kernels::shifted::morton` defines the codes.
+/// A grid of cubes over the bounding box of the points, and the copies of it. `warpann_kernels::shifted::morton`
+/// defines the codes.
 ///
-/// All components have one scale: the longest side of the box spans the whole range, so that cells are cubes and close codes mean close
-/// points. A component that is constant or short spans one cell or few. If all are constant, every point has the same cell.
+/// All components have one scale: the longest side of the box spans the whole range, so that cells are cubes and close
+/// codes mean close points. A component that is constant or short spans one cell or few. If all are constant, every
+/// point has the same cell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Grid {
     /// Dimension of the points.

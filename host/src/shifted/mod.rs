@@ -1,9 +1,10 @@
-//! Approximate nearest neighbours in low dimension by shifted sort: the fast way for points, boxes and other vectors of up to
-//! twelve components.
+//! Approximate nearest neighbours in low dimension by shifted sort: the fast way for points, boxes and other vectors of
+//! up to twelve components.
 //!
-//! The index has S copies of its points. Each copy is shifted by a different part of a cell of a grid and sorted by Morton code. A search
-//! looks for the neighbours of a query among the points around its position in each copy. `warpann_kernels::shifted::morton` and
-//! `warpann_kernels::shifted::shifted_sort` explain the algorithm and its cost; [`quality`] measures the quality of results.
+//! The index has S copies of its points. Each copy is shifted by a different part of a cell of a grid and sorted by
+//! Morton code. A search looks for the neighbours of a query among the points around its position in each copy.
+//! `warpann_kernels::shifted::morton` and `warpann_kernels::shifted::shifted_sort` explain the algorithm and its cost;
+//! [`quality`] measures the quality of results.
 //!
 //! ```
 //! use warpann::shifted::{ShiftedIndex, quality};
@@ -52,9 +53,9 @@ const LEAST_NEIGHBOURHOOD: usize = 32;
 /// An index for approximate search by squared L2 distance among vectors of up to [`MAX_DIM`] f32 components.
 ///
 /// A search examines [`neighborhood`](ShiftedIndexBuilder::neighborhood) points in each of
-/// [`shifts`](ShiftedIndexBuilder::shifts) sorted copies and returns exactly the `k` best of them by (canonical distance, lower id),
-/// each once, with the canonical distances of [`crate::metric`]: the same bits on every device and on every run. The examined points depend
-/// on the query and the index, not on other queries.
+/// [`shifts`](ShiftedIndexBuilder::shifts) sorted copies and returns exactly the `k` best of them by (canonical
+/// distance, lower id), each once, with the canonical distances of [`crate::metric`]: the same bits on every device and
+/// on every run. The examined points depend on the query and the index, not on other queries.
 ///
 /// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`.
 pub struct ShiftedIndex {
@@ -96,22 +97,23 @@ impl ShiftedIndexBuilder {
         self
     }
 
-    /// Sets the number of shifted copies. More copies find more neighbours; the cost is proportional to their number. Default: dimension +
-    /// 1 or dimension + 2, whichever is odd, as in Chan's proof.
+    /// Sets the number of shifted copies. More copies find more neighbours; the cost is proportional to their number.
+    /// Default: dimension + 1 or dimension + 2, whichever is odd, as in Chan's proof.
     pub fn shifts(mut self, copies: usize) -> Self {
         self.shifts = Some(copies);
         self
     }
 
-    /// Sets the number of points to examine around the position of a query in each copy, half before and half behind it. More points find
-    /// more neighbours. Default: 2k (k before and k behind, as published), rounded up to a multiple of 32, because a warp examines 32 at
-    /// once.
+    /// Sets the number of points to examine around the position of a query in each copy, half before and half behind
+    /// it. More points find more neighbours. Default: 2k (k before and k behind, as published), rounded up to a
+    /// multiple of 32, because a warp examines 32 at once.
     pub fn neighborhood(mut self, positions: usize) -> Self {
         self.neighborhood = Some(positions);
         self
     }
 
-    /// Sets the bytes of device memory that the index may use. Default: nine tenths of the free memory. The CPU ignores it.
+    /// Sets the bytes of device memory that the index may use. Default: nine tenths of the free memory. The CPU ignores
+    /// it.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.budget = Some(bytes);
         self
@@ -163,8 +165,8 @@ impl ShiftedIndex {
         ShiftedIndexBuilder { dim, device: Device::default(), shifts: None, neighborhood: None, budget: None }
     }
 
-    /// Appends the vectors of `rows`, row-major, `dim` components each, and sorts all copies again: O(shifts · len), so add all vectors in
-    /// one call if possible. On error the index is unchanged.
+    /// Appends the vectors of `rows`, row-major, `dim` components each, and sorts all copies again: O(shifts · len), so
+    /// add all vectors in one call if possible. On error the index is unchanged.
     ///
     /// # Errors
     /// [`Error::Ragged`], [`Error::NotFinite`] with the first component that is not finite (row within `rows`),
@@ -188,10 +190,10 @@ impl ShiftedIndex {
         )
     }
 
-    /// The `k` nearest vectors that the search finds for each query (`queries`: row-major, `dim` components each), best first, equal
-    /// distances by lower id. If the index holds fewer than `k` vectors, rows end with [`NONE`] and +∞; otherwise every slot is filled
-    /// unless the neighborhood was set to less than `k`. The index and `queries` may be empty. O(queries · shifts · (neighborhood · dim +
-    /// log len)).
+    /// The `k` nearest vectors that the search finds for each query (`queries`: row-major, `dim` components each), best
+    /// first, equal distances by lower id. If the index holds fewer than `k` vectors, rows end with [`NONE`] and +∞;
+    /// otherwise every slot is filled unless the neighborhood was set to less than `k`. The index and `queries` may be
+    /// empty. O(queries · shifts · (neighborhood · dim + log len)).
     ///
     /// # Errors
     /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
@@ -220,9 +222,10 @@ impl ShiftedIndex {
         check_vectors(queries, self.dim, Input::Queries)
     }
 
-    /// The `k` nearest *other* vectors that the search finds for every vector of the index, in the order of ids: the k-NN graph. It is a
-    /// [`search`](Self::search) for the vectors of the index, except that a vector is not in its row; its duplicates may be. It is cheaper
-    /// than a search, because the sort has computed the positions of the vectors.
+    /// The `k` nearest *other* vectors that the search finds for every vector of the index, in the order of ids: the
+    /// k-NN graph. It is a [`search`](Self::search) for the vectors of the index, except that a vector is not in its
+    /// row; its duplicates may be. It is cheaper than a search, because the sort has computed the positions of the
+    /// vectors.
     ///
     /// # Errors
     /// [`Error::Zero`], [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.

@@ -11,8 +11,8 @@ use crate::{Device, Error, FlatIndex, Input, Metric, NONE, Neighbors, Result};
 pub struct Quality {
     /// Number of compared queries: those that have a true neighbour.
     pub queries: usize,
-    /// Mean fraction of the true neighbours that were found: found neighbours count if they are at most as far as the last true neighbour,
-    /// so vectors at equal distances count. 1 if no query has true neighbours.
+    /// Mean fraction of the true neighbours that were found: found neighbours count if they are at most as far as the
+    /// last true neighbour, so vectors at equal distances count. 1 if no query has true neighbours.
     #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub recall: f64,
     /// The relative excess of the distance of the k-th found neighbour over that of the true one.
@@ -33,12 +33,13 @@ pub struct Epsilon {
     /// The maximum over the queries, without the unbounded ones.
     #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
     pub max: f64,
-    /// Number of queries without an ε: the true distance is zero and the found one is not, or fewer neighbours were found than exist.
+    /// Number of queries without an ε: the true distance is zero and the found one is not, or fewer neighbours were
+    /// found than exist.
     pub unbounded: usize,
 }
 
-/// Compares the neighbours `found` with the `exact` ones of the same queries, both by squared L2 distance and of the same k.
-/// O(queries · k).
+/// Compares the neighbours `found` with the `exact` ones of the same queries, both by squared L2 distance and of the
+/// same k. O(queries · k).
 ///
 /// # Errors
 /// [`Error::WrongLength`] if the numbers of queries or of neighbours differ, or one of them does not have one distance
@@ -92,9 +93,9 @@ fn check_neighbors(neighbors: &Neighbors) -> Result<()> {
 }
 
 impl ShiftedIndex {
-    /// Compares `found`, the results of this index for `queries` ([`ShiftedIndex::search`]) or, without queries, for the vectors of the
-    /// index ([`ShiftedIndex::self_join`]), with an exact search on `device` for `sample` of the queries, evenly spaced; for all if there
-    /// are fewer. O(sample · len · dim).
+    /// Compares `found`, the results of this index for `queries` ([`ShiftedIndex::search`]) or, without queries, for
+    /// the vectors of the index ([`ShiftedIndex::self_join`]), with an exact search on `device` for `sample` of the
+    /// queries, evenly spaced; for all if there are fewer. O(sample · len · dim).
     ///
     /// # Errors
     /// [`Error::WrongLength`] if the numbers of queries and results differ, `found` does not have one

@@ -89,7 +89,8 @@ fn little_is_missed_in_low_dimension() {
     }
 }
 
-/// CPU and emulator, bit for bit: every width of code, every kernel, several passes, ties, windows that are cut at both ends.
+/// CPU and emulator, bit for bit: every width of code, every kernel, several passes, ties, windows that are cut at both
+/// ends.
 #[test]
 fn devices_agree_to_the_bit() {
     let mut random = Random::new(3);

@@ -1,7 +1,7 @@
 //! Stable sorting of keys with payloads: 64- or 128-bit keys, each with a u32 that moves with its key.
 //!
-//! On a GPU this is a radix sort. Its time is the time to move the pairs through memory once for every eight bits of the key; see the
-//! kernels' module `radix_sort`. On the CPU it is rayon's stable sort.
+//! On a GPU this is a radix sort. Its time is the time to move the pairs through memory once for every eight bits of
+//! the key; see the kernels' module `radix_sort`. On the CPU it is rayon's stable sort.
 
 pub(crate) mod gpu;
 
@@ -29,8 +29,8 @@ pub trait Key: Ord + fmt::Debug + Send + Sync + DeviceKey {
     /// The bits in the range `bits`, shifted down to bit 0.
     #[doc(hidden)]
     fn field(self, bits: &Range<u32>) -> Self;
-    /// Sorts on any device. Arguments were checked. [`sort_pairs_by_bits`] calls it, so that it is compiled with this crate and not in
-    /// every program.
+    /// Sorts on any device. Arguments were checked. [`sort_pairs_by_bits`] calls it, so that it is compiled with this
+    /// crate and not in every program.
     #[doc(hidden)]
     fn sort(device: Device, keys: &mut [Self], payloads: &mut [u32], bits: Range<u32>) -> Result<()>;
 }
@@ -55,9 +55,9 @@ keys! { u64 u128 }
 
 /// Sorts `keys` in ascending order, and `payloads` along with them; pairs with equal keys keep their order.
 ///
-/// On a GPU, host memory is copied to the device and back; the device needs room for the pairs twice, and 1 KiB for every 4,096 pairs (3,072
-/// with 128-bit keys). O(n) for each byte of the key. On the CPU, O(n log n) on all threads of the rayon pool, with memory for the pairs
-/// twice.
+/// On a GPU, host memory is copied to the device and back; the device needs room for the pairs twice, and 1 KiB for
+/// every 4,096 pairs (3,072 with 128-bit keys). O(n) for each byte of the key. On the CPU, O(n log n) on all threads of
+/// the rayon pool, with memory for the pairs twice.
 ///
 /// ```
 /// use warpann::Device;
@@ -73,14 +73,15 @@ keys! { u64 u128 }
 ///
 /// # Errors
 /// [`Error::WrongLength`] if the numbers of payloads and keys differ; [`Error::TooMany`] for 2³² pairs or more;
-/// [`Error::OutOfDeviceMemory`]; and the errors of opening the device and running on it. After [`Error::Driver`] the contents of `keys` and
-/// `payloads` are unspecified, because the sorted pairs are copied into them, and a second copy would cost more than the sort.
+/// [`Error::OutOfDeviceMemory`]; and the errors of opening the device and running on it. After [`Error::Driver`] the
+/// contents of `keys` and `payloads` are unspecified, because the sorted pairs are copied into them, and a second copy
+/// would cost more than the sort.
 pub fn sort_pairs<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32]) -> Result<()> {
     sort_pairs_by_bits(device, keys, payloads, 0..K::BITS)
 }
 
-/// As [`sort_pairs`], but only by bits `bits.start` .. `bits.end` of the keys, where bit 0 is the lowest. Pairs that differ only in other
-/// bits keep their order. On a GPU the time is that of these bits.
+/// As [`sort_pairs`], but only by bits `bits.start` .. `bits.end` of the keys, where bit 0 is the lowest. Pairs that
+/// differ only in other bits keep their order. On a GPU the time is that of these bits.
 ///
 /// ```
 /// use warpann::Device;

@@ -1,8 +1,8 @@
 //! Buffers of the crate cudarc as views, for work on a stream of cudarc.
 //!
-//! cudarc lends the address of a buffer for the work of one stream. The stream first waits for what other streams do with the buffer, and a guard
-//! records the end of the work, so that later uses of the buffer wait for it. [`OnStream`] borrows buffers in this way for one stream, and
-//! [`Borrowed`] is a view that holds the guards:
+//! cudarc lends the address of a buffer for the work of one stream. The stream first waits for what other streams do
+//! with the buffer, and a guard records the end of the work, so that later uses of the buffer wait for it. [`OnStream`]
+//! borrows buffers in this way for one stream, and [`Borrowed`] is a view that holds the guards:
 //!
 //! ```no_run
 //! use warpann::cudarc::driver::CudaContext;
@@ -37,21 +37,24 @@
 //! ```
 //!
 //! # Order
-//! Make the views, pass them to one call together with [`OnStream::raw`], and then drop them. While a view lives, the compiler does not let you
-//! change, read or drop its buffer. Afterwards every use of the buffer through cudarc, also its release, comes after the work of the call on the GPU,
-//! and no thread waits. Workspace and index are not cudarc's: keep them, unchanged, until the stream is done.
+//! Make the views, pass them to one call together with [`OnStream::raw`], and then drop them. While a view lives, the
+//! compiler does not let you change, read or drop its buffer. Afterwards every use of the buffer through cudarc, also
+//! its release, comes after the work of the call on the GPU, and no thread waits. Workspace and index are not cudarc's:
+//! keep them, unchanged, until the stream is done.
 //!
-//! Do not copy a [`DeviceVectors`] out of a [`Borrowed`] to use it later, and do not use it on another stream: nothing then orders the work.
-//! cudarc orders streams only while its context manages them (`CudaContext::is_managing_stream_synchronization`): it does from the first
-//! `CudaContext::new_stream` on, unless `disable_event_tracking` was called. If it does not, the order of several streams is up to you.
+//! Do not copy a [`DeviceVectors`] out of a [`Borrowed`] to use it later, and do not use it on another stream: nothing
+//! then orders the work. cudarc orders streams only while its context manages them
+//! (`CudaContext::is_managing_stream_synchronization`): it does from the first `CudaContext::new_stream` on, unless
+//! `disable_event_tracking` was called. If it does not, the order of several streams is up to you.
 //!
 //! # CUDA graphs
-//! The stream must not wait for earlier work while it is captured. So make the views before `begin_capture`, and drop them after `end_capture`. They
-//! order the work of the capture only. Make views of the same buffers around each launch of the graph too, so that other streams wait for the launch.
+//! The stream must not wait for earlier work while it is captured. So make the views before `begin_capture`, and drop
+//! them after `end_capture`. They order the work of the capture only. Make views of the same buffers around each launch
+//! of the graph too, so that other streams wait for the launch.
 //!
 //! # Selection
-//! [`select::device`](crate::select::device) takes pointers. Use cudarc's `device_ptr` and `device_ptr_mut` with the same stream, and drop their guards
-//! after the call.
+//! [`select::device`](crate::select::device) takes pointers. Use cudarc's `device_ptr` and `device_ptr_mut` with the
+//! same stream, and drop their guards after the call.
 
 use std::ops::Deref;
 
@@ -67,8 +70,8 @@ pub struct OnStream<'s> {
     stream: &'s CudaStream,
 }
 
-/// A view whose buffers are borrowed for one stream. It derefs to the view. Drop it after the call that uses it: this records the end of the work
-/// on the stream.
+/// A view whose buffers are borrowed for one stream. It derefs to the view. Drop it after the call that uses it: this
+/// records the end of the work on the stream.
 #[must_use = "the buffers are free for other work when this is dropped"]
 #[derive(Debug)]
 pub struct Borrowed<'b, V> {
@@ -96,7 +99,8 @@ impl<'s> OnStream<'s> {
         Ok(OnStream { stream })
     }
 
-    /// The stream as a value of the driver, for methods such as [`search_device`](crate::FlatIndex::search_device). It must not outlive the stream.
+    /// The stream as a value of the driver, for methods such as [`search_device`](crate::FlatIndex::search_device). It
+    /// must not outlive the stream.
     pub fn raw(&self) -> CUstream {
         self.stream.cu_stream().cast()
     }
@@ -160,8 +164,8 @@ impl<'s> OnStream<'s> {
         Ok(Borrowed { view: DeviceCounts { address, len }, _guards: [Some(guard), None] })
     }
 
-    /// Checks that a buffer of the stream `owner` belongs to the context of this stream: an event of another one cannot be recorded on it. Returns
-    /// the number of the GPU.
+    /// Checks that a buffer of the stream `owner` belongs to the context of this stream: an event of another one cannot
+    /// be recorded on it. Returns the number of the GPU.
     fn check(&self, what: &'static str, owner: &CudaStream) -> Result<usize> {
         let gpu = gpu_of(what, owner.context())?;
         check_gpu(what, Some(gpu), self.stream.context().ordinal())?;

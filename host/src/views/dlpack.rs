@@ -1,8 +1,9 @@
-//! DLPack, the exchange format of tensors: the C structures of version 1 and of those before, checks of tensors that come in, and tensors that
-//! go out.
+//! DLPack, the exchange format of tensors: the C structures of version 1 and of those before, checks of tensors that
+//! come in, and tensors that go out.
 //!
-//! PyTorch, JAX, CuPy and others exchange tensors as a pointer to a [`DLManagedTensorVersioned`] or a [`DLManagedTensor`], in Python inside
-//! a capsule named `dltensor_versioned` or `dltensor`. The names of the structures are those of `dlpack.h`.
+//! PyTorch, JAX, CuPy and others exchange tensors as a pointer to a [`DLManagedTensorVersioned`] or a
+//! [`DLManagedTensor`], in Python inside a capsule named `dltensor_versioned` or `dltensor`. The names of the
+//! structures are those of `dlpack.h`.
 //!
 //! ```
 //! use warpann::views::dlpack::{DLDataType, DLManagedTensorVersioned, ForeignTensor, export};
@@ -148,7 +149,8 @@ mod sealed {
         /// A tensor that may be written.
         fn new(dl_tensor: DLTensor, deleter: unsafe extern "C" fn(*mut Self)) -> Self;
         fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
-        /// The version; `None` before version 1. If its major number is another than 1, only [`deleter`](Self::deleter) may be used.
+        /// The version; `None` before version 1. If its major number is another than 1, only [`deleter`](Self::deleter)
+        /// may be used.
         fn version(&self) -> Option<DLPackVersion>;
         fn flags(&self) -> u64;
         fn tensor(&self) -> &DLTensor;
@@ -192,7 +194,8 @@ mod sealed {
     }
 }
 
-/// A tensor that another library gave away. It is deleted when this is dropped: views of it must not be used after that.
+/// A tensor that another library gave away. It is deleted when this is dropped: views of it must not be used after
+/// that.
 #[derive(Debug)]
 pub struct ForeignTensor<M: Managed = DLManagedTensorVersioned>(NonNull<M>);
 
@@ -254,8 +257,8 @@ pub(super) struct Matrix {
 }
 
 impl DLTensor {
-    /// The tensor as a contiguous matrix on a CUDA device, and its number of columns. A tensor of one dimension is one row. `elements` are the
-    /// types that it may have; `name` is for errors.
+    /// The tensor as a contiguous matrix on a CUDA device, and its number of columns. A tensor of one dimension is one
+    /// row. `elements` are the types that it may have; `name` is for errors.
     ///
     /// # Safety
     /// `shape` has `ndim` readable entries, and so has `strides` unless it is null.
@@ -306,12 +309,12 @@ struct Exported<M, O> {
     owner: O,
 }
 
-/// A tensor of the memory at `address` on CUDA device `gpu`, contiguous and row-major, for another library. `owner` is what keeps the memory
-/// alive, such as a device buffer; the tensor drops it, in any thread, when its consumer calls the deleter. If nobody does, tensor and owner
-/// leak.
+/// A tensor of the memory at `address` on CUDA device `gpu`, contiguous and row-major, for another library. `owner` is
+/// what keeps the memory alive, such as a device buffer; the tensor drops it, in any thread, when its consumer calls
+/// the deleter. If nobody does, tensor and owner leak.
 ///
-/// The function reads no memory. The consumer trusts the tensor: the memory must have what `shape` and `element` say while `owner` lives, and
-/// the work that writes it must be done, or precede the consumer's on one stream.
+/// The function reads no memory. The consumer trusts the tensor: the memory must have what `shape` and `element` say
+/// while `owner` lives, and the work that writes it must be done, or precede the consumer's on one stream.
 pub fn export<M: Managed, O: Send + 'static>(
     owner: O,
     address: u64,

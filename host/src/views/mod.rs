@@ -1,8 +1,9 @@
-//! Views of vectors and results in the memory of a GPU: raw addresses, buffers of the crates cust and cudarc, and DLPack tensors.
+//! Views of vectors and results in the memory of a GPU: raw addresses, buffers of the crates cust and cudarc, and
+//! DLPack tensors.
 //!
-//! A view owns nothing and reads nothing. The functions that use one are `unsafe`, because only the caller knows that the memory has what the
-//! view says. What can be checked is checked: addresses for null and alignment, buffers for their length, tensors for device, type, shape and
-//! strides.
+//! A view owns nothing and reads nothing. The functions that use one are `unsafe`, because only the caller knows that
+//! the memory has what the view says. What can be checked is checked: addresses for null and alignment, buffers for
+//! their length, tensors for device, type, shape and strides.
 //!
 //! ```
 //! use warpann::views::DeviceVectors;
@@ -64,7 +65,8 @@ impl<T: Element> DeviceVectors<T> {
         Ok(Self::new(slice.as_device_ptr().as_raw(), whole_vectors(slice.len(), dim)?))
     }
 
-    /// The vectors in a DLPack tensor: a matrix with a vector in each row, or one vector. The view does not own the tensor.
+    /// The vectors in a DLPack tensor: a matrix with a vector in each row, or one vector. The view does not own the
+    /// tensor.
     ///
     /// # Errors
     /// [`Error::BadMemory`] if the tensor is not in the memory of a CUDA device, has other elements than `T` or other
@@ -139,8 +141,8 @@ impl DeviceNeighbors {
         Ok(DeviceNeighbors { slots, ..view })
     }
 
-    /// Ids and distances in two DLPack tensors: matrices with k columns, or vectors. Ids may be unsigned or signed integers of 64 bits; in the
-    /// latter, [`NONE`](crate::NONE) is −1.
+    /// Ids and distances in two DLPack tensors: matrices with k columns, or vectors. Ids may be unsigned or signed
+    /// integers of 64 bits; in the latter, [`NONE`](crate::NONE) is −1.
     ///
     /// # Errors
     /// [`Error::BadMemory`] as for [`DeviceVectors::of_tensor`], or if the tensors are on two devices;

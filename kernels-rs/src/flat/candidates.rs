@@ -1,9 +1,9 @@
 //! Compaction of candidate lists between filter passes, with one warp for each list.
 //!
 //! # Problem
-//! For each query, a filter pass ([`crate::flat::filter`]) appended rows with upper bounds u of their scores, and k-selection found the
-//! k-th smallest u of the list. This number may be a tighter limit than the old one. Rows whose lower bound is above the limit can be
-//! dropped.
+//! For each query, a filter pass ([`crate::flat::filter`]) appended rows with upper bounds u of their scores, and
+//! k-selection found the k-th smallest u of the list. This number may be a tighter limit than the old one. Rows whose
+//! lower bound is above the limit can be dropped.
 //!
 //! # Algorithm
 //! ```text
@@ -14,9 +14,10 @@
 //!
 //! The first limit of a search comes from the sample alone. At that point there is no older limit and no list.
 //!
-//! The compaction is in place: a ballot numbers the kept entries of 32, and each entry moves only towards the front, to a place that was
-//! read before. A list that overflowed sets the flag of the query. The list is then not complete, and the query must be searched again: by the
-//! host, which reads the flags, or by [`crate::flat::rescan`], which takes the list of these queries.
+//! The compaction is in place: a ballot numbers the kept entries of 32, and each entry moves only towards the front, to
+//! a place that was read before. A list that overflowed sets the flag of the query. The list is then not complete, and
+//! the query must be searched again: by the host, which reads the flags, or by [`crate::flat::rescan`], which takes the
+//! list of these queries.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -46,8 +47,8 @@ pub struct CompactCandidates {
     pub query_residuals: Ptr<f32>,
     /// The base's greatest norm and greatest residual: two numbers.
     pub base_bounds: Ptr<f32>,
-    /// The k-th smallest u of the list of query q, at place q · `found_stride`; NaN if the list has fewer than k entries. The array has
-    /// (`query_count` − 1) · `found_stride` + 1 numbers.
+    /// The k-th smallest u of the list of query q, at place q · `found_stride`; NaN if the list has fewer than k
+    /// entries. The array has (`query_count` − 1) · `found_stride` + 1 numbers.
     pub found: Ptr<f32>,
     /// Distance from the number of one query in `found` to that of the next.
     pub found_stride: u32,
@@ -55,7 +56,8 @@ pub struct CompactCandidates {
     pub first: u32,
     /// The limit of each query; the launch updates it.
     pub limits: PtrMut<f32>,
-    /// Upper bounds u of the list entries, `query_count` · `stride` numbers: the list of query q starts at q · `stride`.
+    /// Upper bounds u of the list entries, `query_count` · `stride` numbers: the list of query q starts at q ·
+    /// `stride`.
     pub values: PtrMut<f32>,
     /// The base row of each entry of `values`.
     pub rows: PtrMut<u32>,
@@ -65,7 +67,8 @@ pub struct CompactCandidates {
     pub stride: u32,
     /// A flag for each query: becomes 1 if the list was longer than `stride`, and does not change otherwise.
     pub overflow: PtrMut<u32>,
-    /// The number of queries whose flags are set, and then their numbers in any order: `query_count` + 1 words, of which the first starts as 0.
+    /// The number of queries whose flags are set, and then their numbers in any order: `query_count` + 1 words, of
+    /// which the first starts as 0.
     pub overflowed: PtrMut<u32>,
 }
 
@@ -126,7 +129,8 @@ unsafe fn compact(launch: CompactCandidates) {
             kept += keepers.count_ones();
             start += 32;
         }
-        // An empty list has no ballot. This barrier makes sure that all lanes have read the count and the limit before they change.
+        // An empty list has no ballot. This barrier makes sure that all lanes have read the count and the limit before
+        // they change.
         warp::sync_warp(FULL_MASK);
         if lane == 0 {
             global::store(counts.wrapping_add(query), kept);

@@ -1,9 +1,9 @@
-//! Range search with a fixed number of places for each query: the results of a k-nearest search are cut off at the radius, and the rows within
-//! it are counted.
+//! Range search with a fixed number of places for each query: the results of a k-nearest search are cut off at the
+//! radius, and the rows within it are counted.
 //!
 //! # Problem
-//! The number of rows within a radius has no bound, and a search that only enqueues work cannot allocate room for them. So each query has k
-//! places. It gets the best k rows within the radius, and the number of all rows within it.
+//! The number of rows within a radius has no bound, and a search that only enqueues work cannot allocate room for them.
+//! So each query has k places. It gets the best k rows within the radius, and the number of all rows within it.
 //!
 //! # Algorithm
 //! ```text
@@ -16,8 +16,8 @@
 //! ```
 //!
 //! # Cost
-//! One read of the results. For each query all of whose places are within the radius, the canonical distances of all rows: so k should be larger
-//! than most of the numbers.
+//! One read of the results. For each query all of whose places are within the radius, the canonical distances of all
+//! rows: so k should be larger than most of the numbers.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -37,8 +37,8 @@ const MOST_PIECES: u32 = 4096;
 /// The id of a slot without a neighbour.
 const NONE: u64 = u64::MAX;
 
-/// Empties the slots whose distances are beyond the radius, counts the others, and lists the queries all of whose slots are within the radius.
-/// Slots with the distance NaN, those of refused queries, stay as they are.
+/// Empties the slots whose distances are beyond the radius, counts the others, and lists the queries all of whose slots
+/// are within the radius. Slots with the distance NaN, those of refused queries, stay as they are.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.

@@ -1,14 +1,15 @@
-//! The filter of exact search: a half-precision matrix product on tensor cores. It keeps every base row that may be among the best k of a
-//! query, and proves that every dropped row is not (paper section 5.1, in two precisions).
+//! The filter of exact search: a half-precision matrix product on tensor cores. It keeps every base row that may be
+//! among the best k of a query, and proves that every dropped row is not (paper section 5.1, in two precisions).
 //!
 //! # Problem
-//! For queries x and base rows y, find all y whose distance could be among the k smallest of x. On an H200 the full-precision product costs
-//! 20 times as much as the half-precision one, but half precision alone returns wrong neighbours.
+//! For queries x and base rows y, find all y whose distance could be among the k smallest of x. On an H200 the
+//! full-precision product costs 20 times as much as the half-precision one, but half precision alone returns wrong
+//! neighbours.
 //!
 //! # Algorithm
-//! Let x̂, ŷ be the f16 copies of [`crate::product::prepare`], and score(x, y) = ‖y‖² − 2⟨x, y⟩ (squared L2 without the constant
-//! ‖x‖²) or −⟨x, y⟩. The tile product gives v = score(x̂, ŷ) with a known error bound E ≥ |v − score(x, y)|, so
-//! u = v + E is an upper and v − E a lower bound of the true score.
+//! Let x̂, ŷ be the f16 copies of [`crate::product::prepare`], and score(x, y) = ‖y‖² − 2⟨x, y⟩ (squared L2 without the
+//! constant ‖x‖²) or −⟨x, y⟩. The tile product gives v = score(x̂, ŷ) with a known error bound E ≥ |v − score(x, y)|,
+//! so u = v + E is an upper and v − E a lower bound of the true score.
 //!
 //! ```text
 //! dense pass:   u of each query with a sample of the base's tiles -> k-select -> limit = k-th smallest u
@@ -17,40 +18,41 @@
 //! at the end:   canonical distances of the remaining rows ([`crate::product::canonical`]), k-select
 //! ```
 //!
-//! The limit is correct for any sample: the k-th smallest upper bound of *any* subset is at least the k-th smallest score of all rows. So
-//! the result is exact, and equal to the bit to the result of a search without a filter.
+//! The limit is correct for any sample: the k-th smallest upper bound of *any* subset is at least the k-th smallest
+//! score of all rows. So the result is exact, and equal to the bit to the result of a search without a filter.
 //!
 //! [`crate::product::bounds`] has the bound E and its proof.
 //!
 //! # How it maps to the machine
 //! 1. A block has 128 queries and iterates over tiles of 128 base rows, with 8 warps and one of the instructions of
 //!    [`crate::product::instruction`].
-//! 2. Chunks pass through the ring of [`crate::product::mainloop`] in the layout of [`crate::product::tile`]. Queries of up to
-//!    [`RESIDENT_CHUNKS`] · 64 components stay in shared memory.
-//! 3. The block index runs over queries first, so blocks in flight share base tiles through L2. Blocks of other shares read neighbours of
-//!    these tiles (8,000,000 rows on an H200: 1 to 3 % faster than shares of consecutive tiles, measured together with a change of the
-//!    host's copies).
-//! 4. The epilogue takes one FMA and one minimum for each pair, and one compare for eight pairs of a row. It examines a group of eight
-//!    again only if one of its pairs is a hit in any lane of the warp.
-//! 5. Pairs that are kept wait in shared memory, in one queue for each warp, until there are enough of them for the atomics that give them
-//!    places in the lists. Each atomic is a round trip to L2, and a warp that waited for one at a time delayed its whole block.
-//! 6. The data of a tile that the epilogue needs (values, greatest norm and residual) passes through the same pipeline. When the epilogue
-//!    loaded it, four of eight warps waited for a round trip to L2 in every tile.
+//! 2. Chunks pass through the ring of [`crate::product::mainloop`] in the layout of [`crate::product::tile`]. Queries
+//!    of up to [`RESIDENT_CHUNKS`] · 64 components stay in shared memory.
+//! 3. The block index runs over queries first, so blocks in flight share base tiles through L2. Blocks of other shares
+//!    read neighbours of these tiles (8,000,000 rows on an H200: 1 to 3 % faster than shares of consecutive tiles,
+//!    measured together with a change of the host's copies).
+//! 4. The epilogue takes one FMA and one minimum for each pair, and one compare for eight pairs of a row. It examines a
+//!    group of eight again only if one of its pairs is a hit in any lane of the warp.
+//! 5. Pairs that are kept wait in shared memory, in one queue for each warp, until there are enough of them for the
+//!    atomics that give them places in the lists. Each atomic is a round trip to L2, and a warp that waited for one at
+//!    a time delayed its whole block.
+//! 6. The data of a tile that the epilogue needs (values, greatest norm and residual) passes through the same pipeline.
+//!    When the epilogue loaded it, four of eight warps waited for a round trip to L2 in every tile.
 //!
 //! # Cost
-//! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the ratio of base
-//! to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200 (one launch,
-//! 5,000 queries × 1,000,000 × 128, 252 pairs kept for each query): 3.03 ms with `wgmma` (423 TFLOP/s), 4.26 with `mma.sync` (300). With no
-//! pair kept: 2.40 (534) and 4.02 (319).
+//! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k
+//! times the ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured
+//! on an H200 (one launch, 5,000 queries × 1,000,000 × 128, 252 pairs kept for each query): 3.03 ms with `wgmma` (423
+//! TFLOP/s), 4.26 with `mma.sync` (300). With no pair kept: 2.40 (534) and 4.02 (319).
 //!
 //! # What lost
-//! - `mma.sync`, four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster if nothing is appended. But
-//!   eight warps on a multiprocessor do not hide the appends: 5.6 ms instead of 4.0 at k = 10, and a search with k = 100 took 30.7 ms
-//!   instead of 14.6.
+//! - `mma.sync`, four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster if nothing
+//!   is appended. But eight warps on a multiprocessor do not hide the appends: 5.6 ms instead of 4.0 at k = 10, and a
+//!   search with k = 100 took 30.7 ms instead of 14.6.
 //! - `wgmma`, the launch above, one atomic of each lane for each row as soon as it keeps a pair: 3.40 ms.
 //! - `wgmma`, all 32 pairs of a row examined again instead of eight: 3.61 ms.
-//! - `wgmma`, three groups of 64 queries that do not wait for each other, with a fourth group that feeds them by bulk copies and barriers
-//!   in memory: 3.36 ms (2.31 with no pair kept).
+//! - `wgmma`, three groups of 64 queries that do not wait for each other, with a fourth group that feeds them by bulk
+//!   copies and barriers in memory: 3.36 ms (2.31 with no pair kept).
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
@@ -69,7 +71,8 @@ use crate::product::tile::{CHUNK_TILE_BYTES, ChunkCopy, LEAST_SHARED_BYTES, THRE
 
 /// Number of queries in a tile.
 pub const TILE_QUERIES: u32 = 128;
-/// Bytes of the data of a tile that the epilogue needs: 128 values, greatest norm, greatest residual, number of the tile.
+/// Bytes of the data of a tile that the epilogue needs: 128 values, greatest norm, greatest residual, number of the
+/// tile.
 const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
 /// Number of tiles whose chunks can be in flight at once.
 const INFOS: u32 = 4;
@@ -77,8 +80,8 @@ const INFOS: u32 = 4;
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
 /// Largest number of groups of eight pairs that a lane has in one row.
 const GROUPS: usize = 4;
-/// Capacity of the queue of a warp in shared memory, in pairs. At the end of a tile, a queue that is more than half full is appended to the
-/// lists.
+/// Capacity of the queue of a warp in shared memory, in pairs. At the end of a tile, a queue that is more than half
+/// full is appended to the lists.
 const QUEUE: u32 = 64;
 const QUEUES_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
 const HEADER_BYTES: u32 = (QUEUES_AT + THREADS / 32 * QUEUE * 16).next_multiple_of(1024);
@@ -112,14 +115,15 @@ pub enum FilterOutput {
 /// Computes bounds of the scores of queries against tiles of the base; see the module documentation.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; the f16 copies and `base_values` are padded to whole tiles of 128 rows. The residency in the
-/// kernel's key is [`Self::residency`].
+/// The arrays are as long as the fields say; the f16 copies and `base_values` are padded to whole tiles of 128 rows.
+/// The residency in the kernel's key is [`Self::residency`].
 #[kernel(
     key = (Instruction, FilterOutput, Residency),
     max_threads = 256,
     (Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
         => filter_dense_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4>, 4, 4, true, true>,
-    /// With two blocks a multiprocessor this kernel would spill a register. One is enough, because it reads only the sample.
+    /// With two blocks a multiprocessor this kernel would spill a register. One is enough, because it reads only the
+    /// sample.
     (Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
         => filter_dense_streamed(min_blocks = 1) = filter::<MmaSync<2, 4, 4>, 4, 4, false, true>,
     (Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
@@ -171,16 +175,16 @@ pub struct Filter {
     pub tile_skip: u32,
     /// The limit of each query. Empty for dense kernels, which do not read it.
     pub limits: Ptr<f32>,
-    /// The upper bounds u, `query_count` rows of `out_stride` numbers. Dense: row r of visited tile t is in column 128 · t + r of the
-    /// query's row. Append: entry p of a query's list is at place p of the query's row.
+    /// The upper bounds u, `query_count` rows of `out_stride` numbers. Dense: row r of visited tile t is in column 128
+    /// · t + r of the query's row. Append: entry p of a query's list is at place p of the query's row.
     pub out_values: PtrMut<f32>,
     /// Append: the base row of each entry of `out_values`. Dense: empty.
     pub out_rows: PtrMut<u32>,
-    /// Append: the length of each query's list. The launch adds the number of entries that it finds, including those that exceed the
-    /// capacity. Dense: empty.
+    /// Append: the length of each query's list. The launch adds the number of entries that it finds, including those
+    /// that exceed the capacity. Dense: empty.
     pub counts: PtrMut<u32>,
-    /// Distance from one row of `out_values` and `out_rows` to the next. Dense: even, at least 128 · `tiles`. Append: the capacity of a
-    /// list.
+    /// Distance from one row of `out_values` and `out_rows` to the next. Dense: even, at least 128 · `tiles`. Append:
+    /// the capacity of a list.
     pub out_stride: u32,
 }
 
@@ -190,8 +194,8 @@ impl Filter {
         Residency::of(self.stride)
     }
 
-    /// A block has 128 queries and a share of the visited tiles. The number of shares makes whole waves of blocks, two for each
-    /// multiprocessor.
+    /// A block has 128 queries and a share of the visited tiles. The number of shares makes whole waves of blocks, two
+    /// for each multiprocessor.
     pub fn config(&self, instruction: Instruction, multiprocessors: u32) -> LaunchConfig {
         let query_tiles = self.query_count.div_ceil(TILE_QUERIES);
         let shares = shares(query_tiles, self.tiles, multiprocessors);
@@ -213,7 +217,8 @@ fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
     (1..=tiles.min(1024)).min_by_key(|&shares| cost(shares)).unwrap_or(1)
 }
 
-/// The share of a block among the visited tiles: `first`, `first + step`, and so on, so that blocks in flight read neighbouring tiles.
+/// The share of a block among the visited tiles: `first`, `first + step`, and so on, so that blocks in flight read
+/// neighbouring tiles.
 #[derive(Clone, Copy)]
 struct Share {
     first: u32,
@@ -288,8 +293,8 @@ struct Bounding {
 }
 
 impl Bounding {
-    /// Writes the terms of the block's queries to shared memory; other threads may read them after the next barrier. Dense kernels have no
-    /// limits.
+    /// Writes the terms of the block's queries to shared memory; other threads may read them after the next barrier.
+    /// Dense kernels have no limits.
     ///
     /// # Safety
     /// As [`Filter`]; the header of the block's shared memory is free.
@@ -376,7 +381,8 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
     unsafe fn tile(&mut self, part: &P, visit: u32, scores: &Scores<ROWS, COLUMNS>) {
         let Bounding { launch, first_query, factor, .. } = self.bounding;
         let Filter { metric, query_count, out_values, out_stride, .. } = launch;
-        // SAFETY: the tile was waited for; stores are checked against query_count, and a row has room for all visited tiles.
+        // SAFETY: the tile was waited for; stores are checked against query_count, and a row has room for all visited
+        // tiles.
         unsafe {
             let (info, y) = self.bounding.info(visit);
             let of_base = QueryTerms::of_base(metric, y);
@@ -429,7 +435,8 @@ impl AppendWithin {
         let Bounding { launch, first_query, .. } = self.bounding;
         let Filter { row_count, query_count, counts, out_values, out_rows, out_stride, .. } = launch;
         let query = first_query + query;
-        // Padded rows have the value +∞ and padded queries the limit −∞, but an infinite limit or a NaN lets such pairs pass.
+        // Padded rows have the value +∞ and padded queries the limit −∞, but an infinite limit or a NaN lets such pairs
+        // pass.
         if row >= row_count || query >= query_count {
             return;
         }
@@ -463,7 +470,8 @@ impl AppendWithin {
         }
     }
 
-    /// Puts the pair `words(i)` in the queue for each bit i of `keeps`; a full queue appends it at once. All lanes of the warp arrive.
+    /// Puts the pair `words(i)` in the queue for each bit i of `keeps`; a full queue appends it at once. All lanes of
+    /// the warp arrive.
     ///
     /// # Safety
     /// As [`Filter`].
@@ -496,7 +504,8 @@ impl AppendWithin {
 impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epilogue<P, ROWS, COLUMNS>
     for AppendWithin
 {
-    /// Sets the address of the queue. It is set here because an address that is kept during the first steps occupies registers.
+    /// Sets the address of the queue. It is set here because an address that is kept during the first steps occupies
+    /// registers.
     #[inline(always)]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
         let header = shared::dynamic::<u8>();
@@ -523,7 +532,8 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
                     terms.error_from(own_and_limit + of_base, y)
                 };
                 let limits = [limit(0), limit(1)];
-                // One bit for each group of eight pairs of a row: chains of compares are short, and few pairs are examined twice.
+                // One bit for each group of eight pairs of a row: chains of compares are short, and few pairs are
+                // examined twice.
                 let mut hits = 0u32;
                 unroll::<GROUPS>(|group| {
                     if 4 * group < COLUMNS {
@@ -591,8 +601,8 @@ unsafe fn filter<
     let tiles = (launch.tiles - share.first).div_ceil(share.step);
     let first_query = thread::block_idx_x() * TILE_QUERIES;
     let thread = thread::thread_idx_x();
-    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside, and shared
-    // addresses lie inside `shared_bytes`.
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay
+    // inside, and shared addresses lie inside `shared_bytes`.
     unsafe {
         let bounding = Bounding::new(launch, first_query, DENSE);
         let mut operands = BaseTiles {

@@ -1,18 +1,21 @@
 //! Copies rows between two sets of vectors, of which one has them one after the other and the other at listed numbers.
 //!
 //! # Problem
-//! A search among some rows of the base, and a removal of rows, need the rows that stay one after the other: row `numbers[i]` of one set
-//! becomes row i of another ([`GatherRows`]). A replacement of scattered rows is the opposite ([`ScatterRows`]): an upload of its own for
-//! each row costs more than 10 µs. Inverted files change by the same kernels.
+//! A search among some rows of the base, and a removal of rows, need the rows that stay one after the other: row
+//! `numbers[i]` of one set becomes row i of another ([`GatherRows`]). A replacement of scattered rows is the opposite
+//! ([`ScatterRows`]): an upload of its own for each row costs more than 10 µs. Inverted files change by the same
+//! kernels.
 //!
 //! # Algorithm
-//! As many lanes as a row has words, rounded up to a power of two and at most 32, copy a row. So a warp copies one long row or several short
-//! ones, its accesses are contiguous within a row, and no thread divides. A word is the largest of 16, 8, 4 and 1 bytes that divides the size
-//! of a row: rows of f32 have words of 16 bytes, rows of bytes have words of 4 bytes if their padded dimension is not a multiple of 8. Only
-//! product-quantizer codes, which are not padded, may have words of 1 byte.
+//! As many lanes as a row has words, rounded up to a power of two and at most 32, copy a row. So a warp copies one long
+//! row or several short ones, its accesses are contiguous within a row, and no thread divides. A word is the largest of
+//! 16, 8, 4 and 1 bytes that divides the size of a row: rows of f32 have words of 16 bytes, rows of bytes have words of
+//! 4 bytes if their padded dimension is not a multiple of 8. Only product-quantizer codes, which are not padded, may
+//! have words of 1 byte.
 //!
 //! # Cost
-//! One read and one write of the listed rows, and one read of their numbers: 2 · rows · row bytes over the memory bandwidth.
+//! One read and one write of the listed rows, and one read of their numbers: 2 · rows · row bytes over the memory
+//! bandwidth.
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
@@ -23,8 +26,8 @@ pub const THREADS: u32 = 256;
 /// Largest number of lanes that copy a row.
 const MOST_LANES: u32 = 32;
 
-/// Copies row `numbers[i]` of `from` to row i of `to`, for each i below `count`; a number past the last row means the last row. Rows are copied as
-/// words of type `W`.
+/// Copies row `numbers[i]` of `from` to row i of `to`, for each i below `count`; a number past the last row means the
+/// last row. Rows are copied as words of type `W`.
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and `to` does not overlap `from`.
@@ -59,7 +62,8 @@ fn log_lanes(words: u32) -> u32 {
 /// Copies row i of `from` to row `numbers[i]` of `to`, for each i below `count`. Rows are copied as words of type `W`.
 ///
 /// # Safety
-/// The arrays are as long as the fields say, `to` has every listed row and does not overlap `from`, and the numbers differ.
+/// The arrays are as long as the fields say, `to` has every listed row and does not overlap `from`, and the numbers
+/// differ.
 #[kernel(
     max_threads = 256,
     scatter_rows_1 for ScatterRows<u8> = scatter_rows::<u8>,
@@ -118,7 +122,8 @@ unsafe fn scatter_rows<W: Copy>(ScatterRows { from, numbers, count, words, to }:
 /// Copies one row for each of `count` numbers; `of` returns the rows to read and to write for a place and its number.
 ///
 /// # Safety
-/// `numbers` has `count` numbers, and the rows that `of` returns exist and have `words` words. Two places do not write the same row.
+/// `numbers` has `count` numbers, and the rows that `of` returns exist and have `words` words. Two places do not write
+/// the same row.
 #[inline(always)]
 unsafe fn copy_rows<W: Copy>(
     from: Ptr<W>,

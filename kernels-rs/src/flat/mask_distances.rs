@@ -1,8 +1,8 @@
 //! Leaves rows out of a selection from canonical distances.
 //!
-//! The filter's values leave rows out of its lists ([`crate::flat::mask_values`]) where a bound is finite. This kernel leaves them out for
-//! certain: the distance of a row that takes no part becomes NaN, which selection puts behind every number. The canonical distance of finite
-//! vectors is never NaN.
+//! The filter's values leave rows out of its lists ([`crate::flat::mask_values`]) where a bound is finite. This kernel
+//! leaves them out for certain: the distance of a row that takes no part becomes NaN, which selection puts behind every
+//! number. The canonical distance of finite vectors is never NaN.
 //!
 //! # Cost
 //! One read of the row numbers and their bits, and one write for each row that is left out.

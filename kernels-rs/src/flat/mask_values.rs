@@ -1,7 +1,8 @@
 //! Values of rows for a search that leaves some rows out.
 //!
-//! The filter adds the value of a row to each of its scores, and the value of padding is +∞, so that no limit keeps it. A row with the value
-//! +∞ is left out in the same way. So a search among most of the rows needs no copies of them, only other values: 4 bytes for each row.
+//! The filter adds the value of a row to each of its scores, and the value of padding is +∞, so that no limit keeps it.
+//! A row with the value +∞ is left out in the same way. So a search among most of the rows needs no copies of them,
+//! only other values: 4 bytes for each row.
 //!
 //! # Cost
 //! One read and one write of a number for each row, and one read of its bit.

@@ -13,8 +13,8 @@ const THREADS: u32 = 256;
 /// The id of a slot without a neighbour.
 const NONE: u64 = u64::MAX;
 
-/// Writes id and distance of every slot. A slot without a row, or whose distance is NaN, gets no id and the distance `worst`. The slots of a
-/// query that was refused get no id and the distance NaN.
+/// Writes id and distance of every slot. A slot without a row, or whose distance is NaN, gets no id and the distance
+/// `worst`. The slots of a query that was refused get no id and the distance NaN.
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and every row has an id.
@@ -60,7 +60,8 @@ unsafe fn name(launch: NameResults) {
     }
     let query = (slot / k.max(1) as u64) as usize;
     let place = (slot % k.max(1) as u64) as u32;
-    // SAFETY: slot < slots, so the query exists; results are read below `found`, and a row that is not NO_ROW has an id.
+    // SAFETY: slot < slots, so the query exists; results are read below `found`, and a row that is not NO_ROW has an
+    // id.
     unsafe {
         let (mut id, mut distance) = (NONE, worst);
         if place < found {

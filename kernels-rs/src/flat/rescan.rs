@@ -1,8 +1,9 @@
 //! The best rows for queries whose candidates overflowed their lists, without the host.
 //!
 //! # Problem
-//! A list that overflowed lacks candidates, so its query has no proof of its result. The host reads the flags and searches these queries
-//! again, with all canonical distances. A search that only enqueues work cannot wait for the flags.
+//! A list that overflowed lacks candidates, so its query has no proof of its result. The host reads the flags and
+//! searches these queries again, with all canonical distances. A search that only enqueues work cannot wait for the
+//! flags.
 //!
 //! # Algorithm
 //! ```text
@@ -10,12 +11,13 @@
 //!     for each row of the piece that takes part: offer its canonical distance to a WarpSelect
 //!     write the best k of the piece to the query's list, at the piece's place
 //! ```
-//! The list then holds the best k of each piece, hence the best k of all rows, with canonical distances; the selection that follows is the
-//! same as for the other queries. The queue has `QUEUE` entries: for a larger k a piece is read once for every `QUEUE` neighbours.
+//! The list then holds the best k of each piece, hence the best k of all rows, with canonical distances; the selection
+//! that follows is the same as for the other queries. The queue has `QUEUE` entries: for a larger k a piece is read
+//! once for every `QUEUE` neighbours.
 //!
 //! # Cost
-//! Without an overflow one launch that reads one word. Otherwise ⌈k / 32⌉ · rows canonical distances for each such query, by as many warps as
-//! the list has room for k entries of.
+//! Without an overflow one launch that reads one word. Otherwise ⌈k / 32⌉ · rows canonical distances for each such
+//! query, by as many warps as the list has room for k entries of.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -40,7 +42,8 @@ const LEAST_WORDS: u32 = 8;
 /// Replaces the list of each query in `overflowed` by rows that include the best `k`, with their canonical distances.
 ///
 /// # Safety
-/// The arrays are as long as the fields say. `pieces` is [`Self::pieces`], and a list has room for `pieces` · `k` entries.
+/// The arrays are as long as the fields say. `pieces` is [`Self::pieces`], and a list has room for `pieces` · `k`
+/// entries.
 #[kernel(
     key = ElementKey,
     max_threads = 128,
@@ -72,7 +75,8 @@ pub struct Rescan {
 }
 
 impl Rescan {
-    /// The number of pieces of a base of `rows` rows, for lists with room for `capacity` entries, of which there are at least `k`.
+    /// The number of pieces of a base of `rows` rows, for lists with room for `capacity` entries, of which there are at
+    /// least `k`.
     pub fn pieces(rows: u32, k: u32, capacity: u32) -> u32 {
         (capacity / k.max(1)).min(rows.div_ceil(32 * LEAST_WORDS)).max(1)
     }
@@ -170,8 +174,8 @@ pub struct ScannedRows {
 }
 
 impl ScannedRows {
-    /// Calls `take` for the rows of words `from` .. `to` that take part: in each lane with a canonical distance as smaller is better, its row, and
-    /// whether they are the lane's. All 32 lanes arrive with the same arguments.
+    /// Calls `take` for the rows of words `from` .. `to` that take part: in each lane with a canonical distance as
+    /// smaller is better, its row, and whether they are the lane's. All 32 lanes arrive with the same arguments.
     ///
     /// # Safety
     /// As [`Rescan`]; the query exists, and each word has at least one row of the base.

@@ -1,13 +1,13 @@
 //! Copies vectors of the caller's from device memory into a set: padded, and checked.
 //!
 //! # Problem
-//! Vectors that the host sends are padded and checked on the way. Vectors that lie in device memory already are contiguous, aligned to one
-//! component only, and may hold NaN or infinity, which no host has seen.
+//! Vectors that the host sends are padded and checked on the way. Vectors that lie in device memory already are
+//! contiguous, aligned to one component only, and may hold NaN or infinity, which no host has seen.
 //!
 //! # Algorithm
-//! One warp copies one row. It reads the row, votes whether all components are finite, and reads it again to copy it, from the cache. A row
-//! that is not finite becomes zeros, so that it changes neither the scale nor the bounds of the others. It gets a flag; what that means is
-//! the caller's to say.
+//! One warp copies one row. It reads the row, votes whether all components are finite, and reads it again to copy it,
+//! from the cache. A row that is not finite becomes zeros, so that it changes neither the scale nor the bounds of the
+//! others. It gets a flag; what that means is the caller's to say.
 //!
 //! # Cost
 //! One read and one write of the rows.
@@ -40,7 +40,8 @@ macro_rules! stored {
 }
 stored!(u8, u16, u32);
 
-/// Copies `count` rows of `dim` components to rows of `stride` components, with zeros behind them. Rows that are not finite become zeros.
+/// Copies `count` rows of `dim` components to rows of `stride` components, with zeros behind them. Rows that are not
+/// finite become zeros.
 ///
 /// # Safety
 /// The arrays are as long as the fields say, `dim` ≤ `stride`, and the arrays do not overlap.
@@ -59,7 +60,8 @@ pub struct StageRows<W> {
     pub dim: u32,
     /// Distance from one row of `to` to the next in components.
     pub stride: u32,
-    /// The bits of the exponent, all of which are set in a component that is not finite; 0 if every component is finite.
+    /// The bits of the exponent, all of which are set in a component that is not finite; 0 if every component is
+    /// finite.
     pub exponent: u32,
     /// Room for `count` rows of `stride` components.
     pub to: PtrMut<W>,
@@ -88,7 +90,8 @@ unsafe fn stage_rows<W: Stored>(launch: StageRows<W>) {
     let lane = warp::lane_id();
     let from = from.wrapping_add(row as usize * dim as usize);
     let to = to.wrapping_add(row as usize * stride as usize);
-    // SAFETY: row < count, components are read below dim and written below stride. Whole warps return early, so all lanes vote.
+    // SAFETY: row < count, components are read below dim and written below stride. Whole warps return early, so all
+    // lanes vote.
     unsafe {
         let mut finite = true;
         if exponent != 0 {

@@ -19,11 +19,12 @@ const NO_ID: u64 = u64::MAX;
 /// Appends the rows that a search found for each row to the candidates of the row.
 ///
 /// # Safety
-/// The arrays are as long as the fields say. Ids times `share` are rows. The places of candidates that are taken come first.
+/// The arrays are as long as the fields say. Ids times `share` are rows. The places of candidates that are taken come
+/// first.
 #[kernel(max_threads = 32, append_candidates = append)]
 pub struct AppendCandidates {
-    /// For each row `most` + 1 places, because a row may find itself: the nearest of every `share`-th row, by their numbers among these, or `u64::MAX`.
-    /// Each row at most once.
+    /// For each row `most` + 1 places, because a row may find itself: the nearest of every `share`-th row, by their
+    /// numbers among these, or `u64::MAX`. Each row at most once.
     pub found: Ptr<u64>,
     /// Largest number of candidates of this search.
     pub most: u32,
@@ -56,8 +57,8 @@ unsafe fn append(launch: AppendCandidates) {
     let before = shared::dynamic::<u32>();
     let found = found.wrapping_add(number as usize * (most + 1) as usize);
     let candidates = candidates.wrapping_add(number as usize * width as usize);
-    // SAFETY: for the whole body, the launch gives room for all candidates, the caller promises the shapes, and a barrier stands between writes and reads
-    // of different lanes.
+    // SAFETY: for the whole body, the launch gives room for all candidates, the caller promises the shapes, and a
+    // barrier stands between writes and reads of different lanes.
     unsafe {
         let (mut taken, mut base) = (0, 0);
         while base < width {

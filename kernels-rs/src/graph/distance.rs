@@ -1,10 +1,12 @@
-//! The distance of walks: for bytes an exact integer, for floats an f32 sum in a fixed order. The library's `graph::distance` has the definition,
-//! and its path on a CPU.
+//! The distance of walks: for bytes an exact integer, for floats an f32 sum in a fixed order. The library's
+//! `graph::distance` has the definition, and its path on a CPU.
 //!
-//! [`TEAM`] lanes read a vector. Of bytes a lane reads 16 at a time, and four are multiplied by one instruction: ‖x − y‖² = x·x + y·y − 2 x·y.
+//! [`TEAM`] lanes read a vector. Of bytes a lane reads 16 at a time, and four are multiplied by one instruction: ‖x −
+//! y‖² = x·x + y·y − 2 x·y.
 //!
 //! Of each 32 components lane t has components 4t .. 4t + 4, so it has four of the 32 partial sums. It adds these by a
-//! balanced tree, and three shuffles add those of the lanes. Rows are padded with zeros to a multiple of four components, and queries to a multiple of
+//! balanced tree, and three shuffles add those of the lanes. Rows are padded with zeros to a multiple of four
+//! components, and queries to a multiple of
 //! 32. A zero term changes no sum.
 
 use cuda_std::global::{self, F32x4, U32x4};
@@ -32,8 +34,9 @@ pub const fn words(element: ElementKey, stride: u32) -> u32 {
 /// What short and long vectors are multiplied by before their norms are computed.
 const SCALES: [f32; 2] = [f32::from_bits((127 + 100) << 23), f32::from_bits((127 - 80) << 23)];
 
-/// The power of two by which a vector is multiplied before its norm is computed, if the sum of its squares is `square`: so that no sum overflows, and
-/// no square of a short vector is lost. 1 for usual vectors, whose bits it does not change.
+/// The power of two by which a vector is multiplied before its norm is computed, if the sum of its squares is `square`:
+/// so that no sum overflows, and no square of a short vector is lost. 1 for usual vectors, whose bits it does not
+/// change.
 #[inline(always)]
 pub fn scale_for_norm(square: f32) -> f32 {
     match square {
@@ -48,11 +51,13 @@ const AHEAD: usize = 4;
 
 /// An element type of vectors that walks compare. `ROWS` vectors are read at a time by each team.
 pub trait Compared: Element {
-    /// Stores a query in shared memory, as [`key`](Self::key) takes it, but not divided by its norm: each component as f32, with zeros up to a
-    /// multiple of [`SUMS`], or the bytes. The `threads` of the block share the work. Who reads other threads' words needs a barrier.
+    /// Stores a query in shared memory, as [`key`](Self::key) takes it, but not divided by its norm: each component as
+    /// f32, with zeros up to a multiple of [`SUMS`], or the bytes. The `threads` of the block share the work. Who reads
+    /// other threads' words needs a barrier.
     ///
     /// # Safety
-    /// `query` has `stride` components and is aligned to four components; `to` has room for `stride` words, up to a multiple of [`SUMS`].
+    /// `query` has `stride` components and is aligned to four components; `to` has room for `stride` words, up to a
+    /// multiple of [`SUMS`].
     unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32);
 
     /// The name of the type.
@@ -64,12 +69,13 @@ pub trait Compared: Element {
     /// As [`key`](Self::key).
     unsafe fn own(query: SharedPtr<u32>, stride: u32, lane_in_team: u32) -> u32;
 
-    /// The key of the distance between a query in shared memory and one of some rows: the row of [`row_of`] for the lane. All 32 lanes arrive. `own`
-    /// is the query's [`own`](Self::own).
+    /// The key of the distance between a query in shared memory and one of some rows: the row of [`row_of`] for the
+    /// lane. All 32 lanes arrive. `own` is the query's [`own`](Self::own).
     ///
     /// # Safety
-    /// `query` has `stride` components, as [`store`](Self::store) stores them, and starts at a multiple of 16 bytes; no thread writes them. For cosine,
-    /// [`normalise`](Self::normalise) has followed. Each row has `stride` components, a multiple of 4, or of 16 if they are bytes.
+    /// `query` has `stride` components, as [`store`](Self::store) stores them, and starts at a multiple of 16 bytes; no
+    /// thread writes them. For cosine, [`normalise`](Self::normalise) has followed. Each row has `stride` components, a
+    /// multiple of 4, or of 16 if they are bytes.
     unsafe fn key<const ROWS: usize>(
         metric: Metric,
         query_and_own: (SharedPtr<u32>, u32),
@@ -78,8 +84,8 @@ pub trait Compared: Element {
         lane_in_team: u32,
     ) -> u32;
 
-    /// Divides a query in shared memory by its norm, unless that is 0 or the type needs no division. All threads of the block arrive, after a
-    /// barrier. Who reads other threads' words needs a barrier.
+    /// Divides a query in shared memory by its norm, unless that is 0 or the type needs no division. All threads of the
+    /// block arrive, after a barrier. Who reads other threads' words needs a barrier.
     ///
     /// # Safety
     /// As [`key`](Self::key).
@@ -181,7 +187,8 @@ macro_rules! bytes {
                             x = query.add(4 * quad).cast::<U32x4>().load().0;
                         }
                     }
-                    // Nothing else keeps the compiler from unrolling the loop, whose loads then need more registers than there are.
+                    // Nothing else keeps the compiler from unrolling the loop, whose loads then need more registers
+                    // than there are.
                     warp::sync_warp(FULL_MASK);
                     unroll::<4>(|e| {
                         unroll::<ROWS>(|r| {
@@ -226,7 +233,8 @@ bytes! {
     I8: i32, dot4_i8, |product| !(product ^ 1 << 31);
 }
 
-/// The row of which a lane of a team gets the sum or the key: of two rows by the lowest bit of the lane, of four by its two lowest bits.
+/// The row of which a lane of a team gets the sum or the key: of two rows by the lowest bit of the lane, of four by its
+/// two lowest bits.
 #[inline(always)]
 pub fn row_of<const ROWS: usize>(lane_in_team: u32) -> u32 {
     match ROWS {
@@ -242,11 +250,11 @@ pub fn is_first_of_row<const ROWS: usize>(lane_in_team: u32) -> bool {
     lane_in_team < ROWS as u32
 }
 
-/// The sum of a row over the lanes of the team: on each lane that of its row ([`row_of`]). The sum is a balanced tree of neighbours: lanes 0 and 1,
-/// then pairs, then fours. All 32 lanes arrive.
+/// The sum of a row over the lanes of the team: on each lane that of its row ([`row_of`]). The sum is a balanced tree
+/// of neighbours: lanes 0 and 1, then pairs, then fours. All 32 lanes arrive.
 ///
-/// While a lane has two rows or more, it gives half of them to its neighbour and takes the neighbour's part of the others, so four rows take four
-/// shuffles instead of twelve.
+/// While a lane has two rows or more, it gives half of them to its neighbour and takes the neighbour's part of the
+/// others, so four rows take four shuffles instead of twelve.
 #[inline(always)]
 fn of_row<V: Shuffle + Copy, const ROWS: usize>(sums: [V; ROWS], lane_in_team: u32, add: impl Fn(V, V) -> V) -> V {
     const { assert!(ROWS == 1 || ROWS == 2 || ROWS == 4, "rows are halved") };

@@ -15,10 +15,12 @@ use crate::product::metric::Metric;
 const THREADS: u32 = 32;
 /// The greatest code; the least is its negative, so that codes are symmetric about 0.
 pub const MOST: f32 = 127.0;
-/// In a sum with this number the last bit is worth 1, so it is rounded to an integer, ties to even, which its lowest bits hold.
+/// In a sum with this number the last bit is worth 1, so it is rounded to an integer, ties to even, which its lowest
+/// bits hold.
 pub const ROUNDER: f32 = (3 << 22) as f32;
 
-/// The largest excess that is counted: by how many codes a component lies beyond the range. So the squares of all components have a sum of 64 bits.
+/// The largest excess that is counted: by how many codes a component lies beyond the range. So the squares of all
+/// components have a sum of 64 bits.
 pub const MOST_EXCESS: f32 = 65_535.0;
 
 /// By how many codes a component, in units of codes, lies beyond the range: rounded towards 0, at most [`MOST_EXCESS`].
@@ -62,7 +64,8 @@ pub struct Encode {
     pub metric: Metric,
     /// What is subtracted from each component: `dim` numbers.
     pub shifts: Ptr<f32>,
-    /// Codes in a unit of a component; 0: each vector has a scale of its own, by which its greatest component becomes [`MOST`].
+    /// Codes in a unit of a component; 0: each vector has a scale of its own, by which its greatest component becomes
+    /// [`MOST`].
     pub scale: f32,
     /// Greatest sum of the squares of [`excess`] of a vector for which its codes can stand.
     pub limit: u64,
@@ -93,7 +96,8 @@ unsafe fn encode<E: Compared>(launch: Encode) {
     let Encode { rows, stride, dim, metric, shifts, scale, limit, codes, code_stride, doubtful, .. } = launch;
     let number = thread::block_idx_x() as usize;
     let vector: SharedPtr<f32> = shared::dynamic();
-    // SAFETY: for the whole body, the arrays have the vector, its codes and the shifts; barriers stand between writes and reads of different lanes.
+    // SAFETY: for the whole body, the arrays have the vector, its codes and the shifts; barriers stand between writes
+    // and reads of different lanes.
     unsafe {
         let row = (*rows).cast::<E::Stored>().wrapping_add(number * stride as usize);
         E::store(row, stride, vector.cast(), THREADS);

@@ -1,4 +1,5 @@
-//! The choice of edges in a new graph, as the library's `graph::prune` and `graph::build` define it, with the same bits.
+//! The choice of edges in a new graph, as the library's `graph::prune` and `graph::build` define it, with the same
+//! bits.
 //!
 //! ```text
 //! Prune     for each node, a warp: its edges among its candidates                       n · degree edges
@@ -9,11 +10,13 @@
 //! Prune     for each node, a warp: its edges among these
 //! ```
 //!
-//! Threads fill a list in any order. `Join` takes the first `degree` of it by (place of the edge, node), so the result depends on no order.
+//! Threads fill a list in any order. `Join` takes the first `degree` of it by (place of the edge, node), so the result
+//! depends on no order.
 //!
 //! # Cost
-//! A warp of `Prune` compares each of its c candidates with the chosen ones, until one is nearer: c steps, each of which waits for two vectors,
-//! and up to c · degree / 2 distances, whose vectors mostly come from the cache. The other kernels move 4 to 12 bytes for each edge.
+//! A warp of `Prune` compares each of its c candidates with the chosen ones, until one is nearer: c steps, each of
+//! which waits for two vectors, and up to c · degree / 2 distances, whose vectors mostly come from the cache. The other
+//! kernels move 4 to 12 bytes for each edge.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
@@ -34,8 +37,8 @@ const ROWS: usize = 2;
 /// Number of threads of a block in `Count` and `Fill`.
 const EDGE_THREADS: u32 = 256;
 
-/// Chooses edges of each node among its candidates: those to which no chosen one is nearer than the node, from near to far; then the nearest others, or
-/// the others in the order of the candidates.
+/// Chooses edges of each node among its candidates: those to which no chosen one is nearer than the node, from near to
+/// far; then the nearest others, or the others in the order of the candidates.
 ///
 /// # Safety
 /// The arrays are as long as the fields say. Candidates are rows.
@@ -99,8 +102,8 @@ unsafe fn prune<E: Compared>(launch: Prune) {
     let there = |node: u32| row(if node == NO_ROW { 0 } else { node });
     let candidates = candidates.wrapping_add(number as usize * most as usize);
     let query = shared::dynamic::<u32>();
-    // SAFETY: for the whole body, the launch gives room for all arrays, the caller promises the shapes, and a barrier stands between writes and reads of
-    // different lanes.
+    // SAFETY: for the whole body, the launch gives room for all arrays, the caller promises the shapes, and a barrier
+    // stands between writes and reads of different lanes.
     unsafe {
         let keys: SharedPtr<u64> = query.add(stride.next_multiple_of(SUMS)).cast();
         let sorted = keys.add(most);
@@ -353,8 +356,8 @@ unsafe fn join(launch: Join) {
     let (lane, number) = (warp::lane_id(), thread::block_idx_x());
     let node = first + number;
     let mut best = shared::dynamic::<u64>();
-    // SAFETY: for the whole body, the launch gives room for all arrays, the caller promises the shapes, and a barrier stands between writes and reads of
-    // different lanes.
+    // SAFETY: for the whole body, the launch gives room for all arrays, the caller promises the shapes, and a barrier
+    // stands between writes and reads of different lanes.
     unsafe {
         let mut next = best.add(degree);
         let all: SharedPtr<u32> = best.add(2 * degree).cast();

@@ -1,4 +1,5 @@
-//! A parent for each node that can be reached from the start nodes, as the library's `graph::links` defines it: the same parents.
+//! A parent for each node that can be reached from the start nodes, as the library's `graph::links` defines it: the
+//! same parents.
 //!
 //! ```text
 //! each level:   Claim     for each node of the level, a warp: it is the parent of each open node to which it has an edge, unless a lower one is
@@ -7,7 +8,8 @@
 //! The host repeats this until a level is empty. Any order of the claims gives the lowest parent.
 //!
 //! # Cost
-//! Each edge is read once, and for each edge a number of a level, at random. Each launch reads the levels of all nodes: 4 bytes a node.
+//! Each edge is read once, and for each edge a number of a level, at random. Each launch reads the levels of all nodes:
+//! 4 bytes a node.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{self, FULL_MASK};

@@ -1,14 +1,17 @@
 //! How far the roundings of codes may mislead a walk, for device and host.
 //!
-//! A code differs from the scaled component by a rounding: an error that is uniform between −½ and ½ where nothing was clamped, with a mean square of
-//! 1/12. Errors of different components are taken for independent. So the distance of two vectors, in units of codes, has an error of deviation
-//! √(2/12), and the inner product of x and y one of √((‖x‖² + ‖y‖²)/12). [`DEVIATIONS`] of these are allowed for.
+//! A code differs from the scaled component by a rounding: an error that is uniform between −½ and ½ where nothing was
+//! clamped, with a mean square of 1/12. Errors of different components are taken for independent. So the distance of
+//! two vectors, in units of codes, has an error of deviation √(2/12), and the inner product of x and y one of √((‖x‖² +
+//! ‖y‖²)/12). [`DEVIATIONS`] of these are allowed for.
 //!
 //! Both questions of a walk compare two nodes of one beam:
 //!
-//! - Which nodes may be among the k best? Those [within](Tolerance::within) the tolerance of the k-th: they are ranked by their vectors.
-//! - May nodes outside of the beam be nearer than some inside? If the last node of a full beam is [as near as the first](Tolerance::ties), codes cannot
-//!   tell, and the query walks by vectors instead. Near-duplicates and equal vectors make such beams.
+//! - Which nodes may be among the k best? Those [within](Tolerance::within) the tolerance of the k-th: they are ranked
+//!   by their vectors.
+//! - May nodes outside of the beam be nearer than some inside? If the last node of a full beam is [as near as the
+//!   first](Tolerance::ties), codes cannot tell, and the query walks by vectors instead. Near-duplicates and equal
+//!   vectors make such beams.
 //!
 //! All operations are IEEE binary32, round to nearest, so host and device agree to the bit.
 
@@ -27,8 +30,8 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// That of a query whose codes have the sum of squares `query_square`, among rows with at most `greatest_square`. `metric` is that of the codes:
-    /// squared L2 or the inner product.
+    /// That of a query whose codes have the sum of squares `query_square`, among rows with at most `greatest_square`.
+    /// `metric` is that of the codes: squared L2 or the inner product.
     #[inline(always)]
     pub fn new(metric: Metric, query_square: u32, greatest_square: u32) -> Self {
         if metric.favors_length() {

@@ -1,15 +1,16 @@
 //! Results of walks among rows of which some are equal.
 //!
 //! # Problem
-//! Rows with equal vectors are one node of a graph. A walk finds nodes, best first. Which rows are the k best, by distance and then by number?
+//! Rows with equal vectors are one node of a graph. A walk finds nodes, best first. Which rows are the k best, by
+//! distance and then by number?
 //!
 //! # Algorithm
-//! One warp for each query. All rows of a node have its distance, so nodes at one distance are merged: each result is the least row of theirs that
-//! was not taken yet. A lane keeps a cursor for every 32nd of these nodes.
+//! One warp for each query. All rows of a node have its distance, so nodes at one distance are merged: each result is
+//! the least row of theirs that was not taken yet. A lane keeps a cursor for every 32nd of these nodes.
 //!
 //! # Cost
-//! k steps for a query, each of which reads a cursor and a row of each node at that distance; rows that a filter leaves out are read once. The kernel runs
-//! only where a graph has equal rows.
+//! k steps for a query, each of which reads a cursor and a row of each node at that distance; rows that a filter leaves
+//! out are read once. The kernel runs only where a graph has equal rows.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -68,7 +69,8 @@ unsafe fn expand(launch: ExpandTwins) {
     let query = thread::block_idx_x() as usize;
     let lane = warp::lane_id();
     let (first, out) = (query * found as usize, query * k as usize);
-    // SAFETY: for the whole body, places are below the lengths of the arrays; a lane uses the cursors of its own nodes only.
+    // SAFETY: for the whole body, places are below the lengths of the arrays; a lane uses the cursors of its own nodes
+    // only.
     unsafe {
         let node_at = |at: u32| global::load_nc(nodes.wrapping_add(first + at as usize));
         let bits_at = |at: u32| global::load_nc(distances.wrapping_add(first + at as usize)).to_bits();

@@ -1,12 +1,13 @@
 //! Walks in a graph: the nodes that a search for a query meets, and the nearest of them.
 //!
 //! # Problem
-//! For each query the `width` nodes that a walk finds nearest, as the library's `graph::walk` defines them: from the nearest of some start
-//! nodes on, expand the nearest nodes of the beam that are not expanded, until all are. Results have the same bits as those on a CPU.
+//! For each query the `width` nodes that a walk finds nearest, as the library's `graph::walk` defines them: from the
+//! nearest of some start nodes on, expand the nearest nodes of the beam that are not expanded, until all are. Results
+//! have the same bits as those on a CPU.
 //!
 //! # Algorithm
-//! One block for each query: of 256 threads where queries are few, of one warp where they are many ([`PerQuery`]). Everything but the vectors and the
-//! edges is in shared memory:
+//! One block for each query: of 256 threads where queries are few, of one warp where they are many ([`PerQuery`]).
+//! Everything but the vectors and the edges is in shared memory:
 //!
 //! ```text
 //! absorb the pivots; for the lists of the nearest ones, until enough start nodes were compared: absorb the list
@@ -22,26 +23,32 @@
 //!     rank of a kept one among them, and by binary search in the beam; of a place of the beam, among the kept: both move to their sum
 //! ```
 //!
-//! The table has open addresses and linear probing. When it could fill up, it is cleared, and the beam's nodes are put into it again. A node that
-//! is not in the table and was met before is farther than all of a full beam, so it does not come in again: no result depends on the
-//! size of the table. Within one step the table forgets nothing, so no node is kept twice.
+//! The table has open addresses and linear probing. When it could fill up, it is cleared, and the beam's nodes are put
+//! into it again. A node that is not in the table and was met before is farther than all of a full beam, so it does not
+//! come in again: no result depends on the size of the table. Within one step the table forgets nothing, so no node is
+//! kept twice.
 //!
-//! A walk by codes ends with two questions that [`Tolerance`] answers: which nodes after the first ones may be among the k best, and whether codes can
-//! order the beam at all. If not, the query's word says so, and a second launch of the same kernel walks by vectors for these queries. Queries that
-//! codes cannot stand for have the word from [`crate::graph::encode`].
+//! A walk by codes ends with two questions that [`Tolerance`] answers: which nodes after the first ones may be among
+//! the k best, and whether codes can order the beam at all. If not, the query's word says so, and a second launch of
+//! the same kernel walks by vectors for these queries. Queries that codes cannot stand for have the word from
+//! [`crate::graph::encode`].
 //!
-//! A block of one warp has barriers that cost nothing, and a multiprocessor has 25 of them at a time, so steps of different queries overlap. One query
-//! alone waits least if its vectors are all read at a time, which takes 256 threads.
+//! A block of one warp has barriers that cost nothing, and a multiprocessor has 25 of them at a time, so steps of
+//! different queries overlap. One query alone waits least if its vectors are all read at a time, which takes 256
+//! threads.
 //!
 //! # What limits it
-//! The vectors that are read: about 16 · width for 32 edges a node (a third of the neighbours; the others were met before), and 300 to 500 pivots and
-//! start nodes. Codes of 128 components take 128 bytes each, so 10,000 queries with a beam of 64 read 1.9 GB: 0.6 ms at the 3.0 TB/s of an H100. What
-//! is left is instructions and their latency. By Nsight Compute (300,000 vectors, beam 32; the list of start nodes had no greatest length yet) a query
-//! took 37,500 instructions of a warp: 55 % for distances, 17 % for the ranks of kept nodes, 15 % for meeting nodes; a scheduler issued in a
-//! third of the cycles, with 4 of 16 warps. Shared memory allows 25 queries on a multiprocessor at a beam of 32.
+//! The vectors that are read: about 16 · width for 32 edges a node (a third of the neighbours; the others were met
+//! before), and 300 to 500 pivots and start nodes. Codes of 128 components take 128 bytes each, so 10,000 queries with
+//! a beam of 64 read 1.9 GB: 0.6 ms at the 3.0 TB/s of an H100. What is left is instructions and their latency. By
+//! Nsight Compute (300,000 vectors, beam 32; the list of start nodes had no greatest length yet) a query took 37,500
+//! instructions of a warp: 55 % for distances, 17 % for the ranks of kept nodes, 15 % for meeting nodes; a scheduler
+//! issued in a third of the cycles, with 4 of 16 warps. Shared memory allows 25 queries on a multiprocessor at a beam
+//! of 32.
 //!
-//! Measured on an H100 80GB HBM3 (driver 580.159.04, 2026-11-25, revision ceecead; 10,000 queries, k = 10, 1,000,000 clustered f32 vectors of 128
-//! components, walks by codes), from device memory to device memory, and one query by a captured graph:
+//! Measured on an H100 80GB HBM3 (driver 580.159.04, 2026-11-25, revision ceecead; 10,000 queries, k = 10, 1,000,000
+//! clustered f32 vectors of 128 components, walks by codes), from device memory to device memory, and one query by a
+//! captured graph:
 //!
 //! | beam | 16 | 24 | 32 | 48 | 64 | 96 | 128 | 192 |
 //! |---|---|---|---|---|---|---|---|---|
@@ -49,10 +56,12 @@
 //! | 10,000 queries, ms | .78 | .90 | 1.03 | 1.18 | 1.53 | 1.85 | 2.35 | 3.82 |
 //! | one query, ms | .050 | .052 | .056 | .062 | .069 | .083 | .110 | .143 |
 //!
-//! On the same machine FlashLib 0.4.0 took 2.25 ms at .939, 3.93 at .976, 11.9 at .993; cuVS 26.10 2.29 at .869, 4.04 at .980, 7.96 at .996.
+//! On the same machine FlashLib 0.4.0 took 2.25 ms at .939, 3.93 at .976, 11.9 at .993; cuVS 26.10 2.29 at .869, 4.04
+//! at .980, 7.96 at .996.
 //!
 //! # What it was before
-//! Milliseconds for 10,000 queries from host memory and back. What raised the recall at a beam is in the library's `graph::candidates`.
+//! Milliseconds for 10,000 queries from host memory and back. What raised the recall at a beam is in the library's
+//! `graph::candidates`.
 //!
 //! | revision | what | beam 32 | 64 | 128 |
 //! |---|---|---|---|---|
@@ -62,9 +71,10 @@
 //! | bd33008 | one warp for each query, codes, integer products, four nodes expanded at a time | 1.9 | 2.5 | 4.2 |
 //! | ceecead | eight nodes, edges loaded four at a time, no atomic operations in a block of one warp, two warps from a beam of 80 on | 1.6 | 2.3 | 3.0 |
 //!
-//! Two warps for wide beams, from device memory (beams 64, 96, 128, 192, 256): 1.53, 1.93, 2.44, 3.99, 5.42 ms; one warp: 1.52, 2.34, 3.08, 5.65, 7.75.
-//! Eight nodes instead of four: 200,000 vectors, beam 48: 8.1 steps instead of 14.3, 810 distances instead of 669, recall .972 instead of .956.
-//! What the prefetches of blocks of several warps save was not measured alone; for wide beams of many queries they may cost more than they save.
+//! Two warps for wide beams, from device memory (beams 64, 96, 128, 192, 256): 1.53, 1.93, 2.44, 3.99, 5.42 ms; one
+//! warp: 1.52, 2.34, 3.08, 5.65, 7.75. Eight nodes instead of four: 200,000 vectors, beam 48: 8.1 steps instead of
+//! 14.3, 810 distances instead of 669, recall .972 instead of .956. What the prefetches of blocks of several warps save
+//! was not measured alone; for wide beams of many queries they may cost more than they save.
 
 use core::ops::Range;
 
@@ -132,12 +142,14 @@ const fn most_nodes(degree: u32) -> u32 {
     (EXPANSIONS * degree).next_multiple_of(PIECE)
 }
 
-/// Smallest number of slots of a table for walks of this width: the beam and the nodes of a step fill at most half of it.
+/// Smallest number of slots of a table for walks of this width: the beam and the nodes of a step fill at most half of
+/// it.
 pub const fn least_slots(width: u32, degree: u32) -> u32 {
     (2 * (width + EXPANSIONS * degree)).next_power_of_two()
 }
 
-/// Number of slots of a table for walks of this width. A walk that meets 14 nodes for each place of its beam clears it about once.
+/// Number of slots of a table for walks of this width. A walk that meets 14 nodes for each place of its beam clears it
+/// about once.
 pub const fn slots(width: u32, degree: u32) -> u32 {
     let least = least_slots(width, degree);
     let seldom = (if 16 * width < MOST_SLOTS { 16 * width } else { MOST_SLOTS }).next_power_of_two();
@@ -213,13 +225,14 @@ pub struct Walk {
     pub places: PtrMut<u32>,
     /// One word for each query; absent: all queries walk.
     pub doubtful: Option<PtrMut<u32>>,
-    /// Whether queries and rows are codes: 0 for no. Queries whose word is 0 walk by codes, and their word becomes 1 if codes cannot order their beam
-    /// ([`Tolerance`]). The others have no places then, and walk by vectors in another launch.
+    /// Whether queries and rows are codes: 0 for no. Queries whose word is 0 walk by codes, and their word becomes 1 if
+    /// codes cannot order their beam ([`Tolerance`]). The others have no places then, and walk by vectors in another
+    /// launch.
     pub by_codes: u32,
     /// Codes only: number of results that are wanted.
     pub k: u32,
-    /// Codes only: number of accepted nodes of a beam that become results in any case, at least k. Those after them become results if they may be
-    /// among the k nearest.
+    /// Codes only: number of accepted nodes of a beam that become results in any case, at least k. Those after them
+    /// become results if they may be among the k nearest.
     pub least: u32,
     /// Codes only: greatest sum of the squares of a row's codes.
     pub greatest_square: u32,
@@ -314,11 +327,12 @@ unsafe fn insert(table: SharedPtr<u32>, slots: u32, node: u32) -> bool {
     }
 }
 
-/// Computes the distances of the block's nodes from `first` to `end`, and puts the nodes into the beam. All threads of the block arrive, after a
-/// barrier; ends with a barrier.
+/// Computes the distances of the block's nodes from `first` to `end`, and puts the nodes into the beam. All threads of
+/// the block arrive, after a barrier; ends with a barrier.
 ///
 /// # Safety
-/// As [`Walk`]; these are at most [`PIECE`] nodes, the counter of kept nodes is 0, and no node is in the beam already or twice among these.
+/// As [`Walk`]; these are at most [`PIECE`] nodes, the counter of kept nodes is 0, and no node is in the beam already
+/// or twice among these.
 #[inline(always)]
 unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
     launch: &Walk,
@@ -393,8 +407,9 @@ unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
     }
 }
 
-/// Keeps those of the nodes from `first` on, `ROWS` for each team, that come into the beam: are less than `last`. `kept` nodes are kept already, if
-/// the block has one warp; other blocks count in their counter. Returns how many are then. All threads of the block arrive.
+/// Keeps those of the nodes from `first` on, `ROWS` for each team, that come into the beam: are less than `last`.
+/// `kept` nodes are kept already, if the block has one warp; other blocks count in their counter. Returns how many are
+/// then. All threads of the block arrive.
 ///
 /// # Safety
 /// As [`absorb`].
@@ -414,7 +429,8 @@ unsafe fn keep<E: Compared, const ROWS: usize, const THREADS: u32>(
         return kept;
     }
     let mut vectors = [*rows; ROWS].map(|rows| rows.cast::<E::Stored>());
-    // SAFETY: there is room for nodes up to the next multiple of [`PIECE`], and those after the last are older ones, which are rows.
+    // SAFETY: there is room for nodes up to the next multiple of [`PIECE`], and those after the last are older ones,
+    // which are rows.
     unsafe {
         unroll::<ROWS>(|r| {
             let node = block.nodes.add(first + r as u32 * (THREADS / TEAM) + team).load();
@@ -448,8 +464,8 @@ fn lanes_before(lanes: u32) -> u32 {
     (lanes & ((1 << warp::lane_id()) - 1)).count_ones()
 }
 
-/// The first of the places that these lanes get in a list: after `len` places if the block has one warp, otherwise those after the counter, which
-/// goes up. All 32 lanes arrive.
+/// The first of the places that these lanes get in a list: after `len` places if the block has one warp, otherwise
+/// those after the counter, which goes up. All 32 lanes arrive.
 ///
 /// # Safety
 /// Between barriers other threads use the counter by this function only.
@@ -478,8 +494,8 @@ struct Entry {
     lists: u32,
 }
 
-/// Stores the next nodes with which the query is compared. Returns their number; 0 if the beam has the nearest start nodes. All threads of the block
-/// arrive, after a barrier.
+/// Stores the next nodes with which the query is compared. Returns their number; 0 if the beam has the nearest start
+/// nodes. All threads of the block arrive, after a barrier.
 ///
 /// # Safety
 /// As [`Walk`].
@@ -527,8 +543,8 @@ unsafe fn next_listed<const THREADS: u32>(launch: &Walk, block: Block, beam: &mu
     }
 }
 
-/// Stores where the list of each pivot in the beam begins and ends. All threads of the block arrive, after a barrier. Who reads other threads' lists
-/// needs a barrier.
+/// Stores where the list of each pivot in the beam begins and ends. All threads of the block arrive, after a barrier.
+/// Who reads other threads' lists needs a barrier.
 ///
 /// # Safety
 /// As [`Walk`]; the beam has pivots only.
@@ -573,9 +589,9 @@ unsafe fn load_query<E: Compared, const THREADS: u32>(launch: &Walk, block: Bloc
     }
 }
 
-/// Chooses the first [`EXPANSIONS`] nodes of the beam that are not expanded, marks them, and stores them in the block's counters, and after them those
-/// that are likely next. Returns how many there are to expand, and how many with those. All threads of the block arrive, after a barrier; ends with a
-/// barrier.
+/// Chooses the first [`EXPANSIONS`] nodes of the beam that are not expanded, marks them, and stores them in the block's
+/// counters, and after them those that are likely next. Returns how many there are to expand, and how many with those.
+/// All threads of the block arrive, after a barrier; ends with a barrier.
 ///
 /// # Safety
 /// As [`Walk`].
@@ -619,7 +635,8 @@ unsafe fn choose<const THREADS: u32>(block: Block, beam: &mut Beam) -> (u32, u32
     (chosen, named)
 }
 
-/// Empties the table, and puts the nodes of the beam into it. All threads of the block arrive, after a barrier; ends with a barrier.
+/// Empties the table, and puts the nodes of the beam into it. All threads of the block arrive, after a barrier; ends
+/// with a barrier.
 ///
 /// # Safety
 /// As [`Walk`].
@@ -666,8 +683,8 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
     let width_room = width.next_multiple_of(2);
     // 64-bit places first, so that all are aligned.
     let longs = words.cast::<u64>();
-    // SAFETY: for the whole body, the launch gives room for all arrays, and the caller promises the shapes; barriers stand between writes and reads
-    // of other threads.
+    // SAFETY: for the whole body, the launch gives room for all arrays, and the caller promises the shapes; barriers
+    // stand between writes and reads of other threads.
     unsafe {
         let kept = longs.add(2 * width_room);
         let words = longs.add(2 * width_room + 2 * PIECE).cast::<u32>();
@@ -737,9 +754,10 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
     }
 }
 
-/// Puts the nodes to which edges lead from the first `chosen` nodes into the table, and stores those that were not there. A block of several warps
-/// prefetches the vectors to which edges lead from the first `named` nodes. Returns how many were stored, if the block has one warp; other blocks count
-/// in their counter. All threads of the block arrive, after a barrier.
+/// Puts the nodes to which edges lead from the first `chosen` nodes into the table, and stores those that were not
+/// there. A block of several warps prefetches the vectors to which edges lead from the first `named` nodes. Returns how
+/// many were stored, if the block has one warp; other blocks count in their counter. All threads of the block arrive,
+/// after a barrier.
 ///
 /// # Safety
 /// As [`Walk`]; the table has room for them.
@@ -811,8 +829,9 @@ unsafe fn leave_empty(launch: &Walk, first: u32, step: u32) {
     }
 }
 
-/// Writes the first accepted nodes of the beam. Of a beam by codes, also those that may be among the k nearest; if there are too many of
-/// them, or codes cannot order the beam, the query's word becomes 1. All threads of the block arrive, after a barrier.
+/// Writes the first accepted nodes of the beam. Of a beam by codes, also those that may be among the k nearest; if
+/// there are too many of them, or codes cannot order the beam, the query's word becomes 1. All threads of the block
+/// arrive, after a barrier.
 ///
 /// # Safety
 /// As [`Walk`].
@@ -827,7 +846,8 @@ unsafe fn store_places<E: Compared>(launch: &Walk, block: Block, beam: Beam) {
     let to = places.wrapping_add(thread::block_idx_x() as usize * selected as usize);
     let mut count = 0;
     let mut first = 0;
-    // SAFETY: places below the beam's length and below `selected`; no thread writes the beam any more; there is a word for each query.
+    // SAFETY: places below the beam's length and below `selected`; no thread writes the beam any more; there is a word
+    // for each query.
     unsafe {
         let tolerance = Tolerance::new(metric, block.own, greatest_square);
         let key_at = |at: u32| (beam.places.add(at).load() >> 32) as u32;

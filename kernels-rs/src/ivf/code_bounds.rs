@@ -1,14 +1,15 @@
 //! Scale, values and error bounds of the f16 operands of codes.
 //!
-//! This is [`crate::product::prepare`] for vectors that are stored as codes only. It writes no copy: the scan decodes by the same formula
-//! (`crate::ivf::encoding::Operand4`). The error of that formula is measured here, row by row, once for an index.
+//! This is [`crate::product::prepare`] for vectors that are stored as codes only. It writes no copy: the scan decodes
+//! by the same formula (`crate::ivf::encoding::Operand4`). The error of that formula is measured here, row by row, once
+//! for an index.
 //!
 //! # Cosine
 //! A code of a normalised vector stands for a vector r whose length is not 1, and the distance is ⟨x, r⟩ / (‖x‖ ‖r‖).
 //! So the vector of the bounds is u = r / ‖r‖, and there are two kinds of operands û:
 //! - With a factor w = f32(1/‖r‖) of each row, the scan computes −⟨x̂, r̂⟩ · w, so û = w · r̂. ‖u − û‖ is at most
-//!   ‖r − r̂‖ / ‖r‖ + 2⁻²⁴ ‖r̂‖ / ‖r‖. The second part, and the rounding of the product with w, are roundings of the score, for which
-//!   [`crate::product::bounds`] has room.
+//!   ‖r − r̂‖ / ‖r‖ + 2⁻²⁴ ‖r̂‖ / ‖r‖. The second part, and the rounding of the product with w, are roundings of the
+//!   score, for which [`crate::product::bounds`] has room.
 //! - Without it, û = r̂, and ‖u − û‖ ≤ |‖r‖ − 1| + ‖r − r̂‖. f16 rows are so: their length differs from 1 by less than
 //!   2⁻¹¹.
 //!
@@ -50,8 +51,8 @@ unsafe fn centre4(centre: Option<Ptr<f32>>, quad: u32) -> [f32; 4] {
     }
 }
 
-/// Raises `greatest` to twice the greatest |component − centre| of the decoded rows. The factor of two leaves room for the f16 parts of
-/// [`crate::pq::codes::Operands`].
+/// Raises `greatest` to twice the greatest |component − centre| of the decoded rows. The factor of two leaves room for
+/// the f16 parts of [`crate::pq::codes::Operands`].
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and every code has a codeword.
@@ -194,8 +195,9 @@ pub struct MeasureCodes {
     pub parts: OperandParts,
     /// ‖r − centre‖² (squared L2), the factor, or 0 of each row r; +∞ for padding.
     pub values: PtrMut<f32>,
-    /// Two words, which the launch raises: the bits of the greatest norm of a decoded row or its operand, and those of the greatest
-    /// residual, the norm of a decoded row minus its operand; for cosine both as in the module documentation.
+    /// Two words, which the launch raises: the bits of the greatest norm of a decoded row or its operand, and those of
+    /// the greatest residual, the norm of a decoded row minus its operand; for cosine both as in the module
+    /// documentation.
     pub bounds: PtrMut<u32>,
     /// A word, which the launch raises to the bits of the greatest factor, +∞ if a row has no finite bounds.
     pub greatest_factor: PtrMut<u32>,

@@ -1,10 +1,11 @@
-//! List-major scan of an inverted file: approximate scores of all vectors of a list for all queries that probe it, by half-precision matrix
-//! products on tensor cores.
+//! List-major scan of an inverted file: approximate scores of all vectors of a list for all queries that probe it, by
+//! half-precision matrix products on tensor cores.
 //!
 //! # Problem
-//! After coarse quantisation there are nq · nprobe pairs of a query and a list, and each needs a score for every vector of the list. A scan
-//! query by query (paper section 5.3) reads a list once for every query that probes it, and computes every product separately. With
-//! thousands of queries many of them probe the same list, so a list is read once and the products become matrix products.
+//! After coarse quantisation there are nq · nprobe pairs of a query and a list, and each needs a score for every vector
+//! of the list. A scan query by query (paper section 5.3) reads a list once for every query that probes it, and
+//! computes every product separately. With thousands of queries many of them probe the same list, so a list is read
+//! once and the products become matrix products.
 //!
 //! # Algorithm
 //! ```text
@@ -15,10 +16,11 @@
 //!            score = value of the row + factor of the query * product -> the pair's place in the query's row of scores
 //! ```
 //!
-//! score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩ for the copies x̂, ŷ. The error bound of [`crate::product::bounds`] holds for it, and
-//! [`crate::ivf::rerank`] turns the best scores into the exact result. Scores go to memory (4 bytes for each, written and read once), where
-//! k-selection reads them. So any k, any number of probes and any imbalance of lists is possible, and k-selection runs at the memory limit:
-//! 10,000 queries × 32 probes × 244 vectors are 0.3 GB, 0.15 ms on an H200.
+//! score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩ for the copies x̂, ŷ. The error bound of [`crate::product::bounds`] holds
+//! for it, and [`crate::ivf::rerank`] turns the best scores into the exact result. Scores go to memory (4 bytes for
+//! each, written and read once), where k-selection reads them. So any k, any number of probes and any imbalance of
+//! lists is possible, and k-selection runs at the memory limit: 10,000 queries × 32 probes × 244 vectors are 0.3 GB,
+//! 0.15 ms on an H200.
 //!
 //! Vectors that a filter excludes, and padding between lists, get the score +∞.
 //!
@@ -27,32 +29,36 @@
 //! a comparison for each score, and no memory.
 //!
 //! # Appending
-//! With hundreds of probes nearly all scores are useless, because the nearest lists of a query hold its best vectors. So the first few
-//! probes are scored as above, and k-selection gives each query a limit, its k'-th smallest score. The lists of the other probes are
-//! scanned with [`Tile::Append`]: scores up to the limit are appended to the query's list of candidates, and the others are not written.
-//! The k' smallest of all scores are the same as without appending.
+//! With hundreds of probes nearly all scores are useless, because the nearest lists of a query hold its best vectors.
+//! So the first few probes are scored as above, and k-selection gives each query a limit, its k'-th smallest score. The
+//! lists of the other probes are scanned with [`Tile::Append`]: scores up to the limit are appended to the query's list
+//! of candidates, and the others are not written. The k' smallest of all scores are the same as without appending.
 //!
 //! # Dense use
 //! Without items and lists, every query is scored against all rows of one list. The coarse quantiser uses this.
 //!
 //! # How it maps to the machine
-//! 1. An item is one pass of [`crate::product::mainloop`], with the item's queries as the rows of the block. Queries stay in shared memory
-//!    if they fit ([`Residence`]); otherwise their chunks pass through the ring with those of the list.
-//! 2. With `mma.sync`, 8 warps: for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries in one row, each 16 × 16.
-//! 3. With `wgmma`, queries are operand A, 64 in an instruction. For 64 queries two warpgroups have 64 rows of the list each (`m64n64k16`);
-//!    for 128 queries they have 64 queries each and all 128 rows (`m64n128k16`). Tiles of 16 queries have no `wgmma` kernel: a tile of 128
-//!    rows × 128 components is 32 KiB to read, 6.8 ns of an H200's memory, and 1.3 ns of product at 400 TFLOP/s.
-//! 4. Codes are decoded into the stage ([`crate::pq::codes::Operands`]), with codebooks in shared memory if they fit. Then two blocks share
-//!    a multiprocessor, and one decodes while the other multiplies.
+//! 1. An item is one pass of [`crate::product::mainloop`], with the item's queries as the rows of the block. Queries
+//!    stay in shared memory if they fit ([`Residence`]); otherwise their chunks pass through the ring with those of the
+//!    list.
+//! 2. With `mma.sync`, 8 warps: for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries in one row, each 16
+//!    × 16.
+//! 3. With `wgmma`, queries are operand A, 64 in an instruction. For 64 queries two warpgroups have 64 rows of the list
+//!    each (`m64n64k16`); for 128 queries they have 64 queries each and all 128 rows (`m64n128k16`). Tiles of 16
+//!    queries have no `wgmma` kernel: a tile of 128 rows × 128 components is 32 KiB to read, 6.8 ns of an H200's
+//!    memory, and 1.3 ns of product at 400 TFLOP/s.
+//! 4. Codes are decoded into the stage ([`crate::pq::codes::Operands`]), with codebooks in shared memory if they fit.
+//!    Then two blocks share a multiprocessor, and one decodes while the other multiplies.
 //! 5. A lane has two neighbouring rows of a query: stores have 8 bytes, and four lanes fill a sector.
 //!
 //! # Cost
-//! Bytes: rows · d · 2 (or codes) once for 64 queries of a list, and 4 for each score. Operations: 2 · d for each score, and padding to 64
-//! queries and 128 rows. With 20 queries and 244 rows in a list a third of the product is used, but the memory traffic hides the rest. It
-//! does not when scores are appended, so there `mma.sync` pads rows to 32 only: a warp without rows leaves the tensor cores to the others.
+//! Bytes: rows · d · 2 (or codes) once for 64 queries of a list, and 4 for each score. Operations: 2 · d for each
+//! score, and padding to 64 queries and 128 rows. With 20 queries and 244 rows in a list a third of the product is
+//! used, but the memory traffic hides the rest. It does not when scores are appended, so there `mma.sync` pads rows to
+//! 32 only: a warp without rows leaves the tensor cores to the others.
 //!
-//! These counts give, for 1,000,000 × 128, 4096 lists, 10,000 queries on an H200 (4.8 TB/s, L2 about 5.5 TB/s; `mma.sync` 320 and
-//! `wgmma` 530 TFLOP/s, as [`crate::flat::filter`] measured; not measured for this kernel):
+//! These counts give, for 1,000,000 × 128, 4096 lists, 10,000 queries on an H200 (4.8 TB/s, L2 about 5.5 TB/s;
+//! `mma.sync` 320 and `wgmma` 530 TFLOP/s, as [`crate::flat::filter`] measured; not measured for this kernel):
 //!
 //! | probes | products, padding included | with `mma.sync` | with `wgmma` | rows, from L2 | scores |
 //! |---|---|---|---|---|---|
@@ -63,10 +69,11 @@
 //! So with few probes the instruction hardly matters, and with hundreds the product is the floor.
 //!
 //! # What lost
-//! - `wgmma`, warpgroups that skip a tile without rows or queries for them: ptxas serialises products after such a branch (C7518).
+//! - `wgmma`, warpgroups that skip a tile without rows or queries for them: ptxas serialises products after such a
+//!   branch (C7518).
 //! - Three blocks a multiprocessor for 64 queries: 8 bytes spilled.
-//! - Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms instead of the 0.36 ms of the flat scan (10,000
-//!   queries, 32 probes, 32 bytes, H200).
+//! - Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms instead of the 0.36 ms of the flat
+//!   scan (10,000 queries, 32 probes, 32 bytes, H200).
 
 use cuda_std::global::{F32x2, U32x4};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -93,7 +100,8 @@ const TABLE_CHUNKS: u32 = 2;
 pub(crate) const STAGES: u32 = 3;
 /// Largest number of pairs of neighbouring rows of a query that a lane handles together.
 const GROUP: usize = 4;
-/// Shared memory of a multiprocessor in bytes, on the devices with most. On other devices some blocks of a launch start when others end.
+/// Shared memory of a multiprocessor in bytes, on the devices with most. On other devices some blocks of a launch start
+/// when others end.
 #[cfg(not(target_arch = "nvptx64"))]
 const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
 /// Bytes of shared memory that the driver reserves in each block.
@@ -110,7 +118,8 @@ const fn header_bytes(queries: u32) -> u32 {
     (queries * 16 + 2 * TILE_ROWS * 4).next_multiple_of(128)
 }
 
-/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, with f16 copies of `chunks` chunks that are resident.
+/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, with f16 copies of `chunks` chunks that
+/// are resident.
 const fn resident_shared_bytes(queries: u32, chunks: u32) -> u32 {
     header_bytes(queries) + chunks * queries * CHUNK_BYTES + STAGES * CHUNK_TILE_BYTES
 }
@@ -184,8 +193,9 @@ impl RowScan {
         }
     }
 
-    /// The kernel for a launch, and its grid: the number of blocks that `multiprocessors` run at once, or `items` if that is less. Each
-    /// block processes one item after the other. Queries are resident if every device has shared memory for them.
+    /// The kernel for a launch, and its grid: the number of blocks that `multiprocessors` run at once, or `items` if
+    /// that is less. Each block processes one item after the other. Queries are resident if every device has shared
+    /// memory for them.
     pub fn kernel_and_config(
         &self,
         launch: &ScanLists,
@@ -210,17 +220,19 @@ impl RowScan {
     }
 }
 
-/// Multiplies the queries of each item with the rows of its list, and writes the score of each pair of a query and a row.
+/// Multiplies the queries of each item with the rows of its list, and writes the score of each pair of a query and a
+/// row.
 ///
-/// Without [`Tile::Append`], the score of row i of the list, for i below the list's padded length, is written i places after the start of
-/// the pair's scores. With it, scores up to the query's limit are appended to the query's list of candidates.
+/// Without [`Tile::Append`], the score of row i of the list, for i below the list's padded length, is written i places
+/// after the start of the pair's scores. With it, scores up to the query's limit are appended to the query's list of
+/// candidates.
 ///
-/// The default has empty or absent pointers and zeros. Dense use (module documentation) needs these values in all fields that it does not
-/// set: no items, no lists, no filter, no appending, no codes. Scans of codes need items.
+/// The default has empty or absent pointers and zeros. Dense use (module documentation) needs these values in all
+/// fields that it does not set: no items, no lists, no filter, no appending, no codes. Scans of codes need items.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields. `base` or `codes`, and `values`, are readable for 128 rows from any
-/// multiple of 128 in a list; every code has a codeword.
+/// All pointers that are present cover the shapes of their fields. `base` or `codes`, and `values`, are readable for
+/// 128 rows from any multiple of 128 in a list; every code has a codeword.
 #[kernel(max_threads = 256, min_blocks = 2, elsewhere = scan_kernels)]
 #[derive(Default)]
 pub struct ScanLists {
@@ -232,14 +244,15 @@ pub struct ScanLists {
     pub query_count: u32,
     /// Distance from one copy to the next in components, for queries and `base`: a multiple of [`CHUNK`].
     pub stride: u32,
-    /// (list, first pair in `grouped`, number of pairs, first row) of each item ([`crate::ivf::pairs`]); empty if `item_count` is absent.
+    /// (list, first pair in `grouped`, number of pairs, first row) of each item ([`crate::ivf::pairs`]); empty if
+    /// `item_count` is absent.
     pub items: Ptr<U32x4>,
     /// The number of items: one word. Absent: dense use.
     pub item_count: Option<Ptr<u32>>,
     /// Largest number of rows of an item: a multiple of [`TILE_ROWS`].
     pub item_rows: u32,
-    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; empty if `item_count` is
-    /// absent.
+    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; empty
+    /// if `item_count` is absent.
     pub grouped: Ptr<U32x4>,
     /// Distance from one query's row of scores to the next. Dense use only.
     pub row_stride: u32,
@@ -257,8 +270,8 @@ pub struct ScanLists {
     pub ranks: Ptr<u32>,
     /// A bit for each rank: rows whose bit is 0 get the score +∞. Absent: no filter.
     pub filter: Option<Ptr<u32>>,
-    /// The scores: the rows of all queries, `query_count` rows of `row_stride` in dense use; `capacity` for each query with
-    /// [`Tile::Append`].
+    /// The scores: the rows of all queries, `query_count` rows of `row_stride` in dense use; `capacity` for each query
+    /// with [`Tile::Append`].
     pub scores: PtrMut<f32>,
     /// [`Tile::Append`] only: the place of each of `scores` in the query's row.
     pub places: PtrMut<u32>,
@@ -363,8 +376,8 @@ pub(crate) trait Rows: Copy {
     /// The rows exist.
     unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead;
 
-    /// Writes components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage, which belong to `list`, to a stage. All threads of
-    /// the block arrive. The stage is complete after a commit, the wait for it, and a barrier.
+    /// Writes components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage, which belong to `list`, to a
+    /// stage. All threads of the block arrive. The stage is complete after a commit, the wait for it, and a barrier.
     ///
     /// # Safety
     /// The rows exist, and the stage has room for 16 KiB; `ahead` was fetched for them.
@@ -388,8 +401,8 @@ struct Item {
 /// The data of an item's queries and rows in shared memory.
 #[derive(Clone, Copy)]
 struct Header {
-    /// The place of each query's scores; with [`Tile::Append`] the list's first place in the query's row (low word) and the query's limit
-    /// (high word).
+    /// The place of each query's scores; with [`Tile::Append`] the list's first place in the query's row (low word) and
+    /// the query's limit (high word).
     targets: SharedPtr<u64>,
     factors: SharedPtr<f32>,
     /// The number of each query.
@@ -414,10 +427,12 @@ impl Header {
         }
     }
 
-    /// Stores the data of the item's queries. Places from the number of pairs on repeat the first query; their scores are not stored.
+    /// Stores the data of the item's queries. Places from the number of pairs on repeat the first query; their scores
+    /// are not stored.
     ///
     /// # Safety
-    /// As [`ScanLists`]; the threads below `queries` arrive, and no thread reads the data of the previous item any more.
+    /// As [`ScanLists`]; the threads below `queries` arrive, and no thread reads the data of the previous item any
+    /// more.
     #[inline(always)]
     unsafe fn begin(&self, work: &ScanLists, dense: bool, item: Item, queries: u32, thread: u32) {
         if thread < queries {
@@ -526,7 +541,8 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
         unsafe { self.header.values.add((self.row / TILE_ROWS % 2) * TILE_ROWS) }
     }
 
-    /// Stores the scores of a query with `count` pairs of neighbouring rows, from row `first` of the list on, inside its padded length.
+    /// Stores the scores of a query with `count` pairs of neighbouring rows, from row `first` of the list on, inside
+    /// its padded length.
     ///
     /// # Safety
     /// As [`ScanLists`]; `place` is the place of one of the item's queries.
@@ -617,8 +633,8 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
         }
     }
 
-    /// A warp without rows leaves the tensor cores to other warps. The other kernels do not skip: the branch costs `mma.sync` registers,
-    /// and ptxas serialises `wgmma` products after it (C7518).
+    /// A warp without rows leaves the tensor cores to other warps. The other kernels do not skip: the branch costs
+    /// `mma.sync` registers, and ptxas serialises `wgmma` products after it (C7518).
     #[inline(always)]
     fn wanted(&self, part: &P) -> bool {
         match P::INSTRUCTION {
@@ -630,7 +646,8 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
     #[inline(always)]
     unsafe fn tile(&mut self, part: &P, _: u32, sums: &Scores<ROWS, COLUMNS>) {
         let column = part.column();
-        // SAFETY: the item's queries and the values of the tile were written before a barrier; places are below the item's pairs.
+        // SAFETY: the item's queries and the values of the tile were written before a barrier; places are below the
+        // item's pairs.
         unsafe {
             let values_at = self.values();
             unroll::<{ 16 / GROUP }>(|group| {
@@ -652,7 +669,8 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
                                 let score = |j: usize, e: usize| {
                                     let product = sums[i][(group * GROUP + j) % COLUMNS][2 * half + e];
                                     let value = values[j][e];
-                                    // The sum of an excluded row is +∞ as well, and two sides need fewer registers than three.
+                                    // The sum of an excluded row is +∞ as well, and two sides need fewer registers than
+                                    // three.
                                     if self.multiplies && value != f32::INFINITY {
                                         product * factor * value
                                     } else {
@@ -695,8 +713,8 @@ pub(crate) unsafe fn scan<
     let thread = thread::thread_idx_x();
     let chunks = work.stride / CHUNK;
 
-    // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; the storage has a whole tile
-    // of rows from the start of every list's last tile.
+    // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; the
+    // storage has a whole tile of rows from the start of every list's last tile.
     unsafe {
         let header = Header::new(QUERIES);
         let pass = Pass { at: header.end, rows_bytes: QUERIES * CHUNK_BYTES, chunks, tiles: 0, stages: R::STAGES };

@@ -1,9 +1,10 @@
 //! Groups the (query, probe) pairs of a batch by list, so that each list is read once for all queries that probe it.
 //!
 //! # Problem
-//! Query q probes the lists `probes[q][0 .. nprobe]`. List-major scanning ([`crate::ivf::list_scan`]) needs, for each list, the queries
-//! that probe it, in tiles. Each pair also needs a place for the scores of the list's vectors. The scores of query q are in one row, list
-//! after list in the order of its probes, with each list's part padded to a multiple of [`PAD`] scores.
+//! Query q probes the lists `probes[q][0 .. nprobe]`. List-major scanning ([`crate::ivf::list_scan`]) needs, for each
+//! list, the queries that probe it, in tiles. Each pair also needs a place for the scores of the list's vectors. The
+//! scores of query q are in one row, list after list in the order of its probes, with each list's part padded to a
+//! multiple of [`PAD`] scores.
 //!
 //! # Algorithm
 //! A counting sort whose keys are list numbers:
@@ -14,15 +15,15 @@
 //! scatter:  grouped[first pair of the list + slot] = the data of the pair; the first pair of a tile writes its items
 //! ```
 //!
-//! An *item* is the work of one block: up to `tile` pairs of a list with up to `item_rows` of its rows. Long lists are cut into several
-//! items, so that several blocks share them.
+//! An *item* is the work of one block: up to `tile` pairs of a list with up to `item_rows` of its rows. Long lists are
+//! cut into several items, so that several blocks share them.
 //!
-//! The slots come from atomics, so the order of pairs in a tile changes from run to run. Every pair writes to its own place, so no result
-//! depends on that order.
+//! The slots come from atomics, so the order of pairs in a tile changes from run to run. Every pair writes to its own
+//! place, so no result depends on that order.
 //!
 //! # Cost
-//! One atomic and 16 bytes for each pair, 16 bytes for each item; three launches. 10,000 queries with 32 probes are 320,000 pairs: a few
-//! megabytes.
+//! One atomic and 16 bytes for each pair, 16 bytes for each item; three launches. 10,000 queries with 32 probes are
+//! 320,000 pairs: a few megabytes.
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
@@ -32,7 +33,8 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, warp};
 
 use crate::NO_ROW;
 
-/// The scores of a list are padded to a multiple of this number, and lists start at multiples of it: a sector of memory.
+/// The scores of a list are padded to a multiple of this number, and lists start at multiples of it: a sector of
+/// memory.
 pub const PAD: u32 = 8;
 /// Number of warps in a block of the kernels with one warp for each query.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -69,7 +71,8 @@ pub struct CountPairs {
     pub live: Ptr<u32>,
     /// The number of counted pairs of each list; must be 0 before the launch.
     pub counts: PtrMut<u32>,
-    /// The number of each pair within its list; unspecified if the pair is not counted, or its list is empty or `NO_ROW`.
+    /// The number of each pair within its list; unspecified if the pair is not counted, or its list is empty or
+    /// `NO_ROW`.
     pub slots: PtrMut<u32>,
     /// The start of each pair's scores in the query's row.
     pub offsets: PtrMut<u32>,
@@ -103,8 +106,8 @@ unsafe fn count(launch: CountPairs) {
     let list_at = |probe: u32| unsafe {
         if probe < nprobe { global::load_nc(probes.wrapping_add(first + probe as usize)) } else { NO_ROW }
     };
-    // A slot is stored one turn after its atomic, and a list is read one turn before its use. With a thousand probes a query waits mainly
-    // for these round trips to memory.
+    // A slot is stored one turn after its atomic, and a list is read one turn before its use. With a thousand probes a
+    // query waits mainly for these round trips to memory.
     let (mut slot, mut slot_of) = (0, NO_ROW);
     let mut list = list_at(lane);
     let mut start = 0;
@@ -152,7 +155,8 @@ unsafe fn count(launch: CountPairs) {
     }
 }
 
-/// The exclusive sum of one value of each thread over a block of [`PLACE_THREADS`], and the sum of all values. All threads arrive.
+/// The exclusive sum of one value of each thread over a block of [`PLACE_THREADS`], and the sum of all values. All
+/// threads arrive.
 #[inline(always)]
 fn block_sum(value: u64, sums: SharedPtr<u64>) -> (u64, u64) {
     let own = inclusive_sum(value);
@@ -271,8 +275,8 @@ unsafe fn place(launch: PlacePairs) {
 /// Writes the pairs of a range of probes, grouped by list, and the items of every list.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields. [`CountPairs`] and [`PlacePairs`] wrote the fields that have the same
-/// names there.
+/// All pointers that are present cover the shapes of their fields. [`CountPairs`] and [`PlacePairs`] wrote the fields
+/// that have the same names there.
 #[kernel(max_threads = 256, scatter_pairs = scatter)]
 pub struct ScatterPairs {
     /// `nprobe` lists for each query, `NO_ROW` for none.
@@ -307,8 +311,9 @@ pub struct ScatterPairs {
     pub first_pairs: Ptr<u32>,
     /// For each list, the number of items of all lists before it.
     pub first_items: Ptr<u32>,
-    /// The pairs, list by list: (query, start of the pair's scores among all scores as low and high word, bits of the query's factor), or
-    /// with `limits` (query, start of the pair's scores in the query's row, bits of the query's limit, bits of its factor).
+    /// The pairs, list by list: (query, start of the pair's scores among all scores as low and high word, bits of the
+    /// query's factor), or with `limits` (query, start of the pair's scores in the query's row, bits of the query's
+    /// limit, bits of its factor).
     pub grouped: PtrMut<U32x4>,
     /// (list, first pair in `grouped`, number of pairs, first row) of each item.
     pub items: PtrMut<U32x4>,
@@ -333,7 +338,8 @@ unsafe fn scatter(launch: ScatterPairs) {
         return;
     }
     let tile = tile.max(1);
-    // SAFETY: pair < pair_count; places are below the number of pairs of all lists, items below the count of [`PlacePairs`].
+    // SAFETY: pair < pair_count; places are below the number of pairs of all lists, items below the count of
+    // [`PlacePairs`].
     unsafe {
         let list = global::load_nc(probes.wrapping_add(pair as usize));
         let query = pair / nprobe.max(1);
@@ -376,8 +382,8 @@ unsafe fn scatter(launch: ScatterPairs) {
 /// Exclusive upper bound of the number of pairs of [`FewPairs`].
 pub const FEW: u32 = PLACE_THREADS;
 
-/// Does the work of all kernels above in one launch, for fewer than [`FEW`] pairs. It groups nothing: each pair is a tile. With few queries
-/// the number of launches matters, and two queries seldom probe the same list.
+/// Does the work of all kernels above in one launch, for fewer than [`FEW`] pairs. It groups nothing: each pair is a
+/// tile. With few queries the number of launches matters, and two queries seldom probe the same list.
 ///
 /// # Safety
 /// All pointers cover the shapes of their fields; query_count · nprobe < [`FEW`].
@@ -431,7 +437,8 @@ unsafe fn few(launch: FewPairs) {
     let nprobe = nprobe.max(1);
     let pair_count = query_count * nprobe;
     let item_rows = item_rows.max(1);
-    // SAFETY: pairs are below pair_count and row starts at most query_count; shared arrays have an entry for each pair and one more.
+    // SAFETY: pairs are below pair_count and row starts at most query_count; shared arrays have an entry for each pair
+    // and one more.
     unsafe {
         let list = if pair < pair_count { global::load_nc(probes.wrapping_add(pair as usize)) } else { NO_ROW };
         let (mut length, mut living) = (0, 0);

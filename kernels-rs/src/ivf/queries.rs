@@ -1,8 +1,8 @@
 //! Half-precision copies of queries for the scan of lists, each with its own scale.
 //!
-//! This is [`crate::product::prepare`] with two differences. Every query has its own power of two, so one kernel reads a query twice
-//! instead of two kernels reading all of them, and a batch of one query costs one launch. The other numbers of a query that the scan needs
-//! are computed here too:
+//! This is [`crate::product::prepare`] with two differences. Every query has its own power of two, so one kernel reads
+//! a query twice instead of two kernels reading all of them, and a batch of one query costs one launch. The other
+//! numbers of a query that the scan needs are computed here too:
 //!
 //! ```text
 //! v = x - centre (squared L2), x (inner product), x / |x| (cosine)
@@ -66,8 +66,8 @@ pub struct PrepareQueries {
     pub cosines: u32,
     /// Four numbers: the greatest norm and residual of the vectors, then those of the centroids.
     pub base_bounds: Ptr<f32>,
-    /// The error bound of each query against the vectors, and `errors_apart` places after it the one against the centroids. The array
-    /// has `errors_apart` + `count` numbers.
+    /// The error bound of each query against the vectors, and `errors_apart` places after it the one against the
+    /// centroids. The array has `errors_apart` + `count` numbers.
     pub errors: PtrMut<f32>,
     /// Distance from a query's first error bound to its second.
     pub errors_apart: u32,

@@ -1,8 +1,9 @@
 //! Counts the candidates of a query that may lie within a radius.
 //!
-//! Range search returns every vector whose distance is at most a radius. Scores v bound distances: distance ≥ v + shift − E. So every
-//! vector within the radius has v + shift − E ≤ radius. E is one number for each query, so these vectors are the first of the row in the
-//! order of scores. Their count is the number of vectors to select and re-rank ([`crate::ivf::rerank`]). Cost: one read of the scores.
+//! Range search returns every vector whose distance is at most a radius. Scores v bound distances: distance ≥ v + shift
+//! − E. So every vector within the radius has v + shift − E ≤ radius. E is one number for each query, so these vectors
+//! are the first of the row in the order of scores. Their count is the number of vectors to select and re-rank
+//! ([`crate::ivf::rerank`]). Cost: one read of the scores.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -11,8 +12,8 @@ use cuda_std::{Ptr, PtrMut, global, kernel, shared_array, thread, warp};
 /// Number of threads of a block.
 pub const THREADS: u32 = 128;
 
-/// Counts the scores of each query's row with score + shift − error ≤ `radius`. NaN scores count. Infinite scores of padding
-/// count only if the sum of radius and error is infinite or NaN.
+/// Counts the scores of each query's row with score + shift − error ≤ `radius`. NaN scores count. Infinite scores of
+/// padding count only if the sum of radius and error is infinite or NaN.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.

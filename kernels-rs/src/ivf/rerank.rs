@@ -1,9 +1,10 @@
-//! Turns the best approximate scores of a query into its exact result: canonical distances, their order, and a certificate.
+//! Turns the best approximate scores of a query into its exact result: canonical distances, their order, and a
+//! certificate.
 //!
 //! # Problem
-//! A scan ([`crate::ivf::list_scan`], [`crate::ivf::table_scan`]) wrote approximate scores v with |v + shift − distance| ≤ E for every
-//! candidate of a query, and k-selection found the k' ≥ k smallest. Which vectors are the k best by canonical distance, and are they among
-//! the k'?
+//! A scan ([`crate::ivf::list_scan`], [`crate::ivf::table_scan`]) wrote approximate scores v with |v + shift −
+//! distance| ≤ E for every candidate of a query, and k-selection found the k' ≥ k smallest. Which vectors are the k
+//! best by canonical distance, and are they among the k'?
 //!
 //! # Algorithm
 //! ```text
@@ -15,18 +16,20 @@
 //!     v of the last selected + shift − E > distance of the k-th entry        // all others are farther than the k-th
 //! ```
 //!
-//! The comparison is strict, so no other vector can tie with the k-th. E covers the roundings of score, shift and canonical distance
-//! (module [`crate::product::bounds`]). A query without certificate gets a flag, and the host selects more candidates.
+//! The comparison is strict, so no other vector can tie with the k-th. E covers the roundings of score, shift and
+//! canonical distance (module [`crate::product::bounds`]). A query without certificate gets a flag, and the host
+//! selects more candidates.
 //!
 //! The rank decides the order of equal distances. Ranks ascend with ids, so the vector with the lower id is better.
 //!
 //! # Cost
-//! k' canonical distances for each query: for 10,000 × 18 × 128 components latency dominates, not arithmetic. With one block for each query
-//! an H200 took 171 µs, nearly all of it waits for look-ups and barriers. So one warp processes up to [`WARP_SELECTED`] candidates: it has
-//! them in registers and looks them up at once. More candidates are sorted as in [`crate::select::block_sort`].
+//! k' canonical distances for each query: for 10,000 × 18 × 128 components latency dominates, not arithmetic. With one
+//! block for each query an H200 took 171 µs, nearly all of it waits for look-ups and barriers. So one warp processes up
+//! to [`WARP_SELECTED`] candidates: it has them in registers and looks them up at once. More candidates are sorted as
+//! in [`crate::select::block_sort`].
 //!
-//! If the k' entries do not fit in shared memory, a launch with `sort` = 0 writes them to memory, k-selection orders them, and [`Certify`]
-//! decides.
+//! If the k' entries do not fit in shared memory, a launch with `sort` = 0 writes them to memory, k-selection orders
+//! them, and [`Certify`] decides.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -51,7 +54,8 @@ const FEW_REGISTERS: usize = 2;
 pub const SETTLED: u32 = 128;
 /// Number of queries of a block with one warp for each query.
 pub const WARP_QUERIES: u32 = THREADS / 32;
-/// Number of candidates for each of the blocks that share a query, if they are not sorted; and the largest number of such blocks.
+/// Number of candidates for each of the blocks that share a query, if they are not sorted; and the largest number of
+/// such blocks.
 const SLICE: u32 = 1024;
 const MOST_SLICES: u32 = 1024;
 
@@ -74,18 +78,18 @@ pub enum PerQuery {
 
 /// Re-ranks the selected candidates of each query by canonical distance, and writes the k best, best first.
 ///
-/// With `sort` the results are final: distances go to `out_keys` and ranks to `out_ranks` (the worst distance and `NO_ROW` if there are
-/// fewer than k), and `flags` gets 1 if the result is not proved, else 0.
+/// With `sort` the results are final: distances go to `out_keys` and ranks to `out_ranks` (the worst distance and
+/// `NO_ROW` if there are fewer than k), and `flags` gets 1 if the result is not proved, else 0.
 ///
-/// Without `sort`, any number of blocks along y share the candidates of a query. Each candidate's distance (as smaller is better) and rank
-/// go to places query · selected + place of `out_keys` and `out_ranks`. The number of vectors among the candidates is added to
-/// `flags[query]`. K-selection and [`Certify`] do the rest.
+/// Without `sort`, any number of blocks along y share the candidates of a query. Each candidate's distance (as smaller
+/// is better) and rank go to places query · selected + place of `out_keys` and `out_ranks`. The number of vectors among
+/// the candidates is added to `flags[query]`. K-selection and [`Certify`] do the rest.
 ///
 /// The default has empty or absent pointers and zeros: no probes, no ranks, no filter, no codes.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code has a codeword.
-/// [`PerQuery::Warp`]: `certificate.selected` ≤ [`WARP_SELECTED`].
+/// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code
+/// has a codeword. [`PerQuery::Warp`]: `certificate.selected` ≤ [`WARP_SELECTED`].
 #[kernel(
     key = (ElementKey, PerQuery),
     max_threads = 128,
@@ -108,7 +112,8 @@ pub struct Rerank {
     pub query_count: u32,
     /// `query_count` rows of `stride` components, of the type of the key.
     pub queries: Ptr<u8>,
-    /// Distance in components from one query to the next, and from one stored vector or centroid to the next: a multiple of 4, zero padded.
+    /// Distance in components from one query to the next, and from one stored vector or centroid to the next: a
+    /// multiple of 4, zero padded.
     pub stride: u32,
     /// Rows of the storage: `stride` components of the type of the key, or codes.
     #[group]
@@ -203,7 +208,8 @@ impl Rerank {
 pub struct ProbedLists {
     /// Number of probes of a query.
     pub nprobe: u32,
-    /// `nprobe` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the storage.
+    /// `nprobe` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the
+    /// storage.
     pub probes: Option<Ptr<u32>>,
     /// The start of each probe's scores in the query's row ([`crate::ivf::pairs`]); empty if `probes` is absent.
     pub offsets: Ptr<u32>,
@@ -236,8 +242,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Whether the result of `query` is proved. `valid` is the number of vectors among the selected, and `worst` the distance of the k-th
-    /// (as smaller is better), +∞ if there are fewer.
+    /// Whether the result of `query` is proved. `valid` is the number of vectors among the selected, and `worst` the
+    /// distance of the k-th (as smaller is better), +∞ if there are fewer.
     ///
     /// # Safety
     /// The arrays cover the query.
@@ -308,7 +314,8 @@ impl<E: Element> Query<E> {
         Self { components, quads, metric, squares }
     }
 
-    /// Canonical distances, before rounding, to [`BATCH`] rows. All 32 lanes arrive, with the same arguments except `lane`.
+    /// Canonical distances, before rounding, to [`BATCH`] rows. All 32 lanes arrive, with the same arguments except
+    /// `lane`.
     ///
     /// # Safety
     /// Rows and lists exist.
@@ -371,7 +378,8 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
                 lists[b] = warp::shuffle_idx(FULL_MASK, list, b as u32);
                 numbers[b] = warp::shuffle_idx(FULL_MASK, row, b as u32);
             });
-            // For a place without a vector, row 0 of list 0 is evaluated and dropped, unless the whole batch is without.
+            // For a place without a vector, row 0 of list 0 is evaluated and dropped, unless the whole batch is
+            // without.
             let mut distances = [0.0; BATCH];
             if warp::any(FULL_MASK, rank != NO_ROW) {
                 distances = x.distances(rows, &lists, &numbers, lane);
@@ -432,8 +440,8 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
     }
 }
 
-/// Re-ranks the candidates of one query by a warp, with the entries in registers. No warp waits for another, and a multiprocessor processes
-/// four times as many queries. All 32 lanes arrive.
+/// Re-ranks the candidates of one query by a warp, with the entries in registers. No warp waits for another, and a
+/// multiprocessor processes four times as many queries. All 32 lanes arrive.
 ///
 /// # Safety
 /// As [`Rerank`].
@@ -447,9 +455,9 @@ pub(crate) unsafe fn by_warp<R: Decode>(launch: Rerank) {
     unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, (0, launch.certificate.selected), Some(launch.out_keys)) }
 }
 
-/// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result contains the candidates before `begin`
-/// as they are and none from `end` on; `flags` tells whether this is proved. The ranks of slots `begin` .. k are written, and the distances
-/// of these slots if `distances_out` is present. All 32 lanes arrive.
+/// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result contains the
+/// candidates before `begin` as they are and none from `end` on; `flags` tells whether this is proved. The ranks of
+/// slots `begin` .. k are written, and the distances of these slots if `distances_out` is present. All 32 lanes arrive.
 ///
 /// # Safety
 /// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ selected.
@@ -469,7 +477,8 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
         // Lane l looks up candidates l, l + 32, ..: all searches among the offsets run together.
         let mut candidates = [[0u32; 3]; REGISTERS];
         let mut entries = [EMPTY; REGISTERS];
-        // The number of vectors among them, and of places up to the last of these: walks in graphs leave most places empty.
+        // The number of vectors among them, and of places up to the last of these: walks in graphs leave most places
+        // empty.
         let (mut valid, mut used) = (0, 0);
         unroll::<REGISTERS>(|r| {
             let at = begin + 32 * r as u32 + lane;
@@ -527,14 +536,15 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     }
 }
 
-/// Finds the `nprobe` nearest centroids of each query, in no particular order, among the `selected` with the smallest scores. Centroids
-/// with scores far below the nprobe-th are accepted without an exact comparison. Those near it, at most [`SETTLED`], are compared by
-/// canonical distance.
+/// Finds the `nprobe` nearest centroids of each query, in no particular order, among the `selected` with the smallest
+/// scores. Centroids with scores far below the nprobe-th are accepted without an exact comparison. Those near it, at
+/// most [`SETTLED`], are compared by canonical distance.
 ///
-/// The bound E of a score's error is several times the errors that occur, so the true nprobe-th distance w is near the nprobe-th score b.
-/// The proof needs scores below w − E for those that are accepted and above w + E for those that are left out. A margin of 1.5 E on
-/// either side of b is enough if |w − b| < E / 2. A margin of 2 E would need no proof afterwards, but then a quarter of the queries that
-/// probe 1,280 of 4,096 lists have more than 64 candidates near the last.
+/// The bound E of a score's error is several times the errors that occur, so the true nprobe-th distance w is near the
+/// nprobe-th score b. The proof needs scores below w − E for those that are accepted and above w + E for those that are
+/// left out. A margin of 1.5 E on either side of b is enough if |w − b| < E / 2. A margin of 2 E would need no proof
+/// afterwards, but then a quarter of the queries that probe 1,280 of 4,096 lists have more than 64 candidates near the
+/// last.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields; nprobe ≤ `certificate.selected`.
@@ -550,7 +560,8 @@ pub struct SettleProbes {
     pub stride: u32,
     /// `selected` centroids for each query, best first; `NO_ROW` for none.
     pub places: Ptr<u32>,
-    /// The scores at `places`, and the values for the proof of the results. The rows are the centroids, and all of them may be found.
+    /// The scores at `places`, and the values for the proof of the results. The rows are the centroids, and all of them
+    /// may be found.
     #[group]
     pub certificate: Certificate,
     /// Number of probes of a query.
@@ -588,8 +599,8 @@ unsafe fn settle(launch: SettleProbes) {
         let error = global::load_nc(errors.wrapping_add(query as usize)) as f64;
         let last = global::load_nc(scores.wrapping_add(from + nprobe as usize - 1)) as f64;
         let near = 1.5 * error;
-        // Scores ascend. The start of those near the nprobe-th is searched backwards, and their end forwards. `far` is false if an operand
-        // is NaN: then all are near.
+        // Scores ascend. The start of those near the nprobe-th is searched backwards, and their end forwards. `far` is
+        // false if an operand is NaN: then all are near.
         let score = |at: u32| global::load_nc(scores.wrapping_add(from + at as usize)) as f64;
         let mut begin = nprobe;
         let mut found = 0;
@@ -639,8 +650,8 @@ unsafe fn settle(launch: SettleProbes) {
     }
 }
 
-/// Completes the work of a [`Rerank`] without `sort`, after k-selection: distances become those of the metric, and flags tell whether the
-/// result is proved.
+/// Completes the work of a [`Rerank`] without `sort`, after k-selection: distances become those of the metric, and
+/// flags tell whether the result is proved.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields.
@@ -655,11 +666,13 @@ pub struct Certify {
     /// The scores of the candidates, and the values for the proof of the results.
     #[group]
     pub certificate: Certificate,
-    /// The k best distances of each query, best first. Before the launch smaller is better; after it they are distances of the metric.
+    /// The k best distances of each query, best first. Before the launch smaller is better; after it they are distances
+    /// of the metric.
     pub keys: PtrMut<f32>,
     /// The ranks, laid out as `keys`; `NO_ROW` for none.
     pub ranks: Ptr<u32>,
-    /// Before the launch, the number of vectors among each query's candidates; after it, 1 if the result is not proved, else 0.
+    /// Before the launch, the number of vectors among each query's candidates; after it, 1 if the result is not proved,
+    /// else 0.
     pub flags: PtrMut<u32>,
 }
 

@@ -1,18 +1,18 @@
-//! Exact comparison of queries with all vectors of their lists: for queries without a certificate, without the host, and for few queries of
-//! short lists.
+//! Exact comparison of queries with all vectors of their lists: for queries without a certificate, without the host,
+//! and for few queries of short lists.
 //!
 //! # Problem
 //! Scores decide which centroids and vectors are compared exactly, and a certificate proves that no others are needed
-//! ([`crate::ivf::rerank`]). Without the certificate the host searches again with more candidates. A search that only enqueues work cannot
-//! wait for the flags, so a kernel completes these queries.
+//! ([`crate::ivf::rerank`]). Without the certificate the host searches again with more candidates. A search that only
+//! enqueues work cannot wait for the flags, so a kernel completes these queries.
 //!
-//! One or two queries leave the device idle most of the time: operands, pairs, scores, selection and re-ranking are small launches one after the
-//! other, and each takes longer than its work. If the lists are short, one launch compares such a query with all their vectors exactly, and the
-//! result needs no certificate.
+//! One or two queries leave the device idle most of the time: operands, pairs, scores, selection and re-ranking are
+//! small launches one after the other, and each takes longer than its work. If the lists are short, one launch compares
+//! such a query with all their vectors exactly, and the result needs no certificate.
 //!
 //! # Algorithm
-//! A block looks for queries without a certificate among up to 32 of them, one for each lane, and completes these one after the other. With fewer
-//! than `BLOCKS` queries for each multiprocessor a block has one query.
+//! A block looks for queries without a certificate among up to 32 of them, one for each lane, and completes these one
+//! after the other. With fewer than `BLOCKS` queries for each multiprocessor a block has one query.
 //!
 //! ```text
 //! probes:     b = score of the nprobe-th best centroid                           // |score + shift - distance| <= E
@@ -22,27 +22,30 @@
 //!             of the vectors in the probed lists with score + shift - E <= d, compared exactly, the k best are the result
 //! ```
 //!
-//! At least nprobe centroids have a distance of at most b + shift + E, and fewer than nprobe have one below b + shift - E. So a margin of 2 E is
-//! enough; the third E covers roundings of the comparison. If the scores of all vectors are not in memory, because the scan appended
-//! candidates, all vectors of the probed lists are compared.
+//! At least nprobe centroids have a distance of at most b + shift + E, and fewer than nprobe have one below b + shift -
+//! E. So a margin of 2 E is enough; the third E covers roundings of the comparison. If the scores of all vectors are
+//! not in memory, because the scan appended candidates, all vectors of the probed lists are compared.
 //!
-//! A range search with k places for each query counts the vectors within its radius in the same lists, for the queries that fill their places
-//! ([`crate::flat::count_within`]). The bounds of most vectors decide whether these are within the radius; the others are compared exactly.
+//! A range search with k places for each query counts the vectors within its radius in the same lists, for the queries
+//! that fill their places ([`crate::flat::count_within`]). The bounds of most vectors decide whether these are within
+//! the radius; the others are compared exactly.
 //!
-//! The lists of a query are cut into pieces of up to 32 rows, and the warps take them in turn. A warp compares four rows at a time and keeps its
-//! best 32 entries ([`WarpSelect`]). The block joins the entries of its warps. More than 32 results take further passes, which select among the
-//! entries after the last one.
+//! The lists of a query are cut into pieces of up to 32 rows, and the warps take them in turn. A warp compares four
+//! rows at a time and keeps its best 32 entries ([`WarpSelect`]). The block joins the entries of its warps. More than
+//! 32 results take further passes, which select among the entries after the last one.
 //!
-//! Of queries that are compared without scores ([`Rescan::shared_by`]) each has several blocks. Each writes its best k ≤ 32 entries to memory,
-//! and the last one to do so joins them. Pieces are then as short as needed so that all warps have one.
+//! Of queries that are compared without scores ([`Rescan::shared_by`]) each has several blocks. Each writes its best k
+//! ≤ 32 entries to memory, and the last one to do so joins them. Pieces are then as short as needed so that all warps
+//! have one.
 //!
 //! # Cost
-//! Without such a query one launch that reads a word for each query: a block for each of 65,536 queries took 97 µs (H200, 2026-11-26).
-//! Otherwise one read of the query's scores, and the distances of the
-//! vectors near the k-th, for each 32 results.
+//! Without such a query one launch that reads a word for each query: a block for each of 65,536 queries took 97 µs
+//! (H200, 2026-11-26). Otherwise one read of the query's scores, and the distances of the vectors near the k-th, for
+//! each 32 results.
 //!
-//! Queries that blocks share: one query of 4,096 lists with a mean of 244 vectors of 128 components, k = 10, from host memory and back, µs (median
-//! of three medians, H200, 2026-11-26, revisions ff1c09f and 37844f6, record `2026-11-26-few-queries.csv`), by scores and by this kernel:
+//! Queries that blocks share: one query of 4,096 lists with a mean of 244 vectors of 128 components, k = 10, from host
+//! memory and back, µs (median of three medians, H200, 2026-11-26, revisions ff1c09f and 37844f6, record
+//! `2026-11-26-few-queries.csv`), by scores and by this kernel:
 //!
 //! | probes | f32 | scalar codes | 16 bytes | 64 bytes |
 //! |---|---|---|---|---|
@@ -52,9 +55,10 @@
 //! | 64 | 51.1, 45.9 | 55.2, 44.0 | by scores | by scores |
 //! | 128 | 61.4, 53.2 | 62.2, 58.3 | by scores | by scores |
 //!
-//! By a captured graph, 8 lists of f32 take 26.4 µs instead of 31.8 (predicted: 22, four launches fewer). Codes of 16 bytes in 64 lists took 59 µs by
-//! this kernel, and 60 by scores; in 128 lists 75 and 66. One block for each multiprocessor lost to two with 32 or more lists (flat, 128 lists: 58
-//! µs), and three gained nothing. Pieces of at least 16 rows lost (codes, 8 lists: 44 µs).
+//! By a captured graph, 8 lists of f32 take 26.4 µs instead of 31.8 (predicted: 22, four launches fewer). Codes of 16
+//! bytes in 64 lists took 59 µs by this kernel, and 60 by scores; in 128 lists 75 and 66. One block for each
+//! multiprocessor lost to two with 32 or more lists (flat, 128 lists: 58 µs), and three gained nothing. Pieces of at
+//! least 16 rows lost (codes, 8 lists: 44 µs).
 
 use core::ops::Range;
 
@@ -97,14 +101,15 @@ pub enum Rescanned {
     Count,
 }
 
-/// [`Rescanned::Neighbors`] replaces the neighbours of each query without a certificate by the k best of all vectors in its probed lists, best
-/// first. [`Rescanned::Count`] adds the number of vectors in the probed lists within a radius to the count of each listed query.
+/// [`Rescanned::Neighbors`] replaces the neighbours of each query without a certificate by the k best of all vectors in
+/// its probed lists, best first. [`Rescanned::Count`] adds the number of vectors in the probed lists within a radius to
+/// the count of each listed query.
 ///
 /// The default has empty or absent pointers and zeros.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code has a codeword.
-/// `lists.probes` and `lists.ranks` are present.
+/// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code
+/// has a codeword. `lists.probes` and `lists.ranks` are present.
 #[kernel(
     key = (ElementKey, Rescanned),
     max_threads = 128,
@@ -147,14 +152,15 @@ pub struct Rescan {
     pub errors: Ptr<f32>,
     /// Neighbours only: not 0 for each query without a certificate. If every query is compared, all become 0.
     pub flags: PtrMut<u32>,
-    /// Neighbours only: the number of candidates of each query; more than `room` are no certificate either. Absent: nothing was appended.
+    /// Neighbours only: the number of candidates of each query; more than `room` are no certificate either. Absent:
+    /// nothing was appended.
     pub counts: Option<Ptr<u32>>,
     /// Neighbours only: number of candidates of a query for which there was room.
     pub room: u32,
     /// Neighbours only: number of results of a query, at least 1; at most [`PASS`] if queries are shared.
     pub k: u32,
-    /// Neighbours only: number of blocks that share each query, which then is compared whether it has a certificate or not. 0: queries without a
-    /// certificate are compared, each by one block, and have results already.
+    /// Neighbours only: number of blocks that share each query, which then is compared whether it has a certificate or
+    /// not. 0: queries without a certificate are compared, each by one block, and have results already.
     pub shared_by: u32,
     /// Number of rows of a piece if queries are shared: 1 to 32.
     pub piece: u32,
@@ -162,7 +168,8 @@ pub struct Rescan {
     pub entries: PtrMut<u64>,
     /// A counter of each query if queries are shared, 0 before and after the launch.
     pub finished: PtrMut<u32>,
-    /// Neighbours only: the distances of `k` vectors of the probed lists for each query, best first. The worst distance if there are fewer.
+    /// Neighbours only: the distances of `k` vectors of the probed lists for each query, best first. The worst distance
+    /// if there are fewer.
     pub keys: PtrMut<f32>,
     /// Neighbours only: the ranks of these vectors, laid out as `keys`; `NO_ROW` if there are fewer.
     pub out_ranks: PtrMut<u32>,
@@ -175,8 +182,8 @@ pub struct Rescan {
 }
 
 impl Rescan {
-    /// A block for some queries, or `shared_by` blocks for each; for counts a fixed number of blocks, which share the lists of all listed
-    /// queries.
+    /// A block for some queries, or `shared_by` blocks for each; for counts a fixed number of blocks, which share the
+    /// lists of all listed queries.
     pub fn config(&self, what: Rescanned, multiprocessors: u32) -> LaunchConfig {
         match what {
             Rescanned::Neighbors if self.shared_by > 0 => {
@@ -211,7 +218,8 @@ fn blocks_for(query_count: u32, multiprocessors: u32) -> LaunchConfig {
     LaunchConfig::linear(query_count.div_ceil(queries) as u64, THREADS)
 }
 
-/// Calls `complete` for each query of the block that `lacks` a certificate, one after the other. All threads of the block stay together.
+/// Calls `complete` for each query of the block that `lacks` a certificate, one after the other. All threads of the
+/// block stay together.
 #[inline(always)]
 fn each_lacking(query_count: u32, lacks: impl Fn(u32) -> bool, mut complete: impl FnMut(u32)) {
     let queries = query_count.div_ceil(thread::grid_dim_x().max(1));
@@ -243,7 +251,8 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
     each_lacking(launch.query_count, lacks, |query| unsafe { rescan_query::<R>(&launch, query, 0, best) });
 }
 
-/// Completes one query, or does the share of block number `block` of those that share it. All threads of the block stay together.
+/// Completes one query, or does the share of block number `block` of those that share it. All threads of the block stay
+/// together.
 ///
 /// # Safety
 /// As [`Rescan`]; the query is below `query_count`, and `best` has a place for each thread.
@@ -314,8 +323,8 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
     }
 }
 
-/// The best entries of all blocks that share a query: lane l gets number l. `entry` is number l of this block. None in all blocks but the last
-/// one to come here. All threads of the block arrive.
+/// The best entries of all blocks that share a query: lane l gets number l. `entry` is number l of this block. None in
+/// all blocks but the last one to come here. All threads of the block arrive.
 ///
 /// # Safety
 /// As [`Rescan`]; `best` has a place for each thread, and no other thread uses it.
@@ -494,8 +503,8 @@ impl Rescan {
         }
     }
 
-    /// The vectors of a list with numbers from `of`, at most 32, without those that are surely farther than `worst`, a distance as smaller is
-    /// better.
+    /// The vectors of a list with numbers from `of`, at most 32, without those that are surely farther than `worst`, a
+    /// distance as smaller is better.
     ///
     /// # Safety
     /// The list is one of these, and the scores are those of the query.
@@ -547,7 +556,8 @@ unsafe fn offer<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow, payload: 
     }
 }
 
-/// The canonical distance of the query from the row of each lane that takes one, as smaller is better. All 32 lanes arrive.
+/// The canonical distance of the query from the row of each lane that takes one, as smaller is better. All 32 lanes
+/// arrive.
 ///
 /// # Safety
 /// The rows exist.
@@ -572,7 +582,8 @@ unsafe fn compared<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow) -> f32
     x.metric.badness(own as f32 + 0.0)
 }
 
-/// The best [`PASS`] of the entries of all warps: lane l gets number l. All threads of the block arrive; `best` has a place for each.
+/// The best [`PASS`] of the entries of all warps: lane l gets number l. All threads of the block arrive; `best` has a
+/// place for each.
 ///
 /// # Safety
 /// No other thread uses `best`.
@@ -655,8 +666,8 @@ unsafe fn complete(launch: RescanProbes) {
 unsafe fn complete_query(launch: &RescanProbes, query: u32, best: SharedPtr<u64>, taken: SharedPtr<u32>) {
     let &RescanProbes { queries, centroids, stride, row_count, metric, selected, nprobe, probes, .. } = launch;
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
-    // SAFETY: for the whole body, as the caller promises. Fewer than nprobe centroids have a score below the margin. Barriers stand between what
-    // different threads write and read, also from one query to the next.
+    // SAFETY: for the whole body, as the caller promises. Fewer than nprobe centroids have a score below the margin.
+    // Barriers stand between what different threads write and read, also from one query to the next.
     unsafe {
         let last = query as usize * selected as usize + nprobe as usize - 1;
         let middle = global::load_nc(launch.best_scores.wrapping_add(last)) as f64;

@@ -1,8 +1,9 @@
 //! Scores of product-quantized lists by lookup tables in shared memory, query by query (paper sections 5.2 and 5.3).
 //!
 //! # Problem
-//! Each query has a few lists to scan, and each list has rows of M codes. The score of a row is a number of the (query, list) pair plus the
-//! sum of M table entries, one for each code: M lookups at random places and M additions for M bytes read.
+//! Each query has a few lists to scan, and each list has rows of M codes. The score of a row is a number of the (query,
+//! list) pair plus the sum of M table entries, one for each code: M lookups at random places and M additions for M
+//! bytes read.
 //!
 //! # Algorithm
 //! ```text
@@ -17,29 +18,30 @@
 //! ```
 //!
 //! # How it maps to the machine
-//! 1. With a table of the query only (row terms, inner product) one block scans many lists, so that the cost of the table is small against
-//!    the scan. With a table of the pair, a block has one pair.
+//! 1. With a table of the query only (row terms, inner product) one block scans many lists, so that the cost of the
+//!    table is small against the scan. With a table of the pair, a block has one pair.
 //! 2. Warps process tiles of 64 rows in turn, across the borders of lists, so short lists leave no warp idle.
-//! 3. 8-bit codes are loaded 16, 8 or 4 bytes at once, according to the length of a code. The lookups of a load and of the two rows of a
-//!    lane are independent, so up to 32 are in flight. Codes of other widths pass through a bit buffer.
-//! 4. A chunk's partial sums pass through `scores`. The same lane continues the same row, so they need no barrier, and any M works with any
-//!    size of shared memory.
+//! 3. 8-bit codes are loaded 16, 8 or 4 bytes at once, according to the length of a code. The lookups of a load and of
+//!    the two rows of a lane are independent, so up to 32 are in flight. Codes of other widths pass through a bit
+//!    buffer.
+//! 4. A chunk's partial sums pass through `scores`. The same lane continues the same row, so they need no barrier, and
+//!    any M works with any size of shared memory.
 //! 5. Sums are in f32, in ascending m, so the score of a row does not depend on the shape of the launch.
 //! 6. For cosine the sum is multiplied by the factor of the row, 1/‖r‖ ([`crate::ivf::code_bounds`]): 4 more bytes to
 //!    read for a row.
 //!
 //! # Cost
-//! Floor: shared memory does 32 lookups for each clock and multiprocessor if all lanes hit different banks: 7.2·10¹² a second for
-//! 132 multiprocessors at 1.7 GHz. 10,000 queries × 32 lists × 244 rows are 7.8·10⁷ rows: with M = 16 that takes 0.17 ms, with M = 32 0.35 ms.
-//! But codes are random: the fullest of 32 banks gets 3.5 of 32 lookups on average, so the times are 0.61 and 1.22 ms. Instructions
-//! (extract, address, load, add: 4 for each lookup, 4 in each clock) are below that, and so is memory: 1.25 and 2.5 GB of codes, most of it
-//! from L2, and 0.31 GB of scores written, 0.07 ms. A table of a pair adds 2^bits · M loaded entries for each list. These are about as many
-//! as the lookups in a list of 2^bits rows, and 10.5 GB from L2 or memory with M = 32: 2 ms and more. For this reason row terms are
-//! preferred.
+//! Floor: shared memory does 32 lookups for each clock and multiprocessor if all lanes hit different banks: 7.2·10¹² a
+//! second for 132 multiprocessors at 1.7 GHz. 10,000 queries × 32 lists × 244 rows are 7.8·10⁷ rows: with M = 16 that
+//! takes 0.17 ms, with M = 32 0.35 ms. But codes are random: the fullest of 32 banks gets 3.5 of 32 lookups on average,
+//! so the times are 0.61 and 1.22 ms. Instructions (extract, address, load, add: 4 for each lookup, 4 in each clock)
+//! are below that, and so is memory: 1.25 and 2.5 GB of codes, most of it from L2, and 0.31 GB of scores written, 0.07
+//! ms. A table of a pair adds 2^bits · M loaded entries for each list. These are about as many as the lookups in a list
+//! of 2^bits rows, and 10.5 GB from L2 or memory with M = 32: 2 ms and more. For this reason row terms are preferred.
 //!
 //! # What lost (by count; not measured)
-//! f16 tables where f32 fits: the same number of lookups, a conversion for each, and 2⁻¹¹ of error. They are faster only if an f32 table
-//! leaves one block a multiprocessor or none.
+//! f16 tables where f32 fits: the same number of lookups, a conversion for each, and 2⁻¹¹ of error. They are faster
+//! only if an f32 table leaves one block a multiprocessor or none.
 
 use cuda_std::global::{F32x4, U32x2, U32x4};
 use cuda_std::launch::LaunchConfig;
@@ -230,9 +232,10 @@ pub type TableKey = (EntryKey, CodesKey);
 /// Writes the scores of all pairs of a query and a list that it probes.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields. Pointers to f32 arrays that are not indexed by row or pair are aligned
-/// to 16 bytes, `codes` to the bytes of a load ([`CodesKey`]). There is a list, and probed lists exist; the scores of no two pairs overlap.
-/// `chunk_size`, `sub_quantizers` and `code_bytes` are multiples of the number of codes of a load.
+/// All pointers that are present cover the shapes of their fields. Pointers to f32 arrays that are not indexed by row
+/// or pair are aligned to 16 bytes, `codes` to the bytes of a load ([`CodesKey`]). There is a list, and probed lists
+/// exist; the scores of no two pairs overlap. `chunk_size`, `sub_quantizers` and `code_bytes` are multiples of the
+/// number of codes of a load.
 #[kernel(
     key = TableKey,
     max_threads = 1024,
@@ -263,7 +266,8 @@ pub struct ScanTables {
     pub form: u32,
     /// The table of each query, \[`sub_quantizers`\]\[2^`bits`\]; not read for `FORM_RESIDUAL`.
     pub query_tables: Ptr<f32>,
-    /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); absent for the other forms.
+    /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); absent for the other
+    /// forms.
     pub terms: Option<Ptr<f32>>,
     /// A factor for the sum of each stored row; absent: 1.
     pub factors: Option<Ptr<f32>>,
@@ -275,7 +279,8 @@ pub struct ScanTables {
     pub block_pairs: u32,
     /// Number of blocks that share the rows of a list.
     pub segments: u32,
-    /// The score of row i of a list is i places after the start of the pair's scores; +∞ up to the next multiple of [`ROW_BLOCK`] rows.
+    /// The score of row i of a list is i places after the start of the pair's scores; +∞ up to the next multiple of
+    /// [`ROW_BLOCK`] rows.
     pub scores: PtrMut<f32>,
 }
 
@@ -308,9 +313,9 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
     let pair_offsets = pair_offsets.wrapping_add(query * nprobe as usize + first_pair as usize);
     let x = queries.wrapping_add(query * stride as usize);
 
-    // SAFETY: for the whole body, the caller promises the shapes: pairs stay below nprobe, probed lists exist, rows stay below a list's
-    // length (scores below its padded length), entries are inside the tables. Barriers separate writes and reads of shared memory, whose
-    // layout is that of `shared_bytes`.
+    // SAFETY: for the whole body, the caller promises the shapes: pairs stay below nprobe, probed lists exist, rows
+    // stay below a list's length (scores below its padded length), entries are inside the tables. Barriers separate
+    // writes and reads of shared memory, whose layout is that of `shared_bytes`.
     unsafe {
         let infos = shared::dynamic::<U32x4>();
         let table = shared::dynamic::<u8>().add(HEADER_BYTES).cast::<E::Stored>();
@@ -319,7 +324,8 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
         while pair < pairs {
             let list = global::load_nc(probes.wrapping_add(pair as usize));
             let exists = list != NO_ROW;
-            // All lanes of the warp take this path together: a list that does not exist is evaluated as list 0, with length 0.
+            // All lanes of the warp take this path together: a list that does not exist is evaluated as list 0, with
+            // length 0.
             let list = if exists { list as usize } else { 0 };
             let start = global::load_nc(list_starts.wrapping_add(list));
             let length = if exists { global::load_nc(list_lengths.wrapping_add(list)) } else { 0 };

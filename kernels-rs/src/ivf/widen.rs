@@ -1,8 +1,10 @@
-//! Queries in the form in which they are compared with centroids and codes: f32, and normalised if the index keeps normalised vectors.
+//! Queries in the form in which they are compared with centroids and codes: f32, and normalised if the index keeps
+//! normalised vectors.
 //!
 //! # Problem
-//! The host converts queries on their way to the device. Queries in device memory are converted there, to the same bits: a component of a
-//! normalised vector is f32(x / ‖x‖), where ‖x‖ is the square root of the canonical Σx² and the division is in f64; a zero vector stays.
+//! The host converts queries on their way to the device. Queries in device memory are converted there, to the same
+//! bits: a component of a normalised vector is f32(x / ‖x‖), where ‖x‖ is the square root of the canonical Σx² and the
+//! division is in f64; a zero vector stays.
 //!
 //! # Algorithm
 //! One warp for each query. A query that was refused may become NaN, so that a rotation that follows keeps this.

@@ -1,12 +1,15 @@
-//! The nearest centroid of every point, by a half-precision matrix product with a proof (k-means, inverted lists; paper section 5).
+//! The nearest centroid of every point, by a half-precision matrix product with a proof (k-means, inverted lists; paper
+//! section 5).
 //!
 //! # Problem
-//! For points x and centroids c find argmin ‖x − c‖² or argmax ⟨x, c⟩, by the canonical distance ([`crate::product::canonical`]) and lower
-//! number. This is k-selection with k = 1: every point is compared with every centroid, and the result is one number for each point.
+//! For points x and centroids c find argmin ‖x − c‖² or argmax ⟨x, c⟩, by the canonical distance
+//! ([`crate::product::canonical`]) and lower number. This is k-selection with k = 1: every point is compared with every
+//! centroid, and the result is one number for each point.
 //!
 //! # Algorithm
-//! As in [`crate::flat::filter`], v is the score of the f16 copies (‖c‖² − 2⟨x, c⟩ or −⟨x, c⟩) and E(x, c) ≥ |v − score| its proved error
-//! bound, so v ± E are bounds of the true score. A point has `best`, the smallest upper bound so far, and a short list of candidates:
+//! As in [`crate::flat::filter`], v is the score of the f16 copies (‖c‖² − 2⟨x, c⟩ or −⟨x, c⟩) and E(x, c) ≥ |v −
+//! score| its proved error bound, so v ± E are bounds of the true score. A point has `best`, the smallest upper bound
+//! so far, and a short list of candidates:
 //!
 //! ```text
 //! start:       best = v + E of the centroid that was nearest before, if there was one      // see below
@@ -18,33 +21,35 @@
 //! overflow:    the point joins the queue of `unbounded` points           // canonical distances to all: `settle_all`
 //! ```
 //!
-//! If the bound of a point against the greatest norm and residual of all centroids is infinite ([`crate::product::bounds`]), it proves
-//! nothing, and the point is unbounded at once. So labels equal the definition for any input; adversarial input costs only time.
+//! If the bound of a point against the greatest norm and residual of all centroids is infinite
+//! ([`crate::product::bounds`]), it proves nothing, and the point is unbounded at once. So labels equal the definition
+//! for any input; adversarial input costs only time.
 //!
-//! The upper bound of any centroid is a valid start. In an iteration of k-means the best one available is that of the centroid that was
-//! nearest before the centroids moved: nearly always it is still the nearest, or few are nearer. Then a point adds little more than one
-//! candidate to its list, instead of one for each new minimum (ln of the number of tiles, plus those of the first tile), and the product is
-//! seldom interrupted.
+//! The upper bound of any centroid is a valid start. In an iteration of k-means the best one available is that of the
+//! centroid that was nearest before the centroids moved: nearly always it is still the nearest, or few are nearer. Then
+//! a point adds little more than one candidate to its list, instead of one for each new minimum (ln of the number of
+//! tiles, plus those of the first tile), and the product is seldom interrupted.
 //!
-//! In both cases the number of new minima between tile t and 2t is at most ln 2 for each point on data in random order. So lists of
-//! [`LIST`] overflow only if that many centroids lie within 2E of the nearest: duplicates.
+//! In both cases the number of new minima between tile t and 2t is at most ln 2 for each point on data in random order.
+//! So lists of [`LIST`] overflow only if that many centroids lie within 2E of the nearest: duplicates.
 //!
 //! # How it maps to the machine
-//! 1. A block has 128 points and iterates over all tiles of 128 centroids ([`crate::product::mainloop`]). Points of up to
-//!    [`RESIDENT_CHUNKS`] · 64 components stay in shared memory.
-//! 2. Two blocks run on a multiprocessor: the product of one hides the barriers and list work of the other. This determines the sizes of
-//!    ring and lists: 113 KiB (with `wgmma`).
-//! 3. The epilogue takes one FMA and one minimum for each pair, and one compare for a lane's pairs of a row (8 with `mma.sync`, 32 with
-//!    `wgmma`). The compare uses the greatest norm and residual of the tile. Only centroids that pass are tested with their own numbers, so
-//!    one far centroid does not make its 127 neighbours candidates. Compares of all rows come first, then one branch for all rare cases,
-//!    which the whole warp takes. There a lane iterates over the bits of the centroids that passed: the code has the test once for a row,
-//!    not once for a pair, which saves instruction cache.
-//! 4. Centroids that were nearest before are read during the first loads of the pipeline, eight lanes for a row. Their products with the
-//!    points are computed from shared memory while the first tiles arrive.
+//! 1. A block has 128 points and iterates over all tiles of 128 centroids ([`crate::product::mainloop`]). Points of up
+//!    to [`RESIDENT_CHUNKS`] · 64 components stay in shared memory.
+//! 2. Two blocks run on a multiprocessor: the product of one hides the barriers and list work of the other. This
+//!    determines the sizes of ring and lists: 113 KiB (with `wgmma`).
+//! 3. The epilogue takes one FMA and one minimum for each pair, and one compare for a lane's pairs of a row (8 with
+//!    `mma.sync`, 32 with `wgmma`). The compare uses the greatest norm and residual of the tile. Only centroids that
+//!    pass are tested with their own numbers, so one far centroid does not make its 127 neighbours candidates. Compares
+//!    of all rows come first, then one branch for all rare cases, which the whole warp takes. There a lane iterates
+//!    over the bits of the centroids that passed: the code has the test once for a row, not once for a pair, which
+//!    saves instruction cache.
+//! 4. Centroids that were nearest before are read during the first loads of the pipeline, eight lanes for a row. Their
+//!    products with the points are computed from shared memory while the first tiles arrive.
 //!
 //! # Cost
-//! 2·n·k·d operations. On an H200, 1,000,000 points × 4096 centroids × 128 (one launch): 2.68 ms with `wgmma` (392 TFLOP/s) with labels of
-//! an iteration before, 3.12 without; 4.06 and 4.87 with `mma.sync`.
+//! 2·n·k·d operations. On an H200, 1,000,000 points × 4096 centroids × 128 (one launch): 2.68 ms with `wgmma` (392
+//! TFLOP/s) with labels of an iteration before, 3.12 without; 4.06 and 4.87 with `mma.sync`.
 //!
 //! # What lost
 //! With `wgmma`, compares for eight pairs of a row, as in [`crate::flat::filter`]: 2.85 ms and 3.69.
@@ -71,7 +76,8 @@ use crate::select::entry::key_of;
 
 /// Largest number of column pairs of a lane whose values stay in registers from row to row.
 const FEW_COLUMNS: usize = 4;
-/// Bytes of the data of a tile of centroids that the epilogue needs: values, norms, residuals, the greatest norm and residual.
+/// Bytes of the data of a tile of centroids that the epilogue needs: values, norms, residuals, the greatest norm and
+/// residual.
 const INFO_BYTES: u32 = 3 * TILE_ROWS * 4 + 16;
 
 /// Number of tiles whose chunks can be in flight, or in use, at once.
@@ -86,7 +92,8 @@ const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
 const _: () = assert!(shared_bytes(Instruction::MmaSync, 2) <= LEAST_SHARED_BYTES);
 const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTES);
 
-/// Reserves a place in a queue for each lane with `wanted`; the result is valid on those lanes only. All 32 lanes arrive.
+/// Reserves a place in a queue for each lane with `wanted`; the result is valid on those lanes only. All 32 lanes
+/// arrive.
 ///
 /// # Safety
 /// `size` is a word of global memory that only atomics change.
@@ -154,12 +161,12 @@ pub struct Assignment {
 
 /// Finds the nearest centroid of each point, or puts the point in a queue; see the module documentation.
 ///
-/// A point whose nearest centroid is proved gets it in `labels`. Every other point gets a place in a queue, in no order: in that of the
-/// pending points with its candidates, or in that of the unbounded points.
+/// A point whose nearest centroid is proved gets it in `labels`. Every other point gets a place in a queue, in no
+/// order: in that of the pending points with its candidates, or in that of the unbounded points.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; the f16 copies are padded to whole tiles of 128 rows; there is at least one centroid. The
-/// residency in the kernel's key is [`Self::residency`].
+/// The arrays are as long as the fields say; the f16 copies are padded to whole tiles of 128 rows; there is at least
+/// one centroid. The residency in the kernel's key is [`Self::residency`].
 #[kernel(
     key = (Instruction, Residency),
     max_threads = 256,
@@ -179,8 +186,8 @@ pub struct Assign {
     pub tile_norms: Ptr<f32>,
     /// The greatest residual of each tile of centroids.
     pub tile_residuals: Ptr<f32>,
-    /// Not 0: `labels` has a guess for each point, at best the centroid that was nearest before the centroids moved. Any number is valid; a
-    /// good one saves time.
+    /// Not 0: `labels` has a guess for each point, at best the centroid that was nearest before the centroids moved.
+    /// Any number is valid; a good one saves time.
     pub labelled: u32,
 }
 
@@ -326,8 +333,8 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
             let point_scale = scale_of(metric, f32::from_bits(global::load_nc(*point_greatest)));
             let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(*centroid_greatest)));
             let scale = product_factor(metric, point_scale, centroid_scale);
-            // Rows after the last point accept no candidates. Points without a bound accept none either, and count as overflowed from the
-            // start.
+            // Rows after the last point accept no candidates. Points without a bound accept none either, and count as
+            // overflowed from the start.
             if thread < TILE_ROWS {
                 let point = (first_point + thread) as usize;
                 let exists = point < point_count as usize;
@@ -361,8 +368,8 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         let Assignment { centroids, stride, point_count, cluster_count, labels, metric, .. } = assignment;
         // SAFETY: labels are read for points that exist, and limited to centroids that exist.
         unsafe {
-            // Sums are in f32, and their products are exact: they round by less than E allows for the tensor cores. Eight lanes have a row,
-            // one 16-byte part of each chunk for each lane; a thread has four rows.
+            // Sums are in f32, and their products are exact: they round by less than E allows for the tensor cores.
+            // Eight lanes have a row, one 16-byte part of each chunk for each lane; a thread has four rows.
             let (row, eighth) = (self.thread / 8, self.thread % 8);
             let mut rows = [*centroids; ROWS_A_THREAD];
             // Lane i of the eight has the numbers of the i-th of the rows.
@@ -409,7 +416,8 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         }
     }
 
-    /// For each of the thread's rows, the product of the point's eighth of the components with those that `load` returns for a chunk.
+    /// For each of the thread's rows, the product of the point's eighth of the components with those that `load`
+    /// returns for a chunk.
     ///
     /// # Safety
     /// As [`Self::begin_with_labels`].
@@ -478,7 +486,8 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         let (metric, column) = (self.launch.assignment.metric, part.column());
         // SAFETY: the columns and rows belong to the tile.
         unsafe {
-            // The greatest bounds of the lane's own columns. So one far centroid weakens the bounds of one lane of sixteen.
+            // The greatest bounds of the lane's own columns. So one far centroid weakens the bounds of one lane of
+            // sixteen.
             let mut own = Bounds { norm: 0.0, residual: 0.0 };
             unroll::<COLUMNS>(|j| {
                 unroll::<2>(|e| {
@@ -530,7 +539,8 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         least
     }
 
-    /// The largest score with which a centroid may be the nearest of a row: the smallest upper bound, plus the error against a tile.
+    /// The largest score with which a centroid may be the nearest of a row: the smallest upper bound, plus the error
+    /// against a tile.
     ///
     /// # Safety
     /// `row` < 128.
@@ -667,14 +677,16 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
             #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the centroid")]
             unroll::<ROWS>(|i| {
                 if i == 2 {
-                    // Limits of the second half are loaded after this barrier: with all of them in flight registers spill.
+                    // Limits of the second half are loaded after this barrier: with all of them in flight registers
+                    // spill.
                     warp::sync_warp(FULL_MASK);
                 }
                 let limits = [self.limit(part.row(i, 0), numbers.all), self.limit(part.row(i, 1), numbers.all)];
                 let least = self.least(&scores[i], &numbers, &few, column);
                 unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * i + half));
             });
-            // The hits of all lanes, so that the warp branches as one. This also keeps eight conditions out of the predicates.
+            // The hits of all lanes, so that the warp branches as one. This also keeps eight conditions out of the
+            // predicates.
             let hits = warp::reduce_or(FULL_MASK, hits);
             if hits != 0 {
                 unroll::<ROWS>(|i| {
@@ -707,8 +719,8 @@ unsafe fn assign<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS
     let first_point = thread::block_idx_x() * TILE_ROWS;
     let Assignment { points, stride, cluster_count, .. } = launch.assignment;
     let tiles = cluster_count.div_ceil(TILE_ROWS);
-    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside, and shared
-    // addresses lie inside `shared_bytes`.
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay
+    // inside, and shared addresses lie inside `shared_bytes`.
     unsafe {
         let mut epilogue = Nearest::<RESIDENT>::new(launch, first_point, tiles);
         let mut operands = CentroidTiles {

@@ -1,9 +1,10 @@
 //! The nearest centroid of every point if all centroids fit into shared memory.
 //!
 //! # Problem
-//! The problem of [`crate::kmeans::assign`], with the same proof, for few centroids ([`AssignFew::config`]: with the 227 KiB of an H200
-//! 864 of 128 components, 1024 of 64). Then a point is compared with few tiles, and the work that [`crate::kmeans::assign`] does once for a
-//! point (its start, its list in shared memory, barriers) costs more than the product.
+//! The problem of [`crate::kmeans::assign`], with the same proof, for few centroids ([`AssignFew::config`]: with the
+//! 227 KiB of an H200 864 of 128 components, 1024 of 64). Then a point is compared with few tiles, and the work that
+//! [`crate::kmeans::assign`] does once for a point (its start, its list in shared memory, barriers) costs more than the
+//! product.
 //!
 //! # Algorithm
 //! With v and E as there, and E split into a part that depends on the point only and the rest, E = own + D:
@@ -18,27 +19,30 @@
 //!
 //! Three centroids within the error of half precision are rare. If centroids are duplicates, this costs only time.
 //!
-//! The three smallest of a lane are kept by minima and maxima without a branch. The number of a score's centroid is in the low bits of the
-//! score: `NUMBER_BITS` of the mantissa, an error below 2^-15, which the comparison takes into account.
+//! The three smallest of a lane are kept by minima and maxima without a branch. The number of a score's centroid is in
+//! the low bits of the score: `NUMBER_BITS` of the mantissa, an error below 2^-15, which the comparison takes into
+//! account.
 //!
 //! # How it maps to the machine
-//! 1. One block on each multiprocessor copies all centroids to shared memory once. After that its warps have no common barrier.
-//! 2. A warp processes 32 points at a time and keeps them in registers as the A operand of all products. They are read from global memory
-//!    directly into place, 16 bytes for each lane. For that the components are permuted within each 64 bytes, in the same way on both
-//!    sides: the 16 bytes of lane t of a quad belong to two steps of `mma`, four components each.
-//! 3. The B operand is read by one 16-byte load for two steps. The 64-byte parts of odd rows are swapped in pairs, so eight lanes have no
-//!    bank conflict. One read is used for 32 points: 64 KiB for each warp and group for 256 × 128.
+//! 1. One block on each multiprocessor copies all centroids to shared memory once. After that its warps have no common
+//!    barrier.
+//! 2. A warp processes 32 points at a time and keeps them in registers as the A operand of all products. They are read
+//!    from global memory directly into place, 16 bytes for each lane. For that the components are permuted within each
+//!    64 bytes, in the same way on both sides: the 16 bytes of lane t of a quad belong to two steps of `mma`, four
+//!    components each.
+//! 3. The B operand is read by one 16-byte load for two steps. The 64-byte parts of odd rows are swapped in pairs, so
+//!    eight lanes have no bank conflict. One read is used for 32 points: 64 KiB for each warp and group for 256 × 128.
 //! 4. After 32 centroids the lane's 32 scores (8 columns, 4 rows) go into the minima and the registers are free.
 //! 5. At the end the lanes of a quad exchange rows by butterfly, and each ends with one point.
 //!
 //! # Why it is separate
-//! It is not a pass of [`crate::product::mainloop`]: the operands of the points stay in registers, the centroids do not pass through a
-//! ring, and the warps have no common barrier. It shares bounds, operands and queues with the passes.
+//! It is not a pass of [`crate::product::mainloop`]: the operands of the points stay in registers, the centroids do not
+//! pass through a ring, and the warps have no common barrier. It shares bounds, operands and queues with the passes.
 //!
 //! # Cost
-//! 2·n·k·d operations; three fused multiply-adds and six ALU instructions for each score, about the same issue time as the product at
-//! d = 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11 ms of product, 0.10 ms of ALU
-//! and 0.06 ms of memory, which should overlap; measured by ncu, at its clock, 0.38 ms.
+//! 2·n·k·d operations; three fused multiply-adds and six ALU instructions for each score, about the same issue time as
+//! the product at d = 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11
+//! ms of product, 0.10 ms of ALU and 0.06 ms of memory, which should overlap; measured by ncu, at its clock, 0.38 ms.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};
@@ -74,8 +78,8 @@ const PACKED: f32 = 1.0 / 16_384.0;
 /// The score of columns without a centroid: above all others.
 const NONE: f32 = 3e38;
 
-/// Dynamic shared memory of a block for centroids of `chunks` chunks, in bytes. `None` if there are too many centroids for these kernels
-/// and a block with at most `available` bytes.
+/// Dynamic shared memory of a block for centroids of `chunks` chunks, in bytes. `None` if there are too many centroids
+/// for these kernels and a block with at most `available` bytes.
 const fn shared_bytes(centroids: u32, chunks: u32, available: u32) -> Option<u32> {
     if centroids > MOST_CENTROIDS {
         return None;
@@ -125,8 +129,8 @@ struct Numbered {
 }
 
 impl Numbered {
-    /// The smallest of both. The third of the four entries is the larger of the two that follow the first in their lists: no later entry of
-    /// a list can be smaller.
+    /// The smallest of both. The third of the four entries is the larger of the two that follow the first in their
+    /// lists: no later entry of a list can be smaller.
     #[inline(always)]
     fn merge(self, other: Numbered) -> Numbered {
         let (low, high) = (self.first.min(other.first), self.first.max(other.first));
@@ -186,8 +190,8 @@ impl CopyWidth {
 /// Finds the nearest centroid of each point, or puts the point in a queue, as [`crate::kmeans::assign::Assign`] does.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; the f16 copies are padded to whole tiles of 128 rows and have the number of components of the
-/// key; there is at least one point and one centroid.
+/// The arrays are as long as the fields say; the f16 copies are padded to whole tiles of 128 rows and have the number
+/// of components of the key; there is at least one point and one centroid.
 #[kernel(
     key = CopyWidth,
     max_threads = 384,
@@ -208,8 +212,8 @@ pub struct AssignFew {
 }
 
 impl AssignFew {
-    /// One block for each multiprocessor, or fewer if there are few points. `None` if there are too many centroids for the `available`
-    /// bytes of a block's shared memory.
+    /// One block for each multiprocessor, or fewer if there are few points. `None` if there are too many centroids for
+    /// the `available` bytes of a block's shared memory.
     pub fn config(&self, width: CopyWidth, multiprocessors: u32, available: u32) -> Option<LaunchConfig> {
         let shared = shared_bytes(self.assignment.cluster_count, width.chunks(), available)?;
         let blocks = self.assignment.point_count.div_ceil(WARPS * WARP_POINTS).min(multiprocessors);
@@ -254,8 +258,8 @@ impl Staged {
         let Assignment { centroid_greatest, set_bounds, .. } = assignment;
         let thread = thread::thread_idx_x();
         let columns = cluster_count.next_multiple_of(TURN);
-        // SAFETY: copies are padded to whole tiles of 128 rows; all other indices are compared with cluster_count, and shared addresses lie
-        // inside `shared_bytes`.
+        // SAFETY: copies are padded to whole tiles of 128 rows; all other indices are compared with cluster_count, and
+        // shared addresses lie inside `shared_bytes`.
         unsafe {
             let rows_at = shared::dynamic::<u8>();
             let values_at = rows_at.add(columns * row_bytes).cast::<f32>();
@@ -327,8 +331,8 @@ impl Staged {
         terms
     }
 
-    /// The three smallest `low` of the lane's points among the lane's columns of all centroids. `x` are the points, as operand A. All lanes
-    /// of the warp arrive.
+    /// The three smallest `low` of the lane's points among the lane's columns of all centroids. `x` are the points, as
+    /// operand A. All lanes of the warp arrive.
     ///
     /// # Safety
     /// The centroids are in shared memory.
@@ -389,7 +393,8 @@ impl Staged {
         }
     }
 
-    /// Labels a point of each lane, or puts it in a queue; the points are those of the group from `first` on. All lanes of the warp arrive.
+    /// Labels a point of each lane, or puts it in a queue; the points are those of the group from `first` on. All lanes
+    /// of the warp arrive.
     ///
     /// # Safety
     /// As [`AssignFew`].
@@ -409,8 +414,8 @@ impl Staged {
         let high = t & 2 != 0;
         let found = choose(high, kept[1], kept[0]).merge(choose(high, kept[0], kept[1]).of_lane(2));
 
-        // SAFETY: the point is compared with the number of points, and the centroid with that of centroids; the queues have room for all
-        // points.
+        // SAFETY: the point is compared with the number of points, and the centroid with that of centroids; the queues
+        // have room for all points.
         unsafe {
             let point = first + 16 * (t & 1) + 8 * (t >> 1) + g;
             let exists = point < point_count;
@@ -458,8 +463,8 @@ unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
     let Assignment { points, point_count, .. } = launch.assignment;
     let row_bytes = PARTS as u32 * 64;
     let stride = row_bytes / 2;
-    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles of 128 rows, so loads of points stay
-    // inside.
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles of 128 rows, so
+    // loads of points stay inside.
     unsafe {
         let staged = Staged::new(launch, row_bytes);
         // The position of a lane in an operand: row (or column) g of eight, part t of a row's four.

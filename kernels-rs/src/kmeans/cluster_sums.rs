@@ -1,13 +1,14 @@
 //! Exact sums of the points of each cluster: the second half of a k-means iteration.
 //!
 //! # Problem
-//! Given a label for each point, add up S(label) += round(w·x · 2^s) for every component, as integers, so that the order of additions
-//! changes no bit. One atomic for each component of every point would be n·d atomics on few addresses. If points are grouped by cluster, a
-//! warp adds up a run of them in registers and does one atomic for each component and run.
+//! Given a label for each point, add up S(label) += round(w·x · 2^s) for every component, as integers, so that the
+//! order of additions changes no bit. One atomic for each component of every point would be n·d atomics on few
+//! addresses. If points are grouped by cluster, a warp adds up a run of them in registers and does one atomic for each
+//! component and run.
 //!
 //! # Algorithm
-//! Exact sums can also be updated: points whose labels changed are added to their new clusters and subtracted from their old ones. From the
-//! third iteration on there are fewer moves than points, after ten a twentieth.
+//! Exact sums can also be updated: points whose labels changed are added to their new clusters and subtracted from
+//! their old ones. From the third iteration on there are fewer moves than points, after ten a twentieth.
 //!
 //! ```text
 //! move:   a point whose label changed (all, at first) makes a move to its cluster, and one from the cluster before
@@ -78,8 +79,8 @@ fn share(count: u32) -> (u32, u32) {
     (first, first + each.min(count - first))
 }
 
-/// The moves of a point: the group of its new cluster, and the group of its old one. Both are [`NO_GROUP`] if the label did not change; the
-/// second is if the point had no label ([`NO_ROW`]).
+/// The moves of a point: the group of its new cluster, and the group of its old one. Both are [`NO_GROUP`] if the label
+/// did not change; the second is if the point had no label ([`NO_ROW`]).
 ///
 /// # Safety
 /// Both arrays have an entry for the point.
@@ -95,8 +96,8 @@ unsafe fn moves(labels: *const u32, previous: *const u32, point: u32) -> [u32; 2
     }
 }
 
-/// Counts the moves of points `first` .. `last` in the `groups` words of dynamic shared memory. All threads of the block arrive; ends with
-/// a barrier.
+/// Counts the moves of points `first` .. `last` in the `groups` words of dynamic shared memory. All threads of the
+/// block arrive; ends with a barrier.
 ///
 /// # Safety
 /// As [`moves`] for those points; their groups are below `groups`.
@@ -104,7 +105,8 @@ unsafe fn moves(labels: *const u32, previous: *const u32, point: u32) -> [u32; 2
 unsafe fn count_shared(labels: *const u32, previous: *const u32, first: u32, last: u32, groups: u32) {
     let thread = thread::thread_idx_x();
     let counts = shared::dynamic::<u32>();
-    // SAFETY: groups are below `groups`, as the caller promises; barriers separate clearing, counting and later accesses.
+    // SAFETY: groups are below `groups`, as the caller promises; barriers separate clearing, counting and later
+    // accesses.
     unsafe {
         let mut group = thread;
         while group < groups {
@@ -126,8 +128,9 @@ unsafe fn count_shared(labels: *const u32, previous: *const u32, first: u32, las
     thread::sync_threads();
 }
 
-/// Blocks that share `count` points, at most two for each multiprocessor, each with the words of `groups` groups in shared memory. A block
-/// has about as many points as groups or more, so that the work for groups does not exceed that for points.
+/// Blocks that share `count` points, at most two for each multiprocessor, each with the words of `groups` groups in
+/// shared memory. A block has about as many points as groups or more, so that the work for groups does not exceed that
+/// for points.
 fn share_config(count: u32, groups: u32, multiprocessors: u32) -> LaunchConfig {
     let blocks = count.div_ceil(POINTS_PER_BLOCK.max(groups)).clamp(1, multiprocessors * 2);
     LaunchConfig::linear(blocks as u64, THREADS).with_shared(4 * groups)
@@ -172,9 +175,9 @@ impl CountMoves {
     }
 }
 
-/// Adds one for each lane to the word of its group, with one atomic for equal groups. Returns the value of the word before this lane's
-/// addition, if lanes of the same group add in ascending order. Lanes without a group pass [`NO_GROUP`], add nothing, and their result is
-/// unspecified. All 32 lanes arrive.
+/// Adds one for each lane to the word of its group, with one atomic for equal groups. Returns the value of the word
+/// before this lane's addition, if lanes of the same group add in ascending order. Lanes without a group pass
+/// [`NO_GROUP`], add nothing, and their result is unspecified. All 32 lanes arrive.
 ///
 /// # Safety
 /// `words` has one word for each group.
@@ -239,7 +242,8 @@ pub unsafe fn scan_groups(
     clusters: u32,
     /// The number of moves of each group: two words for each cluster, which become 0.
     counts: PtrMut<u32>,
-    /// Word g becomes the number of moves of the groups below g. There is one word more than groups, which becomes the number of all moves.
+    /// Word g becomes the number of moves of the groups below g. There is one word more than groups, which becomes the
+    /// number of all moves.
     next: PtrMut<u32>,
     /// The number of points of each cluster, which the launch updates.
     totals: PtrMut<u32>,
@@ -499,7 +503,8 @@ fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
 pub struct MovedRows {
     /// Rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
-    /// Distance in components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
+    /// Distance in components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero
+    /// padded.
     pub stride: u32,
     /// The moves from [`GroupMoves`], (group << 32 | point): at least `move_count`.
     pub order: Ptr<u64>,
@@ -526,8 +531,8 @@ impl MovedRows {
     }
 }
 
-/// Adds round(w·x · `component_scale`) of every point that came to a cluster to the cluster's sums, and subtracts that of every point that
-/// left. Weights likewise.
+/// Adds round(w·x · `component_scale`) of every point that came to a cluster to the cluster's sums, and subtracts that
+/// of every point that left. Weights likewise.
 ///
 /// # Safety
 /// The arrays that are present are as long as the fields say; points and clusters of the order exist.
@@ -547,8 +552,8 @@ pub struct AddRows {
     pub moves: MovedRows,
 }
 
-/// Does the same as [`AddRows`] for one level of several: adds only the numbers whose magnitudes belong to the level. (Six blocks a
-/// multiprocessor would spill.)
+/// Does the same as [`AddRows`] for one level of several: adds only the numbers whose magnitudes belong to the level.
+/// (Six blocks a multiprocessor would spill.)
 ///
 /// # Safety
 /// As [`AddRows`].
@@ -680,7 +685,8 @@ struct LaneSums {
 }
 
 impl LaneSums {
-    /// Adds the lane's sums of `points` points to their cluster's sums if the group is even, and subtracts them if it is odd.
+    /// Adds the lane's sums of `points` points to their cluster's sums if the group is even, and subtracts them if it
+    /// is odd.
     ///
     /// # Safety
     /// The sums have the group's cluster, and the lane's components.

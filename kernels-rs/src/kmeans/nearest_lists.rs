@@ -1,8 +1,8 @@
-//! The candidates of the points of a block of [`crate::kmeans::assign`] during its pass over the centroids: for each point the smallest
-//! upper bound of a score so far, and a short list of the centroids that may be its nearest.
+//! The candidates of the points of a block of [`crate::kmeans::assign`] during its pass over the centroids: for each
+//! point the smallest upper bound of a score so far, and a short list of the centroids that may be its nearest.
 //!
-//! All of it is in shared memory. Warps append by atomics between two barriers. After a barrier, one thread for each row drops the entries
-//! that a smaller upper bound excludes.
+//! All of it is in shared memory. Warps append by atomics between two barriers. After a barrier, one thread for each
+//! row drops the entries that a smaller upper bound excludes.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{atomic, global};
@@ -68,7 +68,8 @@ impl Lists {
         (QueryTerms { per_norm, per_residual, own }, value_of(best))
     }
 
-    /// Appends a centroid whose score is within `error` of `score`, if its number is below `clusters` and it may be the nearest of `row`.
+    /// Appends a centroid whose score is within `error` of `score`, if its number is below `clusters` and it may be the
+    /// nearest of `row`.
     ///
     /// # Safety
     /// `row` < 128; the lists were set up before a barrier.
@@ -89,14 +90,15 @@ impl Lists {
         }
     }
 
-    /// Drops entries that cannot be the nearest of `row` any more. Returns the number of those left, which is more than [`LIST`] if some
-    /// were lost.
+    /// Drops entries that cannot be the nearest of `row` any more. Returns the number of those left, which is more than
+    /// [`LIST`] if some were lost.
     ///
     /// # Safety
     /// `row` < 128; a barrier follows the last [`Self::offer`]; one thread for each row.
     #[inline(always)]
     pub unsafe fn compact(self, row: u32) -> u32 {
-        // SAFETY: as the caller promises; entries are read below the size, and written at or before the place where they were read.
+        // SAFETY: as the caller promises; entries are read below the size, and written at or before the place where
+        // they were read.
         unsafe {
             let size = self.sizes.add(row).load();
             if size > LIST {

@@ -1,17 +1,20 @@
-//! Canonical distances for the points whose nearest centroid [`crate::kmeans::assign`] did not prove, and the best of them.
+//! Canonical distances for the points whose nearest centroid [`crate::kmeans::assign`] did not prove, and the best of
+//! them.
 //!
 //! # Problem
-//! `assign` writes two queues on the device: points with a few candidates each (some percent of all: two centroids within the error of half
-//! precision), and points for which nothing is proved (duplicates of centroids, numbers near f32's limits). Their labels are argmin of
-//! (canonical distance as f32, lower number), over the candidates or over all centroids.
+//! `assign` writes two queues on the device: points with a few candidates each (some percent of all: two centroids
+//! within the error of half precision), and points for which nothing is proved (duplicates of centroids, numbers near
+//! f32's limits). Their labels are argmin of (canonical distance as f32, lower number), over the candidates or over all
+//! centroids.
 //!
 //! # Algorithm
-//! [`Settle`]: one warp for each point, `BATCH` candidates at once ([`crate::product::canonical`]). [`SettleAll`]: one block for each
-//! point. Its warps share the centroids, and an atomic minimum in shared memory finds the smallest (key, number). Only the device has the
-//! queues' lengths, so blocks iterate over the queues with the grid as the stride.
+//! [`Settle`]: one warp for each point, `BATCH` candidates at once ([`crate::product::canonical`]). [`SettleAll`]: one
+//! block for each point. Its warps share the centroids, and an atomic minimum in shared memory finds the smallest (key,
+//! number). Only the device has the queues' lengths, so blocks iterate over the queues with the grid as the stride.
 //!
 //! # Cost
-//! About d/8 f64 operations for each lane and candidate. The time is that of reading one row of points and a few centroids from L2.
+//! About d/8 f64 operations for each lane and candidate. The time is that of reading one row of points and a few
+//! centroids from L2.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, unroll, warp};
@@ -38,7 +41,8 @@ struct Sides<E: Element> {
 }
 
 impl<E: Element> Sides<E> {
-    /// The best of `BATCH` centroids for a point as (key, number), on all lanes; `NO_ROW` stands for no centroid. All 32 lanes arrive.
+    /// The best of `BATCH` centroids for a point as (key, number), on all lanes; `NO_ROW` stands for no centroid. All
+    /// 32 lanes arrive.
     ///
     /// # Safety
     /// The point exists, and so does each centroid that is not `NO_ROW`.
@@ -105,8 +109,8 @@ pub struct Settle {
 }
 
 impl Settle {
-    /// One warp for each pending point, in turn. Only the device has the number of pending points, which is at most `points`; the launch
-    /// has no more warps than `multiprocessors` run at once.
+    /// One warp for each pending point, in turn. Only the device has the number of pending points, which is at most
+    /// `points`; the launch has no more warps than `multiprocessors` run at once.
     pub fn config(&self, points: u32, multiprocessors: u32) -> LaunchConfig {
         LaunchConfig::warps((points as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
     }
@@ -179,8 +183,8 @@ pub struct SettleAll {
 }
 
 impl SettleAll {
-    /// One block for each unbounded point, in turn. Only the device has the number of unbounded points, which is at most `points`; the
-    /// launch has no more blocks than `multiprocessors` run at once.
+    /// One block for each unbounded point, in turn. Only the device has the number of unbounded points, which is at
+    /// most `points`; the launch has no more blocks than `multiprocessors` run at once.
     pub fn config(&self, points: u32, multiprocessors: u32) -> LaunchConfig {
         LaunchConfig::linear((points as u64).min(multiprocessors as u64 * 4), 32 * WARPS_FOR_ALL)
     }
@@ -196,8 +200,8 @@ unsafe fn settle_all<E: Element>(launch: SettleAll) {
     let lane = warp::lane_id();
     let thread = thread::thread_idx_x();
     let winner = shared_array!(u64, 1);
-    // SAFETY: the caller promises the queue, whose places below its size are filled; between barriers either thread 0 writes the shared
-    // word, or the warps change it by atomics.
+    // SAFETY: the caller promises the queue, whose places below its size are filled; between barriers either thread 0
+    // writes the shared word, or the warps change it by atomics.
     unsafe {
         let size = global::load_nc(*queue_size);
         let mut place = thread::block_idx_x();

@@ -1,20 +1,21 @@
 //! Product-quantizer codes as vectors: the components that a stored code stands for.
 //!
 //! # Problem
-//! An IVF-PQ index stores, for a vector in list l, the codes of its M sub-vectors' residuals (paper sections 2.2 and 5.2). The reconstruction r of
-//! the vector is
+//! An IVF-PQ index stores, for a vector in list l, the codes of its M sub-vectors' residuals (paper sections 2.2 and
+//! 5.2). The reconstruction r of the vector is
 //!
 //! ```text
 //! r[i] = f32(c_l[i] + codebook[m][code m][i mod w]),  w = dim / M,  m = i / w
 //! ```
 //!
-//! with one f32 addition for each component. Every back end uses this reconstruction. Codes of `bits` bits are packed from
-//! the lowest bit of the first byte, sub-quantizer 0 first.
+//! with one f32 addition for each component. Every back end uses this reconstruction. Codes of `bits` bits are packed
+//! from the lowest bit of the first byte, sub-quantizer 0 first.
 //!
 //! # How it is read
-//! Four components at a time, as with rows of any other element type ([`crate::product::element`]). If w is a multiple of four, they are
-//! read by one load of 16 bytes from the codebook, which the first-level cache holds (128 KiB for 256 codewords of 128 components). If w is
-//! two and codes are bytes, they are read by two loads of 8 bytes; otherwise one by one.
+//! Four components at a time, as with rows of any other element type ([`crate::product::element`]). If w is a multiple
+//! of four, they are read by one load of 16 bytes from the codebook, which the first-level cache holds (128 KiB for 256
+//! codewords of 128 components). If w is two and codes are bytes, they are read by two loads of 8 bytes; otherwise one
+//! by one.
 
 use cuda_std::global::{F32x2, F32x4, U32x2};
 use cuda_std::{global, math, unroll};
@@ -54,7 +55,8 @@ impl Codes {
         unsafe { code_at(code, m, self.bits) }
     }
 
-    /// Components 4·`quad` .. 4·`quad` + 4 of the vector in storage row `row`, which belongs to list `list`; zeros from `dim` on.
+    /// Components 4·`quad` .. 4·`quad` + 4 of the vector in storage row `row`, which belongs to list `list`; zeros from
+    /// `dim` on.
     ///
     /// # Safety
     /// Row and list exist, and the pointers are as their fields say.
@@ -79,7 +81,8 @@ impl Codes {
                 if first >= self.dim {
                     return [0.0; 4];
                 }
-                // Bytes 2·quad and 2·quad + 1 of a row with an even number of bytes: the address is even, and both exist.
+                // Bytes 2·quad and 2·quad + 1 of a row with an even number of bytes: the address is even, and both
+                // exist.
                 let at = row as usize * self.code_bytes as usize + 2 * quad as usize;
                 let two = global::load_nc(self.codes.wrapping_add(at).cast::<u16>()) as u32;
                 let codeword = |m: u32, code: u32| {
@@ -107,7 +110,8 @@ impl Codes {
     }
 }
 
-/// Codes as operands of the tensor cores. They are decoded with few instructions, relative to `centre` and scaled by a power of two s.
+/// Codes as operands of the tensor cores. They are decoded with few instructions, relative to `centre` and scaled by a
+/// power of two s.
 ///
 /// ```text
 /// offset[l][i] = f16((c_l[i] - centre[i]) * s)       // once for an index
@@ -115,8 +119,8 @@ impl Codes {
 /// operand = f16(offset + half)                       // one addition for two components
 /// ```
 ///
-/// s brings the greatest component of any vector below 2^14 and that of any centroid below 2^15, so a codeword, their difference,
-/// stays below 2^16 · 3/4 and no f16 overflows.
+/// s brings the greatest component of any vector below 2^14 and that of any centroid below 2^15, so a codeword, their
+/// difference, stays below 2^16 · 3/4 and no f16 overflows.
 #[derive(Clone, Copy)]
 pub struct Operands {
     /// The codes that are decoded to operands.
@@ -143,8 +147,8 @@ impl Operands {
         }
     }
 
-    /// The sub-quantizer of component 4·`quad`, and the place of this component of its first codeword among the halves. For widths that are
-    /// multiples of four.
+    /// The sub-quantizer of component 4·`quad`, and the place of this component of its first codeword among the halves.
+    /// For widths that are multiples of four.
     #[inline(always)]
     pub fn book(&self, quad: u32) -> (u32, u32) {
         let width = self.codes.width.max(1);
@@ -153,8 +157,8 @@ impl Operands {
         (m, (m << self.codes.bits) * width + (4 * quad - m * width))
     }
 
-    /// The operands of components 4·`quad` .. of a row, as two words, whose offsets are `offset`. `half` looks up the halves one by one.
-    /// For any width.
+    /// The operands of components 4·`quad` .. of a row, as two words, whose offsets are `offset`. `half` looks up the
+    /// halves one by one. For any width.
     ///
     /// # Safety
     /// The row exists, and `half` is defined for every place of the halves.

@@ -1,9 +1,10 @@
 //! Product-quantizer codes: the nearest codeword of each sub-vector, packed.
 //!
 //! # Problem
-//! n vectors, M sub-quantizers of 2^bits codewords, width w = dim / M. Code m of a vector is the first codeword c with the smallest
-//! Σ_j (x_j − c_j)², j ascending from 0, in f32, without fused operations. This is the definition of the host crate's `pq` module, bit for bit.
-//! In an inverted list, x is the residual: the vector minus its list's centroid, component by component.
+//! n vectors, M sub-quantizers of 2^bits codewords, width w = dim / M. Code m of a vector is the first codeword c with
+//! the smallest Σ_j (x_j − c_j)², j ascending from 0, in f32, without fused operations. This is the definition of the
+//! host crate's `pq` module, bit for bit. In an inverted list, x is the residual: the vector minus its list's centroid,
+//! component by component.
 //!
 //! # Algorithm
 //! ```text
@@ -15,18 +16,19 @@
 //!     append the number to the vector's word; after 8 sub-quantizers (whole bytes) store the word
 //! ```
 //!
-//! 1. Two vectors times eight codewords give 16 independent chains of additions, and 48 arithmetic instructions for the four loads of a
-//!    component.
-//! 2. The codebook is transposed, so any width works without padding. x is in shared memory and not in registers, because the loop over
-//!    components has no fixed length.
-//! 3. Eight codes of b bits are b bytes. Blocks that share vectors have runs of eight sub-quantizers, so no byte has codes of two blocks.
+//! 1. Two vectors times eight codewords give 16 independent chains of additions, and 48 arithmetic instructions for the
+//!    four loads of a component.
+//! 2. The codebook is transposed, so any width works without padding. x is in shared memory and not in registers,
+//!    because the loop over components has no fixed length.
+//! 3. Eight codes of b bits are b bytes. Blocks that share vectors have runs of eight sub-quantizers, so no byte has
+//!    codes of two blocks.
 //!
-//! If sub-vectors are so wide that x does not fit in shared memory, they and the codebook are read from global memory, several times
-//! slower.
+//! If sub-vectors are so wide that x does not fit in shared memory, they and the codebook are read from global memory,
+//! several times slower.
 //!
 //! # Cost
-//! 3 · dim · 2^bits f32 instructions for each vector and 3 · M · 2^bits for the comparisons; 1 M × 128 with 256 codewords is 98 G
-//! operations without the comparisons, 3.3 ms of an H200's f32 rate.
+//! 3 · dim · 2^bits f32 instructions for each vector and 3 · M · 2^bits for the comparisons; 1 M × 128 with 256
+//! codewords is 98 G operations without the comparisons, 3.3 ms of an H200's f32 rate.
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
@@ -117,8 +119,8 @@ pub struct Encode {
     pub width: u32,
     /// Number of bits of a code.
     pub bits: u32,
-    /// Number of codewords that are in shared memory at once: a power of two from [`FEWEST_CODEWORDS`] to 2^`bits`. For [`Staging::Global`]
-    /// 2^`bits`.
+    /// Number of codewords that are in shared memory at once: a power of two from [`FEWEST_CODEWORDS`] to 2^`bits`. For
+    /// [`Staging::Global`] 2^`bits`.
     pub piece: u32,
     /// Number of sub-quantizers of a block: a multiple of [`GROUP`].
     pub run: u32,
@@ -150,9 +152,10 @@ unsafe fn encode<const STAGED: bool>(launch: Encode) {
     let codewords = 1u32 << bits;
     let code_bytes = (sub_quantizers as usize * bits as usize).div_ceil(8);
     let book = shared::dynamic::<f32>();
-    // SAFETY: the launch gives `shared_bytes(width, piece)`; rows after the end repeat the last one and are not stored; the caller promises
-    // the shapes. Each thread reads and writes its own columns of `column`. Barriers precede and follow the filling of `book`, and every
-    // thread of the block arrives at them, because all loop bounds are the same for all.
+    // SAFETY: the launch gives `shared_bytes(width, piece)`; rows after the end repeat the last one and are not stored;
+    // the caller promises the shapes. Each thread reads and writes its own columns of `column`. Barriers precede and
+    // follow the filling of `book`, and every thread of the block arrives at them, because all loop bounds are the same
+    // for all.
     unsafe {
         let column: SharedPtr<f32> = book.add(width * piece + thread);
         let mut number = [0u32; ROWS];

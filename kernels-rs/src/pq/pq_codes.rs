@@ -1,8 +1,9 @@
 //! Readers of the codes of a product quantizer.
 //!
-//! A row's code is M numbers of `bits` bits, 4 to 8, packed from the lowest bit of its first byte on, sub-quantizer 0 first, in
-//! ceil(M · bits / 8) bytes. [`Bytes`] reads 8-bit codes 4, 8 or 16 at a time, the common case. [`Packed`] reads the others through a bit buffer, a
-//! word or a byte at a time. Both read [`ROWS`] rows together, and nothing after a row's end.
+//! A row's code is M numbers of `bits` bits, 4 to 8, packed from the lowest bit of its first byte on, sub-quantizer 0
+//! first, in ceil(M · bits / 8) bytes. [`Bytes`] reads 8-bit codes 4, 8 or 16 at a time, the common case. [`Packed`]
+//! reads the others through a bit buffer, a word or a byte at a time. Both read [`ROWS`] rows together, and nothing
+//! after a row's end.
 
 use core::marker::PhantomData;
 
@@ -43,8 +44,8 @@ pub struct Chunk {
 
 /// A reader of codes.
 pub trait Codes {
-    /// Calls `visit` for each sub-quantizer m of the chunk, ascending, with (m − first) · 2^bits, the start of its table, and the code of
-    /// each row. All lanes of a warp arrive at every call together.
+    /// Calls `visit` for each sub-quantizer m of the chunk, ascending, with (m − first) · 2^bits, the start of its
+    /// table, and the code of each row. All lanes of a warp arrive at every call together.
     ///
     /// # Safety
     /// The rows are whole codes, and the chunk starts and ends at borders of the reader's loads.

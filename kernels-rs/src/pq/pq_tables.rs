@@ -1,8 +1,9 @@
-//! Tables of the product quantizer, from which the scan of compressed lists ([`crate::ivf::table_scan`]) computes scores, and the error
-//! bound of these scores (paper section 5.2, equation 11).
+//! Tables of the product quantizer, from which the scan of compressed lists ([`crate::ivf::table_scan`]) computes
+//! scores, and the error bound of these scores (paper section 5.2, equation 11).
 //!
 //! # Problem
-//! A stored vector is c + p: a centroid and a concatenation of M codewords p_m. For a query q, with sub-vectors q_m and c_m,
+//! A stored vector is c + p: a centroid and a concatenation of M codewords p_m. For a query q, with sub-vectors q_m and
+//! c_m,
 //!
 //! ```text
 //! |q - c - p|² = |q - c|²                  once for a (query, list) pair
@@ -11,22 +12,24 @@
 //! -<q, c + p>  = -<q,c> - sum_m <q_m,p_m>   inner product: a table for each query
 //! ```
 //!
-//! The paper stores the middle term as tables, lists · M · 2^bits numbers, which the scan adds to the query's for every pair. Summed over m
-//! for each *stored row* the term is one number for each row instead ([`RowTerms`]). This is less memory whenever the mean list is shorter
-//! than M · 2^bits, which is nearly always. Then all lists of a query use one table, and no table is computed for a pair. Both are
-//! available. Without either, the table of a pair is |q_m − c_m − p_m|², computed from scratch.
+//! The paper stores the middle term as tables, lists · M · 2^bits numbers, which the scan adds to the query's for every
+//! pair. Summed over m for each *stored row* the term is one number for each row instead ([`RowTerms`]). This is less
+//! memory whenever the mean list is shorter than M · 2^bits, which is nearly always. Then all lists of a query use one
+//! table, and no table is computed for a pair. Both are available. Without either, the table of a pair is |q_m − c_m −
+//! p_m|², computed from scratch.
 //!
 //! # The bound
-//! Let u = 2⁻²⁴, Q = ‖q‖, C the greatest ‖c‖, P² = Σ_m max_j ‖p_mj‖² (so P ≥ ‖p‖ of every code), D = dim / M. A score is a sum of products
-//! whose magnitudes add up to at most S = (Q + C + P)² (squared L2; by Cauchy and Schwarz for each of the products of |q − c|² + |p|² +
-//! 2<c,p> − 2<q,p> = terms of (q − c − p)², taken with absolute values), or S = Q·(C + P). Each product has at most n roundings: two or
-//! four of its factors, D fused additions (a table entry) or dim/32 + 9 (the pair's constant), two additions of tables or of the row's
-//! term, M additions of the scan. So |score − real| ≤ γ_n · S with γ_n = n·u / (1 − n·u) and n = M + max(D, dim/32 + 9) + 16
-//! ([`roundings`]). Of the 16, six are left for the number with which a caller compares: rounding c + p to f32, and that of the canonical
-//! distance. Underflow adds less than 10⁻³⁵.
+//! Let u = 2⁻²⁴, Q = ‖q‖, C the greatest ‖c‖, P² = Σ_m max_j ‖p_mj‖² (so P ≥ ‖p‖ of every code), D = dim / M. A score
+//! is a sum of products whose magnitudes add up to at most S = (Q + C + P)² (squared L2; by Cauchy and Schwarz for each
+//! of the products of |q − c|² + |p|² + 2<c,p> − 2<q,p> = terms of (q − c − p)², taken with absolute values), or S =
+//! Q·(C + P). Each product has at most n roundings: two or four of its factors, D fused additions (a table entry) or
+//! dim/32 + 9 (the pair's constant), two additions of tables or of the row's term, M additions of the scan. So |score −
+//! real| ≤ γ_n · S with γ_n = n·u / (1 − n·u) and n = M + max(D, dim/32 + 9) + 16 ([`roundings`]). Of the 16, six are
+//! left for the number with which a caller compares: rounding c + p to f32, and that of the canonical distance.
+//! Underflow adds less than 10⁻³⁵.
 //!
-//! f16 tables hold t·σ, where σ is the power of two that brings the bound B ≥ |t| of every entry into [2¹⁴, 2¹⁵). The error of an entry is
-//! at most |t|·2⁻¹¹ + 2⁻²⁴/σ, and 1/σ ≤ B·2⁻¹⁴. Over all m: 2⁻¹¹·T + M·2⁻³⁸·B, T ≥ Σ_m |t_m|.
+//! f16 tables hold t·σ, where σ is the power of two that brings the bound B ≥ |t| of every entry into [2¹⁴, 2¹⁵). The
+//! error of an entry is at most |t|·2⁻¹¹ + 2⁻²⁴/σ, and 1/σ ≤ B·2⁻¹⁴. Over all m: 2⁻¹¹·T + M·2⁻³⁸·B, T ≥ Σ_m |t_m|.
 //!
 //! | table | T | B (p = greatest ‖p_mj‖) |
 //! |---|---|---|
@@ -35,16 +38,16 @@
 //! | query + list | P² + 2CP + 2QP | p² + 2Cp + 2Qp |
 //! | from scratch | (Q + C + P)² | (Q + C + p)² |
 //!
-//! If S is near f32's limit, sums may overflow, and if C + P is, so may c + p (S is small then if Q is). In these cases the bound is +∞,
-//! and certifies nothing.
+//! If S is near f32's limit, sums may overflow, and if C + P is, so may c + p (S is small then if Q is). In these cases
+//! the bound is +∞, and certifies nothing.
 //!
 //! *Cosine.* The scan multiplies −<q, c + p> by the factor w = f32(1/‖r‖) of the row ([`crate::ivf::code_bounds`]).
 //! With W, the greatest factor, the error is at most γ_n · S · W, and 2⁻²⁰ · Q for the roundings of factor, product and
 //! distance, and |Q − 1| because a cosine is also divided by ‖q‖.
 //!
 //! # Cost
-//! Tables of queries or lists: dim · 2^bits multiply-adds each, and M · 2^bits · 4 bytes written; a codeword's component is loaded once for
-//! [`VECTORS`] vectors. Row terms: dim f64 multiply-adds for each row, once for an index.
+//! Tables of queries or lists: dim · 2^bits multiply-adds each, and M · 2^bits · 4 bytes written; a codeword's
+//! component is loaded once for [`VECTORS`] vectors. Row terms: dim f64 multiply-adds for each row, once for an index.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{mul_add_f32, sqrt_f64};
@@ -81,7 +84,8 @@ pub const fn roundings(dim: u32, sub_quantizers: u32) -> u64 {
 }
 
 /// Computes the table of each vector:
-/// tables\[v\]\[m\]\[j\] = Σ_i p_i · (squares · p_i + scale · x_i) over codeword p = codebooks\[m\]\[j\] and sub-vector x = m of vector v.
+/// tables\[v\]\[m\]\[j\] = Σ_i p_i · (squares · p_i + scale · x_i) over codeword p = codebooks\[m\]\[j\] and sub-vector
+/// x = m of vector v.
 ///
 /// # Safety
 /// All pointers cover the shapes of their fields, stride ≥ M · sub_dim, and all components are finite.
@@ -185,8 +189,8 @@ pub struct CodedLists {
     pub bits: u32,
 }
 
-/// Computes |p|² + 2<c,p> of every stored row, summed in f64; c is the centroid of its list and p the decoded code. Padding rows get no
-/// term.
+/// Computes |p|² + 2<c,p> of every stored row, summed in f64; c is the centroid of its list and p the decoded code.
+/// Padding rows get no term.
 ///
 /// # Safety
 /// All pointers cover the shapes of their fields.
@@ -250,8 +254,8 @@ unsafe fn terms_of(launch: RowTerms) {
     }
 }
 
-/// Computes a bound of |score − real value| over all candidates of each query (module documentation), +∞ if scores may overflow. For f16
-/// tables it also computes the query's σ.
+/// Computes a bound of |score − real value| over all candidates of each query (module documentation), +∞ if scores may
+/// overflow. For f16 tables it also computes the query's σ.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields.
@@ -336,7 +340,8 @@ unsafe fn bounds_of(launch: TableBounds) {
         let of_length = if norm == 0.0 { 0.0 } else { norm / 1_048_576.0 + (norm - 1.0).abs() };
         error = error * factor + of_length;
     }
-    // No partial sum exceeds `sum` and its error, and no component c + p exceeds c + p of the norms. NaN is not below the limit either.
+    // No partial sum exceeds `sum` and its error, and no component c + p exceeds c + p of the norms. NaN is not below
+    // the limit either.
     let bound = if sum + error < 1e38 && c + p < 1e38 { round_up(error) } else { f32::INFINITY };
     // SAFETY: query < count.
     unsafe { global::store(errors.wrapping_add(query as usize), bound) };

@@ -1,9 +1,9 @@
 //! The canonical distance of a query to listed base rows, with one warp for each list.
 //!
 //! # Problem
-//! With any fast path, results have one distance, equal to the bit on every back end. The host crate's `metric` module has its definition
-//! (f64 sums over 128 interleaved accumulators, joined pairwise and by a butterfly, rounded to f32 at the end). This is its evaluation by
-//! 32 lanes:
+//! With any fast path, results have one distance, equal to the bit on every back end. The host crate's `metric` module
+//! has its definition (f64 sums over 128 interleaved accumulators, joined pairwise and by a butterfly, rounded to f32
+//! at the end). This is its evaluation by 32 lanes:
 //!
 //! ```text
 //! lane l owns components i with (i / 4) mod 32 = l, in four accumulators    // one vector load for each step
@@ -15,12 +15,13 @@
 //! Rows are padded with zeros to a multiple of four components; a zero term changes no sum.
 //!
 //! # Use
-//! With a list of row numbers this re-ranks the candidates of a filter. Without a list it covers rows 0, 1, 2, ..: exact search without a
-//! filter, for small bases, and for the rare query whose candidates overflow their list.
+//! With a list of row numbers this re-ranks the candidates of a filter. Without a list it covers rows 0, 1, 2, ..:
+//! exact search without a filter, for small bases, and for the rare query whose candidates overflow their list.
 //!
 //! # Cost
-//! Each lane executes about 3·d/32 f64 and d/32 conversion instructions for a pair and 15 for the butterfly. Conversions to f64 run at a
-//! quarter of the f64 rate, so `BATCH` rows share those of the query; their loads overlap as well.
+//! Each lane executes about 3·d/32 f64 and d/32 conversion instructions for a pair and 15 for the butterfly.
+//! Conversions to f64 run at a quarter of the f64 rate, so `BATCH` rows share those of the query; their loads overlap
+//! as well.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::butterfly_sum;
@@ -46,14 +47,15 @@ pub fn sums_by(
     with_term!(metric, T => sums::<T>(x, y, quads, lane))
 }
 
-/// An inner product divided by the norms of both vectors; `squares` is the product of the squared norms. 0 if either norm is 0.
+/// An inner product divided by the norms of both vectors; `squares` is the product of the squared norms. 0 if either
+/// norm is 0.
 #[inline(always)]
 pub fn over_norms(product: f64, squares: f64) -> f64 {
     if squares == 0.0 { 0.0 } else { product / cuda_std::math::sqrt_f64(squares) }
 }
 
-/// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. `x(quad)` gives four components of the query and
-/// `y(b, quad)` those of row b, for quad < `quads`. All 32 lanes arrive.
+/// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. `x(quad)` gives four
+/// components of the query and `y(b, quad)` those of row b, for quad < `quads`. All 32 lanes arrive.
 #[inline(always)]
 fn sums<T: Term>(
     x: impl Fn(u32) -> [f32; 4],
@@ -152,7 +154,8 @@ pub struct Canonical {
     pub query_squares: Option<Ptr<f64>>,
     /// Σx² of each row of the base; empty if `query_squares` is absent.
     pub base_squares: Ptr<f64>,
-    /// The lists of `query_count` queries: that of query q starts at q · `list_stride` and has `columns` places. Absent: place p is row p.
+    /// The lists of `query_count` queries: that of query q starts at q · `list_stride` and has `columns` places.
+    /// Absent: place p is row p.
     pub rows: Option<Ptr<u32>>,
     /// The length of each list, of which at most `columns` count; absent if all have `columns`.
     pub counts: Option<Ptr<u32>>,

@@ -4,7 +4,8 @@ use cuda_std::global;
 use cuda_std::global::{F32x4, U32x2};
 use cuda_std::math::{bf16_to_f32, f16_to_f32};
 
-/// An element type in kernels: rows start at multiples of four elements and are padded with zeros to a multiple of four.
+/// An element type in kernels: rows start at multiples of four elements and are padded with zeros to a multiple of
+/// four.
 pub trait Element: Copy {
     /// One component as stored.
     type Stored: Copy;

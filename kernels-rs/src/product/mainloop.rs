@@ -1,10 +1,10 @@
-//! The main loop of every tile product. The tiles of the other side pass chunk by chunk through a ring of stages in shared memory, and each
-//! is multiplied with the rows of the block.
+//! The main loop of every tile product. The tiles of the other side pass chunk by chunk through a ring of stages in
+//! shared memory, and each is multiplied with the rows of the block.
 //!
 //! # Problem
-//! Kernels that compare many vectors with many others have the same inner loop. Chunks of 64 components are loaded from global memory into
-//! shared memory, the warps of a block multiply them, and the products of a tile are used. This file is that loop. The parts that differ
-//! are traits:
+//! Kernels that compare many vectors with many others have the same inner loop. Chunks of 64 components are loaded from
+//! global memory into shared memory, the warps of a block multiply them, and the products of a tile are used. This file
+//! is that loop. The parts that differ are traits:
 //!
 //! | part | trait | examples |
 //! |---|---|---|
@@ -13,11 +13,12 @@
 //! | the use of the products of a tile | [`Epilogue`] | bounds, candidates, the nearest, scores |
 //!
 //! # How it maps to the machine
-//! 1. The rows of the block stay in shared memory if they fit ([`Residency`]), which halves the traffic. Otherwise their chunks pass
-//!    through the ring with those of the tiles.
-//! 2. The load cursor is `stages - 1` steps ahead of the products, across the borders of tiles, so the pipeline does not drain before the
-//!    last tile. A step is one chunk of one tile.
-//! 3. With one stage a chunk is made just before its use: for operands that are computed and leave no room for more stages.
+//! 1. The rows of the block stay in shared memory if they fit ([`Residency`]), which halves the traffic. Otherwise
+//!    their chunks pass through the ring with those of the tiles.
+//! 2. The load cursor is `stages - 1` steps ahead of the products, across the borders of tiles, so the pipeline does
+//!    not drain before the last tile. A step is one chunk of one tile.
+//! 3. With one stage a chunk is made just before its use: for operands that are computed and leave no room for more
+//!    stages.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, thread, unroll, warp};
@@ -37,8 +38,8 @@ pub fn wait_for_stage(stages: u32) {
     }
 }
 
-/// The source of the rows of a block and of the tiles. All threads of the block make the same calls. A chunk is complete after a commit of
-/// the asynchronous copies, the wait for it, and a barrier.
+/// The source of the rows of a block and of the tiles. All threads of the block make the same calls. A chunk is
+/// complete after a commit of the asynchronous copies, the wait for it, and a barrier.
 pub trait Operands {
     /// Starts to load chunk `chunk` of the rows of the block.
     ///
@@ -46,8 +47,8 @@ pub trait Operands {
     /// The chunk exists, and `to` has room for it.
     unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32);
 
-    /// Starts to load chunk `chunk` of tile `tile`, and with the first chunk the data of the tile that the epilogue needs. The calls are in
-    /// the order of tiles, and of chunks in a tile.
+    /// Starts to load chunk `chunk` of tile `tile`, and with the first chunk the data of the tile that the epilogue
+    /// needs. The calls are in the order of tiles, and of chunks in a tile.
     ///
     /// # Safety
     /// The tile and the chunk exist, and `to` has room for 16 KiB.
@@ -63,7 +64,8 @@ pub trait Epilogue<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUM
     #[inline(always)]
     unsafe fn begin(&mut self, _rows: SharedPtr<u8>) {}
 
-    /// Work before the first product of a tile. One barrier separates it from the last [`Self::tile`], and another from the next.
+    /// Work before the first product of a tile. One barrier separates it from the last [`Self::tile`], and another from
+    /// the next.
     ///
     /// # Safety
     /// The tile exists.
@@ -122,8 +124,8 @@ impl Pass {
     ) {
         let Pass { at, rows_bytes, chunks, tiles, stages } = self;
         let (ring, stage_bytes) = self.ring(RESIDENT);
-        // SAFETY: stages are below `stages` and chunks below `chunks`, so all addresses lie in the room that the caller promises; a stage
-        // is refilled after the barrier that follows its last product.
+        // SAFETY: stages are below `stages` and chunks below `chunks`, so all addresses lie in the room that the caller
+        // promises; a stage is refilled after the barrier that follows its last product.
         unsafe {
             if RESIDENT {
                 let mut chunk = 0;
@@ -168,7 +170,8 @@ impl Pass {
                     if stages > 1 {
                         P::publish();
                     }
-                    // Also orders the last reads of the stage, and of the tile's data, before the loads that overwrite them.
+                    // Also orders the last reads of the stage, and of the tile's data, before the loads that overwrite
+                    // them.
                     thread::sync_threads();
                     if stages == 1 {
                         load_step();

@@ -7,8 +7,8 @@
 //! | which of two distances is better, and the worst | here |
 //! | the error bound of a score | [`crate::product::bounds`] |
 //!
-//! Each is a `match` that names every metric. So a new metric does not compile before all of them cover it, and no other code of a kernel
-//! depends on the metric.
+//! Each is a `match` that names every metric. So a new metric does not compile before all of them cover it, and no
+//! other code of a kernel depends on the metric.
 
 use cuda_std::launch::Param;
 use cuda_std::math;
@@ -142,8 +142,9 @@ pub(crate) use with_term;
 pub fn scale_of(metric: Metric, greatest: f32) -> f32 {
     match metric {
         Metric::L2 | Metric::InnerProduct => {
-            // Exponent field e means 2^(e - 127); the result's field is 127 + 14 - (e - 127), limited to the normal range. Zero and
-            // subnormal greatest values get the largest scale; the residual then covers the parts that f16 cannot hold.
+            // Exponent field e means 2^(e - 127); the result's field is 127 + 14 - (e - 127), limited to the normal
+            // range. Zero and subnormal greatest values get the largest scale; the residual then covers the parts that
+            // f16 cannot hold.
             let exponent = (greatest.to_bits() >> 23) as i32;
             f32::from_bits(((268 - exponent).clamp(1, 254) as u32) << 23)
         }
@@ -151,8 +152,8 @@ pub fn scale_of(metric: Metric, greatest: f32) -> f32 {
     }
 }
 
-/// The factor that turns a product of copies with these scales into its part of a score: −2 (squared L2) or −1, divided by both scales.
-/// 0 or infinite if that is outside the range of f32.
+/// The factor that turns a product of copies with these scales into its part of a score: −2 (squared L2) or −1, divided
+/// by both scales. 0 or infinite if that is outside the range of f32.
 #[inline(always)]
 pub fn product_factor(metric: Metric, x_scale: f32, y_scale: f32) -> f32 {
     let factor = (1.0 / x_scale) * (1.0 / y_scale);
@@ -162,7 +163,8 @@ pub fn product_factor(metric: Metric, x_scale: f32, y_scale: f32) -> f32 {
     }
 }
 
-/// The factor of the components of a row with Σx² = `squares`: 1 / ‖x‖ for cosine (0 if there is no direction), otherwise 1.
+/// The factor of the components of a row with Σx² = `squares`: 1 / ‖x‖ for cosine (0 if there is no direction),
+/// otherwise 1.
 #[inline(always)]
 pub fn normaliser(metric: Metric, squares: f64) -> f64 {
     match metric {

@@ -1,8 +1,9 @@
-//! Parts that every product of vectors shares: elements, half-precision operands with proved errors, the tile product, and the distance
-//! that all back ends return.
+//! Parts that every product of vectors shares: elements, half-precision operands with proved errors, the tile product,
+//! and the distance that all back ends return.
 //!
-//! A tile product has four parts. All of them use one main loop. A new instruction is a file of [`instruction`]. New operands implement
-//! [`mainloop::Operands`] in the file of the kernel's launch struct, and a new use of the products implements [`mainloop::Epilogue`] there.
+//! A tile product has four parts. All of them use one main loop. A new instruction is a file of [`instruction`]. New
+//! operands implement [`mainloop::Operands`] in the file of the kernel's launch struct, and a new use of the products
+//! implements [`mainloop::Epilogue`] there.
 //!
 //! | module | algorithm |
 //! |---|---|

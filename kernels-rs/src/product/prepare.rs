@@ -1,8 +1,8 @@
 //! Half-precision copies of vectors, with norms that bound their errors.
 //!
 //! # Problem
-//! The filter ([`crate::flat::filter`]) multiplies f16 vectors on tensor cores. For an exact result it needs, for each vector v and its
-//! copy v̂ (as real numbers), an upper bound of ‖v − v̂‖ and of the larger of ‖v‖ and ‖v̂‖.
+//! The filter ([`crate::flat::filter`]) multiplies f16 vectors on tensor cores. For an exact result it needs, for each
+//! vector v and its copy v̂ (as real numbers), an upper bound of ‖v − v̂‖ and of the larger of ‖v‖ and ‖v̂‖.
 //!
 //! # Algorithm
 //! ```text
@@ -13,15 +13,18 @@
 //! value = ‖v‖² (squared L2) or 0
 //! ```
 //!
-//! Both sums stay in the range of f64: a component that is not 0 has a magnitude between 2^-285 (cosine, divided by a norm) and 2^129.
+//! Both sums stay in the range of f64: a component that is not 0 has a magnitude between 2^-285 (cosine, divided by a
+//! norm) and 2^129.
 //!
-//! With one scale for a set, the filter's inner loop has no per-row factors. f16 has 29 binades below the greatest component before it
-//! loses relative precision, and the residual covers all losses (subnormals, zeros). f16 holds i8 and u8 exactly, and 11 bits of an f32:
-//! eight times less error than bf16 at the same speed.
+//! With one scale for a set, the filter's inner loop has no per-row factors. f16 has 29 binades below the greatest
+//! component before it loses relative precision, and the residual covers all losses (subnormals, zeros). f16 holds i8
+//! and u8 exactly, and 11 bits of an f32: eight times less error than bf16 at the same speed.
 //!
-//! Subtracting a common centre changes no squared L2 distance. It reduces norms, and so the error bound, if a set is far from the origin.
+//! Subtracting a common centre changes no squared L2 distance. It reduces norms, and so the error bound, if a set is
+//! far from the origin.
 //!
-//! After a change of some rows, a launch gets a list of the tiles that hold these rows, and leaves the other tiles as they are.
+//! After a change of some rows, a launch gets a list of the tiles that hold these rows, and leaves the other tiles as
+//! they are.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
@@ -91,8 +94,8 @@ pub struct RowOperand<E: Element> {
     pub scale: f32,
 }
 
-/// Writes the f16 copy of v ([`RowOperand`]), and zeros up to `copy_quads` groups of four components. Returns Σv² and the bounds. All 32
-/// lanes arrive.
+/// Writes the f16 copy of v ([`RowOperand`]), and zeros up to `copy_quads` groups of four components. Returns Σv² and
+/// the bounds. All 32 lanes arrive.
 ///
 /// # Safety
 /// The row is as its fields say, and `copy` has room for `copy_quads` groups.
@@ -271,15 +274,18 @@ pub struct Prepare {
     pub copy_stride: u32,
     /// ‖v‖² (squared L2) or 0 of each padded row.
     pub values: PtrMut<f32>,
-    /// Upper bound of the norm of each padded row; absent: neither norms nor residuals are written, and `residuals` is empty.
+    /// Upper bound of the norm of each padded row; absent: neither norms nor residuals are written, and `residuals` is
+    /// empty.
     pub norms: Option<PtrMut<f32>>,
     /// Upper bound of the residual of each padded row: the norm of the row minus its copy.
     pub residuals: PtrMut<f32>,
-    /// Bits of the greatest norm of each tile of rows, which the launch raises; absent: none, and then `tile_residuals` is empty.
+    /// Bits of the greatest norm of each tile of rows, which the launch raises; absent: none, and then `tile_residuals`
+    /// is empty.
     pub tile_norms: Option<PtrMut<u32>>,
     /// Bits of the greatest residual of each tile, which the launch raises.
     pub tile_residuals: PtrMut<u32>,
-    /// Bits of the greatest norm and the greatest residual of all rows, which the launch raises: two words; absent: none.
+    /// Bits of the greatest norm and the greatest residual of all rows, which the launch raises: two words; absent:
+    /// none.
     pub set_bounds: Option<PtrMut<u32>>,
     /// The canonical Σx² of each of `count` rows; absent: not written.
     pub row_squares: Option<PtrMut<f64>>,

@@ -1,8 +1,10 @@
-//! The place of chunks in shared memory during a tile product: the rows of the block, and the ring of stages of the tiles.
+//! The place of chunks in shared memory during a tile product: the rows of the block, and the ring of stages of the
+//! tiles.
 
 use crate::product::tile::{CHUNK, CHUNK_TILE_BYTES};
 
-/// Largest number of chunks of the rows of a block that stay in shared memory during a pass, if block and tile have 128 rows each.
+/// Largest number of chunks of the rows of a block that stay in shared memory during a pass, if block and tile have 128
+/// rows each.
 pub const RESIDENT_CHUNKS: u32 = 2;
 
 /// Number of stages of a ring of chunks in shared memory.

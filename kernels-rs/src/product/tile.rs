@@ -1,8 +1,8 @@
 //! Chunks of rows in shared memory: layout and copies.
 //!
-//! Rows are f16 copies of [`crate::product::prepare`]. A tile has 128 of them, and a chunk has 64 components of each: 128 bytes in a row,
-//! in 16-byte parts. Part p of row r is at part `p ^ (r & 7)` of the row. With this layout neither `ldmatrix` nor `cp.async` has bank
-//! conflicts, and `wgmma` reads it directly.
+//! Rows are f16 copies of [`crate::product::prepare`]. A tile has 128 of them, and a chunk has 64 components of each:
+//! 128 bytes in a row, in 16-byte parts. Part p of row r is at part `p ^ (r & 7)` of the row. With this layout neither
+//! `ldmatrix` nor `cp.async` has bank conflicts, and `wgmma` reads it directly.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, unroll};
@@ -23,7 +23,8 @@ pub const ROWS_AT_ONCE: u32 = THREADS / 8;
 pub const ROWS_A_THREAD: usize = (TILE_ROWS / ROWS_AT_ONCE) as usize;
 /// The alignment in bytes of chunks in dynamic shared memory, which `wgmma` needs.
 pub const CHUNK_ALIGNMENT: u32 = 1024;
-/// Shared memory in bytes that a block has on every device from compute capability 8.0 on (8.6, 8.9 and 12.0 have no more).
+/// Shared memory in bytes that a block has on every device from compute capability 8.0 on (8.6, 8.9 and 12.0 have no
+/// more).
 pub const LEAST_SHARED_BYTES: u32 = 99 << 10;
 
 /// The offset of 16-byte part `part` of row `row` of a chunk in shared memory, in bytes.
@@ -35,7 +36,8 @@ pub fn part_offset(row: u32, part: u32) -> u32 {
 /// One thread's share of the copies of chunks: 16 bytes of every [`ROWS_AT_ONCE`]-th row.
 #[derive(Clone, Copy)]
 pub struct ChunkCopy {
-    /// The start of the share in a chunk in global memory, in components (`from`), and in shared memory, in bytes (`to`).
+    /// The start of the share in a chunk in global memory, in components (`from`), and in shared memory, in bytes
+    /// (`to`).
     from: u32,
     to: u32,
     /// Distance from one row of the share to the next, in components.
@@ -62,8 +64,8 @@ impl ChunkCopy {
     /// `from` is the [start](Self::start) of a chunk of 128 rows; `to` has room for 16 KiB.
     #[inline(always)]
     pub unsafe fn copy(&self, to: SharedPtr<u8>, from: *const u16) {
-        // SAFETY: rows of source and destination are below 128, as the caller promises. The swizzle depends on the low three bits of the
-        // row, which repeat after 8 rows.
+        // SAFETY: rows of source and destination are below 128, as the caller promises. The swizzle depends on the low
+        // three bits of the row, which repeat after 8 rows.
         unsafe {
             let to = to.add(self.to);
             unroll::<ROWS_A_THREAD>(|i| {

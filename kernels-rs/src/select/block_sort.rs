@@ -1,4 +1,5 @@
-//! Sorting entries in shared memory by one block: a merge sort of any number of entries, which may keep only the first ones.
+//! Sorting entries in shared memory by one block: a merge sort of any number of entries, which may keep only the first
+//! ones.
 //!
 //! # Algorithm
 //! ```text
@@ -12,20 +13,21 @@
 //!   neighbours whose leading bits agree: sort them by their entries, a thread a group
 //!   a group of more than 16: sort the entries themselves
 //! ```
-//! The output of a merge is cut into equal pieces, and each thread makes one piece at a time. A binary search along the diagonal finds the
-//! start of a piece in the two runs (merge path: output o takes i words from the left and o − i from the right, and i is unique because
-//! words are distinct). Then the thread merges its piece step by step.
+//! The output of a merge is cut into equal pieces, and each thread makes one piece at a time. A binary search along the
+//! diagonal finds the start of a piece in the two runs (merge path: output o takes i words from the left and o − i from
+//! the right, and i is unique because words are distinct). Then the thread merges its piece step by step.
 //!
 //! # Why the order is exact
-//! Words have the order of the leading bits, so only adjacent words with equal leading bits can be out of order, and these are compared as
-//! entries. The sort keeps 32 words more than wanted. A group that extends from the wanted words past all 32 would have been cut by slot,
-//! so it counts as too long.
+//! Words have the order of the leading bits, so only adjacent words with equal leading bits can be out of order, and
+//! these are compared as entries. The sort keeps 32 words more than wanted. A group that extends from the wanted words
+//! past all 32 would have been cut by slot, so it counts as too long.
 //!
 //! # Cost
-//! Of 4,096 entries 12 bits go to the slot and 20 to the key: about 35 groups of two among 2,900 survivors of random floats. An entry costs
-//! about 85 instructions for the runs of 128 and 20 for each merge. Sorting whole entries took 7 % longer in all, with twice the bank
-//! conflicts (10,000 × 16,000, k = 2048, H200: 1.18 ms instead of 1.10). A bitonic network would cost about 6 instructions for each of its
-//! ½ log² steps. Pieces have odd length, so that the threads of a warp write to different banks.
+//! Of 4,096 entries 12 bits go to the slot and 20 to the key: about 35 groups of two among 2,900 survivors of random
+//! floats. An entry costs about 85 instructions for the runs of 128 and 20 for each merge. Sorting whole entries took 7
+//! % longer in all, with twice the bank conflicts (10,000 × 16,000, k = 2048, H200: 1.18 ms instead of 1.10). A bitonic
+//! network would cost about 6 instructions for each of its ½ log² steps. Pieces have odd length, so that the threads of
+//! a warp write to different banks.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, Shuffle};
@@ -69,8 +71,8 @@ impl<T: Word> Run<T> {
     }
 }
 
-/// Returns how many of the first `output` words of the merge of `left` and `right` come from `left`. `output` is at most the number of
-/// words.
+/// Returns how many of the first `output` words of the merge of `left` and `right` come from `left`. `output` is at
+/// most the number of words.
 ///
 /// # Safety
 /// Both runs are initialised and sorted, and no thread writes them.
@@ -87,11 +89,12 @@ unsafe fn taken_from_left<T: Word>(left: Run<T>, right: Run<T>, output: u32) -> 
     low
 }
 
-/// Writes words `first .. end` of the merge of two sorted runs to `to + first ..`. Each thread calls it alone; no other thread must arrive.
+/// Writes words `first .. end` of the merge of two sorted runs to `to + first ..`. Each thread calls it alone; no other
+/// thread must arrive.
 ///
 /// # Safety
-/// Both runs are initialised and sorted, and no thread writes them; `end` is at most the number of words; `to` has room, and no other
-/// thread accesses it.
+/// Both runs are initialised and sorted, and no thread writes them; `end` is at most the number of words; `to` has
+/// room, and no other thread accesses it.
 #[inline(always)]
 pub unsafe fn merge_piece<T: Word>(left: Run<T>, right: Run<T>, to: SharedPtr<T>, first: u32, end: u32) {
     // SAFETY: as the caller promises.
@@ -114,7 +117,8 @@ pub unsafe fn merge_piece<T: Word>(left: Run<T>, right: Run<T>, to: SharedPtr<T>
     }
 }
 
-/// Number of outputs of one thread if `threads` threads share `outputs`. It is odd, so that the writes of a warp go to different banks.
+/// Number of outputs of one thread if `threads` threads share `outputs`. It is odd, so that the writes of a warp go to
+/// different banks.
 #[inline(always)]
 pub fn piece(outputs: u32, threads: u32) -> u32 {
     outputs.div_ceil(threads.max(1)) | 1
@@ -123,7 +127,8 @@ pub fn piece(outputs: u32, threads: u32) -> u32 {
 /// Sorts runs of 32·`REGISTERS` of `len` words: word `place` is `make(place)`, and goes to `to`.
 ///
 /// # Safety
-/// `to` has room for `len` words, and no other warp accesses the words of this warp's runs. All threads of the block arrive.
+/// `to` has room for `len` words, and no other warp accesses the words of this warp's runs. All threads of the block
+/// arrive.
 #[inline(always)]
 unsafe fn sort_runs<T: Word, const REGISTERS: usize>(to: SharedPtr<T>, len: u32, make: impl Fn(u32) -> T) {
     let lane = warp::lane_id();
@@ -146,11 +151,12 @@ unsafe fn sort_runs<T: Word, const REGISTERS: usize>(to: SharedPtr<T>, len: u32,
     }
 }
 
-/// Merges the sorted runs of 1 << `width_log` words in `from` until one is left, and returns the array, `from` or `to`, that
-/// then holds the first `keep` of all words in order. All threads of the block arrive; ends with a barrier.
+/// Merges the sorted runs of 1 << `width_log` words in `from` until one is left, and returns the array, `from` or `to`,
+/// that then holds the first `keep` of all words in order. All threads of the block arrive; ends with a barrier.
 ///
 /// # Safety
-/// Both arrays have room for `len` words; the runs are visible to all threads; no thread of another block accesses either array.
+/// Both arrays have room for `len` words; the runs are visible to all threads; no thread of another block accesses
+/// either array.
 #[inline(always)]
 unsafe fn merge_all<T: Word>(
     from: SharedPtr<T>,
@@ -191,12 +197,13 @@ unsafe fn merge_all<T: Word>(
     from
 }
 
-/// Sorts the first `len` entries of `from` and returns the array, `from` or `to`, that then holds the best `keep` of them in order (all if
-/// `keep` ≥ `len`). All threads of the block arrive, with the same arguments; ends with a barrier.
+/// Sorts the first `len` entries of `from` and returns the array, `from` or `to`, that then holds the best `keep` of
+/// them in order (all if `keep` ≥ `len`). All threads of the block arrive, with the same arguments; ends with a
+/// barrier.
 ///
 /// # Safety
-/// Both arrays have room for `len` entries; those of `from` are initialised and visible to all threads (a barrier precedes the call); no
-/// thread of another block accesses either.
+/// Both arrays have room for `len` entries; those of `from` are initialised and visible to all threads (a barrier
+/// precedes the call); no thread of another block accesses either.
 #[inline(always)]
 unsafe fn block_sort(from: SharedPtr<u64>, to: SharedPtr<u64>, len: u32, keep: u32) -> SharedPtr<u64> {
     // SAFETY: as the caller promises; a warp reads and writes only its runs.
@@ -250,12 +257,12 @@ impl Order {
     }
 }
 
-/// Orders the first `len` ≤ capacity of `entries`: the best `keep` of them. All threads of the block arrive, with the same
-/// arguments; ends with a barrier.
+/// Orders the first `len` ≤ capacity of `entries`: the best `keep` of them. All threads of the block arrive, with the
+/// same arguments; ends with a barrier.
 ///
 /// # Safety
-/// The entries are initialised and visible to all threads (a barrier precedes the call); the workspace is as its documentation states, and
-/// no other code uses it.
+/// The entries are initialised and visible to all threads (a barrier precedes the call); the workspace is as its
+/// documentation states, and no other code uses it.
 #[inline(always)]
 pub unsafe fn block_order(entries: SharedPtr<u64>, len: u32, keep: u32, workspace: OrderWorkspace) -> Order {
     let OrderWorkspace { header, words, capacity } = workspace;

@@ -1,9 +1,9 @@
 //! A selection entry: a key and its payload in one `u64` whose integer order is the order of results.
 //!
 //! The high word is the key as an order-preserving integer, the low word the payload (a position or a row number). One
-//! integer comparison then orders by key, and equal keys by lower payload: selection has no ties, so every network, every queue length and
-//! every device gives the same result. A 64-bit compare and two selects cost the same six instructions per compare-exchange as a float
-//! compare that carries a payload along (2 SHFL, 2 ISETP, 2 SEL).
+//! integer comparison then orders by key, and equal keys by lower payload: selection has no ties, so every network,
+//! every queue length and every device gives the same result. A 64-bit compare and two selects cost the same six
+//! instructions per compare-exchange as a float compare that carries a payload along (2 SHFL, 2 ISETP, 2 SEL).
 //!
 //! Order of keys: −∞ < .. < −0 = +0 < .. < +∞ < NaN (of either sign) < [`EMPTY`].
 
@@ -22,7 +22,8 @@ pub fn key_of(value: f32) -> u32 {
     bits ^ (((bits as i32) >> 31) as u32 | SIGN)
 }
 
-/// The value of a key, with −0 as +0 and NaN as the canonical NaN. The value of `u32::MAX`, the key of [`EMPTY`], is a NaN.
+/// The value of a key, with −0 as +0 and NaN as the canonical NaN. The value of `u32::MAX`, the key of [`EMPTY`], is a
+/// NaN.
 #[inline(always)]
 pub fn value_of(key: u32) -> f32 {
     f32::from_bits(if key & SIGN != 0 { key ^ SIGN } else { !key })

@@ -1,7 +1,7 @@
 //! Finds the payloads of selected keys, if keys have other payloads than their positions.
 //!
-//! Selection carries 32 bits with a key, the position. Other payloads (u32 or u64) are looked up afterwards, only for the k winners of a
-//! row: one read of k scattered values, in a kernel that all methods of selection share.
+//! Selection carries 32 bits with a key, the position. Other payloads (u32 or u64) are looked up afterwards, only for
+//! the k winners of a row: one read of k scattered values, in a kernel that all methods of selection share.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread};
@@ -23,7 +23,8 @@ impl Payload for u64 {
     const NONE: u64 = u64::MAX;
 }
 
-/// Looks up the payload of each key that was selected: `out[i]` becomes the payload at position `positions[i]` of its row.
+/// Looks up the payload of each key that was selected: `out[i]` becomes the payload at position `positions[i]` of its
+/// row.
 ///
 /// # Safety
 /// The arrays are as long as the fields say. A position that is not `NO_ROW` lies in its row.

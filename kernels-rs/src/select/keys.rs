@@ -1,14 +1,15 @@
 //! The key types of k-selection, as ordered 32-bit integers.
 //!
-//! Every selection kernel except WarpSelect converts keys to `u32` words whose integer order is the order of results. So one comparison
-//! works for all types, and (word, position) is an entry of [`crate::select::entry`]. A key has two words:
+//! Every selection kernel except WarpSelect converts keys to `u32` words whose integer order is the order of results.
+//! So one comparison works for all types, and (word, position) is an entry of [`crate::select::entry`]. A key has two
+//! words:
 //!
-//! 1. [`Key::raw_order`], three instructions: correct for all numbers, except that −0 comes before +0, and NaN before −∞ or after +∞. It
-//!    suffices for skipping numbers above a bound: −0 is never skipped if +0 is not.
+//! 1. [`Key::raw_order`], three instructions: correct for all numbers, except that −0 comes before +0, and NaN before
+//!    −∞ or after +∞. It suffices for skipping numbers above a bound: −0 is never skipped if +0 is not.
 //! 2. [`Key::order`]: −0 equal to +0, every NaN after +∞.
 //!
-//! 16-bit floats are read as the upper half of a word. Sign and exponent are then at the top as in an f32, so one formula works for all
-//! floats.
+//! 16-bit floats are read as the upper half of a word. Sign and exponent are then at the top as in an f32, so one
+//! formula works for all floats.
 
 use cuda_std::global::{U32x2, U32x4};
 

@@ -6,12 +6,12 @@
 //! merge_runs, for width in 2,048, 4,096, ..: merge neighbouring runs, keeping the first `keep`; a block writes 2,048 entries
 //! unpack: the first k entries as keys and payloads
 //! ```
-//! A block of `merge_runs` finds by binary search in global memory the parts of the two runs that contain its outputs (at most 2,048
-//! entries of both), copies them to shared memory and merges them there, one piece for each thread.
+//! A block of `merge_runs` finds by binary search in global memory the parts of the two runs that contain its outputs
+//! (at most 2,048 entries of both), copies them to shared memory and merges them there, one piece for each thread.
 //!
 //! # Cost
-//! 16 bytes of traffic for each entry and level, and log₂(length / 2,048) levels. For k = 65,536 of a million keys, there are 5 levels of
-//! 100,000 survivors: 8 MB, about twice the size of the keys.
+//! 16 bytes of traffic for each entry and level, and log₂(length / 2,048) levels. For k = 65,536 of a million keys,
+//! there are 5 levels of 100,000 survivors: 8 MB, about twice the size of the keys.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
@@ -81,7 +81,8 @@ unsafe fn sort(SortChunks { lists, counts, capacity, chunks }: SortChunks) {
     }
 }
 
-/// How many of the first `output` entries of a merge come from the left run (see [`crate::select::block_sort`]), in global memory.
+/// How many of the first `output` entries of a merge come from the left run (see [`crate::select::block_sort`]), in
+/// global memory.
 ///
 /// # Safety
 /// The runs are readable and sorted; output ≤ their entries.
@@ -104,8 +105,8 @@ unsafe fn taken_from_left(left: *const u64, left_len: u32, right: *const u64, ri
 /// Merges adjacent runs of `width` entries of each list.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; chunks · CHUNK ≥ capacity. `from` and `to` do not overlap. The first `keep` entries of each
-/// run of `from` are sorted.
+/// The arrays are as long as the fields say; chunks · CHUNK ≥ capacity. `from` and `to` do not overlap. The first
+/// `keep` entries of each run of `from` are sorted.
 #[kernel(max_threads = 256, merge_runs = merge)]
 pub struct MergeRuns {
     /// The lists, `capacity` entries each.

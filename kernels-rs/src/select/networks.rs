@@ -1,8 +1,8 @@
 //! Odd-size merging and sorting networks over lane-stride register arrays (paper section 4.1, algorithms 1 and 2).
 //!
 //! # Problem
-//! Sort, or merge two sorted parts of, 32·R entries held by one warp: entry e = 32·r + lane sits in register r of `lane`.
-//! Everything stays in registers: the comparators, and so the register numbers, must be known at compile time.
+//! Sort, or merge two sorted parts of, 32·R entries held by one warp: entry e = 32·r + lane sits in register r of
+//! `lane`. Everything stays in registers: the comparators, and so the register numbers, must be known at compile time.
 //!
 //! # Algorithm
 //! A merge of sorted lists L (length l) and R (length r), of *any* lengths:
@@ -16,16 +16,18 @@
 //!                                                 continue(first part, left); continue(second part, right)
 //! ```
 //!
-//! It is Batcher's bitonic merge with dummy elements that never move, so they need no storage; padding to a power of two would cost
-//! registers. Sorting splits in halves, sorts them and merges: ½·⌈log₂ l⌉·(⌈log₂ l⌉ + 1) parallel steps for length l, and ⌈log₂ max(l, r)⌉
+//! It is Batcher's bitonic merge with dummy elements that never move, so they need no storage; padding to a power of
+//! two would cost registers. Sorting splits in halves, sorts them and merges: ½·⌈log₂ l⌉·(⌈log₂ l⌉ + 1) parallel steps
+//! for length l, and ⌈log₂ max(l, r)⌉
 //! + 1 steps for one merge ([`sort_steps`], [`merge_steps`]).
 //!
 //! # How it maps to a warp
 //! 1. Lengths here are 32·R, so strides of 32 and more pair registers of one lane (no communication), strides below 32
 //!    pair lanes through `shuffle_xor`.
-//! 2. The first merge step reverses one list. Against register b, register a reversed is lane 31 − l: `shuffle_xor(.., 31)`.
-//! 3. The register-level comparator list is computed at compile time ([`sort_program`], [`merge_program`]) and executed by an
-//!    unrolled loop with literal indices; one entry of it is a [`Step`] on whole registers.
+//! 2. The first merge step reverses one list. Against register b, register a reversed is lane 31 − l:
+//!    `shuffle_xor(.., 31)`.
+//! 3. The register-level comparator list is computed at compile time ([`sort_program`], [`merge_program`]) and executed
+//!    by an unrolled loop with literal indices; one entry of it is a [`Step`] on whole registers.
 //!
 //! # Cost and rejected variants
 //! A lane-level compare-exchange of an entry is 2 SHFL, 2 ISETP, 2 SEL. Power-of-two networks (bitonic) for every
@@ -230,7 +232,8 @@ fn run<P: Constant, T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGIST
     block!(0 64 128 192 256 320 384);
 }
 
-/// Sorts 32·`REGISTERS` entries (or other words) ascending. All 32 lanes of the warp arrive together (shuffles with the full mask).
+/// Sorts 32·`REGISTERS` entries (or other words) ascending. All 32 lanes of the warp arrive together (shuffles with the
+/// full mask).
 #[inline(always)]
 pub fn warp_sort<T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGISTERS], lane: u32) {
     run::<Sort<REGISTERS>, T, REGISTERS>(x, lane);
@@ -246,8 +249,8 @@ pub fn warp_merge<const LEFT: usize, const RIGHT: usize, const REGISTERS: usize>
 
 /// Merges sorted `keep` with sorted `other` and leaves the smallest 32·`KEEP` entries of both, sorted, in `keep`.
 ///
-/// Algorithm 1 without the continuation of the right half, whose results are not used. `KEEP` is a power of two; it may be less than
-/// `OTHER`. All 32 lanes of the warp arrive together.
+/// Algorithm 1 without the continuation of the right half, whose results are not used. `KEEP` is a power of two; it may
+/// be less than `OTHER`. All 32 lanes of the warp arrive together.
 #[inline(always)]
 pub fn warp_merge_keep<const KEEP: usize, const OTHER: usize>(keep: &mut [u64; KEEP], other: &[u64; OTHER], lane: u32) {
     const { assert!(KEEP.is_power_of_two() && KEEP <= MAX_REGISTERS) };

@@ -1,4 +1,5 @@
-//! The exact k-th best entry of a row by radix counting, for [`crate::select::threshold_select`] if a sample was misleading.
+//! The exact k-th best entry of a row by radix counting, for [`crate::select::threshold_select`] if a sample was
+//! misleading.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
@@ -14,11 +15,13 @@ const DIGIT_BITS: u32 = 11;
 pub const BINS: u32 = 1 << DIGIT_BITS;
 
 impl<K: Key> Row<K> {
-    /// The k-th best entry of the row, or [`ALL`] if it has fewer: radix counting from the highest digit on, until all entries with the
-    /// digits so far are wanted. At most six passes over the row. All threads of the block arrive; ends with a barrier.
+    /// The k-th best entry of the row, or [`ALL`] if it has fewer: radix counting from the highest digit on, until all
+    /// entries with the digits so far are wanted. At most six passes over the row. All threads of the block arrive;
+    /// ends with a barrier.
     ///
     /// # Safety
-    /// The row is readable; k ≥ 1; `bins` has room for [`BINS`] counters and `found` for two words, and no other code uses them.
+    /// The row is readable; k ≥ 1; `bins` has room for [`BINS`] counters and `found` for two words, and no other code
+    /// uses them.
     #[inline(always)]
     pub unsafe fn exact_threshold(&self, k: u32, bins: SharedPtr<u32>, found: SharedPtr<u32>) -> u64 {
         let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());

@@ -11,14 +11,15 @@ use crate::select::keys::Key;
 pub struct KeyTable {
     /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
-    /// equal keys the one with the lower id is better.
+    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id
+    /// `NO_ROW` is ignored. Of equal keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
     /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
     /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
+    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts`
+    /// is absent too.
     pub lengths: Option<Ptr<u32>>,
     /// Largest length of a row.
     pub columns: u32,
@@ -55,7 +56,8 @@ impl KeyTable {
 /// The results of a selection.
 #[group]
 pub struct SelectedRows {
-    /// The selected keys, best first, of the type of the kernel's key, in rows of `stride`; the worst key where there is none.
+    /// The selected keys, best first, of the type of the kernel's key, in rows of `stride`; the worst key where there
+    /// is none.
     pub keys: PtrMut<u8>,
     /// Ids of the selected keys, laid out as `keys`; `NO_ROW` where there is none.
     pub ids: PtrMut<u32>,
@@ -117,11 +119,11 @@ impl<K: Key> Row<K> {
         K::raw_order(unsafe { K::bits(global::load_nc(self.keys.wrapping_add(position as usize))) } ^ self.flip)
     }
 
-    /// Calls `visit(raw orders, position of the first, how many of the four exist)` until each key of the positions `from .. to` was
-    /// visited once. All lanes of a warp arrive at every call together, with 4, 1 or 0 keys each.
+    /// Calls `visit(raw orders, position of the first, how many of the four exist)` until each key of the positions
+    /// `from .. to` was visited once. All lanes of a warp arrive at every call together, with 4, 1 or 0 keys each.
     ///
-    /// Keys are read in quads of four whose address is a multiple of four keys; `AHEAD` quads are loaded before the first is used. The keys
-    /// before the first quad and behind the last are read one at a time.
+    /// Keys are read in quads of four whose address is a multiple of four keys; `AHEAD` quads are loaded before the
+    /// first is used. The keys before the first quad and behind the last are read one at a time.
     ///
     /// # Safety
     /// The row is readable, to ≤ len; all threads of the block arrive.
@@ -140,7 +142,8 @@ impl<K: Key> Row<K> {
             unroll::<AHEAD>(|a| {
                 let quad = base + a as u32 * threads + thread;
                 if quad < quads {
-                    // SAFETY: quad < quads, so its four keys lie before `to`, at an address that is a multiple of four keys.
+                    // SAFETY: quad < quads, so its four keys lie before `to`, at an address that is a multiple of four
+                    // keys.
                     tile[a] = K::quad_bits(unsafe { global::load_nc(body.wrapping_add(quad as usize)) });
                 }
             });

@@ -2,21 +2,24 @@
 //!
 //! # The sample
 //! n groups of g keys; the threshold is the j-th smallest of the groups' best entries, for which n entries are sorted
-//! instead of n·g. With p = k/ℓ, a group's best is among the row's best k with probability at most q = g·p (just that where keys are
-//! sorted by position, 1 − (1 − p)^g where they are random), so at most about Binomial(n, q) groups are, and the rank
-//! j = n·q + 4.5·√(n·q·(1 − q)) + 4 is too small for a few rows in 10⁶. (With 2 instead of 4, it was too small for one row in 3,000 at k =
-//! 10. The block of such a row scans it five times, which was visible at the end of every launch.) g is smaller if p is large (q ≤ ¼ keeps
-//!     the estimate sharp) or the row is short (at most a quarter is sampled). It is at most 16 if one block takes the sample, and 256 if
-//! up to 16 blocks do: a row of 10⁸ keys then has thousands of survivors instead of hundreds of thousands. n is 256. It is as low as 64 for
-//! short rows (below 32,768 keys, or 2,048 if more than 1/64 is wanted), because sorting more would cost more than it saves. It is 512 for
-//! long rows of which more than 1/512 is wanted, because a sharper threshold saves more sorting than it costs.
+//! instead of n·g. With p = k/ℓ, a group's best is among the row's best k with probability at most q = g·p (just that
+//! where keys are sorted by position, 1 − (1 − p)^g where they are random), so at most about Binomial(n, q) groups are,
+//! and the rank j = n·q + 4.5·√(n·q·(1 − q)) + 4 is too small for a few rows in 10⁶. (With 2 instead of 4, it was too
+//! small for one row in 3,000 at k =
+//! 10. The block of such a row scans it five times, which was visible at the end of every launch.) g is smaller if p is
+//!     large (q ≤ ¼ keeps the estimate sharp) or the row is short (at most a quarter is sampled). It is at most 16 if
+//!     one block takes the sample, and 256 if
+//! up to 16 blocks do: a row of 10⁸ keys then has thousands of survivors instead of hundreds of thousands. n is 256. It
+//! is as low as 64 for short rows (below 32,768 keys, or 2,048 if more than 1/64 is wanted), because sorting more would
+//! cost more than it saves. It is 512 for long rows of which more than 1/512 is wanted, because a sharper threshold
+//! saves more sorting than it costs.
 //!
-//! Keys are taken eight at a time (32 bytes, the unit of memory traffic), one octet from each of n·g/8 equal strata of the row, at a
-//! pseudo-random place. So a sorted row is sampled better than a random one, and a period in the data does not coincide with one of the
-//! sample.
+//! Keys are taken eight at a time (32 bytes, the unit of memory traffic), one octet from each of n·g/8 equal strata of
+//! the row, at a pseudo-random place. So a sorted row is sampled better than a random one, and a period in the data
+//! does not coincide with one of the sample.
 //!
-//! Ties need no special treatment, because a threshold is an entry, not a key. In a row of equal keys the positions of the sample decide,
-//! and the first positions pass the threshold.
+//! Ties need no special treatment, because a threshold is an entry, not a key. In a row of equal keys the positions of
+//! the sample decide, and the first positions pass the threshold.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{math, thread, unroll};
@@ -62,8 +65,8 @@ impl SamplePlan {
         SamplePlan { groups, group_keys, rank: (rank as u32).min(groups) }
     }
 
-    /// The position of key `turn` of `group` in row `number` of `len` keys. Eight consecutive groups read eight adjacent keys of one
-    /// stratum.
+    /// The position of key `turn` of `group` in row `number` of `len` keys. Eight consecutive groups read eight
+    /// adjacent keys of one stratum.
     #[inline(always)]
     pub fn position(&self, group: u32, turn: u32, len: u32, number: u32) -> u32 {
         let octets = self.groups / OCTET;
@@ -75,8 +78,8 @@ impl SamplePlan {
         ((place & !(OCTET - 1)) + group % OCTET).min(len - 1)
     }
 
-    /// Largest number of keys of a group in a row of `len` keys that many blocks share, with [`BLOCK_GROUP_KEYS`] for each block. About
-    /// 1/64 of a long row is sampled.
+    /// Largest number of keys of a group in a row of `len` keys that many blocks share, with [`BLOCK_GROUP_KEYS`] for
+    /// each block. About 1/64 of a long row is sampled.
     #[inline(always)]
     pub fn grid_keys(len: u32) -> u32 {
         (len >> 14).next_multiple_of(BLOCK_GROUP_KEYS).clamp(BLOCK_GROUP_KEYS, GRID_GROUP_KEYS)
@@ -84,8 +87,8 @@ impl SamplePlan {
 }
 
 impl<K: Key> Row<K> {
-    /// Calls `store(group, best entry)` for each group of the sample, with the best of its keys `turns`. A thread loads `AHEAD` keys before
-    /// it uses the first. The threads of the block share the groups.
+    /// Calls `store(group, best entry)` for each group of the sample, with the best of its keys `turns`. A thread loads
+    /// `AHEAD` keys before it uses the first. The threads of the block share the groups.
     ///
     /// # Safety
     /// The row is readable and has keys.
@@ -121,7 +124,8 @@ impl<K: Key> Row<K> {
 /// The threshold that the groups' best entries give. All threads of the block arrive; ends with a barrier.
 ///
 /// # Safety
-/// `groups` holds the plan's groups and is visible to all threads; the workspace has room for them; no other code uses either.
+/// `groups` holds the plan's groups and is visible to all threads; the workspace has room for them; no other code uses
+/// either.
 #[inline(always)]
 pub unsafe fn threshold_of_groups(plan: SamplePlan, groups: SharedPtr<u64>, workspace: OrderWorkspace) -> u64 {
     // SAFETY: rank ≤ groups, and the rest is the caller's promise.

@@ -1,7 +1,8 @@
 //! ShortSelect: the k best of each row by a bound from all of its keys, which one block holds in registers.
 //!
 //! # Problem
-//! As [`crate::select::threshold_select`], for many rows of a few thousand keys and a small k: the scores of a search's centroids, and of its lists.
+//! As [`crate::select::threshold_select`], for many rows of a few thousand keys and a small k: the scores of a search's
+//! centroids, and of its lists.
 //!
 //! # Algorithm
 //! ```text
@@ -10,15 +11,17 @@
 //! each thread looks at its keys again: those up to the bound survive   // what is not in registers is read once more
 //! the place of a survivor is the number of survivors before it
 //! ```
-//! Each warp has at least r keys up to the bound. They are keys of different threads and so different keys; at least k keys survive. For k
-//! = 26, about 50 of 4,096 random keys survive. If too many survive (in rows of few values), [`crate::select::threshold_select`] selects
-//! from the row.
+//! Each warp has at least r keys up to the bound. They are keys of different threads and so different keys; at least k
+//! keys survive. For k = 26, about 50 of 4,096 random keys survive. If too many survive (in rows of few values),
+//! [`crate::select::threshold_select`] selects from the row.
 //!
 //! # Cost
-//! Floor: one read of the row. Per key a load, a minimum and a comparison; per row 15 shuffles, three barriers, and survivors² / threads
-//! comparisons. ThresholdSelect, which samples a row and sorts the sample and the survivors by whole blocks, has a dozen barriers.
+//! Floor: one read of the row. Per key a load, a minimum and a comparison; per row 15 shuffles, three barriers, and
+//! survivors² / threads comparisons. ThresholdSelect, which samples a row and sorts the sample and the survivors by
+//! whole blocks, has a dozen barriers.
 //!
-//! Milliseconds for 10,000 rows of f32, H200, 2026-11-22, revision 7240808, and the milliseconds of a kernel that only reads the rows:
+//! Milliseconds for 10,000 rows of f32, H200, 2026-11-22, revision 7240808, and the milliseconds of a kernel that only
+//! reads the rows:
 //! | keys per row | k = 10 | k = 32 | reading | threads |
 //! |---|---|---|---|---|
 //! | 1,000 | 0.025 | 0.045 | 0.026 | 32, 64 |
@@ -26,8 +29,8 @@
 //! | 8,000 | 0.119 | 0.137 | 0.091 | 128 |
 //! | 16,000 | 0.231 | 0.246 | 0.159 | 256 |
 //!
-//! A variant with 64 registers took 0.036 for 5,000 rows of 4,096 scores of centroids, k = 24; ThresholdSelect took 0.063. With 256
-//! threads, which hold fewer keys each and wait longer for each other, it took 0.054.
+//! A variant with 64 registers took 0.036 for 5,000 rows of 4,096 scores of centroids, k = 24; ThresholdSelect took
+//! 0.063. With 256 threads, which hold fewer keys each and wait longer for each other, it took 0.054.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -46,7 +49,8 @@ use crate::select::threshold_select::{
 const QUADS: usize = 8;
 /// Number of survivors that are compared at a time.
 const AHEAD: usize = 8;
-/// Largest number of threads of a warp whose smallest keys determine a bound. With more of the 32, too many keys would pass.
+/// Largest number of threads of a warp whose smallest keys determine a bound. With more of the 32, too many keys would
+/// pass.
 const MOST_OF_WARP: u32 = 24;
 
 /// The largest k that a block of `threads` threads supports.
@@ -72,8 +76,8 @@ impl<K: Key> Quads<K> {
     fn of(row: Row<K>) -> Quads<K> {
         let misaligned = (row.keys.addr() / size_of::<K::Stored>()) as u32 % 4;
         let first = ((4 - misaligned) % 4).min(row.len);
-        // The warps take cache lines in turn. If good keys are close together (in a near list), each warp has a part of them, and its r-th
-        // key is a sharp bound.
+        // The warps take cache lines in turn. If good keys are close together (in a near list), each warp has a part of
+        // them, and its r-th key is a sharp bound.
         let (lane, warp, warps) = (warp::lane_id(), thread::thread_idx_x() / 32, thread::block_dim_x() / 32);
         let own = (lane / LINE * warps + warp) * LINE + lane % LINE;
         Quads { body: row.keys.wrapping_add(first as usize).cast(), first, count: (row.len - first) / 4, own }

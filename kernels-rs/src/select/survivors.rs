@@ -1,4 +1,5 @@
-//! The filter of [`crate::select::threshold_select`]: the entries of a row at or below a threshold, and their destinations.
+//! The filter of [`crate::select::threshold_select`]: the entries of a row at or below a threshold, and their
+//! destinations.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
@@ -12,7 +13,8 @@ use crate::select::rows::Row;
 const AHEAD: usize = 4;
 
 impl<K: Key> Row<K> {
-    /// Appends every entry of the positions `from .. to` at or below `threshold` to `sink`. All threads of the block arrive.
+    /// Appends every entry of the positions `from .. to` at or below `threshold` to `sink`. All threads of the block
+    /// arrive.
     ///
     /// # Safety
     /// As [`Self::scan`] and the sink's.
@@ -20,8 +22,8 @@ impl<K: Key> Row<K> {
     pub unsafe fn filter(&self, from: u32, to: u32, threshold: u64, sink: impl Sink) {
         let lane = warp::lane_id();
         let bound = entry::key(threshold);
-        // Keys with raw orders above the mark are skipped. NaN has raw orders at both ends of the range, so with a threshold among NaN no
-        // raw order is skipped.
+        // Keys with raw orders above the mark are skipped. NaN has raw orders at both ends of the range, so with a
+        // threshold among NaN no raw order is skipped.
         let mark = if bound > K::WORST { u32::MAX } else { bound };
         // Behind the position of the threshold only better keys count. With ids, positions do not matter.
         let strict_mark = if bound > K::WORST { K::WORST } else { bound.saturating_sub(1) };
@@ -129,8 +131,8 @@ impl Sink for ListSink {
     }
 }
 
-/// Survivors in shared memory first, on their way to a list: a block reserves places in the list once, not for every key that it
-/// finds, since nothing else happens until the answer is there. What does not fit goes to the list at once.
+/// Survivors in shared memory first, on their way to a list: a block reserves places in the list once, not for every
+/// key that it finds, since nothing else happens until the answer is there. What does not fit goes to the list at once.
 #[derive(Clone, Copy)]
 pub struct StagedSink {
     /// The buffer in shared memory that collects survivors.
@@ -140,7 +142,8 @@ pub struct StagedSink {
 }
 
 impl Sink for StagedSink {
-    /// Returns the place on the stage, and in the upper half the place in the list for the first entry that does not fit on the stage.
+    /// Returns the place on the stage, and in the upper half the place in the list for the first entry that does not
+    /// fit on the stage.
     #[inline(always)]
     unsafe fn reserve(self, count: u32) -> u64 {
         // SAFETY: as of the two sinks.
@@ -166,7 +169,8 @@ impl Sink for StagedSink {
 }
 
 impl StagedSink {
-    /// Copies the entries on the stage to the list. All threads of the block arrive, after a barrier that follows the last [`Sink::put`].
+    /// Copies the entries on the stage to the list. All threads of the block arrive, after a barrier that follows the
+    /// last [`Sink::put`].
     ///
     /// # Safety
     /// As of the two sinks; `first` is a word of shared memory.

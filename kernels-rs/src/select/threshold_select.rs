@@ -1,7 +1,9 @@
-//! ThresholdSelect: the k best of each row by a bound from a sample, one pass over the keys, and a sort of the survivors.
+//! ThresholdSelect: the k best of each row by a bound from a sample, one pass over the keys, and a sort of the
+//! survivors.
 //!
 //! # Problem
-//! As [`crate::select::warp_select`], for every key type, any k and any row: the best k entries (key, position), sorted.
+//! As [`crate::select::warp_select`], for every key type, any k and any row: the best k entries (key, position),
+//! sorted.
 //!
 //! # Algorithm
 //! ```text
@@ -12,35 +14,38 @@
 //!     survivors = entries at or below it
 //! sort the survivors; the first k are the answer
 //! ```
-//! For any threshold, k survivors or more contain the best k: the sample affects only the time, never the result. A row that fits in the
-//! capacity needs no threshold.
-//! There are three ways to run it, for different numbers and lengths of rows:
+//! For any threshold, k survivors or more contain the best k: the sample affects only the time, never the result. A row
+//! that fits in the capacity needs no threshold. There are three ways to run it, for different numbers and lengths of
+//! rows:
 //! 1. *block*: one block for each row does all steps, with survivors in shared memory ([`ThresholdSelect`]);
-//! 2. *grid*: for few long rows. [`RowThresholds`] uses one block for each row and up to 16 for the longest; [`FilterRows`] uses many
-//!    blocks for each row and writes survivors to a list in global memory; then [`ThresholdSelect`] selects from the list;
-//! 3. *list*: for k beyond shared memory. The first two kernels of *grid*, [`RepairLists`] for lists that are too short or too long, then a
-//!    merge sort of the lists in global memory ([`crate::select::list_sort`]).
+//! 2. *grid*: for few long rows. [`RowThresholds`] uses one block for each row and up to 16 for the longest;
+//!    [`FilterRows`] uses many blocks for each row and writes survivors to a list in global memory; then
+//!    [`ThresholdSelect`] selects from the list;
+//! 3. *list*: for k beyond shared memory. The first two kernels of *grid*, [`RepairLists`] for lists that are too short
+//!    or too long, then a merge sort of the lists in global memory ([`crate::select::list_sort`]).
 //!
 //! The modules of the steps: reading rows is [`crate::select::rows`], the sample [`crate::select::sample`], the filter
 //! [`crate::select::survivors`], the exact threshold [`crate::select::radix`], the sort [`crate::select::block_sort`].
 //!
-//! Ties need no special treatment, because a threshold is an entry, not a key. In a row of equal keys the positions of the sample decide,
-//! and the first positions pass the threshold.
+//! Ties need no special treatment, because a threshold is an entry, not a key. In a row of equal keys the positions of
+//! the sample decide, and the first positions pass the threshold.
 //!
 //! # Cost
-//! Floor: one read of the row. Sample: n·g keys, 3 % of a row of 128,000. Survivors are about 1.3·k to 2·k for k ≥ 1,000 and
-//! j·ℓ/(n·g) for small k (500 for k = 100, ℓ = 128,000). Per key about 5 instructions: order, minimum of four, a vote
-//! per 128 keys. Sort: [`crate::select::block_sort`].
+//! Floor: one read of the row. Sample: n·g keys, 3 % of a row of 128,000. Survivors are about 1.3·k to 2·k for k ≥
+//! 1,000 and j·ℓ/(n·g) for small k (500 for k = 100, ℓ = 128,000). Per key about 5 instructions: order, minimum of
+//! four, a vote per 128 keys. Sort: [`crate::select::block_sort`].
 //!
 //! # What lost (H200)
-//! - A place in the list for each single survivor: a global atomic for whose result the warp waits. 128 rows of 10⁶ took 0.24 ms at k =
-//!   100, and 0.16 ms with a stage in shared memory.
-//! - Sixteen copies of the code that appends a survivor: registers spilled. A loop over the survivors of a lane is also faster.
-//! - A sample in approximate order: groups far from the others determined the leading bits, so the order of the others was lost, and rows
-//!   of two values overflowed.
+//! - A place in the list for each single survivor: a global atomic for whose result the warp waits. 128 rows of 10⁶
+//!   took 0.24 ms at k = 100, and 0.16 ms with a stage in shared memory.
+//! - Sixteen copies of the code that appends a survivor: registers spilled. A loop over the survivors of a lane is also
+//!   faster.
+//! - A sample in approximate order: groups far from the others determined the leading bits, so the order of the others
+//!   was lost, and rows of two values overflowed.
 //! - A sharper threshold by more keys in a group: with q above ¼, more keys of random rows passed, not fewer.
 //!
-//! It is faster than WarpSelect if rows are long: there is no queue and no merge while reading, so registers are free for loads in flight.
+//! It is faster than WarpSelect if rows are long: there is no queue and no merge while reading, so registers are free
+//! for loads in flight.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
@@ -57,15 +62,18 @@ use crate::select::survivors::{ListSink, SharedSink, StagedSink};
 
 /// Number of threads of a block of the kernels that only filter or find thresholds.
 pub const FILTER_THREADS: u32 = 256;
-/// Smallest capacity for survivors of a block, because a sample and the counters of the radix passes use the same memory.
+/// Smallest capacity for survivors of a block, because a sample and the counters of the radix passes use the same
+/// memory.
 pub const LEAST_CAPACITY: u32 = 512;
 const _: () = assert!(MOST_GROUPS <= LEAST_CAPACITY && 4 * BINS <= 16 * LEAST_CAPACITY);
-/// Number of words before the survivors in shared memory: a counter, two words of a radix pass, and the words of the sort.
+/// Number of words before the survivors in shared memory: a counter, two words of a radix pass, and the words of the
+/// sort.
 const HEADER_WORDS: u32 = 4 + ORDER_HEADER_BYTES / 4 + 2;
 /// Number of survivors that a filtering block holds in shared memory.
 const STAGE: usize = 1024;
 
-/// Shared memory of a block in bytes, for `capacity` survivors and two words for each, between which the sort moves them.
+/// Shared memory of a block in bytes, for `capacity` survivors and two words for each, between which the sort moves
+/// them.
 pub const fn shared_bytes(capacity: u32) -> u32 {
     4 * HEADER_WORDS + 16 * capacity
 }
@@ -120,8 +128,8 @@ impl Workspace {
 
 /// Selects the best `k` of each row, sorted.
 ///
-/// If `lists` is present, it holds the survivors of each row: `counts[r]` entries at or below `thresholds[r]`, from r · `capacity` of
-/// `lists` on, as [`FilterRows`] wrote them.
+/// If `lists` is present, it holds the survivors of each row: `counts[r]` entries at or below `thresholds[r]`, from r ·
+/// `capacity` of `lists` on, as [`FilterRows`] wrote them.
 ///
 /// # Safety
 /// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out.stride`;
@@ -228,8 +236,8 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
     }
 }
 
-/// Finds the threshold of each row for the best `k` from a sample of the row, and sets the row's count of survivors to 0. A row of at most
-/// `capacity` keys gets [`ALL`].
+/// Finds the threshold of each row for the best `k` from a sample of the row, and sets the row's count of survivors
+/// to 0. A row of at most `capacity` keys gets [`ALL`].
 ///
 /// # Safety
 /// The pointers that are present cover the shapes that the fields give; min(k, columns) ≤ capacity.
@@ -252,7 +260,8 @@ pub struct RowThresholds {
     pub capacity: u32,
     /// Number of blocks that share the sample of a row.
     pub blocks: u32,
-    /// Memory in which the blocks of a row join their samples: [`MOST_GROUPS`] words for each row, all ones. Not used if `blocks` is 1.
+    /// Memory in which the blocks of a row join their samples: [`MOST_GROUPS`] words for each row, all ones. Not used
+    /// if `blocks` is 1.
     pub bests: PtrMut<u64>,
     /// Counter of the blocks of each row: one word, all ones. Not used if `blocks` is 1.
     pub tickets: PtrMut<u32>,
@@ -329,8 +338,8 @@ unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
 /// Appends the entries of each row at or below its threshold to its list, in any order.
 ///
 /// # Safety
-/// The pointers that are present cover the shapes that the fields give. [`RowThresholds`] wrote `thresholds` and `counts`.
-/// segments · `segment_columns` ≥ columns.
+/// The pointers that are present cover the shapes that the fields give. [`RowThresholds`] wrote `thresholds` and
+/// `counts`. segments · `segment_columns` ≥ columns.
 #[kernel(
     key = KeyType,
     max_threads = 256,
@@ -399,10 +408,12 @@ unsafe fn filter_rows<K: Key>(launch: FilterRows) {
     }
 }
 
-/// Replaces each list that does not hold the best `k` by exactly the best `k`. The exact threshold takes up to six passes over the row.
+/// Replaces each list that does not hold the best `k` by exactly the best `k`. The exact threshold takes up to six
+/// passes over the row.
 ///
 /// # Safety
-/// The pointers that are present cover the shapes that the fields give. [`FilterRows`] wrote the lists. min(k, columns) ≤ capacity.
+/// The pointers that are present cover the shapes that the fields give. [`FilterRows`] wrote the lists. min(k, columns)
+/// ≤ capacity.
 #[kernel(
     key = KeyType,
     max_threads = 256,

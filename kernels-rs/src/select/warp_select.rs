@@ -1,9 +1,9 @@
-//! WarpSelect: the k smallest (or largest) of each row, one warp for each row, one pass, all state in registers (paper sections
-//! 4.2 and 4.3, algorithm 3).
+//! WarpSelect: the k smallest (or largest) of each row, one warp for each row, one pass, all state in registers (paper
+//! sections 4.2 and 4.3, algorithm 3).
 //!
 //! # Problem
-//! Rows of ℓ keys, each with an implicit position or a given id. For each row the best k, sorted, ties by lower payload,
-//! NaN last; the same bits on every run.
+//! Rows of ℓ keys, each with an implicit position or a given id. For each row the best k, sorted, ties by lower
+//! payload, NaN last; the same bits on every run.
 //!
 //! # Algorithm
 //! ```text
@@ -19,31 +19,34 @@
 //! ```
 //!
 //! # Differences from the paper, and their reasons
-//! 1. Thread queues are stacks, not sorted queues: an insertion costs t moves and no comparisons. A merge sorts them anyway,
-//!    and starts when a lane's stack is full, which is when the paper's T₀ would drop below W_{k−1}.
-//! 2. Entries are totally ordered 64-bit words ([`crate::select::entry`]), so results do not depend on scheduling or queue lengths.
-//! 3. Four keys of each lane are tested with one vote against the bound (`!(min >= bound)`: with a NaN bound, which means a queue that is
-//!    not full yet, all keys pass). Late in a row nearly all groups need only this test.
+//! 1. Thread queues are stacks, not sorted queues: an insertion costs t moves and no comparisons. A merge sorts them
+//!    anyway, and starts when a lane's stack is full, which is when the paper's T₀ would drop below W_{k−1}.
+//! 2. Entries are totally ordered 64-bit words ([`crate::select::entry`]), so results do not depend on scheduling or
+//!    queue lengths.
+//! 3. Four keys of each lane are tested with one vote against the bound (`!(min >= bound)`: with a NaN bound, which
+//!    means a queue that is not full yet, all keys pass). Late in a row nearly all groups need only this test.
 //! 4. The bound is W[k−1], not W[32·R−1]: for k = 10 in a queue of 32, this takes a third of the insertions.
 //! 5. k above 1024 takes further passes: pass p selects among the entries after the last result of pass p − 1.
 //! 6. A long row may be cut into segments, each selected by its own warp; a second launch selects among the winners.
 //!
-//! With positions the fast test may be strict: when a group is tested, W holds entries of earlier groups only, so an equal key of this
-//! group has a higher position and loses. With given ids this does not hold, so the bound admits equal keys.
+//! With positions the fast test may be strict: when a group is tested, W holds entries of earlier groups only, so an
+//! equal key of this group has a higher position and loses. With given ids this does not hold, so the bound admits
+//! equal keys.
 //!
 //! # Cost
 //! Floor: one read, 4·ℓ bytes for each row. Per 128 keys about 30 instructions without a candidate. Expected insertions
-//! k(1 + ln(ℓ/k)); a merge costs O((t + R) log²) compare-exchanges and about 340 (k = 32) to 3,300 (k = 1024) instructions.
-//! t by k as the paper measured it: 2 up to 32, 3 up to 128, 4 up to 256, 8 up to 1024.
+//! k(1 + ln(ℓ/k)); a merge costs O((t + R) log²) compare-exchanges and about 340 (k = 32) to 3,300 (k = 1024)
+//! instructions. t by k as the paper measured it: 2 up to 32, 3 up to 128, 4 up to 256, 8 up to 1024.
 //!
 //! # When it is fastest
 //! For k = 1, and for rows of a few hundred keys, where it needs neither sample nor sort. For longer rows
-//! [`crate::select::threshold_select`] is faster: at 128,000 columns WarpSelect takes 1.75 / 2.24 / 9.9 ms for k = 10 / 100 / 1000, and
-//! ThresholdSelect 1.28 / 1.36 / 2.0 ms.
+//! [`crate::select::threshold_select`] is faster: at 128,000 columns WarpSelect takes 1.75 / 2.24 / 9.9 ms for k = 10 /
+//! 100 / 1000, and ThresholdSelect 1.28 / 1.36 / 2.0 ms.
 //!
 //! # What lost
-//! With the merge inlined at each use (five copies), the instruction cache thrashes; so there is one loop, one push and one merge. With a
-//! counter that differs by lane, ptxas guards every shuffle; so the loop counts a uniform base and adds the lane in the address.
+//! With the merge inlined at each use (five copies), the instruction cache thrashes; so there is one loop, one push and
+//! one merge. With a counter that differs by lane, ptxas guards every shuffle; so the loop counts a uniform base and
+//! adds the lane in the address.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -60,12 +63,12 @@ const GROUP: usize = 4;
 /// Number of keys that a warp tests with one vote.
 const GROUP_KEYS: u32 = 32 * GROUP as u32;
 
-/// The state of a running selection: the best 32·`QUEUE_REGISTERS` entries that were offered so far. It can be fused into other kernels:
-/// any kernel can offer keys in registers, without writing them to memory. The result has the guarantees of the selection kernels: the
-/// exact best k, ties by lower payload, NaN last, in any order of offers.
+/// The state of a running selection: the best 32·`QUEUE_REGISTERS` entries that were offered so far. It can be fused
+/// into other kernels: any kernel can offer keys in registers, without writing them to memory. The result has the
+/// guarantees of the selection kernels: the exact best k, ties by lower payload, NaN last, in any order of offers.
 ///
-/// `offer` candidates, `finish`, then read the sorted `entry` registers. Every method must be reached by all 32 lanes of the
-/// warp together. `QUEUE_REGISTERS` is a power of two. [`thread_queue`] gives a good `THREAD_QUEUE`.
+/// `offer` candidates, `finish`, then read the sorted `entry` registers. Every method must be reached by all 32 lanes
+/// of the warp together. `QUEUE_REGISTERS` is a power of two. [`thread_queue`] gives a good `THREAD_QUEUE`.
 ///
 /// ```
 /// # use cuda_std::{Ptr, PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -136,7 +139,8 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
         self.bound
     }
 
-    /// Offers a key and its payload of each lane where `take` holds. A payload is offered at most once, and is never `NO_ROW`.
+    /// Offers a key and its payload of each lane where `take` holds. A payload is offered at most once, and is never
+    /// `NO_ROW`.
     #[inline(always)]
     pub fn offer(&mut self, key: f32, payload: u32, take: bool) {
         self.push(entry::pack(entry::key_of(key), payload), take);
@@ -151,8 +155,8 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
         self.merge();
     }
 
-    /// This lane's entry of `register`: number 32·`register` + lane of the result, in order; [`EMPTY`] if fewer were offered.
-    /// `register` < `QUEUE_REGISTERS` must be known when the kernel is compiled (an index of `unroll`).
+    /// This lane's entry of `register`: number 32·`register` + lane of the result, in order; [`EMPTY`] if fewer were
+    /// offered. `register` < `QUEUE_REGISTERS` must be known when the kernel is compiled (an index of `unroll`).
     #[inline(always)]
     pub fn entry(&self, register: usize) -> u64 {
         self.queue[register]
@@ -166,7 +170,8 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
             Some(floor) => candidate > floor,
             None => true,
         };
-        // Selects, not a branch: they are cheaper than divergence, and conditional stores may put arrays in local memory.
+        // Selects, not a branch: they are cheaper than divergence, and conditional stores may put arrays in local
+        // memory.
         let take = take & above_floor & (candidate < self.bound);
         unroll::<THREAD_QUEUE>(|i| {
             let slot = THREAD_QUEUE - 1 - i;
@@ -226,7 +231,8 @@ impl Row {
         let first = segment * segment_columns;
         let start = start as usize + first as usize;
         let len = if first < length { (length - first).min(segment_columns) } else { 0 };
-        // SAFETY: a piece starts at most a row's longest length and a piece behind the start of its row. No address there is 0.
+        // SAFETY: a piece starts at most a row's longest length and a piece behind the start of its row. No address
+        // there is 0.
         let ids = table.ids.map(|ids| unsafe { ids.advance(start) });
         Row { keys: table.keys.cast::<f32>().wrapping_add(start), ids, first, len, flip: table.flip }
     }
@@ -259,7 +265,8 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
             groups[a][e] = unsafe { row.load(a as u32 * GROUP_KEYS + 32 * e as u32 + lane) };
         });
     });
-    // With given ids an equal key may still win by its id, so the next value above the bound is used, which admits equal keys.
+    // With given ids an equal key may still win by its id, so the next value above the bound is used, which admits
+    // equal keys.
     let admit_equal = row.ids.is_some() as u32;
     let mut bound_value = f32::NAN;
     let mut base = 0u32;
@@ -331,15 +338,17 @@ pub const fn thread_queue(queue: u32) -> usize {
 
 /// Selects the best `k` of each piece of each row, sorted. [`Self::queue`] is the key of the kernel.
 ///
-/// A row is cut into `segments` pieces. Warp r · `segments` + s selects from piece s of row r. Its results start at place
-/// (r · `segments` + s) · `out.stride`.
+/// A row is cut into `segments` pieces. Warp r · `segments` + s selects from piece s of row r. Its results start at
+/// place (r · `segments` + s) · `out.stride`.
 ///
-/// Each line of the table has the registers of the warp queue, the entries of the thread queue, and the groups that a warp loads ahead.
-/// With three groups of 512 bytes for each warp, 12 warps on a multiprocessor have enough bytes in flight to saturate HBM. Long queues are
-/// bound by their merges and need the registers. `min_blocks` bounds the registers: it is the greatest number without a spill.
+/// Each line of the table has the registers of the warp queue, the entries of the thread queue, and the groups that a
+/// warp loads ahead. With three groups of 512 bytes for each warp, 12 warps on a multiprocessor have enough bytes in
+/// flight to saturate HBM. Long queues are bound by their merges and need the registers. `min_blocks` bounds the
+/// registers: it is the greatest number without a spill.
 ///
 /// # Safety
-/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ the kernel's queue; skip + k ≤ `out.stride`.
+/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ the kernel's queue; skip + k ≤
+/// `out.stride`.
 #[kernel(
     key = u32,
     max_threads = 128,
@@ -363,7 +372,8 @@ pub struct WarpSelectRows {
     pub rows: u32,
     /// Number of results of a piece.
     pub k: u32,
-    /// Number of results of each row that earlier launches wrote; the next `k` follow them. If it is not 0, a row has one piece.
+    /// Number of results of each row that earlier launches wrote; the next `k` follow them. If it is not 0, a row has
+    /// one piece.
     pub skip: u32,
     /// The results: `skip` + `k` of each piece, which are the rows.
     #[group]
@@ -371,7 +381,8 @@ pub struct WarpSelectRows {
 }
 
 impl WarpSelectRows {
-    /// The key of the kernel: `k`. After an earlier launch it is at least 2, because the kernel for k = 1 cannot continue.
+    /// The key of the kernel: `k`. After an earlier launch it is at least 2, because the kernel for k = 1 cannot
+    /// continue.
     pub fn queue(&self) -> u32 {
         if self.skip == 0 { self.k } else { self.k.max(2) }
     }
@@ -445,8 +456,8 @@ unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u3
     }
 }
 
-/// The body of the kernel for k = 1, which has no queue. Each lane keeps its best entry. A butterfly minimum joins them. The loop takes one
-/// comparison for each key and no vote.
+/// The body of the kernel for k = 1, which has no queue. Each lane keeps its best entry. A butterfly minimum joins
+/// them. The loop takes one comparison for each key and no vote.
 ///
 /// # Safety
 /// As [`WarpSelectRows`], with k = 1 and skip = 0.

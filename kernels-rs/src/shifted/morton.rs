@@ -1,26 +1,28 @@
-//! Morton codes of shifted points: integers in whose order points that are close in space are mostly close (Park 2019, section 2-1).
+//! Morton codes of shifted points: integers in whose order points that are close in space are mostly close (Park 2019,
+//! section 2-1).
 //!
 //! # Problem
-//! A point of dimension d ≤ [`MAX_DIM`] becomes a code of d·B bits, B = [`coordinate_bits`]`(d)`: 21 bits for each coordinate in 64 bits
-//! for d = 3, 21 bits for each in 128 bits for d = 6, as many as fit 64 (d ≤ 3) or 128 bits otherwise, and no more than the 24 that an f32
-//! holds. The code has the highest bit of every coordinate first, then the next bit of every coordinate, and so on: its order is the
-//! depth-first order of a 2^d-ary tree of cubes.
+//! A point of dimension d ≤ [`MAX_DIM`] becomes a code of d·B bits, B = [`coordinate_bits`]`(d)`: 21 bits for each
+//! coordinate in 64 bits for d = 3, 21 bits for each in 128 bits for d = 6, as many as fit 64 (d ≤ 3) or 128 bits
+//! otherwise, and no more than the 24 that an f32 holds. The code has the highest bit of every coordinate first, then
+//! the next bit of every coordinate, and so on: its order is the depth-first order of a 2^d-ary tree of cubes.
 //!
 //! ```text
 //! cell(x, j)   = floor((x − min_j) · scale), clamped to 0 .. 2^(B−1)          // f64; one scale for all j: cells are cubes
 //! code(x, v)   = interleave(cell(x, j) + v for each j)                        // v = offset(copy): the whole grid is shifted
 //! ```
 //!
-//! The upper half of a coordinate's range is for the shift (Chan, *Approximate nearest neighbor queries revisited*, 1997): points lie in
-//! the unit cube, and shifted points in a cube of side 2. Copy c of S is shifted by c/S of the unit cube along the diagonal, S taken odd:
-//! the binary expansion of such a shift is infinite, so cubes of two copies never coincide on any level. Two close points that a face of
-//! one copy separates lie inside one cube of most other copies. Chan proves for d + 1 shifts (d even) that every point shares in some copy
-//! a cube with its neighbour whose side is O(d) times their distance.
+//! The upper half of a coordinate's range is for the shift (Chan, *Approximate nearest neighbor queries revisited*,
+//! 1997): points lie in the unit cube, and shifted points in a cube of side 2. Copy c of S is shifted by c/S of the
+//! unit cube along the diagonal, S taken odd: the binary expansion of such a shift is infinite, so cubes of two copies
+//! never coincide on any level. Two close points that a face of one copy separates lie inside one cube of most other
+//! copies. Chan proves for d + 1 shifts (d even) that every point shares in some copy a cube with its neighbour whose
+//! side is O(d) times their distance.
 //!
 //! # Cost
-//! 2·12 + 6 instructions for each bit and point: about 600 for 21 bits; 2²³ points in 7 copies take about 1.3 ms of an H200's
-//! instruction slots. The spreading of one coordinate at a time by shifts and masks (the report's table 2) has five steps of
-//! 128-bit arithmetic for each coordinate, about the same, and a table of masks for each d.
+//! 2·12 + 6 instructions for each bit and point: about 600 for 21 bits; 2²³ points in 7 copies take about 1.3 ms of an
+//! H200's instruction slots. The spreading of one coordinate at a time by shifts and masks (the report's table 2) has
+//! five steps of 128-bit arithmetic for each coordinate, about the same, and a table of masks for each d.
 //!
 //! A query outside the base's bounding box gets the code of the nearest cell of the box.
 
@@ -103,8 +105,8 @@ pub fn interleave<W: Code>(cells: [u32; MAX_DIM], dim: u32, bits: u32) -> W {
     code
 }
 
-/// The code of the point whose component j is `x(j)`, every coordinate shifted by `offset` cells; `min(j)` is the lowest corner of
-/// the base's bounding box.
+/// The code of the point whose component j is `x(j)`, every coordinate shifted by `offset` cells; `min(j)` is the
+/// lowest corner of the base's bounding box.
 #[inline(always)]
 pub fn code<W: Code>(
     x: impl Fn(usize) -> f32,

@@ -1,6 +1,7 @@
-//! Approximate k nearest neighbours in low dimension: neighbourhoods in sorted, shifted copies of the points, merged in a warp to
-//! the k best without duplicates (Park, *Implementation of parallel k-approximate nearest neighbor search using six dimensional
-//! shifted sort with CUDA*, 2019; Li, Simons et al., *kANN on the GPU with shifted sorting*, 2012; Chan 1997).
+//! Approximate k nearest neighbours in low dimension: neighbourhoods in sorted, shifted copies of the points, merged in
+//! a warp to the k best without duplicates (Park, *Implementation of parallel k-approximate nearest neighbor search
+//! using six dimensional shifted sort with CUDA*, 2019; Li, Simons et al., *kANN on the GPU with shifted sorting*,
+//! 2012; Chan 1997).
 //!
 //! # Algorithm
 //! ```text
@@ -12,16 +13,18 @@
 //!                drop what is not below the k-th best, or is among the best already,
 //!                sort the rest by a butterfly network, merge it into the best
 //! ```
-//! A point that occurs in several copies has the same entry (distance, id) each time, to the bit. The best entries are sorted, so a binary
-//! search among the lanes shows whether an entry is already among them: 5 shuffles for all 32 candidates at once. An entry that was dropped
-//! or pushed out can never be below the k-th best again, so no other record of past candidates is needed.
+//! A point that occurs in several copies has the same entry (distance, id) each time, to the bit. The best entries are
+//! sorted, so a binary search among the lanes shows whether an entry is already among them: 5 shuffles for all 32
+//! candidates at once. An entry that was dropped or pushed out can never be below the k-th best again, so no other
+//! record of past candidates is needed.
 //!
-//! In a self-join the place of every point is known from the sort ([`shifted_ranks`]), and the point itself is skipped by its id.
+//! In a self-join the place of every point is known from the sort ([`shifted_ranks`]), and the point itself is skipped
+//! by its id.
 //!
 //! # Layout
-//! Copies hold the points' components in structure-of-arrays form, `points[(copy · dim + j) · n + position]`: the 32 lanes of a warp read
-//! 128 adjacent bytes of each component. A window of the report's form, k before and k after, would leave half a warp idle for k = 8; so
-//! the default width is a multiple of 32.
+//! Copies hold the points' components in structure-of-arrays form, `points[(copy · dim + j) · n + position]`: the 32
+//! lanes of a warp read 128 adjacent bytes of each component. A window of the report's form, k before and k after,
+//! would leave half a warp idle for k = 8; so the default width is a multiple of 32.
 //!
 //! # Cost, and why queries are not sorted
 //! For m queries among n points in S copies:
@@ -33,15 +36,16 @@
 //! | codes | morton's | 1.3 ms |
 //! | candidates | S·width·(4·d + 4) bytes from L2 or L1 | 53 GB of L2: 9 to 12 ms |
 //!
-//! Searching (a) is cheaper for smaller bases, needs almost no memory, and the results of queries are independent of each other, so it is
-//! used for every base. Sorting (b) would be as fast only if the codes of a copy, 16·n bytes, are far larger than L2 and there are as many
-//! queries as points. That is the self-join, in which the sort of the base gives the places. The floor of the candidates in f64 arithmetic
-//! is 2·d + 5 operations and d conversions each: 1.9·10⁹ candidates take 3 ms of conversions (16 per clock and multiprocessor) and 2 ms of
-//! arithmetic: less than the reads.
+//! Searching (a) is cheaper for smaller bases, needs almost no memory, and the results of queries are independent of
+//! each other, so it is used for every base. Sorting (b) would be as fast only if the codes of a copy, 16·n bytes, are
+//! far larger than L2 and there are as many queries as points. That is the self-join, in which the sort of the base
+//! gives the places. The floor of the candidates in f64 arithmetic is 2·d + 5 operations and d conversions each:
+//! 1.9·10⁹ candidates take 3 ms of conversions (16 per clock and multiprocessor) and 2 ms of arithmetic: less than the
+//! reads.
 //!
 //! # What lost
-//! One thread for each query, with a queue of k entries: 32 lanes read 32 different windows, so 32 sectors instead of one cache line. Two
-//! queries for each warp for small k: half the candidates with the same number of instructions.
+//! One thread for each query, with a queue of k entries: 32 lanes read 32 different windows, so 32 sectors instead of
+//! one cache line. Two queries for each warp for small k: half the candidates with the same number of instructions.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -56,11 +60,12 @@ const THREADS: u32 = 256;
 /// Number of warps of a block; each warp has a different query in [`ShiftedNearest`].
 const WARPS_PER_BLOCK: u32 = THREADS / 32;
 
-/// The canonical squared distance between points of up to [`MAX_DIM`] components: the distance of the host crate's `metric` for this few.
-/// `x` and `y` return component j, which is zero from the dimension on; `COMPONENTS` is 4, 8 or 12 and at least the dimension.
+/// The canonical squared distance between points of up to [`MAX_DIM`] components: the distance of the host crate's
+/// `metric` for this few. `x` and `y` return component j, which is zero from the dimension on; `COMPONENTS` is 4, 8 or
+/// 12 and at least the dimension.
 ///
-/// Of the accumulators of the definition only the first [`MAX_DIM`] are not zero, in only three lanes. So only the steps of the butterfly
-/// that join these lanes remain: lane 0 with lane 2, then with lane 1.
+/// Of the accumulators of the definition only the first [`MAX_DIM`] are not zero, in only three lanes. So only the
+/// steps of the butterfly that join these lanes remain: lane 0 with lane 2, then with lane 1.
 #[inline(always)]
 pub fn distance<const COMPONENTS: usize>(x: impl Fn(usize) -> f64, y: impl Fn(usize) -> f32) -> f32 {
     let term = |j: usize| {
@@ -76,8 +81,8 @@ pub fn distance<const COMPONENTS: usize>(x: impl Fn(usize) -> f64, y: impl Fn(us
     ((lanes[0] + lanes[2]) + lanes[1]) as f32
 }
 
-/// The first of `width` positions around `place` in a copy of `n` points, width ≤ n: half before and half after, moved inside at the ends
-/// of the copy.
+/// The first of `width` positions around `place` in a copy of `n` points, width ≤ n: half before and half after, moved
+/// inside at the ends of the copy.
 #[inline(always)]
 pub fn window_start(place: u32, width: u32, n: u32) -> u32 {
     place.saturating_sub(width / 2).min(n - width)
@@ -243,8 +248,8 @@ impl<const REGISTERS: usize> Best<REGISTERS> {
         Best { queue: [EMPTY; REGISTERS], bound: EMPTY, floor, last: k - 1, lane: warp::lane_id() }
     }
 
-    /// Inserts the entry of each lane in which `take` holds, if it is among the best k and not yet in the queue. The entries of one call
-    /// are distinct. All 32 lanes arrive.
+    /// Inserts the entry of each lane in which `take` holds, if it is among the best k and not yet in the queue. The
+    /// entries of one call are distinct. All 32 lanes arrive.
     #[inline(always)]
     fn offer(&mut self, entry: u64, take: bool) {
         let better = take & (entry >= self.floor) & (entry < self.bound);
@@ -265,8 +270,8 @@ impl<const REGISTERS: usize> Best<REGISTERS> {
         }
     }
 
-    /// Whether this lane's `entry` is in the queue. The last entries of the registers determine the register, and a binary search the lane.
-    /// All 32 lanes arrive, each with a different entry.
+    /// Whether this lane's `entry` is in the queue. The last entries of the registers determine the register, and a
+    /// binary search the lane. All 32 lanes arrive, each with a different entry.
     #[inline(always)]
     fn holds(&self, entry: u64) -> bool {
         let mut register = 0;
@@ -339,8 +344,8 @@ impl QueueLength {
     }
 }
 
-/// Finds the k nearest of each query's candidates: sorted entries ([`crate::select::entry`]: key of the canonical distance, id) without
-/// duplicates, followed by [`EMPTY`] if there are fewer.
+/// Finds the k nearest of each query's candidates: sorted entries ([`crate::select::entry`]: key of the canonical
+/// distance, id) without duplicates, followed by [`EMPTY`] if there are fewer.
 ///
 /// The candidates of a query are the `width` positions around its place ([`window_start`]) in each copy.
 ///
@@ -383,7 +388,8 @@ pub struct ShiftedNearest {
     pub k: u32,
     /// Number of neighbours that earlier passes found: the first places of a row of `out`.
     pub skip: u32,
-    /// A row for each query. The entries of this pass are written behind the first `skip`. `count` rows of `out_stride` entries.
+    /// A row for each query. The entries of this pass are written behind the first `skip`. `count` rows of `out_stride`
+    /// entries.
     pub out: PtrMut<u64>,
     /// Number of places of a row of `out`, at least `skip` + `k`.
     pub out_stride: u32,

@@ -1,8 +1,9 @@
-//! Stable sort of keys of 64 or 128 bits with a u32 payload each: least significant digit first, one pass over memory for each digit.
+//! Stable sort of keys of 64 or 128 bits with a u32 payload each: least significant digit first, one pass over memory
+//! for each digit.
 //!
 //! # Problem
-//! n pairs (key, payload) in order of bits `begin..end` of the keys, pairs with equal bits in their old order. n is in the millions, so the
-//! time depends on how often the pairs cross the memory bus.
+//! n pairs (key, payload) in order of bits `begin..end` of the keys, pairs with equal bits in their old order. n is in
+//! the millions, so the time depends on how often the pairs cross the memory bus.
 //!
 //! # Algorithm
 //! ```text
@@ -13,32 +14,36 @@
 //!   it publishes the counts, and adds up those of the tiles before until one has published a sum of all before it
 //!   it brings keys, then payloads, into the order of the digit in shared memory, and writes the runs to their places
 //! ```
-//! This is the "onesweep" form: a pass reads and writes each pair once, since the sums over tiles ("decoupled look-back") run
-//! inside the pass.
+//! This is the "onesweep" form: a pass reads and writes each pair once, since the sums over tiles ("decoupled
+//! look-back") run inside the pass.
 //!
-//! 1. *Ranking.* A warp has 32 · items consecutive keys and processes them 32 at a time. From eight ballots a lane gets the set of lanes
-//!    with its digit; the lowest of these lanes adds their number to the warp's counter of the digit. The order is stable by construction:
-//!    within 32 keys by lane, within a warp by turn, within a block by warp.
-//! 2. *Look-back.* A tile's word for a digit is first its count, then the sum over all tiles up to it; a bit shows which. Value and bits
-//!    are one word, so no fences are needed. For each digit, one thread reads the words of the `WINDOW` tiles before at once. A counter
-//!    assigns tiles to blocks, so a block waits only for blocks that are already running, in any order in which the device starts them.
-//! 3. *No clearing.* Another bit, which changes with every pass, distinguishes the words of one pass from those of the pass before.
-//! 4. *More than 2³⁰ keys.* 30 bits hold a sum, so a pass processes longer inputs in portions, one launch each; the last tile of a portion
-//!    writes the starts of the next portion.
+//! 1. *Ranking.* A warp has 32 · items consecutive keys and processes them 32 at a time. From eight ballots a lane gets
+//!    the set of lanes with its digit; the lowest of these lanes adds their number to the warp's counter of the digit.
+//!    The order is stable by construction: within 32 keys by lane, within a warp by turn, within a block by warp.
+//! 2. *Look-back.* A tile's word for a digit is first its count, then the sum over all tiles up to it; a bit shows
+//!    which. Value and bits are one word, so no fences are needed. For each digit, one thread reads the words of the
+//!    `WINDOW` tiles before at once. A counter assigns tiles to blocks, so a block waits only for blocks that are
+//!    already running, in any order in which the device starts them.
+//! 3. *No clearing.* Another bit, which changes with every pass, distinguishes the words of one pass from those of the
+//!    pass before.
+//! 4. *More than 2³⁰ keys.* 30 bits hold a sum, so a pass processes longer inputs in portions, one launch each; the
+//!    last tile of a portion writes the starts of the next portion.
 //!
 //! The last tile is filled with keys of all ones, which come last in its order and are not written.
 //!
 //! # Cost
-//! With keys of s bytes and p digits, n · (s + p · 2 · (s + 4)) bytes: 200 for each pair of 64 bits, 656 for 128. At the 4.2 TB/s that an
-//! H200 reads, these are 21 and 6.4 billion pairs per second. A tile adds 1 KiB of counts, written twice and read about once (mostly within
-//! the L2 cache), to the 96 KiB that it moves. Of arithmetic a pass needs about 95 instructions for 32 pairs, where the memory takes as
-//! long as 190. The cost of scattered writes is not known: a tile's 16 (12) keys of a digit fill 128 (192) bytes, and sectors at both ends
-//! of a run are shared with other tiles. Expected: two thirds of that rate, 14 and 4.3 billion pairs per second.
+//! With keys of s bytes and p digits, n · (s + p · 2 · (s + 4)) bytes: 200 for each pair of 64 bits, 656 for 128. At
+//! the 4.2 TB/s that an H200 reads, these are 21 and 6.4 billion pairs per second. A tile adds 1 KiB of counts, written
+//! twice and read about once (mostly within the L2 cache), to the 96 KiB that it moves. Of arithmetic a pass needs
+//! about 95 instructions for 32 pairs, where the memory takes as long as 190. The cost of scattered writes is not
+//! known: a tile's 16 (12) keys of a digit fill 128 (192) bytes, and sectors at both ends of a run are shared with
+//! other tiles. Expected: two thirds of that rate, 14 and 4.3 billion pairs per second.
 //!
 //! # What lost
-//! Counting tiles first and scanning their counts ("reduce, then scan") needs no look-back but reads the keys twice in each pass: 32 bytes
-//! for each pair instead of 24. Digits of more than 8 bits save passes but halve the runs. Publishing counts before ranking costs one more
-//! atomic operation for each key, and 32 in sequence if all keys are equal.
+//! Counting tiles first and scanning their counts ("reduce, then scan") needs no look-back but reads the keys twice in
+//! each pass: 32 bytes for each pair instead of 24. Digits of more than 8 bits save passes but halve the runs.
+//! Publishing counts before ranking costs one more atomic operation for each key, and 32 in sequence if all keys are
+//! equal.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
@@ -151,7 +156,8 @@ unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>,
 
 /// Counts the occurrences of each value of each digit among the keys of each set. Sets are consecutive in memory.
 ///
-/// The digits are those of `low_mask` in the lowest word of the key shifted right by `low_shift`, then those of the next word.
+/// The digits are those of `low_mask` in the lowest word of the key shifted right by `low_shift`, then those of the
+/// next word.
 ///
 /// # Safety
 /// The arrays are as long as the fields say; shifts are below 64. The grid has at least len / 2³¹ blocks for each set.
@@ -268,7 +274,8 @@ pub struct ScanDigits {
     pub counts: Ptr<u32>,
     /// Portions of a set.
     pub portions: u32,
-    /// The starts: `portions` + 1 rows of [`DIGITS`] for each digit of each set. The launch writes the first row, that of the first portion.
+    /// The starts: `portions` + 1 rows of [`DIGITS`] for each digit of each set. The launch writes the first row, that
+    /// of the first portion.
     pub starts: PtrMut<u32>,
 }
 
@@ -312,7 +319,8 @@ fn peers(digit: u32) -> u32 {
     peers
 }
 
-/// How many keys of the tiles `first` .. `tile` have the digit of this thread, `words` being its column. Waits for their blocks.
+/// How many keys of the tiles `first` .. `tile` have the digit of this thread, `words` being its column. Waits for
+/// their blocks.
 ///
 /// # Safety
 /// `words` has a word of this digit for each tile, [`DIGITS`] apart; tile `first`, below `tile`, publishes a sum.
@@ -322,7 +330,8 @@ unsafe fn look_back(words: *const u32, first: u32, tile: u32, epoch: u32) -> u32
     while !done {
         let mut window = [0; WINDOW];
         unroll::<WINDOW>(|i| {
-            // Past the first tile the window repeats it: its word is a sum or not yet written, and either ends the walk.
+            // Past the first tile the window repeats it: its word is a sum or not yet written, and either ends the
+            // walk.
             let of = next.max(first + i as u32) - i as u32;
             // SAFETY: first <= of < tile.
             window[i] = unsafe { global::load_volatile(words.wrapping_add(of as usize * DIGITS as usize)) };
@@ -340,13 +349,14 @@ unsafe fn look_back(words: *const u32, first: u32, tile: u32, epoch: u32) -> u32
     sum
 }
 
-/// Sorts one portion of each set by one digit: moves the pairs of its tiles to their places in `keys_out` and `payloads_out`.
+/// Sorts one portion of each set by one digit: moves the pairs of its tiles to their places in `keys_out` and
+/// `payloads_out`.
 ///
 /// A set has `len` ≥ 1 pairs in `tiles` = ceil(len / TILE) tiles, and a portion consecutive tiles from `first_tile` on.
 ///
 /// # Safety
-/// The arrays are as long as the fields say. Inputs and outputs do not overlap. The starts are those of the keys. Earlier launches sorted the
-/// earlier portions of the set by this digit. A portion has at most [`PORTION_KEYS`] keys.
+/// The arrays are as long as the fields say. Inputs and outputs do not overlap. The starts are those of the keys.
+/// Earlier launches sorted the earlier portions of the set by this digit. A portion has at most [`PORTION_KEYS`] keys.
 #[kernel(
     max_threads = 512,
     min_blocks = 2,
@@ -376,12 +386,13 @@ pub struct SortPass<K> {
     pub first_tile: u32,
     /// Tiles of a set.
     pub tiles: u32,
-    /// Where the portion's pairs of each value of the digit begin in the output: [`DIGITS`] places a set. The launch writes those of the next
-    /// portion behind them.
+    /// Where the portion's pairs of each value of the digit begin in the output: [`DIGITS`] places a set. The launch
+    /// writes those of the next portion behind them.
     pub starts: PtrMut<u32>,
     /// Words of `starts` from one set to the next.
     pub starts_stride: u32,
-    /// [`DIGITS`] words for each tile of each set. Every byte is [`STALE`] before the first pass; each pass continues with what the pass before left.
+    /// [`DIGITS`] words for each tile of each set. Every byte is [`STALE`] before the first pass; each pass continues
+    /// with what the pass before left.
     pub words: PtrMut<u32>,
     /// Counts the tiles that blocks of each set took: a zero a set before the launch.
     pub next_tile: PtrMut<u32>,
@@ -407,9 +418,9 @@ unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(launch: SortPass<K>) {
     let set = thread::block_idx_y() as usize;
     let digit = Digit { high: high != 0, shift, mask };
     let exchange = shared::dynamic::<K>();
-    // SAFETY: the launch gives room for all parts. Places in the tile are below TILE, digits below DIGITS; the grid has a block for
-    // each tile, so tiles of the counter exist. Barriers stand between phases that share memory, and are named below where two
-    // meet. Destinations are distinct: they are the ranks of the keys.
+    // SAFETY: the launch gives room for all parts. Places in the tile are below TILE, digits below DIGITS; the grid has
+    // a block for each tile, so tiles of the counter exist. Barriers stand between phases that share memory, and are
+    // named below where two meet. Destinations are distinct: they are the ranks of the keys.
     unsafe {
         let counters = exchange.add(K::TILE).cast::<u32>();
         let bases = counters.add(WARPS * DIGITS);

@@ -1,7 +1,8 @@
-//! The distance of walks for rows that are longer than a team of lanes reads at once, against f64 sums. A walk that starts from all nodes
-//! sorts them by it, and the choice of edges compares rows with rows.
+//! The distance of walks for rows that are longer than a team of lanes reads at once, against f64 sums. A walk that
+//! starts from all nodes sorts them by it, and the choice of edges compares rows with rows.
 //!
-//! No result tells this change: by cosine, the first pass reads rows at another scale than 1. The value is divided by the norm at the same scale.
+//! No result tells this change: by cosine, the first pass reads rows at another scale than 1. The value is divided by
+//! the norm at the same scale.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
@@ -35,8 +36,9 @@ fn is_byte(key: ElementKey) -> bool {
     matches!(key, ElementKey::U8 | ElementKey::I8)
 }
 
-/// `rows` rows of `dim` whole numbers, zero padded to `stride`: bytes from their whole range, floats such that f32 sums are exact. Rows 1 and 2
-/// are zero and equal to row 0. With `scaled` some rows of floats are so long or short that squares leave the range of f32.
+/// `rows` rows of `dim` whole numbers, zero padded to `stride`: bytes from their whole range, floats such that f32 sums
+/// are exact. Rows 1 and 2 are zero and equal to row 0. With `scaled` some rows of floats are so long or short that
+/// squares leave the range of f32.
 fn vectors(random: &mut Random, key: ElementKey, rows: usize, dim: usize, stride: usize, scaled: bool) -> Vec<f32> {
     let mut all = vec![0.0; rows * stride];
     for (row, values) in all.chunks_mut(stride).enumerate() {
@@ -60,7 +62,8 @@ fn vectors(random: &mut Random, key: ElementKey, rows: usize, dim: usize, stride
     all
 }
 
-/// Strides around the four components of a lane, the 32 of a team, and the 128 that are loaded together; dimensions with and without padding.
+/// Strides around the four components of a lane, the 32 of a team, and the 128 that are loaded together; dimensions
+/// with and without padding.
 fn lengths(key: ElementKey) -> Vec<(usize, usize)> {
     let multiple = if is_byte(key) { 16 } else { 4 };
     let dims = [1, 15, 17, 31, 33, 36, 65, 100, 128, 129, 144, 160, 257, 300];

@@ -1,5 +1,5 @@
-//! Codes of vectors ([`Encode`]), against the definition written out: components are shifted, scaled, clamped and rounded to bytes, and vectors
-//! of which too much was cut off are marked.
+//! Codes of vectors ([`Encode`]), against the definition written out: components are shifted, scaled, clamped and
+//! rounded to bytes, and vectors of which too much was cut off are marked.
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
@@ -109,7 +109,8 @@ impl Case {
             for (at, &code) in codes[..self.dim].iter().enumerate() {
                 let wanted = self.scaled(row, at).clamp(-127.0, 127.0);
                 let code = f64::from(code.cast_signed());
-                // Norms and quotients are rounded, so a number beside a half may get either neighbour. Others are exact.
+                // Norms and quotients are rounded, so a number beside a half may get either neighbour. Others are
+                // exact.
                 let is_exact = self.scale != 0.0 && !matches!(self.metric, Metric::Cosine);
                 let right = if is_exact { code == wanted.round_ties_even() } else { (code - wanted).abs() <= 0.5001 };
                 assert!(right, "{what}: component {at} of vector {number} is {code}, expected {wanted}");
@@ -121,7 +122,8 @@ impl Case {
     }
 }
 
-/// Numbers with at most eight significant bits, which every element type has: some are halves, some lie beyond the range of codes.
+/// Numbers with at most eight significant bits, which every element type has: some are halves, some lie beyond the
+/// range of codes.
 fn numbers(random: &mut Random, len: usize) -> Vec<f32> {
     let number = |random: &mut Random| (random.below(255) as f32 - 127.0) * random.pick(&[0.5, 0.5, 1.0, 2.0]);
     (0..len).map(|_| number(random)).collect()

@@ -1,4 +1,5 @@
-//! Graphs: candidates, the choice of edges, parents from the start nodes, and walks. Vectors are small whole numbers with many equal distances.
+//! Graphs: candidates, the choice of edges, parents from the start nodes, and walks. Vectors are small whole numbers
+//! with many equal distances.
 //!
 //! No result tells these changes:
 //! - A line of edges more is prefetched.

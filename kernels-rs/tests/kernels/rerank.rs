@@ -50,7 +50,8 @@ impl Candidates {
     }
 }
 
-/// The results of a query, the number of its vectors among the candidates, and the flag that something else may be better.
+/// The results of a query, the number of its vectors among the candidates, and the flag that something else may be
+/// better.
 type Expected = ((Vec<f32>, Vec<u32>), u32, u32);
 
 /// What re-ranking has to find, by the vectors of each query that a filter accepts.

@@ -1,6 +1,7 @@
 //! Tests of the crate's host functions and definitions, which need no launch.
 //!
-//! They stand in a program of their own and not beside the code: as unit tests they would compile every kernel a second time, 39 s of CPU.
+//! They stand in a program of their own and not beside the code: as unit tests they would compile every kernel a second
+//! time, 39 s of CPU.
 
 mod bounds;
 mod keys;

@@ -31,8 +31,8 @@ pub fn squares(x: &[f64]) -> f64 {
     x.iter().fold(0.0, |sum, x| sum + x * x)
 }
 
-/// How far a result may lie from [`textbook`]: 2⁻²⁰ of ‖x‖² + ‖y‖², given as `squares` (of 2 for cosine, whose vectors count as
-/// normalised), and the spacing of the smallest f32.
+/// How far a result may lie from [`textbook`]: 2⁻²⁰ of ‖x‖² + ‖y‖², given as `squares` (of 2 for cosine, whose vectors
+/// count as normalised), and the spacing of the smallest f32.
 pub fn tolerance(metric: Metric, squares: f64) -> f64 {
     let scale = if metric == Metric::Cosine { 2.0 } else { squares };
     scale * 2f64.powi(-20) + 2f64.powi(-149)
@@ -63,8 +63,9 @@ pub fn defined_with(metric: Metric, (x, xx): (&[f64], f64), (y, yy): (&[f64], f6
     if rounded == 0.0 { 0.0 } else { rounded }
 }
 
-/// Lloyd's algorithm by its definition (documentation of warpann's `kmeans::worker`), for points whose weighted sums f64 holds
-/// exactly: centroids and labels after `iterations`, and the objective of each. A cluster that gets empty keeps its centroid.
+/// Lloyd's algorithm by its definition (documentation of warpann's `kmeans::worker`), for points whose weighted sums
+/// f64 holds exactly: centroids and labels after `iterations`, and the objective of each. A cluster that gets empty
+/// keeps its centroid.
 pub fn lloyd(
     spherical: bool,
     dim: usize,
@@ -110,8 +111,8 @@ pub fn lloyd(
     (centroids, objectives, labels)
 }
 
-/// Steps 1 to 5 of the definition, of vectors of one length. It has loops, because iterators of chunks and `array::from_fn` stay calls in
-/// development builds; they took a quarter of the time of the inverted-file cases.
+/// Steps 1 to 5 of the definition, of vectors of one length. It has loops, because iterators of chunks and
+/// `array::from_fn` stay calls in development builds; they took a quarter of the time of the inverted-file cases.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 pub fn defined_sum(x: &[f64], y: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 {
     assert_eq!(x.len(), y.len());
@@ -237,8 +238,8 @@ pub fn key_order(best: Best, a: f64, b: f64) -> Ordering {
     }
 }
 
-/// The positions of the `k` best keys of a row, equal ones by lower position; [`NO_POSITION`] past the row's end. Keys of
-/// every type come as f64, which holds each of their values.
+/// The positions of the `k` best keys of a row, equal ones by lower position; [`NO_POSITION`] past the row's end. Keys
+/// of every type come as f64, which holds each of their values.
 pub fn select(best: Best, row: &[f64], k: usize) -> Vec<u32> {
     let mut order = first((0..row.len() as u32).collect(), k, |&a, &b| {
         key_order(best, row[a as usize], row[b as usize]).then(a.cmp(&b))
@@ -267,8 +268,8 @@ mod tests {
 
     #[test]
     fn the_definition_sums_in_its_own_order() {
-        // 2^53 swallows a single 1. From left to right that happens to component 2; by definition it meets component 130
-        // first, and 2^53 + 2 meets −2^53 last.
+        // 2^53 swallows a single 1. From left to right that happens to component 2; by definition it meets component
+        // 130 first, and 2^53 + 2 meets −2^53 last.
         let mut x = vec![0.0; 200];
         let large = 2f64.powi(53);
         (x[0], x[2], x[64], x[130]) = (large, 1.0, -large, 1.0);
@@ -349,7 +350,8 @@ mod tests {
 
     #[test]
     fn clusters_found_by_hand() {
-        // 0, 1, 2 and 10, 13 from 1 and 2: first {0, 1} and {2, 10, 13}, means 0.5 and 25/3; then {0, 1, 2} and {10, 13}.
+        // 0, 1, 2 and 10, 13 from 1 and 2: first {0, 1} and {2, 10, 13}, means 0.5 and 25/3; then {0, 1, 2} and {10,
+        // 13}.
         let points = [0.0, 1.0, 2.0, 10.0, 13.0];
         let (centroids, objectives, labels) = lloyd(false, 1, &points, &[1.0; 5], &[1.0, 2.0], 2);
         assert_eq!(centroids, [1.0, 11.5]);

@@ -1,7 +1,8 @@
-//! Vectors for random cases: values of several kinds, at any magnitude of the element type, with properties that make searches hard.
+//! Vectors for random cases: values of several kinds, at any magnitude of the element type, with properties that make
+//! searches hard.
 //!
-//! A [`Form`] is drawn first, and printed where a case fails. Its parts are independent of each other: the distribution of the numbers,
-//! their magnitude, and changes to some of the rows.
+//! A [`Form`] is drawn first, and printed where a case fails. Its parts are independent of each other: the distribution
+//! of the numbers, their magnitude, and changes to some of the rows.
 
 use std::fmt;
 
@@ -206,7 +207,8 @@ impl fmt::Display for Form {
 
 /// An exponent of f32 from `low` to `high`: often one at which products or norms leave the range of f32.
 fn exponent(random: &mut Random, (low, high): (i32, i32)) -> i32 {
-    // Squares overflow, or a sum of few does; components near the greatest; squares underflow; components are subnormal.
+    // Squares overflow, or a sum of few does; components near the greatest; squares underflow; components are
+    // subnormal.
     let windows = [(58, 76), (58, 76), (100, 127), (-80, -60), (-149, -126), (-30, 30), (-149, 127)];
     let (from, to) = random.pick(&windows);
     (from + random.below((to - from + 1) as usize) as i32).clamp(low, high)
@@ -219,7 +221,8 @@ fn window(random: &mut Random, range: (i32, i32)) -> (i32, i32) {
     (low, (low + width).min(range.1))
 }
 
-/// A form for elements whose components lie between powers of two `range`; without a range for elements that are not scaled.
+/// A form for elements whose components lie between powers of two `range`; without a range for elements that are not
+/// scaled.
 pub fn form(random: &mut Random, range: Option<(i32, i32)>) -> Form {
     let values = match random.below(8) {
         0..3 => Values::Normal,
@@ -259,8 +262,8 @@ pub fn form(random: &mut Random, range: Option<(i32, i32)>) -> Form {
     Form { values, magnitude, twist, own }
 }
 
-/// Magnitudes at which the squares of norms, or the inner products, of rows of `dim` numbers around 1 lie around 2^128: some leave the range
-/// of f32, others do not.
+/// Magnitudes at which the squares of norms, or the inner products, of rows of `dim` numbers around 1 lie around 2^128:
+/// some leave the range of f32, others do not.
 pub fn edge_of_f32(random: &mut Random, dim: usize) -> Magnitude {
     let of_norm = (dim as f64).log2() / 2.0;
     let near = |exponent: f64, random: &mut Random| exponent.round() as i32 - 2 + random.below(4) as i32;

@@ -1,7 +1,8 @@
-//! Random numbers for tests and measurements: the same from the same seed on every machine; and the seeds of a revision ([`seeds`]).
+//! Random numbers for tests and measurements: the same from the same seed on every machine; and the seeds of a revision
+//! ([`seeds`]).
 //!
-//! The crate has no dependencies, so that the tests of every crate of the workspace can use it. No method uses a library function
-//! whose rounding varies between machines, such as a logarithm.
+//! The crate has no dependencies, so that the tests of every crate of the workspace can use it. No method uses a
+//! library function whose rounding varies between machines, such as a logarithm.
 //!
 //! ```
 //! use test_random::Random;
@@ -14,10 +15,10 @@
 //! ```
 //!
 //! # The generator
-//! SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a counter that grows by an odd
-//! constant, and a bijection that mixes its bits. The period is 2⁶⁴, every value occurs once in it, and the n-th number costs no
-//! more than the first ([`Random::nth`]). All seeds are equally good, 0 included. Two seeds that differ by a small
-//! multiple of the constant give overlapping sequences; small seeds do not.
+//! SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a counter that grows by
+//! an odd constant, and a bijection that mixes its bits. The period is 2⁶⁴, every value occurs once in it, and the n-th
+//! number costs no more than the first ([`Random::nth`]). All seeds are equally good, 0 included. Two seeds that differ
+//! by a small multiple of the constant give overlapping sequences; small seeds do not.
 #![forbid(unsafe_code)]
 
 pub mod seeds;
@@ -35,8 +36,8 @@ impl Random {
         Random(seed)
     }
 
-    /// Number `n` of the sequence of `seed`, from 0: what the call `n + 1` of [`Random::bits`] returns. O(1), for threads that
-    /// fill parts of one array.
+    /// Number `n` of the sequence of `seed`, from 0: what the call `n + 1` of [`Random::bits`] returns. O(1), for
+    /// threads that fill parts of one array.
     pub fn nth(seed: u64, n: u64) -> u64 {
         Random(seed.wrapping_add(n.wrapping_mul(STEP))).bits()
     }

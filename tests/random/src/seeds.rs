@@ -32,7 +32,8 @@ pub fn number(name: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// The seed of the first case of a run at the present revision of the repository (git's HEAD). Without git it is always the same.
+/// The seed of the first case of a run at the present revision of the repository (git's HEAD). Without git it is always
+/// the same.
 pub fn of_the_revision() -> u64 {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut git = Command::new("git");

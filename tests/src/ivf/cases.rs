@@ -93,7 +93,8 @@ const fn shape(dim: usize, n: usize, lists: usize, nq: usize, k: usize, probes: 
     IvfShape { dim, n, lists, nq, k, probes }
 }
 
-/// Odd sizes, empty indexes, one list, as many lists as vectors, all lists and more than all, k above the number of candidates.
+/// Odd sizes, empty indexes, one list, as many lists as vectors, all lists and more than all, k above the number of
+/// candidates.
 const SMALL_SHAPES: &[IvfShape] = &[
     shape(1, 1, 1, 1, 1, 1),
     shape(1, 0, 2, 2, 3, 1),
@@ -112,7 +113,8 @@ const SMALL_SHAPES: &[IvfShape] = &[
     shape(200, 40, 2, 1, 3, 1),
 ];
 
-/// As [`SMALL_SHAPES`], for CPU and GPU: batches that share lists, single queries, more candidates than fit shared memory.
+/// As [`SMALL_SHAPES`], for CPU and GPU: batches that share lists, single queries, more candidates than fit shared
+/// memory.
 const LARGE_SHAPES: &[IvfShape] = &[
     shape(96, 20_000, 64, 300, 10, 8),
     shape(128, 20_000, 100, 1, 100, 10),
@@ -184,8 +186,8 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             }
         }
         for coded in [Encoding::F16, Encoding::Scalar8] {
-            // Dimensions from one component to more than fit in shared memory with 64 queries; multiples of four and eight, and others.
-            // Halves refuse vectors far below the training. Of one component, some are.
+            // Dimensions from one component to more than fit in shared memory with 64 queries; multiples of four and
+            // eight, and others. Halves refuse vectors far below the training. Of one component, some are.
             let of_any_size = coded != Encoding::F16 || metric == Metric::Cosine;
             for dim in [if of_any_size { 1 } else { 3 }, 6, 12, 35, 64, 129, 330] {
                 for data in [VectorData::Gaussian, VectorData::Duplicates, VectorData::Zeros] {

@@ -1,5 +1,6 @@
-//! The contents and results of an inverted file, computed from the definition. This module uses only the names of metrics of warpann, and
-//! the results of training (centroids, codebooks, rotation), which the definition takes as given.
+//! The contents and results of an inverted file, computed from the definition. This module uses only the names of
+//! metrics of warpann, and the results of training (centroids, codebooks, rotation), which the definition takes as
+//! given.
 
 use std::collections::HashMap;
 

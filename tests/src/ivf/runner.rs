@@ -30,8 +30,8 @@ pub fn run_trained_on(case: &IvfCase, trainer: impl Into<Placement>, device: imp
         .map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }
 
-/// The devices that train an index for `device`. The CPU trains for the emulator: emulated training takes ten times as long as the rest of
-/// a case, and finds the same bits, as [`super::scenarios`] shows.
+/// The devices that train an index for `device`. The CPU trains for the emulator: emulated training takes ten times as
+/// long as the rest of a case, and finds the same bits, as [`super::scenarios`] shows.
 fn trainer(device: &Placement) -> Placement {
     if device.devices().contains(&Device::Emulator) { Device::Cpu.into() } else { device.clone() }
 }

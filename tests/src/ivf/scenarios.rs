@@ -148,8 +148,8 @@ fn cosines_of_what_comes_back(device: Device) -> Outcome {
     Ok(())
 }
 
-/// The share of the ten nearest of `queries` by the metric that a search of codes finds in all lists; that of the nearest
-/// by the inner product with the vectors that come back; and that of the nearest of these by the metric.
+/// The share of the ten nearest of `queries` by the metric that a search of codes finds in all lists; that of the
+/// nearest by the inner product with the vectors that come back; and that of the nearest of these by the metric.
 fn recalls(
     device: Device,
     metric: Metric,
@@ -190,7 +190,8 @@ fn recall_by_cosine(device: Device) -> Outcome {
     for encoding in CODED {
         let [by_cosine, by_product, right] = recalls(device, Metric::Cosine, encoding, &rows, queries)?;
         let [by_square, ..] = recalls(device, Metric::L2, encoding, &rows, queries)?;
-        // What a code stands for may be nearer than it should by either: two of the 160 neighbours of the emulator's case.
+        // What a code stands for may be nearer than it should by either: two of the 160 neighbours of the emulator's
+        // case.
         if by_cosine != right || by_cosine < by_product - 0.0125 || by_cosine < by_square - 0.06 {
             let others = format!("{right} in float64, {by_product} by inner product, {by_square} by squared L2");
             return Err(format!("{encoding}: recall {by_cosine} by cosine, {others}"));

@@ -1,18 +1,18 @@
-//! Random sequences of changes and searches of an index and its snapshots, each against an ordered map of vectors. Of inverted files with
-//! codes, the map has the vectors for which the codes stand.
+//! Random sequences of changes and searches of an index and its snapshots, each against an ordered map of vectors. Of
+//! inverted files with codes, the map has the vectors for which the codes stand.
 //!
-//! Every operation is one that a user may call, also with ids that are wrong. After a refused or cancelled one, and after one whose callback
-//! panicked, the index must be as before. A case is [`OPERATIONS`] operations, so 1,000 cases of each of the three kinds of index are 100,000
-//! operations of each:
+//! Every operation is one that a user may call, also with ids that are wrong. After a refused or cancelled one, and
+//! after one whose callback panicked, the index must be as before. A case is [`OPERATIONS`] operations, so 1,000 cases
+//! of each of the three kinds of index are 100,000 operations of each:
 //!
 //! ```text
 //! WARPANN_PROPERTY_CASES=3000 cargo test -p warpann-tests --test property changes::cpu
 //! WARPANN_PROPERTY_CASES=150 cargo test -p warpann-tests --test property changes::emulator
 //! ```
 //!
-//! The kind `corners` has the same operations, and as many that lead to corners, which a random sequence seldom meets: an index of no vector or
-//! of one, all vectors replaced, merges of changed snapshots, moves between placements, and callbacks that panic. It has graphs with codes
-//! as well, of which it demands [`FLOOR`] instead of equality.
+//! The kind `corners` has the same operations, and as many that lead to corners, which a random sequence seldom meets:
+//! an index of no vector or of one, all vectors replaced, merges of changed snapshots, moves between placements, and
+//! callbacks that panic. It has graphs with codes as well, of which it demands [`FLOOR`] instead of equality.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -37,7 +37,8 @@ const IDS: usize = 60;
 
 /// Largest number of snapshots beside the index.
 const OTHERS: usize = 3;
-/// Share of the neighbours that all searches of a case find together, of a graph with codes whose beam is wider than the index.
+/// Share of the neighbours that all searches of a case find together, of a graph with codes whose beam is wider than
+/// the index.
 pub const FLOOR: f64 = 0.95;
 /// Operations that lead to corners.
 const CORNERS: usize = 11;
@@ -77,8 +78,8 @@ struct Pair<I> {
     model: Vectors,
     placement: Placement,
     options: SearchOptions<'static>,
-    /// An index with the same training, which has one vector at a time: the reference for what a code stands for. `None` if the index keeps
-    /// vectors as they are.
+    /// An index with the same training, which has one vector at a time: the reference for what a code stands for.
+    /// `None` if the index keeps vectors as they are.
     coder: Option<Index<I>>,
     /// A filter, the ids for which it was made, and the remainder of the ids that it accepts.
     filter: Option<(Bitset, Vec<u64>, u64)>,
@@ -104,8 +105,8 @@ impl<I> Pair<I> {
     }
 }
 
-/// The case of a seed: in turn of a flat index, of inverted files, and of a graph whose beam is as wide as the index, so that its walks meet
-/// every vector.
+/// The case of a seed: in turn of a flat index, of inverted files, and of a graph whose beam is as wide as the index,
+/// so that its walks meet every vector.
 ///
 /// # Errors
 /// The case and the first difference, in words.
@@ -178,7 +179,8 @@ fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device, corn
         .map_err(|failure| format!("{failure}\nivf, {dim}, {lists} lists, {encoding}, {metric:?}"))
 }
 
-/// Few values, so that distances are often equal. Rarely a large one, which changes the scale of all vectors on a device.
+/// Few values, so that distances are often equal. Rarely a large one, which changes the scale of all vectors on a
+/// device.
 fn component<T: Component>(random: &mut Random) -> T {
     T::from_f32(if random.once_in(300) { 100.0 } else { random.below(7) as f32 })
 }
@@ -661,7 +663,8 @@ fn panics_at<V>(stop: usize, call: impl FnOnce(&Watch<'_>) -> V) -> Option<V> {
 /// How many of the `found` slots are as good as the best of `all`, which are in order.
 ///
 /// # Errors
-/// A slot that holds no vector of `all`, or one of them twice or with another distance; more or fewer vectors than there are.
+/// A slot that holds no vector of `all`, or one of them twice or with another distance; more or fewer vectors than
+/// there are.
 fn some_of(metric: Metric, all: &[(u64, u32)], found: &[(u64, u32)]) -> Result<usize, String> {
     let there = all.len().min(found.len());
     let ids: Vec<u64> = found[..there].iter().map(|slot| slot.0).collect();

@@ -1,8 +1,8 @@
 //! A deep run: every property on every device, with fresh seeds, until a time is over.
 //!
-//! Each thread takes the property that has had the least time so far, so that properties with long cases and those with short ones have
-//! the same time. A failure is printed at once and ends nothing. The report at the end has a line for each property and the commands that
-//! repeat the failures.
+//! Each thread takes the property that has had the least time so far, so that properties with long cases and those with
+//! short ones have the same time. A failure is printed at once and ends nothing. The report at the end has a line for
+//! each property and the commands that repeat the failures.
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,8 +59,9 @@ pub struct Report {
     pub failures: u64,
 }
 
-/// Runs cases of the properties of `kinds` on `devices` whose names contain one of `filters` (all if there is none) for `time`, with the
-/// seeds from `base` on for each, in `threads` threads. A case that runs when the time is over runs to its end.
+/// Runs cases of the properties of `kinds` on `devices` whose names contain one of `filters` (all if there is none) for
+/// `time`, with the seeds from `base` on for each, in `threads` threads. A case that runs when the time is over runs to
+/// its end.
 pub fn run(
     kinds: &'static [Kind],
     devices: &[Device],
@@ -122,7 +123,8 @@ fn one(run: &Mutex<Run>, thread: usize) -> bool {
     let seed = base.wrapping_add(property.cases);
     let (kind, device) = (property.kind, property.device);
     let ended = property.cases.max(1) as u32;
-    // Without the estimate all threads would take the same property. It is at least a millisecond, as nothing is known of the first case.
+    // Without the estimate all threads would take the same property. It is at least a millisecond, as nothing is known
+    // of the first case.
     let estimate = (property.time / ended).max(Duration::from_millis(1));
     property.cases += 1;
     property.time += estimate;

@@ -1,4 +1,5 @@
-//! Inverted files: a random program of additions, removals and merges, with searches between them, against the contents by definition.
+//! Inverted files: a random program of additions, removals and merges, with searches between them, against the contents
+//! by definition.
 
 use test_cases::by_element;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};

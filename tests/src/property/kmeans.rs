@@ -1,8 +1,9 @@
 //! k-means: assignments by the definition, means, objectives, and the CPU's bits.
 //!
-//! The exact bits of means are those of an integer sum whose scale is the library's affair; here a mean must be right to a few parts in
-//! 2^24 of itself, and in 2^40 of the greatest number of its component. Where another component has far greater numbers it must be right
-//! to a part in 2^40 of those or in 2^16 of what is usual in its own component, whichever is less.
+//! The exact bits of means are those of an integer sum whose scale is the library's affair; here a mean must be right
+//! to a few parts in 2^24 of itself, and in 2^40 of the greatest number of its component. Where another component has
+//! far greater numbers it must be right to a part in 2^40 of those or in 2^16 of what is usual in its own component,
+//! whichever is less.
 
 use std::ops::ControlFlow;
 
@@ -188,12 +189,14 @@ impl Points<'_> {
         self.rows.chunks(self.dim).zip(&self.weights).map(|(row, weight)| weight * of(row)).sum()
     }
 
-    /// That objectives get no worse where nothing was split or balanced, but for what rounding of centroids and of distances to f32 costs.
+    /// That objectives get no worse where nothing was split or balanced, but for what rounding of centroids and of
+    /// distances to f32 costs.
     ///
-    /// A point goes to the centroid with the least distance as f32, so it may leave a centroid at d for one at d' ≥ d. Rounding changes each of
-    /// both by at most 2^-24 of itself, or by half of the least f32, 2^-150, below the normal numbers. Distances that round to the same
-    /// number therefore differ by at most 2^-23 · d' or 2^-149. The sums over all points are 2^-23 of the objective, and 2^-149 of the weight.
-    /// So distances below 2^-150 are all equal, and points among them go to the lowest cluster.
+    /// A point goes to the centroid with the least distance as f32, so it may leave a centroid at d for one at d' ≥ d.
+    /// Rounding changes each of both by at most 2^-24 of itself, or by half of the least f32, 2^-150, below the normal
+    /// numbers. Distances that round to the same number therefore differ by at most 2^-23 · d' or 2^-149. The sums over
+    /// all points are 2^-23 of the objective, and 2^-149 of the weight. So distances below 2^-150 are all equal, and
+    /// points among them go to the lowest cluster.
     fn objectives_improve(&self, case: &KMeansCase, found: &Clustering, split: &[usize]) -> Outcome {
         require(found.objectives.iter().all(|objective| objective.is_finite()), || {
             format!("objectives {:?}", found.objectives)

@@ -1,11 +1,11 @@
 //! Random cases of every public operation, against references that share no code with warpann.
 //!
-//! A case follows from one number, its seed, and from the device. It draws a shape, options and data (see [`vectors`]), calls the
-//! library as a user would, and compares what comes back with the definition: to the bit where the documentation promises bits, else
-//! with what is promised.
+//! A case follows from one number, its seed, and from the device. It draws a shape, options and data (see [`vectors`]),
+//! calls the library as a user would, and compares what comes back with the definition: to the bit where the
+//! documentation promises bits, else with what is promised.
 //!
-//! `cargo test -p warpann-tests --test property` runs a share of each kind on the CPU and the emulator: cases whose seeds follow from the
-//! revision ([`seeds`]), and those that once failed ([`Kind::kept`]). More of them, or one again:
+//! `cargo test -p warpann-tests --test property` runs a share of each kind on the CPU and the emulator: cases whose
+//! seeds follow from the revision ([`seeds`]), and those that once failed ([`Kind::kept`]). More of them, or one again:
 //!
 //! ```text
 //! WARPANN_PROPERTY_CASES=10000 WARPANN_PROPERTY_SEED=77 cargo test -p warpann-tests --test property flat::cpu
@@ -54,8 +54,8 @@ pub struct Kind {
     pub case: fn(u64, Device) -> Outcome,
     /// Cases that every test run has: on the CPU, and on every other device.
     pub share: (u64, u64),
-    /// Seeds whose cases once failed. They run beside the drawn ones. Whoever changes how a kind draws its cases looks for seeds that find the
-    /// same defects, because an old seed then means another case.
+    /// Seeds whose cases once failed. They run beside the drawn ones. Whoever changes how a kind draws its cases looks
+    /// for seeds that find the same defects, because an old seed then means another case.
     pub kept: &'static [u64],
 }
 
@@ -152,8 +152,8 @@ impl Asked {
     }
 }
 
-/// Largest number of products of components of a case on `device`. A naive float64 reference computes them in well under a second, and the
-/// emulator in about one second.
+/// Largest number of products of components of a case on `device`. A naive float64 reference computes them in well
+/// under a second, and the emulator in about one second.
 pub fn most_work(device: Device) -> usize {
     match (number("WARPANN_PROPERTY_WORK"), device) {
         (Ok(Some(work)), _) => work as usize,
@@ -178,7 +178,8 @@ fn run_case(kind: &Kind, seed: u64, device: Device) -> Outcome {
     outcome.unwrap_or_else(|panic| Err(format!("panic: {}", message(panic.as_ref()))))
 }
 
-/// Runs the cases of `kind` that `asked` names on `device`, all of them whatever they find. Prints each failure when it is found.
+/// Runs the cases of `kind` that `asked` names on `device`, all of them whatever they find. Prints each failure when it
+/// is found.
 ///
 /// # Errors
 /// How many cases failed, their seeds, and the first of them in words.

@@ -1,4 +1,5 @@
-//! Product quantization: codes and decoded vectors by the definition, tables within their bound, training with the CPU's bits.
+//! Product quantization: codes and decoded vectors by the definition, tables within their bound, training with the
+//! CPU's bits.
 
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
 use warpann::{Device, Metric};

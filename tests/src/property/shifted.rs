@@ -1,4 +1,5 @@
-//! Shifted sort against its definition: codes bit by bit, copies sorted by the standard library, windows, and the k best in them.
+//! Shifted sort against its definition: codes bit by bit, copies sorted by the standard library, windows, and the k
+//! best in them.
 
 use warpann::{Device, Metric, Neighbors, ShiftedIndex};
 
@@ -130,7 +131,8 @@ impl<'a> Copies<'a> {
         code
     }
 
-    /// The `k` best of the `width` points around the query in each copy, each once; of a row of the base without itself.
+    /// The `k` best of the `width` points around the query in each copy, each once; of a row of the base without
+    /// itself.
     fn nearest(&self, query: &[f64], own: Option<usize>, width: usize, k: usize) -> Vec<(u64, f32)> {
         let mut candidates: Vec<usize> = Vec::new();
         for (copy, sorted) in self.sorted.iter().enumerate() {

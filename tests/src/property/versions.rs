@@ -1,9 +1,11 @@
-//! Eight threads search an index while one changes it ([`IndexWriter`]). Each result must be that of a version that existed, to the bit.
+//! Eight threads search an index while one changes it ([`IndexWriter`]). Each result must be that of a version that
+//! existed, to the bit.
 //!
-//! The reference is an ordered map of vectors for each version, searched by brute force; of an encoding, the map has the vectors for which codes
-//! stand. A version has its number in itself: its greatest id. A thread reads the number, and compares what it found with the map of that number,
-//! at once and again when later versions exist. So data that snapshots share (images on a device, norms, tables of ids, workspaces) must be those
-//! of the version that is searched. Some versions go on from an old one, so that versions with different vectors have the same ancestor. Some
+//! The reference is an ordered map of vectors for each version, searched by brute force; of an encoding, the map has
+//! the vectors for which codes stand. A version has its number in itself: its greatest id. A thread reads the number,
+//! and compares what it found with the map of that number, at once and again when later versions exist. So data that
+//! snapshots share (images on a device, norms, tables of ids, workspaces) must be those of the version that is
+//! searched. Some versions go on from an old one, so that versions with different vectors have the same ancestor. Some
 //! changes are cancelled, or end in a panic of their callback, before the version is published.
 
 use std::collections::BTreeMap;
@@ -40,12 +42,13 @@ struct Case {
     versions: RwLock<Vec<Arc<Vectors>>>,
     options: SearchOptions<'static>,
     over: AtomicBool,
-    /// Whether a thread searches a version as often as it can. The emulator is too slow for that: there a thread waits for the next version.
+    /// Whether a thread searches a version as often as it can. The emulator is too slow for that: there a thread waits
+    /// for the next version.
     always: bool,
 }
 
-/// The case of a seed: in turn of a flat index, of inverted files, and of a graph whose beam is as wide as the index, so that its walks meet
-/// every vector.
+/// The case of a seed: in turn of a flat index, of inverted files, and of a graph whose beam is as wide as the index,
+/// so that its walks meet every vector.
 ///
 /// # Errors
 /// The case and the first difference, in words.
@@ -111,7 +114,8 @@ struct Writing<I> {
     writer: IndexWriter<Index<I>>,
     /// The vectors of the last version.
     model: Vectors,
-    /// An index with the same training, which shows what a code stands for; `None` if the index keeps vectors as they are.
+    /// An index with the same training, which shows what a code stands for; `None` if the index keeps vectors as they
+    /// are.
     coder: Option<Index<I>>,
     /// Old versions, from which later ones may go on.
     old: Vec<(Arc<Index<I>>, Vectors)>,
@@ -280,7 +284,8 @@ fn search_on<I: Kind<Element = f32>>(case: &Case, reader: &IndexReader<Index<I>>
     }
 }
 
-/// Compares one search of a version with brute force: of all vectors or under a filter, for k of them or for those within a radius.
+/// Compares one search of a version with brute force: of all vectors or under a filter, for k of them or for those
+/// within a radius.
 fn check<I: Kind<Element = f32>>(
     case: &Case,
     index: &Index<I>,

@@ -1,5 +1,6 @@
-//! Several devices give the results of one: the case tables on CPU replicas and shards, what the tables do not have, a few on the emulator,
-//! and on two GPUs where there are two (`cargo test -p warpann-tests --test devices several -- --ignored`).
+//! Several devices give the results of one: the case tables on CPU replicas and shards, what the tables do not have, a
+//! few on the emulator, and on two GPUs where there are two
+//! (`cargo test -p warpann-tests --test devices several -- --ignored`).
 
 use std::ops::ControlFlow;
 
@@ -205,8 +206,8 @@ fn shards_and_replicas_on_the_emulator() {
     assert_eq!(search("emulator+emulator,cpu+emulator"), search("cpu"));
 }
 
-/// A filter has a bit for each vector of the whole index, of which a shard has a part: more bits than the shard has room for by its own
-/// vectors were cut short once.
+/// A filter has a bit for each vector of the whole index, of which a shard has a part: more bits than the shard has
+/// room for by its own vectors were cut short once.
 #[test]
 fn filters_are_of_the_whole_index_on_shards_of_the_emulator() {
     let vectors = data::vectors::<f32>(VectorData::Gaussian, 2, 5_000, 3, 11);

@@ -1,5 +1,5 @@
-//! The cost model (`warpann_measure::cost_model`) against counts: those of the real kernels on the emulator, and those of a
-//! plain simulation of the published algorithm. Keys are permutations drawn evenly, as the model assumes.
+//! The cost model (`warpann_measure::cost_model`) against counts: those of the real kernels on the emulator, and those
+//! of a plain simulation of the published algorithm. Keys are permutations drawn evenly, as the model assumes.
 
 use cuda_std::emulator::{self, Buffer, Operation, Profile};
 use warpann_kernels::select::networks::{Step, sort_program};
@@ -87,8 +87,8 @@ fn count(shape: WarpSelectShape, rows: usize, columns: usize) -> Counted {
     }
 }
 
-/// Every kernel, rows from shorter than the queue to 100,000 keys: within 5 %. There are so many rows that sampling moves the
-/// means by about 1 %.
+/// Every kernel, rows from shorter than the queue to 100,000 keys: within 5 %. There are so many rows that sampling
+/// moves the means by about 1 %.
 #[test]
 fn kernels_count_as_the_model_says() {
     let cases = [
@@ -140,8 +140,8 @@ fn kernels_count_as_the_model_says() {
     }
 }
 
-/// Algorithm 3 of the paper, word by word, by sorting: insertions (groups of `lanes` keys in which a lane inserts) and won
-/// ballots, without the final sort.
+/// Algorithm 3 of the paper, word by word, by sorting: insertions (groups of `lanes` keys in which a lane inserts) and
+/// won ballots, without the final sort.
 fn published(keys: &[f32], k: usize, thread_queue: usize, lanes: usize) -> (f64, f64) {
     // From the largest to the smallest, and from the smallest to the largest.
     let mut thread_queues = vec![vec![f32::INFINITY; thread_queue]; lanes];
@@ -179,8 +179,8 @@ fn simulate(k: usize, thread_queue: usize, lanes: usize, columns: usize, rows: u
     (insertions / rows as f64, merges / rows as f64)
 }
 
-/// The published algorithm merges as ours does but for the merge that ends a row, and inserts more. The published formulas
-/// are as far off as their documentation says, and no further.
+/// The published algorithm merges as ours does but for the merge that ends a row, and inserts more. The published
+/// formulas are as far off as their documentation says, and no further.
 #[test]
 fn published_formulas_are_as_good_as_they_say() {
     // Multiples of 32: others the paper rounds up.

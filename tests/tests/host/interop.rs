@@ -27,7 +27,8 @@ fn vectors(count: usize, dim: usize) -> Vec<f32> {
     (0..count * dim).map(|at| (at as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32).collect()
 }
 
-/// Checks that the text of each value gives the value, also through serde, and that other texts give an error with every name.
+/// Checks that the text of each value gives the value, also through serde, and that other texts give an error with
+/// every name.
 fn check_names<T>(kind: &str, values: &[T], names: &[&str])
 where
     T: Display + FromStr<Err = UnknownName> + PartialEq + Debug + Copy + Serialize + DeserializeOwned,

@@ -1,5 +1,5 @@
-//! The sorting networks of `warpann_kernels::select::networks`: their comparator programs on plain arrays, with the zero-one principle,
-//! and the kernels that run them, on the emulator.
+//! The sorting networks of `warpann_kernels::select::networks`: their comparator programs on plain arrays, with the
+//! zero-one principle, and the kernels that run them, on the emulator.
 
 use cuda_std::emulator::{self, Buffer, Stats, Violation};
 use cuda_std::launch::LaunchConfig;
@@ -135,7 +135,8 @@ fn every_merge_program_passes_the_zero_one_principle() {
     }
 }
 
-/// One register: every input of zeros and ones on 16 lanes, and every pair of sorted halves on 32, prove the 32-lane sort.
+/// One register: every input of zeros and ones on 16 lanes, and every pair of sorted halves on 32, prove the 32-lane
+/// sort.
 #[test]
 fn sorting_one_register_passes_the_zero_one_principle() {
     let list = comparators(&sort_program(1));
@@ -167,7 +168,8 @@ fn every_sort_program_sorts_random_zeros_and_ones() {
     }
 }
 
-/// The paper's counts (section 4.1), lanes included: ⌈log₂ max(l, r)⌉ + 1 for a merge, ½(⌈log₂ l⌉² + ⌈log₂ l⌉) for a sort.
+/// The paper's counts (section 4.1), lanes included: ⌈log₂ max(l, r)⌉ + 1 for a merge, ½(⌈log₂ l⌉² + ⌈log₂ l⌉) for a
+/// sort.
 #[test]
 fn depths_are_the_papers() {
     let ceil_log2 = |x: usize| (0..).find(|&log| 1usize << log >= x).unwrap();
@@ -325,8 +327,8 @@ fn key_of_payload(payload: u32) -> u32 {
     payload.wrapping_mul(0x9E37_79B9) >> 12
 }
 
-/// Entries of several kinds, one kind after the other: distinct pairs, many equal keys, zeros and ones, empty slots, sorted
-/// and reversed.
+/// Entries of several kinds, one kind after the other: distinct pairs, many equal keys, zeros and ones, empty slots,
+/// sorted and reversed.
 fn inputs(len: usize, seed: u64) -> Vec<u64> {
     let mut random = Random::new(seed);
     let pair = |payload: u32| u64::from(key_of_payload(payload)) << 32 | u64::from(payload);
@@ -345,7 +347,8 @@ fn sorted(part: &[u64]) -> Vec<u64> {
     part
 }
 
-/// Equal to a sort by the standard library: sorted, a permutation, and (an entry being key and payload) pairs kept together.
+/// Equal to a sort by the standard library: sorted, a permutation, and (an entry being key and payload) pairs kept
+/// together.
 fn assert_sorted(name: &str, input: &[u64], output: &[u64], len: usize) {
     for (set, (input, output)) in input.chunks(len).zip(output.chunks(len)).enumerate() {
         assert_eq!(output, sorted(input), "{name}, input {set}");
@@ -394,8 +397,8 @@ fn warp_merge_keep_keeps_the_smallest() {
     }
 }
 
-/// The kernel and the program on plain arrays do the same, comparator by comparator: also on inputs that are no input of a
-/// merge, where the outcome shows the wiring.
+/// The kernel and the program on plain arrays do the same, comparator by comparator: also on inputs that are no input
+/// of a merge, where the outcome shows the wiring.
 #[test]
 fn merge_kernels_run_their_programs() {
     for (left, right, launch) in merges() {

@@ -1,7 +1,7 @@
 //! Comments of at most [`WIDTH`] characters a line. rustfmt does not break comments.
 //!
-//! A paragraph with a longer line is filled again from that line on. Tables, headings and code blocks stay as they are, and so does a word
-//! that is longer than a line.
+//! A paragraph with a longer line is filled again from that line on. Tables, headings and code blocks stay as they are,
+//! and so does a word that is longer than a line.
 
 /// The largest number of characters of a line, as rustfmt's for code.
 pub const WIDTH: usize = 120;
@@ -122,7 +122,8 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Appends the words as lines of the comment. No line but the first begins as an item of a list, a heading or a table does.
+/// Appends the words as lines of the comment. No line but the first begins as an item of a list, a heading or a table
+/// does.
 fn fill(out: &mut String, comment: &Comment<'_>, words: &[String]) {
     let room = WIDTH.saturating_sub(comment.prefix.chars().count());
     let mut lines: Vec<Vec<&str>> = vec![Vec::new()];

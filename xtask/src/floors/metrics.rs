@@ -1,15 +1,16 @@
 //! Rule 5: where a decision depends on the metric, a `match` names every metric.
 //!
-//! A comparison with one metric treats a new metric like all others without a word, and a bound that is wrong for it loses neighbours. A
-//! `match` without a wildcard does not compile before it has an arm for the new one. So outside of tests these are forbidden:
+//! A comparison with one metric treats a new metric like all others without a word, and a bound that is wrong for it
+//! loses neighbours. A `match` without a wildcard does not compile before it has an arm for the new one. So outside of
+//! tests these are forbidden:
 //!
 //! - `==` and `!=` with a variant,
 //! - `matches!` with one,
 //! - `let` with one in its pattern (`if let`, `while let`, `let .. else`),
 //! - a `match` with a variant in one arm and a wildcard, or a name, in the same place of another.
 //!
-//! `Self` stands for a metric in files called metric.rs. A method that compares is not seen, nor is a variant that `use` brought in by its
-//! own name.
+//! `Self` stands for a metric in files called metric.rs. A method that compares is not seen, nor is a variant that
+//! `use` brought in by its own name.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
@@ -125,7 +126,8 @@ impl Reader {
         })
     }
 
-    /// Whether one pattern of a `match` has a variant where another takes anything. A tuple has a place for each of its parts.
+    /// Whether one pattern of a `match` has a variant where another takes anything. A tuple has a place for each of its
+    /// parts.
     fn has_wildcard(&self, patterns: &[Vec<TokenTree>]) -> bool {
         let rows: Vec<Vec<Vec<TokenTree>>> = patterns
             .iter()

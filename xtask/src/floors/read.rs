@@ -1,12 +1,12 @@
 //! Reads a crate's sources into modules and the paths that they name.
 //!
-//! The reader works on tokens (proc-macro2), not on syntax trees (syn): most paths that matter stand in the arguments of macros
-//! and in the bodies of `macro_rules!`, which a syntax tree leaves as tokens. No crate of the workspace compiles syn with the
-//! features that this needs. Compiling syn as well would take 23 s more of CPU in each cold `cargo xtask` (2 s for
-//! proc-macro2 alone, 25 s for both; two cores, November 2026).
+//! The reader works on tokens (proc-macro2), not on syntax trees (syn): most paths that matter stand in the arguments
+//! of macros and in the bodies of `macro_rules!`, which a syntax tree leaves as tokens. No crate of the workspace
+//! compiles syn with the features that this needs. Compiling syn as well would take 23 s more of CPU in each cold
+//! `cargo xtask` (2 s for proc-macro2 alone, 25 s for both; two cores, November 2026).
 //!
-//! What the reader does not see: a method called on a value whose type is never named, a `macro_rules!` macro called by its bare
-//! name, and links in documentation.
+//! What the reader does not see: a method called on a value whose type is never named, a `macro_rules!` macro called by
+//! its bare name, and links in documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -249,8 +249,8 @@ impl Reader<'_> {
         Ok(at + 3)
     }
 
-    /// The file of `mod name;`, from the attribute `path` or by Rust's two rules; none for a file outside of `src`, such as what a program shares
-    /// with its tests.
+    /// The file of `mod name;`, from the attribute `path` or by Rust's two rules; none for a file outside of `src`,
+    /// such as what a program shares with its tests.
     fn module_file(&self, tokens: &[TokenTree], at: usize, name: &str, scope: &Scope) -> Result<Option<String>> {
         let declared_in = &self.tree.files[scope.file].path;
         let candidates = match attributes_before(tokens, at).find_map(path_attribute) {

@@ -22,7 +22,8 @@ enum Place {
 }
 
 impl Tree {
-    /// The target of a reference: none if it names something of another crate, an error if the crate root has no such name.
+    /// The target of a reference: none if it names something of another crate, an error if the crate root has no such
+    /// name.
     pub fn target(&self, reference: &Reference) -> Result<Option<Target>, String> {
         let mut named = Vec::new();
         Ok(match self.walk(reference.module, &reference.path, &mut named, &mut Vec::new())? {

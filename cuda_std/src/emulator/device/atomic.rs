@@ -79,7 +79,8 @@ pub unsafe fn cas_u32(p: *mut u32, expected: u32, new: u32, site: Site) -> u32 {
     }
 }
 
-/// Checks an atomic on shared memory, and replaces the value there by what `combine` makes of it. Returns the value before.
+/// Checks an atomic on shared memory, and replaces the value there by what `combine` makes of it. Returns the value
+/// before.
 ///
 /// # Safety
 /// `address` is an aligned, initialised place in shared memory.
@@ -139,7 +140,8 @@ pub unsafe fn shared_load_u32(address: u32, site: Site) -> u32 {
 /// `address` is that of four initialised words in shared memory, aligned to 16 bytes.
 #[inline(always)]
 pub unsafe fn shared_load_u32x4(address: u32, site: Site) -> [u32; 4] {
-    // SAFETY: same contract; a misaligned place is none of a 16-byte access, and this refuses it by an access that is checked.
+    // SAFETY: same contract; a misaligned place is none of a 16-byte access, and this refuses it by an access that is
+    // checked.
     unsafe {
         if !address.is_multiple_of(16) {
             super::shared::load::<crate::global::U32x4>(address, site);

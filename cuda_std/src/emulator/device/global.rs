@@ -10,8 +10,8 @@ use crate::{
 };
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Checks that the launch may access `bytes` bytes at `address` like this, and that they are aligned. Gives whether it may write any of them:
-/// if not, they cannot be part of a race.
+/// Checks that the launch may access `bytes` bytes at `address` like this, and that they are aligned. Gives whether it
+/// may write any of them: if not, they cannot be part of a race.
 ///
 /// # Safety
 /// `lane` is the running thread.

@@ -63,7 +63,8 @@ pub fn add_f16x2(a: u32, b: u32) -> u32 {
 pub fn fma_f16x2(a: u32, b: u32, c: u32) -> u32 {
     let wide = |bits: u32| half::f16::from_bits(bits as u16).to_f64();
     let fma = |a: u32, b: u32, c: u32| {
-        // The product of two f16 is exact in f64. Its sum with another may not be: an odd f32 between keeps what rounding needs.
+        // The product of two f16 is exact in f64. Its sum with another may not be: an odd f32 between keeps what
+        // rounding needs.
         let (product, addend) = (wide(a) * wide(b), wide(c));
         let sum = product + addend;
         if !sum.is_finite() {
@@ -88,8 +89,8 @@ pub fn dot4_u8(a: u32, b: u32, c: u32) -> u32 {
     products.fold(c, |sum, (a, b)| sum.wrapping_add(u32::from(a) * u32::from(b)))
 }
 
-/// `sum` + `error` where f32 holds it, else the one of its two neighbours whose last bit is set. It rounds to f16 as the exact value does, because
-/// f32 has more than two bits more.
+/// `sum` + `error` where f32 holds it, else the one of its two neighbours whose last bit is set. It rounds to f16 as
+/// the exact value does, because f32 has more than two bits more.
 fn rounded_to_odd(sum: f64, error: f64) -> f32 {
     let near = sum as f32;
     let rest = (sum - f64::from(near)) + error;
@@ -111,7 +112,8 @@ pub fn f32_to_bf16(x: f32) -> u16 {
 
 #[inline(always)]
 pub fn f32_to_tf32(x: f32) -> u32 {
-    // Half of the last kept bit, added to the magnitude, rounds ties away from zero; the carry into the exponent is right.
+    // Half of the last kept bit, added to the magnitude, rounds ties away from zero; the carry into the exponent is
+    // right.
     if x.is_finite() {
         x.to_bits().wrapping_add(0x1000) & !0x1fff
     } else {

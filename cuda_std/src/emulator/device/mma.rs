@@ -1,4 +1,5 @@
-//! Matrix loads and products: every lane deposits its part; fragments are laid out as in the PTX ISA (see `crate::mma`).
+//! Matrix loads and products: every lane deposits its part; fragments are laid out as in the PTX ISA (see
+//! `crate::mma`).
 
 use crate::{
     Site,

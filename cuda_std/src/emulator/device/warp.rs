@@ -23,13 +23,13 @@ struct Met {
     mask: u32,
 }
 
-/// Deposits `value` and meets the lanes of `mask`. Two words count as two collectives, but the lanes meet once: meetings are most of what
-/// collectives cost here.
+/// Deposits `value` and meets the lanes of `mask`. Two words count as two collectives, but the lanes meet once:
+/// meetings are most of what collectives cost here.
 #[inline(always)]
 fn exchange<B: Words>(operation: Operation, mask: u32, value: B, site: Site) -> Met {
     let lane = current();
-    // SAFETY: the running thread, holding no reference across `meet`; its warp is alive. The set of slots is not written
-    // again before this lane meets others once more.
+    // SAFETY: the running thread, holding no reference across `meet`; its warp is alive. The set of slots is not
+    // written again before this lane meets others once more.
     unsafe {
         let warp = (*lane).warp;
         (*warp).exchange[(*warp).parity & 1][(*lane).lane as usize & (LANES - 1)] = value.into();

@@ -1,4 +1,5 @@
-//! Products of a warpgroup: each warp reads its rows of A and all rows of B from shared memory (layouts: `crate::wgmma`).
+//! Products of a warpgroup: each warp reads its rows of A and all rows of B from shared memory (layouts:
+//! `crate::wgmma`).
 
 use crate::{
     Site,
@@ -35,7 +36,8 @@ fn decode_row(place: *const u8, row: u32, to: &mut [f32; 64]) {
     }
 }
 
-/// Checks that this lane's share of the rows of A and B may be read: a row of its warp's part of A, and every 32nd of the `columns` rows of B.
+/// Checks that this lane's share of the rows of A and B may be read: a row of its warp's part of A, and every 32nd of
+/// the `columns` rows of B.
 ///
 /// # Safety
 /// `lane` is the running thread.
@@ -84,8 +86,8 @@ impl<const TILES: usize> Sums for [[f32; 4]; TILES] {
 #[inline(never)]
 unsafe fn start_f16(d: &mut [[f32; 4]], a: u32, b: u32, add: bool, site: Site) {
     let lane = current();
-    // SAFETY: the running thread, holding no reference across `meet`; its warp and block are alive, and nothing else runs on
-    // this OS thread. Rows are read where they were checked.
+    // SAFETY: the running thread, holding no reference across `meet`; its warp and block are alive, and nothing else
+    // runs on this OS thread. Rows are read where they were checked.
     unsafe {
         let [x, y, z] = (*(*lane).block).config.block;
         if !(x * y * z).is_multiple_of(WARPS * LANES as u32) {

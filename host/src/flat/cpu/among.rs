@@ -1,10 +1,12 @@
-//! Searches among some of the rows: all rows are scanned and the others dropped, or, if few rows are accepted, these are copied first.
+//! Searches among some of the rows: all rows are scanned and the others dropped, or, if few rows are accepted, these
+//! are copied first.
 //!
-//! A scan of all rows costs as much as a search without bits, because only rows below a threshold are looked up. Copies cost more memory
-//! traffic for each accepted row: it is read and written, the cache reads the place that is written, and the scan reads the copy. So for few
-//! queries, where memory is the limit, copies are faster up to a quarter of the rows. For many queries the products take most of the
-//! time, and copies are faster at larger shares too. Milliseconds for 100,000 × 128 f32, k = 10, on two threads of an AMD EPYC with AVX-512,
-//! 2026-11-25 (`warpann-grid changes --device cpu`):
+//! A scan of all rows costs as much as a search without bits, because only rows below a threshold are looked up. Copies
+//! cost more memory traffic for each accepted row: it is read and written, the cache reads the place that is written,
+//! and the scan reads the copy. So for few queries, where memory is the limit, copies are faster up to a quarter of the
+//! rows. For many queries the products take most of the time, and copies are faster at larger shares too. Milliseconds
+//! for 100,000 × 128 f32, k = 10, on two threads of an AMD EPYC with AVX-512, 2026-11-25
+//! (`warpann-grid changes --device cpu`):
 //!
 //! | queries | all rows | one in 2 | one in 10 | one in 100 |
 //! |---|---|---|---|---|
@@ -41,7 +43,8 @@ impl<'a> Among<'a> {
         Among { bits: bits.filter(|_| count < rows), count }
     }
 
-    /// The bits, if so few are set that the rows should be copied for a search for `queries` queries. No rows are few rows.
+    /// The bits, if so few are set that the rows should be copied for a search for `queries` queries. No rows are few
+    /// rows.
     pub(super) fn few(self, queries: usize) -> Option<&'a Bitset> {
         let share = if queries < MANY_QUERIES { 4 } else { 2 };
         self.bits.filter(|bits| self.count <= bits.len() / share)
@@ -95,8 +98,8 @@ impl<T: Element> FlatCpu<T> {
         Ok(all)
     }
 
-    /// Copies the rows whose bits are set, as many at a time as the budget allows. Calls `search` with the number of the piece, the copies and
-    /// the numbers of their rows.
+    /// Copies the rows whose bits are set, as many at a time as the budget allows. Calls `search` with the number of
+    /// the piece, the copies and the numbers of their rows.
     fn for_copies(&self, few: &Bitset, mut search: impl FnMut(usize, &FlatCpu<T>, &[u32]) -> Result<()>) -> Result<()> {
         // The components, the factors of the score, the square and the number.
         let row_bytes = self.dim * size_of::<T>() + 2 * size_of::<f32>() + size_of::<f64>() + size_of::<u32>();

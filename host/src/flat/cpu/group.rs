@@ -1,4 +1,5 @@
-//! One group of queries: its scan of the base, divided among workers, and the canonical distances of the rows that pass the scan.
+//! One group of queries: its scan of the base, divided among workers, and the canonical distances of the rows that pass
+//! the scan.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,8 +16,8 @@ use crate::product::cpu::{BLOCK, Queries, TILE_BYTES, as_f32, tile_rows};
 use crate::simd;
 use crate::{Bitset, Element, Metric, Result};
 
-/// Queries scanned together, if there are enough. Past 256 the base's share of the traffic is negligible; below it the base is streamed
-/// too often.
+/// Queries scanned together, if there are enough. Past 256 the base's share of the traffic is negligible; below it the
+/// base is streamed too often.
 const GROUP: std::ops::RangeInclusive<usize> = 256..=512;
 
 /// The division of a search into groups and runs.
@@ -80,8 +81,8 @@ impl<'a, T: Element> QueryGroup<'a, T> {
         merged(self.plan.workers, || self.scan_share(&next, collect))
     }
 
-    /// Finds the `kept` best rows of each query, and calls `fill` with the slots and the keys of a query. `ids` and `distances` have `k` slots
-    /// for each query.
+    /// Finds the `kept` best rows of each query, and calls `fill` with the slots and the keys of a query. `ids` and
+    /// `distances` have `k` slots for each query.
     pub(super) fn search(
         &self,
         (k, kept): (usize, usize),
@@ -91,7 +92,8 @@ impl<'a, T: Element> QueryGroup<'a, T> {
     ) {
         let rows = self.index.len();
         let mut found = self.scan(&|| Candidates::new(kept, rows));
-        // The queries are finished together, in the order of the base, so that a row that several of them need is fetched once.
+        // The queries are finished together, in the order of the base, so that a row that several of them need is
+        // fetched once.
         let company = found.len().div_ceil(self.plan.workers);
         ids.par_chunks_mut(company * k)
             .zip(distances.par_chunks_mut(company * k))

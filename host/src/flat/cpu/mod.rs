@@ -2,10 +2,10 @@
 //!
 //! # Problem
 //!
-//! For each of nq queries find, among n vectors of dimension d, the k best by (canonical distance, lower id). The canonical distance
-//! ([`crate::metric`]) is a float64 sum in a fixed order, which is far slower than a float32 matrix product. So all pairs get a float32
-//! *score*. A proof ([`bound`](crate::product::cpu::bound)) bounds its difference from the canonical value, and only pairs that the bound cannot exclude get the
-//! canonical distance.
+//! For each of nq queries find, among n vectors of dimension d, the k best by (canonical distance, lower id). The
+//! canonical distance ([`crate::metric`]) is a float64 sum in a fixed order, which is far slower than a float32 matrix
+//! product. So all pairs get a float32 *score*. A proof ([`bound`](crate::product::cpu::bound)) bounds its difference
+//! from the canonical value, and only pairs that the bound cannot exclude get the canonical distance.
 //!
 //! # Algorithm
 //!
@@ -25,33 +25,40 @@
 //!     canonical distances for the rest, in the order of the base; select and sort k
 //! ```
 //!
-//! limit\[q\] is an upper bound of the k-th best distance. It never rises, and workers share it through an atomic. Timing decides which
-//! candidates survive, but not the result: every candidate that could be among the k best survives.
+//! limit\[q\] is an upper bound of the k-th best distance. It never rises, and workers share it through an atomic.
+//! Timing decides which candidates survive, but not the result: every candidate that could be among the k best
+//! survives.
 //!
-//! A range search is the same scan with constant thresholds: a row within the radius has a score of at most the radius's t plus E
-//! ([`bound`](crate::product::cpu::bound)). Rows that pass get their canonical distances, in batches for each query. A search among some of the rows drops the other
-//! rows as they pass the scan, or scans copies of the accepted rows if these are few (`among.rs`).
+//! A range search is the same scan with constant thresholds: a row within the radius has a score of at most the
+//! radius's t plus E ([`bound`](crate::product::cpu::bound)). Rows that pass get their canonical distances, in batches
+//! for each query. A search among some of the rows drops the other rows as they pass the scan, or scans copies of the
+//! accepted rows if these are few (`among.rs`).
 //!
 //! # What makes it fast
 //!
-//! 1. *No memory of size nq · n.* Scores stay in registers. A score that fails (nearly all do) costs a sixteenth of a comparison.
-//! 2. *The base is never packed.* Queries are the lanes and are packed once for each group; the base's components are broadcast from its
-//!    row-major storage. With a base stored in panels, the re-rank would gather d cache lines for each vector.
-//! 3. *Prefetch.* The processor's prefetcher does not follow 16 rows read side by side by broadcasts. Prefetching the next rows made 16
-//!    queries 2.2 times as fast and one query 1.3 times.
-//! 4. *Few queries* ([`DIRECT_QUERIES`]) have the lanes along the components instead, because with one query 15 of 16 lanes would be
-//!    idle. Then memory is the limit: 39 GB/s of base on two cores.
-//! 5. *Scale and sign in the query.* The packed query is −2x, −x or −x/‖x‖, so a score is one product or sum after the dot product.
+//! 1. *No memory of size nq · n.* Scores stay in registers. A score that fails (nearly all do) costs a sixteenth of a
+//!    comparison.
+//! 2. *The base is never packed.* Queries are the lanes and are packed once for each group; the base's components are
+//!    broadcast from its row-major storage. With a base stored in panels, the re-rank would gather d cache lines for
+//!    each vector.
+//! 3. *Prefetch.* The processor's prefetcher does not follow 16 rows read side by side by broadcasts. Prefetching the
+//!    next rows made 16 queries 2.2 times as fast and one query 1.3 times.
+//! 4. *Few queries* ([`DIRECT_QUERIES`]) have the lanes along the components instead, because with one query 15 of 16
+//!    lanes would be idle. Then memory is the limit: 39 GB/s of base on two cores.
+//! 5. *Scale and sign in the query.* The packed query is −2x, −x or −x/‖x‖, so a score is one product or sum after the
+//!    dot product.
 //! 6. *Thinning on integers.* (score, id) is one u64 in the order of the scores.
-//! 7. *Finishing several queries together.* A group's candidates are judged in the order of the base, so a row that several queries need
-//!    comes from the L2 cache. With the query widened to f64 once, k = 1000 of 20,000 × 960 became 1.4 times as fast.
+//! 7. *Finishing several queries together.* A group's candidates are judged in the order of the base, so a row that
+//!    several queries need comes from the L2 cache. With the query widened to f64 once, k = 1000 of 20,000 × 960 became
+//!    1.4 times as fast.
 //!
 //! # Cost
 //!
-//! 2 · nq · n · d float32 operations, at 165 GFLOP/s per core from a few hundred queries up. The base is streamed once for each group. A
-//! query appends about k + k·log₂(n/2k) candidates, and takes k canonical distances plus those within 2E of the k-th. Memory: n · d
-//! elements, at most 12 bytes more per vector, and 8(2k + max(k, 64)) bytes for each query of the groups in flight. If E exceeds the
-//! differences of the data (all vectors alike, or a cloud far from the origin), each pair gets its canonical distance: slow, and right.
+//! 2 · nq · n · d float32 operations, at 165 GFLOP/s per core from a few hundred queries up. The base is streamed once
+//! for each group. A query appends about k + k·log₂(n/2k) candidates, and takes k canonical distances plus those within
+//! 2E of the k-th. Memory: n · d elements, at most 12 bytes more per vector, and 8(2k + max(k, 64)) bytes for each
+//! query of the groups in flight. If E exceeds the differences of the data (all vectors alike, or a cloud far from the
+//! origin), each pair gets its canonical distance: slow, and right.
 //!
 //! # Tried, and lost
 //!
@@ -59,8 +66,8 @@
 //!
 //! - Lanes along the components for up to 8 queries: 14.6 ms for 8; panels take 8.6 ms for 1 to 16.
 //! - Each query finished alone, in the order of the scores: 1.37 s against 1.16 s for 2000 queries, k = 1000.
-//! - 2 MiB pages for the base (through the allocator's tunable): 5 to 12 % faster. Not kept, since it needs a system call that no
-//!   dependency offers safely.
+//! - 2 MiB pages for the base (through the allocator's tunable): 5 to 12 % faster. Not kept, since it needs a system
+//!   call that no dependency offers safely.
 
 mod among;
 mod group;

@@ -21,7 +21,8 @@ pub(crate) struct FlatCpu<T: Element> {
     pub(super) squares: Vec<f64>,
     /// f32(‖y‖²) for L2, otherwise empty.
     pub(super) offset: Vec<f32>,
-    /// [`largest_norm`] of each [`BLOCK`] rows. Replaced and removed rows may leave a value larger than that, which is still a bound.
+    /// [`largest_norm`] of each [`BLOCK`] rows. Replaced and removed rows may leave a value larger than that, which is
+    /// still a bound.
     pub(super) largest: Vec<f32>,
 }
 
@@ -62,7 +63,8 @@ impl<T: Element> FlatCpu<T> {
         if has(self.metric) { count } else { 0 }
     }
 
-    /// Sets what depends on the norms of the rows from `first` on, which exist. `squares` are the canonical squares of these rows.
+    /// Sets what depends on the norms of the rows from `first` on, which exist. `squares` are the canonical squares of
+    /// these rows.
     pub(super) fn set_norms(&mut self, first: usize, squares: &[f64]) {
         let range = first..first + squares.len();
         if has_offset(self.metric) {
@@ -77,7 +79,8 @@ impl<T: Element> FlatCpu<T> {
             let of_block = block * BLOCK..((block + 1) * BLOCK).min(len);
             let part = of_block.start.max(range.start)..of_block.end.min(range.end);
             let norm = largest_norm(self.metric, squares[part.start - first..part.end - first].iter().copied());
-            // Other rows of the block may have the largest norm. If it was a replaced row that had it, the bound is larger than needed.
+            // Other rows of the block may have the largest norm. If it was a replaced row that had it, the bound is
+            // larger than needed.
             self.largest[block] = if part == of_block { norm } else { self.largest[block].max(norm) };
         }
     }

@@ -12,8 +12,8 @@ use crate::vectors::VectorSlice;
 use crate::{Error, Input, Result};
 
 impl FlatDevice {
-    /// Appends `count` contiguous rows at `from`, in the order of `stream`, and waits for the stream. Returns `Ok(false)` if the rows do not fit
-    /// the device; nothing has then changed.
+    /// Appends `count` contiguous rows at `from`, in the order of `stream`, and waits for the stream. Returns
+    /// `Ok(false)` if the rows do not fit the device; nothing has then changed.
     ///
     /// # Errors
     /// [`Error::NotFinite`] and the errors of the device; nothing has then changed.
@@ -36,7 +36,8 @@ impl FlatDevice {
             let word = layout.array::<u32>(1);
             let word: PtrMut<u32> = lane.scratch(runtime, layout.bytes())?.at(word);
             let on = OnStream { runtime, stream };
-            // SAFETY: there is room for the rows and one word, and the caller promises the rows. The copy of the word waits for the stream.
+            // SAFETY: there is room for the rows and one word, and the caller promises the rows. The copy of the word
+            // waits for the stream.
             unsafe {
                 runtime.fill(stream, word, 0xff)?;
                 stage_rows(on, shape, from, count as u32, to, StagedRows { refused: None, first_refused: Some(word) })?;

@@ -8,19 +8,19 @@
 //! | on the host | pieces that are uploaded into two slots; of a filter's rows, only these are uploaded |
 //!
 //! # Search among some rows
-//! A search among the rows of a filter is an exact search of a smaller base: the accepted rows are copied next to each other
-//! ([`gather_rows`](warpann_kernels::flat::gather_rows)) and prepared, and the ordinary search of a block returns their places. The list of
-//! accepted numbers ascends, so places have the order of numbers, and equal distances stay in the order of lower numbers when the caller
-//! replaces places by numbers.
+//! A search among the rows of a filter is an exact search of a smaller base: the accepted rows are copied next to each
+//! other ([`gather_rows`](warpann_kernels::flat::gather_rows)) and prepared, and the ordinary search of a block returns
+//! their places. The list of accepted numbers ascends, so places have the order of numbers, and equal distances stay in
+//! the order of lower numbers when the caller replaces places by numbers.
 //!
-//! Cost for m accepted rows: one read and one write of them, their preparation, and the search of m rows. No other row is read, and the filter
-//! of the exact search works as in an index that has only these rows. Gathered pieces take at most half of the scratch memory; the search has
-//! the rest.
+//! Cost for m accepted rows: one read and one write of them, their preparation, and the search of m rows. No other row
+//! is read, and the filter of the exact search works as in an index that has only these rows. Gathered pieces take at
+//! most half of the scratch memory; the search has the rest.
 //!
 //! # Search among most rows
-//! If at least a quarter of the rows are accepted, the search reads all rows in place and leaves out the others (`steps`). One million rows of 128
-//! components on an H100 (2026-11-25): 100 queries take 0.24 ms among all rows, 0.27 ms among every second one in place, and 1.66 ms among copies
-//! of these.
+//! If at least a quarter of the rows are accepted, the search reads all rows in place and leaves out the others
+//! (`steps`). One million rows of 128 components on an H100 (2026-11-25): 100 queries take 0.24 ms among all rows, 0.27
+//! ms among every second one in place, and 1.66 ms among copies of these.
 //!
 //! Cost: one bit of each row over the bus, one read and one write of a number for each row, and a search of all rows.
 
@@ -130,8 +130,8 @@ impl HostRows<'_> {
 }
 
 impl FlatDevice {
-    /// Calls `work` for each block of the rows whose numbers are listed, or of all rows. The first row of a block has the place of this row
-    /// in the list, or its number. There is at least one row.
+    /// Calls `work` for each block of the rows whose numbers are listed, or of all rows. The first row of a block has
+    /// the place of this row in the list, or its number. There is at least one row.
     pub(super) fn each_block(&self, numbers: Option<&[u32]>, work: &mut BlockWork<'_>) -> Result<()> {
         // `apart` keeps a pool thread from starting another search while it has a lane.
         match &self.rows {
@@ -170,7 +170,8 @@ impl FlatDevice {
         work(&self.prepared_block(resident)?, self.budget.saturating_sub(self.resident_bytes(resident)))
     }
 
-    /// The resident rows, if a search among these of them should leave out the others. At least `k` are accepted then, and the filter pays.
+    /// The resident rows, if a search among these of them should leave out the others. At least `k` are accepted then,
+    /// and the filter pays.
     pub(super) fn mostly(&self, among: &Bitset, queries: usize, k: usize) -> Option<&Resident> {
         let BaseRows::Device(resident) = &self.rows else { return None };
         let accepted = among.count_ones();
@@ -209,15 +210,16 @@ impl FlatDevice {
         let (budget, count) = (Budget::new(&self.runtime, free / 2), numbers.len());
         let tiling = Tiling::new(budget, (count, count), 1, |rows| Ok(Piece::new(self.shape, rows)))?;
         let centre = self.centre_of(resident)?;
-        // The piece is the scratch of a lane, which the next search uses again. The search of the piece takes other lanes.
+        // The piece is the scratch of a lane, which the next search uses again. The search of the piece takes other
+        // lanes.
         self.lanes.with(&self.runtime, |lane| {
             let scratch = lane.scratch(&self.runtime, tiling.plan.bytes)?;
             for tile in tiling.tiles() {
                 let set = VectorSet::new(scratch, tiling.plan.set, tile.len() as u32);
                 let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
                 let list = scratch.at(tiling.plan.numbers);
-                // SAFETY: the piece has room for the tile's numbers and rows, and the search of the last piece is finished. The numbers are
-                // those of resident rows.
+                // SAFETY: the piece has room for the tile's numbers and rows, and the search of the last piece is
+                // finished. The numbers are those of resident rows.
                 unsafe { self.gather(on, self.set(resident), &numbers[tile.clone()], list, set.rows())? };
                 self.prepare(&lane.stream, set, &centre)?;
                 work(&self.block(set, tile.start), free - tiling.plan.bytes as u64)?;

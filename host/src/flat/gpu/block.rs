@@ -1,4 +1,5 @@
-//! A block of base rows in device memory, the choices for its searches, and the launches that several of its searches have in common.
+//! A block of base rows in device memory, the choices for its searches, and the launches that several of its searches
+//! have in common.
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
@@ -28,12 +29,13 @@ impl Tuning {
     /// The choices for a device.
     pub fn of(limits: &Limits) -> Tuning {
         if limits.emulated {
-            // The emulator exists to run kernels, so it uses the filter from the smallest case on that has more rows than neighbours. A small
-            // sample lets small cases have the middle pass, and short lists let them overflow.
+            // The emulator exists to run kernels, so it uses the filter from the smallest case on that has more rows
+            // than neighbours. A small sample lets small cases have the middle pass, and short lists let them overflow.
             return Tuning { direct_work: 0, sample_rows: 128, range_list: 32 };
         }
-        // Below this much work the filter's extra launches cost more than the bytes it saves. On an H200 with 128 components: 500,000 rows
-        // for one query (0.128 ms with the filter, 0.132 without), 125,000 for two (0.089, 0.086), 60,000 for four (0.076, 0.070).
+        // Below this much work the filter's extra launches cost more than the bytes it saves. On an H200 with 128
+        // components: 500,000 rows for one query (0.128 ms with the filter, 0.132 without), 125,000 for two (0.089,
+        // 0.086), 60,000 for four (0.076, 0.070).
         Tuning { direct_work: 48_000_000, sample_rows: 8192, range_list: 1024 }
     }
 }
@@ -159,8 +161,8 @@ impl Block {
         }
     }
 
-    /// Launches canonical distances for lists of about `expected` rows. Enough warps share a list to fill the device, but no more than the list
-    /// has rows for.
+    /// Launches canonical distances for lists of about `expected` rows. Enough warps share a list to fill the device,
+    /// but no more than the list has rows for.
     ///
     /// # Safety
     /// As [`Canonical`].
@@ -180,7 +182,8 @@ impl Block {
     }
 }
 
-/// Launches one pass of the filter with the kernel for this device and these dimensions. A pass without tiles launches nothing.
+/// Launches one pass of the filter with the kernel for this device and these dimensions. A pass without tiles launches
+/// nothing.
 ///
 /// # Safety
 /// As [`Filter`].
@@ -207,7 +210,8 @@ mod tests {
     use crate::product::gpu::SetLayout;
     use crate::{ElementType, Metric};
 
-    /// Above the dimension that the bound is proved for there is no filter. Up to it, offsets in a tile of rows fit 32 bits.
+    /// Above the dimension that the bound is proved for there is no filter. Up to it, offsets in a tile of rows fit 32
+    /// bits.
     #[test]
     fn no_filter_beyond_the_dimension_of_the_bound() {
         let most = warpann_kernels::product::bounds::MOST_COMPONENTS as usize;

@@ -10,8 +10,8 @@ use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
 use crate::threads::apart;
 
-/// Evaluates `body` with the name bound to the first of some types of words of which rows of `bytes` bytes consist, or else to the last. The
-/// memory of rows is aligned to these words.
+/// Evaluates `body` with the name bound to the first of some types of words of which rows of `bytes` bytes consist, or
+/// else to the last. The memory of rows is aligned to these words.
 macro_rules! with_word {
     ($bytes:expr, [$last:ty], $word:ident => $body:expr) => {{
         type $word = $last;
@@ -30,8 +30,8 @@ macro_rules! with_word {
 /// Copies row `numbers[i]` of `from` to row i of `to`, in stream order; a number past the last row means the last row.
 ///
 /// # Safety
-/// `from` has rows of `row_bytes` bytes, a multiple of 4, at least one; `to` has room for as many rows as there are numbers, and the two do not
-/// overlap.
+/// `from` has rows of `row_bytes` bytes, a multiple of 4, at least one; `to` has room for as many rows as there are
+/// numbers, and the two do not overlap.
 pub(crate) unsafe fn gather_rows(
     on: OnStream<'_>,
     from: Ptr<u8>,
@@ -56,7 +56,8 @@ pub(crate) unsafe fn gather_rows(
 /// Copies row i of `from` to row `numbers[i]` of `to`, in stream order.
 ///
 /// # Safety
-/// `from` has as many rows of `row_bytes` bytes as there are numbers, `to` has the listed rows, the numbers differ, and the two do not overlap.
+/// `from` has as many rows of `row_bytes` bytes as there are numbers, `to` has the listed rows, the numbers differ, and
+/// the two do not overlap.
 pub(crate) unsafe fn scatter_rows(
     on: OnStream<'_>,
     from: Ptr<u8>,
@@ -81,7 +82,8 @@ impl ResidentRows<'_> {
     /// Calls `work` with every `share`-th of the first `rows` rows, one after the other in device memory.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver, and those of `work`.
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver, and those of
+    /// `work`.
     pub(crate) fn with_every<V>(
         &self,
         share: usize,

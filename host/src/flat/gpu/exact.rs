@@ -1,4 +1,5 @@
-//! Exact search of a block of rows in device memory, for queries from host memory: `steps`, and the copies of queries and results.
+//! Exact search of a block of rows in device memory, for queries from host memory: `steps`, and the copies of queries
+//! and results.
 
 use cuda_std::PtrMut;
 
@@ -22,7 +23,8 @@ impl Block {
         if self.uses_filter(queries, k) { "filter on tensor cores" } else { "all canonical distances" }
     }
 
-    /// Divides queries into tiles of at most `most` queries whose scratch fits the budget, for searches on `lanes` lanes.
+    /// Divides queries into tiles of at most `most` queries whose scratch fits the budget, for searches on `lanes`
+    /// lanes.
     pub fn tiling(
         &self,
         budget: Budget<'_>,
@@ -36,9 +38,11 @@ impl Block {
         Tiling::new(budget, (queries, most.min(MOST_QUERIES)), lanes, plan)
     }
 
-    /// Finds the best k of this block for each query, best first. Slots without a neighbour get `NONE` and the worst distance.
+    /// Finds the best k of this block for each query, best first. Slots without a neighbour get `NONE` and the worst
+    /// distance.
     ///
-    /// `ids` and `distances` have queries × k slots. The block's memory must outlive the call. At least k rows take part, or all do.
+    /// `ids` and `distances` have queries × k slots. The block's memory must outlive the call. At least k rows take
+    /// part, or all do.
     pub fn search(
         &self,
         runtime: &Runtime,
@@ -65,7 +69,8 @@ impl Block {
         let scratch = lane.scratch(runtime, steps.bytes())?;
         let on = OnStream { runtime, stream: &lane.stream };
         let set = VectorSet::new(scratch, steps.queries(), count as u32);
-        // SAFETY: the plan reserved every part, the base is in place, as the caller promises, and the stream runs these in order.
+        // SAFETY: the plan reserved every part, the base is in place, as the caller promises, and the stream runs these
+        // in order.
         unsafe {
             upload_vectors(runtime, on.stream, self.shape, set.rows(), queries)?;
             let found = self.find(on, &steps, scratch, set, k, false)?;
@@ -79,7 +84,8 @@ impl Block {
         }
     }
 
-    /// Waits for a selection, writes its results to the slots, and returns the number of flags that are set, of which there is one for each query.
+    /// Waits for a selection, writes its results to the slots, and returns the number of flags that are set, of which
+    /// there is one for each query.
     ///
     /// # Safety
     /// The selection, earlier on the same stream, writes all its results, and the flags are written.

@@ -1,7 +1,7 @@
 //! The rows of a block that take part in a search, where others do not.
 //!
-//! The rows that take no part ([`Mask`]) get the value +∞ for the filter, so that its limits are those of the other rows, and the distance NaN in
-//! the lists, because where a bound is infinite such a row can become a candidate.
+//! The rows that take no part ([`Mask`]) get the value +∞ for the filter, so that its limits are those of the other
+//! rows, and the distance NaN in the lists, because where a bound is infinite such a row can become a candidate.
 
 use cuda_std::PtrMut;
 use warpann_kernels::flat::mask_distances::MaskDistances;
@@ -31,7 +31,8 @@ impl Block {
     /// Copies the bits of the rows that take part to the device, and makes the values of all rows, in stream order.
     ///
     /// # Safety
-    /// The plan was reserved for this block in `scratch`, which no other work uses. The block is prepared, and has a bit for each of its rows.
+    /// The plan was reserved for this block in `scratch`, which no other work uses. The block is prepared, and has a
+    /// bit for each of its rows.
     pub(super) unsafe fn make_mask(
         &self,
         OnStream { runtime, stream }: OnStream<'_>,

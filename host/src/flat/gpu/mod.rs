@@ -1,9 +1,9 @@
 //! The flat index on a device: changes of its rows, and the tiling of a search.
 //!
-//! If rows and their f16 copies take at most a share of the budget, they stay in device memory. Otherwise the base stays in host
-//! memory and is streamed: during the search of one block, the next is uploaded into the other of two slots. Queries are divided into tiles
-//! whose scratch fits the rest of the budget. Two lanes (streams with scratch) work on different tiles at the same time, so that the
-//! selection of one overlaps the matrix product of the other.
+//! If rows and their f16 copies take at most a share of the budget, they stay in device memory. Otherwise the base
+//! stays in host memory and is streamed: during the search of one block, the next is uploaded into the other of two
+//! slots. Queries are divided into tiles whose scratch fits the rest of the budget. Two lanes (streams with scratch)
+//! work on different tiles at the same time, so that the selection of one overlaps the matrix product of the other.
 //!
 //! | file | content |
 //! |---|---|
@@ -61,8 +61,8 @@ use crate::{Bitset, Error, NONE, RangeNeighbors, Result, events, host_memory};
 
 /// Smallest number of queries for which two lanes pay.
 const TWO_LANES_FROM: usize = 2048;
-/// Largest number of queries of a tile. It fills any device. In a large batch the lanes drift out of step, so that one lane's copies over
-/// the bus overlap the other's kernels.
+/// Largest number of queries of a tile. It fills any device. In a large batch the lanes drift out of step, so that one
+/// lane's copies over the bus overlap the other's kernels.
 const TILE_QUERIES: usize = 16_384;
 /// Bytes that are copied to the host at a time when a base outgrows the device.
 const FETCH_BYTES: usize = 64 << 20;
@@ -70,7 +70,8 @@ const FETCH_BYTES: usize = 64 << 20;
 const STAGED_BYTES: usize = 64 << 20;
 
 impl FlatDevice {
-    /// Allocates memory for `rows` rows and copies the first `self.count` rows to it, or returns an out-of-memory error.
+    /// Allocates memory for `rows` rows and copies the first `self.count` rows to it, or returns an out-of-memory
+    /// error.
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
         let memory = self.runtime.allocate(all.bytes())?;
@@ -105,7 +106,8 @@ impl FlatDevice {
         Ok(Resident { memory, layout: old.layout, capacity: old.capacity, prepared: Exclusive::new(prepared) })
     }
 
-    /// Allocates memory for the listed rows and copies them to it; `None` if old and new memory do not fit the device together.
+    /// Allocates memory for the listed rows and copies them to it; `None` if old and new memory do not fit the device
+    /// together.
     fn without_others(&self, old: &Resident, numbers: &[u32]) -> Result<Option<Resident>> {
         let (layout, all) = set_layout(self.shape, numbers.len());
         let asked = self.resident_bytes(old).saturating_add((all.bytes() + size_of_val(numbers)) as u64);
@@ -123,7 +125,8 @@ impl FlatDevice {
             let list = layout.array(numbers.len());
             let list = lane.scratch(&self.runtime, layout.bytes())?.at(list);
             let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
-            // SAFETY: the scratch has room for the numbers, and the new memory for the rows. The numbers are those of resident rows.
+            // SAFETY: the scratch has room for the numbers, and the new memory for the rows. The numbers are those of
+            // resident rows.
             unsafe { self.gather(on, self.set(old), numbers, list, to)? };
             self.runtime.synchronize(&lane.stream)
         })?;
@@ -151,8 +154,8 @@ impl FlatDevice {
         Ok(())
     }
 
-    /// Copies resident rows to a new buffer on the host, with room for `more` further rows. In pieces, so that the rows are never on the host
-    /// twice.
+    /// Copies resident rows to a new buffer on the host, with room for `more` further rows. In pieces, so that the rows
+    /// are never on the host twice.
     fn fetched(&self, resident: &Resident, rows: Range<usize>, more: usize) -> Result<VectorBuffer> {
         let row = self.shape.dim * self.shape.element.size();
         let mut host = VectorBuffer::new(self.shape.element);
@@ -181,8 +184,9 @@ impl FlatDevice {
         Ok(())
     }
 
-    /// Uploads rows in one piece, and copies them over the resident rows with these numbers by one launch. An upload that fails has changed
-    /// nothing. If the wait for the copy fails, the old rows, which the device has kept, are copied back.
+    /// Uploads rows in one piece, and copies them over the resident rows with these numbers by one launch. An upload
+    /// that fails has changed nothing. If the wait for the copy fails, the old rows, which the device has kept, are
+    /// copied back.
     fn scatter(&self, resident: &Resident, numbers: &[u64], rows: VectorSlice<'_>) -> Result<()> {
         let numbers: Vec<u32> = numbers.iter().map(|&number| number as u32).collect();
         let mut layout = Layout::default();
@@ -199,7 +203,8 @@ impl FlatDevice {
             };
             let (list, staging, before) = (scratch.at(list), scratch.at(staging), scratch.at(before));
             let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
-            // SAFETY: the memory has room for the numbers and the rows. The numbers are those of resident rows, and differ.
+            // SAFETY: the memory has room for the numbers and the rows. The numbers are those of resident rows, and
+            // differ.
             unsafe {
                 self.runtime.copy_to_device(&lane.stream, list, &numbers)?;
                 upload_vectors(&self.runtime, &lane.stream, self.shape, staging, rows)?;
@@ -209,7 +214,8 @@ impl FlatDevice {
             }
             let scattered = self.runtime.synchronize(&lane.stream);
             if scattered.is_err() {
-                // SAFETY: as above. A device that can do nothing any more has no rows either, so its errors do not matter.
+                // SAFETY: as above. A device that can do nothing any more has no rows either, so its errors do not
+                // matter.
                 let _ = unsafe { scatter_rows(on, before.into(), list.into(), to, row_bytes) };
                 let _ = self.runtime.synchronize(&lane.stream);
             }
@@ -373,8 +379,8 @@ impl FlatBackend for FlatDevice {
         Ok(())
     }
 
-    /// If the device has no room for a copy of the rows that stay, they move through the host; if they then do not fit the device, they stay
-    /// there.
+    /// If the device has no room for a copy of the rows that stay, they move through the host; if they then do not fit
+    /// the device, they stay there.
     fn retain(&mut self, kept: &Bitset) -> Result<()> {
         let (numbers, dim) = (numbers_of(kept)?, self.shape.dim);
         if let BaseRows::Host { rows, slots } = &mut self.rows {

@@ -1,6 +1,6 @@
-//! The distances from which the best of a block are selected: those of all rows, or of the rows that the filter leaves. This is the host side
-//! of the filter (kernels `prepare`, `filter`, `candidates`, `canonical`, `warp_select`; the algorithm and its proof are in
-//! `warpann_kernels::flat::filter`).
+//! The distances from which the best of a block are selected: those of all rows, or of the rows that the filter leaves.
+//! This is the host side of the filter (kernels `prepare`, `filter`, `candidates`, `canonical`, `warp_select`; the
+//! algorithm and its proof are in `warpann_kernels::flat::filter`).
 //!
 //! ```text
 //! queries ──prepare──► f16 copies ──filter_dense on a sample──► upper bounds ──select──► limit
@@ -9,10 +9,11 @@
 //!                                                  canonical distances of those ──select──► the answer
 //! ```
 //!
-//! The canonical distances of all rows are computed and selected from in three cases: if the filter does not pay (little work, or k near
-//! the number of rows), if it proves nothing (more components than
-//! [`MOST_COMPONENTS`](warpann_kernels::product::bounds::MOST_COMPONENTS)), and, by a kernel that replaces the list, for queries with an
-//! overflowed list. This is slower and right for any input. `steps` has these cases, for queries from host memory and from device memory.
+//! The canonical distances of all rows are computed and selected from in three cases: if the filter does not pay
+//! (little work, or k near the number of rows), if it proves nothing (more components than
+//! [`MOST_COMPONENTS`](warpann_kernels::product::bounds::MOST_COMPONENTS)), and, by a kernel that replaces the list,
+//! for queries with an overflowed list. This is slower and right for any input. `steps` has these cases, for queries
+//! from host memory and from device memory.
 
 use cuda_std::PtrMut;
 use warpann_kernels::flat::candidates::CompactCandidates;
@@ -30,8 +31,8 @@ use crate::select::gpu::{Columns, Select, SelectPlan, select};
 
 /// Smallest number of sample rows for each neighbour.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
-/// A larger sample costs selection in proportion and saves candidates (k · √(base / sample) in a pass), so the best size grows with √k. A
-/// sample of `sample_rows` is right for the square of this number of neighbours.
+/// A larger sample costs selection in proportion and saves candidates (k · √(base / sample) in a pass), so the best
+/// size grows with √k. A sample of `sample_rows` is right for the square of this number of neighbours.
 const SAMPLE_ROOT: u32 = 5;
 /// Smallest ratio of base to sample for which a pass between them pays.
 const MIDDLE_FROM: u32 = 16;
@@ -175,10 +176,12 @@ impl DirectPlan {
 }
 
 impl Block {
-    /// Computes the canonical distances of the queries in `set` to all rows. Returns the selection of the best `k`, which is still to run.
+    /// Computes the canonical distances of the queries in `set` to all rows. Returns the selection of the best `k`,
+    /// which is still to run.
     ///
     /// # Safety
-    /// The scratch is that of the plan, which was made for at least this number of queries; the queries and the base are in place.
+    /// The scratch is that of the plan, which was made for at least this number of queries; the queries and the base
+    /// are in place.
     pub(super) unsafe fn all_distances(
         &self,
         OnStream { runtime, stream }: OnStream<'_>,
@@ -211,12 +214,13 @@ impl Block {
         })
     }
 
-    /// Runs the passes of the filter for the prepared queries in `set`, and computes the canonical distances of the rows that are left.
-    /// Returns the selection of the best `k` from their lists, which is still to run. The lists of queries in the plan's `overflowed` are not
-    /// complete.
+    /// Runs the passes of the filter for the prepared queries in `set`, and computes the canonical distances of the
+    /// rows that are left. Returns the selection of the best `k` from their lists, which is still to run. The lists of
+    /// queries in the plan's `overflowed` are not complete.
     ///
     /// # Safety
-    /// The scratch is that of the plan, which was made for at least this number of queries; the base is in place and prepared.
+    /// The scratch is that of the plan, which was made for at least this number of queries; the base is in place and
+    /// prepared.
     pub(super) unsafe fn candidates(
         &self,
         on: OnStream<'_>,
@@ -249,8 +253,8 @@ impl Block {
             out_stride: passes.capacity,
             ..dense
         };
-        // SAFETY: the plan reserved every part with the size that the kernels need, the caller promises the base, and the stream runs these in
-        // order.
+        // SAFETY: the plan reserved every part with the size that the kernels need, the caller promises the base, and
+        // the stream runs these in order.
         unsafe {
             runtime.fill(stream, scratch.at(plan.counters), 0)?;
 
@@ -308,7 +312,8 @@ impl Block {
         }
     }
 
-    /// Makes the k-th smallest u of the last selection the limit of each query, and shortens its list by the limit. `first` says that there was no limit.
+    /// Makes the k-th smallest u of the last selection the limit of each query, and shortens its list by the limit.
+    /// `first` says that there was no limit.
     ///
     /// # Safety
     /// As [`Block::candidates`]; the selection precedes this in the stream.
@@ -394,8 +399,8 @@ mod tests {
         filtered(VectorShape { element: ElementType::F32, metric, dim: 8 }, &base, &queries, k).2
     }
 
-    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds the same as the CPU's
-    /// search of all rows, and no candidate list overflows.
+    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds the
+    /// same as the CPU's search of all rows, and no candidate list overflows.
     #[test]
     fn every_product_filters_soundly() {
         let mut seen = std::collections::BTreeSet::new();
@@ -417,8 +422,8 @@ mod tests {
         assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
     }
 
-    /// A list with fewer than k rows gives no limit, so the earlier limit must stay. An earlier version dropped it, and one query in twelve
-    /// took the slow way.
+    /// A list with fewer than k rows gives no limit, so the earlier limit must stay. An earlier version dropped it, and
+    /// one query in twelve took the slow way.
     #[test]
     fn thresholds_never_loosen() {
         for metric in Metric::ALL {

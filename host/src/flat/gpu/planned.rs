@@ -1,11 +1,12 @@
-//! A search from device memory to device memory that only enqueues work on a stream: no copy to or from the host, no allocation, no wait.
+//! A search from device memory to device memory that only enqueues work on a stream: no copy to or from the host, no
+//! allocation, no wait.
 //!
 //! ```text
 //! queries ──stage_rows──► padded, checked ──[filter, or all distances]──► lists ──[mask]──[rescan]──select──► rows ──name_results──► ids
 //! ```
 //!
-//! The plan has all memory of the search except queries and results. It is made for a number of queries; a call may have fewer. What the host
-//! decides in an ordinary search is decided here when the plan is made, or on the device:
+//! The plan has all memory of the search except queries and results. It is made for a number of queries; a call may
+//! have fewer. What the host decides in an ordinary search is decided here when the plan is made, or on the device:
 //!
 //! | decision | here |
 //! |---|---|
@@ -70,7 +71,8 @@ impl FlatDevice {
     /// each row; `None` means that it is the row. Prepares rows, allocates, and waits for all of it.
     ///
     /// # Errors
-    /// [`Error::NotInDeviceMemory`] if the rows are streamed, [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::OutOfDeviceMemory`].
+    /// [`Error::NotInDeviceMemory`] if the rows are streamed, [`Error::LaunchLimit`] for a `k` beyond 32 bits,
+    /// [`Error::OutOfDeviceMemory`].
     pub fn plan_search(
         &self,
         queries: usize,
@@ -182,7 +184,8 @@ impl TileSearch for ExactSearch {
 
     unsafe fn find(&self, on: OnStream<'_>, _plan: usize, given: Given) -> Result<Found> {
         let (block, found, scratch) = (&self.block, self.found, on.runtime.scratch(&self.scratch));
-        // SAFETY: the plan reserved every part for a tile, and the stream runs these in order. The index has prepared the rows.
+        // SAFETY: the plan reserved every part for a tile, and the stream runs these in order. The index has prepared
+        // the rows.
         unsafe {
             match &self.work {
                 Work::NoRows(to, _) => {
@@ -213,7 +216,8 @@ impl TileSearch for ExactSearch {
         let pieces = CountRows::pieces(self.block.base.count);
         let launch = CountRows { scanned: self.block.scanned(queries), listed, pieces, radius, counts };
         let config = launch.config(runtime.limits().multiprocessors);
-        // SAFETY: the scratch has the queries of the tile, with their squares, as `find` left them; the caller promises the rest.
+        // SAFETY: the scratch has the queries of the tile, with their squares, as `find` left them; the caller promises
+        // the rest.
         unsafe { runtime.launch(stream, CountRows::kernel(self.block.shape.element.key()), config, launch) }
     }
 }

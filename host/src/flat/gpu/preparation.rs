@@ -1,21 +1,22 @@
 //! Making the f16 copies, norms and bounds of the resident rows that have changed ([`Preparation`] says which).
 //!
-//! A change makes the tiles of its rows stale. The next search uploads the numbers of these tiles, prepares them, and leaves the other tiles
-//! as they are. Three numbers belong to all rows:
-//! - The scale of the copies follows from the greatest component. If a new row has a greater one, all rows are prepared again.
+//! A change makes the tiles of its rows stale. The next search uploads the numbers of these tiles, prepares them, and
+//! leaves the other tiles as they are. Three numbers belong to all rows:
+//! - The scale of the copies follows from the greatest component. If a new row has a greater one, all rows are prepared
+//!   again.
 //! - The centre stays the one with which all rows were prepared last. Any centre is right, but a distant one makes the
 //!   bounds of the filter wide: 3,000 rows around 1,000, after others around 0 that were removed, took 16 times as long
 //!   as a new index (emulator, 2026-11-26). So a centre knows the tiles of which it was made. Once less than half of
 //!   the tiles are such, it is computed anew from the rows that are there, and all rows are prepared again. This costs
 //!   at most two preparations of a tile for each tile that has changed or come.
-//! - The greatest norms, of tiles and of all rows, are only raised. After a replacement or removal they may be larger than needed, which is
-//!   still a bound.
+//! - The greatest norms, of tiles and of all rows, are only raised. After a replacement or removal they may be larger
+//!   than needed, which is still a bound.
 //!
 //! # Cost
-//! One upload of 4 bytes a tile, two launches over 128 rows a tile, and one copy to the host that waits. 1,000 rows appended to a million are
-//! eight or nine tiles. 1,000 rows spread over a million are at most 1,000 tiles of 7,813. A range of tiles around all changes, as before, was
-//! nearly all tiles in the second case. On an H100 adding such rows, with a search, takes 0.32 ms more than the search; it took 1.16 (2026-11-25,
-//! revisions ceecead and bd33008).
+//! One upload of 4 bytes a tile, two launches over 128 rows a tile, and one copy to the host that waits. 1,000 rows
+//! appended to a million are eight or nine tiles. 1,000 rows spread over a million are at most 1,000 tiles of 7,813. A
+//! range of tiles around all changes, as before, was nearly all tiles in the second case. On an H100 adding such rows,
+//! with a search, takes 0.32 ms more than the search; it took 1.16 (2026-11-25, revisions ceecead and bd33008).
 
 use std::sync::Arc;
 
@@ -103,13 +104,15 @@ impl FlatDevice {
         Ok(centre.components(shape.stride()))
     }
 
-    /// Prepares tiles that hold all rows that have changed since all rows were prepared. Returns whether the rest stays as it is.
+    /// Prepares tiles that hold all rows that have changed since all rows were prepared. Returns whether the rest stays
+    /// as it is.
     fn prepare_listed(&self, lane: &mut Lane, set: VectorSet, tiles: &[u32], greatest: u32) -> Result<bool> {
         let mut layout = Layout::default();
         let list = layout.array(tiles.len());
         let list = lane.scratch(&self.runtime, layout.bytes())?.at(list);
         let (runtime, stream) = (&self.runtime, &lane.stream);
-        // SAFETY: the scratch has room for the list. The set was laid out by `set_layout` with this shape, and its rows are in place.
+        // SAFETY: the scratch has room for the list. The set was laid out by `set_layout` with this shape, and its rows
+        // are in place.
         unsafe {
             runtime.copy_to_device(stream, list, tiles)?;
             prepare_tiles(runtime, stream, self.shape, set, self.centred(), list.into(), greatest)

@@ -6,25 +6,27 @@
 //! ```
 //!
 //! # Limits
-//! The filter keeps each row whose lower bound v − E is at most the limit of the query (`warpann_kernels::flat::filter`). So it keeps all rows
-//! within the radius r if the limit is at least their true scores:
+//! The filter keeps each row whose lower bound v − E is at most the limit of the query
+//! (`warpann_kernels::flat::filter`). So it keeps all rows within the radius r if the limit is at least their true
+//! scores:
 //!
 //! | metric | score | rows within r | limit |
 //! |---|---|---|---|
 //! | squared L2 | ‖y‖² − 2⟨x, y⟩ = ‖x − y‖² − ‖x‖² | ‖x − y‖² ≤ r | r − ‖x‖² |
 //! | inner product, cosine | −⟨x, y⟩ | ⟨x, y⟩ ≥ r | −r |
 //!
-//! x and y are without the centre here (squared L2) or divided by their norms (cosine). Roundings that grow with the norms are part of E:
-//! that of the canonical distance, which is compared with r, and those of v. r itself may be far larger than any score, and ‖x‖² comes from
-//! `prepare` as an f32. So a limit is raised by 2⁻²⁰(|r| + ‖x‖²). This is more than twice what the roundings of ‖x‖², of the limit and of its
-//! sum with E come to: six, each of at most 2⁻²⁴(|r| + ‖x‖²). An infinite E keeps all rows for any limit, infinite or NaN. The host compares
-//! canonical distances with r, so rows that are kept without need cost only time.
+//! x and y are without the centre here (squared L2) or divided by their norms (cosine). Roundings that grow with the
+//! norms are part of E: that of the canonical distance, which is compared with r, and those of v. r itself may be far
+//! larger than any score, and ‖x‖² comes from `prepare` as an f32. So a limit is raised by 2⁻²⁰(|r| + ‖x‖²). This is
+//! more than twice what the roundings of ‖x‖², of the limit and of its sum with E come to: six, each of at most
+//! 2⁻²⁴(|r| + ‖x‖²). An infinite E keeps all rows for any limit, infinite or NaN. The host compares canonical distances
+//! with r, so rows that are kept without need cost only time.
 //!
 //! # Lists
-//! The first lists have room for [`Tuning::range_list`](super::block::Tuning) rows. A launch counts also those that find no room, so the host
-//! knows the lengths of all lists. Queries of up to a quarter of the rows get lists of the right length in a second attempt, which cannot
-//! overflow, because the same limits keep the same rows. For the others, and where the filter does not pay, the host gets the canonical
-//! distances of all rows.
+//! The first lists have room for [`Tuning::range_list`](super::block::Tuning) rows. A launch counts also those that
+//! find no room, so the host knows the lengths of all lists. Queries of up to a quarter of the rows get lists of the
+//! right length in a second attempt, which cannot overflow, because the same limits keep the same rows. For the others,
+//! and where the filter does not pay, the host gets the canonical distances of all rows.
 
 use cuda_std::Ptr;
 use warpann_kernels::flat::filter::{Filter, FilterOutput};
@@ -148,7 +150,8 @@ impl RangeSearch<'_> {
         }
         let (mut found, counts) = self.search_lists(lane, queries, self.block.tuning.range_list)?;
         let longest = self.block.base.count / LONGEST_SHARE;
-        // Queries with lists of similar length are searched together: those of shorter lists first, as numbers of length and query.
+        // Queries with lists of similar length are searched together: those of shorter lists first, as numbers of
+        // length and query.
         let too_long = (0..counts.len()).filter(|&query| counts[query] > self.block.tuning.range_list);
         let mut by_length: Vec<u64> = too_long.map(|query| u64::from(counts[query]) << 32 | query as u64).collect();
         by_length.sort_unstable();
@@ -205,7 +208,8 @@ impl RangeSearch<'_> {
         found.into_iter().collect()
     }
 
-    /// Searches with lists of `capacity` rows. Also returns the lengths of the lists; a query whose list is longer than `capacity` lacks rows.
+    /// Searches with lists of `capacity` rows. Also returns the lengths of the lists; a query whose list is longer than
+    /// `capacity` lacks rows.
     fn search_lists(&self, lane: &mut Lane, queries: VectorSlice<'_>, capacity: u32) -> Result<(Ranges, Vec<u32>)> {
         let RangeSearch { runtime, block, radius } = *self;
         let (count, metric) = (queries.len(), block.shape.metric);
@@ -217,8 +221,9 @@ impl RangeSearch<'_> {
         let mut numbers = host_memory::zeroed::<f32>(count)?;
         let mut lengths = host_memory::zeroed::<u32>(count)?;
         let mut found: Vec<Result<_>> = (0..count).map(|_| Ok(Vec::new())).collect();
-        // SAFETY: the plan reserved every part with the size that the kernels need, the base is in place and prepared, and the stream runs
-        // these in order. Lists are filled with zeros first, so that all that is copied to the host is written.
+        // SAFETY: the plan reserved every part with the size that the kernels need, the base is in place and prepared,
+        // and the stream runs these in order. Lists are filled with zeros first, so that all that is copied to the host
+        // is written.
         unsafe {
             block.prepare_queries(runtime, stream, set, queries)?;
             runtime.copy_to_host(stream, &mut numbers, set.part(set.layout.values).take(count))?;
@@ -265,7 +270,8 @@ impl RangeSearch<'_> {
         Ok((found.into_iter().collect::<Result<_>>()?, lengths))
     }
 
-    /// Ids and distances of the places of a list whose distances are within the radius. `row_of` returns the row of a place.
+    /// Ids and distances of the places of a list whose distances are within the radius. `row_of` returns the row of a
+    /// place.
     fn within(&self, distances: &[f32], row_of: impl Fn(usize) -> u32) -> Result<Vec<(u64, f32)>> {
         let near = |distance: f32| self.block.shape.metric.within(distance, self.radius);
         let mut found = host_memory::with_room(distances.iter().filter(|distance| near(**distance)).count())?;
@@ -277,8 +283,8 @@ impl RangeSearch<'_> {
 }
 
 impl FlatDevice {
-    /// The rows within the radius of each query, among the rows whose numbers are listed or among all rows. Of these, only rows with set bits
-    /// are kept, if there are bits.
+    /// The rows within the radius of each query, among the rows whose numbers are listed or among all rows. Of these,
+    /// only rows with set bits are kept, if there are bits.
     pub(super) fn range(
         &self,
         queries: VectorSlice<'_>,

@@ -1,4 +1,5 @@
-//! The memory of a flat index on a device: rows in device memory, or rows in host memory with two places on the device for blocks of them.
+//! The memory of a flat index on a device: rows in device memory, or rows in host memory with two places on the device
+//! for blocks of them.
 
 use std::sync::Arc;
 

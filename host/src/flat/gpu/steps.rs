@@ -1,11 +1,12 @@
-//! The search of one block for one tile of queries that are in device memory. Searches from host memory (`exact`) and from device memory
-//! (`planned`) have these steps in common:
+//! The search of one block for one tile of queries that are in device memory. Searches from host memory (`exact`) and
+//! from device memory (`planned`) have these steps in common:
 //!
 //! ```text
 //! queries ──[filter, or all distances]──► lists of distances ──[mask]──[rescan]──select──► rows
 //! ```
 //!
-//! `mask` leaves out the rows that take no part. `rescan` replaces the lists that overflowed by the best of all rows that take part.
+//! `mask` leaves out the rows that take no part. `rescan` replaces the lists that overflowed by the best of all rows
+//! that take part.
 
 use cuda_std::Ptr;
 use warpann_kernels::flat::rescan::{Rescan, ScannedRows};
@@ -60,12 +61,12 @@ impl Steps {
 }
 
 impl Block {
-    /// Enqueues the search for the `k` best rows of each query in `set`. Returns the selection that finds them. Without `completes`, results of
-    /// queries whose lists overflowed are not final, and [`Block::complete`] completes them.
+    /// Enqueues the search for the `k` best rows of each query in `set`. Returns the selection that finds them. Without
+    /// `completes`, results of queries whose lists overflowed are not final, and [`Block::complete`] completes them.
     ///
     /// # Safety
-    /// The scratch is that of the steps, which were planned for at least this number of queries; the queries and the base are in place, and the
-    /// base is prepared.
+    /// The scratch is that of the steps, which were planned for at least this number of queries; the queries and the
+    /// base are in place, and the base is prepared.
     pub(super) unsafe fn find(
         &self,
         on: OnStream<'_>,

@@ -90,7 +90,8 @@ impl<T: Element> Case<T> {
         }
     }
 
-    /// The value that the filter adds to the product of each resident row, with padding, after preparation; then `overwrite` changes them.
+    /// The value that the filter adds to the product of each resident row, with padding, after preparation; then
+    /// `overwrite` changes them.
     fn values(&self, overwrite: impl FnOnce(&mut [f32])) -> Vec<f32> {
         let BaseRows::Device(resident) = &self.index.rows else { panic!("the rows are streamed") };
         let block = self.index.prepared_block(resident).unwrap();
@@ -122,8 +123,8 @@ impl<T: Element> Case<T> {
         Ok(())
     }
 
-    /// The same search from device memory to device memory, with other ids than rows, and behind the queries one that is not finite if the
-    /// element type has such numbers.
+    /// The same search from device memory to device memory, with other ids than rows, and behind the queries one that
+    /// is not finite if the element type has such numbers.
     fn check_enqueued(&self, k: usize, among: Option<&Bitset>) {
         let count = self.queries.len() / self.dim;
         let mut queries = self.queries.clone();
@@ -156,8 +157,8 @@ impl<T: Element> Case<T> {
         self.check_found(k, among, &found_ids, &found_distances);
     }
 
-    /// Range searches from device memory to device memory, with `room` places for each query: radii that are the distances of some ranks of the
-    /// first query, numbers next to them, and infinities.
+    /// Range searches from device memory to device memory, with `room` places for each query: radii that are the
+    /// distances of some ranks of the first query, numbers next to them, and infinities.
     fn check_enqueued_ranges(&self, room: usize, ranks: &[usize], among: Option<&Bitset>) {
         let count = self.queries.len() / self.dim;
         let search = self.index.plan_search(count, room, &self.request(among), None).unwrap();
@@ -288,7 +289,8 @@ fn a_search_among_some_rows_equals_one_of_these_rows() {
     every_share::<i8>(132);
 }
 
-/// Rows that a search leaves out although no bound excludes them: the norms have no bound, or equal distances fill the lists.
+/// Rows that a search leaves out although no bound excludes them: the norms have no bound, or equal distances fill the
+/// lists.
 #[test]
 fn left_out_rows_are_never_found() {
     let mut random = Random::new(21);
@@ -339,7 +341,8 @@ fn lists_that_overflow_are_repaired_on_the_device() {
     case.check_enqueued(40, None);
 }
 
-/// Changes of a few rows between searches, which prepare only the tiles of these rows: the others keep their copies, centre and scale.
+/// Changes of a few rows between searches, which prepare only the tiles of these rows: the others keep their copies,
+/// centre and scale.
 #[test]
 fn changes_of_some_tiles_are_prepared_alone() {
     for metric in Metric::ALL {
@@ -387,7 +390,8 @@ fn changes_of_some_tiles_are_prepared_alone() {
     }
 }
 
-/// Values of rows become marks. After a change, the tiles of the changed rows have the values of a new index, and the others have the marks.
+/// Values of rows become marks. After a change, the tiles of the changed rows have the values of a new index, and the
+/// others have the marks.
 #[test]
 fn only_the_tiles_of_changed_rows_are_prepared() {
     let (rows, dim) = (components::<f32>(&mut Random::new(12), 1_000 * 6), 6);
@@ -449,7 +453,8 @@ fn ranges_are_complete() {
     case.check_range(3.0, Some(&none));
 }
 
-/// Fewer and more rows within the radius than a query has places: by all distances and by the filter, in place, among copies, and among none.
+/// Fewer and more rows within the radius than a query has places: by all distances and by the filter, in place, among
+/// copies, and among none.
 #[test]
 fn enqueued_ranges_are_counted_completely() {
     for metric in Metric::ALL {

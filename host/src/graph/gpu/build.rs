@@ -115,7 +115,8 @@ impl<'a> DeviceBuild<'a> {
         Ok(Some(DeviceBuild { resident, distance, degree, compared: to.into(), _codes: memory }))
     }
 
-    /// Whether the device has the shared memory for `most` candidates of a node, and the numbers of all edges of `nodes` nodes are u32.
+    /// Whether the device has the shared memory for `most` candidates of a node, and the numbers of all edges of
+    /// `nodes` nodes are u32.
     pub(in super::super) fn fits(&self, nodes: usize, most: usize) -> bool {
         let shared = self.resident.runtime.limits().shared_bytes;
         let Some(stride) = u32::try_from(self.stride()).ok().filter(|&stride| stride <= 1 << 16) else { return false };
@@ -138,7 +139,8 @@ impl<'a> DeviceBuild<'a> {
     /// Fills `edges`, `degree` for each node. Returns the parents of the nodes to which edges lead from `starts`.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), [`Error::Cancelled`](crate::Error::Cancelled), errors of the device's driver.
+    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), [`Error::Cancelled`](crate::Error::Cancelled),
+    /// errors of the device's driver.
     pub(in super::super) fn edges(
         &self,
         source: Source<'_>,
@@ -255,7 +257,8 @@ impl Running<'_> {
         let row_bytes = resident.shape.row_bytes();
         let queries = resident.rows.skip(some.start * row_bytes).take(some.len() * row_bytes);
         let candidates = self.at.at(self.arrays.candidates);
-        // SAFETY: as the caller promises; there is room for what each search finds for a batch, and rows have no bytes between them.
+        // SAFETY: as the caller promises; there is room for what each search finds for a batch, and rows have no bytes
+        // between them.
         unsafe {
             self.runtime.fill(self.stream, candidates.take(some.len() * width), u8::MAX)?;
             for PlannedLevel { search, of: Sizes { share, most, .. } } in levels {
@@ -278,8 +281,8 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Joins the edges of all nodes with those back, prunes them, and copies them to the host by another stream: those of a batch while the next
-    /// is pruned.
+    /// Joins the edges of all nodes with those back, prunes them, and copies them to the host by another stream: those
+    /// of a batch while the next is pruned.
     ///
     /// # Safety
     /// As [`choose`](Self::choose); the edges were chosen.
@@ -291,7 +294,8 @@ impl Running<'_> {
         let copy = |rest: &mut &mut [u32], some: Range<usize>| {
             let (to, others) = std::mem::take(rest).split_at_mut(some.len() * degree);
             *rest = others;
-            // SAFETY: the edges of these nodes are on the device when the stream has waited, and no later work changes them.
+            // SAFETY: the edges of these nodes are on the device when the stream has waited, and no later work changes
+            // them.
             unsafe { runtime.copy_to_host(copying, to, at.at(arrays.edges.part(some.start * degree, to.len()))) }
         };
         // SAFETY: neighbours are rows, and `Count` leaves the lengths of the lists that `Fill` fills.

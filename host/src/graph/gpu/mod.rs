@@ -1,15 +1,17 @@
 //! Walks on a device, one block for each query ([`warpann_kernels::graph::walk`]).
 //!
-//! The rows are those of the flat index in device memory. Edges, start nodes and codes are uploaded by the first search after a change. The results of a walk
-//! get their canonical distances from the kernel that re-ranks results of inverted files.
+//! The rows are those of the flat index in device memory. Edges, start nodes and codes are uploaded by the first search
+//! after a change. The results of a walk get their canonical distances from the kernel that re-ranks results of
+//! inverted files.
 //!
 //! ```text
 //! queries ──encode──► codes, doubtful ──walk by codes──► places, more doubtful ──walk by vectors, doubtful only──► places
 //! places ──rerank──► nodes ──expand, if rows are equal──► rows
 //! ```
-//! The device decides whether a query is doubtful ([`super::codes`]). A search that returns to the host brings the words of its queries along, and only if
-//! one says so, it walks by vectors and ranks a second time. A search that only enqueues work always walks twice; where no query is doubtful, the
-//! blocks of the second launch end at once. That costs about 4 µs (H200, 2026-11-26).
+//! The device decides whether a query is doubtful ([`super::codes`]). A search that returns to the host brings the
+//! words of its queries along, and only if one says so, it walks by vectors and ranks a second time. A search that only
+//! enqueues work always walks twice; where no query is doubtful, the blocks of the second launch end at once. That
+//! costs about 4 µs (H200, 2026-11-26).
 
 mod build;
 #[cfg(feature = "cuda")]
@@ -51,7 +53,8 @@ use crate::{Bitset, ElementType, Metric, Result};
 const BLOCKS_OF_FEW: usize = 2;
 /// The same on the emulator, in all, so that small tests run both kernels.
 const FEW_EMULATED: usize = 2;
-/// From this width of the beam on, two warps walk for each of many queries: shared memory lets fewer queries walk at a time.
+/// From this width of the beam on, two warps walk for each of many queries: shared memory lets fewer queries walk at a
+/// time.
 const WIDE: u32 = 80;
 /// From this number of queries on, copies of some overlap walks of others.
 const OVERLAPPED: usize = 4096;
@@ -73,7 +76,8 @@ struct Image {
     starts: Reserved<u32>,
     pivots: Reserved<u32>,
     ends: Reserved<u32>,
-    /// For each row the place in `members` where its group of equal rows begins, or `NO_ROW`; empty if no rows are equal.
+    /// For each row the place in `members` where its group of equal rows begins, or `NO_ROW`; empty if no rows are
+    /// equal.
     groups: Reserved<u32>,
     /// Groups of equal rows: their number and the rows.
     members: Reserved<u32>,
@@ -176,7 +180,8 @@ fn float_key(element: ElementType) -> Option<FloatKey> {
     }
 }
 
-/// The rows that walks compare, if these are not those of the flat index: codes, and rows of bytes that are not aligned to 16.
+/// The rows that walks compare, if these are not those of the flat index: codes, and rows of bytes that are not aligned
+/// to 16.
 fn compared_codes<'a>(resident: &ResidentRows<'_>, distance: &WalkDistance<'a>) -> Option<VectorSlice<'a>> {
     let (rows, shape) = (distance.rows(), resident.shape);
     let aligned = rows.element() == shape.element && shape.stride() == code_stride(rows.dim());
@@ -624,7 +629,8 @@ impl<'a> DeviceWalk<'a> {
         let mut slots = Slots { k: self.k, worst: shape.metric.worst(), ids, distances };
         let on = OnStream { runtime, stream };
         let batch = Batch { shape: self.shape_of_walks(), on, image, rows: self.resident.rows, places: &places, count };
-        // SAFETY: the plan has room for these arrays, and the rows and the graph are resident. Edges and start nodes are rows: `Links` says so.
+        // SAFETY: the plan has room for these arrays, and the rows and the graph are resident. Edges and start nodes
+        // are rows: `Links` says so.
         unsafe {
             upload_vectors(runtime, stream, shape, scratch.at(plan.queries), queries)?;
             for (to, words) in filters.into_iter().zip(bits.unwrap_or_default()) {

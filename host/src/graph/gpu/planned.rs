@@ -1,4 +1,5 @@
-//! Walks from device memory to device memory, which only enqueue work on a stream: no copy to or from the host, no allocation, no wait.
+//! Walks from device memory to device memory, which only enqueue work on a stream: no copy to or from the host, no
+//! allocation, no wait.
 //!
 //! ```text
 //! queries ──stage_rows──► padded, checked ──as from the host (`mod.rs`)──► rows ──name_results──► ids
@@ -34,8 +35,8 @@ struct PlannedWalk {
 }
 
 impl DeviceWalk<'_> {
-    /// Plans walks for up to `queries` queries, of which a tile is done at a time. `names` has the id of each row; `None` means that it is the row.
-    /// Allocates, uploads the graph, and waits for all of it.
+    /// Plans walks for up to `queries` queries, of which a tile is done at a time. `names` has the id of each row;
+    /// `None` means that it is the row. Allocates, uploads the graph, and waits for all of it.
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory), errors of the device's driver.
@@ -97,7 +98,8 @@ impl TileSearch for PlannedWalk {
         let bits = runtime.scratch(&self.bit_memory);
         let filters = self.bits.map(|places| nodes_and_rows(places.map(|place| bits.at(place))));
         let places = self.plan.places(runtime.scratch(&self.scratch), filters);
-        // SAFETY: the plan reserved every part for a tile, the stream runs these in order, and the caller promises queries and words.
+        // SAFETY: the plan reserved every part for a tile, the stream runs these in order, and the caller promises
+        // queries and words.
         unsafe {
             given.stage(on, shape, places.queries)?;
             if !self.shape.own_rows && self.shape.coded.is_none() {

@@ -13,9 +13,10 @@ impl Links {
         self.adopt(distance, &alone);
     }
 
-    /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more held edge. The nodes to which
-    /// edges lead from the node; those that a walk to it meets; all nodes. Under inner product most nodes have edges to the same few long vectors, which
-    /// would have edges to their children only; so nodes of which more than half of the edges are held are the last resort then.
+    /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more
+    /// held edge. The nodes to which edges lead from the node; those that a walk to it meets; all nodes. Under inner
+    /// product most nodes have edges to the same few long vectors, which would have edges to their children only; so
+    /// nodes of which more than half of the edges are held are the last resort then.
     pub(in crate::graph) fn adopt(&mut self, distance: &WalkDistance<'_>, nodes: &[u32]) {
         let mut walker = Walker::default();
         let most = if distance.metric().favors_length() { self.degree / 2 } else { self.degree };
@@ -47,8 +48,8 @@ impl Links {
         }
     }
 
-    /// The place of a reachable node with less than `most` held edges that an edge to another node may take: a free one, or the last without a held
-    /// edge.
+    /// The place of a reachable node with less than `most` held edges that an edge to another node may take: a free
+    /// one, or the last without a held edge.
     fn place_in(&self, node: u32, most: usize) -> Option<usize> {
         if !self.is_reached(node) || self.children(node).count() >= most {
             return None;

@@ -1,7 +1,7 @@
 //! One group of queries: its (query, probe) pairs by list, and the scan of the lists.
 //!
-//! If few queries probe a list of codes, lookup tables score it query by query, because computing the tables is the main cost of a query.
-//! All other lists are scanned one after the other, each for all queries that probe it.
+//! If few queries probe a list of codes, lookup tables score it query by query, because computing the tables is the
+//! main cost of a query. All other lists are scanned one after the other, each for all queries that probe it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,7 +30,8 @@ pub(super) struct Group {
     factored: Vec<f32>,
     /// The parts of lists that are scanned by lookup tables, query after query.
     pieces: Vec<Piece>,
-    /// The start of each unit of work in `pieces`, and the end of the last unit. The pieces of a unit are for one query.
+    /// The start of each unit of work in `pieces`, and the end of the last unit. The pieces of a unit are for one
+    /// query.
     units: Vec<u32>,
     /// The other probed lists; those that are nearest to some query come first.
     lists: Vec<u32>,
@@ -52,7 +53,8 @@ impl Group {
         let mut counts = vec![0u32; job.view.list_count()];
         lists.iter().for_each(|&list| counts[list as usize] += 1);
         let length = |list: usize| job.view.length(list);
-        // Counting sort by list. Lists are in the order in which they first appear: the nearest of all queries, the second nearest, ..
+        // Counting sort by list. Lists are in the order in which they first appear: the nearest of all queries, the
+        // second nearest, ..
         let mut places = vec![u32::MAX; counts.len()];
         let (mut order, mut starts, mut end) = (Vec::new(), vec![0], 0);
         for rank in 0..probes {

@@ -13,7 +13,8 @@ pub(super) struct PairJudge<'a> {
     query: &'a [f64],
     bound: &'a QueryBound,
     square: f64,
-    /// Whether codes are f32 vectors, which are read without a copy. Through the codec, a search for 100 neighbours takes a seventh longer.
+    /// Whether codes are f32 vectors, which are read without a copy. Through the codec, a search for 100 neighbours
+    /// takes a seventh longer.
     in_place: bool,
     /// The list of the last judged vector.
     here: Place<'a>,
@@ -92,7 +93,8 @@ impl Judge for PairJudge<'_> {
             ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
             return;
         }
-        // All codes are decoded before the first row is read: a load of several short stores waits until they are in the cache.
+        // All codes are decoded before the first row is read: a load of several short stores waits until they are in
+        // the cache.
         let mut rows = std::mem::take(self.scratch);
         rows.resize(rows.len().max(TOGETHER * dim), 0.0);
         let bytes = job.view.code_bytes();

@@ -1,9 +1,9 @@
 //! Search of an inverted file on the CPU: the certified f32 filter of [`crate::flat::cpu`], list by list.
 //!
 //! # Algorithm
-//! The same three parts as in exact search make results exact: f32 scores whose distance from the canonical value has a proved bound
-//! ([`crate::product::cpu::bound`]), candidates ([`crate::product::cpu::candidates`]), and canonical distances for the remaining
-//! candidates. Only the scored pairs differ:
+//! The same three parts as in exact search make results exact: f32 scores whose distance from the canonical value has a
+//! proved bound ([`crate::product::cpu::bound`]), candidates ([`crate::product::cpu::candidates`]), and canonical
+//! distances for the remaining candidates. Only the scored pairs differ:
 //!
 //! ```text
 //! probes = exact search of the queries over the centroids                        FlatCpu
@@ -18,25 +18,28 @@
 //!     merge the workers' candidates; canonical distances for the rest; select k
 //! ```
 //!
-//! If few queries probe a list of codes, each of them reads the list separately. If most lists are such lists (few queries or probes for
-//! the number of lists), a large group gains nothing. Then each thread takes a small group through all stages, probes included. With 16
-//! bytes, one probe and two threads a search takes four fifths of the time, because threads never wait for each other and their data stays
-//! in their caches (2000 queries, 1024 lists, AVX2). Lists of vectors are better read once for all queries. With one probe, queries in the
-//! order of their lists can be divided into small groups that share no list, which saves a tenth of the time.
+//! If few queries probe a list of codes, each of them reads the list separately. If most lists are such lists (few
+//! queries or probes for the number of lists), a large group gains nothing. Then each thread takes a small group
+//! through all stages, probes included. With 16 bytes, one probe and two threads a search takes four fifths of the
+//! time, because threads never wait for each other and their data stays in their caches (2000 queries, 1024 lists,
+//! AVX2). Lists of vectors are better read once for all queries. With one probe, queries in the order of their lists
+//! can be divided into small groups that share no list, which saves a tenth of the time.
 //!
-//! A candidate is identified by its location until it is judged, and then by its rank, the order of ids. The location of a vector is its
-//! number in the order of the lists. Range search is the same with a constant limit.
+//! A candidate is identified by its location until it is judged, and then by its rank, the order of ids. The location
+//! of a vector is its number in the order of the lists. Range search is the same with a constant limit.
 //!
-//! Scores and bounds need norms of vectors. They are computed when a list is first scanned, and kept until the list changes: 4 bytes for
-//! each vector under squared L2, 12 under cosine. The first search after a change keeps those of the other lists: O(lists).
+//! Scores and bounds need norms of vectors. They are computed when a list is first scanned, and kept until the list
+//! changes: 4 bytes for each vector under squared L2, 12 under cosine. The first search after a change keeps those of
+//! the other lists: O(lists).
 //!
 //! # Cost
-//! For each query, 2 · lists · dim operations for the probes and 2 · dim for each vector of the probed lists, at the rate of exact search
-//! if lists have several queries. Decoding a PQ vector costs about as much as scoring it for ten queries. With few queries the speed of
-//! memory is the limit; lists are divided among the threads.
+//! For each query, 2 · lists · dim operations for the probes and 2 · dim for each vector of the probed lists, at the
+//! rate of exact search if lists have several queries. Decoding a PQ vector costs about as much as scoring it for ten
+//! queries. With few queries the speed of memory is the limit; lists are divided among the threads.
 //!
-//! With one probe the scan is one part of many. This is the cost of a query of 128 components with 1024 lists, on one core with AVX-512, in
-//! µs (each function's share of a profiler's samples of many searches by 2000 queries on one thread):
+//! With one probe the scan is one part of many. This is the cost of a query of 128 components with 1024 lists, on one
+//! core with AVX-512, in µs (each function's share of a profiler's samples of many searches by 2000 queries on one
+//! thread):
 //!
 //! | stage | floor | costs |
 //! |---|---|---|
@@ -48,12 +51,12 @@
 //! | buffers, selection, order of results | | 2 for k = 10, 4.5 for k = 100 |
 //!
 //! # Tried, and lost
-//! - Tables of all queries of a group, kept from list to list: clearing them, writing them to memory and reading them back costs three
-//!   times as much as computing them. Query by query they stay in the L1 or L2 cache; they are computed again only if workers share a
-//!   query.
-//! - Judging candidates one by one: the search for the list of each candidate, an allocation for each decoded vector, and loads that wait
-//!   for short stores took twice the time of decoding and summing. Now eight are decoded and then eight are summed; the list is searched
-//!   for when it changes.
+//! - Tables of all queries of a group, kept from list to list: clearing them, writing them to memory and reading them
+//!   back costs three times as much as computing them. Query by query they stay in the L1 or L2 cache; they are
+//!   computed again only if workers share a query.
+//! - Judging candidates one by one: the search for the list of each candidate, an allocation for each decoded vector,
+//!   and loads that wait for short stores took twice the time of decoding and summing. Now eight are decoded and then
+//!   eight are summed; the list is searched for when it changes.
 //! - Candidates always in the order of the base: within one list the sort costs more than it saves.
 
 mod group;
@@ -109,7 +112,8 @@ impl IvfCpu {
         if let Some(image) = before.as_ref().filter(|image| image.version == view.version()) {
             return Ok(Arc::clone(image));
         }
-        // The image is made without the lock: while its parallel parts wait, this thread may start another search that comes here.
+        // The image is made without the lock: while its parallel parts wait, this thread may start another search that
+        // comes here.
         let made = Arc::new(self.made(view, before.as_deref())?);
         let mut image = lock();
         match image.as_ref().filter(|image| image.version == view.version()) {
@@ -142,8 +146,8 @@ impl IvfCpu {
         Ok(Image { version, coarse: Arc::new(coarse), starts, norms })
     }
 
-    /// Finds the neighbours of each of the request's `queries`, which are transformed, as keys of (distance, rank), best first. `collect`
-    /// makes the collector of a query, which takes up to `bytes` bytes.
+    /// Finds the neighbours of each of the request's `queries`, which are transformed, as keys of (distance, rank),
+    /// best first. `collect` makes the collector of a query, which takes up to `bytes` bytes.
     fn run<C: Collect>(
         &self,
         view: &View<'_>,
@@ -157,7 +161,8 @@ impl IvfCpu {
         let job = Job { view, image: &image, isa: self.isa, metric: view.metric, filter: request.filter };
         let (dim, probes, threads) = (view.dim, request.probes, rayon::current_num_threads());
         let count = queries.len() / dim;
-        // Bytes of a query: its probes before and after the sort by list, several forms of the query, and its candidates on each thread.
+        // Bytes of a query: its probes before and after the sort by list, several forms of the query, and its
+        // candidates on each thread.
         let query_bytes = probes * 28 + dim * 20 + bytes.saturating_mul(threads);
         let fit = usize::try_from(self.budget / query_bytes as u64).unwrap_or(usize::MAX).max(1);
         let group = GROUP.min(fit).min(count);

@@ -1,8 +1,9 @@
 //! Scores of product-quantizer codes by lookup tables, for lists that few queries of a group probe.
 //!
-//! Decoding a vector pays if several queries share it. For one query, the scalar product with r = c + p (see [`crate::ivf::encoding`]) is a
-//! sum of a term of the list and one term of each sub-quantizer that does not depend on the list (the decomposition of Johnson, Douze and
-//! Jégou, section 5.2; its term 1 is the norm that the scan has anyway):
+//! Decoding a vector pays if several queries share it. For one query, the scalar product with r = c + p (see
+//! [`crate::ivf::encoding`]) is a sum of a term of the list and one term of each sub-quantizer that does not depend on
+//! the list (the decomposition of Johnson, Douze and Jégou, section 5.2; its term 1 is the norm that the scan has
+//! anyway):
 //!
 //! ```text
 //! ⟨x', r⟩ ≈ ⟨x', c⟩ + Σ_m T[m][code m],     T[m][w] = ⟨part m of x', codeword w of m⟩
@@ -28,8 +29,9 @@ pub(super) fn few(quantizer: &ProductQuantizer) -> usize {
     (LOOK_UPS / quantizer.sub_quantizers()).clamp(4, 12)
 }
 
-/// The tables of a worker's current query: M × 2^bits entries, computed once for all lists that the worker scans for the query. (Tables for
-/// all queries of a group were written to memory, read back, and returned to the system after each search.)
+/// The tables of a worker's current query: M × 2^bits entries, computed once for all lists that the worker scans for
+/// the query. (Tables for all queries of a group were written to memory, read back, and returned to the system after
+/// each search.)
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     query: Option<u32>,
@@ -67,8 +69,8 @@ pub(super) fn unpacked<'a>(quantizer: &ProductQuantizer, packed: &'a [u8], numbe
     numbers
 }
 
-/// Scores vectors, given as one byte for each sub-quantizer, for the query of `tables` with ⟨x', c⟩ = `base`. Adds `offset`, one summand
-/// for each vector, unless it is empty. O(vectors · M).
+/// Scores vectors, given as one byte for each sub-quantizer, for the query of `tables` with ⟨x', c⟩ = `base`. Adds
+/// `offset`, one summand for each vector, unless it is empty. O(vectors · M).
 pub(super) fn score(
     quantizer: &ProductQuantizer,
     numbers: &[u8],

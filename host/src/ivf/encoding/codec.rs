@@ -47,7 +47,8 @@ pub(crate) trait Scheme {
         [0; 3]
     }
 
-    /// The reason why no index of this dimension and element type has these parameters, or `None`. For checks of file headers.
+    /// The reason why no index of this dimension and element type has these parameters, or `None`. For checks of file
+    /// headers.
     fn contradiction(&self, dim: u64, element: ElementType) -> Option<&'static str> {
         let _ = (dim, element);
         None
@@ -69,7 +70,8 @@ pub(crate) trait Scheme {
         Some([0, 0])
     }
 
-    /// The reason why `codes` cannot be what was saved, or `None`. `codes` start `from` bytes after the start of the first code.
+    /// The reason why `codes` cannot be what was saved, or `None`. `codes` start `from` bytes after the start of the
+    /// first code.
     fn defect(&self, codes: &[u8], from: usize, element: ElementType) -> Option<&'static str> {
         let _ = (codes, from, element);
         None
@@ -184,8 +186,9 @@ pub(crate) trait Codec: Debug + Send + Sync {
         false
     }
 
-    /// Transforms vectors for assignment, encoding and comparison. Vectors that are not finite stay so, or are refused. A rotation is applied
-    /// on `device`. Rotated components exceed f32 only if components exceed 10³⁷ or so; such vectors are refused.
+    /// Transforms vectors for assignment, encoding and comparison. Vectors that are not finite stay so, or are refused.
+    /// A rotation is applied on `device`. Rotated components exceed f32 only if components exceed 10³⁷ or so; such
+    /// vectors are refused.
     fn transform<'a>(&self, rows: VectorSlice<'a>, metric: Metric, device: Device) -> Result<Cow<'a, [f32]>> {
         let _ = device;
         to_f32(rows, metric.divides_by_norms())
@@ -231,8 +234,8 @@ pub(crate) trait Codec: Debug + Send + Sync {
         Ok(vector)
     }
 
-    /// Upper bound of the size of the values that decoding adds to a component of the centroid. 0 if codes do not use the centroid. It may
-    /// be infinite for a codec from a file.
+    /// Upper bound of the size of the values that decoding adds to a component of the centroid. 0 if codes do not use
+    /// the centroid. It may be infinite for a codec from a file.
     fn reach(&self) -> f32;
 
     /// Whether the components of codes are known to be whole numbers. Checks a sample of them at most.
@@ -280,7 +283,8 @@ impl DeviceCoder {
 
 /// Finds lists and codes of transformed vectors on a device.
 pub(crate) trait ListCoder: Send + Sync {
-    /// Writes the list and the code of each of `rows`. `labels` has one element for each row. The copy to the device checks the rows.
+    /// Writes the list and the code of each of `rows`. `labels` has one element for each row. The copy to the device
+    /// checks the rows.
     ///
     /// # Errors
     /// [`Error::NotFinite`](crate::Error::NotFinite), with any place; errors of the device.

@@ -8,13 +8,14 @@
 //! | [`scalar8`] | [`Encoding::Scalar8`] | dim | the residual |
 //!
 //! # Interface
-//! [`Encoding::scheme`] is the only place that maps an encoding to its code. A [`Scheme`] has everything that follows from the settings
-//! alone: checks, sizes, training, and the words in a file. Training gives a [`Codec`], which encodes, decodes, and plans the image on a
-//! device ([`StoredPlan`](super::gpu::stored_plan::StoredPlan)). Searches read plain data ([`Stored`](super::gpu::stored::Stored)) and never read the encoding.
+//! [`Encoding::scheme`] is the only place that maps an encoding to its code. A [`Scheme`] has everything that follows
+//! from the settings alone: checks, sizes, training, and the words in a file. Training gives a [`Codec`], which
+//! encodes, decodes, and plans the image on a device ([`StoredPlan`](super::gpu::stored_plan::StoredPlan)). Searches
+//! read plain data ([`Stored`](super::gpu::stored::Stored)) and never read the encoding.
 //!
-//! A new encoding is a folder here with these three types. If devices read its codes in a new way, it also has a file in
-//! `warpann_kernels::ivf::encoding`. Elsewhere it needs five lines: the two modules, the variant of [`Encoding`], and the rows in
-//! [`Encoding::scheme`] and [`READERS`].
+//! A new encoding is a folder here with these three types. If devices read its codes in a new way, it also has a file
+//! in `warpann_kernels::ivf::encoding`. Elsewhere it needs five lines: the two modules, the variant of [`Encoding`],
+//! and the rows in [`Encoding::scheme`] and [`READERS`].
 //!
 //! # Meaning of codes
 //! [`Encoding::Flat`] compares vectors as they are. All other encodings code vectors as f32. Under cosine they divide
@@ -68,7 +69,8 @@ pub enum Encoding {
     /// The vector as it was added: dim elements.
     #[default]
     Flat,
-    /// A product-quantizer code of the residual, which is the vector minus its list's centroid: ⌈sub_quantizers · bits / 8⌉ bytes.
+    /// A product-quantizer code of the residual, which is the vector minus its list's centroid: ⌈sub_quantizers · bits
+    /// / 8⌉ bytes.
     Pq {
         /// Number of parts into which a vector is divided; a divisor of its dimension.
         sub_quantizers: usize,
@@ -85,10 +87,11 @@ pub enum Encoding {
     /// none above 6.1 · 10⁻⁵, divided by the power. On a GPU the index keeps nothing else of a vector;
     /// [`Encoding::Flat`] keeps 6 · dim bytes there. Under cosine the vector is normalised first.
     F16,
-    /// One byte for each component of the residual, which is the vector minus its list's centroid (scalar quantization): dim bytes.
-    /// Training finds the least and the greatest value of each component; codes divide this range into 255 equal steps. Under cosine the
-    /// vector is normalised first; the code of a vector of zeros then stands for a short vector of some direction, which may be anywhere among
-    /// the results (so it is with [`Encoding::Pq`]).
+    /// One byte for each component of the residual, which is the vector minus its list's centroid (scalar
+    /// quantization): dim bytes. Training finds the least and the greatest value of each component; codes divide this
+    /// range into 255 equal steps. Under cosine the vector is normalised first; the code of a vector of zeros then
+    /// stands for a short vector of some direction, which may be anywhere among the results (so it is with
+    /// [`Encoding::Pq`]).
     Scalar8,
 }
 

@@ -1,5 +1,6 @@
-//! Files of a [`FlatIndex`]: index files with one list and the flat encoding, whose header names the kind. Files of versions before that did not
-//! write the kind, so such a file of inverted lists that hold whole vectors opens as an exact index as well.
+//! Files of a [`FlatIndex`]: index files with one list and the flat encoding, whose header names the kind. Files of
+//! versions before that did not write the kind, so such a file of inverted lists that hold whole vectors opens as an
+//! exact index as well.
 
 use std::path::Path;
 

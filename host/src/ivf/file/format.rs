@@ -18,12 +18,13 @@
 //! | 236..248 | zeros |
 //! | 248..256 | XXH64 of bytes 0..248 |
 //!
-//! Sections follow each other. Each starts at a multiple of 64 bytes, with zeros between; the file ends with the last section. Lengths of
-//! sections follow from the shape, so the table of sections is redundant, and a file with other values is refused. So one index has one
-//! file: loading and saving it again gives the same bytes.
+//! Sections follow each other. Each starts at a multiple of 64 bytes, with zeros between; the file ends with the last
+//! section. Lengths of sections follow from the shape, so the table of sections is redundant, and a file with other
+//! values is refused. So one index has one file: loading and saving it again gives the same bytes.
 //!
-//! Earlier programs wrote zeros for the kind, for the scale and for the numbers of vectors beyond the training, and refuse files with
-//! others. So an f16 index that they wrote has the scale 1, and the numbers of their indexes count from now on.
+//! Earlier programs wrote zeros for the kind, for the scale and for the numbers of vectors beyond the training, and
+//! refuse files with others. So an f16 index that they wrote has the scale 1, and the numbers of their indexes count
+//! from now on.
 
 use std::ops::Range;
 
@@ -69,8 +70,8 @@ pub enum Section {
     Ids,
     /// The codes of the vectors, list after list.
     Codes,
-    /// f32, the tables of the encoding. Product quantizer: sub-quantizers × 2^bits × dimension / sub-quantizers. One byte for each
-    /// component: 2 × dimension (least values, steps). Empty for other encodings.
+    /// f32, the tables of the encoding. Product quantizer: sub-quantizers × 2^bits × dimension / sub-quantizers. One
+    /// byte for each component: 2 × dimension (least values, steps). Empty for other encodings.
     Codebooks,
     /// f32, dimension × dimension; empty without a rotation.
     Rotation,
@@ -189,8 +190,8 @@ fn place<V: PartialEq>(table: &[V], value: V) -> u32 {
     table.iter().position(|known| *known == value).unwrap_or_default() as u32
 }
 
-/// Decodes the header in `bytes`, the first bytes of a file of `file_bytes` bytes: the shape, the places of the sections, and their
-/// checksums. Checks that the size of the file agrees with the header.
+/// Decodes the header in `bytes`, the first bytes of a file of `file_bytes` bytes: the shape, the places of the
+/// sections, and their checksums. Checks that the size of the file agrees with the header.
 pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Section::ALL.len()]), FileDefect> {
     let header: &[u8; HEADER] = checked_header(bytes, &MAGIC, VERSION, "not an index file")?;
     let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);

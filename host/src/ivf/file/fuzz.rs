@@ -11,11 +11,12 @@ use crate::io::checksum::{CHUNK, xxh64};
 use crate::ivf::Ivf;
 use crate::{Device, Element, Index, NONE, SearchOptions};
 
-/// Reads `bytes` as an index file of every element type in turn, searches each accepted index, and returns the number of accepted ones. For
-/// fuzzers and tests.
+/// Reads `bytes` as an index file of every element type in turn, searches each accepted index, and returns the number
+/// of accepted ones. For fuzzers and tests.
 ///
 /// # Panics
-/// If loading or searching panics; if the bytes are accepted for two element types, or an accepted index is not saved as the same bytes.
+/// If loading or searching panics; if the bytes are accepted for two element types, or an accepted index is not saved
+/// as the same bytes.
 pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
     let Ok(copy) = FileBytes::copied(bytes) else { return 0 };
     let Ok(file) = IndexFile::from_bytes(copy) else { return 0 };
@@ -31,8 +32,8 @@ pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
     accepted
 }
 
-/// Replaces the checksums of damaged bytes by right ones, for all sections whose place in the header is valid. Then damage reaches the
-/// checks that follow the checksums.
+/// Replaces the checksums of damaged bytes by right ones, for all sections whose place in the header is valid. Then
+/// damage reaches the checks that follow the checksums.
 pub fn mend_index_bytes(bytes: &mut [u8]) {
     if bytes.len() < HEADER {
         return;

@@ -168,7 +168,8 @@ fn no_length_but_the_right_one() {
     }
 }
 
-/// Any file that is accepted with mended checksums is a file that could have been saved: writing its contents gives the same bytes.
+/// Any file that is accepted with mended checksums is a file that could have been saved: writing its contents gives the
+/// same bytes.
 #[test]
 fn damage_behind_right_checksums_is_refused_or_another_index() {
     let (mut refused, mut accepted) = (0, 0);

@@ -36,8 +36,8 @@ impl Content<'_> {
             self.sections(&places, &mut out)?;
             out.flush()?;
             drop(out);
-            // SAFETY: the file was created a moment ago under a name that nobody else has. Only the header is written after this, once the
-            // mapping is dropped; the checksums, which read the mapping, do not read the header.
+            // SAFETY: the file was created a moment ago under a name that nobody else has. Only the header is written
+            // after this, once the mapping is dropped; the checksums, which read the mapping, do not read the header.
             let map = unsafe { Mmap::map(&*file) }?;
             let header = format::encode(&self.shape, &places, &checksums(&map, &places));
             drop(map);

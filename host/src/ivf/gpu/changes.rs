@@ -1,22 +1,23 @@
 //! Brings an image up to date after changes of the index.
 //!
-//! The lists say which places have changed since the version of the image ([`View::changes_since`]). The vectors of these places come to the
-//! device one after the other in one upload. They are prepared there as all rows of an image are, and then copied to their rows. A place past
-//! the end of a list becomes padding. A list that has outgrown its room moves to the reserve of the storage, so all of its vectors are sent.
-//! The same is true for a shard's part of a list if the part begins at another place, which is rare ([`View`]).
-//! Three things belong to all rows:
+//! The lists say which places have changed since the version of the image ([`View::changes_since`]). The vectors of
+//! these places come to the device one after the other in one upload. They are prepared there as all rows of an image
+//! are, and then copied to their rows. A place past the end of a list becomes padding. A list that has outgrown its
+//! room moves to the reserve of the storage, so all of its vectors are sent. The same is true for a shard's part of a
+//! list if the part begins at another place, which is rare ([`View`]). Three things belong to all rows:
 //! - The scale follows from the greatest component. If a new vector changes the scale, the image is made anew.
 //! - The centre stays that of the first image. Any centre is right.
 //! - The bounds are only raised. After a removal they may be larger than needed, which is still a bound.
 //!
-//! The image is also made anew if the reserve is full ([`Update::Outgrown`]), if many vectors have changed ([`SHARE_SENT`]), if the storage
-//! is mostly empty, and if the lists no longer know what has changed.
+//! The image is also made anew if the reserve is full ([`Update::Outgrown`]), if many vectors have changed
+//! ([`SHARE_SENT`]), if the storage is mostly empty, and if the lists no longer know what has changed.
 //!
 //! # Cost
-//! As counted with an emulated driver: two uploads (one after a removal that moves no vector), at most twelve launches, and one copy to the host,
-//! which is the only wait. The uploads are the vectors, and the words that say where they go. If vectors have new ranks, there is a third upload
-//! of 4 bytes for each row of the storage. The host sorts the changed places, and the lengths of the lists (7 µs for 1,024 lists, 0.3 ms for
-//! 65,536; one core of an EPYC, 2026-11-25).
+//! As counted with an emulated driver: two uploads (one after a removal that moves no vector), at most twelve launches,
+//! and one copy to the host, which is the only wait. The uploads are the vectors, and the words that say where they go.
+//! If vectors have new ranks, there is a third upload of 4 bytes for each row of the storage. The host sorts the
+//! changed places, and the lengths of the lists (7 µs for 1,024 lists, 0.3 ms for 65,536; one core of an EPYC,
+//! 2026-11-25).
 
 use std::ops::Range;
 
@@ -38,7 +39,8 @@ use crate::ivf::lists::Address;
 use crate::ivf::view::View;
 use crate::{Error, Result, events, host_memory};
 
-/// More rows than [`FEW`], and more than this share of all, are not sent: a new image takes no words and no second copy for each row.
+/// More rows than [`FEW`], and more than this share of all, are not sent: a new image takes no words and no second copy
+/// for each row.
 const SHARE_SENT: usize = 4;
 const FEW: usize = 256;
 
@@ -114,8 +116,8 @@ impl Changed {
 }
 
 impl Resident {
-    /// Brings the image to the version of `view`. After another result than [`Update::Done`] the image is of no use. Must not use the thread
-    /// pool; the caller has made the directory if the ids need one.
+    /// Brings the image to the version of `view`. After another result than [`Update::Done`] the image is of no use.
+    /// Must not use the thread pool; the caller has made the directory if the ids need one.
     pub fn update(&mut self, room: Budget<'_>, lane: &mut Lane, view: &View<'_>) -> Result<Update> {
         let changed = match self.changed(view) {
             Ok(changed) => changed,
@@ -138,8 +140,8 @@ impl Resident {
         for chunk in 0..chunks {
             let rows = &changed.rows[chunk * most..changed.rows.len().min((chunk + 1) * most)];
             let last = (chunk + 1 == chunks).then_some(&changed);
-            // SAFETY: the scratch has room for `most` rows, and for the changes of lists. The rows are different rows of the storage, none
-            // becomes padding twice, and no list occurs twice.
+            // SAFETY: the scratch has room for `most` rows, and for the changes of lists. The rows are different rows
+            // of the storage, none becomes padding twice, and no list occurs twice.
             unsafe { self.send(on, (&plan, scratch), view, rows, last)? };
         }
         if changed.renumbered {
@@ -204,18 +206,18 @@ impl Resident {
         kind == Some(Terms::Rows) && !self.parts.stored.terms.is_empty()
     }
 
-    /// Number of words that [`Self::send`] needs for `rows` rows: row numbers, ranks, lists; then for the terms the first of these rows, and
-    /// their number, for each list.
+    /// Number of words that [`Self::send`] needs for `rows` rows: row numbers, ranks, lists; then for the terms the
+    /// first of these rows, and their number, for each list.
     fn row_words(&self, rows: usize) -> usize {
         3 * rows + if self.has_row_terms() && rows > 0 { 2 * self.image.lists as usize } else { 0 }
     }
 
-    /// Copies the vectors of some rows to the device, prepares them, and copies them to their rows. With the last rows it makes rows padding,
-    /// and writes starts and lengths of lists.
+    /// Copies the vectors of some rows to the device, prepares them, and copies them to their rows. With the last rows
+    /// it makes rows padding, and writes starts and lengths of lists.
     ///
     /// # Safety
-    /// The scratch has the plan's size, for at least these rows and changes. The rows are different rows of the storage, and the lists are
-    /// different lists.
+    /// The scratch has the plan's size, for at least these rows and changes. The rows are different rows of the
+    /// storage, and the lists are different lists.
     unsafe fn send(
         &self,
         on: OnStream<'_>,
@@ -251,8 +253,8 @@ impl Resident {
         }
     }
 
-    /// Writes the first of these rows of each list, and then their number of each list, if the words have room for them. Returns the greatest
-    /// number.
+    /// Writes the first of these rows of each list, and then their number of each list, if the words have room for
+    /// them. Returns the greatest number.
     fn count_staged(&self, rows: &[(u32, Address)], words: &mut [u32]) -> u32 {
         if words.is_empty() {
             return 0;
@@ -266,8 +268,8 @@ impl Resident {
         lengths.iter().copied().max().unwrap_or(0)
     }
 
-    /// The part of [`Self::send`] for at least one row. `words` are those of the rows, on the device, and `longest_list` is the greatest number
-    /// of these rows in a list.
+    /// The part of [`Self::send`] for at least one row. `words` are those of the rows, on the device, and
+    /// `longest_list` is the greatest number of these rows in a list.
     ///
     /// # Safety
     /// As [`Self::send`].
@@ -330,7 +332,8 @@ impl Resident {
         Ok(())
     }
 
-    /// Makes rows padding, and writes starts and lengths of lists, from the words of [`Changed::append_words`] on the device.
+    /// Makes rows padding, and writes starts and lengths of lists, from the words of [`Changed::append_words`] on the
+    /// device.
     ///
     /// # Safety
     /// As [`Self::send`].

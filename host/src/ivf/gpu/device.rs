@@ -1,4 +1,5 @@
-//! A device with the image of an index: the first search makes the image, and the first search after a change brings it up to date.
+//! A device with the image of an index: the first search makes the image, and the first search after a change brings it
+//! up to date.
 
 use std::sync::Arc;
 
@@ -37,14 +38,15 @@ impl IvfDevice {
         &self.runtime
     }
 
-    /// Another back end of the device, with the same image until one of the two brings it up to date, and with the same lanes.
+    /// Another back end of the device, with the same image until one of the two brings it up to date, and with the same
+    /// lanes.
     pub(super) fn shared(&self) -> IvfDevice {
         let resident = Exclusive::new(self.resident.with(|resident| resident.clone()));
         IvfDevice { runtime: self.runtime.clone(), resident, lanes: Arc::clone(&self.lanes), ..*self }
     }
 
-    /// The image of the index's current version. The first search makes it, within the budget, and the first search after a change brings it
-    /// up to date; searches that come at the same time wait.
+    /// The image of the index's current version. The first search makes it, within the budget, and the first search
+    /// after a change brings it up to date; searches that come at the same time wait.
     pub(super) fn resident(&self, view: &View<'_>) -> Result<Arc<Resident>> {
         // Making the directory uses a thread pool, so the directory is made before the lock is taken.
         view.sparse_directory();
@@ -54,7 +56,8 @@ impl IvfDevice {
             }
             let budget = resident_share(self.budget);
             let mut growth = Growth::None;
-            // Searches borrow the index, so none of them reads a stale image any more. A snapshot of the index may have it.
+            // Searches borrow the index, so none of them reads a stale image any more. A snapshot of the index may have
+            // it.
             if let Some(stale) = resident.take() {
                 growth = stale.storage.growth;
                 let own = Arc::try_unwrap(stale).map(Some).or_else(|shared| {
@@ -72,7 +75,8 @@ impl IvfDevice {
                         Update::Outgrown => growth = Growth::Eighth,
                         Update::Impossible => {}
                     }
-                    // The stale image is dropped before the next one is made, because the device may not have room for two.
+                    // The stale image is dropped before the next one is made, because the device may not have room for
+                    // two.
                 }
             }
             let made = |lane: &mut Lane| Resident::new(&self.runtime, &lane.stream, view, budget, growth);

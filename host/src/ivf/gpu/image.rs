@@ -1,8 +1,9 @@
 //! The image of an inverted file in device memory, made from the master copy on the host.
 //!
-//! Lists are stored one after the other. Each starts at a multiple of `pairs::PAD` rows, so that the scores of a list start at a sector.
-//! The padding rows between lists repeat the last vector of the list before. Any vector of the index is suitable: the values of these rows
-//! are +∞, but the bounds include their norms. Padding rows of a whole tile follow the last list, because scans copy whole tiles.
+//! Lists are stored one after the other. Each starts at a multiple of `pairs::PAD` rows, so that the scores of a list
+//! start at a sector. The padding rows between lists repeat the last vector of the list before. Any vector of the index
+//! is suitable: the values of these rows are +∞, but the bounds include their norms. Padding rows of a whole tile
+//! follow the last list, because scans copy whole tiles.
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::list_scan::{self, TILE_ROWS};
@@ -223,7 +224,8 @@ impl<'a> ImagePlan<'a> {
             tiles: None,
             greatest: centroid_greatest,
         };
-        // SAFETY: the plan reserved every part with the size that the kernels require; the stream runs the launches in order.
+        // SAFETY: the plan reserved every part with the size that the kernels require; the stream runs the launches in
+        // order.
         unsafe {
             if !self.stored.fixed_scale() {
                 greatest_of(runtime, stream, centroids)?;
@@ -247,9 +249,9 @@ impl<'a> ImagePlan<'a> {
 }
 
 impl Resident {
-    /// Copies the index to the device and prepares it for scans, within `budget` bytes; without room for growth if that exceeds the budget.
-    /// The index has vectors, and the caller has made their directory if the ids need one, because this function must not use the thread
-    /// pool.
+    /// Copies the index to the device and prepares it for scans, within `budget` bytes; without room for growth if that
+    /// exceeds the budget. The index has vectors, and the caller has made their directory if the ids need one, because
+    /// this function must not use the thread pool.
     pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64, growth: Growth) -> Result<Resident> {
         let on = OnStream { runtime, stream };
         match Resident::with_growth(on, view, None, budget, growth) {
@@ -310,7 +312,8 @@ impl Resident {
         Ok(made)
     }
 
-    /// A copy within the memory of the device, which can then be brought to the version of `view`; `None` if it could not.
+    /// A copy within the memory of the device, which can then be brought to the version of `view`; `None` if it could
+    /// not.
     pub fn copied(&self, runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Option<Resident>> {
         if view.changes_since(self.version).is_none() {
             return Ok(None);
@@ -367,8 +370,8 @@ fn any_row<'a>(view: &View<'a>, list: usize) -> &'a [u8] {
     (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
 }
 
-/// The mean of the centroids, weighted by the lengths of their lists, with zeros up to `stride`. If the vectors are whole numbers, the mean
-/// is rounded to whole numbers, so that f16 holds the differences exactly.
+/// The mean of the centroids, weighted by the lengths of their lists, with zeros up to `stride`. If the vectors are
+/// whole numbers, the mean is rounded to whole numbers, so that f16 holds the differences exactly.
 fn middle(view: &View<'_>, held: Option<Held>, stride: usize) -> Vec<f32> {
     let mut centre = Centre::default();
     for (list, centroid) in view.centroids.chunks_exact(view.dim).enumerate() {

@@ -13,14 +13,15 @@
 //! | `storage` | the places of the lists in an image |
 //! | `stage` | from scores to the exact best k: selection, re-ranking, certificate |
 //!
-//! The master copy stays in host memory. This file divides queries into batches whose scratch fits the budget and converts ranks to ids.
+//! The master copy stays in host memory. This file divides queries into batches whose scratch fits the budget and
+//! converts ranks to ids.
 //!
 //! # Overlap of copies and kernels
-//! Queries are copied in three parts; the probes of a part are found while the next part is copied. The same pass checks whether queries
-//! are finite. Flat, 10,000 queries, 16 of 4096 lists, H200, 2026-11-22: kernels take 0.49 ms of 0.83 (two parts). Two lanes, each with
-//! half of the queries, scan the lists twice, in 220 µs instead of 143, but overlap the copies of results as well: with 16 lists they are
-//! as fast (0.83 to 0.86 ms both), with one list faster (0.70 ms instead of 0.75), with 64 slower (1.36 ms instead of 1.32). Five parts
-//! took 1.4 ms, two parts 0.93 to 1.0.
+//! Queries are copied in three parts; the probes of a part are found while the next part is copied. The same pass
+//! checks whether queries are finite. Flat, 10,000 queries, 16 of 4096 lists, H200, 2026-11-22: kernels take 0.49 ms of
+//! 0.83 (two parts). Two lanes, each with half of the queries, scan the lists twice, in 220 µs instead of 143, but
+//! overlap the copies of results as well: with 16 lists they are as fast (0.83 to 0.86 ms both), with one list faster
+//! (0.70 ms instead of 0.75), with 64 slower (1.36 ms instead of 1.32). Five parts took 1.4 ms, two parts 0.93 to 1.0.
 
 mod changes;
 mod device;
@@ -72,8 +73,8 @@ const MOST_PARTS: usize = 3;
 /// Largest number of pairs of one batch: pairs have u32 numbers.
 const MOST_PAIRS: usize = 1 << 30;
 
-/// Number of products of components below which gathered rows are searched on the CPU: about 2 ms on one core with AVX-512 at the rate in
-/// [`super::cpu`]. The device needs memory, streams and a copy of the rows first.
+/// Number of products of components below which gathered rows are searched on the CPU: about 2 ms on one core with
+/// AVX-512 at the rate in [`super::cpu`]. The device needs memory, streams and a copy of the rows first.
 const FEW_PRODUCTS: u64 = 1 << 27;
 /// The same for the emulator, so that small tests take both ways.
 const FEW_PRODUCTS_EMULATED: u64 = 1 << 13;
@@ -154,8 +155,8 @@ impl IvfDevice {
         }
     }
 
-    /// Copies the filter and the queries of a search to the device, and finds the probes of each part of the queries while the next part is
-    /// copied.
+    /// Copies the filter and the queries of a search to the device, and finds the probes of each part of the queries
+    /// while the next part is copied.
     ///
     /// # Safety
     /// The scratch of `search` has the size of its plan, and the plan is for these queries.
@@ -198,8 +199,8 @@ impl IvfDevice {
 
     /// Searches the queries of a request in batches that fit the scratch.
     ///
-    /// With two lanes, a batch is copied and its kernels are queued while the device searches the previous batch; results are written to
-    /// their slots while the device searches the next one.
+    /// With two lanes, a batch is copied and its kernels are queued while the device searches the previous batch;
+    /// results are written to their slots while the device searches the next one.
     fn search_all(
         &self,
         resident: &Resident,
@@ -221,8 +222,8 @@ impl IvfDevice {
         })?;
         let path = if tiling.plan.search_shape.by_tables { "query by query, by tables" } else { "list by list" };
         events::path("inverted file", || self.runtime.describe(), path, count);
-        // The copy of a batch checks its queries, but with more batches than lanes the first results are written before the last batches
-        // are copied.
+        // The copy of a batch checks its queries, but with more batches than lanes the first results are written before
+        // the last batches are copied.
         if tiling.len() > lanes.len() {
             request.queries.check_finite(Input::Queries)?;
         }
@@ -277,8 +278,8 @@ impl IvfDevice {
         })
     }
 
-    /// Waits for a batch whose first query has the number `first`, and writes its results to their slots. Returns whether a query lacks a
-    /// certificate.
+    /// Waits for a batch whose first query has the number `first`, and writes its results to their slots. Returns
+    /// whether a query lacks a certificate.
     fn copy_results(&self, search: &Search<'_>, view: &View<'_>, slots: &mut Slots<'_>, first: usize) -> Result<bool> {
         let found = search.plan.search_shape.k as usize;
         let directory = view.sparse_directory();
@@ -342,8 +343,8 @@ impl IvfDevice {
         let mut within = vec![0u32; count];
         let search = self.search_on(resident, lane, view.element, &plan, true)?;
         let OnStream { runtime, stream } = search.on;
-        // SAFETY: the scratch has the plan's size; each step reads what the previous steps wrote. No candidates are appended, so the array
-        // of their counts is free for the numbers of vectors within the radius.
+        // SAFETY: the scratch has the plan's size; each step reads what the previous steps wrote. No candidates are
+        // appended, so the array of their counts is free for the numbers of vectors within the radius.
         unsafe {
             self.begin(&search, view, request)?;
             search.group(0..search_shape.probes, None)?;
@@ -384,7 +385,8 @@ impl IvfDevice {
         let directory = view.sparse_directory();
         let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
         let near = |distance: f32| metric.within(distance, radius);
-        // All vectors within the radius are selected, because the counts are upper bounds. So no query lacks a certificate.
+        // All vectors within the radius are selected, because the counts are upper bounds. So no query lacks a
+        // certificate.
         let rows = got_keys
             .par_chunks(most as usize)
             .zip(got_ranks.par_chunks(most as usize))
@@ -403,16 +405,18 @@ impl Planned for SearchPlan {
     }
 }
 
-/// The numbers of queries from which copies overlap with kernels, and from which further kernels cost nothing that counts.
+/// The numbers of queries from which copies overlap with kernels, and from which further kernels cost nothing that
+/// counts.
 #[derive(Debug, Clone, Copy)]
 struct BatchSizes {
     /// Smallest number of queries in a part whose probes are found while the next part is copied.
     part_queries: usize,
-    /// Number of queries from which two lanes are faster than one, although the two halves of the queries read every list twice.
+    /// Number of queries from which two lanes are faster than one, although the two halves of the queries read every
+    /// list twice.
     two_lanes_from: usize,
-    /// Number of queries from which a search always has the kernels that complete queries without a certificate. They are two launches that nearly
-    /// always find nothing to do. So a search of fewer queries leaves them out, reads the flags of its queries, and runs once more with these
-    /// kernels if a flag is set.
+    /// Number of queries from which a search always has the kernels that complete queries without a certificate. They
+    /// are two launches that nearly always find nothing to do. So a search of fewer queries leaves them out, reads the
+    /// flags of its queries, and runs once more with these kernels if a flag is set.
     completes_from: usize,
 }
 

@@ -18,20 +18,22 @@ use crate::{ElementType, Result};
 
 /// Largest mean number of pairs for each list with which tiles of 16 queries are used.
 const SMALL_TILES: u64 = 12;
-/// Limits of the scan by tables. It is used up to `TABLES_UP_TO` pairs for each list, times the number of sub-quantizers. Making the tables
-/// of a query costs as much as scanning `TABLE_ROWS` rows by tables. Beyond `MANY_SUB_QUANTIZERS` sub-quantizers the limit falls.
+/// Limits of the scan by tables. It is used up to `TABLES_UP_TO` pairs for each list, times the number of
+/// sub-quantizers. Making the tables of a query costs as much as scanning `TABLE_ROWS` rows by tables. Beyond
+/// `MANY_SUB_QUANTIZERS` sub-quantizers the limit falls.
 const TABLES_UP_TO: u64 = 625;
 const TABLE_ROWS: u64 = 2_440;
 const MANY_SUB_QUANTIZERS: u32 = 32;
-/// Limits of appending. `DENSE_ROWS` rows for each wanted candidate are scored before there is a threshold, from at least `DENSE_PROBES`
-/// lists. Appending is faster if there are `APPEND_FROM` times more lists.
+/// Limits of appending. `DENSE_ROWS` rows for each wanted candidate are scored before there is a threshold, from at
+/// least `DENSE_PROBES` lists. Appending is faster if there are `APPEND_FROM` times more lists.
 const DENSE_ROWS: u64 = 16;
 const DENSE_PROBES: u64 = 16;
 const APPEND_FROM: u32 = 3;
-/// Limits of exact comparison, instead of scores and a proof: the number of queries; and the number of components of all centroids, or of all
-/// vectors in as many lists of mean length as a query probes. For the probes that takes two launches instead of four: 4.4 µs less for one query
-/// of 4,096 lists, by a captured graph (36.4 to 32.0, H200, 2026-11-26; predicted: 5). For the neighbours it takes one instead of five
-/// ([`warpann_kernels::ivf::rescan`] has the times). Exact distances are sums of f64, of which some devices compute few.
+/// Limits of exact comparison, instead of scores and a proof: the number of queries; and the number of components of
+/// all centroids, or of all vectors in as many lists of mean length as a query probes. For the probes that takes two
+/// launches instead of four: 4.4 µs less for one query of 4,096 lists, by a captured graph (36.4 to 32.0, H200,
+/// 2026-11-26; predicted: 5). For the neighbours it takes one instead of five ([`warpann_kernels::ivf::rescan`] has the
+/// times). Exact distances are sums of f64, of which some devices compute few.
 const COMPARED_QUERIES: u32 = 2;
 const COMPARED_COMPONENTS: u64 = 1 << 22;
 const _: () = assert!(COMPARED_QUERIES as usize <= COUNTERS);
@@ -60,7 +62,8 @@ pub(super) struct SearchShape {
     pub k: u32,
     /// Number of lists to probe, at most the number of lists.
     pub probes: u32,
-    /// Number of words of the filter, if there is one. The filter is for the whole index, of which the image may show a part.
+    /// Number of words of the filter, if there is one. The filter is for the whole index, of which the image may show a
+    /// part.
     pub filter_words: Option<usize>,
     /// Whether codes are scanned by lookup tables, query by query.
     pub by_tables: bool,
@@ -68,8 +71,8 @@ pub(super) struct SearchShape {
     pub small_tiles: bool,
     /// Whether scores of the vectors are needed, because the caller reads them or says how lists are read.
     pub needs_scores: bool,
-    /// Number of probes whose scores are all kept. Candidates from the lists of the other probes are appended. If it equals `probes`,
-    /// nothing is appended.
+    /// Number of probes whose scores are all kept. Candidates from the lists of the other probes are appended. If it
+    /// equals `probes`, nothing is appended.
     pub dense_probes: u32,
 }
 
@@ -101,7 +104,8 @@ impl OperandsPlan {
     }
 }
 
-/// The exact comparison of queries with all vectors of their lists, instead of scores and a proof ([`warpann_kernels::ivf::rescan`]).
+/// The exact comparison of queries with all vectors of their lists, instead of scores and a proof
+/// ([`warpann_kernels::ivf::rescan`]).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ListsPlan {
     /// Number of blocks that share a query.
@@ -113,7 +117,8 @@ pub(super) struct ListsPlan {
 }
 
 impl ListsPlan {
-    /// For `queries` queries, `rows` vectors of typical lists, and `k` results. Pieces are short, and blocks as many as there is work for.
+    /// For `queries` queries, `rows` vectors of typical lists, and `k` results. Pieces are short, and blocks as many as
+    /// there is work for.
     fn reserve(layout: &mut Layout, queries: u32, rows: u32, k: u32, limits: &Limits) -> ListsPlan {
         let most = (limits.multiprocessors * LISTS_BLOCKS / queries.max(1)).max(1);
         // The rows of a block if all blocks have one piece for each warp, which has at most a row for each lane.
@@ -158,7 +163,8 @@ pub(super) struct SearchPlan {
     pub search_shape: SearchShape,
     /// Whether the probes come from exact distances of all centroids, so that they need no proof.
     pub compares_centroids: bool,
-    /// Set if the neighbours come from exact distances of all vectors of the lists, so that they need no proof. The probes then do as well.
+    /// Set if the neighbours come from exact distances of all vectors of the lists, so that they need no proof. The
+    /// probes then do as well.
     pub compares_lists: Option<ListsPlan>,
     /// Queries with their element type, if stored vectors have this type and it is not f32.
     pub narrow_queries: Option<Reserved<u8>>,
@@ -288,7 +294,8 @@ impl SearchPlan {
 }
 
 impl Resident {
-    /// Number of scores of a query with `probes` probes: the largest number, if these are the longest lists, and the typical number.
+    /// Number of scores of a query with `probes` probes: the largest number, if these are the longest lists, and the
+    /// typical number.
     pub fn columns(&self, probes: u32) -> Columns {
         let at = (probes as usize).min(self.longest.len());
         // The storage has a u32 number of rows, and these are some of its rows.
@@ -297,7 +304,8 @@ impl Resident {
         Columns { most, typical: (average as u32).clamp(1, most) }
     }
 
-    /// Number of probes whose scores are all kept: all probes, unless there are so many that appending pays (`warpann_kernels::ivf::list_scan`).
+    /// Number of probes whose scores are all kept: all probes, unless there are so many that appending pays
+    /// (`warpann_kernels::ivf::list_scan`).
     pub fn dense_probes(&self, search_shape: SearchShape) -> u32 {
         let average = (u64::from(self.image.rows) / u64::from(self.image.lists.max(1))).max(1);
         let wanted = u64::from(selected(search_shape.k, u32::MAX)) * DENSE_ROWS / average + DENSE_PROBES;
@@ -309,9 +317,9 @@ impl Resident {
         }
     }
 
-    /// Whether the scan by lookup tables, query by query, is faster than the list scan. Tables cost time for each query, and their scan for
-    /// each pair; the list scan costs the decoding of all rows of the lists. Measured on an H200, 2026-11-22, 1,000,000 vectors of 128
-    /// components in 4096 lists, k = 10, ms by tables and by lists:
+    /// Whether the scan by lookup tables, query by query, is faster than the list scan. Tables cost time for each
+    /// query, and their scan for each pair; the list scan costs the decoding of all rows of the lists. Measured on an
+    /// H200, 2026-11-22, 1,000,000 vectors of 128 components in 4096 lists, k = 10, ms by tables and by lists:
     ///
     /// | queries, probes | 8 bytes | 16 bytes | 32 bytes | 64 bytes |
     /// |---|---|---|---|---|
@@ -359,7 +367,8 @@ impl Resident {
         let (queries, lists) = (queries as u64, u64::from(self.image.lists.max(1)));
         let average = (u64::from(self.image.rows) / lists).max(1);
         let pairs = queries * u64::from(probes) + queries * TABLE_ROWS / average;
-        // The list scan decodes codes of two components a byte fastest, and tables of many sub-quantizers leave room for few blocks.
+        // The list scan decodes codes of two components a byte fastest, and tables of many sub-quantizers leave room
+        // for few blocks.
         let many = u64::from(sub_quantizers.max(MANY_SUB_QUANTIZERS)).pow(2);
         let cost = pairs.saturating_mul(u64::from(sub_quantizers)).saturating_mul(many);
         let of_lists = TABLES_UP_TO * lists * u64::from(MANY_SUB_QUANTIZERS).pow(2);

@@ -1,12 +1,13 @@
-//! A search from device memory to device memory that only enqueues work on a stream: no copy to or from the host, no allocation, no wait.
+//! A search from device memory to device memory that only enqueues work on a stream: no copy to or from the host, no
+//! allocation, no wait.
 //!
 //! ```text
 //! queries ──stage_rows──► padded, checked ──[widen]──[rotate]──► compared with the image
 //!     ──probes──[rescan_probes]──pairs, scan, selection, re-ranking──[rescan]──► ranks ──name_results──► ids
 //! ```
 //!
-//! The steps are those of an ordinary search ([`Search`]). What the host decides in an ordinary search is decided here when the plan is made,
-//! or on the device:
+//! The steps are those of an ordinary search ([`Search`]). What the host decides in an ordinary search is decided here
+//! when the plan is made, or on the device:
 //!
 //! | decision | here |
 //! |---|---|
@@ -16,9 +17,9 @@
 //! | the sizes of the scratch and the ways to scan | by the number of queries, of which some are planned |
 //!
 //! # Numbers of queries
-//! Sizes and ways of a search depend on its number of queries, and scratch does not grow evenly with it. So there is a plan for the largest
-//! number of queries of a tile, for half of it, a quarter, down to one. A call uses the smallest plan that has room for its queries, and
-//! searches for zeros in the rest.
+//! Sizes and ways of a search depend on its number of queries, and scratch does not grow evenly with it. So there is a
+//! plan for the largest number of queries of a tile, for half of it, a quarter, down to one. A call uses the smallest
+//! plan that has room for its queries, and searches for zeros in the rest.
 
 use std::iter::successors;
 use std::sync::{Arc, Weak};
@@ -113,7 +114,8 @@ struct ListSearch {
     runtime: Runtime,
     /// The shape of queries as they come.
     shape: VectorShape,
-    /// The image of the index; `None` if there are no vectors. The back end has it as long as the index does not change.
+    /// The image of the index; `None` if there are no vectors. The back end has it as long as the index does not
+    /// change.
     resident: Option<Weak<Resident>>,
     plan: TilePlan,
     table_memory: Memory,
@@ -125,8 +127,8 @@ struct ListSearch {
 }
 
 impl IvfDevice {
-    /// Plans searches of up to `queries` queries for `k` neighbours, as `request` says, whose queries are not read. Makes the image or brings it
-    /// up to date, allocates, and waits for all of it.
+    /// Plans searches of up to `queries` queries for `k` neighbours, as `request` says, whose queries are not read.
+    /// Makes the image or brings it up to date, allocates, and waits for all of it.
     ///
     /// # Errors
     /// [`Error::LaunchLimit`] for a `k` beyond 32 bits, [`Error::OutOfDeviceMemory`], errors of the device's driver.
@@ -224,8 +226,8 @@ impl ListSearch {
         VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, ..self.shape }
     }
 
-    /// Writes the queries of a tile to `search`, in the forms in which they are compared, and zeros for the queries that are planned beyond
-    /// `count`.
+    /// Writes the queries of a tile to `search`, in the forms in which they are compared, and zeros for the queries
+    /// that are planned beyond `count`.
     ///
     /// # Safety
     /// As [`TileSearch::find`]; `search` is planned for at least this number of queries.
@@ -285,8 +287,8 @@ impl ListSearch {
         }
     }
 
-    /// Converts queries of the given type to f32, and normalises them if the index keeps codes of normalised vectors. Those that `refused` names become
-    /// NaN.
+    /// Converts queries of the given type to f32, and normalises them if the index keeps codes of normalised vectors.
+    /// Those that `refused` names become NaN.
     ///
     /// # Safety
     /// `rows` and `to` have `count` rows.
@@ -369,7 +371,8 @@ impl TileSearch for ListSearch {
         };
         let resident = self.resident()?;
         let search = self.search_by(plan, on, &resident, given.count);
-        // SAFETY: the scratch has the bytes of every plan, the stream runs these in order, and the caller promises queries and words.
+        // SAFETY: the scratch has the bytes of every plan, the stream runs these in order, and the caller promises
+        // queries and words.
         unsafe {
             if let Some(filter) = self.plan.tables.filter {
                 on.runtime.copy(on.stream, search.filter(), tables.at(filter))?;

@@ -1,4 +1,5 @@
-//! A search of an image: queries become operands, then probes, pairs and scan, and then the best of the scanned vectors.
+//! A search of an image: queries become operands, then probes, pairs and scan, and then the best of the scanned
+//! vectors.
 //!
 //! ```text
 //! queries ──prepare_queries──► f16 operands ──scan centroids──► scores ──stage──► probes          (coarse quantiser)
@@ -8,9 +9,9 @@
 //!                                                              └──stage──► distances and ranks, and who lacks a certificate
 //! ```
 //!
-//! Queries without a certificate, for their probes or for their neighbours, are compared exactly with all centroids or with all vectors of
-//! their lists, by kernels that follow in the stream (`warpann_kernels::ivf::rescan`). The host may leave these kernels out and read the flags of
-//! the queries instead.
+//! Queries without a certificate, for their probes or for their neighbours, are compared exactly with all centroids or
+//! with all vectors of their lists, by kernels that follow in the stream (`warpann_kernels::ivf::rescan`). The host may
+//! leave these kernels out and read the flags of the queries instead.
 
 use std::ops::Range;
 
@@ -47,7 +48,8 @@ pub(super) struct Search<'a> {
     pub plan: &'a SearchPlan,
     /// Scratch of the plan's size.
     pub scratch: Scratch,
-    /// A counter for each query, up to [`COUNTERS`](crate::device::lanes::COUNTERS). They are 0 between the kernels of the stream.
+    /// A counter for each query, up to [`COUNTERS`](crate::device::lanes::COUNTERS). They are 0 between the kernels of
+    /// the stream.
     pub counters: PtrMut<u32>,
     /// Number of queries that have results. The plan may be for more: nobody reads what the search finds for the rest.
     pub queries: u32,
@@ -104,8 +106,9 @@ impl Search<'_> {
         self.at(self.plan.row_starts)
     }
 
-    /// The results of [`Self::run`] for the host: k distances and k ranks for each query. If the search completes none, there follow whether its
-    /// probes and whether its neighbours lack a certificate, and, if candidates are appended, their number.
+    /// The results of [`Self::run`] for the host: k distances and k ranks for each query. If the search completes none,
+    /// there follow whether its probes and whether its neighbours lack a certificate, and, if candidates are appended,
+    /// their number.
     pub fn results(&self) -> Vec<ResultArray> {
         let (found, each) = (self.found(), self.plan.search_shape.k as usize);
         let mut all = vec![ResultArray::new(found.keys, each), ResultArray::new(found.ranks, each)];
@@ -179,7 +182,8 @@ impl Search<'_> {
             out_ranks: found.ranks,
             ..self.all_rows()
         };
-        // SAFETY: as the caller promises; the plan reserved the entries for these blocks, and there is a counter for each query.
+        // SAFETY: as the caller promises; the plan reserved the entries for these blocks, and there is a counter for
+        // each query.
         unsafe { self.compare_all(Rescanned::Neighbors, launch) }
     }
 
@@ -205,8 +209,8 @@ impl Search<'_> {
     /// Adds the number of vectors within `radius` in the lists of the listed queries to their counts.
     ///
     /// # Safety
-    /// [`Self::run`] precedes this in the stream. `listed` has the number of listed queries and then their numbers, and `within` a word for each
-    /// query.
+    /// [`Self::run`] precedes this in the stream. `listed` has the number of listed queries and then their numbers, and
+    /// `within` a word for each query.
     pub unsafe fn count_within(&self, radius: f32, listed: Ptr<u32>, within: PtrMut<u32>) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.compare_all(Rescanned::Count, Rescan { listed, radius, within, ..self.all_rows() }) }
@@ -232,7 +236,8 @@ impl Search<'_> {
             stored: image.stored_rows(),
             metric: from.metric,
             lists: from.lists,
-            // If candidates are appended, only the scores of the first probes are in memory; if all vectors are compared, none.
+            // If candidates are appended, only the scores of the first probes are in memory; if all vectors are
+            // compared, none.
             scores: (plan.room().is_none() && plan.compares_lists.is_none()).then_some(from.scores),
             row_starts: self.row_starts().into(),
             shifts: from.shifts,
@@ -345,7 +350,8 @@ impl Search<'_> {
         let (queries, each) = (of.len() as u32, plan.search_shape.probes as usize);
         let row_stride = pairs::padded(image.lists);
         let distances = part(self.at(plan.coarse_scores), of, row_stride as usize);
-        // A block for each multiprocessor, at most: launches of so few blocks may start before the kernel ahead has ended.
+        // A block for each multiprocessor, at most: launches of so few blocks may start before the kernel ahead has
+        // ended.
         let warps = self.on.runtime.limits().multiprocessors * canonical::WARPS_PER_BLOCK / queries.max(1);
         let launch = Canonical {
             queries: part(self.at(plan.queries), of, image.stride() as usize).as_bytes().into(),
@@ -364,7 +370,8 @@ impl Search<'_> {
         };
         let from = Candidates::of_one_list(self.on, self.scratch, queries, distances.into(), row_stride.into());
         let (keys, probes) = (part(self.at(plan.probe_keys), of, each), part(self.at(plan.probes), of, each));
-        // SAFETY: as the caller promises; the plan reserved the arrays, and the selection reads what the first kernel writes.
+        // SAFETY: as the caller promises; the plan reserved the arrays, and the selection reads what the first kernel
+        // writes.
         unsafe {
             let kernel = Canonical::kernel(ElementType::F32.key());
             self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch)?;
@@ -380,8 +387,8 @@ impl Search<'_> {
         let GivenQueries { element, rows, metric, cosines, greatest, to } = from;
         let (image, queries) = (&self.resident.image, self.plan.search_shape.queries);
         let row_bytes = image.stride() as usize * element.size();
-        // `errors` has the bounds of all queries against vectors, then against centroids. This part reaches from the first to the second
-        // bounds of these queries.
+        // `errors` has the bounds of all queries against vectors, then against centroids. This part reaches from the
+        // first to the second bounds of these queries.
         let errors = self.at(to.errors).skip(of.start as usize).take(queries as usize + of.len());
         let launch = PrepareQueries {
             rows: part(rows, of, row_bytes).into(),
@@ -404,7 +411,8 @@ impl Search<'_> {
         unsafe { self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch) }
     }
 
-    /// Groups the pairs of some probes by list. With `thresholds`, the pairs are for a scan that appends candidates up to the thresholds.
+    /// Groups the pairs of some probes by list. With `thresholds`, the pairs are for a scan that appends candidates up
+    /// to the thresholds.
     ///
     /// # Safety
     /// As [`Self::run`]; the probes were found.
@@ -431,8 +439,8 @@ impl Search<'_> {
                 runtime.launch(stream, &CountLive::KERNEL, launch.config(image.lists), launch)?;
             }
             let live = if search_shape.filtered() { self.at(plan.live).read_only() } else { image.lengths };
-            // With more pairs than lists, several queries share a list, and grouping lets the scan read it once for all. The scan by tables
-            // reads a list for each query anyway.
+            // With more pairs than lists, several queries share a list, and grouping lets the scan read it once for
+            // all. The scan by tables reads a list for each query anyway.
             let few = pair_count < pairs::FEW && (pair_count <= image.lists || plan.tables.is_some());
             if few && of == (0..search_shape.probes) {
                 let launch = FewPairs {

@@ -1,7 +1,8 @@
 //! One stage of a search: from approximate scores of a row of candidates to the exact best k, with a proof.
 //!
-//! The coarse quantizer (candidates are centroids, results are probes) and the search of the lists have the same three steps: select k' > k
-//! candidates by score, re-rank them by canonical distance, certify the result (`warpann_kernels::ivf::rerank`).
+//! The coarse quantizer (candidates are centroids, results are probes) and the search of the lists have the same three
+//! steps: select k' > k candidates by score, re-rank them by canonical distance, certify the result
+//! (`warpann_kernels::ivf::rerank`).
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::pairs::BeginCandidates;
@@ -17,8 +18,8 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Select, SelectPlan, select};
 
-/// Number of candidates selected beyond k: at least `MARGIN`, and at least k / `MARGIN_SHARE`. The error bound spans two or three
-/// neighbours of the k-th on data of a few dozen dimensions, and more with larger k.
+/// Number of candidates selected beyond k: at least `MARGIN`, and at least k / `MARGIN_SHARE`. The error bound spans
+/// two or three neighbours of the k-th on data of a few dozen dimensions, and more with larger k.
 const MARGIN: u32 = 8;
 const MARGIN_SHARE: u32 = 8;
 /// Room for appended candidates: at least `ROOM`, and at least `ROOM_SHARE` times the number of selected candidates.
@@ -34,9 +35,9 @@ pub(super) fn selected(k: u32, columns: u32) -> u32 {
     k.saturating_add(MARGIN.max(k / MARGIN_SHARE)).min(columns).max(1)
 }
 
-/// Number of centroids selected beyond the probes: a share of the probes, and at most half of the number that [`Stage::settle`] compares
-/// exactly. Of 10,000 queries of the standard set with 1,024 of 4,096 lists, 1.7 % needed more than 24; with 64 lists three queries needed
-/// more than 8.
+/// Number of centroids selected beyond the probes: a share of the probes, and at most half of the number that
+/// [`Stage::settle`] compares exactly. Of 10,000 queries of the standard set with 1,024 of 4,096 lists, 1.7 % needed
+/// more than 24; with 64 lists three queries needed more than 8.
 const PROBE_MARGIN_SHARE: u32 = 4;
 const PROBE_MARGIN: u32 = rerank::SETTLED / 2;
 
@@ -94,8 +95,8 @@ pub(super) struct CandidateLists {
     pub thresholds: PtrMut<f32>,
 }
 
-/// Candidates of some queries: the scores from which a stage selects, the values for the proof of its results, the stream of its launches, and the
-/// memory that it reserved.
+/// Candidates of some queries: the scores from which a stage selects, the values for the proof of its results, the
+/// stream of its launches, and the memory that it reserved.
 #[derive(Clone, Copy)]
 pub(super) struct Candidates<'a> {
     pub on: OnStream<'a>,
@@ -148,7 +149,8 @@ pub(super) struct Centroids {
     pub stride: u32,
 }
 
-/// The places for results: k distances and k ranks for each query, and a flag that is set for queries without a certificate.
+/// The places for results: k distances and k ranks for each query, and a flag that is set for queries without a
+/// certificate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     pub keys: PtrMut<f32>,
@@ -186,7 +188,8 @@ impl Stage {
         Stage { k, columns: columns.most, selected, select, scores, places, unsorted, appended: None }
     }
 
-    /// As [`Self::reserve`], for a stage that first selects from rows of scores and then appends candidates to the selected ones.
+    /// As [`Self::reserve`], for a stage that first selects from rows of scores and then appends candidates to the
+    /// selected ones.
     pub fn reserve_appended(
         layout: &mut Layout,
         queries: u32,
@@ -215,8 +218,8 @@ impl Stage {
         self.appended.as_ref().map(|appended| appended.capacity)
     }
 
-    /// Selects from the rows of scores, and starts the lists of candidates with the selected ones. `counts` receives the number of
-    /// candidates of each query. Returns `None` if this stage does not append.
+    /// Selects from the rows of scores, and starts the lists of candidates with the selected ones. `counts` receives
+    /// the number of candidates of each query. Returns `None` if this stage does not append.
     ///
     /// # Safety
     /// As [`Self::run`]; `counts` has one word for each query.
@@ -308,7 +311,8 @@ impl Stage {
         }
     }
 
-    /// Selects the k `best` of each row of scores, for a stage that selects no more than k. They need no proof if scores are distances.
+    /// Selects the k `best` of each row of scores, for a stage that selects no more than k. They need no proof if
+    /// scores are distances.
     ///
     /// # Safety
     /// As [`Self::run`]; there is room for k scores and k places of each query.
@@ -324,8 +328,8 @@ impl Stage {
         unsafe { select(from.on.runtime, from.on.stream, &what, &self.select, from.scratch) }
     }
 
-    /// Finds the k nearest centroids of each query, in no particular order. Scores alone decide for most centroids. Only centroids near the
-    /// k-th are compared exactly.
+    /// Finds the k nearest centroids of each query, in no particular order. Scores alone decide for most centroids.
+    /// Only centroids near the k-th are compared exactly.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -393,12 +397,12 @@ impl Stage {
         Certificate { selected: self.selected, scores, live_rows, row_count, shifts, errors }
     }
 
-    /// Launches all steps of the stage. `of` has the stored vectors of the candidates, and the queries that are compared with them: the fields from
-    /// `queries` to `stored`.
+    /// Launches all steps of the stage. `of` has the stored vectors of the candidates, and the queries that are
+    /// compared with them: the fields from `queries` to `stored`.
     ///
     /// # Safety
-    /// The scratch of `from` has the arrays that the stage reserved. The candidates, `of` and `to` cover their queries until
-    /// the stream has finished.
+    /// The scratch of `from` has the arrays that the stage reserved. The candidates, `of` and `to` cover their queries
+    /// until the stream has finished.
     pub unsafe fn run(&self, from: Candidates<'_>, of: (&Stored, Rerank), to: Found) -> Result<()> {
         // SAFETY: as the caller promises; the selection writes what the re-ranking reads.
         unsafe {
@@ -477,9 +481,10 @@ impl Stage {
             ..of
         };
         let few = sort && self.selected <= rerank::WARP_SELECTED;
-        // For codes of a product quantizer, a block of four warps finishes sooner, and a single warp does less work in total. With one
-        // query and 16 bytes a code a single warp took 33 µs, a third of all kernels (H200, 2026-11-22). Vectors are read so fast that
-        // combining the results of four warps costs more: one query took 68 to 69 µs in all instead of 60 to 67.
+        // For codes of a product quantizer, a block of four warps finishes sooner, and a single warp does less work in
+        // total. With one query and 16 bytes a code a single warp took 33 µs, a third of all kernels (H200,
+        // 2026-11-22). Vectors are read so fast that combining the results of four warps costs more: one query took 68
+        // to 69 µs in all instead of 60 to 67.
         let by_warps = few && (!stored.costly || queries > runtime.limits().multiprocessors * CODE_BLOCKS);
         let per_query = if by_warps { PerQuery::Warp } else { PerQuery::Block };
         // SAFETY: as the caller promises.

@@ -1,8 +1,9 @@
 //! The places of the lists of an image in its storage, and the copying of rows to these places.
 //!
-//! Each list has a room: some rows from `starts` on, of which the first `lengths` hold vectors. The others are padding, and the room of
-//! vectors to come. A list that outgrows its room moves to the reserve at the end of the storage, and its old room stays unused until the
-//! image is made anew. The first image of an index has no room to grow, so an index that does not change takes no more memory than it needs.
+//! Each list has a room: some rows from `starts` on, of which the first `lengths` hold vectors. The others are padding,
+//! and the room of vectors to come. A list that outgrows its room moves to the reserve at the end of the storage, and
+//! its old room stays unused until the image is made anew. The first image of an index has no room to grow, so an index
+//! that does not change takes no more memory than it needs.
 
 use std::ops::Range;
 
@@ -22,7 +23,8 @@ pub(super) const STAGING: usize = 64 << 20;
 pub(super) enum Growth {
     /// Padding only, and no reserve.
     None,
-    /// An eighth more for each list, and a reserve of an eighth of the storage: for an index that has outgrown an image.
+    /// An eighth more for each list, and a reserve of an eighth of the storage: for an index that has outgrown an
+    /// image.
     Eighth,
 }
 
@@ -89,7 +91,8 @@ impl Storage {
         Ok(Storage { starts, lengths, rooms, reserve: self.reserve.clone(), ..*self })
     }
 
-    /// Changes the length of a list. Returns whether the list has moved, and then has no row in its new room yet; `None` if there is no room.
+    /// Changes the length of a list. Returns whether the list has moved, and then has no row in its new room yet;
+    /// `None` if there is no room.
     pub(super) fn resize(&mut self, list: usize, length: u32) -> Option<bool> {
         let moves = length > self.rooms[list];
         if moves {
@@ -113,14 +116,15 @@ impl Storage {
         self.lengths.iter().copied().max().unwrap_or(0)
     }
 
-    /// Number of rows of the storage that belong to `list` before any list has moved, padding included; the last list has all remaining rows.
+    /// Number of rows of the storage that belong to `list` before any list has moved, padding included; the last list
+    /// has all remaining rows.
     fn padded(&self, list: usize) -> usize {
         let next = self.starts.get(list + 1).copied().unwrap_or(self.rows);
         (next - self.starts[list]) as usize
     }
 
-    /// Divides the rows of all lists, one list after the other, into batches of `most` rows; the last batch may be smaller. A batch is a
-    /// vector of lists with places in them.
+    /// Divides the rows of all lists, one list after the other, into batches of `most` rows; the last batch may be
+    /// smaller. A batch is a vector of lists with places in them.
     fn batches(&self, most: usize) -> impl Iterator<Item = Vec<(usize, Range<usize>)>> {
         let (mut list, mut place) = (0, 0);
         std::iter::from_fn(move || {
@@ -143,8 +147,9 @@ impl Storage {
         places.start.min(length)..places.end.min(length)
     }
 
-    /// Copies `row_bytes` bytes for each row of a new storage to the device, about [`STAGING`] bytes at a time for lists of any length.
-    /// `write(list, places, rows)` fills the rows at these places of a list; it must not use a thread pool.
+    /// Copies `row_bytes` bytes for each row of a new storage to the device, about [`STAGING`] bytes at a time for
+    /// lists of any length. `write(list, places, rows)` fills the rows at these places of a list; it must not use a
+    /// thread pool.
     ///
     /// # Safety
     /// `to` is device memory with room for all rows.
@@ -170,15 +175,16 @@ impl Storage {
                 write(list, places, part);
             });
             let to = to.skip(number * most * row_bytes);
-            // SAFETY: lists follow each other in the storage without gaps, so these rows start after those of the batches before.
+            // SAFETY: lists follow each other in the storage without gaps, so these rows start after those of the
+            // batches before.
             unsafe { on.runtime.copy_to_device(on.stream, to, &staging[..filled])? };
         }
         Ok(())
     }
 }
 
-/// Fills `to` with the rows of `from` from row `first` on, `width` bytes each at a distance of `stride` bytes, and repeats the last row to
-/// the end. If there is no row, fills with zeros.
+/// Fills `to` with the rows of `from` from row `first` on, `width` bytes each at a distance of `stride` bytes, and
+/// repeats the last row to the end. If there is no row, fills with zeros.
 pub(super) fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u8]) {
     let Some(last) = from.len().checked_sub(width) else {
         to.fill(0);
@@ -235,7 +241,8 @@ mod tests {
         }
     }
 
-    /// Random lengths, one after the other. Rooms never overlap, and no row of a list is in the tile after the last one.
+    /// Random lengths, one after the other. Rooms never overlap, and no row of a list is in the tile after the last
+    /// one.
     #[test]
     fn lists_grow_in_their_rooms_and_then_move() {
         let mut random = test_random::Random::new(4);

@@ -36,10 +36,11 @@ pub(crate) struct Stored {
     pub parts: OperandParts,
     /// Whether rows are vectors as they were added, with the element type of queries.
     pub in_place: bool,
-    /// Whether the list scan decodes operands. Then scanning each list twice costs more time than overlapping copies saves.
+    /// Whether the list scan decodes operands. Then scanning each list twice costs more time than overlapping copies
+    /// saves.
     pub decodes: bool,
-    /// Whether decoding is so slow that with few queries a block re-ranks each query faster than a warp does. Then fewer vectors are compared
-    /// without scores, too.
+    /// Whether decoding is so slow that with few queries a block re-ranks each query faster than a warp does. Then
+    /// fewer vectors are compared without scores, too.
     pub costly: bool,
     /// The tables of the scan by lookup tables, if the encoding has this scan.
     pub tables: Option<TableIndex>,
@@ -52,7 +53,8 @@ pub(crate) struct Stored {
 pub(crate) enum Measuring {
     /// Rows are vectors of this element type, and get f16 operands beside them.
     Operands(ElementType),
-    /// Rows are codes. If they are `scaled`, the scale follows from the greatest component of what they stand for, otherwise from the training.
+    /// Rows are codes. If they are `scaled`, the scale follows from the greatest component of what they stand for,
+    /// otherwise from the training.
     Codes { by: &'static Kernel<MeasureCodes>, scaled: bool },
 }
 

@@ -39,7 +39,8 @@ pub(crate) trait StoredPlan {
     /// The parts of the image that change with the vectors.
     fn parts(&self, memory: Scratch) -> StoredParts;
 
-    /// Lower bound of the greatest component of the vectors, from which the scale follows. With [`Self::fixed_scale`], its exact value.
+    /// Lower bound of the greatest component of the vectors, from which the scale follows. With [`Self::fixed_scale`],
+    /// its exact value.
     fn least_greatest(&self) -> f32 {
         0.0
     }
@@ -178,7 +179,8 @@ impl Measured<'_> {
         }
     }
 
-    /// These rows for launches that read them. A field of [`StoredRows`] that has a part for each row must be theirs, not the image's.
+    /// These rows for launches that read them. A field of [`StoredRows`] that has a part for each row must be theirs,
+    /// not the image's.
     fn stored_rows(&self) -> StoredRows {
         StoredRows { rows: self.codes, ..self.image.stored_rows() }
     }
@@ -206,7 +208,8 @@ impl Measured<'_> {
     /// Writes the operands and the value of each row, and raises the bounds.
     ///
     /// # Safety
-    /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of operands.
+    /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of
+    /// operands.
     pub unsafe fn measure(&self, on: OnStream<'_>) -> Result<()> {
         let &Measured { image, row_count, row_lists, greatest, operands, values, bounds, factor, .. } = self;
         let stored = &image.stored;

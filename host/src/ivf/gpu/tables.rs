@@ -1,4 +1,5 @@
-//! Launches the scan of product-quantized lists by lookup tables: the stored terms of an index, the plan of a batch, and the launches.
+//! Launches the scan of product-quantized lists by lookup tables: the stored terms of an index, the plan of a batch,
+//! and the launches.
 //!
 //! | squared L2 with | stored | table in shared memory | pairs a block |
 //! |---|---|---|---|
@@ -33,8 +34,9 @@ use crate::{Error, Result};
 #[cfg_attr(not(test), expect(dead_code, reason = "tests force what sizes would choose"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// f32 if a whole table fits the shared memory of a block; otherwise f16 if a whole table then fits; otherwise f32, in chunks. If only
-    /// one block fits a multiprocessor, the block gets 1,024 threads, as many as registers allow, so f32 is still the choice.
+    /// f32 if a whole table fits the shared memory of a block; otherwise f16 if a whole table then fits; otherwise f32,
+    /// in chunks. If only one block fits a multiprocessor, the block gets 1,024 threads, as many as registers allow, so
+    /// f32 is still the choice.
     Auto,
     /// f32, in chunks if the table does not fit.
     F32,
@@ -57,11 +59,12 @@ pub(crate) struct TableScan {
     pub pair_offsets: Ptr<u32>,
     /// The start of each query's row of scores (one more entry may follow; it is not read).
     pub row_starts: Ptr<u64>,
-    /// scores\[row_starts\[q\] + pair_offsets\[q\]\[p\] + i\]: the score of row i of the list; +∞ from the list's length to the next
-    /// multiple of 8.
+    /// scores\[row_starts\[q\] + pair_offsets\[q\]\[p\] + i\]: the score of row i of the list; +∞ from the list's
+    /// length to the next multiple of 8.
     pub scores: PtrMut<f32>,
-    /// errors\[q\] ≥ |score − real value| for every row of every list. It holds as well if the real value is that of a reconstruction c + p
-    /// rounded to f32, and if the real value itself is rounded to f32. +∞ if scores may overflow; then the scores are unspecified.
+    /// errors\[q\] ≥ |score − real value| for every row of every list. It holds as well if the real value is that of a
+    /// reconstruction c + p rounded to f32, and if the real value itself is rounded to f32. +∞ if scores may overflow;
+    /// then the scores are unspecified.
     pub errors: PtrMut<f32>,
 }
 
@@ -89,8 +92,8 @@ impl TablePlan {
     /// Number of resident threads of a multiprocessor that registers allow.
     const RESIDENT_THREADS: u32 = 1024;
 
-    /// Plans the scan of `probes` lists for each of `queries` queries, and reserves its scratch. `terms` is the kind that [`enqueue_terms`]
-    /// computed.
+    /// Plans the scan of `probes` lists for each of `queries` queries, and reserves its scratch. `terms` is the kind
+    /// that [`enqueue_terms`] computed.
     ///
     /// # Errors
     /// [`Error::LaunchLimit`] if shared memory has no room for the table of one sub-quantizer (at most 1 KiB).
@@ -112,8 +115,8 @@ impl TablePlan {
         let resident = (limits.shared_bytes / bytes).max(1);
         let threads = (Self::RESIDENT_THREADS / resident).next_power_of_two().clamp(128, 1024);
 
-        // Two waves of blocks: more blocks would build more tables, and fewer would leave multiprocessors idle at the end. With enough
-        // queries a block takes all pairs of one query.
+        // Two waves of blocks: more blocks would build more tables, and fewer would leave multiprocessors idle at the
+        // end. With enough queries a block takes all pairs of one query.
         let wanted =
             u64::from(limits.multiprocessors) * u64::from((Self::RESIDENT_THREADS / threads).min(resident)) * 2;
         let pairs = u64::from(queries) * u64::from(probes);
@@ -169,7 +172,8 @@ impl QueryTile {
     }
 }
 
-/// The kernel for codes and tables of this shape, and the number of sub-quantizers whose tables are in shared memory at the same time.
+/// The kernel for codes and tables of this shape, and the number of sub-quantizers whose tables are in shared memory at
+/// the same time.
 fn choose_kernel(shape: &Shape, precision: Precision, limits: &Limits) -> Result<(TableKey, u32)> {
     let fit = |entry: EntryKey| entries_in(limits.shared_bytes, entry.bytes()) >> shape.bits;
     let whole = |entry: EntryKey| fit(entry) >= shape.sub_quantizers;
@@ -217,11 +221,12 @@ fn coded_lists(shape: &Shape, image: &Image) -> CodedLists {
     }
 }
 
-/// Computes `terms` of the index. Terms of rows are computed again after codes have changed, terms of lists only after training.
+/// Computes `terms` of the index. Terms of rows are computed again after codes have changed, terms of lists only after
+/// training.
 ///
 /// # Safety
-/// The pointers of `image` cover `shape`, and `to` has [`Shape::terms_len`] f32. All are aligned to 16 bytes. They stay valid until the
-/// queue has finished.
+/// The pointers of `image` cover `shape`, and `to` has [`Shape::terms_len`] f32. All are aligned to 16 bytes. They stay
+/// valid until the queue has finished.
 pub(crate) unsafe fn enqueue_terms<Q: Queue>(
     queue: &Q,
     shape: &Shape,
@@ -261,10 +266,11 @@ pub(crate) unsafe fn enqueue_terms<Q: Queue>(
 /// Scans the lists of a batch, and writes scores and errors.
 ///
 /// # Safety
-/// The pointers of `what` and `image` cover their shapes, `terms` holds the values that [`enqueue_terms`] wrote for the plan's kind (it is
-/// not read if there are none), and `scratch` has the arrays that the plan reserved, until the queue has finished. Queries, centroids,
-/// codebooks, codes and terms are aligned to 16 bytes. The plan was made for this number of queries and probes. Probed lists exist, lists
-/// start at multiples of 8 rows, components are finite, and the scores of different pairs do not overlap.
+/// The pointers of `what` and `image` cover their shapes, `terms` holds the values that [`enqueue_terms`] wrote for the
+/// plan's kind (it is not read if there are none), and `scratch` has the arrays that the plan reserved, until the queue
+/// has finished. Queries, centroids, codebooks, codes and terms are aligned to 16 bytes. The plan was made for this
+/// number of queries and probes. Probed lists exist, lists start at multiples of 8 rows, components are finite, and the
+/// scores of different pairs do not overlap.
 pub(crate) unsafe fn enqueue<Q: Queue>(
     queue: &Q,
     what: &TableScan,
@@ -322,7 +328,8 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
                 squares: 0.0,
                 tables,
             };
-            // SAFETY: as the caller promises; the plan has room for the tables of a tile, and a tile is scanned before the next.
+            // SAFETY: as the caller promises; the plan has room for the tables of a tile, and a tile is scanned before
+            // the next.
             unsafe { queue.launch(&SubTables::KERNEL, launch.config(), launch)? };
         }
         let terms = matches!(plan.form, FORM_ROW_TERMS | FORM_LIST_TERMS).then_some(terms);

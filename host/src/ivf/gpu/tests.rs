@@ -1,5 +1,5 @@
-//! Tests of the image and its search on the emulator: results must have the same bits as on the CPU. (The package of tests has the tests of
-//! the results themselves.)
+//! Tests of the image and its search on the emulator: results must have the same bits as on the CPU. (The package of
+//! tests has the tests of the results themselves.)
 
 use std::iter::successors;
 use std::ops::Range;
@@ -96,9 +96,10 @@ fn check_enqueued<T: Element>(
     check_numbers(device, cpu, queries, k, options, |all| vec![all.div_ceil(3), all])
 }
 
-/// Searches from device memory to device memory by a plan for two more queries, with a last query that is not finite if the element type has such
-/// numbers, and compares results with those of `cpu`. `numbers` makes the numbers of queries of the searches, which ascend, of the number of all.
-/// Returns the numbers of queries of the last search that kernels completed.
+/// Searches from device memory to device memory by a plan for two more queries, with a last query that is not finite if
+/// the element type has such numbers, and compares results with those of `cpu`. `numbers` makes the numbers of queries
+/// of the searches, which ascend, of the number of all. Returns the numbers of queries of the last search that kernels
+/// completed.
 fn check_numbers<T: Element>(
     device: &IvfDevice,
     cpu: &IvfIndex<T>,
@@ -179,7 +180,8 @@ fn check_numbers<T: Element>(
     completed
 }
 
-/// Searches by each plan of an index, of which there is one for the planned number of queries and one for each half of it, down to one query.
+/// Searches by each plan of an index, of which there is one for the planned number of queries and one for each half of
+/// it, down to one query.
 #[test]
 fn every_plan_answers() {
     fn by_each<T: Element>(metric: Metric, encoding: Encoding, case: &Case) {
@@ -219,8 +221,8 @@ fn every_plan_answers() {
 /// More queries than searches from host memory first do without the kernels that complete queries.
 const MANY: usize = 9;
 
-/// Many centroids and vectors within the error bound of each other: great vectors make the bound large, and vectors appear several times.
-/// No certificate holds, so kernels complete the queries.
+/// Many centroids and vectors within the error bound of each other: great vectors make the bound large, and vectors
+/// appear several times. No certificate holds, so kernels complete the queries.
 fn without_certificates<T: Element>(metric: Metric, encoding: Encoding, queries: usize) {
     let (dim, n, lists) = (8, 900, 40);
     let mut base = vectors::<T>(n, dim, 5);
@@ -246,7 +248,8 @@ fn without_certificates<T: Element>(metric: Metric, encoding: Encoding, queries:
         for options in [request, if probes == 9 { request.filter(&filter) } else { request.scan(Scan::QueryMajor) }] {
             let more = check_enqueued(&device, &cpu, &queries, k, &options);
             completed.iter_mut().zip(more).for_each(|(all, more)| *all += more);
-            // From host memory: few queries are searched once more with the kernels that complete queries, many have them at once.
+            // From host memory: few queries are searched once more with the kernels that complete queries, many have
+            // them at once.
             let again = queries.repeat(MANY.div_ceil(queries.len() / dim));
             for queries in [&queries, &again] {
                 let what = format!("{metric} {encoding} from the host, k {k}, {} queries", queries.len() / dim);
@@ -255,7 +258,8 @@ fn without_certificates<T: Element>(metric: Metric, encoding: Encoding, queries:
             }
         }
     }
-    // Distances of whole numbers have no error, so that only a query at the same distance from many centroids lacks a certificate for its probes.
+    // Distances of whole numbers have no error, so that only a query at the same distance from many centroids lacks a
+    // certificate for its probes.
     let of_probes = completed[0] > 0 || whole && metric == Metric::L2;
     assert!(of_probes && completed[1] > 0, "{metric} {encoding} {}: {completed:?}", T::TYPE.name());
 }
@@ -277,7 +281,8 @@ fn queries_without_certificates_are_completed_on_the_device() {
     without_certificates::<f32>(Metric::InnerProduct, Encoding::F16, 50);
 }
 
-/// Lists of appended candidates that have no room for all vectors within the threshold, because the first queries are equally near to all.
+/// Lists of appended candidates that have no room for all vectors within the threshold, because the first queries are
+/// equally near to all.
 #[test]
 fn candidates_without_room_are_completed_on_the_device() {
     let (dim, n, lists) = (4, 4_000, 100);
@@ -291,7 +296,8 @@ fn candidates_without_room_are_completed_on_the_device() {
     assert!(completed[2] > 0, "{completed:?}");
 }
 
-/// Searches among every `share`-th of the vectors of an exact index on the emulator, and by an index on the CPU that has got these vectors.
+/// Searches among every `share`-th of the vectors of an exact index on the emulator, and by an index on the CPU that
+/// has got these vectors.
 fn among_held<T: Element>(metric: Metric, share: usize) {
     let (dim, n, k, count) = (8, 700, 5, 9);
     let base = vectors::<T>(n, dim, 5);
@@ -383,8 +389,8 @@ fn flat_lists_of_every_metric_and_element() {
     }
 }
 
-/// One or two queries of short lists are compared with all vectors of these by several blocks, which join their results. The counters of the
-/// blocks serve the next search, too.
+/// One or two queries of short lists are compared with all vectors of these by several blocks, which join their
+/// results. The counters of the blocks serve the next search, too.
 #[test]
 fn few_queries_are_compared_with_all_vectors_of_their_lists() {
     fn by_blocks<T: Element>(metric: Metric, encoding: Encoding, k: usize) {
@@ -496,13 +502,13 @@ fn halves_and_bytes() {
     );
 }
 
-/// Scans of lists by `mma.sync` and by `wgmma`, between which the emulator chooses by the parity of the number of items: of operands and of
-/// codes, resident and streamed, with stored and with appended scores.
+/// Scans of lists by `mma.sync` and by `wgmma`, between which the emulator chooses by the parity of the number of
+/// items: of operands and of codes, resident and streamed, with stored and with appended scores.
 #[test]
 fn every_product_scans_soundly() {
     let codes = |dim: usize| Encoding::Pq { sub_quantizers: dim / 2, bits: 8, rotate: false };
-    // The components of queries, if scores are stored and if they are appended. Queries of operands are streamed from 321 components on, and from
-    // 193 on if they append to lists of copies, whose tiles have 128 queries instead of 64.
+    // The components of queries, if scores are stored and if they are appended. Queries of operands are streamed from
+    // 321 components on, and from 193 on if they append to lists of copies, whose tiles have 128 queries instead of 64.
     for (stored, appended, encoding) in [
         (64, 64, codes(64)),
         (64, 64, Encoding::Flat),
@@ -580,8 +586,8 @@ impl<T: Element> Follower<T> {
         let images = shards.iter().zip(devices).map(|(view, device)| device.resident(view).unwrap().image);
         let (rows, row_bytes) =
             images.fold((0, 0), |(rows, _), image| (rows + image.rows as usize, image.stored.row_bytes as usize));
-        // Row number, rank and list of a row; number, start and length of a list, and twelve bytes for padding. The terms of the scan by
-        // tables take 8 bytes for each list.
+        // Row number, rank and list of a row; number, start and length of a list, and twelve bytes for padding. The
+        // terms of the scan by tables take 8 bytes for each list.
         let some = |rows: usize| rows * row_bytes + devices.len() * (36 * rows + 8 * Self::LISTS);
         match expected {
             Sent::Nothing => assert_eq!(sent, 0, "{what}"),
@@ -658,7 +664,8 @@ fn follow<T: Element>(metric: Metric, encoding: Encoding) {
     pair.follows(Sent::Ranks(120), &what("a third removed"));
     pair.add_like(like, 10_100..10_190);
     pair.follows(Sent::All, &what("a list outgrows the reserve"));
-    // A greater component than that of any vector. The scale follows from the vectors only if they are stored as they are.
+    // A greater component than that of any vector. The scale follows from the vectors only if they are stored as they
+    // are.
     let mut great = pair.rows(&[93]);
     great.iter_mut().for_each(|component| *component = T::from_f32(120.0));
     pair.index.add_with_ids(&great, &[20_000]).unwrap();
@@ -686,7 +693,8 @@ fn follow_shards<T: Element>(metric: Metric, encoding: Encoding, shards: usize) 
     let what = |step: &str| format!("{metric:?} {encoding} {} on {shards} shards: {step}", T::TYPE.name());
     // The length of a list is rounded to a multiple of this number before it is divided.
     let step = |length: usize| 1 << (length.ilog2() - 4);
-    // A list of which `removed` vectors can go and to which `added` can come before it is divided anew: one of its ids, and its length.
+    // A list of which `removed` vectors can go and to which `added` can come before it is divided anew: one of its ids,
+    // and its length.
     let list = |index: &IvfIndex<T>, removed: usize, added: usize| {
         let lengths = (0..Follower::<T>::LISTS).map(|list| (list, index.kind.lists.length(list)));
         let fits = |length: usize| length % step(length) >= removed && length % step(length) + added < step(length);

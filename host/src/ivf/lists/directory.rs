@@ -1,8 +1,8 @@
 //! The ids of the vectors in ascending order, and where each vector is.
 //!
-//! A vector's *rank* is the row of its id ([`RowIds`]): ranks are u32 and compare as ids do. Ranks of removed vectors may be left between
-//! them, so a removal gives no other vector a new rank. A vector whose id lies between two others that have adjacent ranks gives new ranks
-//! to all vectors after it: O(n).
+//! A vector's *rank* is the row of its id ([`RowIds`]): ranks are u32 and compare as ids do. Ranks of removed vectors
+//! may be left between them, so a removal gives no other vector a new rank. A vector whose id lies between two others
+//! that have adjacent ranks gives new ranks to all vectors after it: O(n).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// The directory of lists with `len` vectors. O(len) if the ids are 0, 1, 2, .. (`dense`), otherwise O(len · log len).
+    /// The directory of lists with `len` vectors. O(len) if the ids are 0, 1, 2, .. (`dense`), otherwise O(len · log
+    /// len).
     pub(super) fn new(lists: &[Arc<List>], len: usize, dense: bool) -> Directory {
         let (ids, ranks): (_, Vec<Vec<u32>>) = if dense {
             let ranks = |list: &Arc<List>| list.ids().iter().map(|&id| id as u32).collect();
@@ -116,8 +117,8 @@ impl Directory {
         own_with_room(&mut self.ranks[list], more).map(|_| ())
     }
 
-    /// Gives ranks to ids, which are ascending and new. Returns whether other vectors have new ranks. On error nothing changes. The caller
-    /// tells the addresses by [`Directory::push`].
+    /// Gives ranks to ids, which are ascending and new. Returns whether other vectors have new ranks. On error nothing
+    /// changes. The caller tells the addresses by [`Directory::push`].
     pub(super) fn admit(&mut self, ids: &[u64]) -> Result<bool> {
         let too_many = (self.ids.rows() + ids.len()) as u64 > MAX_ROWS;
         if too_many || self.ids.room(ids) == Room::Between {
@@ -134,7 +135,8 @@ impl Directory {
         Ok(false)
     }
 
-    /// Gives all vectors new ranks, with room for new ids among theirs and none for removed vectors. On error nothing changes. O(n).
+    /// Gives all vectors new ranks, with room for new ids among theirs and none for removed vectors. On error nothing
+    /// changes. O(n).
     fn renumber(&mut self, ids: &[u64]) -> Result<()> {
         let mut merged = host_memory::with_room(self.ids.len() + ids.len())?;
         let mut ranks = host_memory::filled(0u32, self.ids.rows())?;
@@ -170,7 +172,8 @@ impl Directory {
         self.addresses.set(rank, Address { list: list as u32, place });
     }
 
-    /// Notes that the last vector of a list has taken the place of another one, which is no longer there. Call [`Directory::reserve`] first.
+    /// Notes that the last vector of a list has taken the place of another one, which is no longer there. Call
+    /// [`Directory::reserve`] first.
     pub(super) fn swap_remove(&mut self, at: Address) {
         let ranks = Arc::make_mut(&mut self.ranks[at.list as usize]);
         ranks.swap_remove(at.place as usize);
@@ -184,7 +187,8 @@ impl Directory {
         self.ids.remove(ranks)
     }
 
-    /// Drops what removed vectors have left, if it is much. Returns whether vectors have new ranks. O(n) then, and rarely.
+    /// Drops what removed vectors have left, if it is much. Returns whether vectors have new ranks. O(n) then, and
+    /// rarely.
     pub(super) fn forget(&mut self) -> bool {
         self.addresses.truncate(self.ids.rows());
         // Without memory for new ranks the old ones stay.

@@ -9,7 +9,8 @@ use super::directory::Address;
 const KEPT: usize = 1 << 12;
 const SHARE_KEPT: usize = 8;
 
-/// The places that hold other vectors than at some version, ascending; places past the end of a list hold nothing any more.
+/// The places that hold other vectors than at some version, ascending; places past the end of a list hold nothing any
+/// more.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) places: Vec<Address>,

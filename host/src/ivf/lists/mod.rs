@@ -1,21 +1,24 @@
 //! The lists of an inverted file: the master copy in host memory, from which devices make their images.
 //!
-//! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both are either owned
-//! memory or a range of a file, mapped or read; the first change of a list copies it to owned memory. Snapshots of an index share all of this
-//! until one of them changes, which then copies the lists that change ([`Lists::own`]).
+//! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both
+//! are either owned memory or a range of a file, mapped or read; the first change of a list copies it to owned memory.
+//! Snapshots of an index share all of this until one of them changes, which then copies the lists that change
+//! ([`Lists::own`]).
 //!
-//! The order of the vectors in a list has no meaning. New ones come to the end. If one is removed, the last one takes its place, so no list
-//! has holes. Searches know a vector by its *rank*, a u32 that compares as the id does ([`Directory`]), so they keep four bytes for each
-//! candidate, not eight. If the ids are 0, 1, 2, .., ranks and ids are equal, and a device needs no directory
-//! ([`Lists::sparse_directory`], [`Lists::ranks_into`]).
+//! The order of the vectors in a list has no meaning. New ones come to the end. If one is removed, the last one takes
+//! its place, so no list has holes. Searches know a vector by its *rank*, a u32 that compares as the id does
+//! ([`Directory`]), so they keep four bytes for each candidate, not eight. If the ids are 0, 1, 2, .., ranks and ids
+//! are equal, and a device needs no directory ([`Lists::sparse_directory`], [`Lists::ranks_into`]).
 //!
 //! # Cost
-//! Adding n vectors is a counting sort by list, O(n), and one copy of each code, both in parallel. It allocates nothing for each vector, and
-//! does not read the vectors that the lists already hold. Few vectors ([`FEW`]) are sorted and copied by the calling thread.
+//! Adding n vectors is a counting sort by list, O(n), and one copy of each code, both in parallel. It allocates nothing
+//! for each vector, and does not read the vectors that the lists already hold. Few vectors ([`FEW`]) are sorted and
+//! copied by the calling thread.
 //!
-//! The directory is made by the first call that needs it: a search, a removal, a look for an id that may be known. Changes keep it right: a
-//! vector that is added, replaced or removed costs O(log n), and so do its entries in the journal ([`Changes`]), by which images
-//! learn what they lack. Many vectors drop the directory instead ([`Lists::are_many`]).
+//! The directory is made by the first call that needs it: a search, a removal, a look for an id that may be known.
+//! Changes keep it right: a vector that is added, replaced or removed costs O(log n), and so do its entries in the
+//! journal ([`Changes`]), by which images learn what they lack. Many vectors drop the directory instead
+//! ([`Lists::are_many`]).
 
 mod bytes;
 mod directory;
@@ -78,7 +81,8 @@ impl Lists {
         }
     }
 
-    /// Lists of vectors that are elsewhere: vector i, whose id is i, belongs to list `labels[i]` of `count`. The lists have no codes.
+    /// Lists of vectors that are elsewhere: vector i, whose id is i, belongs to list `labels[i]` of `count`. The lists
+    /// have no codes.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`].
@@ -95,12 +99,12 @@ impl Lists {
         Ok(lists)
     }
 
-    /// Makes lists of codes and ids from a file, one pair for each list. Codes are aligned to their elements, ids to 8 bytes. O(len), or
-    /// O(len · log len) if the ids are far apart.
+    /// Makes lists of codes and ids from a file, one pair for each list. Codes are aligned to their elements, ids to 8
+    /// bytes. O(len), or O(len · log len) if the ids are far apart.
     ///
     /// # Errors
-    /// [`Error::TooMany`]; [`Error::WrongLength`] if codes are not whole rows or their number differs from that of the ids;
-    /// [`Error::DuplicateId`], [`Error::ReservedId`].
+    /// [`Error::TooMany`]; [`Error::WrongLength`] if codes are not whole rows or their number differs from that of the
+    /// ids; [`Error::DuplicateId`], [`Error::ReservedId`].
     pub(crate) fn from_parts(code_bytes: usize, parts: Vec<(Bytes, Bytes)>) -> Result<Lists> {
         let mut lists = Lists::new(0, code_bytes);
         for (codes, ids) in parts {
@@ -123,8 +127,8 @@ impl Lists {
         }
     }
 
-    /// The lists, which nobody else has. If others have them, a copy that shares the memory of each list until it changes: O(lists + len / 64)
-    /// at most. On error nothing changes.
+    /// The lists, which nobody else has. If others have them, a copy that shares the memory of each list until it
+    /// changes: O(lists + len / 64) at most. On error nothing changes.
     pub(crate) fn own(lists: &mut Arc<Lists>) -> Result<&mut Lists> {
         own(lists, |lists| {
             let directory = OnceLock::new();
@@ -245,7 +249,8 @@ impl Lists {
         ids.live_rows().map(|rank| ids.id(rank)).collect()
     }
 
-    /// The ranks of the vectors that a filter accepts. Makes the directory if the filter names ids that are not 0, 1, 2, ...
+    /// The ranks of the vectors that a filter accepts. Makes the directory if the filter names ids that are not 0, 1,
+    /// 2, ...
     ///
     /// # Errors
     /// Those of [`Filter::check`]; [`Error::OutOfHostMemory`].
@@ -272,10 +277,11 @@ impl Lists {
         }
     }
 
-    /// Ranks and addresses of all vectors; the first call makes them. O(len), or O(len · log len) if the ids are not 0, 1, 2, ...
+    /// Ranks and addresses of all vectors; the first call makes them. O(len), or O(len · log len) if the ids are not 0,
+    /// 1, 2, ...
     pub(crate) fn directory(&self) -> &Directory {
-        // The directory is not made inside the initialiser: while its parallel parts wait, this thread may start another search that comes
-        // here.
+        // The directory is not made inside the initialiser: while its parallel parts wait, this thread may start
+        // another search that comes here.
         self.directory.get().unwrap_or_else(|| {
             let made = Directory::new(&self.lists, self.len, self.ranks_are_ids());
             self.directory.get_or_init(|| made)
@@ -287,8 +293,8 @@ impl Lists {
         vectors > MANY.max(self.len / SHARE_OF_MANY)
     }
 
-    /// Appends vectors: row i, with code i of `codes` and id `ids[i]`, to list `labels[i]`. Ids are new, all different and not reserved;
-    /// labels are below [`Lists::count`]; the total is within [`MAX_ROWS`]. On error nothing changes.
+    /// Appends vectors: row i, with code i of `codes` and id `ids[i]`, to list `labels[i]`. Ids are new, all different
+    /// and not reserved; labels are below [`Lists::count`]; the total is within [`MAX_ROWS`]. On error nothing changes.
     pub(crate) fn append(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -351,8 +357,8 @@ impl Lists {
         }
     }
 
-    /// Appends the vectors of `other`, which has the same number of lists and bytes of a code, and no id of these lists. On error nothing
-    /// changes.
+    /// Appends the vectors of `other`, which has the same number of lists and bytes of a code, and no id of these
+    /// lists. On error nothing changes.
     pub(crate) fn append_lists(&mut self, other: &Lists) -> Result<()> {
         let bytes = self.code_bytes;
         if !self.are_many(other.len) {
@@ -383,7 +389,8 @@ impl Lists {
         Ok(())
     }
 
-    /// As [`Lists::append`], but ids may be known: such a vector gets a new code, and perhaps a new list. On error nothing changes.
+    /// As [`Lists::append`], but ids may be known: such a vector gets a new code, and perhaps a new list. On error
+    /// nothing changes.
     pub(crate) fn put(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
         let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&row| self.find(ids[row]).is_some());
         if known.is_empty() {
@@ -447,8 +454,8 @@ impl Lists {
         self.directory.get_mut().into_iter().for_each(|directory| directory.swap_remove(at));
     }
 
-    /// Removes the vectors with these ids, ascending and all different; the last vectors of their lists take their places.
-    /// O(ids · log len) amortised.
+    /// Removes the vectors with these ids, ascending and all different; the last vectors of their lists take their
+    /// places. O(ids · log len) amortised.
     ///
     /// # Errors
     /// [`Error::UnknownId`] with the smallest unknown id; [`Error::OutOfHostMemory`]. On error nothing changes.

@@ -97,7 +97,8 @@ fn lists_hold_what_was_appended_and_not_removed() {
     plain.append(&mut lists, &[3], &[0]);
 }
 
-/// Random changes of lists and of copies that share memory with them, few and many at a time. Between two versions, a place that the journal does not name holds the same vector.
+/// Random changes of lists and of copies that share memory with them, few and many at a time. Between two versions, a
+/// place that the journal does not name holds the same vector.
 #[test]
 fn the_journal_names_every_place_that_changed() {
     let mut random = Random::new(11);

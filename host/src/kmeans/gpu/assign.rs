@@ -1,4 +1,5 @@
-//! The nearest centroid of each point of a batch on the device: the host side of kernels `prepare`, `assign` and `settle`.
+//! The nearest centroid of each point of a batch on the device: the host side of kernels `prepare`, `assign` and
+//! `settle`.
 //!
 //! ```text
 //! centroids ──prepare──► f16 copies ┐    (few: `assign_few`)
@@ -6,7 +7,8 @@
 //!                                                      │ unbounded points ────────────settle_all──► their labels
 //! ```
 //!
-//! If vectors have more components than the bound of the products is proved for, all points are unbounded, and no product is computed.
+//! If vectors have more components than the bound of the products is proved for, all points are unbounded, and no
+//! product is computed.
 
 use std::cmp::Ordering;
 
@@ -116,12 +118,12 @@ impl Batch {
     }
 }
 
-/// Labels every point of `batch` with the nearest of `centroids`. Both are prepared, with the same centre. If the points are `labelled`
-/// already, best by an assignment to nearby centroids, this takes less time.
+/// Labels every point of `batch` with the nearest of `centroids`. Both are prepared, with the same centre. If the
+/// points are `labelled` already, best by an assignment to nearby centroids, this takes less time.
 ///
 /// # Safety
-/// The memory of both has their layouts. The centroids are f32 of the points' dimension and metric, at least one. Labelled points have
-/// labels, of any value.
+/// The memory of both has their layouts. The centroids are f32 of the points' dimension and metric, at least one.
+/// Labelled points have labels, of any value.
 pub(crate) unsafe fn assign_batch(
     runtime: &Runtime,
     stream: &Stream,
@@ -130,7 +132,8 @@ pub(crate) unsafe fn assign_batch(
     centroids: VectorSet,
     labelled: bool,
 ) -> Result<()> {
-    // SAFETY: the layouts reserved every array with the size that the kernels need, and the stream runs the kernels in order.
+    // SAFETY: the layouts reserved every array with the size that the kernels need, and the stream runs the kernels in
+    // order.
     unsafe {
         if shape.has_bound() {
             runtime.fill(stream, batch.queue_sizes(), 0)?;
@@ -204,8 +207,8 @@ unsafe fn enqueue_all(runtime: &Runtime, stream: &Stream, batch: Batch) -> Resul
     }
 }
 
-/// Labels the points whose nearest centroid the half-precision products prove, and puts the others into the queues. Few centroids stay in
-/// shared memory; many are streamed, tile after tile.
+/// Labels the points whose nearest centroid the half-precision products prove, and puts the others into the queues. Few
+/// centroids stay in shared memory; many are streamed, tile after tile.
 ///
 /// # Safety
 /// As [`assign_batch`], for vectors that have a bound; the sizes of the queues are 0.

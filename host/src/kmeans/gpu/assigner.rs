@@ -6,8 +6,9 @@
 //! ```
 //!
 //! # Cost
-//! A call for vectors that fit the scratch of an earlier call allocates nothing, creates no stream, and does not ask the driver for free
-//! memory. As counted with an emulated driver, it takes three copies, two fills, five launches and one wait.
+//! A call for vectors that fit the scratch of an earlier call allocates nothing, creates no stream, and does not ask
+//! the driver for free memory. As counted with an emulated driver, it takes three copies, two fills, five launches and
+//! one wait.
 
 use std::ops::Range;
 
@@ -41,8 +42,9 @@ pub(crate) struct Assigner {
 }
 
 impl Assigner {
-    /// Copies centroids, row-major and at least one, to the device, and prepares them. `centre` is near the vectors that will be assigned;
-    /// it changes the time only. Without a budget in bytes, nine tenths of the free memory may be used.
+    /// Copies centroids, row-major and at least one, to the device, and prepares them. `centre` is near the vectors
+    /// that will be assigned; it changes the time only. Without a budget in bytes, nine tenths of the free memory may
+    /// be used.
     ///
     /// # Errors
     /// [`Error::Zero`](crate::Error::Zero), [`Error::TooMany`](crate::Error::TooMany), and the errors of the device.
@@ -127,11 +129,12 @@ impl Assigner {
         }
     }
 
-    /// The number of the nearest centroid of each vector, exact as all assignments are. The copy to the device checks the vectors.
+    /// The number of the nearest centroid of each vector, exact as all assignments are. The copy to the device checks
+    /// the vectors.
     ///
     /// # Errors
-    /// [`Error::NotFinite`](crate::Error::NotFinite), with the row among the vectors of a tile; the errors of the device;
-    /// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
+    /// [`Error::NotFinite`](crate::Error::NotFinite), with the row among the vectors of a tile; the errors of the
+    /// device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
     pub fn labels(&self, vectors: VectorSlice<'_>) -> Result<Vec<u32>> {
         let (runtime, shape) = (&self.runtime, self.shape_of(vectors.element()));
         self.labels_of(shape, vectors.len(), |stream, tile, to| {
@@ -146,7 +149,8 @@ impl Assigner {
     /// As [`labels`](Self::labels), of vectors of this shape that the device has.
     ///
     /// # Errors
-    /// The errors of the device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no room for a vector.
+    /// The errors of the device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no
+    /// room for a vector.
     ///
     /// # Safety
     /// `rows` are whole vectors, finite, and nothing changes them during the call.
@@ -176,7 +180,8 @@ impl Assigner {
             let scratch = lane.scratch(runtime, tiling.plan.bytes())?;
             let batch = Batch::new(scratch, tiling.plan, tile.len() as u32);
             give(&lane.stream, tile, batch.set.rows())?;
-            // SAFETY: the layout has room for the rows of a tile. The copy to the host waits for the work on the scratch.
+            // SAFETY: the layout has room for the rows of a tile. The copy to the host waits for the work on the
+            // scratch.
             unsafe {
                 self.assign(&lane.stream, shape, batch)?;
                 runtime.copy_to_host(&lane.stream, labels, batch.labels())

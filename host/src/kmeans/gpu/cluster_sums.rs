@@ -1,4 +1,5 @@
-//! Sums over clusters on a device, with the totals and centroids from them: the host side of kernels `cluster_sums` and `centroids`.
+//! Sums over clusters on a device, with the totals and centroids from them: the host side of kernels `cluster_sums` and
+//! `centroids`.
 //!
 //! ```text
 //! labels, previous ──count──► counts ──scan──► places ──group──► order of moves ──add_rows──► sums ──┬─totals──► host
@@ -267,12 +268,12 @@ unsafe fn group_batch(runtime: &Runtime, stream: &Stream, batch: Batch, clusters
     }
 }
 
-/// Updates the sums of clusters with the labels of a batch: moves each point whose label is not its previous one from the old cluster's
-/// sums to the new cluster's.
+/// Updates the sums of clusters with the labels of a batch: moves each point whose label is not its previous one from
+/// the old cluster's sums to the new cluster's.
 ///
 /// # Safety
-/// The memory of both has the given layouts, with room for order and sums. Every label is below the number of clusters. The batch was added
-/// before, or [`forget_labels`] was called for it.
+/// The memory of both has the given layouts, with room for order and sums. Every label is below the number of clusters.
+/// The batch was added before, or [`forget_labels`] was called for it.
 pub(crate) unsafe fn add_batch(
     runtime: &Runtime,
     stream: &Stream,
@@ -332,8 +333,8 @@ pub(crate) unsafe fn clear_sums(runtime: &Runtime, stream: &Stream, clusters: Cl
     unsafe { runtime.fill(stream, clusters.added(), 0) }
 }
 
-/// Computes weights, products and norms. If `totals` is given, copies them and the counts to it, which is the one synchronisation of an
-/// iteration.
+/// Computes weights, products and norms. If `totals` is given, copies them and the counts to it, which is the one
+/// synchronisation of an iteration.
 ///
 /// # Safety
 /// The memory has the given layout, and every batch was added up for the present centroids.

@@ -7,9 +7,10 @@
 //! update:  sums ──► centroids
 //! ```
 //!
-//! If points, their f16 copies and labels fit the budget, they stay in device memory as one batch. It is uploaded and prepared once, and
-//! the sums are only updated from one iteration to the next. Otherwise the points stay in host memory and pass through two slots in every
-//! iteration: the next batch is uploaded into one slot while the device works on the other. Sums are integers, so batches change no bit.
+//! If points, their f16 copies and labels fit the budget, they stay in device memory as one batch. It is uploaded and
+//! prepared once, and the sums are only updated from one iteration to the next. Otherwise the points stay in host
+//! memory and pass through two slots in every iteration: the next batch is uploaded into one slot while the device
+//! works on the other. Sums are integers, so batches change no bit.
 
 pub(crate) mod assign;
 pub(crate) mod assigner;
@@ -96,7 +97,8 @@ pub(crate) struct KMeansDevice<'a> {
     /// Numbers of the present centroids that equal an earlier one, as far as the host has set them: means of points
     /// hardly ever do.
     equals: Vec<u32>,
-    /// Whether all points are in one batch with labels of an earlier assignment and their sums, from which the next assignment starts.
+    /// Whether all points are in one batch with labels of an earlier assignment and their sums, from which the next
+    /// assignment starts.
     labelled: bool,
     /// Labels of all points if they are in several batches.
     labels: Vec<u32>,
@@ -169,7 +171,8 @@ impl Source<'_> {
 }
 
 impl<'a> KMeansDevice<'a> {
-    /// Uploads the points if they fit the device, otherwise allocates two slots for batches of them. There are no centroids yet.
+    /// Uploads the points if they fit the device, otherwise allocates two slots for batches of them. There are no
+    /// centroids yet.
     pub fn new(runtime: Runtime, run: Run<'a>, means: Means) -> Result<Self> {
         let Run { metric, clusters, rows, weights, budget } = run;
         check_clusters(clusters)?;
@@ -268,7 +271,8 @@ impl<'a> KMeansDevice<'a> {
         }
         self.each_batch(|points, stream, batch| {
             let weighted = points.weights.is_some();
-            // SAFETY: points and centroids are prepared; labels are of these clusters, and labelled points are in the sums already.
+            // SAFETY: points and centroids are prepared; labels are of these clusters, and labelled points are in the
+            // sums already.
             unsafe {
                 if anew {
                     forget_labels(&points.runtime, stream, batch)?;

@@ -1,4 +1,5 @@
-//! k-means over several devices of one kind: each device has a part of the points, and the devices add up their sums on the devices.
+//! k-means over several devices of one kind: each device has a part of the points, and the devices add up their sums on
+//! the devices.
 //!
 //! ```text
 //! assign:  all devices at once:  labels and sums of the device's points               // as on one device; then all wait for all
@@ -7,14 +8,16 @@
 //! update:  each device:          all sums ──► centroids
 //! ```
 //!
-//! Sums are integers, so every device has the same bits of all sums and computes the same centroids from them. Nothing has to be sent
-//! back. A device's own sums stay separate from all sums, because they are updated from one iteration to the next.
+//! Sums are integers, so every device has the same bits of all sums and computes the same centroids from them. Nothing
+//! has to be sent back. A device's own sums stay separate from all sums, because they are updated from one iteration to
+//! the next.
 //!
 //! # Cost
-//! With c clusters of d components, each device reads 8 c d bytes from every other device and adds them at the speed of its memory: 4 MB for
-//! 4096 × 128, 20 µs by NVLink. An iteration of four H200 takes 0.8 ms longer than a quarter of one device's time, which includes starting
-//! threads twice. Four H200 are 3.64 times as fast as one for 8 · 10⁶ points (33 ms an iteration on one), and 2.4 times for 10⁶ points.
-//! What lost: adding the sums on the host, as devices of different kinds do ([`crate::kmeans::parts`]), took 3.6 ms longer.
+//! With c clusters of d components, each device reads 8 c d bytes from every other device and adds them at the speed of
+//! its memory: 4 MB for 4096 × 128, 20 µs by NVLink. An iteration of four H200 takes 0.8 ms longer than a quarter of
+//! one device's time, which includes starting threads twice. Four H200 are 3.64 times as fast as one for 8 · 10⁶ points
+//! (33 ms an iteration on one), and 2.4 times for 10⁶ points. What lost: adding the sums on the host, as devices of
+//! different kinds do ([`crate::kmeans::parts`]), took 3.6 ms longer.
 
 use super::cluster_sums::{Clusters, Means, add_sums, totals_of, update_centroids};
 use super::{KMeansDevice, Run, result_bytes};
@@ -72,7 +75,8 @@ impl<'a> KMeansParts<'a> {
 }
 
 impl Part<'_> {
-    /// Adds up all sums on this device, number `at`, and computes totals, which it copies to `totals`. `sums` are each device's own sums.
+    /// Adds up all sums on this device, number `at`, and computes totals, which it copies to `totals`. `sums` are each
+    /// device's own sums.
     fn gather(
         &self,
         at: usize,

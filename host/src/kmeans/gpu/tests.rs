@@ -180,7 +180,8 @@ fn every_shape_equals_the_definition() {
     for (dim, clusters, points) in
         [(1, 1, 1), (3, 2, 130), (64, 127, 129), (65, 129, 300), (129, 3, 257), (200, 17, 140), (8, 300, 700)]
             .into_iter()
-            // More clusters than the kernels for few centroids take: one tile of points is for warps, two are for warpgroups.
+            // More clusters than the kernels for few centroids take: one tile of points is for warps, two are for
+            // warpgroups.
             .chain([(70, 400, 100), (70, 400, 250)])
     {
         let rows = values(&mut random, points * dim);
@@ -464,8 +465,8 @@ fn assigner(centroids: &[f32], run: Run<'_>, budget: Option<u64>) -> Result<Assi
     Assigner::new(Runtime::EMULATOR, run.metric, (centroids, run.rows.dim()), &centre, budget)
 }
 
-/// Vectors of several element types are assigned to centroids that stay: all at once, in tiles, few after many, and others than those that
-/// the centre is near to.
+/// Vectors of several element types are assigned to centroids that stay: all at once, in tiles, few after many, and
+/// others than those that the centre is near to.
 #[test]
 fn centroids_stay_for_vectors_of_several_calls() {
     let mut random = Random::new(9);

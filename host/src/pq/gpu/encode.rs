@@ -56,7 +56,8 @@ pub(crate) struct OnDevice {
     pub stride: u32,
     /// Number of rows, at least one.
     pub count: u32,
-    /// The number of the centroid that is subtracted from each row. Without labels nothing is subtracted, and `centroids` is empty.
+    /// The number of the centroid that is subtracted from each row. Without labels nothing is subtracted, and
+    /// `centroids` is empty.
     pub labels: Option<Ptr<u32>>,
     /// The centroids of all lists, `stride` components apart.
     pub centroids: Ptr<f32>,
@@ -142,7 +143,8 @@ pub(crate) fn encode(
             codebooks: codebooks.into(),
             codes: device_codes,
         };
-        // SAFETY: the layouts reserved the arrays for the largest number of rows of a tile. The copy to the host waits for the kernel.
+        // SAFETY: the layouts reserved the arrays for the largest number of rows of a tile. The copy to the host waits
+        // for the kernel.
         unsafe {
             runtime.copy_to_device(&lane.stream, device_rows, rows)?;
             enqueue(runtime, &lane.stream, quantizer, on_device)?;

@@ -1,4 +1,5 @@
-//! Rotation on a device: canonical inner products of rows with the rows of a matrix, by the kernel that re-ranks candidates.
+//! Rotation on a device: canonical inner products of rows with the rows of a matrix, by the kernel that re-ranks
+//! candidates.
 
 use cuda_std::Ptr;
 use warpann_kernels::product::canonical::Canonical;
@@ -14,7 +15,8 @@ use crate::{Metric, Result};
 /// Number of warps per multiprocessor below which the products of a row are divided among warps.
 const WARPS_PER_MULTIPROCESSOR: u64 = 64;
 
-/// Canonical inner products of each of the checked `rows` with each row of `matrix`: rows × matrix rows. All rows have `dim` components.
+/// Canonical inner products of each of the checked `rows` with each row of `matrix`: rows × matrix rows. All rows have
+/// `dim` components.
 pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
     let shape = VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, dim };
     let columns = matrix.len() / dim;
@@ -51,8 +53,8 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
         let scratch = lane.scratch(runtime, tile_layout.bytes())?;
         let device_rows = scratch.at(*rows_place).take(count * shape.stride());
         let products = scratch.at(*products_place).take(count * columns);
-        // SAFETY: a tile has at most the number of rows that its place has room for. Without lists the kernel visits rows 0 to `columns` of the
-        // matrix, all of which exist. The copy to the host waits for the kernel.
+        // SAFETY: a tile has at most the number of rows that its place has room for. Without lists the kernel visits
+        // rows 0 to `columns` of the matrix, all of which exist. The copy to the host waits for the kernel.
         unsafe {
             upload_rows(runtime, &lane.stream, shape, device_rows.as_bytes(), rows)?;
             let launch = Canonical {

@@ -1,9 +1,11 @@
-//! A bound of the difference between the scan's f32 score and the canonical distance, and the proof that the filter loses nothing.
+//! A bound of the difference between the scan's f32 score and the canonical distance, and the proof that the filter
+//! loses nothing.
 //!
 //! # What is bounded
 //!
 //! The scan gives a pair (query x, base vector y) of dimension d a *score*, smaller is better, computed in f32 as
-//! `s = fl(fl(acc · scale) + offset)`, where `acc` is the f32 sum of d products `x'_i · y_i`, in any order, fused or not:
+//! `s = fl(fl(acc · scale) + offset)`, where `acc` is the f32 sum of d products `x'_i · y_i`, in any order, fused or
+//! not:
 //!
 //! | metric | x' | scale | offset | s approximates t = |
 //! |---|---|---|---|---|
@@ -12,16 +14,17 @@
 //! | cosine | f32(−x/‖x‖) | f32(1/‖y‖), 0 for y = 0 | 0 | −c |
 //!
 //! c is the canonical distance, an f32. [`QueryBound::error`] returns E with |s − t| ≤ E for every y of a block whose
-//! largest norm is M. Let U be any number such that at least k vectors have t ≤ U. Then every vector among the best k, ties
-//! included, has s ≤ U + E. U is computed from the k-th best known canonical distance, or is the k-th smallest s + E.
+//! largest norm is M. Let U be any number such that at least k vectors have t ≤ U. Then every vector among the best k,
+//! ties included, has s ≤ U + E. U is computed from the k-th best known canonical distance, or is the k-th smallest s +
+//! E.
 //!
 //! # Proof
 //!
-//! u = 2⁻²⁴, γ = d·u / (1 − d·u). A sum of d products in any order, fused or not, errs by at most γ·Σ|x'_i y_i|, which by
-//! Cauchy-Schwarz is at most γ‖x'‖‖y‖, plus 2⁻¹⁵⁰ for each product that underflows (adding subnormals is exact). After the
-//! other roundings these make at most η = d·2⁻¹⁴⁹ in all. The f64 sums of norms and canonical distances have a relative error
-//! below d·2⁻⁵², which is below 2⁻³¹ = 2⁻⁷u for d ≤ 2²¹. The round factors below leave room for this error and for every
-//! product of two small terms. d ≤ 2²¹ also gives γ ≤ 1/7.
+//! u = 2⁻²⁴, γ = d·u / (1 − d·u). A sum of d products in any order, fused or not, errs by at most γ·Σ|x'_i y_i|, which
+//! by Cauchy-Schwarz is at most γ‖x'‖‖y‖, plus 2⁻¹⁵⁰ for each product that underflows (adding subnormals is exact).
+//! After the other roundings these make at most η = d·2⁻¹⁴⁹ in all. The f64 sums of norms and canonical distances have
+//! a relative error below d·2⁻⁵², which is below 2⁻³¹ = 2⁻⁷u for d ≤ 2²¹. The round factors below leave room for this
+//! error and for every product of two small terms. d ≤ 2²¹ also gives γ ≤ 1/7.
 //!
 //! *L2.* Let S = (‖x‖ + M)². The dot product errs by 2γ‖x‖M + η; the rounding of ‖y‖² by uM²; the final addition by
 //! u(M² + 2‖x‖M(1 + γ)); c, the rounding of the distance D ≤ S, by uS. The last three make at most
@@ -30,9 +33,10 @@
 //!
 //! *Inner product.* The dot product errs by γ‖x‖M + η, c by u‖x‖M. E = (γ + 2u)‖x‖M + 2η.
 //!
-//! *Cosine.* Each component of x' has a relative error of at most 1.01u (or 2⁻¹⁵⁰ where it underflows, √d·2⁻¹⁵⁰ in all),
-//! so the product with y/‖y‖ errs by 1.01u; the dot product by 1.01γ‖y‖ + η, where ‖y‖ ≥ 2⁻¹⁰⁰ makes η/‖y‖ ≤ d·2⁻⁴⁹ ≪ γ; the
-//! scale by 1.01u and the product with it by u; c by 1.01u. E = 1.1γ + 8u. A zero vector scores exactly 0 = c.
+//! *Cosine.* Each component of x' has a relative error of at most 1.01u (or 2⁻¹⁵⁰ where it underflows, √d·2⁻¹⁵⁰ in
+//! all), so the product with y/‖y‖ errs by 1.01u; the dot product by 1.01γ‖y‖ + η, where ‖y‖ ≥ 2⁻¹⁰⁰ makes η/‖y‖ ≤
+//! d·2⁻⁴⁹ ≪ γ; the scale by 1.01u and the product with it by u; c by 1.01u. E = 1.1γ + 8u. A zero vector scores exactly
+//! 0 = c.
 //!
 //! *Lookup tables.* A vector r_i = f32(c_i + p_i) may be scored by `acc` = fl(⟨x', c⟩) + Σ_m T\[m\] instead, where
 //! T\[m\] is the f32 sum of the w products of part m of x' and p, x' is −2x or −x exactly, and M + 1 numbers are added
@@ -44,13 +48,14 @@
 //! component, for which n has room, because w and M are at least 1. The fold over a block uses its greatest scale for
 //! 1/‖r‖.
 //!
-//! *Whole numbers.* Where x and y have whole components and S ≤ 2²⁴ (L2) or ‖x‖M ≤ 2²⁴ (inner product), every sum of some of the
-//! products and squares is a whole number of at most that magnitude (Cauchy-Schwarz). So no operation rounds, in any order: s = t,
-//! E = 0, and c follows from s ([`QueryBound::canonical_of`]). Bytes such as SIFT's meet this condition up to some thousand components.
+//! *Whole numbers.* Where x and y have whole components and S ≤ 2²⁴ (L2) or ‖x‖M ≤ 2²⁴ (inner product), every sum of
+//! some of the products and squares is a whole number of at most that magnitude (Cauchy-Schwarz). So no operation
+//! rounds, in any order: s = t, E = 0, and c follows from s ([`QueryBound::canonical_of`]). Bytes such as SIFT's meet
+//! this condition up to some thousand components.
 //!
 //! *Overflow.* Partial sums are at most (1 + γ)‖x'‖‖y‖ by Cauchy-Schwarz, so nothing overflows while S < 2¹²⁵ (L2),
-//! ‖x‖M < 2¹²⁵ (inner product), or all norms of the block lie in [2⁻¹⁰⁰, 2¹⁰⁰] or are 0 (cosine). Otherwise E = +∞: every
-//! vector of the block survives with any score, NaN included, and only its canonical distance decides.
+//! ‖x‖M < 2¹²⁵ (inner product), or all norms of the block lie in [2⁻¹⁰⁰, 2¹⁰⁰] or are 0 (cosine). Otherwise E = +∞:
+//! every vector of the block survives with any score, NaN included, and only its canonical distance decides.
 
 use crate::Metric;
 
@@ -87,8 +92,8 @@ impl QueryBound {
         Self { whole, ..self }
     }
 
-    /// E for a block whose largest norm is `largest`. `whole` says whether all its components are whole numbers. E is 0 only where all scores
-    /// are proved exact.
+    /// E for a block whose largest norm is `largest`. `whole` says whether all its components are whole numbers. E is 0
+    /// only where all scores are proved exact.
     #[inline]
     pub(crate) fn error_or_exact(&self, largest: f32, whole: bool) -> f64 {
         let largest_wide = f64::from(largest);
@@ -100,7 +105,8 @@ impl QueryBound {
         if self.whole && whole && reach <= EXACT { 0.0 } else { self.error(largest) }
     }
 
-    /// E for a block whose largest norm is `largest`; +∞ marks a block with norms outside the range of the proof for cosine.
+    /// E for a block whose largest norm is `largest`; +∞ marks a block with norms outside the range of the proof for
+    /// cosine.
     #[inline]
     pub(crate) fn error(&self, largest: f32) -> f64 {
         let largest = f64::from(largest);
@@ -170,7 +176,8 @@ const EXACT: f64 = (1u64 << 24) as f64;
 
 /// Whether all of `values` are whole numbers of magnitude at most 2²².
 pub(crate) fn all_whole(values: &[f32]) -> bool {
-    // Adding and subtracting this number rounds numbers up to 2²² to whole ones. Conversions to integers take three times as long.
+    // Adding and subtracting this number rounds numbers up to 2²² to whole ones. Conversions to integers take three
+    // times as long.
     let round = 1.5 * (1u32 << 23) as f32;
     let whole = |&value: &f32| (value.abs() <= (1u32 << 22) as f32) & ((value + round) - round == value);
     // No exit inside a block, so that the compiler vectorises it.
@@ -215,8 +222,8 @@ pub(crate) fn scale(square: f64) -> f32 {
     if square == 0.0 { 0.0 } else { square.sqrt().recip() as f32 }
 }
 
-/// An upper bound of the norms of a block of base vectors, +∞ where a norm is outside the range of the proof for cosine. `squares` are
-/// the values ‖y‖², summed in f64.
+/// An upper bound of the norms of a block of base vectors, +∞ where a norm is outside the range of the proof for
+/// cosine. `squares` are the values ‖y‖², summed in f64.
 pub(crate) fn largest_norm(metric: Metric, squares: impl Iterator<Item = f64>) -> f32 {
     let mut largest = 0.0f64;
     for square in squares {

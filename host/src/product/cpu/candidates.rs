@@ -1,11 +1,11 @@
 //! The vectors that may still be among a query's best k.
 //!
-//! A buffer takes survivors of the scan as (score, id). A full buffer is *thinned*: let E be the largest error bound among its
-//! entries. The k-th smallest score + E is a bound U of the k-th best distance, and entries with score > U + E are dropped. (One
-//! E for all entries lets the selection run on plain integers.) Too many entries stay if the error bound is large against the
-//! differences of the data: a base far from the origin, many duplicates, components near the overflow. Then the buffer is
-//! *settled*: canonical distances replace all scores, and the best k stay. So memory is bounded for all data, and the worst
-//! case is one canonical distance for every vector of the base.
+//! A buffer takes survivors of the scan as (score, id). A full buffer is *thinned*: let E be the largest error bound
+//! among its entries. The k-th smallest score + E is a bound U of the k-th best distance, and entries with score > U +
+//! E are dropped. (One E for all entries lets the selection run on plain integers.) Too many entries stay if the error
+//! bound is large against the differences of the data: a base far from the origin, many duplicates, components near the
+//! overflow. Then the buffer is *settled*: canonical distances replace all scores, and the best k stay. So memory is
+//! bounded for all data, and the worst case is one canonical distance for every vector of the base.
 //!
 //! Where all scores in the buffer are exact (E = 0) the distances follow from the scores without the vectors.
 
@@ -56,8 +56,8 @@ impl Candidates {
         Self { k, capacity, scored: Vec::new(), error: 0.0, settled: Vec::new(), limit: f32::INFINITY }
     }
 
-    /// Number of entries of the buffer. With room for k more than k there are about ln(rows / k) thinnings; [`SLACK`] avoids a
-    /// thinning for every few survivors if k is small.
+    /// Number of entries of the buffer. With room for k more than k there are about ln(rows / k) thinnings; [`SLACK`]
+    /// avoids a thinning for every few survivors if k is small.
     fn capacity(k: usize, rows: usize) -> usize {
         k.saturating_add(k.max(SLACK)).min(rows).max(1)
     }
@@ -67,14 +67,15 @@ impl Candidates {
         Self::capacity(k, rows) * size_of::<u64>() + k * size_of::<u64>() + size_of::<Self>()
     }
 
-    /// The caller must push the vectors of a block with this error bound whose score is at or below this threshold, or NaN.
-    /// `shared` is the lowest limit that any thread has found for the query.
+    /// The caller must push the vectors of a block with this error bound whose score is at or below this threshold, or
+    /// NaN. `shared` is the lowest limit that any thread has found for the query.
     pub(crate) fn threshold(&self, error: f64, shared: &Limit) -> f32 {
         let sum = f64::from(self.limit.min(shared.get())) + error;
         if sum < f64::INFINITY { ceil_f32(sum) } else { f32::INFINITY }
     }
 
-    /// Takes a survivor of a block with this error bound. Returns whether the buffer is full: then the caller must call [`Self::make_room`].
+    /// Takes a survivor of a block with this error bound. Returns whether the buffer is full: then the caller must call
+    /// [`Self::make_room`].
     #[inline]
     #[must_use]
     pub(crate) fn push(&mut self, score: f32, id: u32, error: f64) -> bool {
@@ -187,8 +188,8 @@ impl Candidates {
         self.limit = self.limit.min(other.limit);
     }
 
-    /// Ends the scan of one query: settles and returns the keys of the best k in ascending order, or of all candidates if there are
-    /// fewer. For scans that finish each query separately.
+    /// Ends the scan of one query: settles and returns the keys of the best k in ascending order, or of all candidates
+    /// if there are fewer. For scans that finish each query separately.
     pub(crate) fn finish(mut self, judge: &mut impl Judge, shared: &Limit) -> Vec<u64> {
         self.thin(shared);
         let (first, last) =
@@ -200,7 +201,8 @@ impl Candidates {
         self.take_best()
     }
 
-    /// Ends the scan before [`Self::settle_below`]: thins the buffer and sorts it by the order of the base. The error bound must be above 0.
+    /// Ends the scan before [`Self::settle_below`]: thins the buffer and sorts it by the order of the base. The error
+    /// bound must be above 0.
     pub(crate) fn close(&mut self, shared: &Limit) {
         self.thin(shared);
         self.sort_by_id();
@@ -212,7 +214,8 @@ impl Candidates {
         self.scored.sort_unstable();
     }
 
-    /// Settles the candidates with ids below `end`, after [`Self::close`]. `done` counts the settled candidates and starts at 0.
+    /// Settles the candidates with ids below `end`, after [`Self::close`]. `done` counts the settled candidates and
+    /// starts at 0.
     pub(crate) fn settle_below(&mut self, end: u64, done: &mut usize, judge: &mut impl Judge) {
         let count = self.scored[*done..].iter().take_while(|&&id| id < end).count();
         self.judge_in(*done..*done + count, judge);
@@ -227,15 +230,17 @@ impl Candidates {
     }
 }
 
-/// Number of candidates whose distances are computed together. The rows of the next ones are prefetched meanwhile, because the
-/// latency of memory is several times the time of a distance.
+/// Number of candidates whose distances are computed together. The rows of the next ones are prefetched meanwhile,
+/// because the latency of memory is several times the time of a distance.
 pub(crate) const TOGETHER: usize = 8;
 /// Candidates whose ids differ by at most this are settled in any order, because sorting them would cost more.
 const NEAR: u32 = 4096;
-/// Smallest number of entries beyond k. For k = 1 of 1024 rows there are 80 survivors; with 128 entries there are twice as many.
+/// Smallest number of entries beyond k. For k = 1 of 1024 rows there are 80 survivors; with 128 entries there are twice
+/// as many.
 const SLACK: usize = 64;
 
-/// The lowest limit that any thread found for a query. Every value that it ever had is a valid limit, so relaxed order suffices.
+/// The lowest limit that any thread found for a query. Every value that it ever had is a valid limit, so relaxed order
+/// suffices.
 #[derive(Debug)]
 pub(crate) struct Limit(AtomicU32);
 
@@ -264,7 +269,8 @@ fn from_ascending(bits: u32) -> f32 {
     f32::from_bits(if bits >> 31 == 1 { bits & !(1 << 31) } else { !bits })
 }
 
-/// Packs (distance, id) into one integer. In ascending order the best distance is first; of equal distances, the lower id.
+/// Packs (distance, id) into one integer. In ascending order the best distance is first; of equal distances, the lower
+/// id.
 pub(crate) fn key(metric: Metric, distance: f32, id: u32) -> u64 {
     let order = ascending(distance);
     u64::from(if metric.larger_is_better() { !order } else { order }) << 32 | u64::from(id)

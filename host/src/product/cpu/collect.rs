@@ -8,7 +8,8 @@ use crate::{Metric, Result, host_memory};
 
 /// The vectors that one worker found for one query.
 pub(crate) trait Collect: Send + Sized {
-    /// The threshold for vectors of a block with this error bound: scores at or below it, and NaN, go to [`Self::take`].
+    /// The threshold for vectors of a block with this error bound: scores at or below it, and NaN, go to
+    /// [`Self::take`].
     fn threshold(&self, bound: &QueryBound, error: f64, limit: &Limit) -> f32;
     /// Takes a vector that passed. Returns whether the threshold may be lower now.
     fn take<J: Judge>(&mut self, score: f32, id: u32, error: f64, limit: &Limit, judge: impl FnOnce() -> J) -> bool;
@@ -43,7 +44,8 @@ pub(crate) trait CollectedTile {
     fn judge(&mut self, query: usize) -> impl Judge;
 }
 
-/// Gives the survivors of a tile to the collectors of a group's queries. Each query has a bound, a limit and a collector.
+/// Gives the survivors of a tile to the collectors of a group's queries. Each query has a bound, a limit and a
+/// collector.
 pub(crate) struct Collecting<'a, C, T> {
     pub(crate) bounds: &'a [QueryBound],
     pub(crate) limits: &'a [Limit],
@@ -110,7 +112,8 @@ pub(crate) struct Ball {
     memory: Result<()>,
 }
 
-/// Number of pending vectors that are judged together: few compared with the results, many compared with the cost of a call.
+/// Number of pending vectors that are judged together: few compared with the results, many compared with the cost of a
+/// call.
 const PENDING: usize = 256;
 
 impl Ball {

@@ -1,5 +1,6 @@
-//! The sum of [`crate::metric`]'s definition, steps 1 to 5, evaluated with SIMD. The operations and their order are those of
-//! the definition, so the bits are the same. The tests compare the sum with the plain evaluation in [`crate::metric`].
+//! The sum of [`crate::metric`]'s definition, steps 1 to 5, evaluated with SIMD. The operations and their order are
+//! those of the definition, so the bits are the same. The tests compare the sum with the plain evaluation in
+//! [`crate::metric`].
 //!
 //! The query is passed as f64, because it is used with many rows. This saves a third of the work.
 
@@ -15,7 +16,8 @@ pub(crate) enum Term {
     Product,
 }
 
-/// The canonical distance (step 6 included) of a query, given with Σx², and a row. `yy` computes Σy² and is called only for cosine.
+/// The canonical distance (step 6 included) of a query, given with Σx², and a row. `yy` computes Σy² and is called only
+/// for cosine.
 #[inline]
 pub(crate) fn distance(isa: Isa, metric: Metric, (x, xx): (&[f64], f64), y: &[f32], yy: impl FnOnce() -> f64) -> f32 {
     match metric {
@@ -46,7 +48,8 @@ pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
     }
     match (isa, term) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions; the lengths were compared above.
+        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions; the lengths were compared
+        // above.
         (Isa::Avx512, Term::SquaredDifference) => unsafe { avx512::sum::<true>(x, y) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -62,8 +65,8 @@ pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
     }
 }
 
-/// Up to this many components the sum is two levels of additions, a small fraction of the work for a block of 128 columns. k-means++ of
-/// sub-vectors takes millions of these sums.
+/// Up to this many components the sum is two levels of additions, a small fraction of the work for a block of 128
+/// columns. k-means++ of sub-vectors takes millions of these sums.
 pub(crate) const FEW: usize = 4;
 
 /// Steps 1 to 5 for up to four components, where every lane but the first is 0.
@@ -114,8 +117,8 @@ fn portable<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
 mod avx2 {
     use std::arch::x86_64::*;
 
-    /// The 128 accumulators would take 32 registers, but there are 16. So four registers, 16 columns, accumulate over all components
-    /// before the next four.
+    /// The 128 accumulators would take 32 registers, but there are 16. So four registers, 16 columns, accumulate over
+    /// all components before the next four.
     ///
     /// # Safety
     /// The processor has AVX2; the lengths agree.
@@ -189,8 +192,8 @@ mod avx2 {
 mod avx512 {
     use std::arch::x86_64::*;
 
-    /// The 128 accumulators take 16 registers. The columns past d are zeros, which add 0 to accumulators that are never −0.
-    /// (With masked loads the compiler kept the accumulators in memory.)
+    /// The 128 accumulators take 16 registers. The columns past d are zeros, which add 0 to accumulators that are never
+    /// −0. (With masked loads the compiler kept the accumulators in memory.)
     ///
     /// # Safety
     /// The processor has AVX-512F.

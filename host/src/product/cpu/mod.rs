@@ -1,4 +1,5 @@
-//! Products on the CPU: scores in f32 with a bound of their error, and canonical distances of the rows that the bound cannot exclude.
+//! Products on the CPU: scores in f32 with a bound of their error, and canonical distances of the rows that the bound
+//! cannot exclude.
 //!
 //! The header of exact search (`flat::cpu`) explains the whole algorithm.
 //!
@@ -24,7 +25,8 @@ pub(crate) use self::queries::{Line, Queries, Scorer, as_f32, canonical_square, 
 
 /// Number of rows that share one largest norm. No tile crosses a multiple of this number.
 pub(crate) const BLOCK: usize = 256;
-/// Size of a tile of f32 in bytes: a share of the L2 cache (1 to 2 MiB on current server cores) that leaves room for a panel.
+/// Size of a tile of f32 in bytes: a share of the L2 cache (1 to 2 MiB on current server cores) that leaves room for a
+/// panel.
 pub(crate) const TILE_BYTES: usize = 1 << 20;
 /// Up to this many queries are scanned row by row rather than in panels.
 pub(crate) const DIRECT_QUERIES: usize = 4;

@@ -1,6 +1,8 @@
-//! Panels of queries: how queries are packed for the kernels of [`super::scan`], and the scan of a tile of rows with all of them.
+//! Panels of queries: how queries are packed for the kernels of [`super::scan`], and the scan of a tile of rows with
+//! all of them.
 //!
-//! Exact search, inverted files and k-means scan in the same way. They differ in what they keep of the pairs that pass: a [`Survivors`] each.
+//! Exact search, inverted files and k-means scan in the same way. They differ in what they keep of the pairs that pass:
+//! a [`Survivors`] each.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -12,10 +14,11 @@ use crate::simd::Isa;
 /// Number of components of each query that are packed at a time, so that the written values stay in the L1 cache.
 const PACKED_TOGETHER: usize = 64;
 
-/// Receives the pairs of a query and a row that the scan cannot exclude. A query's number is its place among the packed queries.
+/// Receives the pairs of a query and a row that the scan cannot exclude. A query's number is its place among the packed
+/// queries.
 pub(crate) trait Survivors {
-    /// The threshold of a query for the rows of the next tile, and the error bound of their scores. Scores at or below the threshold, and NaN,
-    /// pass.
+    /// The threshold of a query for the rows of the next tile, and the error bound of their scores. Scores at or below
+    /// the threshold, and NaN, pass.
     fn threshold(&self, query: usize) -> (f32, f64);
 
     /// Whether any query may have row `id` as a result.
@@ -23,7 +26,8 @@ pub(crate) trait Survivors {
         true
     }
 
-    /// Takes row `id`, whose score with this error bound passed. Returns the threshold for the rest of the tile if it may be lower now.
+    /// Takes row `id`, whose score with this error bound passed. Returns the threshold for the rest of the tile if it
+    /// may be lower now.
     fn take(&mut self, query: usize, id: u32, score: f32, error: f64) -> Option<f32>;
 }
 
@@ -41,7 +45,8 @@ pub(crate) struct Panels {
 struct Panel {
     first: usize,
     queries: usize,
-    /// Number of registers of the panel kernel, whose values are component-major; 0 for the direct kernel, whose values are row-major.
+    /// Number of registers of the panel kernel, whose values are component-major; 0 for the direct kernel, whose values
+    /// are row-major.
     vecs: usize,
     /// The first f32 of the panel in the packed values.
     start: usize,
@@ -53,7 +58,8 @@ impl Panels {
         Panels { isa, dim, values: Vec::new(), panels: Vec::new() }
     }
 
-    /// Replaces the packed queries by `count` others. `components` returns a range of the components of a query's x'. O(count · dim).
+    /// Replaces the packed queries by `count` others. `components` returns a range of the components of a query's x'.
+    /// O(count · dim).
     pub(crate) fn pack<I: Iterator<Item = f32>>(
         &mut self,
         count: usize,

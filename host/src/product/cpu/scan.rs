@@ -1,6 +1,8 @@
-//! The two kernels that score every pair of a tile, compare the scores with the queries' thresholds, and pass the survivors to a [`Sink`].
+//! The two kernels that score every pair of a tile, compare the scores with the queries' thresholds, and pass the
+//! survivors to a [`Sink`].
 //!
-//! Both read the base row-major, as the user gave it. Up to [`super::DIRECT_QUERIES`] queries take the direct kernel, more the panel kernel.
+//! Both read the base row-major, as the user gave it. Up to [`super::DIRECT_QUERIES`] queries take the direct kernel,
+//! more the panel kernel.
 
 use std::cell::Cell;
 
@@ -48,8 +50,8 @@ impl Tile<'_> {
 
 /// Receives the pairs that passed. It may lower the thresholds that the scan reads.
 pub(crate) trait Sink {
-    /// Receives base vector `id` with query `first_query` + l, for each bit l of `passed`; the score is `scores[l]`. Queries
-    /// are numbered within the panel and may be padding lanes past the last query.
+    /// Receives base vector `id` with query `first_query` + l, for each bit l of `passed`; the score is `scores[l]`.
+    /// Queries are numbered within the panel and may be padding lanes past the last query.
     fn take(&mut self, passed: u32, scores: &[f32; 16], first_query: usize, id: u32);
 }
 
@@ -146,8 +148,8 @@ macro_rules! compile {
     };
 }
 
-// The numbers of rows for 1, 2 and 3 registers of queries. There are rows x registers accumulators, and one more register each for the
-// queries and the component; AVX-512 has 32 registers, the others 16.
+// The numbers of rows for 1, 2 and 3 registers of queries. There are rows x registers accumulators, and one more
+// register each for the queries and the component; AVX-512 has 32 registers, the others 16.
 #[cfg(target_arch = "x86_64")]
 compile!(avx512, Avx512, [16, 12, 8], #[target_feature(enable = "avx512f")]);
 #[cfg(target_arch = "x86_64")]
@@ -166,12 +168,14 @@ unsafe fn panel_kernel<S: Simd, const ROWS: usize, const VECS: usize>(
     sink: &mut dyn Sink,
 ) {
     let (dim, len, width) = (tile.dim, tile.len(), VECS * S::LANES);
-    // The processor's prefetcher does not recognise broadcasts from many rows at once: without this prefetch, 16 queries took
-    // three times as long as one. Short rows are prefetched one group ahead; a group of long rows would fill the L1 cache.
+    // The processor's prefetcher does not recognise broadcasts from many rows at once: without this prefetch, 16
+    // queries took three times as long as one. Short rows are prefetched one group ahead; a group of long rows would
+    // fill the L1 cache.
     let ahead = if ROWS * dim <= 4096 { ROWS * dim } else { 8 * LINE };
     for first in (0..len).step_by(ROWS) {
-        // SAFETY: row indices are clamped to the last row and components are below dim, so reads stay inside `rows`, `panel`
-        // (dim · width) and `thresholds` (width). Cell<f32> has the layout of f32, and no other thread writes, because Cell is not Sync.
+        // SAFETY: row indices are clamped to the last row and components are below dim, so reads stay inside `rows`,
+        // `panel` (dim · width) and `thresholds` (width). Cell<f32> has the layout of f32, and no other thread writes,
+        // because Cell is not Sync.
         unsafe {
             // The last group may have fewer rows. It scores its last row again, and the surplus is dropped below.
             let rows: [*const f32; ROWS] =
@@ -224,8 +228,8 @@ unsafe fn direct_kernel<S: Simd, const ROWS: usize>(
     let (dim, len) = (tile.dim, tile.len());
     let whole = dim - dim % S::LANES;
     for first in (0..len).step_by(ROWS) {
-        // SAFETY: row indices are clamped to the last row and components are below dim (`load_first` reads only the rest), so
-        // reads stay inside `rows` and `queries`.
+        // SAFETY: row indices are clamped to the last row and components are below dim (`load_first` reads only the
+        // rest), so reads stay inside `rows` and `queries`.
         unsafe {
             let rows: [*const f32; ROWS] =
                 std::array::from_fn(|r| tile.rows.as_ptr().add((first + r).min(len - 1) * dim));

@@ -1,8 +1,8 @@
 //! Rows that are made to defeat k-selection: rows whose samples are misleading, and keys with equal leading bits.
 //!
-//! ThresholdSelect and the sort of its survivors each have a path that random keys never take. These tests run every method on the
-//! emulator, with rows that must take such a path. The emulator's counts show which path was taken; the tests compare results with a plain
-//! sort. The same rows run on GPUs among the scenarios of warpann-tests.
+//! ThresholdSelect and the sort of its survivors each have a path that random keys never take. These tests run every
+//! method on the emulator, with rows that must take such a path. The emulator's counts show which path was taken; the
+//! tests compare results with a plain sort. The same rows run on GPUs among the scenarios of warpann-tests.
 
 use std::cell::RefCell;
 
@@ -46,7 +46,8 @@ struct Fallbacks {
     exact_thresholds: u64,
     /// Executions of the barrier between the runs of entries and their merges: one for each warp and sort.
     entry_sorts: u64,
-    /// Executions of the barrier before ThresholdSelect selects from a row on which ShortSelect has failed: one for each warp and row.
+    /// Executions of the barrier before ThresholdSelect selects from a row on which ShortSelect has failed: one for
+    /// each warp and row.
     given_up: u64,
 }
 
@@ -125,7 +126,8 @@ impl AdversarialKey for i32 {
     }
 }
 
-/// Selects by `method` from rows with these ranks, compares the result with a sort, and returns the plan as text and its fallbacks.
+/// Selects by `method` from rows with these ranks, compares the result with a sort, and returns the plan as text and
+/// its fallbacks.
 fn select<K: AdversarialKey>(
     rows: &[Vec<Badness>],
     k: u32,
@@ -324,7 +326,8 @@ fn outliers_that_hide_the_order_of_all_others() {
     }
 }
 
-/// Groups of `size` ≤ 64 neighbouring numbers, about 512 in all, which spread over 2²⁹: sorting sees the upper 23 of 29 bits.
+/// Groups of `size` ≤ 64 neighbouring numbers, about 512 in all, which spread over 2²⁹: sorting sees the upper 23 of 29
+/// bits.
 fn groups(size: i32) -> Vec<Badness> {
     let count = 512 / size;
     let distance = (1 << 29) / (count as u32).next_power_of_two() as i32;
@@ -350,7 +353,8 @@ fn groups_of_equal_leading_bits_up_to_the_last_one_wanted() {
     }
 }
 
-/// Groups of the sample that have only the worse value are far from the others, so those differ only in the last bits of the sort keys.
+/// Groups of the sample that have only the worse value are far from the others, so those differ only in the last bits
+/// of the sort keys.
 #[test]
 fn rows_of_two_values_need_no_exact_threshold() {
     let mut random = Random::new(5);
@@ -361,8 +365,8 @@ fn rows_of_two_values_need_no_exact_threshold() {
     assert_eq!(fallbacks.exact_thresholds, 0);
 }
 
-/// ShortSelect takes its bound from the smallest keys of threads. With ties and NaN too many keys may be below the bound; then
-/// ThresholdSelect selects from the row. The positions of the keys do not matter.
+/// ShortSelect takes its bound from the smallest keys of threads. With ties and NaN too many keys may be below the
+/// bound; then ThresholdSelect selects from the row. The positions of the keys do not matter.
 #[test]
 fn rows_that_short_select_cannot_bound() {
     const COLUMNS: usize = 3_000;

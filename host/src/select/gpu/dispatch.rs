@@ -1,9 +1,9 @@
 //! The choice of the method of k-selection for a shape, from a table of measurements.
 //!
 //! `dispatch.csv` lists, for a device, shapes (rows, columns, k) with the fastest method for each, as
-//! `warpann bench select --tune` measured and wrote them. A shape that is not listed gets the method of the nearest listed shape; the
-//! distance is the sum of the differences of the logarithms. A device that is not listed gets the table of the first listed device. Every
-//! method gives the same results, so a wrong choice only costs time.
+//! `warpann bench select --tune` measured and wrote them. A shape that is not listed gets the method of the nearest
+//! listed shape; the distance is the sum of the differences of the logarithms. A device that is not listed gets the
+//! table of the first listed device. Every method gives the same results, so a wrong choice only costs time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,8 @@ use crate::serialised::serialised_as_text;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
-    /// WarpSelect, for f32 keys: one warp for each row. A long row is cut into segments; a large k takes several passes.
+    /// WarpSelect, for f32 keys: one warp for each row. A long row is cut into segments; a large k takes several
+    /// passes.
     Warp,
     /// ThresholdSelect with one block for each row.
     Block {
@@ -27,7 +28,8 @@ pub enum Method {
     },
     /// ThresholdSelect with many blocks for each row.
     Grid,
-    /// ShortSelect with one block for each row, for k up to three quarters of the threads. For larger k it equals `Block`.
+    /// ShortSelect with one block for each row, for k up to three quarters of the threads. For larger k it equals
+    /// `Block`.
     Short {
         /// Number of threads of a block: 32 to 512, a multiple of 32.
         threads: u32,
@@ -128,8 +130,9 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
     if entries.is_empty() { Err("no entries".to_owned()) } else { Ok(entries) }
 }
 
-/// The entries of one device: the logarithms of each shape, and its methods as in [`Entry`]. A search chooses a method for every selection, so
-/// the loop over the shapes reads nothing else: with the names in it, a choice took 1 µs on one core of a server.
+/// The entries of one device: the logarithms of each shape, and its methods as in [`Entry`]. A search chooses a method
+/// for every selection, so the loop over the shapes reads nothing else: with the names in it, a choice took 1 µs on one
+/// core of a server.
 struct DeviceTable {
     device: String,
     shapes: Vec<[f64; 3]>,

@@ -42,7 +42,8 @@ use crate::{Error, Result, events};
 
 /// A batch of rows on the device, and the parameters of the selection.
 ///
-/// The kernels may access each array up to the length of its pointer and up to the shape of the batch, whichever is less.
+/// The kernels may access each array up to the length of its pointer and up to the shape of the batch, whichever is
+/// less.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Select<K> {
     /// Keys: row r starts at r · `row_stride`, or at `starts[r]`.
@@ -53,7 +54,8 @@ pub(crate) struct Select<K> {
     pub row_stride: u64,
     /// The start of each row, and one more entry: the end of the last row.
     pub starts: Option<Ptr<u64>>,
-    /// Length of each row. If absent, a row extends to the next entry of `starts`, or has `columns` keys without `starts`.
+    /// Length of each row. If absent, a row extends to the next entry of `starts`, or has `columns` keys without
+    /// `starts`.
     pub lengths: Option<Ptr<u32>>,
     /// Largest length of a row.
     pub columns: u32,
@@ -70,8 +72,8 @@ pub(crate) struct Select<K> {
 }
 
 impl<K> Select<K> {
-    /// The same batch, with each pointer cut to the length that the shape requires. If `starts` gives the rows, only the device has the
-    /// length of the keys, so their pointer is not cut.
+    /// The same batch, with each pointer cut to the length that the shape requires. If `starts` gives the rows, only
+    /// the device has the length of the keys, so their pointer is not cut.
     fn trimmed(self) -> Self {
         let (rows, k) = (self.rows as usize, self.k as usize);
         let slots = rows.saturating_mul(k);
@@ -91,7 +93,8 @@ impl<K> Select<K> {
     }
 }
 
-/// Number of keys from the first of `rows` rows to the end of the last row, if each row has `columns` keys and rows are `stride` apart.
+/// Number of keys from the first of `rows` rows to the end of the last row, if each row has `columns` keys and rows are
+/// `stride` apart.
 pub(crate) fn strided_len(rows: usize, columns: usize, stride: u64) -> usize {
     match rows.checked_sub(1) {
         None => 0,
@@ -122,8 +125,9 @@ pub(crate) struct SelectPlan {
 
 #[derive(Debug, Clone)]
 enum Steps {
-    /// WarpSelect: in each level, rows are cut into pieces, and one warp selects from each piece. The winners of all pieces of a row form a
-    /// row of the next level. After the levels, one warp selects from a whole row of at most `last_columns` keys.
+    /// WarpSelect: in each level, rows are cut into pieces, and one warp selects from each piece. The winners of all
+    /// pieces of a row form a row of the next level. After the levels, one warp selects from a whole row of at most
+    /// `last_columns` keys.
     Warp { levels: Vec<Level>, last_columns: u32 },
     /// One block of `threads` threads for each row.
     Block { threads: u32, capacity: u32 },
@@ -150,8 +154,8 @@ struct Split {
     segment_columns: u32,
     /// Number of blocks that sample one row.
     sampling: u32,
-    /// The array in which these blocks join their samples: the groups of all rows, followed by the tickets, two in a word. It is one array,
-    /// because one fill sets both.
+    /// The array in which these blocks join their samples: the groups of all rows, followed by the tickets, two in a
+    /// word. It is one array, because one fill sets both.
     joins: Reserved<u64>,
     thresholds: Reserved<u64>,
     counts: Reserved<u32>,
@@ -282,8 +286,8 @@ pub(crate) fn kernel_name<K: DeviceKey>() -> &'static str {
     ThresholdSelect::kernel(K::KERNELS).name()
 }
 
-/// Capacity for the survivors of a row of `columns` keys, with `group_keys` keys in a group of the sample. Of random rows, all but one in
-/// 10⁶ have at most this number of survivors. At most the length of the row.
+/// Capacity for the survivors of a row of `columns` keys, with `group_keys` keys in a group of the sample. Of random
+/// rows, all but one in 10⁶ have at most this number of survivors. At most the length of the row.
 pub(crate) fn survivors(k: u32, columns: u32, group_keys: u32) -> u32 {
     let whole = columns.max(threshold::LEAST_CAPACITY).next_multiple_of(32);
     if k >= columns {
@@ -297,10 +301,11 @@ pub(crate) fn survivors(k: u32, columns: u32, group_keys: u32) -> u32 {
     room.max(k).max(threshold::LEAST_CAPACITY).next_multiple_of(32).min(whole)
 }
 
-/// The approximate number of `len` random entries that pass the threshold of `plan`, and its relative standard deviation. The threshold is
-/// the quantile at which enough groups reach the rank.
+/// The approximate number of `len` random entries that pass the threshold of `plan`, and its relative standard
+/// deviation. The threshold is the quantile at which enough groups reach the rank.
 pub(crate) fn expected_survivors(plan: SamplePlan, len: u32) -> (f64, f64) {
-    // The rank-th of n uniform values has the distribution Beta(rank, n + 1 − rank); the delta method gives the quantile from it.
+    // The rank-th of n uniform values has the distribution Beta(rank, n + 1 − rank); the delta method gives the
+    // quantile from it.
     let (rank, groups, keys) = (f64::from(plan.rank), f64::from(plan.groups), f64::from(plan.group_keys));
     let reached = rank / (groups + 1.0);
     let deviation = (reached * (1.0 - reached) / (groups + 2.0)).sqrt();
@@ -310,8 +315,8 @@ pub(crate) fn expected_survivors(plan: SamplePlan, len: u32) -> (f64, f64) {
 
 /// The levels of WarpSelect, and the length of the rows that are left after them.
 ///
-/// A level has just enough pieces to give every multiprocessor enough warps. Pieces are long, so that they have far fewer winners than
-/// keys.
+/// A level has just enough pieces to give every multiprocessor enough warps. Pieces are long, so that they have far
+/// fewer winners than keys.
 fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Limits) -> (Vec<Level>, u32) {
     let wanted = (u64::from(limits.multiprocessors) * 32).div_ceil(u64::from(rows.max(1)));
     let shortest = u64::from(k).saturating_mul(8).max(1024);
@@ -341,8 +346,9 @@ fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Li
 /// Selects from the batch. `scratch` is the memory that the plan reserved.
 ///
 /// # Safety
-/// The arrays of the batch have its shape. The arrays and the scratch memory stay valid, and no other work uses them, until the stream has
-/// done the work. The plan was made for at least this number of rows and columns, for the same k and for this type of keys.
+/// The arrays of the batch have its shape. The arrays and the scratch memory stay valid, and no other work uses them,
+/// until the stream has done the work. The plan was made for at least this number of rows and columns, for the same k
+/// and for this type of keys.
 pub(crate) unsafe fn select<K: DeviceKey>(
     runtime: &Runtime,
     stream: &Stream,
@@ -388,11 +394,13 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     }
 }
 
-/// Looks up the payload of each selected key: slot i of `found` gets the payload at position `positions[i]` of its row, or all ones if the
-/// slot is empty. Payloads have the layout of the batch's keys. The keys and results of the batch are not used.
+/// Looks up the payload of each selected key: slot i of `found` gets the payload at position `positions[i]` of its row,
+/// or all ones if the slot is empty. Payloads have the layout of the batch's keys. The keys and results of the batch
+/// are not used.
 ///
 /// # Safety
-/// The arrays have the shape of the batch until the queue has done the work. The positions are those of a selection from these rows.
+/// The arrays have the shape of the batch until the queue has done the work. The positions are those of a selection
+/// from these rows.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) unsafe fn enqueue_gather<K, P: DevicePayload, Q: Queue>(
     queue: &Q,
@@ -456,8 +464,8 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
             skip: 0,
             out: self.results(),
         };
-        // SAFETY: the scratch has room for k winners of each segment, and the next level reads exactly those. Later passes of this stream
-        // read the first results where earlier passes wrote them.
+        // SAFETY: the scratch has room for k winners of each segment, and the next level reads exactly those. Later
+        // passes of this stream read the first results where earlier passes wrote them.
         unsafe {
             for &Level { segments, segment_columns, winners: (keys, ids) } in levels {
                 let columns = segments * batch.k;
@@ -503,7 +511,8 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
     unsafe fn short(&self, threads: u32, capacity: u32) -> Result<()> {
         let batch = &self.batch;
         let launch = ShortSelect { table: self.table(), k: batch.k, capacity, out: self.results() };
-        // SAFETY: as the caller promises; the plan takes this method only for a k that blocks of `threads` threads find.
+        // SAFETY: as the caller promises; the plan takes this method only for a k that blocks of `threads` threads
+        // find.
         unsafe { self.queue.launch(ShortSelect::kernel(K::KERNELS), launch.config(batch.rows, threads), launch) }
     }
 

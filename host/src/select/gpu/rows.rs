@@ -1,7 +1,8 @@
-//! k-selection from rows in host memory: copies some rows at a time to the device, selects from them ([`super`]) and copies the results back.
+//! k-selection from rows in host memory: copies some rows at a time to the device, selects from them ([`super`]) and
+//! copies the results back.
 //!
-//! Rows without gaps between them are copied in one piece. Rows with gaps are packed first. The first share is all rows; it is halved until
-//! it fits in half of the device's free memory.
+//! Rows without gaps between them are copied in one piece. Rows with gaps are packed first. The first share is all
+//! rows; it is halved until it fits in half of the device's free memory.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! A simulation of the guarantees of [`SamplePlan`]: of rows of random keys, hardly any has too few survivors or more than the capacity.
+//! A simulation of the guarantees of [`SamplePlan`]: of rows of random keys, hardly any has too few survivors or more
+//! than the capacity.
 
 use std::collections::HashSet;
 
@@ -22,7 +23,8 @@ struct Simulated {
     mean: f64,
 }
 
-/// Draws samples of rows of `len` distinct random keys. Keys are their ranks; a sample has the number of different keys of the plan.
+/// Draws samples of rows of `len` distinct random keys. Keys are their ranks; a sample has the number of different keys
+/// of the plan.
 fn simulate(plan: SamplePlan, k: u32, len: u32, room: u32) -> Simulated {
     let mut random = Random::new(0x5eed ^ u64::from(len) << 32 ^ u64::from(k));
     let mut ranks: Vec<u32> = (0..len).collect();
@@ -49,8 +51,8 @@ fn simulate(plan: SamplePlan, k: u32, len: u32, room: u32) -> Simulated {
     simulated
 }
 
-/// (k, len, largest number of keys of a group): for samples of one block, and for those of several blocks if the row is long. Rows that fit
-/// into the capacity are not sampled.
+/// (k, len, largest number of keys of a group): for samples of one block, and for those of several blocks if the row is
+/// long. Rows that fit into the capacity are not sampled.
 fn shapes() -> Vec<(u32, u32, u32)> {
     let mut shapes = Vec::new();
     for len in [1000, 3000, 9000, 40_000, 300_000] {

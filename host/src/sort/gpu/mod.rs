@@ -81,8 +81,8 @@ pub(crate) struct SortPlan {
     tiles: u32,
     portion: u32,
     counting_blocks: u32,
-    /// The counts of all digits, followed by the numbers of tiles taken in each portion of each pass. It is one array, because one fill
-    /// zeroes both.
+    /// The counts of all digits, followed by the numbers of tiles taken in each portion of each pass. It is one array,
+    /// because one fill zeroes both.
     zeroed: Reserved<u32>,
     counts: Reserved<u32>,
     taken: Reserved<u32>,
@@ -91,8 +91,8 @@ pub(crate) struct SortPlan {
 }
 
 impl SortPlan {
-    /// Plans sorts of `sets` sets (at most 65,535), consecutive in memory, of `len` pairs each, by bits `bits` of the keys. The workspace,
-    /// reserved in `layout`, is slightly more than 1 KiB for every 4,096 (`u128`: 3,072) pairs.
+    /// Plans sorts of `sets` sets (at most 65,535), consecutive in memory, of `len` pairs each, by bits `bits` of the
+    /// keys. The workspace, reserved in `layout`, is slightly more than 1 KiB for every 4,096 (`u128`: 3,072) pairs.
     pub fn new<K: SortKey>(layout: &mut Layout, len: u32, sets: u32, bits: Range<u32>, limits: &Limits) -> SortPlan {
         Self::in_portions::<K>(layout, len, sets, bits, limits, radix_sort::PORTION_KEYS / K::TILE)
     }
@@ -181,12 +181,12 @@ impl<K> Clone for Pairs<K> {
 
 impl<K> Copy for Pairs<K> {}
 
-/// Enqueues the sort of `pairs`. `spare` is memory for the same number of pairs, and `scratch` has the workspace. Returns `pairs` or
-/// `spare`, whichever will hold the sorted pairs; the contents of the other are then unspecified.
+/// Enqueues the sort of `pairs`. `spare` is memory for the same number of pairs, and `scratch` has the workspace.
+/// Returns `pairs` or `spare`, whichever will hold the sorted pairs; the contents of the other are then unspecified.
 ///
 /// # Safety
-/// `pairs` and `spare` have room for the plan's sets and do not overlap. The plan's layout reserved the workspace in `scratch`. No other
-/// work uses this memory until the sort is done.
+/// `pairs` and `spare` have room for the plan's sets and do not overlap. The plan's layout reserved the workspace in
+/// `scratch`. No other work uses this memory until the sort is done.
 pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     queue: &Q,
     plan: &SortPlan,
@@ -203,8 +203,8 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     let (digits, portions) = (SortPlan::digits::<K>() as u32, tiles.div_ceil(portion));
     let all = len as usize * sets as usize;
     let (mut from, mut to) = (pairs.take(all), spare.take(all));
-    // SAFETY: the layout reserved every array with the length that the kernels need. The counts of digits and of tiles are zeroed, the
-    // words are invalid, and passes and portions run in order.
+    // SAFETY: the layout reserved every array with the length that the kernels need. The counts of digits and of tiles
+    // are zeroed, the words are invalid, and passes and portions run in order.
     unsafe {
         queue.fill(scratch.at(plan.zeroed), 0)?;
         queue.fill(words, radix_sort::STALE)?;

@@ -11,7 +11,8 @@ fn noise(at: usize) -> u128 {
     half(2 * at as u64) << 64 | half(2 * at as u64 + 1)
 }
 
-/// Sorts `sets` sets of `len` keys by `bits`, in portions of `portion` tiles, and compares with the standard library's stable sort.
+/// Sorts `sets` sets of `len` keys by `bits`, in portions of `portion` tiles, and compares with the standard library's
+/// stable sort.
 fn check<K: DeviceKey + Ord + std::fmt::Debug>(
     len: usize,
     sets: usize,

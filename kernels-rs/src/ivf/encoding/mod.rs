@@ -7,9 +7,10 @@
 //! | `f16` | f32 vectors stored as f16, which are also the operands |
 //! | `scalar8` | one byte for each component of residuals |
 //!
-//! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking ([`crate::ivf::rerank`], [`crate::ivf::rescan`]),
-//! and `Operand4`, which measures the error of the operands ([`crate::ivf::code_bounds`]). It also has the tables of its kernels. So a new
-//! encoding is a new file, and the code of the kernels does not change.
+//! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking
+//! ([`crate::ivf::rerank`], [`crate::ivf::rescan`]), and `Operand4`, which measures the error of the operands
+//! ([`crate::ivf::code_bounds`]). It also has the tables of its kernels. So a new encoding is a new file, and the code
+//! of the kernels does not change.
 
 use cuda_std::{Ptr, group};
 
@@ -20,7 +21,8 @@ pub mod flat;
 pub mod pq;
 pub mod scalar8;
 
-/// The rows of the storage, for any encoding. Fields that an encoding does not need are empty or 0; [`flat`] needs the rows only.
+/// The rows of the storage, for any encoding. Fields that an encoding does not need are empty or 0; [`flat`] needs the
+/// rows only.
 #[group]
 #[derive(Default)]
 pub struct StoredRows {
@@ -45,7 +47,8 @@ pub(crate) trait Decode: Copy {
     /// The element type of queries.
     type Query: Element;
 
-    /// The stored vectors of a launch. Vectors as they were added and centroids have `stride` components a row, with padding.
+    /// The stored vectors of a launch. Vectors as they were added and centroids have `stride` components a row, with
+    /// padding.
     fn of(rows: &StoredRows, stride: u32) -> Self;
 
     /// Components 4·`quad` .. of a row of the storage, which belongs to `list`.
@@ -61,8 +64,8 @@ pub(crate) trait Decode: Copy {
 pub struct OperandParts {
     /// The scaled centroids, laid out as the centroids.
     pub offsets: Ptr<u16>,
-    /// The scaled codewords, laid out as the codebooks. Product-quantizer codes: `dim` · 2^`bits` numbers, padded to 16 bytes. One byte for
-    /// each component: two numbers for each component of the padded dimension.
+    /// The scaled codewords, laid out as the codebooks. Product-quantizer codes: `dim` · 2^`bits` numbers, padded to 16
+    /// bytes. One byte for each component: two numbers for each component of the padded dimension.
     pub halves: Ptr<u16>,
 }
 

@@ -70,7 +70,8 @@ measure_kernels! {
     }
 }
 
-/// Codes that are decoded on the way to shared memory; with `TABLE`, the halves of the codebooks are in shared memory too.
+/// Codes that are decoded on the way to shared memory; with `TABLE`, the halves of the codebooks are in shared memory
+/// too.
 #[derive(Clone, Copy)]
 pub(crate) struct Decoded<const TABLE: bool> {
     operands: Operands,
@@ -102,7 +103,8 @@ impl<const TABLE: bool> Decoded<TABLE> {
         codes.width == 2 && codes.bits == 8 && codes.code_bytes.is_multiple_of(4)
     }
 
-    /// Whether sub-vectors have a multiple of eight components or four, so that the codes of eight components are one byte or two.
+    /// Whether sub-vectors have a multiple of eight components or four, so that the codes of eight components are one
+    /// byte or two.
     #[inline(always)]
     fn in_bytes(&self) -> bool {
         let codes = self.operands.codes;
@@ -147,8 +149,8 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
     const DENSE: bool = false;
     const FACTORS: bool = true;
     const STAGES: u32 = if TABLE { 1 } else { STAGES };
-    /// The codes of the thread's eight components, for each of its rows, one byte for each code: four codes if sub-vectors have two
-    /// components; one for each quad if their width is a multiple of four.
+    /// The codes of the thread's eight components, for each of its rows, one byte for each code: four codes if
+    /// sub-vectors have two components; one for each quad if their width is a multiple of four.
     type Ahead = [u32; ROWS_A_THREAD];
 
     #[inline(always)]
@@ -184,7 +186,8 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
                 let row = (first + row + i as u32 * (THREADS / 8)) as usize;
                 if 4 * quad < codes.dim {
                     let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + first_code as usize);
-                    // SAFETY: with codes of four components, rows have a multiple of two bytes, and so do the codes of eight components.
+                    // SAFETY: with codes of four components, rows have a multiple of two bytes, and so do the codes of
+                    // eight components.
                     found[i] = unsafe {
                         if two { global::load_nc(at.cast::<u16>()) as u32 } else { global::load_nc(at) as u32 * 0x101 }
                     };

@@ -4,17 +4,19 @@
 //! r[i] = f32(c_l[i] + f32(least[i] + f32(code[i] * step[i])))
 //! ```
 //!
-//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows of codes are padded to a multiple of eight bytes.
+//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows of codes are padded to a multiple of
+//! eight bytes.
 //!
 //! # Operands
-//! As for product-quantizer codes, the operand is computed from scaled f16 parts ([`crate::ivf::code_bounds::ScaleCodes`]):
+//! As for product-quantizer codes, the operand is computed from scaled f16 parts
+//! ([`crate::ivf::code_bounds::ScaleCodes`]):
 //!
 //! ```text
 //! operand = f16(code * step + f16(offset_l + least))       // one fused multiply-add for two components
 //! ```
 //!
-//! A code becomes an f16 without conversion: 0x6400 | code is the f16 1024 + code, and the subtraction of 1024 is exact. No table is in
-//! shared memory, and a thread loads the parts of its eight components once for all its rows.
+//! A code becomes an f16 without conversion: 0x6400 | code is the f16 1024 + code, and the subtraction of 1024 is
+//! exact. No table is in shared memory, and a thread loads the parts of its eight components once for all its rows.
 
 use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
@@ -231,7 +233,8 @@ impl Rows for Scaled {
     unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, _: u32, chunk: u32, thread: u32, found: Self::Ahead) {
         let (row, part) = (thread / 8, thread % 8);
         let (quad, stride) = (chunk * (CHUNK / 4) + 2 * part, self.dim.next_multiple_of(4));
-        // SAFETY: rows row + 32·i < 128, which exist; the swizzle repeats after 8 rows. Components from the stride on are zeros.
+        // SAFETY: rows row + 32·i < 128, which exist; the swizzle repeats after 8 rows. Components from the stride on
+        // are zeros.
         unsafe {
             let to = to.add(chunk_offset(row, part));
             let low = QuadParts::of(self.parts, stride, list, quad);

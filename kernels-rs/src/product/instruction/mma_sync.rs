@@ -1,4 +1,5 @@
-//! `mma.sync.m16n8k16`: each warp reads its rows and columns with `ldmatrix` and multiplies them, independent of other warps. Any device.
+//! `mma.sync.m16n8k16`: each warp reads its rows and columns with `ldmatrix` and multiplies them, independent of other
+//! warps. Any device.
 //!
 //! What lost: four warps of 64 × 64, see [`crate::flat::filter`].
 
@@ -88,7 +89,8 @@ impl<const DOWN: u32, const ROWS: usize, const COLUMNS: usize> TileProduct<ROWS,
             let step = 2 * step as u32;
             let mut a = [[0u32; 4]; ROWS];
             let mut b = [[0u32; 4]; MOST_COLUMNS / 2];
-            // SAFETY: rows and columns are of the product, parts are below 8, and both chunks are in shared memory, as the caller promises.
+            // SAFETY: rows and columns are of the product, parts are below 8, and both chunks are in shared memory, as
+            // the caller promises.
             unsafe {
                 unroll::<ROWS>(|i| {
                     a[i] = mma::ldmatrix_x4(rows.add(part_offset(a_row + 16 * i as u32, step + a_half)));

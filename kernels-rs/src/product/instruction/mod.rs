@@ -5,8 +5,9 @@
 //! | [`mma_sync`] | `mma.sync`, by warps | all |
 //! | [`wgmma`] | `wgmma`, by warpgroups, straight from shared memory | compute capability 9.0 |
 //!
-//! A new instruction is a file here, with its sums and their places, and rows in the `#[kernel]` of the products that use it. Sums may have
-//! any type and any place (integers; tensor memory) if [`TileProduct::scores`] returns them as f32 in registers.
+//! A new instruction is a file here, with its sums and their places, and rows in the `#[kernel]` of the products that
+//! use it. Sums may have any type and any place (integers; tensor memory) if [`TileProduct::scores`] returns them as
+//! f32 in registers.
 
 pub mod mma_sync;
 pub mod wgmma;
@@ -44,8 +45,8 @@ impl Instruction {
 /// [`TileProduct::column`] + 8j and + 8j + 1.
 pub type Scores<const ROWS: usize, const COLUMNS: usize> = [[[f32; 4]; COLUMNS]; ROWS];
 
-/// Number `at` of the 2 · `COLUMNS`, at most 32, numbers that `entry` returns for columns and their halves. It is found by selects, one bit
-/// of `at` after the other, so that the numbers stay in registers.
+/// Number `at` of the 2 · `COLUMNS`, at most 32, numbers that `entry` returns for columns and their halves. It is found
+/// by selects, one bit of `at` after the other, so that the numbers stay in registers.
 #[inline(always)]
 pub fn entry_of<const COLUMNS: usize>(entry: impl Fn(usize, usize) -> f32, at: u32) -> f32 {
     let mut found = [0.0f32; 16];
@@ -68,8 +69,8 @@ pub fn entry_of<const COLUMNS: usize>(entry: impl Fn(usize, usize) -> f32, at: u
     found[0]
 }
 
-/// The way in which the warps of a block multiply its rows with the 128 rows of a tile, which are the columns of the products. A lane has
-/// 2 · `ROWS` of the block's rows, each at 2 · `COLUMNS` columns.
+/// The way in which the warps of a block multiply its rows with the 128 rows of a tile, which are the columns of the
+/// products. A lane has 2 · `ROWS` of the block's rows, each at 2 · `COLUMNS` columns.
 pub trait TileProduct<const ROWS: usize, const COLUMNS: usize>: Copy {
     /// The instruction of this product.
     const INSTRUCTION: Instruction;
@@ -83,8 +84,8 @@ pub trait TileProduct<const ROWS: usize, const COLUMNS: usize>: Copy {
     /// The part of lane `lane` of warp `warp`.
     fn new(warp: u32, lane: u32) -> Self;
 
-    /// Makes this thread's writes to shared memory, and its finished copies, visible to products. Call it before the barrier that precedes
-    /// the product.
+    /// Makes this thread's writes to shared memory, and its finished copies, visible to products. Call it before the
+    /// barrier that precedes the product.
     fn publish();
 
     /// The row of the scores `[i][..][2 · half ..]`.
@@ -102,13 +103,13 @@ pub trait TileProduct<const ROWS: usize, const COLUMNS: usize>: Copy {
     /// Makes `sums` ready for the first chunk of a tile.
     fn clear(sums: &mut Self::Sums);
 
-    /// Adds the products of a chunk to `sums`: rows of the block at `rows` times those of the tile at `tile`. `add` is false for the first
-    /// chunk of the tile. If the products are not `wanted`, the sums are unspecified afterwards. `meanwhile` is called during the product
-    /// if that is asynchronous. All threads of the block arrive.
+    /// Adds the products of a chunk to `sums`: rows of the block at `rows` times those of the tile at `tile`. `add` is
+    /// false for the first chunk of the tile. If the products are not `wanted`, the sums are unspecified afterwards.
+    /// `meanwhile` is called during the product if that is asynchronous. All threads of the block arrive.
     ///
     /// # Safety
-    /// Both places hold a chunk in the layout of [`crate::product::tile`], which was [published](Self::publish) before a barrier; they are
-    /// aligned to 1024 bytes. The lanes that multiply together pass the same `wanted`.
+    /// Both places hold a chunk in the layout of [`crate::product::tile`], which was [published](Self::publish) before
+    /// a barrier; they are aligned to 1024 bytes. The lanes that multiply together pass the same `wanted`.
     unsafe fn multiply_chunk(
         &self,
         sums: &mut Self::Sums,

@@ -1,8 +1,8 @@
-//! `wgmma`: two warpgroups multiply directly from shared memory, 64 rows at a time, while their threads do other work. Devices of compute
-//! capability 9.0 only.
+//! `wgmma`: two warpgroups multiply directly from shared memory, 64 rows at a time, while their threads do other work.
+//! Devices of compute capability 9.0 only.
 //!
-//! The sums are f32, as those of `mma.sync`, but the order of additions may differ, so scores may differ in their last bits.
-//! [`crate::product::bounds`] covers either order, so results are the same.
+//! The sums are f32, as those of `mma.sync`, but the order of additions may differ, so scores may differ in their last
+//! bits. [`crate::product::bounds`] covers either order, so results are the same.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp;
@@ -15,8 +15,8 @@ use crate::product::tile::{CHUNK_BYTES, TILE_ROWS};
 /// Number of rows that a warpgroup multiplies.
 const GROUP_ROWS: u32 = 64;
 
-/// Two warpgroups with 64 × 8 · COLUMNS of the products each: one below the other for 128 rows and COLUMNS = 16, side by side for 64 rows
-/// and COLUMNS = 8.
+/// Two warpgroups with 64 × 8 · COLUMNS of the products each: one below the other for 128 rows and COLUMNS = 16, side
+/// by side for 64 rows and COLUMNS = 8.
 #[derive(Clone, Copy)]
 pub struct Wgmma<const COLUMNS: usize> {
     warp: u32,
@@ -85,7 +85,8 @@ where
         if !wanted {
             return meanwhile();
         }
-        // SAFETY: the group's 64 rows of one chunk and its columns' rows of the other are in shared memory, as the caller promises.
+        // SAFETY: the group's 64 rows of one chunk and its columns' rows of the other are in shared memory, as the
+        // caller promises.
         unsafe {
             warp::sync_warp(FULL_MASK);
             let (rows, tile) = (rows.add(self.first_row() * CHUNK_BYTES), tile.add(self.first_column() * CHUNK_BYTES));

@@ -9,14 +9,17 @@ use super::{Model, Queries, Shape, Source, elements, hits, kinds_of_queries, not
 use crate::data::{Component, Random};
 use crate::runner::{Outcome, text};
 
-/// The recall that a case reaches at the default beam, but for chance. There are two exceptions, because walks find less also without codes:
+/// The recall that a case reaches at the default beam, but for chance. There are two exceptions, because walks find
+/// less also without codes:
 ///
-/// - Under inner product the floor is a bit (`slack`) below the recall of a graph that is made anew of the same vectors, each once, without codes. A
-///   walk to a new vector finds long vectors and not those that it is near to, so what is found varies with the order of additions, and most
-///   among far classes. Queries often have the same nearest vector, so there is more chance in a case than its number of queries says.
-/// - For near-duplicates the floor holds for queries like the vectors and under squared L2. If a group has as many vectors as a vector has
-///   edges, few edges lead to other groups: graphs without codes found .2 to .53 under the other metrics after a stream of additions, and one
-///   of 1,500 cases .73 under squared L2. So the floor after a stream, a window or replacements is .6.
+/// - Under inner product the floor is a bit (`slack`) below the recall of a graph that is made anew of the same
+///   vectors, each once, without codes. A walk to a new vector finds long vectors and not those that it is near to, so
+///   what is found varies with the order of additions, and most among far classes. Queries often have the same nearest
+///   vector, so there is more chance in a case than its number of queries says.
+/// - For near-duplicates the floor holds for queries like the vectors and under squared L2. If a group has as many
+///   vectors as a vector has edges, few edges lead to other groups: graphs without codes found .2 to .53 under the
+///   other metrics after a stream of additions, and one of 1,500 cases .73 under squared L2. So the floor after a
+///   stream, a window or replacements is .6.
 pub const FLOOR: f64 = 0.9;
 
 /// The floor of a case.
@@ -105,7 +108,8 @@ fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
         Growth::Replaced,
         Growth::Emptied,
     ];
-    // Under L2 the neighbours of a query that is much farther away than the vectors lie from each other are nearly equally far.
+    // Under L2 the neighbours of a query that is much farther away than the vectors lie from each other are nearly
+    // equally far.
     let kinds = kinds_of_queries(random, metric, &[0.001, 0.1, 3.0, 10.0]);
     let case = GraphCase {
         metric,

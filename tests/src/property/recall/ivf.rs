@@ -1,9 +1,10 @@
 //! Recall of inverted files with every encoding. All lists are compared, so only codes can lose a neighbour.
 //!
-//! Three things are checked. First, the results are those of the vectors for which the codes stand: what `reconstruct` returns. This holds for
-//! every base, also one that lies elsewhere than the training. Second, what half precision keeps is as near to what was added as it promises.
-//! Third, recall against the vectors that were added: for vectors as they are and for half precision everywhere, for codes of one byte a component
-//! and product codes where the index was trained on vectors like these.
+//! Three things are checked. First, the results are those of the vectors for which the codes stand: what `reconstruct`
+//! returns. This holds for every base, also one that lies elsewhere than the training. Second, what half precision
+//! keeps is as near to what was added as it promises. Third, recall against the vectors that were added: for vectors as
+//! they are and for half precision everywhere, for codes of one byte a component and product codes where the index was
+//! trained on vectors like these.
 
 use test_cases::by_element;
 use warpann::ivf::{Encoding, IvfIndex};
@@ -95,11 +96,11 @@ fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
     check::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
 }
 
-/// The recall that a case reaches; `None` if nothing is stated: codes cannot tell near-duplicates apart, and codes of one byte a component
-/// and product codes are only for vectors like those of the training.
+/// The recall that a case reaches; `None` if nothing is stated: codes cannot tell near-duplicates apart, and codes of
+/// one byte a component and product codes are only for vectors like those of the training.
 ///
-/// The least recall of a sample of cases was .87 (one byte) and .63 (product codes of 8 bits on the CPU, 2026-11-26), so these floors find defects and
-/// not bad luck.
+/// The least recall of a sample of cases was .87 (one byte) and .63 (product codes of 8 bits on the CPU, 2026-11-26),
+/// so these floors find defects and not bad luck.
 fn floor(case: &IvfCase) -> Option<f64> {
     if case.encoding == Encoding::Flat {
         return Some(1.0);
@@ -110,13 +111,15 @@ fn floor(case: &IvfCase) -> Option<f64> {
     match case.encoding {
         Encoding::F16 => Some(0.9),
         _ if case.growth == Growth::Moved => None,
-        // The longest vectors, and those nearest to a query that is farther away than they are from each other, differ by less than a code.
+        // The longest vectors, and those nearest to a query that is farther away than they are from each other, differ
+        // by less than a code.
         _ if case.metric == Metric::InnerProduct || matches!(case.queries, Queries::Shifted | Queries::Scaled(_)) => {
             None
         }
         // The code of a vector of zeros has some direction (docs/LIMITS.md).
         _ if case.metric == Metric::Cosine && matches!(case.shape, Shape::Zeros(_)) => None,
-        // The 255 steps of that component reach as far, so it says nothing about the other rows: a quarter or an eighth of what there is.
+        // The 255 steps of that component reach as far, so it says nothing about the other rows: a quarter or an eighth
+        // of what there is.
         Encoding::Scalar8 if case.shape == Shape::FarComponent && case.dim < 16 => Some(0.3),
         Encoding::Scalar8 => Some(0.75),
         Encoding::Pq { bits: 8, .. } => Some(0.5),
@@ -204,8 +207,8 @@ fn check<T: Component>(case: &IvfCase, random: &mut Random, device: Device) -> O
     }
 }
 
-/// Compares what half precision keeps with the vectors that were added: no component differs by more than 2⁻¹¹ of the greatest of its vector, as
-/// [`Encoding::F16`] promises.
+/// Compares what half precision keeps with the vectors that were added: no component differs by more than 2⁻¹¹ of the
+/// greatest of its vector, as [`Encoding::F16`] promises.
 fn halves<T: Component>(metric: Metric, index: &IvfIndex<T>, model: &Model) -> Outcome {
     for (&id, row) in model {
         let norm = if metric == Metric::Cosine { squares(row).sqrt() } else { 1.0 };
@@ -221,7 +224,8 @@ fn halves<T: Component>(metric: Metric, index: &IvfIndex<T>, model: &Model) -> O
     Ok(())
 }
 
-/// Compares results with the vectors that the index returns for its ids: distances, and that no vector is better than the last result.
+/// Compares results with the vectors that the index returns for its ids: distances, and that no vector is better than
+/// the last result.
 fn by_codes<T: Component>(
     metric: Metric,
     dim: usize,

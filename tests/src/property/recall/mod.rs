@@ -1,9 +1,10 @@
-//! Recall on data that moved: approximate indexes of bases that are unlike a random sample of one distribution, after changes that make them so,
-//! for queries of another scale or from another place. The reference is brute force in float64.
+//! Recall on data that moved: approximate indexes of bases that are unlike a random sample of one distribution, after
+//! changes that make them so, for queries of another scale or from another place. The reference is brute force in
+//! float64.
 //!
-//! Each case states a floor, which a right index reaches on every base of [`Shape`]. A neighbour counts as found if it is as near as the
-//! k-th nearest, so equal distances do not matter. What was found is checked as well: no id twice, no id that does not exist, and the
-//! distance that the vectors have.
+//! Each case states a floor, which a right index reaches on every base of [`Shape`]. A neighbour counts as found if it
+//! is as near as the k-th nearest, so equal distances do not matter. What was found is checked as well: no id twice, no
+//! id that does not exist, and the distance that the vectors have.
 
 pub mod graph;
 pub mod ivf;
@@ -80,8 +81,8 @@ fn unit<T: Component>() -> (f64, f64) {
     if T::WHOLE { (T::SPREAD.0 / 8.0, T::SPREAD.1) } else { (1.0, 0.0) }
 }
 
-/// How far the classes of [`Shape::Sorted`], [`Shape::Periodic`] and [`Shape::Rare`] lie from each other: so near for bytes that few clamp,
-/// because clamped vectors are equal.
+/// How far the classes of [`Shape::Sorted`], [`Shape::Periodic`] and [`Shape::Rare`] lie from each other: so near for
+/// bytes that few clamp, because clamped vectors are equal.
 fn spread<T: Component>() -> f64 {
     if T::WHOLE { 6.0 } else { 20.0 }
 }
@@ -108,7 +109,8 @@ impl Source {
         };
         let mut centres: Vec<f64> = (0..count * dim).map(|_| spread * random.normal()).collect();
         if let Shape::Periodic(_) = shape {
-            // The sample of a fixed stride, which begins with the first row, sees the class with the smallest components.
+            // The sample of a fixed stride, which begins with the first row, sees the class with the smallest
+            // components.
             centres[..dim].fill(0.0);
         }
         Source { shape, dim, centres, scale, made: 0 }
@@ -245,8 +247,9 @@ impl Hits {
         self.found as f64 / self.of.max(1) as f64
     }
 
-    /// Whether the recall is less than a floor by more than chance: by three deviations of a share of as many neighbours, and one neighbour. A case has
-    /// few queries, and those that are far from all vectors have the same neighbours: if a search misses one of these, it misses it for every query.
+    /// Whether the recall is less than a floor by more than chance: by three deviations of a share of as many
+    /// neighbours, and one neighbour. A case has few queries, and those that are far from all vectors have the same
+    /// neighbours: if a search misses one of these, it misses it for every query.
     fn is_below(self, floor: f64) -> bool {
         let (of, chance) = (self.distinct.max(1) as f64, floor * (1.0 - floor));
         let most_by_chance = if chance > 0.0 { 3.0 * (chance / of).sqrt() + 1.0 / of } else { 0.0 };
@@ -254,7 +257,8 @@ impl Hits {
     }
 }
 
-/// Counts what a search found, by the distances of the vectors in float64. With `exact_distances` the distances of the results must be those.
+/// Counts what a search found, by the distances of the vectors in float64. With `exact_distances` the distances of the
+/// results must be those.
 ///
 /// # Errors
 /// A result that is none: an id that is not in the index or comes twice, or a wrong distance.
@@ -320,7 +324,8 @@ mod tests {
         assert!(hits(&[3, 3], &[0.0, 0.0]).is_err() && hits(&[4], &[0.0]).is_err() && hits(&[9], &[15.0]).is_err());
     }
 
-    /// Thirty queries that miss one vector, which all have as their nearest, say as much as one query; thirty that each miss their own say more.
+    /// Thirty queries that miss one vector, which all have as their nearest, say as much as one query; thirty that each
+    /// miss their own say more.
     #[test]
     fn a_neighbour_of_many_queries_counts_once() {
         assert!(!Hits { found: 0, of: 30, distinct: 1 }.is_below(0.9));

@@ -20,9 +20,9 @@
 //! would never refuse, and need another factor of each product in the scan, which has none for these rows, and two
 //! bytes.
 //!
-//! On a device the codes are also the operands: 2 bytes for each component (padded to 64 components) instead of 6 for [`Encoding::Flat`].
-//! The price: no centre is subtracted, so the error bounds of squared L2 are wider for a set far from the origin, and more candidates are
-//! re-ranked.
+//! On a device the codes are also the operands: 2 bytes for each component (padded to 64 components) instead of 6 for
+//! [`Encoding::Flat`]. The price: no centre is subtracted, so the error bounds of squared L2 are wider for a set far
+//! from the origin, and more candidates are re-ranked.
 //!
 //! [`Encoding::Flat`]: crate::ivf::Encoding::Flat
 

@@ -1,4 +1,5 @@
-//! Vectors as they were added. A search compares them without decoding; a device stores the elements and their f16 operands.
+//! Vectors as they were added. A search compares them without decoding; a device stores the elements and their f16
+//! operands.
 
 mod gpu;
 

@@ -1,13 +1,13 @@
-//! Finds the list and the code of each vector of an inverted file with one trip over the bus: the host side of the kernels `generate`,
-//! `prepare`, `assign`, `settle` and `encode`.
+//! Finds the list and the code of each vector of an inverted file with one trip over the bus: the host side of the
+//! kernels `generate`, `prepare`, `assign`, `settle` and `encode`.
 //!
 //! ```text
 //! centroids, codebooks ──► device, prepared           // once, for all calls: `kmeans::gpu::assigner`
 //! rows ──copy, or generate──► device ──prepare, assign, settle──► labels ──encode──► codes ──► host
 //! ```
 //!
-//! Two lanes work on different batches: the rows of one batch are copied while the other is computed. Rows that the device generates come
-//! in larger batches, with which the matrix product is more efficient.
+//! Two lanes work on different batches: the rows of one batch are copied while the other is computed. Rows that the
+//! device generates come in larger batches, with which the matrix product is more efficient.
 
 use std::sync::Arc;
 
@@ -91,8 +91,8 @@ impl ListCoder for Coder {
             let count = labels.len() as u32;
             let batch = Batch::new(scratch, *layout, count);
             let components = batch.set.components().take(labels.len() * shape.stride());
-            // SAFETY: the layouts reserved the parts for the number of rows of a tile; the copies to the host wait for the kernels;
-            // `assign` gives labels below the number of centroids.
+            // SAFETY: the layouts reserved the parts for the number of rows of a tile; the copies to the host wait for
+            // the kernels; `assign` gives labels below the number of centroids.
             unsafe {
                 match rows {
                     Rows::Given(rows) => {

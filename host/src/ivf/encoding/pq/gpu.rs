@@ -1,4 +1,5 @@
-//! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and the terms for the scan by lookup tables.
+//! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and the terms for the scan by
+//! lookup tables.
 
 use warpann_kernels::ivf::code_bounds::ScaleCodes;
 use warpann_kernels::ivf::encoding::{OperandParts, pq};

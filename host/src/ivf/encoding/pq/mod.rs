@@ -1,7 +1,7 @@
 //! Product-quantizer codes of residuals; the vectors may be rotated first.
 //!
-//! The code of a transformed vector x is the [`crate::pq`] code of x − c, where c is the centroid of its list (f32 subtraction, component
-//! by component). The decoded vector is r_i = f32(c_i + p_i), where p is the decoded residual.
+//! The code of a transformed vector x is the [`crate::pq`] code of x − c, where c is the centroid of its list (f32
+//! subtraction, component by component). The decoded vector is r_i = f32(c_i + p_i), where p is the decoded residual.
 //!
 //! Only these codes can also be scanned by lookup tables, query by query, on the CPU and on devices.
 
@@ -232,7 +232,8 @@ fn rotated<'a>(
     Ok(Cow::Owned(rows))
 }
 
-/// Whether all bits after the last bit of each code are zero. Codes have `bits` bits; `bytes` are the bytes of codes from byte `from` on.
+/// Whether all bits after the last bit of each code are zero. Codes have `bits` bits; `bytes` are the bytes of codes
+/// from byte `from` on.
 fn unused_bits_are_zero(bytes: &[u8], from: usize, bits: usize) -> bool {
     let code_bytes = bits.div_ceil(8);
     let unused = match bits % 8 {

@@ -65,8 +65,8 @@ impl StoredPlan for Scalar8Plan<'_> {
         StoredParts::of_codes(memory.at(self.codes))
     }
 
-    /// Large enough that neither the parts of an operand nor their sums exceed the range of f16: with the resulting scale, a centroid is
-    /// below 2^15 in size, and a decoded residual below 2^13.
+    /// Large enough that neither the parts of an operand nor their sums exceed the range of f16: with the resulting
+    /// scale, a centroid is below 2^15 in size, and a decoded residual below 2^13.
     fn least_greatest(&self) -> f32 {
         4.0 * self.reach
     }
@@ -99,7 +99,8 @@ impl StoredPlan for Scalar8Plan<'_> {
             offsets: memory.at(self.offsets),
             halves: memory.at(self.halves),
         };
-        // SAFETY: as the caller promises; the stream runs both in order, after the greatest component of the centroids was found.
+        // SAFETY: as the caller promises; the stream runs both in order, after the greatest component of the centroids
+        // was found.
         unsafe {
             runtime.launch(stream, &ScaleCodes::KERNEL, scale.config(), scale)?;
             Measured { row_lists: memory.at(self.row_lists).read_only(), ..to }.measure(on)

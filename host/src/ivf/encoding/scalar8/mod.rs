@@ -6,12 +6,12 @@
 //! r_i     = f32(c_i + f32(least_i + f32(code_i * step_i)))
 //! ```
 //!
-//! x is the transformed vector and c the centroid of its list. All operations are in f32, each rounded to nearest, in the order of the
-//! formulas; none is fused. So CPU, emulator and GPU have the same r.
+//! x is the transformed vector and c the centroid of its list. All operations are in f32, each rounded to nearest, in
+//! the order of the formulas; none is fused. So CPU, emulator and GPU have the same r.
 //!
 //! # Why residuals
-//! Recall of the 10 nearest among all of 40,000 decoded vectors (64 components, 200 Gaussian clusters whose centres have unit variance, 200
-//! queries, one list for each cluster, CPU, 2026-11-23):
+//! Recall of the 10 nearest among all of 40,000 decoded vectors (64 components, 200 Gaussian clusters whose centres
+//! have unit variance, 200 queries, one list for each cluster, CPU, 2026-11-23):
 //!
 //! | standard deviation within a cluster | codes of residuals | codes of vectors |
 //! |---|---|---|
@@ -86,8 +86,8 @@ impl Scheme for Scalar8Scheme {
     }
 }
 
-/// The least value of each component, and then the step of each component: `dim` numbers of each. All numbers and all decoded residuals are
-/// finite.
+/// The least value of each component, and then the step of each component: `dim` numbers of each. All numbers and all
+/// decoded residuals are finite.
 fn ranges(residuals: &[f32], dim: usize) -> Vec<f32> {
     let none = || (vec![f32::INFINITY; dim], vec![f32::NEG_INFINITY; dim]);
     let join = |mut all: (Vec<f32>, Vec<f32>), (least, greatest): (&[f32], &[f32])| {
@@ -108,7 +108,8 @@ fn ranges(residuals: &[f32], dim: usize) -> Vec<f32> {
         step
     };
     let steps: Vec<f32> = least.iter().zip(&greatest).map(step).collect();
-    // Zeros of either sign have the same value, and a fold may read them in any order. Adding 0.0 gives all zeros the same bits.
+    // Zeros of either sign have the same value, and a fold may read them in any order. Adding 0.0 gives all zeros the
+    // same bits.
     least.iter().map(|x| x + 0.0).chain(steps).collect()
 }
 

@@ -15,7 +15,8 @@ pub(crate) struct Norms {
 }
 
 impl Norms {
-    /// Norms of `centroids` (rows of `dim`, without gaps) and `codebooks` \[sub_quantizers\]\[2^bits\]\[dim / sub_quantizers\].
+    /// Norms of `centroids` (rows of `dim`, without gaps) and `codebooks` \[sub_quantizers\]\[2^bits\]\[dim /
+    /// sub_quantizers\].
     pub fn new(centroids: &[f32], codebooks: &[f32], dim: usize, sub_quantizers: usize) -> Norms {
         // This factor covers twice the rounding error of sums of up to 2^32 squares in f64.
         const UP: f64 = 1.0 + 1e-6;
@@ -97,8 +98,8 @@ impl Shape {
         }
     }
 
-    /// The best kind of terms that fit `budget` bytes: terms of rows, else terms of lists (fewer bytes if lists are longer than M ·
-    /// 2^bits), else none.
+    /// The best kind of terms that fit `budget` bytes: terms of rows, else terms of lists (fewer bytes if lists are
+    /// longer than M · 2^bits), else none.
     pub fn choose_terms(&self, budget: u64) -> Terms {
         let fit = |&terms: &Terms| (self.terms_len(terms) as u64).saturating_mul(4) <= budget;
         if self.inner_product {

@@ -220,7 +220,8 @@ impl Case {
         let mut outcome =
             Outcome { scores: vec![0.0; len], errors: vec![0.0; self.queries() as usize], plan: plan.clone() };
         let kept_at = runtime.scratch(&kept).at(kept_at);
-        // SAFETY: every array was made for the case's shapes, the scratch for the plan; all live until the copies to the host are complete.
+        // SAFETY: every array was made for the case's shapes, the scratch for the plan; all live until the copies to
+        // the host are complete.
         unsafe {
             enqueue_terms(&queue, &self.shape, &image, terms, kept_at)?;
             enqueue(&queue, &what, &image, kept_at.into(), &plan, runtime.scratch(&scratch))?;
@@ -255,8 +256,8 @@ impl Case {
         }
     }
 
-    /// Checks every score against the bound, and that nothing else was written. Returns the greatest error, the greatest bound and the
-    /// greatest score.
+    /// Checks every score against the bound, and that nothing else was written. Returns the greatest error, the
+    /// greatest bound and the greatest score.
     fn check(&self, outcome: &Outcome, at: &str) -> [f64; 3] {
         let dim = self.shape.dim as usize;
         let mut written = vec![false; outcome.scores.len()];
