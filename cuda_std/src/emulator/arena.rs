@@ -16,6 +16,7 @@ use corosensei::Coroutine;
 use std::{
     panic::Location,
     sync::{Mutex, PoisonError},
+    time::Instant,
 };
 
 /// The coroutine of an emulated thread.
@@ -73,6 +74,7 @@ impl Arena {
         self.block.index = [number % grid_x, number / grid_x % grid_y, number / (grid_x * grid_y)].map(|i| i as u32);
         self.block.number = number;
         self.block.or_gathered = false;
+        self.block.started = Instant::now();
         self.block.shared.start_block(self.block.config.shared_bytes);
         self.block.global.start_block();
         let threads = (block_x * block_y * block_z) as usize;
@@ -126,6 +128,7 @@ impl Arena {
                 words: 1,
                 copies: Copies::default(),
                 products: Vec::new(),
+                accesses: 0,
             }
         }));
     }

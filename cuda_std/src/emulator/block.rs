@@ -9,6 +9,7 @@ use super::{
     violation::{Operation, Violation},
 };
 use crate::{Site, launch::LaunchConfig};
+use std::time::Instant;
 
 /// Number of entries of the cache of pieces of memory.
 const RANGES: usize = 8;
@@ -35,6 +36,9 @@ pub struct Block {
     /// Counts of collectives by source line, in a launch by `profile`.
     pub counter: Option<Counter>,
     pub violation: Option<Violation>,
+    /// When the block started, and whether somebody was told that it runs for long.
+    pub started: Instant,
+    pub told: bool,
 }
 
 impl Block {
@@ -60,6 +64,8 @@ impl Block {
             stats: Stats::default(),
             counter: profiled.then(Counter::default),
             violation: None,
+            started: Instant::now(),
+            told: false,
         }
     }
 

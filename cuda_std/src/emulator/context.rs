@@ -8,7 +8,50 @@ use super::{
 };
 use crate::Site;
 use corosensei::Yielder;
-use std::{cell::Cell, collections::VecDeque};
+use std::{
+    cell::Cell,
+    collections::VecDeque,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// Number of accesses of a thread between two looks at the clock.
+const ACCESSES: u32 = 1 << 20;
+/// After this time the block says where it is.
+const LONG: Duration = Duration::from_secs(10);
+/// Milliseconds after which a block is stopped.
+static MOST_MILLISECONDS: AtomicU64 = AtomicU64::new(120_000);
+
+/// Sets how long a block may run before its launch is stopped with [`ViolationKind::Endless`]: 120 seconds at first. The
+/// setting is the process's.
+pub fn stop_after(time: Duration) {
+    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    MOST_MILLISECONDS.store(milliseconds, Ordering::Relaxed);
+}
+
+/// Prints once that the block runs for long, and where its thread is.
+///
+/// # Errors
+/// [`ViolationKind::Endless`] after the time of [`stop_after`].
+#[cold]
+#[inline(never)]
+pub fn check_time(block: &mut Block, lane: &Lane, site: Site) -> Result<(), ViolationKind> {
+    let (time, most) = (block.started.elapsed(), MOST_MILLISECONDS.load(Ordering::Relaxed));
+    if time.as_millis() > u128::from(most) {
+        return Err(ViolationKind::Endless { milliseconds: most });
+    }
+    if time > LONG && !block.told {
+        block.told = true;
+        let (kernel, index, thread, place) = (block.kernel, block.index, lane.index, SourceLocation::from(site));
+        eprintln!(
+            "kernel {kernel} on the emulator: block {index:?} has run for {} s; thread {thread:?} is at {place}. A loop \
+             without end is stopped after {} s.",
+            time.as_secs(),
+            most / 1000
+        );
+    }
+    Ok(())
+}
 
 /// A thread of the block that runs.
 pub struct Lane {
@@ -33,6 +76,8 @@ pub struct Lane {
     /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, where B starts, and the
     /// rows of B.
     pub products: Vec<(u32, u32, u32)>,
+    /// Number of accesses so far, for [`access`].
+    pub accesses: u32,
 }
 
 impl Lane {
@@ -178,6 +223,23 @@ pub unsafe fn meet(lane: *mut Lane, operation: Operation, mask: u32, site: Site)
         }
         (*warp).arrived += 1;
         (*(*lane).yielder).suspend(());
+    }
+}
+
+/// Counts an access of the running thread, and now and then looks at the clock: a loop of accesses may have no end.
+///
+/// # Safety
+/// `lane` is the running thread.
+#[inline(always)]
+pub unsafe fn access(lane: *mut Lane, site: Site) {
+    // SAFETY: the running thread's lane is alive, and nobody else on this OS thread runs.
+    unsafe {
+        (*lane).accesses = (*lane).accesses.wrapping_add(1);
+        if (*lane).accesses.is_multiple_of(ACCESSES) {
+            if let Err(kind) = check_time(&mut *(*lane).block, &*lane, site) {
+                fail(lane, site, kind);
+            }
+        }
     }
 }
 

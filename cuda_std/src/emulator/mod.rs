@@ -9,9 +9,11 @@
 //! Each fault ends the launch with a [`Violation`]: kernel, block, thread, source line, and a [`ViolationKind`].
 //!
 //! - A collective that not all lanes of its mask reach, or that they reach with different operations or masks; a
-//!   barrier that not all threads of the block reach. Every deadlock is one of these, so a launch ends. (A loop that
-//!   waits in vain for another thread's volatile or atomic store is stopped after ten seconds; a loop without such an
-//!   access is not.)
+//!   barrier that not all threads of the block reach. Every deadlock is one of these.
+//! - A loop without end. A loop that waits in vain for another thread's volatile or atomic store is stopped after ten
+//!   seconds. A loop of collectives or of other accesses is stopped when its block has run for two minutes
+//!   ([`stop_after`]); after ten seconds a line on standard error says where it is. A loop that does neither is not
+//!   stopped.
 //! - An argument that is longer than the rest of its buffer, or that lies in no buffer.
 //! - A global access outside the launch's arguments (in the same buffer too), or misaligned. A write through an
 //!   argument that is a [`Ptr`](crate::Ptr).
@@ -104,6 +106,7 @@ mod violation;
 mod workers;
 
 pub use buffer::Buffer;
+pub use context::stop_after;
 pub use counts::{SiteCount, Stats};
 pub use launch::launch;
 pub use profile::{Profile, profile};

@@ -27,6 +27,8 @@ use std::{
 
 /// How long a warp may do nothing but wait for other threads' stores.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Number of passes of a warp between two looks at the clock.
+const PASSES: u64 = 1 << 14;
 /// From this wait on, a waiting thread pauses and leaves the processor to others.
 const SHORT_WAIT: Duration = Duration::from_millis(50);
 /// How long it pauses.
@@ -179,6 +181,12 @@ fn run_warp(
             let warp = &mut *warp;
             let block = &mut *block;
             block.stats.lane_collectives += u64::from(warp.arrived);
+            if warp.pass.is_multiple_of(PASSES) && warp.exited != warp.existing {
+                let lane = &lanes[(warp.existing & !warp.exited).trailing_zeros() as usize];
+                if let Err(kind) = context::check_time(block, lane, lane.site) {
+                    return Err(context::violation(block, lane.index, lane.site.into(), kind));
+                }
+            }
             let uniform = !warp.mixed && warp.exited == 0 && warp.arrived == warp.existing.count_ones();
             if uniform
                 && warp.mask == warp.existing

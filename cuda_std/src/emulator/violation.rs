@@ -222,6 +222,14 @@ pub enum ViolationKind {
     /// A loop waits for a store that does not come.
     #[error("waited ten seconds for another thread's store")]
     Livelock,
+    /// A block that does not end in the time of [`stop_after`](super::stop_after).
+    #[error(
+        "the block has not ended after {milliseconds} ms; a loop without end? (`emulator::stop_after` allows more)"
+    )]
+    Endless {
+        /// Longest time that a block may take, in milliseconds.
+        milliseconds: u64,
+    },
     /// An argument that is longer than the rest of its buffer.
     #[error("launch refused: `{parameter}` has {bytes} bytes, its buffer has {available} from there on")]
     ArgumentTooLong {

@@ -3,7 +3,7 @@
 use crate::{
     Site,
     emulator::{
-        context::{Lane, current, fail, meet},
+        context::{self, Lane, current, fail, meet},
         registry::Live,
         violation::{Access, Operation, ViolationKind},
     },
@@ -25,7 +25,10 @@ pub(super) unsafe fn check(
     site: Site,
 ) -> bool {
     // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
-    let known = unsafe { *(*(*lane).block).range(address) };
+    let known = unsafe {
+        context::access(lane, site);
+        *(*(*lane).block).range(address)
+    };
     let mut writable = known.writable;
     if !known.holds(address, bytes) || access.writes() && !writable {
         // SAFETY: same contract.

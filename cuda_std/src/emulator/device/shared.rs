@@ -3,7 +3,7 @@
 use crate::{
     Site,
     emulator::{
-        context::{Lane, current, fail},
+        context::{Lane, access, current, fail},
         shared_memory::DYNAMIC_BASE,
         violation::Access,
     },
@@ -46,6 +46,7 @@ pub unsafe fn load<T: Copy>(address: u32, site: Site) -> T {
     let lane = current();
     // SAFETY: the running thread's block is alive, and the access was checked, so the place is inside the memory.
     unsafe {
+        access(lane, site);
         let shared = &mut (*(*lane).block).shared;
         if let Err(kind) = sized!(T, shared.read(Lane::accessor(lane), address, site)) {
             fail(lane, site, kind);
@@ -61,6 +62,7 @@ pub unsafe fn store<T: Copy>(address: u32, value: T, site: Site) {
     let lane = current();
     // SAFETY: as for load.
     unsafe {
+        access(lane, site);
         let shared = &mut (*(*lane).block).shared;
         if let Err(kind) = sized!(T, shared.write(Lane::accessor(lane), address, Access::Write, site)) {
             fail(lane, site, kind);

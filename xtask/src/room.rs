@@ -1,0 +1,68 @@
+//! `cargo xtask room NAME`: the unit tests of a room of the library, soon after an edit.
+//!
+//! The library is one crate. Tests and demo compile it in one unit with all optimisation, which takes 168 s of CPU after
+//! an edit. This command compiles it in many units with little optimisation, of which an edit changes a few: 5 s of CPU
+//! until the first test runs (two cores of a Xeon, 2026-11-28). Kernels and emulator are compiled as always, so tests on
+//! the emulator take about as long; tests of the CPU path take up to twice as long.
+//!
+//! The two ways of compiling lie side by side in the target folder.
+
+use serde_json::Value;
+
+use crate::shell::{self, Result, cargo};
+
+/// The crate of the rooms.
+const PACKAGE: &str = "warpann";
+
+/// How the library is compiled.
+const PROFILE: [&str; 2] = ["opt-level=1", "codegen-units=256"];
+
+/// The feature that needs a library which a machine may not have.
+const SEPARATE: &str = "mpi";
+
+/// Runs the tests in `room`, a folder or file of host/src, or instead those whose paths contain a word of `filter`.
+pub fn run(room: &str, filter: &[String]) -> Result<()> {
+    let source = shell::root().join("host/src").join(room);
+    if !source.is_dir() && !source.with_extension("rs").is_file() {
+        return Err(format!("host/src has no folder {room} and no file {room}.rs").into());
+    }
+    let mut command = cargo();
+    for setting in PROFILE {
+        command.arg("--config").arg(format!("profile.dev.package.{PACKAGE}.{setting}"));
+    }
+    // Cargo would leave incremental data out where CI says so.
+    command.env("CARGO_INCREMENTAL", "1");
+    command.args(["test", "--package", PACKAGE, "--lib", "--features", &features()?.join(","), "--"]);
+    if filter.is_empty() {
+        command.arg(format!("{room}::"));
+    }
+    shell::run(command.args(filter))
+}
+
+/// All features of the library that any machine can build.
+fn features() -> Result<Vec<String>> {
+    let metadata = shell::output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
+    let package = packages.iter().find(|package| package["name"] == PACKAGE).ok_or("there is no package warpann")?;
+    let features = package["features"].as_object().ok_or("the library has no features")?;
+    Ok(features.keys().filter(|name| *name != SEPARATE).cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_room_that_does_not_exist_is_refused() {
+        let message = run("no_such_room", &[]).unwrap_err().to_string();
+        assert_eq!(message, "host/src has no folder no_such_room and no file no_such_room.rs");
+    }
+
+    #[test]
+    fn every_feature_but_one_is_tested() {
+        let features = features().unwrap();
+        assert!(features.iter().any(|name| name == "build-kernels"), "{features:?}");
+        assert!(!features.iter().any(|name| name == SEPARATE), "{features:?}");
+    }
+}
