@@ -16,7 +16,6 @@ use corosensei::Coroutine;
 use std::{
     panic::Location,
     sync::{Mutex, PoisonError},
-    time::Instant,
 };
 
 /// The coroutine of an emulated thread.
@@ -74,7 +73,7 @@ impl Arena {
         self.block.index = [number % grid_x, number / grid_x % grid_y, number / (grid_x * grid_y)].map(|i| i as u32);
         self.block.number = number;
         self.block.or_gathered = false;
-        self.block.started = Instant::now();
+        self.block.first_look = None;
         self.block.shared.start_block(self.block.config.shared_bytes);
         self.block.global.start_block();
         let threads = (block_x * block_y * block_z) as usize;

@@ -36,8 +36,9 @@ pub struct Block {
     /// Counts of collectives by source line, in a launch by `profile`.
     pub counter: Option<Counter>,
     pub violation: Option<Violation>,
-    /// When the block started, and whether somebody was told that it runs for long.
-    pub started: Instant,
+    /// When somebody first looked at how long the block runs, and whether it was told that this is long. A look at the
+    /// clock costs more than a small block does.
+    pub first_look: Option<Instant>,
     pub told: bool,
 }
 
@@ -64,7 +65,7 @@ impl Block {
             stats: Stats::default(),
             counter: profiled.then(Counter::default),
             violation: None,
-            started: Instant::now(),
+            first_look: None,
             told: false,
         }
     }

@@ -12,7 +12,7 @@ use std::{
     cell::Cell,
     collections::VecDeque,
     sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Number of accesses of a thread between two looks at the clock.
@@ -33,10 +33,9 @@ pub fn stop_after(time: Duration) {
 ///
 /// # Errors
 /// [`ViolationKind::Endless`] after the time of [`stop_after`].
-#[cold]
-#[inline(never)]
 pub fn check_time(block: &mut Block, lane: &Lane, site: Site) -> Result<(), ViolationKind> {
-    let (time, most) = (block.started.elapsed(), MOST_MILLISECONDS.load(Ordering::Relaxed));
+    let time = block.first_look.get_or_insert_with(Instant::now).elapsed();
+    let most = MOST_MILLISECONDS.load(Ordering::Relaxed);
     if time.as_millis() > u128::from(most) {
         return Err(ViolationKind::Endless { milliseconds: most });
     }
@@ -76,7 +75,7 @@ pub struct Lane {
     /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, where B starts, and the
     /// rows of B.
     pub products: Vec<(u32, u32, u32)>,
-    /// Number of accesses so far, for [`access`].
+    /// Grows with each access, for [`access`].
     pub accesses: u32,
 }
 
@@ -234,11 +233,25 @@ pub unsafe fn meet(lane: *mut Lane, operation: Operation, mask: u32, site: Site)
 pub unsafe fn access(lane: *mut Lane, site: Site) {
     // SAFETY: the running thread's lane is alive, and nobody else on this OS thread runs.
     unsafe {
-        (*lane).accesses = (*lane).accesses.wrapping_add(1);
-        if (*lane).accesses.is_multiple_of(ACCESSES) {
-            if let Err(kind) = check_time(&mut *(*lane).block, &*lane, site) {
-                fail(lane, site, kind);
-            }
+        let (accesses, all) = (*lane).accesses.overflowing_add(u32::MAX / ACCESSES);
+        (*lane).accesses = accesses;
+        if all {
+            look(lane, site);
+        }
+    }
+}
+
+/// The rare part of [`access`].
+///
+/// # Safety
+/// `lane` is the running thread.
+#[cold]
+#[inline(never)]
+unsafe fn look(lane: *mut Lane, site: Site) {
+    // SAFETY: the running thread's lane and block are alive, and nobody else on this OS thread runs.
+    unsafe {
+        if let Err(kind) = check_time(&mut *(*lane).block, &*lane, site) {
+            fail(lane, site, kind);
         }
     }
 }
