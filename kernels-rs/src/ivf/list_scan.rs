@@ -2,7 +2,7 @@
 //! half-precision matrix products on tensor cores.
 //!
 //! # Problem
-//! After coarse quantisation there are nq · nprobe pairs of a query and a list, and each needs a score for every vector
+//! After coarse quantisation there are nq · probes pairs of a query and a list, and each needs a score for every vector
 //! of the list. A scan query by query (paper section 5.3) reads a list once for every query that probes it, and
 //! computes every product separately. With thousands of queries many of them probe the same list, so a list is read
 //! once and the products become matrix products.

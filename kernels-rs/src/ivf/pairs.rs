@@ -1,7 +1,7 @@
 //! Groups the (query, probe) pairs of a batch by list, so that each list is read once for all queries that probe it.
 //!
 //! # Problem
-//! Query q probes the lists `probes[q][0 .. nprobe]`. List-major scanning ([`crate::ivf::list_scan`]) needs, for each
+//! Query q probes the lists `probed_lists[q][0 .. probes]`. List-major scanning ([`crate::ivf::list_scan`]) needs, for each
 //! list, the queries that probe it, in tiles. Each pair also needs a place for the scores of the list's vectors. The
 //! scores of query q are in one row, list after list in the order of its probes, with each list's part padded to a
 //! multiple of [`PAD`] scores.
@@ -55,12 +55,12 @@ pub const fn padded(length: u32) -> u32 {
 /// All pointers cover the shapes of their fields; list numbers are less than the number of lists.
 #[kernel(max_threads = 128, count_pairs = count)]
 pub struct CountPairs {
-    /// `nprobe` lists for each query, `NO_ROW` for none.
-    pub probes: Ptr<u32>,
+    /// `probes` lists for each query, `NO_ROW` for none.
+    pub probed_lists: Ptr<u32>,
     /// Number of queries.
     pub query_count: u32,
     /// Number of probes of a query.
-    pub nprobe: u32,
+    pub probes: u32,
     /// The first probe whose pair is counted.
     pub first_probe: u32,
     /// The end of the probes whose pairs are counted.
@@ -93,28 +93,28 @@ impl CountPairs {
 /// As [`CountPairs`].
 #[inline(always)]
 unsafe fn count(launch: CountPairs) {
-    let CountPairs { probes, query_count, nprobe, first_probe, end_probe, lengths, live, counts, .. } = launch;
+    let CountPairs { probed_lists, query_count, probes, first_probe, end_probe, lengths, live, counts, .. } = launch;
     let CountPairs { slots, offsets, row_lengths, live_rows, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= query_count {
         return;
     }
     let lane = warp::lane_id();
-    let first = query as usize * nprobe as usize;
+    let first = query as usize * probes as usize;
     let (mut before, mut alive, mut row_length) = (0u32, 0u32, 0u32);
-    // SAFETY: probe < nprobe.
+    // SAFETY: probe < probes.
     let list_at = |probe: u32| unsafe {
-        if probe < nprobe { global::load_nc(probes.wrapping_add(first + probe as usize)) } else { NO_ROW }
+        if probe < probes { global::load_nc(probed_lists.wrapping_add(first + probe as usize)) } else { NO_ROW }
     };
     // A slot is stored one turn after its atomic, and a list is read one turn before its use. With a thousand probes a
     // query waits mainly for these round trips to memory.
     let (mut slot, mut slot_of) = (0, NO_ROW);
     let mut list = list_at(lane);
     let mut start = 0;
-    while start < nprobe {
+    while start < probes {
         let probe = start + lane;
         let (mut length, mut living) = (0, 0);
-        // SAFETY: a list that is not NO_ROW exists, and then probe < nprobe; slots belong to probes.
+        // SAFETY: a list that is not NO_ROW exists, and then probe < probes; slots belong to probes.
         unsafe {
             if list != NO_ROW {
                 length = global::load_nc(lengths.wrapping_add(list as usize));
@@ -130,7 +130,7 @@ unsafe fn count(launch: CountPairs) {
                 slot_of = probe;
             }
             let offset = exclusive_sum(padded(length));
-            if probe < nprobe {
+            if probe < probes {
                 global::store(offsets.wrapping_add(first + probe as usize), before + offset);
             }
             before += shuffle_idx(FULL_MASK, offset + padded(length), 31);
@@ -279,12 +279,12 @@ unsafe fn place(launch: PlacePairs) {
 /// that have the same names there.
 #[kernel(max_threads = 256, scatter_pairs = scatter)]
 pub struct ScatterPairs {
-    /// `nprobe` lists for each query, `NO_ROW` for none.
-    pub probes: Ptr<u32>,
-    /// Number of queries · `nprobe`.
+    /// `probes` lists for each query, `NO_ROW` for none.
+    pub probed_lists: Ptr<u32>,
+    /// Number of queries · `probes`.
     pub pair_count: u32,
     /// Number of probes of a query.
-    pub nprobe: u32,
+    pub probes: u32,
     /// The first probe whose pair is written.
     pub first_probe: u32,
     /// The end of the probes whose pairs are written.
@@ -330,7 +330,7 @@ impl ScatterPairs {
 /// As [`ScatterPairs`].
 #[inline(always)]
 unsafe fn scatter(launch: ScatterPairs) {
-    let ScatterPairs { probes, pair_count, nprobe, first_probe, end_probe, lengths, counts, slots, .. } = launch;
+    let ScatterPairs { probed_lists, pair_count, probes, first_probe, end_probe, lengths, counts, slots, .. } = launch;
     let ScatterPairs { offsets, row_starts, limits, factors, item_rows, first_pairs, first_items, .. } = launch;
     let ScatterPairs { tile, grouped, items, .. } = launch;
     let pair = thread::block_idx_x() * SCATTER_THREADS + thread::thread_idx_x();
@@ -341,9 +341,9 @@ unsafe fn scatter(launch: ScatterPairs) {
     // SAFETY: pair < pair_count; places are below the number of pairs of all lists, items below the count of
     // [`PlacePairs`].
     unsafe {
-        let list = global::load_nc(probes.wrapping_add(pair as usize));
-        let query = pair / nprobe.max(1);
-        let probe = pair - query * nprobe;
+        let list = global::load_nc(probed_lists.wrapping_add(pair as usize));
+        let query = pair / probes.max(1);
+        let probe = pair - query * probes;
         if list == NO_ROW || probe < first_probe || probe >= end_probe {
             return;
         }
@@ -386,15 +386,15 @@ pub const FEW: u32 = PLACE_THREADS;
 /// tile. With few queries the number of launches matters, and two queries seldom probe the same list.
 ///
 /// # Safety
-/// All pointers cover the shapes of their fields; query_count · nprobe < [`FEW`].
+/// All pointers cover the shapes of their fields; query_count · probes < [`FEW`].
 #[kernel(max_threads = 1024, few_pairs = few)]
 pub struct FewPairs {
-    /// `nprobe` lists for each query, `NO_ROW` for none.
-    pub probes: Ptr<u32>,
+    /// `probes` lists for each query, `NO_ROW` for none.
+    pub probed_lists: Ptr<u32>,
     /// Number of queries.
     pub query_count: u32,
     /// Number of probes of a query.
-    pub nprobe: u32,
+    pub probes: u32,
     /// The number of vectors of each list.
     pub lengths: Ptr<u32>,
     /// The number of vectors of each list that a search may return.
@@ -411,7 +411,7 @@ pub struct FewPairs {
     pub live_rows: PtrMut<u32>,
     /// The number of items of all lists: one word.
     pub item_count: PtrMut<u32>,
-    /// The pairs in order, as [`ScatterPairs::grouped`] without limits: one for each entry of `probes`.
+    /// The pairs in order, as [`ScatterPairs::grouped`] without limits: one for each entry of `probed_lists`.
     pub grouped: PtrMut<U32x4>,
     /// As [`ScatterPairs::items`], with room for the items of all pairs.
     pub items: PtrMut<U32x4>,
@@ -428,19 +428,19 @@ impl FewPairs {
 /// As [`FewPairs`].
 #[inline(always)]
 unsafe fn few(launch: FewPairs) {
-    let FewPairs { probes, query_count, nprobe, lengths, live, factors, item_rows, .. } = launch;
+    let FewPairs { probed_lists, query_count, probes, lengths, live, factors, item_rows, .. } = launch;
     let FewPairs { offsets, row_starts, live_rows, item_count, grouped, items, .. } = launch;
     let sums = shared_array!(u64, 32);
     let scores_before = shared_array!(u64, 1025);
     let live_before = shared_array!(u32, 1025);
     let pair = thread::thread_idx_x();
-    let nprobe = nprobe.max(1);
-    let pair_count = query_count * nprobe;
+    let probes = probes.max(1);
+    let pair_count = query_count * probes;
     let item_rows = item_rows.max(1);
     // SAFETY: pairs are below pair_count and row starts at most query_count; shared arrays have an entry for each pair
     // and one more.
     unsafe {
-        let list = if pair < pair_count { global::load_nc(probes.wrapping_add(pair as usize)) } else { NO_ROW };
+        let list = if pair < pair_count { global::load_nc(probed_lists.wrapping_add(pair as usize)) } else { NO_ROW };
         let (mut length, mut living) = (0, 0);
         if list != NO_ROW {
             length = global::load_nc(lengths.wrapping_add(list as usize));
@@ -460,18 +460,18 @@ unsafe fn few(launch: FewPairs) {
         }
         thread::sync_threads();
         if pair <= query_count {
-            let first = if pair * nprobe < FEW { pair * nprobe } else { FEW };
+            let first = if pair * probes < FEW { pair * probes } else { FEW };
             let start = scores_before.add(first).load();
             global::store(row_starts.wrapping_add(pair as usize), start);
             if pair < query_count {
-                let next = if (pair + 1) * nprobe < FEW { (pair + 1) * nprobe } else { FEW };
+                let next = if (pair + 1) * probes < FEW { (pair + 1) * probes } else { FEW };
                 let alive = live_before.add(next).load() - live_before.add(first).load();
                 global::store(live_rows.wrapping_add(pair as usize), alive);
             }
         }
         if pair < pair_count {
-            let query = pair / nprobe;
-            let start = scores_before.add(query * nprobe).load();
+            let query = pair / probes;
+            let start = scores_before.add(query * probes).load();
             global::store(offsets.wrapping_add(pair as usize), (scores - start) as u32);
             let factor = global::load_nc(factors.wrapping_add(query as usize)).to_bits();
             let record = U32x4([query, scores as u32, (scores >> 32) as u32, factor]);

@@ -161,23 +161,23 @@ impl Rerank {
     #[inline(always)]
     unsafe fn candidate(&self, query: u32, at: u32) -> [u32; 3] {
         let Certificate { selected, row_count, .. } = self.certificate;
-        let ProbedLists { nprobe, probes, offsets, list_starts, lengths, ranks, filter } = self.lists;
+        let ProbedLists { probes, probed_lists, offsets, list_starts, lengths, ranks, filter } = self.lists;
         // SAFETY: the places are in the query's row, so the last probe that starts at or before a place contains it.
         unsafe {
             let place = global::load_nc(self.places.wrapping_add(query as usize * selected as usize + at as usize));
             if place == NO_ROW {
                 return [0, 0, NO_ROW];
             }
-            let (list, row) = if let Some(probes) = probes {
-                let first = query as usize * nprobe as usize;
-                let (mut low, mut high) = (0, nprobe);
+            let (list, row) = if let Some(probed_lists) = probed_lists {
+                let first = query as usize * probes as usize;
+                let (mut low, mut high) = (0, probes);
                 while high - low > 1 {
                     let middle = (low + high) / 2;
                     let before = global::load_nc(offsets.wrapping_add(first + middle as usize)) <= place;
                     low = if before { middle } else { low };
                     high = if before { high } else { middle };
                 }
-                let list = global::load_nc(probes.wrapping_add(first + low as usize));
+                let list = global::load_nc(probed_lists.wrapping_add(first + low as usize));
                 let local = place - global::load_nc(offsets.wrapping_add(first + low as usize));
                 if list == NO_ROW || local >= global::load_nc(lengths.wrapping_add(list as usize)) {
                     return [0, 0, NO_ROW];
@@ -207,15 +207,15 @@ impl Rerank {
 #[derive(Default)]
 pub struct ProbedLists {
     /// Number of probes of a query.
-    pub nprobe: u32,
-    /// `nprobe` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the
+    pub probes: u32,
+    /// `probes` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the
     /// storage.
-    pub probes: Option<Ptr<u32>>,
-    /// The start of each probe's scores in the query's row ([`crate::ivf::pairs`]); empty if `probes` is absent.
+    pub probed_lists: Option<Ptr<u32>>,
+    /// The start of each probe's scores in the query's row ([`crate::ivf::pairs`]); empty if `probed_lists` is absent.
     pub offsets: Ptr<u32>,
-    /// The first row of each list in the storage; empty if `probes` is absent.
+    /// The first row of each list in the storage; empty if `probed_lists` is absent.
     pub list_starts: Ptr<u32>,
-    /// The number of vectors of each list; empty if `probes` is absent.
+    /// The number of vectors of each list; empty if `probed_lists` is absent.
     pub lengths: Ptr<u32>,
     /// The rank of each row's id; absent if the row is the rank.
     pub ranks: Option<Ptr<u32>>,
@@ -536,18 +536,18 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     }
 }
 
-/// Finds the `nprobe` nearest centroids of each query, in no particular order, among the `selected` with the smallest
-/// scores. Centroids with scores far below the nprobe-th are accepted without an exact comparison. Those near it, at
+/// Finds the `probes` nearest centroids of each query, in no particular order, among the `selected` with the smallest
+/// scores. Centroids with scores far below the probes-th are accepted without an exact comparison. Those near it, at
 /// most [`SETTLED`], are compared by canonical distance.
 ///
-/// The bound E of a score's error is several times the errors that occur, so the true nprobe-th distance w is near the
-/// nprobe-th score b. The proof needs scores below w − E for those that are accepted and above w + E for those that are
+/// The bound E of a score's error is several times the errors that occur, so the true probes-th distance w is near the
+/// probes-th score b. The proof needs scores below w − E for those that are accepted and above w + E for those that are
 /// left out. A margin of 1.5 E on either side of b is enough if |w − b| < E / 2. A margin of 2 E would need no proof
 /// afterwards, but then a quarter of the queries that probe 1,280 of 4,096 lists have more than 64 candidates near the
 /// last.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields; nprobe ≤ `certificate.selected`.
+/// All pointers that are present cover the shapes of their fields; probes ≤ `certificate.selected`.
 #[kernel(max_threads = 128, min_blocks = 4, settle_probes = settle)]
 pub struct SettleProbes {
     /// Number of queries.
@@ -565,11 +565,11 @@ pub struct SettleProbes {
     #[group]
     pub certificate: Certificate,
     /// Number of probes of a query.
-    pub nprobe: u32,
+    pub probes: u32,
     /// The metric of the distances.
     pub metric: Metric,
-    /// The result: `nprobe` centroids for each query.
-    pub probes: PtrMut<u32>,
+    /// The result: `probes` centroids for each query.
+    pub probed_lists: PtrMut<u32>,
     /// 1 for each query whose result is not proved, else 0.
     pub flags: PtrMut<u32>,
 }
@@ -585,8 +585,8 @@ impl SettleProbes {
 /// As [`SettleProbes`].
 #[inline(always)]
 unsafe fn settle(launch: SettleProbes) {
-    let SettleProbes { query_count, queries, centroids, stride, places, certificate, nprobe, .. } = launch;
-    let SettleProbes { metric, probes, flags, .. } = launch;
+    let SettleProbes { query_count, queries, centroids, stride, places, certificate, probes, .. } = launch;
+    let SettleProbes { metric, probed_lists, flags, .. } = launch;
     let Certificate { selected, scores, errors, .. } = certificate;
     let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
     if query >= query_count {
@@ -597,20 +597,20 @@ unsafe fn settle(launch: SettleProbes) {
     // SAFETY: query < query_count; places below `selected`.
     unsafe {
         let error = global::load_nc(errors.wrapping_add(query as usize)) as f64;
-        let last = global::load_nc(scores.wrapping_add(from + nprobe as usize - 1)) as f64;
+        let last = global::load_nc(scores.wrapping_add(from + probes as usize - 1)) as f64;
         let near = 1.5 * error;
-        // Scores ascend. The start of those near the nprobe-th is searched backwards, and their end forwards. `far` is
+        // Scores ascend. The start of those near the probes-th is searched backwards, and their end forwards. `far` is
         // false if an operand is NaN: then all are near.
         let score = |at: u32| global::load_nc(scores.wrapping_add(from + at as usize)) as f64;
-        let mut begin = nprobe;
+        let mut begin = probes;
         let mut found = 0;
-        while begin > 0 && found == 0 && nprobe - begin < SETTLED {
+        while begin > 0 && found == 0 && probes - begin < SETTLED {
             let below = begin.wrapping_sub(32 - lane);
-            let far = below >= nprobe || score(below) < last - near;
+            let far = below >= probes || score(below) < last - near;
             found = warp::ballot(FULL_MASK, far);
             begin = begin.saturating_sub(found.leading_zeros());
         }
-        let mut end = nprobe;
+        let mut end = probes;
         found = 0;
         while end < selected && found == 0 {
             let far = end + lane >= selected || score(end + lane) > last + near;
@@ -619,11 +619,11 @@ unsafe fn settle(launch: SettleProbes) {
         }
         let end = end.min(selected);
         let settled = end - begin <= SETTLED;
-        let sure = if settled { begin } else { nprobe };
+        let sure = if settled { begin } else { probes };
         let mut slot = lane;
         while slot < sure {
             let centroid = global::load_nc(places.wrapping_add(from + slot as usize));
-            global::store(probes.wrapping_add(query as usize * nprobe as usize + slot as usize), centroid);
+            global::store(probed_lists.wrapping_add(query as usize * probes as usize + slot as usize), centroid);
             slot += 32;
         }
         if !settled {
@@ -641,8 +641,8 @@ unsafe fn settle(launch: SettleProbes) {
             places,
             certificate: Certificate { live_rows: None, ..certificate },
             metric,
-            k: nprobe,
-            out_ranks: probes,
+            k: probes,
+            out_ranks: probed_lists,
             flags: Some(flags),
             ..Rerank::default()
         };

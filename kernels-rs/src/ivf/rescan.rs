@@ -15,14 +15,14 @@
 //! after the other. With fewer than `BLOCKS` queries for each multiprocessor a block has one query.
 //!
 //! ```text
-//! probes:     b = score of the nprobe-th best centroid                           // |score + shift - distance| <= E
+//! probes:     b = score of the probes-th best centroid                           // |score + shift - distance| <= E
 //!             centroids with score < b - 3 E are probes
 //!             of those within 3 E of b, compared exactly, the best ones are the other probes
 //! neighbours: d = distance of the k-th neighbour so far
 //!             of the vectors in the probed lists with score + shift - E <= d, compared exactly, the k best are the result
 //! ```
 //!
-//! At least nprobe centroids have a distance of at most b + shift + E, and fewer than nprobe have one below b + shift -
+//! At least probes centroids have a distance of at most b + shift + E, and fewer than probes have one below b + shift -
 //! E. So a margin of 2 E is enough; the third E covers roundings of the comparison. If the scores of all vectors are
 //! not in memory, because the scan appended candidates, all vectors of the probed lists are compared.
 //!
@@ -109,7 +109,7 @@ pub enum Rescanned {
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code
-/// has a codeword. `lists.probes` and `lists.ranks` are present.
+/// has a codeword. `lists.probed_lists` and `lists.ranks` are present.
 #[kernel(
     key = (ElementKey, Rescanned),
     max_threads = 128,
@@ -258,7 +258,7 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
 /// As [`Rescan`]; the query is below `query_count`, and `best` has a place for each thread.
 #[inline(always)]
 unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best: SharedPtr<u64>) {
-    let &Rescan { stride, metric, k, keys, out_ranks, lists: ProbedLists { nprobe, .. }, shared_by, .. } = launch;
+    let &Rescan { stride, metric, k, keys, out_ranks, lists: ProbedLists { probes, .. }, shared_by, .. } = launch;
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let (warps, piece) = if shared_by > 0 { (shared_by * WARPS as u32, launch.piece) } else { (WARPS as u32, PASS) };
     let own = block * WARPS as u32 + warp;
@@ -279,10 +279,10 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
         while done < k {
             let mut queue = Queue::new((k - done).min(PASS), floor);
             let (mut probe, mut before) = (0, 0);
-            while probe < nprobe && floor != Some(EMPTY) {
+            while probe < probes && floor != Some(EMPTY) {
                 // Each lane has a list, and the lists have their pieces one after the other.
                 let list =
-                    if probe + lane < nprobe { launch.list(query as usize, probe + lane) } else { ProbedList::NONE };
+                    if probe + lane < probes { launch.list(query as usize, probe + lane) } else { ProbedList::NONE };
                 let pieces = list.length.div_ceil(piece);
                 let end = warp::inclusive_sum(pieces);
                 let begin = end - pieces;
@@ -382,16 +382,16 @@ unsafe fn joined_of_blocks(launch: &Rescan, query: u32, block: u32, entry: u64, 
 /// As [`Rescan`].
 #[inline(always)]
 pub(crate) unsafe fn count<R: Decode>(launch: Rescan) {
-    let Rescan { queries, stride, metric, lists: ProbedLists { nprobe, .. }, listed, radius, within, .. } = launch;
+    let Rescan { queries, stride, metric, lists: ProbedLists { probes, .. }, listed, radius, within, .. } = launch;
     let (rows, lane) = (R::of(&launch.stored, stride), warp::lane_id());
     let worst = metric.badness(radius);
     let warps = thread::grid_dim_x() as u64 * WARPS as u64;
     // SAFETY: for the whole body, the caller promises the shapes, and listed queries exist.
     unsafe {
-        let items = global::load_nc(*listed) as u64 * nprobe as u64;
+        let items = global::load_nc(*listed) as u64 * probes as u64;
         let mut item = thread::block_idx_x() as u64 * WARPS as u64 + warp::warp_id() as u64;
         while item < items {
-            let (slot, probe) = (item / nprobe.max(1) as u64, (item % nprobe.max(1) as u64) as u32);
+            let (slot, probe) = (item / probes.max(1) as u64, (item % probes.max(1) as u64) as u32);
             let query = global::load_nc(listed.wrapping_add(1 + slot as usize));
             let x = Query::<R::Query>::of(queries, stride, metric, query, lane);
             let (list, scores) = (launch.list(query as usize, probe), launch.scores_of(query as usize));
@@ -488,11 +488,11 @@ impl Rescan {
     /// The fields have the query and the probe.
     #[inline(always)]
     unsafe fn list(&self, query: usize, probe: u32) -> ProbedList {
-        let ProbedLists { nprobe, probes, offsets, list_starts, lengths, .. } = self.lists;
-        let pair = query * nprobe as usize + probe as usize;
+        let ProbedLists { probes, probed_lists, offsets, list_starts, lengths, .. } = self.lists;
+        let pair = query * probes as usize + probe as usize;
         // SAFETY: the launch has probes, the pair exists, and a probe is a list or NO_ROW.
         unsafe {
-            let number = global::load_nc(probes.unwrap_unchecked().wrapping_add(pair));
+            let number = global::load_nc(probed_lists.unwrap_unchecked().wrapping_add(pair));
             if number == NO_ROW {
                 return ProbedList::NONE;
             }
@@ -602,10 +602,10 @@ unsafe fn joined(mut queue: Queue, best: SharedPtr<u64>) -> u64 {
     entries[0]
 }
 
-/// Replaces the probes of each query without a certificate by the `nprobe` nearest centroids, in no particular order.
+/// Replaces the probes of each query without a certificate by the `probes` nearest centroids, in no particular order.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields; nprobe ≤ selected and nprobe ≤ row_count.
+/// All pointers that are present cover the shapes of their fields; probes ≤ selected and probes ≤ row_count.
 #[kernel(max_threads = 128, min_blocks = 3, rescan_probes = complete)]
 pub struct RescanProbes {
     /// Number of queries.
@@ -631,11 +631,11 @@ pub struct RescanProbes {
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
     /// Number of probes of a query.
-    pub nprobe: u32,
+    pub probes: u32,
     /// Not 0 for each query without a certificate.
     pub flags: Ptr<u32>,
-    /// `nprobe` centroids for each query.
-    pub probes: PtrMut<u32>,
+    /// `probes` centroids for each query.
+    pub probed_lists: PtrMut<u32>,
 }
 
 impl RescanProbes {
@@ -664,17 +664,17 @@ unsafe fn complete(launch: RescanProbes) {
 /// As [`RescanProbes`]; the query is below `query_count`, `best` has a place for each thread, and `taken` one.
 #[inline(always)]
 unsafe fn complete_query(launch: &RescanProbes, query: u32, best: SharedPtr<u64>, taken: SharedPtr<u32>) {
-    let &RescanProbes { queries, centroids, stride, row_count, metric, selected, nprobe, probes, .. } = launch;
+    let &RescanProbes { queries, centroids, stride, row_count, metric, selected, probes, probed_lists, .. } = launch;
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
-    // SAFETY: for the whole body, as the caller promises. Fewer than nprobe centroids have a score below the margin.
+    // SAFETY: for the whole body, as the caller promises. Fewer than probes centroids have a score below the margin.
     // Barriers stand between what different threads write and read, also from one query to the next.
     unsafe {
-        let last = query as usize * selected as usize + nprobe as usize - 1;
+        let last = query as usize * selected as usize + probes as usize - 1;
         let middle = global::load_nc(launch.best_scores.wrapping_add(last)) as f64;
         let margin = 3.0 * global::load_nc(launch.errors.wrapping_add(query as usize)) as f64;
         let scores = launch.scores.wrapping_add(query as usize * launch.row_stride as usize);
         let score = |at: u32| global::load_nc(scores.wrapping_add(at as usize)) as f64;
-        let out = probes.wrapping_add(query as usize * nprobe as usize);
+        let out = probed_lists.wrapping_add(query as usize * probes as usize);
         thread::sync_threads();
         if thread::thread_idx_x() == 0 {
             taken.store(0);
@@ -701,8 +701,8 @@ unsafe fn complete_query(launch: &RescanProbes, query: u32, best: SharedPtr<u64>
         let stored = StoredRows { rows: centroids.cast(), ..StoredRows::default() };
         let rows = Stored::<element::F32>::of(&stored, stride);
         let mut floor = None;
-        while done < nprobe {
-            let mut queue = Queue::new((nprobe - done).min(PASS), floor);
+        while done < probes {
+            let mut queue = Queue::new((probes - done).min(PASS), floor);
             let mut first = PASS * warp;
             while first < row_count {
                 let at = first + lane;
@@ -716,7 +716,7 @@ unsafe fn complete_query(launch: &RescanProbes, query: u32, best: SharedPtr<u64>
                 first += THREADS;
             }
             let entry = joined(queue, best);
-            if warp == 0 && done + lane < nprobe {
+            if warp == 0 && done + lane < probes {
                 global::store(out.wrapping_add((done + lane) as usize), entry::payload(entry));
             }
             floor = Some(warp::shuffle_idx(FULL_MASK, entry, PASS - 1));

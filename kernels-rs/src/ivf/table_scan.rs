@@ -254,12 +254,12 @@ pub struct ScanTables {
     /// The lists and their codes.
     #[group]
     pub coded: CodedLists,
-    /// `nprobe` lists for each query, `NO_ROW` for none.
-    pub probes: Ptr<u32>,
-    /// The start of each pair's scores in the query's row, laid out as `probes`.
+    /// `probes` lists for each query, `NO_ROW` for none.
+    pub probed_lists: Ptr<u32>,
+    /// The start of each pair's scores in the query's row, laid out as `probed_lists`.
     pub pair_offsets: Ptr<u32>,
     /// Number of probes of a query.
-    pub nprobe: u32,
+    pub probes: u32,
     /// The start of each query's row of scores.
     pub row_starts: Ptr<u64>,
     /// The form of the terms: a `FORM_*` of [`crate::pq::pq_tables`].
@@ -287,7 +287,7 @@ pub struct ScanTables {
 impl ScanTables {
     /// For each of `queries` queries, `segments` blocks of `threads` threads for each `block_pairs` of its pairs.
     pub fn config(&self, entry: EntryKey, queries: u32, threads: u32) -> LaunchConfig {
-        let groups = self.nprobe.div_ceil(self.block_pairs);
+        let groups = self.probes.div_ceil(self.block_pairs);
         let blocks = queries as u64 * groups as u64 * self.segments as u64;
         LaunchConfig::linear(blocks, threads)
             .with_shared(shared_bytes(self.chunk_size << self.coded.bits, entry.bytes()))
@@ -298,22 +298,22 @@ impl ScanTables {
 /// As [`ScanTables`].
 #[inline(always)]
 unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
-    let ScanTables { queries, coded, probes, pair_offsets, nprobe, row_starts, form, query_tables, .. } = launch;
+    let ScanTables { queries, coded, probed_lists, pair_offsets, probes, row_starts, form, query_tables, .. } = launch;
     let ScanTables { terms, factors, scales, chunk_size, block_pairs, segments, scores, .. } = launch;
     let CodedLists { codes, code_bytes, list_starts, list_lengths, centroids, stride, .. } = coded;
     let CodedLists { codebooks, sub_dim, sub_quantizers, bits, .. } = coded;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let (lane, warp, warps) = (warp::lane_id(), thread / 32, threads / 32);
-    let groups = nprobe.div_ceil(block_pairs.max(1)).max(1);
+    let groups = probes.div_ceil(block_pairs.max(1)).max(1);
     let (segment, rest) = (thread::block_idx_x() % segments.max(1), thread::block_idx_x() / segments.max(1));
     let (group, query) = (rest % groups, (rest / groups) as usize);
     let first_pair = group * block_pairs;
-    let pairs = block_pairs.min(nprobe - first_pair);
-    let probes = probes.wrapping_add(query * nprobe as usize + first_pair as usize);
-    let pair_offsets = pair_offsets.wrapping_add(query * nprobe as usize + first_pair as usize);
+    let pairs = block_pairs.min(probes - first_pair);
+    let probed_lists = probed_lists.wrapping_add(query * probes as usize + first_pair as usize);
+    let pair_offsets = pair_offsets.wrapping_add(query * probes as usize + first_pair as usize);
     let x = queries.wrapping_add(query * stride as usize);
 
-    // SAFETY: for the whole body, the caller promises the shapes: pairs stay below nprobe, probed lists exist, rows
+    // SAFETY: for the whole body, the caller promises the shapes: pairs stay below probes, probed lists exist, rows
     // stay below a list's length (scores below its padded length), entries are inside the tables. Barriers separate
     // writes and reads of shared memory, whose layout is that of `shared_bytes`.
     unsafe {
@@ -322,7 +322,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
         let mut any = false;
         let mut pair = warp;
         while pair < pairs {
-            let list = global::load_nc(probes.wrapping_add(pair as usize));
+            let list = global::load_nc(probed_lists.wrapping_add(pair as usize));
             let exists = list != NO_ROW;
             // All lanes of the warp take this path together: a list that does not exist is evaluated as list 0, with
             // length 0.
@@ -354,7 +354,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
         let unscale = 1.0 / scale;
         // If a table belongs to a pair, the block has only this pair, and its list exists.
         let only_list =
-            if form == FORM_LIST_TERMS || form == FORM_RESIDUAL { global::load_nc(probes) as usize } else { 0 };
+            if form == FORM_LIST_TERMS || form == FORM_RESIDUAL { global::load_nc(probed_lists) as usize } else { 0 };
         let table_entries = (sub_quantizers as usize) << bits;
         let scores = scores.wrapping_add(global::load_nc(row_starts.wrapping_add(query)) as usize);
         let mut first = 0;

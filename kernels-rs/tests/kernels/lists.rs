@@ -62,9 +62,9 @@ pub struct Lists {
     /// The rank of each row of the storage.
     pub ranks: Vec<u32>,
     pub queries: Vec<f32>,
-    pub nprobe: usize,
-    /// `nprobe` lists for each query.
-    pub probes: Vec<u32>,
+    pub probes: usize,
+    /// `probes` lists for each query.
+    pub probed_lists: Vec<u32>,
     /// The start of each probe's scores in the row of its query.
     pub offsets: Vec<u32>,
     /// The scores of all queries, and where the row of each begins.
@@ -87,7 +87,7 @@ pub struct Found {
 }
 
 impl Lists {
-    /// `lists` lists of up to `most` vectors of `dim` components, `queries` queries of `nprobe` probes each. The
+    /// `lists` lists of up to `most` vectors of `dim` components, `queries` queries of `probes` probes each. The
     /// vectors have few different
     /// distances.
     pub fn random(
@@ -97,7 +97,7 @@ impl Lists {
         lists: usize,
         most: usize,
         queries: usize,
-        nprobe: usize,
+        probes: usize,
     ) -> Lists {
         let stride = dim.next_multiple_of(4);
         let (mut starts, mut lengths, mut count) = (Vec::new(), Vec::new(), 0);
@@ -120,15 +120,15 @@ impl Lists {
         let (rows, query_rows) = (padded(random, count), padded(random, queries));
         let mut ranks: Vec<u32> = (0..count as u32).collect();
         random.shuffle(&mut ranks);
-        let (mut probes, mut offsets, mut row_starts, mut end) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let (mut probed_lists, mut offsets, mut row_starts, mut end) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for _ in 0..queries {
             let mut order: Vec<u32> = (0..lists as u32).collect();
             random.shuffle(&mut order);
             row_starts.push(end);
             let mut offset = 0;
-            for probe in 0..nprobe {
+            for probe in 0..probes {
                 let list = order.get(probe).copied().filter(|_| !random.once_in(8)).unwrap_or(NO_ROW);
-                probes.push(list);
+                probed_lists.push(list);
                 offsets.push(offset);
                 // The rows of scores of a list are padded.
                 offset += lengths.get(list as usize).map_or(0, |&length| length.next_multiple_of(4));
@@ -148,8 +148,8 @@ impl Lists {
             lengths,
             ranks,
             queries: query_rows,
-            nprobe,
             probes,
+            probed_lists,
             offsets,
             scores: vec![f32::NAN; end as usize],
             row_starts,
@@ -182,8 +182,8 @@ impl Lists {
     /// All vectors in the probed lists of a query that pass the filter, best first.
     pub fn all(&self, query: usize, filter: Option<&[u32]>) -> Vec<Found> {
         let mut found = Vec::new();
-        for pair in query * self.nprobe..(query + 1) * self.nprobe {
-            let list = self.probes[pair] as usize;
+        for pair in query * self.probes..(query + 1) * self.probes {
+            let list = self.probed_lists[pair] as usize;
             for local in 0..self.lengths.get(list).copied().unwrap_or(0) {
                 let row = (self.starts[list] + local) as usize;
                 let rank = self.ranks[row];

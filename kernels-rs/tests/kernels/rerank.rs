@@ -37,10 +37,10 @@ impl Candidates {
             found.truncate(selected);
             // A place in the padding behind a list is no vector.
             if random.once_in(2) {
-                let probe = query * lists.nprobe;
-                let behind = lists.lengths.get(lists.probes[probe] as usize).map_or(0, |length| length % 4);
+                let probe = query * lists.probes;
+                let behind = lists.lengths.get(lists.probed_lists[probe] as usize).map_or(0, |length| length % 4);
                 if behind > 0 {
-                    found[random.below(selected)].0 = lists.lengths[lists.probes[probe] as usize];
+                    found[random.below(selected)].0 = lists.lengths[lists.probed_lists[probe] as usize];
                 }
             }
             places.extend(found.iter().map(|found| found.0));
@@ -101,7 +101,7 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
     let (query_rows, rows) =
         (Buffer::from_slice(&stored(key, &lists.queries)), Buffer::from_slice(&stored(key, &lists.rows)));
     let (places, scores) = (Buffer::from_slice(&candidates.places), Buffer::from_slice(&candidates.scores));
-    let (probes, offsets) = (Buffer::from_slice(&lists.probes), Buffer::from_slice(&lists.offsets));
+    let (probed_lists, offsets) = (Buffer::from_slice(&lists.probed_lists), Buffer::from_slice(&lists.offsets));
     let (starts, lengths) = (Buffer::from_slice(&lists.starts), Buffer::from_slice(&lists.lengths));
     let (ranks, filter) = (Buffer::from_slice(&lists.ranks), filter.map(Buffer::from_slice));
     let (live, shifts) = (Buffer::from_slice(&live), Buffer::from_slice(&lists.shifts));
@@ -114,7 +114,7 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
         shifts: Some(shifts.as_ptr()),
         errors: errors.as_ptr(),
     };
-    let what = format!("{:?}, {key:?}, {selected} of {} lists, k {k}, filter {filtered}", lists.metric, lists.nprobe);
+    let what = format!("{:?}, {key:?}, {selected} of {} lists, k {k}, filter {filtered}", lists.metric, lists.probes);
     let run = |way: PerQuery, sort: u32, each: usize| {
         let mut keys = Buffer::<f32>::new_poisoned(queries * each);
         let mut found = Buffer::<u32>::new_poisoned(queries * each);
@@ -127,8 +127,8 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
             places: places.as_ptr(),
             certificate,
             lists: ProbedLists {
-                nprobe: lists.nprobe as u32,
-                probes: Some(probes.as_ptr()),
+                probes: lists.probes as u32,
+                probed_lists: Some(probed_lists.as_ptr()),
                 offsets: offsets.as_ptr(),
                 list_starts: starts.as_ptr(),
                 lengths: lengths.as_ptr(),
@@ -175,8 +175,8 @@ fn candidates_are_ranked_by_their_distances() {
     let mut random = Random::new(51);
     for (turn, metric) in METRICS.into_iter().cycle().take(9).enumerate() {
         let key = [ElementKey::F32, ElementKey::U8, ElementKey::F16, ElementKey::I8, ElementKey::Bf16][turn % 5];
-        let (dim, nprobe) = ([3, 8, 130][turn % 3], [1, 2, 7][turn / 3]);
-        let lists = Lists::random(&mut random, metric, dim, 9, 30, 5, nprobe);
+        let (dim, probes) = ([3, 8, 130][turn % 3], [1, 2, 7][turn / 3]);
+        let lists = Lists::random(&mut random, metric, dim, 9, 30, 5, probes);
         for (selected, k) in [(1, 1), (33, 5), (64, 10), (70, 20)] {
             check(&mut random, &lists, key, selected, k, turn % 2 == 1);
         }
@@ -255,7 +255,7 @@ fn rows_of_one_list_are_ranked() {
 }
 
 /// Settles the probes of one query per error. `spread` is the distance between neighbouring centroids.
-fn settle(random: &mut Random, metric: Metric, centroids: usize, selected: usize, nprobe: usize, error: f32) {
+fn settle(random: &mut Random, metric: Metric, centroids: usize, selected: usize, probes: usize, error: f32) {
     let queries = 5;
     let (base, of) = (random.whole(centroids * 4, 30), random.whole(queries * 4, 30));
     let (mut places, mut scores, mut expected) = (Vec::new(), Vec::new(), Vec::new());
@@ -271,18 +271,18 @@ fn settle(random: &mut Random, metric: Metric, centroids: usize, selected: usize
         scored.sort_by(|a, b| a.0.total_cmp(&b.0));
         scored.resize(selected.max(centroids), (f32::INFINITY, NO_ROW));
         scored.truncate(selected);
-        let last = scored[nprobe - 1].0;
+        let last = scored[probes - 1].0;
         let near = 1.5 * f64::from(error);
         let below = |score: f32| f64::from(score) < f64::from(last) - near;
         let above = |score: f32| f64::from(score) > f64::from(last) + near;
-        let begin = scored[..nprobe].iter().filter(|scored| below(scored.0)).count();
-        let end = selected - scored[nprobe..].iter().filter(|scored| above(scored.0)).count();
-        let mut best: Vec<u32> = exact[..nprobe].iter().map(|exact| exact.1).collect();
+        let begin = scored[..probes].iter().filter(|scored| below(scored.0)).count();
+        let end = selected - scored[probes..].iter().filter(|scored| above(scored.0)).count();
+        let mut best: Vec<u32> = exact[..probes].iter().map(|exact| exact.1).collect();
         best.sort();
         // Comparing exactly gives the right result if what lies beyond is surely farther, and what lies before surely
         // nearer.
         let settled = end - begin <= SETTLED as usize;
-        let worst = f64::from(exact[nprobe - 1].0);
+        let worst = f64::from(exact[probes - 1].0);
         let next = f64::from(scored[if end < selected { end } else { selected - 1 }].0);
         let begins = begin == 0 || f64::from(scored[begin - 1].0) + f64::from(error) < worst;
         let all = scored[..end].iter().filter(|scored| scored.1 != NO_ROW).count() == centroids;
@@ -294,7 +294,7 @@ fn settle(random: &mut Random, metric: Metric, centroids: usize, selected: usize
     let (of, base) = (Buffer::from_slice(&of), Buffer::from_slice(&base));
     let (places, scores, errors) =
         (Buffer::from_slice(&places), Buffer::from_slice(&scores), Buffer::from_slice(&vec![error; queries]));
-    let mut probes = Buffer::<u32>::new_poisoned(queries * nprobe);
+    let mut probed_lists = Buffer::<u32>::new_poisoned(queries * probes);
     let mut flags = Buffer::<u32>::new_poisoned(queries);
     let launch = SettleProbes {
         query_count: queries as u32,
@@ -309,17 +309,17 @@ fn settle(random: &mut Random, metric: Metric, centroids: usize, selected: usize
             errors: errors.as_ptr(),
             ..Certificate::default()
         },
-        nprobe: nprobe as u32,
+        probes: probes as u32,
         metric,
-        probes: probes.as_mut_ptr(),
+        probed_lists: probed_lists.as_mut_ptr(),
         flags: flags.as_mut_ptr(),
     };
     // SAFETY: the arrays have these shapes.
     unsafe { crate::launch(&SettleProbes::KERNEL, launch.config(), launch) };
-    let (probes, flags) = (probes.to_vec(), flags.to_vec());
+    let (probed_lists, flags) = (probed_lists.to_vec(), flags.to_vec());
     for (query, (best, proved)) in expected.iter().enumerate() {
-        let what = format!("{metric:?}, {nprobe} of {selected} of {centroids}, E {error}, query {query}");
-        let mut own = probes[query * nprobe..(query + 1) * nprobe].to_vec();
+        let what = format!("{metric:?}, {probes} of {selected} of {centroids}, E {error}, query {query}");
+        let mut own = probed_lists[query * probes..(query + 1) * probes].to_vec();
         own.sort();
         assert_eq!(flags[query], u32::from(!proved), "{what}");
         if *proved {
@@ -333,7 +333,7 @@ fn probes_near_the_last_are_compared() {
     let mut random = Random::new(54);
     for metric in Metric::UNNORMALISED {
         for error in [0.0, 1.0, 40.0, 1e6] {
-            for (centroids, selected, nprobe) in [
+            for (centroids, selected, probes) in [
                 (1, 1, 1),
                 (60, 50, 7),
                 (60, 60, 33),
@@ -342,7 +342,7 @@ fn probes_near_the_last_are_compared() {
                 (128, 128, 100),
                 (129, 129, 100),
             ] {
-                settle(&mut random, metric, centroids, selected, nprobe, error);
+                settle(&mut random, metric, centroids, selected, probes, error);
             }
         }
     }

@@ -32,7 +32,7 @@ struct Way {
 struct Buffers {
     queries: Buffer<u8>,
     rows: Buffer<u8>,
-    probes: Buffer<u32>,
+    probed_lists: Buffer<u32>,
     starts: Buffer<u32>,
     lengths: Buffer<u32>,
     ranks: Buffer<u32>,
@@ -49,7 +49,7 @@ impl Buffers {
         Buffers {
             queries: Buffer::from_slice(&stored(key, &lists.queries)),
             rows: Buffer::from_slice(&stored(key, &lists.rows)),
-            probes: Buffer::from_slice(&lists.probes),
+            probed_lists: Buffer::from_slice(&lists.probed_lists),
             starts: Buffer::from_slice(&lists.starts),
             lengths: Buffer::from_slice(&lists.lengths),
             ranks: Buffer::from_slice(&lists.ranks),
@@ -70,8 +70,8 @@ impl Buffers {
             stored: StoredRows { rows: self.rows.as_ptr(), ..StoredRows::default() },
             metric: lists.metric,
             lists: ProbedLists {
-                nprobe: lists.nprobe as u32,
-                probes: Some(self.probes.as_ptr()),
+                probes: lists.probes as u32,
+                probed_lists: Some(self.probed_lists.as_ptr()),
                 offsets: self.offsets.as_ptr(),
                 list_starts: self.starts.as_ptr(),
                 lengths: self.lengths.as_ptr(),
@@ -127,7 +127,7 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, k: usize, way: Way
     let shared = way.shared.0 > 0;
     for query in 0..queries {
         let at = query * k..(query + 1) * k;
-        let what = format!("{:?}, {key:?}, k {k}, {} lists, {way:?}, query {query}", lists.metric, lists.nprobe);
+        let what = format!("{:?}, {key:?}, k {k}, {} lists, {way:?}, query {query}", lists.metric, lists.probes);
         let lacks = flags[query] != 0 || counts[query] > 10;
         let (distances, of) =
             if shared || lacks { lists.results(&all[query], k) } else { (before[at.clone()].to_vec(), vec![77; k]) };
@@ -142,8 +142,8 @@ fn queries_without_a_certificate_find_the_best_of_their_lists() {
     let mut random = Random::new(61);
     for (turn, metric) in METRICS.into_iter().cycle().take(6).enumerate() {
         let key = [ElementKey::F32, ElementKey::U8, ElementKey::F16, ElementKey::I8, ElementKey::Bf16][turn % 5];
-        for (nprobe, most, k) in [(1, 70, 1), (5, 40, 32), (36, 12, 33), (8, 50, 70)] {
-            let lists = Lists::random(&mut random, metric, [3, 12][turn % 2], 40, most, 4, nprobe);
+        for (probes, most, k) in [(1, 70, 1), (5, 40, 32), (36, 12, 33), (8, 50, 70)] {
+            let lists = Lists::random(&mut random, metric, [3, 12][turn % 2], 40, most, 4, probes);
             let way = Way { filtered: turn % 2 == 0, scored: turn % 3 != 0, shared: (0, 0), multiprocessors: 4 };
             check(&mut random, &lists, key, k, way);
         }
@@ -165,8 +165,8 @@ fn few_blocks_serve_many_queries() {
 fn blocks_that_share_a_query_join_their_entries() {
     let mut random = Random::new(63);
     for (turn, (blocks, piece)) in [(1, 32), (2, 5), (3, 1), (40, 32)].into_iter().enumerate() {
-        for (nprobe, most, k) in [(2, 60, 1), (9, 30, 32), (40, 7, 10)] {
-            let lists = Lists::random(&mut random, METRICS[turn % 3], 5, 40, most, 2, nprobe);
+        for (probes, most, k) in [(2, 60, 1), (9, 30, 32), (40, 7, 10)] {
+            let lists = Lists::random(&mut random, METRICS[turn % 3], 5, 40, most, 2, probes);
             let way = Way { filtered: turn % 2 == 1, scored: false, shared: (blocks, piece), multiprocessors: 4 };
             check(&mut random, &lists, ElementKey::F32, k, way);
         }
@@ -201,8 +201,8 @@ fn vectors_within_a_radius_are_counted() {
 }
 
 /// The probes of queries without a certificate, from centroids whose scores miss the distances by up to E.
-fn probes(random: &mut Random, metric: Metric, centroids: usize, nprobe: usize, error: f32) {
-    let (queries, selected, row_stride) = (3, nprobe + 2, centroids + 3);
+fn probed_lists(random: &mut Random, metric: Metric, centroids: usize, probes: usize, error: f32) {
+    let (queries, selected, row_stride) = (3, probes + 2, centroids + 3);
     let (base, of) = (random.whole(centroids * 4, 9), random.whole(queries * 4, 9));
     let mut scores = vec![f32::NAN; queries * row_stride];
     let (mut best_scores, mut expected) = (Vec::new(), Vec::new());
@@ -217,14 +217,14 @@ fn probes(random: &mut Random, metric: Metric, centroids: usize, nprobe: usize, 
         sorted.resize(selected.max(centroids), f32::INFINITY);
         best_scores.extend(&sorted[..selected]);
         exact.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let mut best: Vec<u32> = exact[..nprobe].iter().map(|exact| exact.1).collect();
+        let mut best: Vec<u32> = exact[..probes].iter().map(|exact| exact.1).collect();
         best.sort();
         expected.push(best);
     }
     let flags: Vec<u32> = (0..queries as u32).map(|query| query % 3).collect();
     let (of, base, scores) = (Buffer::from_slice(&of), Buffer::from_slice(&base), Buffer::from_slice(&scores));
     let (best_scores, errors) = (Buffer::from_slice(&best_scores), Buffer::from_slice(&vec![error; queries]));
-    let (flags_at, mut found) = (Buffer::from_slice(&flags), Buffer::from_slice(&vec![NO_ROW - 5; queries * nprobe]));
+    let (flags_at, mut found) = (Buffer::from_slice(&flags), Buffer::from_slice(&vec![NO_ROW - 5; queries * probes]));
     let launch = RescanProbes {
         query_count: queries as u32,
         queries: of.as_ptr(),
@@ -237,18 +237,18 @@ fn probes(random: &mut Random, metric: Metric, centroids: usize, nprobe: usize, 
         best_scores: best_scores.as_ptr(),
         selected: selected as u32,
         errors: errors.as_ptr(),
-        nprobe: nprobe as u32,
+        probes: probes as u32,
         flags: flags_at.as_ptr(),
-        probes: found.as_mut_ptr(),
+        probed_lists: found.as_mut_ptr(),
     };
     // SAFETY: the arrays have these shapes.
     unsafe { crate::launch(&RescanProbes::KERNEL, launch.config(1), launch) };
     let found = found.to_vec();
     for (query, best) in expected.iter().enumerate() {
-        let mut own = found[query * nprobe..(query + 1) * nprobe].to_vec();
+        let mut own = found[query * probes..(query + 1) * probes].to_vec();
         own.sort();
-        let what = format!("{metric:?}, {nprobe} of {centroids}, E {error}, query {query}");
-        assert_eq!(own, if flags[query] == 0 { vec![NO_ROW - 5; nprobe] } else { best.clone() }, "{what}");
+        let what = format!("{metric:?}, {probes} of {centroids}, E {error}, query {query}");
+        assert_eq!(own, if flags[query] == 0 { vec![NO_ROW - 5; probes] } else { best.clone() }, "{what}");
     }
 }
 
@@ -257,8 +257,8 @@ fn probes_without_a_certificate_are_the_nearest() {
     let mut random = Random::new(65);
     for metric in Metric::UNNORMALISED {
         for error in [0.0, 2.0, 1000.0] {
-            for (centroids, nprobe) in [(1, 1), (150, 7), (200, 32), (90, 90), (300, 70)] {
-                probes(&mut random, metric, centroids, nprobe, error);
+            for (centroids, probes) in [(1, 1), (150, 7), (200, 32), (90, 90), (300, 70)] {
+                probed_lists(&mut random, metric, centroids, probes, error);
             }
         }
     }

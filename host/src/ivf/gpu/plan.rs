@@ -177,7 +177,7 @@ pub(super) struct SearchPlan {
     pub coarse: Stage,
     /// The distances of the probes, if centroids are compared exactly.
     pub probe_keys: Reserved<f32>,
-    pub probes: Reserved<u32>,
+    pub probed_lists: Reserved<u32>,
     pub filter: Reserved<u32>,
     pub live: Reserved<u32>,
     pub counts: Reserved<u32>,
@@ -258,7 +258,7 @@ impl SearchPlan {
                 limits,
             ),
             probe_keys: layout.array(if compares_centroids { pair_count } else { 0 }),
-            probes: layout.array(pair_count),
+            probed_lists: layout.array(pair_count),
             filter: layout.array(search_shape.filter_words.unwrap_or(0)),
             live: layout.array(if search_shape.filtered() { lists } else { 0 }),
             counts: layout.array(lists),

@@ -330,7 +330,7 @@ impl Search<'_> {
                 centroids: image.centroids,
                 stride: image.stride(),
             };
-            let probes = part(self.at(plan.probes), &of, plan.search_shape.probes as usize);
+            let probes = part(self.at(plan.probed_lists), &of, plan.search_shape.probes as usize);
             let flags = part(self.at(plan.results.probe_flags), &of, 1);
             plan.coarse.settle(from, vectors, probes, flags)?;
             if !self.completes {
@@ -369,7 +369,7 @@ impl Search<'_> {
             distances,
         };
         let from = Candidates::of_one_list(self.on, self.scratch, queries, distances.into(), row_stride.into());
-        let (keys, probes) = (part(self.at(plan.probe_keys), of, each), part(self.at(plan.probes), of, each));
+        let (keys, probes) = (part(self.at(plan.probe_keys), of, each), part(self.at(plan.probed_lists), of, each));
         // SAFETY: as the caller promises; the plan reserved the arrays, and the selection reads what the first kernel
         // writes.
         unsafe {
@@ -422,7 +422,7 @@ impl Search<'_> {
         let tile = image.stored.scan.queries(self.tile(thresholds.is_some()));
         let item_rows = Resident::item_rows(search_shape);
         let pair_count = search_shape.queries * search_shape.probes;
-        let probes = self.at(plan.probes).read_only();
+        let probed_lists = self.at(plan.probed_lists).read_only();
         let counts = self.at(plan.counts);
         let factors = self.at(plan.operands.factors).read_only();
         // SAFETY: as the caller promises; arrays have the sizes that the plan reserved.
@@ -444,9 +444,9 @@ impl Search<'_> {
             let few = pair_count < pairs::FEW && (pair_count <= image.lists || plan.tables.is_some());
             if few && of == (0..search_shape.probes) {
                 let launch = FewPairs {
-                    probes,
+                    probed_lists,
                     query_count: search_shape.queries,
-                    nprobe: search_shape.probes,
+                    probes: search_shape.probes,
                     lengths: image.lengths,
                     live,
                     factors,
@@ -462,9 +462,9 @@ impl Search<'_> {
             }
             runtime.fill(stream, counts, 0)?;
             let launch = CountPairs {
-                probes,
+                probed_lists,
                 query_count: search_shape.queries,
-                nprobe: search_shape.probes,
+                probes: search_shape.probes,
                 first_probe: of.start,
                 end_probe: of.end,
                 lengths: image.lengths,
@@ -494,9 +494,9 @@ impl Search<'_> {
                 return Ok(());
             }
             let launch = ScatterPairs {
-                probes,
+                probed_lists,
                 pair_count,
-                nprobe: search_shape.probes,
+                probes: search_shape.probes,
                 first_probe: of.start,
                 end_probe: of.end,
                 lengths: image.lengths,
@@ -531,8 +531,8 @@ impl Search<'_> {
             let what = TableScan {
                 queries: self.at(plan.queries).into(),
                 query_count: search_shape.queries,
-                probe_count: search_shape.probes,
-                probes: self.at(plan.probes).into(),
+                probes: search_shape.probes,
+                probed_lists: self.at(plan.probed_lists).into(),
                 pair_offsets: self.at(plan.offsets).into(),
                 row_starts: self.row_starts().into(),
                 scores: self.at(plan.scores),
@@ -594,8 +594,8 @@ impl Search<'_> {
             row_stride: 0,
             row_starts: self.row_starts().into(),
             lists: ProbedLists {
-                nprobe: search_shape.probes,
-                probes: self.at(plan.probes).into(),
+                probes: search_shape.probes,
+                probed_lists: self.at(plan.probed_lists).into(),
                 offsets: self.at(plan.offsets).into(),
                 list_starts: image.starts,
                 lengths: image.lengths,

@@ -337,7 +337,7 @@ impl Stage {
         &self,
         from: Candidates<'_>,
         vectors: Centroids,
-        probes: PtrMut<u32>,
+        probed_lists: PtrMut<u32>,
         flags: PtrMut<u32>,
     ) -> Result<()> {
         // SAFETY: as the caller promises; the selection writes what the kernel reads.
@@ -350,9 +350,9 @@ impl Stage {
                 stride: vectors.stride,
                 places: selected.places.into(),
                 certificate: self.certificate(&from, selected),
-                nprobe: self.k,
+                probes: self.k,
                 metric: from.metric,
-                probes,
+                probed_lists,
                 flags,
             };
             from.on.runtime.launch(from.on.stream, &SettleProbes::KERNEL, launch.config(), launch)
@@ -367,7 +367,7 @@ impl Stage {
         &self,
         from: Candidates<'_>,
         vectors: Centroids,
-        probes: PtrMut<u32>,
+        probed_lists: PtrMut<u32>,
         flags: PtrMut<u32>,
     ) -> Result<()> {
         let launch = RescanProbes {
@@ -382,9 +382,9 @@ impl Stage {
             best_scores: from.at(self.scores, self.selected).into(),
             selected: self.selected,
             errors: from.errors,
-            nprobe: self.k,
+            probes: self.k,
             flags: flags.into(),
-            probes,
+            probed_lists,
         };
         let config = launch.config(from.on.runtime.limits().multiprocessors);
         // SAFETY: as the caller promises; the selection of `settle` wrote the selected scores.

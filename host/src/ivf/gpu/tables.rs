@@ -52,10 +52,10 @@ pub(crate) struct TableScan {
     /// Number of queries.
     pub query_count: u32,
     /// Number of lists to scan for each query.
-    pub probe_count: u32,
-    /// \[query_count\]\[probe_count\]: lists, or `NO_ROW` for no list.
-    pub probes: Ptr<u32>,
-    /// \[query_count\]\[probe_count\]: the start of a pair's scores in the query's row.
+    pub probes: u32,
+    /// \[query_count\]\[probes\]: lists, or `NO_ROW` for no list.
+    pub probed_lists: Ptr<u32>,
+    /// \[query_count\]\[probes\]: the start of a pair's scores in the query's row.
     pub pair_offsets: Ptr<u32>,
     /// The start of each query's row of scores (one more entry may follow; it is not read).
     pub row_starts: Ptr<u64>,
@@ -305,7 +305,7 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
     };
     // SAFETY: as the caller promises.
     unsafe { queue.launch(&TableBounds::KERNEL, launch.config(), launch)? };
-    if what.probe_count == 0 || shape.lists == 0 {
+    if what.probes == 0 || shape.lists == 0 {
         return Ok(());
     }
     let (entry, _) = plan.key;
@@ -336,9 +336,9 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
         let launch = ScanTables {
             queries,
             coded: coded_lists(shape, image),
-            probes: tile.of(what.probes, what.probe_count),
-            pair_offsets: tile.of(what.pair_offsets, what.probe_count),
-            nprobe: what.probe_count,
+            probed_lists: tile.of(what.probed_lists, what.probes),
+            pair_offsets: tile.of(what.pair_offsets, what.probes),
+            probes: what.probes,
             row_starts: tile.of(what.row_starts, 1),
             form: plan.form,
             query_tables: tables.into(),

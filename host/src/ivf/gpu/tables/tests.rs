@@ -25,8 +25,8 @@ struct Case {
     list_starts: Vec<u32>,
     list_lengths: Vec<u32>,
     queries: Vec<f32>,
-    probe_count: u32,
-    probes: Vec<u32>,
+    probes: u32,
+    probed_lists: Vec<u32>,
     pair_offsets: Vec<u32>,
     row_starts: Vec<u64>,
 }
@@ -88,28 +88,27 @@ impl Make<'_> {
             codes.chunks_mut(shape.code_bytes() as usize).for_each(|code| *code.last_mut().unwrap() &= (1 << used) - 1);
         }
         let queries = components(&mut random, self.queries as usize * dim, self.size, self.centre);
-        let (mut probes, mut pair_offsets, mut row_starts) = (Vec::new(), Vec::new(), vec![3u64]);
+        let (mut probed_lists, mut pair_offsets, mut row_starts) = (Vec::new(), Vec::new(), vec![3u64]);
         for _ in 0..self.queries {
             // Scores of pairs follow each other with gaps, in another order than the pairs.
-            let first = probes.len();
+            let first = probed_lists.len();
             let begin = random.below(lists.max(1));
             for pair in 0..self.probes as usize {
                 let list = (begin + pair) % lists.max(1);
                 let none = random.below(5) == 0 || pair >= lists;
-                probes.push(if none { NO_ROW } else { list as u32 });
+                probed_lists.push(if none { NO_ROW } else { list as u32 });
             }
             let mut offsets = vec![0; self.probes as usize];
             let mut end = 5;
             for pair in (0..self.probes as usize).rev() {
                 offsets[pair] = end;
-                let length = self.list_lengths.get(probes[first + pair] as usize).copied().unwrap_or(0);
+                let length = self.list_lengths.get(probed_lists[first + pair] as usize).copied().unwrap_or(0);
                 end += length.next_multiple_of(8) + 1;
             }
             pair_offsets.extend(offsets);
             row_starts.push(row_starts[row_starts.len() - 1] + u64::from(end));
         }
         let list_lengths = self.list_lengths.to_vec();
-        let probe_count = self.probes;
         Case {
             shape,
             centroids,
@@ -118,8 +117,8 @@ impl Make<'_> {
             list_starts,
             list_lengths,
             queries,
-            probe_count,
-            probes,
+            probes: self.probes,
+            probed_lists,
             pair_offsets,
             row_starts,
         }
@@ -156,7 +155,7 @@ impl Case {
     }
 
     fn plan(&self, layout: &mut Layout, terms: Terms, precision: Precision, limits: &Limits) -> Result<TablePlan> {
-        TablePlan::new(layout, &self.shape, terms, precision, self.queries(), self.probe_count, limits)
+        TablePlan::new(layout, &self.shape, terms, precision, self.queries(), self.probes, limits)
     }
 
     /// Rows padded with zeros to the stride.
@@ -188,7 +187,7 @@ impl Case {
         let (_list_starts, list_starts) = load(queue, &self.list_starts)?;
         let (_list_lengths, list_lengths) = load(queue, &self.list_lengths)?;
         let (_queries, queries) = load(queue, &self.padded(&self.queries))?;
-        let (_probes, probes) = load(queue, &self.probes)?;
+        let (_probed_lists, probed_lists) = load(queue, &self.probed_lists)?;
         let (_pair_offsets, pair_offsets) = load(queue, &self.pair_offsets)?;
         let (_row_starts, row_starts) = load(queue, &self.row_starts)?;
         let mut kept = Layout::default();
@@ -210,8 +209,8 @@ impl Case {
         let what = TableScan {
             queries: queries.into(),
             query_count: self.queries(),
-            probe_count: self.probe_count,
-            probes: probes.into(),
+            probes: self.probes,
+            probed_lists: probed_lists.into(),
             pair_offsets: pair_offsets.into(),
             row_starts: row_starts.into(),
             scores,
@@ -266,9 +265,9 @@ impl Case {
             let error = f64::from(outcome.errors[q]);
             assert!(error >= 0.0, "{at}: bound {error}");
             greatest[1] = greatest[1].max(error);
-            for pair in 0..self.probe_count as usize {
-                let pair = q * self.probe_count as usize + pair;
-                let list = self.probes[pair];
+            for pair in 0..self.probes as usize {
+                let pair = q * self.probes as usize + pair;
+                let list = self.probed_lists[pair];
                 if list == NO_ROW {
                     continue;
                 }
