@@ -7,7 +7,7 @@ use cuda_std::emulator::{self, Buffer, Violation, ViolationKind};
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 use cuda_std::{Ptr, global, kernel, shared, thread, warp};
 
-/// Shuffles for ever.
+/// Shuffles for ever, because no lane becomes 32.
 #[kernel]
 unsafe fn shuffles_for_ever() {
     let mut x = warp::lane_id();
@@ -26,7 +26,7 @@ unsafe fn barriers_for_ever() {
     }
 }
 
-/// Reads global memory for ever.
+/// Reads one word of global memory for ever.
 #[kernel]
 unsafe fn loads_for_ever(word: Ptr<u32>) {
     // SAFETY: one value.
@@ -35,7 +35,7 @@ unsafe fn loads_for_ever(word: Ptr<u32>) {
     }
 }
 
-/// Reads shared memory for ever.
+/// Reads one word of shared memory for ever.
 #[kernel]
 unsafe fn reads_for_ever() {
     let tile = shared::dynamic::<u32>();

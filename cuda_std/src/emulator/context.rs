@@ -22,8 +22,8 @@ const LONG: Duration = Duration::from_secs(10);
 /// Milliseconds after which a block is stopped.
 static MOST_MILLISECONDS: AtomicU64 = AtomicU64::new(120_000);
 
-/// Sets how long a block may run before its launch is stopped with [`ViolationKind::Endless`]: 120 seconds at first. The
-/// setting is the process's.
+/// Sets how long a block may run before its launch is stopped with [`ViolationKind::Endless`]: 120 seconds at first.
+/// The setting is the process's.
 pub fn stop_after(time: Duration) {
     let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     MOST_MILLISECONDS.store(milliseconds, Ordering::Relaxed);

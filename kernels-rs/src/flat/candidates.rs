@@ -2,17 +2,17 @@
 //!
 //! # Problem
 //! For each query, a filter pass ([`crate::flat::filter`]) appended rows with upper bounds u of their scores, and
-//! k-selection found the k-th smallest u of the list. This number may be a tighter limit than the old one. Rows whose
-//! lower bound is above the limit can be dropped.
+//! k-selection found the k-th smallest u of the list. This number may be a tighter threshold than the old one. Rows
+//! whose lower bound is above the threshold can be dropped.
 //!
 //! # Algorithm
 //! ```text
-//! limit = min(limit, k-th smallest u of the list)       // the list need not hold the rows that gave the old limit
+//! threshold = min(threshold, k-th smallest u of the list)       // the list need not hold the rows that gave the old threshold
 //! E = error bound of the query against the base's greatest norm and residual      // at least the E of each row
-//! keep entry (u, row) if u - 2E <= limit; pack the kept entries to the front, in order
+//! keep entry (u, row) if u - 2E <= threshold; pack the kept entries to the front, in order
 //! ```
 //!
-//! The first limit of a search comes from the sample alone. At that point there is no older limit and no list.
+//! The first threshold of a search comes from the sample alone. At that point there is no older threshold and no list.
 //!
 //! The compaction is in place: a ballot numbers the kept entries of 32, and each entry moves only towards the front, to
 //! a place that was read before. A list that overflowed sets the flag of the query. The list is then not complete, and
@@ -29,7 +29,7 @@ use crate::product::metric::Metric;
 /// Number of warps in a block of this kernel.
 const WARPS_PER_BLOCK: u32 = 4;
 
-/// Tightens the limit of each query, and drops the entries of its list that the limit excludes.
+/// Tightens the threshold of each query, and drops the entries of its list that the threshold excludes.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
@@ -52,10 +52,10 @@ pub struct CompactCandidates {
     pub found: Ptr<f32>,
     /// Distance from the number of one query in `found` to that of the next.
     pub found_stride: u32,
-    /// Not 0: `limits` is not set yet, and `found` becomes the limit.
+    /// Not 0: `thresholds` is not set yet, and `found` becomes the threshold.
     pub first: u32,
-    /// The limit of each query; the launch updates it.
-    pub limits: PtrMut<f32>,
+    /// The threshold of each query; the launch updates it.
+    pub thresholds: PtrMut<f32>,
     /// Upper bounds u of the list entries, `query_count` · `stride` numbers: the list of query q starts at q ·
     /// `stride`.
     pub values: PtrMut<f32>,
@@ -84,7 +84,8 @@ impl CompactCandidates {
 #[inline(always)]
 unsafe fn compact(launch: CompactCandidates) {
     let CompactCandidates { query_count, metric, padded, query_norms, query_residuals, base_bounds, .. } = launch;
-    let CompactCandidates { found, found_stride, first, limits, values, rows, counts, stride, overflow, .. } = launch;
+    let CompactCandidates { found, found_stride, first, thresholds, values, rows, counts, stride, overflow, .. } =
+        launch;
     let overflowed = launch.overflowed;
     let query = (thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id()) as usize;
     if query as u32 >= query_count {
@@ -102,8 +103,9 @@ unsafe fn compact(launch: CompactCandidates) {
         let y = Bounds { norm: global::load_nc(*base_bounds), residual: global::load_nc(base_bounds.wrapping_add(1)) };
         let found = global::load_nc(found.wrapping_add(query * found_stride as usize));
         // `min_f32` ignores a NaN and returns the other number.
-        let limit = if first != 0 { found } else { math::min_f32(found, global::load(limits.wrapping_add(query))) };
-        let highest = limit + 2.0 * QueryTerms::new(metric, padded, x).error(metric, y);
+        let threshold =
+            if first != 0 { found } else { math::min_f32(found, global::load(thresholds.wrapping_add(query))) };
+        let highest = threshold + 2.0 * QueryTerms::new(metric, padded, x).error(metric, y);
         let list = query * stride as usize;
         let mut kept = 0;
         let mut start = 0;
@@ -129,12 +131,12 @@ unsafe fn compact(launch: CompactCandidates) {
             kept += keepers.count_ones();
             start += 32;
         }
-        // An empty list has no ballot. This barrier makes sure that all lanes have read the count and the limit before
-        // they change.
+        // An empty list has no ballot. This barrier makes sure that all lanes have read the count and the threshold
+        // before they change.
         warp::sync_warp(FULL_MASK);
         if lane == 0 {
             global::store(counts.wrapping_add(query), kept);
-            global::store(limits.wrapping_add(query), limit);
+            global::store(thresholds.wrapping_add(query), threshold);
             if count > stride {
                 if global::load(overflow.wrapping_add(query)) == 0 {
                     let place = atomic::add_u32(*overflowed, 1);

@@ -12,13 +12,13 @@
 //! so u = v + E is an upper and v − E a lower bound of the true score.
 //!
 //! ```text
-//! dense pass:   u of each query with a sample of the base's tiles -> k-select -> limit = k-th smallest u
-//! append pass:  for each row y of further tiles: if v - E <= limit, append (u, y) to the query's list
-//! between:      k-select over the list -> tighter limit; compact the list ([`crate::flat::candidates`])
+//! dense pass:   u of each query with a sample of the base's tiles -> k-select -> threshold = k-th smallest u
+//! append pass:  for each row y of further tiles: if v - E <= threshold, append (u, y) to the query's list
+//! between:      k-select over the list -> tighter threshold; compact the list ([`crate::flat::candidates`])
 //! at the end:   canonical distances of the remaining rows ([`crate::product::canonical`]), k-select
 //! ```
 //!
-//! The limit is correct for any sample: the k-th smallest upper bound of *any* subset is at least the k-th smallest
+//! The threshold is correct for any sample: the k-th smallest upper bound of *any* subset is at least the k-th smallest
 //! score of all rows. So the result is exact, and equal to the bit to the result of a search without a filter.
 //!
 //! [`crate::product::bounds`] has the bound E and its proof.
@@ -41,9 +41,9 @@
 //!
 //! # Cost
 //! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k
-//! times the ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured
-//! on an H200 (one launch, 5,000 queries × 1,000,000 × 128, 252 pairs kept for each query): 3.03 ms with `wgmma` (423
-//! TFLOP/s), 4.26 with `mma.sync` (300). With no pair kept: 2.40 (534) and 4.02 (319).
+//! times the ratio of base to sample, plus those within 2E of the threshold (some percent of k on clustered data).
+//! Measured on an H200 (one launch, 5,000 queries × 1,000,000 × 128, 252 pairs kept for each query): 3.03 ms with
+//! `wgmma` (423 TFLOP/s), 4.26 with `mma.sync` (300). With no pair kept: 2.40 (534) and 4.02 (319).
 //!
 //! # What lost
 //! - `mma.sync`, four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster if nothing
@@ -76,7 +76,7 @@ pub const TILE_QUERIES: u32 = 128;
 const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
 /// Number of tiles whose chunks can be in flight at once.
 const INFOS: u32 = 4;
-/// Bytes of the data of the queries that the epilogue needs: four numbers for each ([`QueryTerms`] and the limit).
+/// Bytes of the data of the queries that the epilogue needs: four numbers for each ([`QueryTerms`] and the threshold).
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
 /// Largest number of groups of eight pairs that a lane has in one row.
 const GROUPS: usize = 4;
@@ -108,7 +108,7 @@ pub fn tile_number(visited: u32, stride: u32, skip: u32) -> u32 {
 pub enum FilterOutput {
     /// Upper bounds u of the scores of every query with every visited row.
     Dense,
-    /// (u, row) for each pair whose lower bound is at most the query's limit.
+    /// (u, row) for each pair whose lower bound is at most the query's threshold.
     Append,
 }
 
@@ -173,8 +173,8 @@ pub struct Filter {
     pub tile_stride: u32,
     /// The `skip` of [`tile_number`].
     pub tile_skip: u32,
-    /// The limit of each query. Empty for dense kernels, which do not read it.
-    pub limits: Ptr<f32>,
+    /// The threshold of each query. Empty for dense kernels, which do not read it.
+    pub thresholds: Ptr<f32>,
     /// The upper bounds u, `query_count` rows of `out_stride` numbers. Dense: row r of visited tile t is in column 128
     /// · t + r of the query's row. Append: entry p of a query's list is at place p of the query's row.
     pub out_values: PtrMut<f32>,
@@ -273,7 +273,7 @@ impl Operands for BaseTiles {
                     info.add(TILE_ROWS * 4 + 8).cast::<u32>().store(self.tile);
                 }
             }
-            // 128 · stride fits 32 bits, because `MOST_COMPONENTS` limits stride.
+            // 128 · stride fits 32 bits, because `MOST_COMPONENTS` bounds stride.
             let at = self.tile as usize * (TILE_ROWS * stride) as usize + (chunk * CHUNK) as usize;
             self.copy.copy(to, self.copy.start(base.wrapping_add(at)));
         }
@@ -287,21 +287,21 @@ struct Bounding {
     first_query: u32,
     /// [`product_factor`] of both scales.
     factor: f32,
-    /// For each query of the block the [`QueryTerms`], then the own term plus the limit.
+    /// For each query of the block the [`QueryTerms`], then the own term plus the threshold.
     terms_at: SharedPtr<global::F32x4>,
     infos_at: SharedPtr<u8>,
 }
 
 impl Bounding {
     /// Writes the terms of the block's queries to shared memory; other threads may read them after the next barrier.
-    /// Dense kernels have no limits.
+    /// Dense kernels have no thresholds.
     ///
     /// # Safety
     /// As [`Filter`]; the header of the block's shared memory is free.
     #[inline(always)]
     unsafe fn new(launch: Filter, first_query: u32, dense: bool) -> Bounding {
         let Filter { stride, query_count, metric, query_greatest, base_greatest, .. } = launch;
-        let Filter { query_norms, query_residuals, limits, .. } = launch;
+        let Filter { query_norms, query_residuals, thresholds, .. } = launch;
         // SAFETY: the caller promises the shapes; queries are compared with their number.
         unsafe {
             let terms_at = shared::dynamic::<u8>().cast::<global::F32x4>();
@@ -310,11 +310,11 @@ impl Bounding {
             let base_scale = scale_of(metric, f32::from_bits(global::load_nc(*base_greatest)));
             let factor = product_factor(metric, query_scale, base_scale);
             let thread = thread::thread_idx_x();
-            // Padded queries have the limit −∞, so no pair of them is kept.
+            // Padded queries have the threshold −∞, so no pair of them is kept.
             if thread < TILE_QUERIES {
                 let query = (first_query + thread) as usize;
                 let mut terms = QueryTerms::new(metric, stride, Bounds { norm: 0.0, residual: 0.0 });
-                let mut limit = f32::NEG_INFINITY;
+                let mut threshold = f32::NEG_INFINITY;
                 if query < query_count as usize {
                     let x = Bounds {
                         norm: global::load_nc(query_norms.wrapping_add(query)),
@@ -322,10 +322,10 @@ impl Bounding {
                     };
                     terms = QueryTerms::new(metric, stride, x).with_factor(factor);
                     if !dense {
-                        limit = global::load_nc(limits.wrapping_add(query));
+                        threshold = global::load_nc(thresholds.wrapping_add(query));
                     }
                 }
-                let words = [terms.per_norm, terms.per_residual, terms.own, terms.own + limit];
+                let words = [terms.per_norm, terms.per_residual, terms.own, terms.own + threshold];
                 terms_at.add(thread).store(global::F32x4(words));
             }
             Bounding { launch, first_query, factor, terms_at, infos_at }
@@ -346,7 +346,7 @@ impl Bounding {
         }
     }
 
-    /// The terms of a query of the block, and its own term plus its limit.
+    /// The terms of a query of the block, and its own term plus its threshold.
     ///
     /// # Safety
     /// `row` < 128.
@@ -409,7 +409,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
     }
 }
 
-/// Appends the pairs whose lower bound is at most the query's limit to the query's list.
+/// Appends the pairs whose lower bound is at most the query's threshold to the query's list.
 struct AppendWithin {
     bounding: Bounding,
     /// Number of tiles of the block.
@@ -435,8 +435,8 @@ impl AppendWithin {
         let Bounding { launch, first_query, .. } = self.bounding;
         let Filter { row_count, query_count, counts, out_values, out_rows, out_stride, .. } = launch;
         let query = first_query + query;
-        // Padded rows have the value +∞ and padded queries the limit −∞, but an infinite limit or a NaN lets such pairs
-        // pass.
+        // Padded rows have the value +∞ and padded queries the threshold −∞, but an infinite threshold or a NaN lets
+        // such pairs pass.
         if row >= row_count || query >= query_count {
             return;
         }
@@ -527,11 +527,11 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
                 let score = |j: usize, value: [f32; 2], half: usize, e: usize| {
                     mul_add_f32(sums[i][j % COLUMNS][2 * half + e], factor, value[e])
                 };
-                let limit = |half: usize| {
+                let threshold = |half: usize| {
                     let (terms, own_and_limit) = bounding.terms(part.row(i, half));
                     terms.error_from(own_and_limit + of_base, y)
                 };
-                let limits = [limit(0), limit(1)];
+                let thresholds = [threshold(0), threshold(1)];
                 // One bit for each group of eight pairs of a row: chains of compares are short, and few pairs are
                 // examined twice.
                 let mut hits = 0u32;
@@ -547,7 +547,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
                             });
                         });
                         #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
-                        unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * group + half));
+                        unroll::<2>(|half| hits |= (!(least[half] > thresholds[half]) as u32) << (2 * group + half));
                     }
                 });
                 // The hits of all lanes, so that the warp branches as one.
@@ -563,7 +563,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
                                 #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
                                 unroll::<2>(|e| {
                                     scores[j][e] = score(4 * group + j, value, half, e);
-                                    keeps |= (!(scores[j][e] > limits[half]) as u32) << (2 * j + e);
+                                    keeps |= (!(scores[j][e] > thresholds[half]) as u32) << (2 * j + e);
                                 });
                             });
                             let error = bounding.terms(part.row(i, half)).0.error(metric, y);

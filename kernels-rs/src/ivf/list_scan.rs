@@ -30,9 +30,10 @@
 //!
 //! # Appending
 //! With hundreds of probes nearly all scores are useless, because the nearest lists of a query hold its best vectors.
-//! So the first few probes are scored as above, and k-selection gives each query a limit, its k'-th smallest score. The
-//! lists of the other probes are scanned with [`Tile::Append`]: scores up to the limit are appended to the query's list
-//! of candidates, and the others are not written. The k' smallest of all scores are the same as without appending.
+//! So the first few probes are scored as above, and k-selection gives each query a threshold, its k'-th smallest score.
+//! The lists of the other probes are scanned with [`Tile::Append`]: scores up to the threshold are appended to the
+//! query's list of candidates, and the others are not written. The k' smallest of all scores are the same as without
+//! appending.
 //!
 //! # Dense use
 //! Without items and lists, every query is scored against all rows of one list. The coarse quantiser uses this.
@@ -154,7 +155,8 @@ pub enum Tile {
     Of64,
     /// 16 queries, all of whose scores are stored.
     Of16,
-    /// 128 queries for f16 copies, 64 if operands are decoded. Scores up to the query's limit are appended to its list.
+    /// 128 queries for f16 copies, 64 if operands are decoded. Scores up to the query's threshold are appended to its
+    /// list.
     Append,
 }
 
@@ -224,8 +226,8 @@ impl RowScan {
 /// row.
 ///
 /// Without [`Tile::Append`], the score of row i of the list, for i below the list's padded length, is written i places
-/// after the start of the pair's scores. With it, scores up to the query's limit are appended to the query's list of
-/// candidates.
+/// after the start of the pair's scores. With it, scores up to the query's threshold are appended to the query's list
+/// of candidates.
 ///
 /// The default has empty or absent pointers and zeros. Dense use (module documentation) needs these values in all
 /// fields that it does not set: no items, no lists, no filter, no appending, no codes. Scans of codes need items.
@@ -251,8 +253,8 @@ pub struct ScanLists {
     pub item_count: Option<Ptr<u32>>,
     /// Largest number of rows of an item: a multiple of [`TILE_ROWS`].
     pub item_rows: u32,
-    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; empty
-    /// if `item_count` is absent.
+    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with thresholds for [`Tile::Append`];
+    /// empty if `item_count` is absent.
     pub grouped: Ptr<U32x4>,
     /// Distance from one query's row of scores to the next. Dense use only.
     pub row_stride: u32,
@@ -402,7 +404,7 @@ struct Item {
 #[derive(Clone, Copy)]
 struct Header {
     /// The place of each query's scores; with [`Tile::Append`] the list's first place in the query's row (low word) and
-    /// the query's limit (high word).
+    /// the query's threshold (high word).
     targets: SharedPtr<u64>,
     factors: SharedPtr<f32>,
     /// The number of each query.
@@ -502,7 +504,7 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
     }
 }
 
-/// Turns products into scores, and stores all of them or appends those up to the limits.
+/// Turns products into scores, and stores all of them or appends those up to the thresholds.
 struct ItemScores<'a, const RESIDENT: bool, const APPEND: bool> {
     work: &'a ScanLists,
     header: Header,
@@ -561,7 +563,7 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
         }
     }
 
-    /// Appends the scores of a query with `count` pairs of neighbouring rows that are at most its limit, or NaN.
+    /// Appends the scores of a query with `count` pairs of neighbouring rows that are at most its threshold, or NaN.
     ///
     /// # Safety
     /// As [`Self::store`].
@@ -571,7 +573,7 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
         // SAFETY: as the caller promises; places are compared with the capacity.
         unsafe {
             let target = self.header.targets.add(place).load();
-            let limit = f32::from_bits((target >> 32) as u32);
+            let threshold = f32::from_bits((target >> 32) as u32);
             let mut scores = [[0.0f32; 2]; GROUP];
             let mut hit = false;
             #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
@@ -579,7 +581,7 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
                 if j < count {
                     unroll::<2>(|e| {
                         scores[j][e] = score(j, e);
-                        hit |= !(scores[j][e] > limit);
+                        hit |= !(scores[j][e] > threshold);
                     });
                 }
             });
@@ -587,7 +589,7 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
                 let query = self.header.numbers.add(place).load() as usize;
                 #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
                 let keeps =
-                    |j: usize, e: usize| !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < self.item.end);
+                    |j: usize, e: usize| !(scores[j][e] > threshold) & (first + ((8 * j + e) as u32) < self.item.end);
                 // One atomic for all rows of the lane, because each is a round trip to L2.
                 let mut kept = 0;
                 unroll::<{ 2 * GROUP }>(|je| {

@@ -1,9 +1,9 @@
 //! Groups the (query, probe) pairs of a batch by list, so that each list is read once for all queries that probe it.
 //!
 //! # Problem
-//! Query q probes the lists `probed_lists[q][0 .. probes]`. List-major scanning ([`crate::ivf::list_scan`]) needs, for each
-//! list, the queries that probe it, in tiles. Each pair also needs a place for the scores of the list's vectors. The
-//! scores of query q are in one row, list after list in the order of its probes, with each list's part padded to a
+//! Query q probes the lists `probed_lists[q][0 .. probes]`. List-major scanning ([`crate::ivf::list_scan`]) needs, for
+//! each list, the queries that probe it, in tiles. Each pair also needs a place for the scores of the list's vectors.
+//! The scores of query q are in one row, list after list in the order of its probes, with each list's part padded to a
 //! multiple of [`PAD`] scores.
 //!
 //! # Algorithm
@@ -299,8 +299,8 @@ pub struct ScatterPairs {
     pub offsets: Ptr<u32>,
     /// The start of each query's row of scores.
     pub row_starts: Ptr<u64>,
-    /// The limit of each query, for appending ([`crate::ivf::list_scan`]); absent if all scores are kept.
-    pub limits: Option<Ptr<f32>>,
+    /// The threshold of each query, for appending ([`crate::ivf::list_scan`]); absent if all scores are kept.
+    pub thresholds: Option<Ptr<f32>>,
     /// The factor of each query ([`crate::ivf::queries`]).
     pub factors: Ptr<f32>,
     /// Largest number of pairs of an item.
@@ -312,8 +312,8 @@ pub struct ScatterPairs {
     /// For each list, the number of items of all lists before it.
     pub first_items: Ptr<u32>,
     /// The pairs, list by list: (query, start of the pair's scores among all scores as low and high word, bits of the
-    /// query's factor), or with `limits` (query, start of the pair's scores in the query's row, bits of the query's
-    /// limit, bits of its factor).
+    /// query's factor), or with `thresholds` (query, start of the pair's scores in the query's row, bits of the query's
+    /// threshold, bits of its factor).
     pub grouped: PtrMut<U32x4>,
     /// (list, first pair in `grouped`, number of pairs, first row) of each item.
     pub items: PtrMut<U32x4>,
@@ -331,7 +331,7 @@ impl ScatterPairs {
 #[inline(always)]
 unsafe fn scatter(launch: ScatterPairs) {
     let ScatterPairs { probed_lists, pair_count, probes, first_probe, end_probe, lengths, counts, slots, .. } = launch;
-    let ScatterPairs { offsets, row_starts, limits, factors, item_rows, first_pairs, first_items, .. } = launch;
+    let ScatterPairs { offsets, row_starts, thresholds, factors, item_rows, first_pairs, first_items, .. } = launch;
     let ScatterPairs { tile, grouped, items, .. } = launch;
     let pair = thread::block_idx_x() * SCATTER_THREADS + thread::thread_idx_x();
     if pair >= pair_count {
@@ -355,13 +355,13 @@ unsafe fn scatter(launch: ScatterPairs) {
         let first = global::load_nc(first_pairs.wrapping_add(list as usize));
         let offset = global::load_nc(offsets.wrapping_add(pair as usize));
         let factor = global::load_nc(factors.wrapping_add(query as usize)).to_bits();
-        let record = match limits {
+        let record = match thresholds {
             None => {
                 let target = global::load_nc(row_starts.wrapping_add(query as usize)) + offset as u64;
                 U32x4([query, target as u32, (target >> 32) as u32, factor])
             }
-            Some(limits) => {
-                U32x4([query, offset, global::load_nc(limits.wrapping_add(query as usize)).to_bits(), factor])
+            Some(thresholds) => {
+                U32x4([query, offset, global::load_nc(thresholds.wrapping_add(query as usize)).to_bits(), factor])
             }
         };
         global::store(grouped.wrapping_add((first + slot) as usize), record);
@@ -411,7 +411,7 @@ pub struct FewPairs {
     pub live_rows: PtrMut<u32>,
     /// The number of items of all lists: one word.
     pub item_count: PtrMut<u32>,
-    /// The pairs in order, as [`ScatterPairs::grouped`] without limits: one for each entry of `probed_lists`.
+    /// The pairs in order, as [`ScatterPairs::grouped`] without thresholds: one for each entry of `probed_lists`.
     pub grouped: PtrMut<U32x4>,
     /// As [`ScatterPairs::items`], with room for the items of all pairs.
     pub items: PtrMut<U32x4>,
@@ -509,8 +509,8 @@ pub struct BeginCandidates {
     pub list_places: PtrMut<u32>,
     /// The number of candidates of each list: `selected`.
     pub counts: PtrMut<u32>,
-    /// The last selected score of each query; NaN (no limit) if there are fewer candidates.
-    pub limits: PtrMut<f32>,
+    /// The last selected score of each query; NaN (no threshold) if there are fewer candidates.
+    pub thresholds: PtrMut<f32>,
 }
 
 impl BeginCandidates {
@@ -525,7 +525,7 @@ impl BeginCandidates {
 #[inline(always)]
 unsafe fn begin(launch: BeginCandidates) {
     let BeginCandidates { query_count, selected, scores, places, capacity, list_scores, .. } = launch;
-    let BeginCandidates { list_places, counts, limits, .. } = launch;
+    let BeginCandidates { list_places, counts, thresholds, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= query_count {
         return;
@@ -540,8 +540,8 @@ unsafe fn begin(launch: BeginCandidates) {
             global::store(list_scores.wrapping_add(to + at as usize), score);
             global::store(list_places.wrapping_add(to + at as usize), place);
             if at == selected - 1 {
-                let limit = if place == NO_ROW { f32::NAN } else { score };
-                global::store(limits.wrapping_add(query as usize), limit);
+                let threshold = if place == NO_ROW { f32::NAN } else { score };
+                global::store(thresholds.wrapping_add(query as usize), threshold);
                 global::store(counts.wrapping_add(query as usize), selected);
             }
             at += 32;

@@ -1,4 +1,4 @@
-//! The filter of exact search: every upper bound, and exactly the pairs that a limit keeps. Vectors are small whole
+//! The filter of exact search: every upper bound, and exactly the pairs that a threshold keeps. Vectors are small whole
 //! numbers, which f16
 //! holds; the residuals are made up, so that the error bounds are large and differ between tiles.
 //!
@@ -78,7 +78,7 @@ impl Data {
         &self,
         (instruction, output): (Instruction, FilterOutput),
         [tiles, tile_stride, tile_skip]: [u32; 3],
-        limits: &[f32],
+        thresholds: &[f32],
         first: u32,
         out_stride: usize,
     ) -> (Vec<f32>, Vec<u32>, Vec<u32>) {
@@ -95,7 +95,7 @@ impl Data {
         let (query_bounds, tile_bounds) = (bounds(&self.query_bounds), bounds(&self.tile_bounds));
         let (query_copies, base_copies) = (Buffer::from_slice(&query_copies), Buffer::from_slice(&base_copies));
         let greatest = [Buffer::from_slice(&[x_greatest.to_bits()]), Buffer::from_slice(&[y_greatest.to_bits()])];
-        let (values, limits_at) = (Buffer::from_slice(&values), Buffer::from_slice(limits));
+        let (values, thresholds_at) = (Buffer::from_slice(&values), Buffer::from_slice(thresholds));
         let mut out_values = Buffer::<f32>::new_poisoned(queries * out_stride);
         let mut out_rows = Buffer::<u32>::new_poisoned(queries * out_stride);
         let mut counts = Buffer::from_slice(&vec![first; queries]);
@@ -116,7 +116,7 @@ impl Data {
             tiles,
             tile_stride,
             tile_skip,
-            limits: limits_at.as_ptr(),
+            thresholds: thresholds_at.as_ptr(),
             out_values: out_values.as_mut_ptr(),
             out_rows: out_rows.as_mut_ptr(),
             counts: counts.as_mut_ptr(),
@@ -135,10 +135,10 @@ impl Data {
         let (queries, rows) = (self.query_count(), self.row_count());
         let [tiles, tile_stride, tile_skip] = visits;
         let visited: Vec<usize> = (0..tiles).map(|visit| tile_number(visit, tile_stride, tile_skip) as usize).collect();
-        let limits = self.limits(&visited);
+        let thresholds = self.thresholds(&visited);
         let dense = output == FilterOutput::Dense;
         let out_stride = if dense { tiles as usize * TILE + 2 } else { room };
-        let (out_values, out_rows, counts) = self.run((instruction, output), visits, &limits, 1, out_stride);
+        let (out_values, out_rows, counts) = self.run((instruction, output), visits, &thresholds, 1, out_stride);
         let what =
             format!("{:?}, {instruction:?}, {queries} × {rows} × {}, tiles {visited:?}", self.metric, self.stride);
         for query in 0..queries {
@@ -147,7 +147,7 @@ impl Data {
                 self.check_dense(query, &visited, &out_values[own], &what);
             } else {
                 let found = (&out_rows[own.clone()], &out_values[own]);
-                self.check_kept(query, (&visited, limits[query]), counts[query], found, &what);
+                self.check_kept(query, (&visited, thresholds[query]), counts[query], found, &what);
             }
         }
     }
@@ -157,8 +157,8 @@ impl Data {
         tile * TILE..((tile + 1) * TILE).min(self.row_count())
     }
 
-    /// A limit of each query: between the lower bounds of its rows, closer to a bound than to its score.
-    fn limits(&self, visited: &[usize]) -> Vec<f32> {
+    /// A threshold of each query: between the lower bounds of its rows, closer to a bound than to its score.
+    fn thresholds(&self, visited: &[usize]) -> Vec<f32> {
         let of_query = |query: usize| {
             let rows = visited.iter().flat_map(|&tile| self.rows_of(tile));
             let mut lower: Vec<f32> =
@@ -189,11 +189,12 @@ impl Data {
         }
     }
 
-    /// Compares the rows that the limit keeps, behind the one place that was taken before, as far as there was room.
+    /// Compares the rows that the threshold keeps, behind the one place that was taken before, as far as there was
+    /// room.
     fn check_kept(
         &self,
         query: usize,
-        (visited, limit): (&[usize], f32),
+        (visited, threshold): (&[usize], f32),
         count: u32,
         (rows, values): (&[u32], &[f32]),
         what: &str,
@@ -201,9 +202,9 @@ impl Data {
         let mut kept: Vec<u32> = visited.iter().flat_map(|&tile| self.rows_of(tile)).map(|row| row as u32).collect();
         kept.retain(|&row| {
             let (score, error) = self.score(query, row as usize);
-            score - error <= limit
+            score - error <= threshold
         });
-        assert_eq!(count as usize, 1 + kept.len(), "query {query}, limit {limit}, {what}");
+        assert_eq!(count as usize, 1 + kept.len(), "query {query}, threshold {threshold}, {what}");
         let found = &rows[1..rows.len().min(1 + kept.len())];
         for (&row, &upper) in found.iter().zip(&values[1..]) {
             let agrees = kept.contains(&row) && self.agrees(upper, query, row as usize);
@@ -243,7 +244,7 @@ fn pairs_within_the_limits_are_appended() {
     }
 }
 
-/// Rows and queries behind the end pass an infinite limit, and are not appended; an infinite bound keeps every row.
+/// Rows and queries behind the end pass an infinite threshold, and are not appended; an infinite bound keeps every row.
 #[test]
 fn infinite_limits_and_bounds_keep_all_rows_and_no_padding() {
     let mut random = Random::new(83);
@@ -293,7 +294,7 @@ fn shares_fill_whole_waves() {
             tiles,
             tile_stride: 1,
             tile_skip: 0,
-            limits: empty.cast(),
+            thresholds: empty.cast(),
             out_values: cuda_std::PtrMut::empty(),
             out_rows: cuda_std::PtrMut::empty(),
             counts: cuda_std::PtrMut::empty(),

@@ -79,7 +79,7 @@ fn errors_are_infinite_and_never_nan_where_nothing_is_proved() {
         assert!(error(MOST_COMPONENTS, of(1.0, 0.1), of(1.0, 0.1)) < 2.0);
         let proved = |padded| QueryTerms::are_proved(metric, padded);
         assert!(proved(64) && proved(MOST_COMPONENTS) && !proved(MOST_COMPONENTS + 1));
-        // The largest norms that have a bound leave room for scores and limits.
+        // The largest norms that have a bound leave room for scores and thresholds.
         let largest = Bounds::of_squares(2f64.powi(123), 2f64.powi(100));
         assert!(error(4_096, largest, largest) < 1e37);
     }

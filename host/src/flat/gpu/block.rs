@@ -121,7 +121,7 @@ impl Block {
             tiles: self.base.count.div_ceil(filter::TILE_ROWS),
             tile_stride: 1,
             tile_skip: 0,
-            limits: Ptr::empty(),
+            thresholds: Ptr::empty(),
             out_values: PtrMut::empty(),
             out_rows: PtrMut::empty(),
             counts: PtrMut::empty(),

@@ -246,7 +246,7 @@ impl Block {
         let append = Filter {
             tiles: passes.tiles,
             tile_stride: 1,
-            limits: thresholds.into(),
+            thresholds: thresholds.into(),
             out_values: list_values,
             out_rows: list_rows,
             counts,
@@ -337,7 +337,7 @@ impl Block {
             found: scratch.at(plan.keys).skip(k as usize - 1).into(),
             found_stride: k,
             first: u32::from(first),
-            limits: scratch.at(plan.thresholds),
+            thresholds: scratch.at(plan.thresholds),
             values,
             rows,
             counts,

@@ -1,4 +1,5 @@
-//! Range search of a block: all rows within a radius, by the filter of the exact search with limits from the radius.
+//! Range search of a block: all rows within a radius, by the filter of the exact search with thresholds from the
+//! radius.
 //!
 //! ```text
 //! queries ──prepare──► f16 copies, ‖x‖² ──► limit of each query
@@ -25,8 +26,8 @@
 //! # Lists
 //! The first lists have room for [`Tuning::range_list`](super::block::Tuning) rows. A launch counts also those that
 //! find no room, so the host knows the lengths of all lists. Queries of up to a quarter of the rows get lists of the
-//! right length in a second attempt, which cannot overflow, because the same limits keep the same rows. For the others,
-//! and where the filter does not pay, the host gets the canonical distances of all rows.
+//! right length in a second attempt, which cannot overflow, because the same thresholds keep the same rows. For the
+//! others, and where the filter does not pay, the host gets the canonical distances of all rows.
 
 use cuda_std::Ptr;
 use warpann_kernels::flat::filter::{Filter, FilterOutput};
@@ -57,7 +58,7 @@ type Ranges = Vec<Vec<(u64, f32)>>;
 /// The scratch of an attempt with lists.
 struct ListPlan {
     queries: SetLayout,
-    limits: Reserved<f32>,
+    thresholds: Reserved<f32>,
     counts: Reserved<u32>,
     values: Reserved<f32>,
     rows: Reserved<u32>,
@@ -70,7 +71,7 @@ impl ListPlan {
         let list = queries.saturating_mul(capacity as usize);
         let mut plan = ListPlan {
             queries: SetLayout::reserve(&mut layout, shape, queries),
-            limits: layout.array(queries),
+            thresholds: layout.array(queries),
             counts: layout.array(queries),
             values: layout.array(list),
             rows: layout.array(list),
@@ -216,7 +217,7 @@ impl RangeSearch<'_> {
         let plan = self.lists(count, capacity);
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let (stream, set) = (&lane.stream, VectorSet::new(scratch, plan.queries, count as u32));
-        let (limits, counts) = (scratch.at(plan.limits), scratch.at(plan.counts));
+        let (thresholds, counts) = (scratch.at(plan.thresholds), scratch.at(plan.counts));
         let (values, rows) = (scratch.at(plan.values), scratch.at(plan.rows));
         let mut numbers = host_memory::zeroed::<f32>(count)?;
         let mut lengths = host_memory::zeroed::<u32>(count)?;
@@ -228,12 +229,12 @@ impl RangeSearch<'_> {
             block.prepare_queries(runtime, stream, set, queries)?;
             runtime.copy_to_host(stream, &mut numbers, set.part(set.layout.values).take(count))?;
             numbers.iter_mut().for_each(|number| *number = limit(metric, radius, *number));
-            runtime.copy_to_device(stream, limits, &numbers)?;
+            runtime.copy_to_device(stream, thresholds, &numbers)?;
             runtime.fill(stream, counts, 0)?;
             runtime.fill(stream, values, 0)?;
             runtime.fill(stream, rows, 0)?;
             let append = Filter {
-                limits: limits.into(),
+                thresholds: thresholds.into(),
                 out_values: values,
                 out_rows: rows,
                 counts,

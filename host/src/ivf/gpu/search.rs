@@ -504,7 +504,7 @@ impl Search<'_> {
                 slots: self.at(plan.slots).into(),
                 offsets: self.at(plan.offsets).into(),
                 row_starts: self.row_starts().into(),
-                limits: thresholds,
+                thresholds,
                 factors,
                 tile,
                 item_rows,

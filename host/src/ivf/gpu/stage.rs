@@ -244,7 +244,7 @@ impl Stage {
                 list_scores: lists.scores,
                 list_places: lists.places,
                 counts: lists.counts,
-                limits: lists.thresholds,
+                thresholds: lists.thresholds,
             };
             from.on.runtime.launch(from.on.stream, &BeginCandidates::KERNEL, launch.config(), launch)?;
         }
