@@ -10,8 +10,8 @@ mod butterfly;
 mod words;
 
 pub use butterfly::{
-    MinMax, Sum, TotalOrder, butterfly_argmax, butterfly_argmin, butterfly_max, butterfly_min, butterfly_min_max,
-    butterfly_sum, even_odd_max_min, exclusive_sum, inclusive_sum, pair_swap,
+    Exchange, MinMax, Sum, TotalOrder, butterfly, butterfly_argmax, butterfly_argmin, butterfly_max, butterfly_min,
+    butterfly_min_max, butterfly_sum, even_odd_max_min, exclusive_sum, inclusive_sum, pair_swap,
 };
 pub(crate) use words::Words;
 

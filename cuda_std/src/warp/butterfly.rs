@@ -9,6 +9,80 @@ use super::reduce_add;
 use super::{FULL_MASK, Shuffle, lane_id, shuffle_up, shuffle_xor};
 use crate::math;
 
+/// A value that lanes exchange whole: a number, or a pair or a triple of such values. A struct implements it by
+/// exchanging its fields one after the other.
+pub trait Exchange: Copy {
+    /// The value that lane `lane_id() ^ lane_mask` passed. `lane_mask` below 32; every lane of the warp arrives.
+    #[track_caller]
+    fn exchange(self, lane_mask: u32) -> Self;
+}
+
+impl<T: Shuffle> Exchange for T {
+    #[inline(always)]
+    fn exchange(self, lane_mask: u32) -> Self {
+        shuffle_xor(FULL_MASK, self, lane_mask)
+    }
+}
+
+impl<A: Exchange, B: Exchange> Exchange for (A, B) {
+    #[inline(always)]
+    fn exchange(self, lane_mask: u32) -> Self {
+        (self.0.exchange(lane_mask), self.1.exchange(lane_mask))
+    }
+}
+
+impl<A: Exchange, B: Exchange, C: Exchange> Exchange for (A, B, C) {
+    #[inline(always)]
+    fn exchange(self, lane_mask: u32) -> Self {
+        (self.0.exchange(lane_mask), self.1.exchange(lane_mask), self.2.exchange(lane_mask))
+    }
+}
+
+/// The values of all lanes, joined; every lane gets the result. It is computed by `v = join(v, v.exchange(m))` for m =
+/// 16, 8, 4, 2, 1, in that order.
+///
+/// All lanes get the same bits if `join` commutes, and the result does not depend on the order of lanes if `join` is
+/// associative as well. [`butterfly_sum`], [`butterfly_min`] and [`butterfly_argmin`] are butterflies with a `join` of
+/// their own.
+///
+/// ```
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// /// # Safety
+/// /// `out` has two elements.
+/// #[kernel]
+/// pub unsafe fn factorial_and_greatest(out: PtrMut<u64>) {
+///     let lane = u64::from(warp::lane_id());
+///     let own = (if lane < 20 { lane + 1 } else { 1 }, lane);
+///     let (product, greatest) = warp::butterfly(own, |a, b| (a.0 * b.0, a.1.max(b.1)));
+///     // SAFETY: two elements.
+///     unsafe {
+///         if lane == 0 {
+///             global::store(*out, product);
+///             global::store(out.add(1), greatest);
+///         }
+///     }
+/// }
+///
+/// let mut out = Buffer::<u64>::new(2);
+/// let launch = FactorialAndGreatest { out: out.as_mut_ptr() };
+/// // SAFETY: two elements.
+/// unsafe { emulator::launch(&FactorialAndGreatest::KERNEL, LaunchConfig::linear(1, 32), launch)? };
+/// assert_eq!(out.to_vec(), [2432902008176640000, 31]);
+/// # Ok::<(), emulator::Violation>(())
+/// ```
+#[track_caller]
+#[inline(always)]
+pub fn butterfly<T: Exchange>(value: T, join: impl Fn(T, T) -> T) -> T {
+    let mut value = value;
+    // `while`, not an iterator over an array: the device build would put that array in local memory.
+    let mut distance = 16;
+    while distance > 0 {
+        value = join(value, value.exchange(distance));
+        distance /= 2;
+    }
+    value
+}
+
 /// A type with a minimum and a maximum. For floating-point numbers, the minimum and the maximum of NaN and a number are
 /// the number.
 pub trait MinMax: Shuffle {
@@ -172,14 +246,7 @@ pub fn pair_swap<T: Shuffle>(value: T) -> T {
 #[track_caller]
 #[inline(always)]
 pub fn butterfly_max<T: MinMax>(value: T) -> T {
-    let mut value = value;
-    // `while`, not an iterator over an array: the device build would put that array in local memory.
-    let mut distance = 16;
-    while distance > 0 {
-        value = value.greater(shuffle_xor(FULL_MASK, value, distance));
-        distance /= 2;
-    }
-    value
+    butterfly(value, T::greater)
 }
 
 /// The smallest value of the warp; every lane gets it.
@@ -205,14 +272,7 @@ pub fn butterfly_max<T: MinMax>(value: T) -> T {
 #[track_caller]
 #[inline(always)]
 pub fn butterfly_min<T: MinMax>(value: T) -> T {
-    let mut value = value;
-    // `while`, not an iterator over an array: the device build would put that array in local memory.
-    let mut distance = 16;
-    while distance > 0 {
-        value = value.lesser(shuffle_xor(FULL_MASK, value, distance));
-        distance /= 2;
-    }
-    value
+    butterfly(value, T::lesser)
 }
 
 /// The smallest value of the warp in the order of [`TotalOrder`], and the `payload` of its lane; every lane gets both.
@@ -245,16 +305,7 @@ pub fn butterfly_min<T: MinMax>(value: T) -> T {
 #[track_caller]
 #[inline(always)]
 pub fn butterfly_argmin<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -> (T, P) {
-    let mut best = (value.to_key(), payload);
-    // `while`, not an iterator over an array: the device build would put that array in local memory.
-    let mut distance = 16;
-    while distance > 0 {
-        let other = (shuffle_xor(FULL_MASK, best.0, distance), shuffle_xor(FULL_MASK, best.1, distance));
-        if other < best {
-            best = other;
-        }
-        distance /= 2;
-    }
+    let best = butterfly((value.to_key(), payload), |best, other| if other < best { other } else { best });
     (T::from_key(best.0), best.1)
 }
 
@@ -264,17 +315,10 @@ pub fn butterfly_argmin<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -
 #[track_caller]
 #[inline(always)]
 pub fn butterfly_argmax<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -> (T, P) {
-    let (mut key, mut payload) = (value.to_key(), payload);
-    // `while`, not an iterator over an array: the device build would put that array in local memory.
-    let mut distance = 16;
-    while distance > 0 {
-        let (other_key, other) = (shuffle_xor(FULL_MASK, key, distance), shuffle_xor(FULL_MASK, payload, distance));
-        if other_key > key || other_key == key && other < payload {
-            (key, payload) = (other_key, other);
-        }
-        distance /= 2;
-    }
-    (T::from_key(key), payload)
+    let best = butterfly((value.to_key(), payload), |best, other| {
+        if other.0 > best.0 || other.0 == best.0 && other.1 < best.1 { other } else { best }
+    });
+    (T::from_key(best.0), best.1)
 }
 
 /// The smallest and the largest value of the warp; every lane gets both.
@@ -304,15 +348,7 @@ pub fn butterfly_argmax<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -
 #[track_caller]
 #[inline(always)]
 pub fn butterfly_min_max<T: MinMax>(value: T) -> (T, T) {
-    let (mut min, mut max) = (value, value);
-    // `while`, not an iterator over an array: the device build would put that array in local memory.
-    let mut distance = 16;
-    while distance > 0 {
-        min = min.lesser(shuffle_xor(FULL_MASK, min, distance));
-        max = max.greater(shuffle_xor(FULL_MASK, max, distance));
-        distance /= 2;
-    }
-    (min, max)
+    butterfly((value, value), |a, b| (a.0.lesser(b.0), a.1.greater(b.1)))
 }
 
 /// Returns the largest value of the warp in even lanes and the smallest in odd lanes.
@@ -373,14 +409,7 @@ pub fn even_odd_max_min<T: MinMax>(value: T) -> T {
 #[track_caller]
 #[inline(always)]
 pub fn butterfly_sum<T: Sum>(value: T) -> T {
-    let mut value = value;
-    // `while`, not an iterator over an array: the device build would put that array in local memory.
-    let mut distance = 16;
-    while distance > 0 {
-        value = value.plus(shuffle_xor(FULL_MASK, value, distance));
-        distance /= 2;
-    }
-    value
+    butterfly(value, T::plus)
 }
 
 /// Prefix sum: lane `l` gets the sum over lanes 0..=l.

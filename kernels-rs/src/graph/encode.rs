@@ -3,8 +3,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::warp;
-use cuda_std::warp::FULL_MASK;
+use cuda_std::warp::{self, butterfly, butterfly_sum};
 use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll};
 
 use crate::graph::distance::{Compared, SUMS};
@@ -114,7 +113,7 @@ unsafe fn encode<E: Compared>(launch: Encode) {
                 greatest = max_f32(greatest, max_f32(x, -x));
                 at += THREADS;
             }
-            greatest = reduce(greatest, max_f32);
+            greatest = butterfly(greatest, max_f32);
         }
         let codes = codes.cast::<u32>().wrapping_add(number * code_stride as usize / 4);
         let mut word = warp::lane_id();
@@ -146,20 +145,9 @@ unsafe fn encode<E: Compared>(launch: Encode) {
             global::store(codes.wrapping_add(word as usize), four);
             word += THREADS;
         }
-        let is_doubtful = reduce(squares, |a, b| a + b) > limit;
+        let is_doubtful = butterfly_sum(squares) > limit;
         if warp::lane_id() == 0 {
             global::store(doubtful.wrapping_add(number), is_doubtful as u32);
         }
     }
-}
-
-/// The sum, or the like, of a value over all 32 lanes, which arrive.
-#[inline(always)]
-fn reduce<V: warp::Shuffle + Copy>(mut value: V, join: impl Fn(V, V) -> V) -> V {
-    let mut mask = 16;
-    while mask > 0 {
-        value = join(value, warp::shuffle_xor(FULL_MASK, value, mask));
-        mask /= 2;
-    }
-    value
 }

@@ -47,7 +47,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::warp::FULL_MASK;
+use cuda_std::warp::{Exchange, FULL_MASK};
 use cuda_std::{Ptr, async_copy, global, kernel, mma, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
@@ -138,15 +138,13 @@ impl Numbered {
         let third = value_of(crate::select::entry::key(high.max(second)));
         Numbered { first: low, second: high.min(second), third: min_f32(third, min_f32(self.third, other.third)) }
     }
+}
 
-    /// The value of the lane whose number differs in the bits `mask`. All 32 lanes arrive.
+impl Exchange for Numbered {
     #[inline(always)]
-    fn of_lane(self, mask: u32) -> Numbered {
-        Numbered {
-            first: warp::shuffle_xor(FULL_MASK, self.first, mask),
-            second: warp::shuffle_xor(FULL_MASK, self.second, mask),
-            third: warp::shuffle_xor(FULL_MASK, self.third, mask),
-        }
+    fn exchange(self, lane_mask: u32) -> Numbered {
+        let (first, second, third) = (self.first, self.second, self.third).exchange(lane_mask);
+        Numbered { first, second, third }
     }
 }
 
@@ -409,10 +407,10 @@ impl Staged {
         let mut kept = [Numbered { first: 0, second: 0, third: 0.0 }; 2];
         unroll::<2>(|half| {
             let [a, b] = [smallest[0][half].numbered(t), smallest[1][half].numbered(t)];
-            kept[half] = choose(odd, b, a).merge(choose(odd, a, b).of_lane(1));
+            kept[half] = choose(odd, b, a).merge(choose(odd, a, b).exchange(1));
         });
         let high = t & 2 != 0;
-        let found = choose(high, kept[1], kept[0]).merge(choose(high, kept[0], kept[1]).of_lane(2));
+        let found = choose(high, kept[1], kept[0]).merge(choose(high, kept[0], kept[1]).exchange(2));
 
         // SAFETY: the point is compared with the number of points, and the centroid with that of centroids; the queues
         // have room for all points.

@@ -284,10 +284,7 @@ pub unsafe fn block_order(entries: SharedPtr<u64>, len: u32, keep: u32, workspac
             high_inverted = high_inverted.min(!entry);
             place += threads;
         }
-        unroll::<5>(|i| {
-            low = low.min(warp::shuffle_xor(warp::FULL_MASK, low, 16 >> i));
-            high_inverted = high_inverted.min(warp::shuffle_xor(warp::FULL_MASK, high_inverted, 16 >> i));
-        });
+        let (low, high_inverted) = warp::butterfly((low, high_inverted), |a, b| (a.0.min(b.0), a.1.min(b.1)));
         if warp::lane_id() == 0 {
             atomic::shared_min_u64(least, low);
             atomic::shared_min_u64(most_inverted, high_inverted);

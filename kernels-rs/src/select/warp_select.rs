@@ -491,7 +491,7 @@ unsafe fn select_one(launch: WarpSelectRows) {
             });
             base += GROUP_KEYS;
         }
-        unroll::<5>(|i| best = best.min(warp::shuffle_xor(FULL_MASK, best, 16 >> i)));
+        let best = warp::butterfly(best, u64::min);
         let at = warp as usize * out.stride as usize;
         if lane == 0 {
             store_result(out.keys.cast::<f32>().wrapping_add(at), out.ids.wrapping_add(at), best, flip);
