@@ -49,6 +49,9 @@ const PAGES: [(&str, &str); 13] = [
 const KERNEL: &str = "kernels-rs/src/row_norms.rs";
 const TEST: &str = "kernels-rs/tests/row_norms.rs";
 const HOST: &str = concat!(host_folder!(), "/row_norms.rs");
+const DRIVER: &str = "kernels-rs/tests/row_norms_driver.rs";
+/// The files that the page writes.
+const WRITTEN: [&str; 4] = [KERNEL, TEST, HOST, DRIVER];
 /// Where the page breaks the kernel.
 const BREAK: &str = "## 3. Break it";
 /// The lines that the page adds to existing files.
@@ -118,16 +121,21 @@ fn walkthrough() -> Result<()> {
         "cargo test -p warpann-kernels --test row_norms",
         "cargo test -p warpann --lib row_norms",
         "cargo check -p warpann",
+        "cargo test -p warpann-kernels --test row_norms_driver",
     ];
     if let Some(command) = shown.iter().find(|command| !KERNELS.contains(&format!("```sh\n{command}\n```"))) {
         return Err(format!("docs/KERNELS.md does not say: {command}"));
     }
     // The features of this test: the copy finds every dependency that the outer build fetched.
     let features = if cfg!(feature = "cuda") { "" } else { " --no-default-features" };
-    let commands = [shown[0].to_owned(), format!("{}{features}", shown[1]), format!("{}{features}", shown[2])];
+    let of_library = shown[1..3].iter().map(|command| format!("{command}{features}"));
+    // There is a driver emulator on Linux only.
+    let of_driver = shown[3..].iter().filter(|_| cfg!(target_os = "linux")).map(|&command| command.to_owned());
+    let commands: Vec<String> = [shown[0].to_owned()].into_iter().chain(of_library).chain(of_driver).collect();
 
-    write_changed(&copy.join(TEST), block(&format!("`{TEST}`"), "rs")?.as_bytes())?;
-    write_changed(&copy.join(HOST), block(&format!("`{HOST}`"), "rs")?.as_bytes())?;
+    for file in [TEST, HOST, DRIVER] {
+        write_changed(&copy.join(file), block(&format!("`{file}`"), "rs")?.as_bytes())?;
+    }
     write_changed(&copy.join(KERNEL), broken.as_bytes())?;
     let (passed, output) = run(&copy, &commands[0])?;
     let message = words(block(BREAK, "text")?);
@@ -142,7 +150,7 @@ fn walkthrough() -> Result<()> {
         if !passed || is_test && !output.contains("test result: ok. 1 passed") {
             return Err(format!("{command} does not pass:\n{output}"));
         }
-        if let Some(file) = [KERNEL, TEST, HOST].into_iter().find(|file| output.contains(&format!("--> {file}"))) {
+        if let Some(file) = WRITTEN.into_iter().find(|file| output.contains(&format!("--> {file}"))) {
             return Err(format!("{command} prints a warning about {file}:\n{output}"));
         }
     }
@@ -216,7 +224,7 @@ fn mirror(from: &Path, to: &Path, name: &Path) -> Result<()> {
         }
     }
     // What the repository no longer has.
-    let written = [KERNEL, TEST, HOST].map(Path::new);
+    let written = WRITTEN.map(Path::new);
     for gone in entries(&copy)?.into_iter().filter(|entry| !source.join(entry).exists()) {
         if !written.iter().any(|file| file.starts_with(name.join(&gone))) {
             let path = copy.join(gone);
@@ -312,7 +320,7 @@ fn paths_exist() -> Result<()> {
         if paths.len() < least {
             return Err(format!("only {} paths were found in {page}; the search is broken", paths.len()));
         }
-        for path in paths.iter().filter(|path| ![KERNEL, TEST, HOST].iter().any(|other| path.ends_with(other))) {
+        for path in paths.iter().filter(|path| !WRITTEN.iter().any(|other| path.ends_with(other))) {
             if !root().join(path).exists() {
                 return Err(format!("{page} names {}, which does not exist", path.display()));
             }
