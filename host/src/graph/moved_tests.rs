@@ -65,6 +65,13 @@ fn vectors_may_come_from_anywhere() {
     let mut random = Random::new(2);
     let base = normal(&mut random, 3_000 * DIM);
     for metric in Metric::ALL {
+        // With codes, and without.
+        let before = [true, false].map(|codes| {
+            let builder = GraphIndex::<f32>::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0);
+            let mut index = builder.codes(codes).build().unwrap();
+            index.add(&base).unwrap();
+            index
+        });
         for (count, scale, shift) in
             [(200, 1.0, 10.0), (1_000, 1.0, 10.0), (300, 1.0, 3.0), (300, 0.01, 0.5), (200, 100.0, 0.0)]
         {
@@ -72,19 +79,15 @@ fn vectors_may_come_from_anywhere() {
             let more = moved(&normal(&mut random, count * DIM), scale, shift);
             let queries = moved(&normal(&mut random, 40 * DIM), scale, shift);
             let (first, second) = more.split_at(count / 2 * DIM);
-            let made = |codes: bool| {
-                let builder = GraphIndex::<f32>::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0);
-                let mut index = builder.codes(codes).build().unwrap();
-                index.add(&base).unwrap();
+            let [index, plain] = before.each_ref().map(|before| {
+                let mut index = before.snapshot();
                 index.add(first).unwrap();
                 let mut other = of(metric, DIM, &[]);
                 let ids: Vec<u64> = (0..second.len() / DIM).map(|at| 1_000_000 + at as u64).collect();
                 other.add_with_ids(second, &ids).unwrap();
                 index.merge(&other).unwrap();
                 index
-            };
-            // What walks by vectors find.
-            let (index, plain) = (made(true), made(false));
+            });
             let loaded = GraphIndex::<f32>::from_bytes(&index.to_bytes().unwrap(), Device::Cpu, None).unwrap();
             for queries in [&queries[..], &more[..40 * DIM], &base[..40 * DIM]] {
                 let [plain, found, loaded] = [&plain, &index, &loaded].map(|index| recall_at(index, queries, K, None));
