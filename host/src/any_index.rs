@@ -114,7 +114,7 @@ pub enum KindInfo {
     Flat,
     /// An [`IvfIndex`](crate::IvfIndex).
     Ivf {
-        /// What the index keeps of each vector.
+        /// Encoding of the vectors: the form in which the index keeps them.
         encoding: Encoding,
         /// Number of lists.
         lists: usize,
@@ -182,7 +182,7 @@ pub enum Recipe {
     Ivf {
         /// Number of lists.
         lists: usize,
-        /// What the index keeps of each vector.
+        /// Encoding of the vectors: the form in which the index keeps them.
         encoding: Encoding,
     },
     /// A [`GraphIndex`].

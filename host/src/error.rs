@@ -279,7 +279,7 @@ pub enum Error {
         /// Name of what the memory has: `queries`, `vectors`, `ids`, `distances` or `counts`; `stream`; `tensor` before
         /// its use is known.
         what: &'static str,
-        /// What is wrong with it.
+        /// The defect of the memory or the stream.
         defect: MemoryDefect,
     },
 
@@ -411,12 +411,12 @@ pub enum Error {
     BadFile {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with the file.
+        /// The defect of the file.
         defect: FileDefect,
     },
 }
 
-/// What the cause of an error is.
+/// The class of an error, by its cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Input,
@@ -542,7 +542,7 @@ pub enum Input {
     Rotation,
 }
 
-/// What is wrong with memory or a stream of the caller's on a device.
+/// A defect of memory or of a stream of the caller's on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryDefect {
@@ -673,7 +673,7 @@ pub enum NoDeviceReason {
     },
 }
 
-/// What is wrong with a file.
+/// A defect of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileDefect {

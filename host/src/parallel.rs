@@ -28,9 +28,9 @@ use rayon::iter::plumbing::{Consumer, Folder, Producer, Reducer, bridge_producer
 /// How many turns of a loop a thread does one after the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lengths {
-    /// At least so many, unless the whole loop has fewer.
+    /// Smallest number of turns of a range, unless the loop is shorter.
     min: usize,
-    /// At most so many.
+    /// Largest number of turns of a range.
     max: usize,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn for_ranges(count: usize, lengths: Lengths, work: &(dyn Fn(Range<us
     }
 }
 
-/// What is left of a loop; gives its range as one item.
+/// A part of a loop; gives its range as one item.
 struct Ranges {
     range: Range<usize>,
     lengths: Lengths,
@@ -80,7 +80,7 @@ impl Producer for Ranges {
     }
 }
 
-/// What is to be done for each range.
+/// The work for each range.
 #[derive(Clone, Copy)]
 struct Work<'a>(&'a (dyn Fn(Range<usize>) + Sync));
 
@@ -126,7 +126,7 @@ impl Reducer<()> for Nothing {
 
 /// A loop: `count` turns, each of which has an item.
 pub(crate) trait Loop: Sized + Sync {
-    /// What a turn has.
+    /// The item of a turn.
     type Item;
 
     /// Number of turns: the same in each call.
@@ -165,7 +165,7 @@ pub(crate) trait Loop: Sized + Sync {
         Enumerate(self)
     }
 
-    /// What `work` makes of each item.
+    /// A loop whose items are the results of `work` for the items of this one.
     fn map<V, F: Fn(Self::Item) -> V + Sync>(self, work: F) -> Map<Self, F> {
         Map(self, work)
     }

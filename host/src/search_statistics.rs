@@ -1,6 +1,6 @@
-//! What a search did: for a look at filters, probes and beams that take long or find little.
+//! Statistics of a search: for a look at filters, probes and beams that take long or find little.
 
-/// What one call of `search_with_statistics` did. Sums are over all queries of the call.
+/// Statistics of one call of `search_with_statistics`. Sums are over all queries of the call.
 ///
 /// ```
 /// use warpann::{Device, IvfIndex, SearchOptions};

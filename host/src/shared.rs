@@ -62,7 +62,7 @@ impl<V: Copy + Send + Sync> Blocks<V> {
         Ok(Blocks { blocks: blocks.into_iter().collect::<Result<_>>()?, len: values.len() })
     }
 
-    /// What `map` makes of each value, where a lack of memory ends the program.
+    /// The results of `map` for all values. A lack of memory ends the program.
     pub(crate) fn mapped<W: Sync>(values: &[W], map: impl Fn(&W) -> V + Sync) -> Self {
         let block = |values: &[W]| Arc::new(values.iter().map(&map).collect());
         Blocks { blocks: values.par_chunks(BLOCK).map(block).collect(), len: values.len() }

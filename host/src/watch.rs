@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::names::named;
 use crate::{Error, Result};
 
-/// What a long call is doing.
+/// A stage of a long call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
@@ -45,7 +45,7 @@ impl Stage {
         }
     }
 
-    /// What the stage counts: `iterations`, `rounds`, `sub-quantizers`, `vectors`, `bytes`.
+    /// The unit that the stage counts: `iterations`, `rounds`, `sub-quantizers`, `vectors`, `bytes`.
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Training => "iterations",
@@ -64,7 +64,7 @@ named!(Stage, name, "a stage of a long call");
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Progress {
-    /// What the call is doing.
+    /// The current stage of the call.
     pub stage: Stage,
     /// Number of units of the stage that are done, from 0 to `total`. It falls only where a stage begins again: an
     /// index may be trained inside the construction of another.

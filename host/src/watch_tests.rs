@@ -82,7 +82,7 @@ fn stop_at_each(
     }
 }
 
-/// What a caller sees of an index: its file, ids, vectors, and results with and without a filter.
+/// The visible state of an index: its file, ids, vectors, and results with and without a filter.
 #[derive(PartialEq)]
 struct Seen {
     bytes: Vec<u8>,
@@ -92,7 +92,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What is seen of an index with these queries and a filter that was made for its ids.
+    /// The visible state of an index, with these queries and a filter that was made for its ids.
     fn of<I: Kind<Element = f32>>(index: &Index<I>, queries: &[f32], filter: &Bitset) -> Seen {
         let ids = index.ids();
         let options = SearchOptions::new().probes(3);

@@ -43,7 +43,7 @@ impl Ranks for Thread {
     }
 }
 
-/// What `work` returns at each of `count` ranks.
+/// The results of `work` at `count` ranks, in the order of the ranks.
 fn at_ranks<V: Send>(count: usize, work: impl Fn(&Thread) -> V + Sync) -> Vec<V> {
     let mut root = Thread { rank: 0, count, links: Vec::new() };
     let mut ranks = Vec::new();

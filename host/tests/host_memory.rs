@@ -1,4 +1,4 @@
-//! Where host memory ends: each large allocation of each call is refused once, and the call returns a typed error.
+//! Lack of host memory: each large allocation of each call is refused once, and the call returns a typed error.
 //!
 //! The allocator of this program counts allocations from [`LARGE`] bytes on and refuses the one that a test names.
 //! Inputs are such that what grows with them (rows, queries · k, lists · dimension) is larger than that, and what does
@@ -61,7 +61,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What `call` returns while large allocation number `refused` fails, and how many it has made.
+/// The result of `call` while large allocation number `refused` fails, and the number of its large allocations.
 fn run<V>(refused: usize, call: impl FnOnce() -> Result<V>) -> (Result<V>, usize) {
     REFUSED.store(refused, Ordering::Relaxed);
     SEEN.store(0, Ordering::Relaxed);

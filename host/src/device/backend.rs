@@ -35,8 +35,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// without waiting for work of other streams. The memory is freed in the order of the stream and must be dropped
     /// before the stream.
     fn allocate_on(&self, stream: &Self::Stream, bytes: usize) -> Result<Self::Memory>;
-    /// Makes what so many searches at the same time need besides their streams, so that none of them waits for the
-    /// device to make it. `stream` has no work.
+    /// Makes the resources that `searches` searches at the same time need besides their streams, so that no search
+    /// waits until the device has made them. `stream` has no work.
     fn make_ready(&self, stream: &Self::Stream, searches: usize) -> Result<()>;
     /// The first address of an allocation.
     fn address(&self, memory: &Self::Memory) -> *mut u8;

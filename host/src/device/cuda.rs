@@ -21,9 +21,9 @@
 //!   ([`Backend::allocate_on`]);
 //! - pinned buffers for small results are made ahead ([`Backend::make_ready`]).
 //!
-//! What remains: rows, images and tables of an index are ordinary memory, since they change with the index and not with
-//! a search. Pinned buffers for copies above [`SMALL_PINNED_BYTES`], and modules, are made by the first search that
-//! needs them.
+//! Some calls remain. Rows, images and tables of an index are ordinary memory, since they change with the index and not
+//! with a search. Pinned buffers for copies above [`SMALL_PINNED_BYTES`], and modules, are made by the first search
+//! that needs them.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -924,8 +924,8 @@ impl Backend for CudaDevice {
         let mut address = 0;
         // SAFETY: the driver writes the address; pool and stream exist.
         match unsafe { sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool, stream.raw) } {
-            // What the stream freed is the pool's once the stream has done so, and `allocate` takes it from the pool.
-            // If there is still no room, its error has the numbers.
+            // Memory that the stream freed returns to the pool when the stream has done so. `allocate` takes it from
+            // the pool. If there is still no room, its error has the numbers.
             sys::OUT_OF_MEMORY => {
                 self.synchronize(stream)?;
                 return self.allocate(bytes);

@@ -123,7 +123,7 @@ struct Turn {
     changed: Condvar,
 }
 
-/// What a thread may take.
+/// The lanes that a thread is granted.
 struct Granted {
     lanes: Vec<Lane>,
     /// Number of lanes that the thread makes itself.

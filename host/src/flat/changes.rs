@@ -195,7 +195,7 @@ impl<T: Element> Flat<T> {
                 if new.is_empty() {
                     return self.put_back(rows, old);
                 }
-                // What an error must bring back.
+                // The state that an error must restore.
                 let before = Arc::clone(&self.rows);
                 let undo = |index: &mut Self| {
                     index.truncate(before.rows());

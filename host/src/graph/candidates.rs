@@ -42,11 +42,11 @@
 //! | 12 lists | 8 lists | .970 | .980 | .987 | | | 188 |
 //! | 12 lists | 4 lists | .969 | .981 | .988 | .955 | .983 | 180 |
 //!
-//! What lost: only every 32nd or 64th row (.989 and .972 in clusters of 500, a beam of 32); the nearest of every 16th
-//! row to the row of these that is nearest, instead of to the row itself (.963); 32 of the 64 nearest to the row of
-//! every 256th that is nearest, others for each row (.976): rows of a cluster then share what leads out of it. The
-//! inverted file is trained on every 16th row: training on all rows finds hardly more (.9956 instead of .9949 at a beam
-//! of 32).
+//! Variants that lost: only every 32nd or 64th row (.989 and .972 in clusters of 500, a beam of 32); the nearest of
+//! every 16th row to the row of these that is nearest, instead of to the row itself (.963); 32 of the 64 nearest to the
+//! row of every 256th that is nearest, others for each row (.976): rows of a cluster then share what leads out of it.
+//! The inverted file is trained on every 16th row: training on all rows finds hardly more (.9956 instead of .9949 at a
+//! beam of 32).
 
 use std::ops::Range;
 
@@ -70,10 +70,9 @@ const NEAR_PROBES: usize = 24;
 const ITERATIONS: usize = 4;
 /// Smallest number of training vectors for each list, on average.
 const TRAINING_ROWS: usize = 8;
-/// The inverted file is trained on one of so many rows.
+/// The inverted file of a level is trained on every n-th row of the level; this is n.
 const TRAINED_SHARE: usize = 16;
-/// The levels in which farther rows are searched: one of so many rows, the number of candidates as a share of the
-/// degree, and the lists that are probed.
+/// Levels of farther rows: (n for every n-th row, m for degree / m candidates, number of probed lists).
 const FAR: [(usize, usize, usize); 2] = [(16, 1, 12), (128, 2, 4)];
 /// Number of rows of a sample that says whether components are whole numbers and near which centre they lie.
 const SAMPLED: usize = 64;
@@ -128,7 +127,7 @@ pub(super) struct PlannedLevel {
     pub(super) of: Sizes,
 }
 
-/// What was found for a batch of rows by one search: `k` slots for each.
+/// Results of one search for a batch of rows: `k` slots for each row.
 struct Found {
     rows: Range<usize>,
     of: Sizes,
@@ -150,7 +149,7 @@ pub(super) struct Candidates<T: Element> {
     planned: Option<Vec<PlannedLevel>>,
 }
 
-/// Where candidates are searched.
+/// The devices that search candidates, and the memory budget of the searches.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) placement: Placement,

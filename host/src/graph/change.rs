@@ -52,14 +52,14 @@ struct Before {
     made: bool,
 }
 
-/// What was made of the rows before a change.
+/// Graph, codes and table of nodes of the rows before a change.
 struct Old {
     links: Option<Arc<Links>>,
     codes: Option<Codes>,
     nodes: Option<Arc<Nodes>>,
 }
 
-/// What is made of the rows after a change.
+/// Graph, codes and table of nodes of the rows after a change.
 struct Followed {
     links: Arc<Links>,
     codes: Option<Codes>,
@@ -68,7 +68,7 @@ struct Followed {
     same: bool,
 }
 
-/// What [`LinkedVectors::new_graph`] makes of vectors.
+/// The result of [`LinkedVectors::new_graph`].
 struct New<T> {
     /// A copy of the rows, or nothing.
     copy: Vec<T>,
@@ -225,7 +225,7 @@ impl<T: Element> LinkedVectors<T> {
     /// Copies the rows to host memory, unless the flat index has them there. On error there is no copy, and the next
     /// change copies all rows.
     fn copy_rows(&mut self, before: &RowIds, changed: &[u64], appended: &[T]) -> Result<()> {
-        // What is made from now on is made of the rows as they are.
+        // From here on, everything is made of the current rows.
         self.made.of = self.flat.version();
         if self.flat.host_rows().is_some() {
             self.made.copy = Arc::default();
@@ -349,8 +349,7 @@ impl<T: Element> LinkedVectors<T> {
         Ok(Followed { links, codes, nodes: None, same: false })
     }
 
-    /// Where the candidates of the edges among `rows` are searched: where the rows are, with what these leave of the
-    /// budget.
+    /// The devices that search the candidates of the edges among `rows`, and the budget that the rows leave them.
     pub(super) fn place(&self, rows: &[T]) -> Place {
         let GraphIndexBuilder { placement, budget, .. } = &self.builder;
         Place {

@@ -72,16 +72,16 @@ const COARSE_SHARE: f64 = 0.05;
 /// Rows that may be outside when codes are fitted. Strays have edges by their clamped codes; more of them would be a
 /// class of their own.
 const STRAYS: u64 = 16;
-/// Codes are fitted again when one of so many rows is outside.
+/// Codes are fitted again when more than one in this number of rows is outside.
 const ROWS_AN_OUTSIDE_ONE: u64 = 8;
-/// Codes are fitted again when one of so many rows is newer than they are.
+/// Codes are fitted again when more than one in this number of rows is newer than the codes.
 const ROWS_A_NEW_ONE: usize = 2;
 
 /// How vectors become codes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Coder {
     metric: Metric,
-    /// What is subtracted from each component.
+    /// Shift of each component, which is subtracted from the component.
     pub(super) shifts: Vec<f32>,
     /// Codes in a unit of a component; finite and above 0.
     pub(super) scale: f32,
@@ -100,7 +100,7 @@ pub(super) struct Codes {
     since: usize,
 }
 
-/// What encoding rows found.
+/// Statistics of encoded rows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Encoded {
     /// Number of rows that are outside. A replaced row counts until all are encoded again.
@@ -224,7 +224,7 @@ fn code_of(x: f32) -> i8 {
     (x.clamp(-MOST, MOST) + ROUNDER).to_bits() as i8
 }
 
-/// What codes depend on: a sample of the vectors.
+/// The sample of the vectors to which codes are fitted.
 struct Fit {
     metric: Metric,
     rows: Vec<Vec<f32>>,
@@ -371,7 +371,7 @@ impl Codes {
         self.coder.metric.favors_length() && self.of_rows.outside > 0
     }
 
-    /// What encoding the rows found.
+    /// Statistics of the encoded rows.
     pub(super) fn of_rows(&self) -> Encoded {
         self.of_rows
     }

@@ -1,4 +1,4 @@
-//! Where a walk begins: the nearest of the start nodes, found without comparing all of them.
+//! The entrance of a walk: the nearest of the start nodes, found without comparing all of them.
 //!
 //! A graph has more start nodes than a query should be compared with: one near every cluster of the vectors must be
 //! among them. So some of them are pivots, and every start node is in the list of the nearest pivot whose list has
@@ -18,7 +18,7 @@ use crate::parallel::{Loop, ParallelSlice};
 
 /// Smallest number of start nodes that has lists. All of fewer are compared.
 const LEAST_LISTED: usize = 512;
-/// Smallest number of start nodes that are compared, if there are so many.
+/// Smallest number of start nodes that are compared, unless the graph has fewer.
 const LEAST_WANTED: usize = 128;
 /// Number of the nearest pivots into whose lists a start node can come. There are more pivots.
 const TRIED: usize = 8;

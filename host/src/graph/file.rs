@@ -139,7 +139,7 @@ impl Header {
         if self.scale.to_bits() == 0 { 0 } else { dim }
     }
 
-    /// Checks the length of a file with so many vectors.
+    /// Checks the length `actual` of a file with `vectors` vectors.
     fn check_length(&self, vectors: u64, dim: usize, actual: u64) -> Result<(), FileDefect> {
         if self.starts > vectors {
             return Err(FileDefect::Inconsistent("more start nodes than vectors"));

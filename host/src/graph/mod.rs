@@ -125,7 +125,7 @@ pub struct LinkedVectors<T: Element> {
     made: Made<T>,
 }
 
-/// What was made of the rows of a flat index.
+/// Graph, codes and other data that were made of the rows of a flat index.
 struct Made<T> {
     /// The version of the rows of which the rest was made. If it is not that of the flat index, the rest is of other
     /// rows, and of no use.
@@ -251,8 +251,8 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// always those of the vectors. True by default; an index whose vectors have nearer neighbours than codes can tell
     /// apart has none. Vectors of bytes need no codes.
     ///
-    /// Where codes do not suffice, vectors decide, and the search takes longer: for queries and added vectors outside
-    /// of the range of those for which codes were fitted, and for queries whose near vectors codes cannot tell apart.
+    /// If codes do not suffice, vectors decide, and the search takes longer: for queries and added vectors outside of
+    /// the range of those for which codes were fitted, and for queries whose near vectors codes cannot tell apart.
     /// Codes are fitted again when an eighth of the vectors is outside, or half of them is newer than the codes.
     pub fn codes(mut self, codes: bool) -> Self {
         self.codes = codes;
@@ -374,7 +374,7 @@ impl<T: Element> LinkedVectors<T> {
         }
     }
 
-    /// What was made of the rows as they are now; `None` if it was made of others.
+    /// The data that were made of the current rows; `None` if they were made of other rows.
     fn made(&self) -> Option<&Made<T>> {
         (self.made.of == self.flat.version()).then_some(&self.made)
     }

@@ -88,6 +88,7 @@ fn vectors_may_come_from_anywhere() {
                 index.merge(&other).unwrap();
                 index
             });
+            // With codes, an index finds about as much as the one whose walks go by vectors.
             let loaded = GraphIndex::<f32>::from_bytes(&index.to_bytes().unwrap(), Device::Cpu, None).unwrap();
             for queries in [&queries[..], &more[..40 * DIM], &base[..40 * DIM]] {
                 let [plain, found, loaded] = [&plain, &index, &loaded].map(|index| recall_at(index, queries, K, None));

@@ -18,7 +18,7 @@ use crate::{Bitset, Element, Error, Metric, NONE, RangeNeighbors, Result, Search
 /// Smallest width of a beam. Narrower ones save little time.
 const LEAST_BEAM: usize = 16;
 
-/// What the walks of a batch have in common.
+/// The parameters that all walks of a batch share.
 struct Walk<'a> {
     distances: Distances<'a>,
     metric: Metric,

@@ -1,5 +1,5 @@
-//! What a graph index promises, against exact search and the definition of distances. The property `changes` of the
-//! crate `warpann-tests` adds random sequences of changes.
+//! Tests of graph indexes against exact search and the definition of distances. The property `changes` of the crate
+//! `warpann-tests` adds random sequences of changes.
 
 use super::links::start_count;
 use super::*;
@@ -148,7 +148,7 @@ fn codes_keep_the_recall() {
     let bases = [1, 3, 4].map(|seed| clustered::<f32>(5_000, seed));
     let (base, queries) = (&bases[0], clustered::<f32>(100, 2));
     for metric in Metric::ALL {
-        // What a graph under inner product finds varies by .01 from base to base, so the mean of some is compared.
+        // The recall of a graph under inner product varies by .01 from base to base, so means over bases are compared.
         let recalls = bases.each_ref().map(|base| {
             let [coded, plain] = [true, false].map(|codes| {
                 let builder = GraphIndex::<f32>::builder(DIM).metric(metric).device(Device::Cpu).exact_ratio(0);

@@ -41,7 +41,7 @@ fn place(key: Key, node: u32) -> u64 {
     u64::from(key) << 32 | u64::from(node) << 1
 }
 
-/// A warp of a GPU ranks so many nodes at once.
+/// Number of nodes that a warp of a GPU ranks at once.
 const RANKED_AT_ONCE: usize = rerank::WARP_SELECTED as usize;
 
 /// How many nodes of a beam get canonical distances.

@@ -35,7 +35,7 @@ pub(crate) struct RowIds {
     stamp: OnceLock<u64>,
 }
 
-/// Where new vectors go.
+/// The place of new vectors among the rows.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// All of them after the last row.
@@ -167,7 +167,7 @@ impl RowIds {
         }
     }
 
-    /// Where vectors with these ids go, which are ascending and of which the index has none.
+    /// The place of vectors with these ids, which are ascending and of which the index has none.
     pub(crate) fn room(&self, ids: &[u64]) -> Room {
         let Some(&first) = ids.first() else { return Room::AtTheEnd };
         let next = self.next();

@@ -63,7 +63,7 @@ fn samples() -> Vec<(Format, Vec<u8>)> {
     samples
 }
 
-/// What a format's reader makes of some bytes: shape, or the defect.
+/// The result of a format's reader for some bytes: shape, or the defect.
 fn shape(format: Format, bytes: &[u8]) -> Result<(usize, usize), FileDefect> {
     match vectors_from_bytes(format, bytes) {
         Ok(vectors) => Ok((vectors.rows(), vectors.dim())),
@@ -755,8 +755,8 @@ fn writers_follow_links() {
     assert_eq!((count(folder.path()), count(&path("there"))), (6, 1));
 }
 
-/// What a killed writer left is removed by the next; what a writer at work has is not touched, nor anything that is no
-/// file.
+/// Files that a killed writer left are removed by the next; files of a writer at work are not touched, nor anything
+/// that is no file.
 #[test]
 fn temporary_files_that_were_left_are_removed() {
     let folder = folder();
@@ -855,7 +855,7 @@ fn a_file_is_locked_by_one_at_a_time() {
     let other = lock_file(folder.path().join("y.ivf"), || panic!("another file")).unwrap();
     drop((lock, other));
     assert_eq!(names(), [] as [PathBuf; 0]);
-    // What a killed process left.
+    // A file that a killed process left.
     std::fs::write(left, "").unwrap();
     let (count, waited) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let first = lock_file(&path, || panic!("nobody has it")).unwrap();

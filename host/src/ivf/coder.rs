@@ -30,7 +30,7 @@ pub(crate) struct Coded<'a> {
     pub(crate) labels: Vec<u32>,
     /// The codes of all vectors, one after the other.
     pub(crate) codes: Cow<'a, [u8]>,
-    /// What the codes cannot reach.
+    /// Numbers of vectors and components beyond the reach of the codes.
     pub(crate) clamped: Clamped,
 }
 
@@ -40,7 +40,7 @@ impl Coded<'_> {
     }
 }
 
-/// What the devices of an index have prepared for vectors to come. The devices divide the vectors; each prepares itself
+/// Coders of the devices of an index, kept for later additions. The devices divide the vectors; each makes its coder
 /// when it first gets some.
 pub(crate) struct Coders {
     places: Vec<Place>,

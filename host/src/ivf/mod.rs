@@ -144,10 +144,10 @@ pub struct Ivf<T: Element> {
     /// Shared with snapshots until one of the indexes changes: [`Lists::own`].
     lists: Arc<Lists>,
     probes: usize,
-    /// What was added beyond the training.
+    /// Numbers of vectors and components that were added beyond the reach of the codes.
     clamped: Clamped,
     backend: Box<dyn IvfBackend>,
-    /// What devices have prepared for the next call that adds vectors.
+    /// Coders that devices keep for the next call that adds few vectors.
     coders: Option<Coders>,
     element: PhantomData<T>,
 }

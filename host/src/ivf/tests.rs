@@ -527,8 +527,8 @@ fn encodings_are_numbered_in_files() {
     assert_eq!(Encoding::plain().map(Encoding::name).collect::<Vec<_>>(), ["flat", "f16", "sq8"]);
 }
 
-/// What a device has prepared for few vectors stays for the next ones, changes no list and no code, and goes with the
-/// training, the device, or a budget that is too small.
+/// The coder that a device keeps for few vectors is used for the next ones, changes no list and no code, and is dropped
+/// with the training, the device, or a budget that is too small.
 #[test]
 fn centroids_stay_prepared_for_few_vectors() {
     let (dim, n, lists) = (9, 400, 12);

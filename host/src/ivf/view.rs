@@ -58,7 +58,7 @@ impl<'a> View<'a> {
         self.lists.version()
     }
 
-    /// What has changed in the whole index since `version`; `None` if that is no longer known.
+    /// The changes of the whole index since `version`; `None` if the journal does not reach back to it.
     pub(crate) fn changes_since(&self, version: u64) -> Option<Changes> {
         self.lists.changes_since(version)
     }

@@ -16,8 +16,8 @@
 //! the assignment of 10⁶ points by one H200 takes 4.2 ms. Most of this time is not the links: host threads wake up for
 //! each step, and 4 MB pass through host memory several times.
 //!
-//! What lost: sending the total back, so that each device computes the means. The total has twice the bytes of the
-//! centroids, and the host has to read the centroids back from a device.
+//! A variant that lost: sending the total back, so that each device computes the means. The total has twice the bytes
+//! of the centroids, and the host has to read the centroids back from a device.
 
 use std::ops::Range;
 

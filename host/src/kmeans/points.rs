@@ -38,7 +38,7 @@ pub(super) struct Greatest {
     pub weighted: f64,
 }
 
-/// What one pass over the points of a run finds.
+/// Measures of the points of a run, from one pass over them.
 #[derive(Debug, PartialEq)]
 pub(super) struct Measures {
     squares: Vec<f64>,

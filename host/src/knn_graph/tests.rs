@@ -31,7 +31,7 @@ fn ivf(base: &[f32], encoding: Encoding) -> IvfIndex<f32> {
     index
 }
 
-/// What a call says about a file that it cannot use.
+/// The defect of a file that a call cannot use.
 fn defect<T: std::fmt::Debug>(result: crate::Result<T>) -> FileDefect {
     match result {
         Err(Error::BadFile { defect, .. }) => defect,
@@ -50,7 +50,7 @@ fn others(base: &[f32], row: usize) -> Vec<(f32, u32)> {
     others
 }
 
-/// What [`KnnGraph::run`] should return.
+/// The result that [`KnnGraph::run`] should return.
 fn expected(base: &[f32], k: usize) -> (Vec<u32>, Vec<f32>) {
     let (mut ids, mut distances) = (Vec::new(), Vec::new());
     for row in 0..base.len() / DIM {
@@ -137,7 +137,7 @@ impl Folder {
         [format!("{ids}.journal"), format!("{ids}.part"), format!("{distances}.part")].map(|name| self.path(&name))
     }
 
-    /// What stands in the unfinished files of a run when all batches of six rows are done: journal, ids, distances.
+    /// Contents of the unfinished files of a run when all batches of six rows are done: journal, ids, distances.
     fn all_but_names(&self, graph: &KnnGraph, index: &FlatIndex<f32>, base: &[f32]) -> [Vec<u8>; 3] {
         let mut last = None;
         let watch = Watch::new(|now: Progress| {
@@ -365,7 +365,7 @@ fn a_run_that_was_stopped_between_two_names_ends_without_a_search() {
     }
 }
 
-/// What stands under a name is taken for the run's own only if every byte is.
+/// A file under an output name is taken for the run's own only if every byte is.
 #[test]
 fn a_file_of_another_run_is_not_taken_for_a_finished_one() {
     let base = points(23);
@@ -570,7 +570,7 @@ fn another_run_does_not_go_on() {
     assert!(matches!(&result, Err(Error::Io { source, .. }) if busy(source)), "{result:?}");
     drop(journal);
 
-    // What may go, goes.
+    // After the lock is released, a run may restart.
     let restart = graph.clone().restart(true);
     assert_eq!(folder.write(&restart, &index_of_lists, &base).unwrap(), 0);
     assert_eq!(folder.finished().0.len(), 8 + 23 * 12);

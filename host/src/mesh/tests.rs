@@ -59,7 +59,7 @@ fn files() -> [(MeshFormat, Vec<u8>); 4] {
     ]
 }
 
-/// What every answer promises.
+/// Returns whether a mesh was read, and checks that its points are finite and its corners exist.
 fn assert_sound(read: Result<Mesh, FileDefect>) -> bool {
     let Ok(mesh) = read else { return false };
     assert!(mesh.points().iter().all(|x| x.is_finite()));

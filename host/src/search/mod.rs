@@ -68,7 +68,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What is found among no rows.
+    /// The result of a search among no rows.
     pub const NOTHING: Found = Found { rows: Ptr::empty(), distances: Ptr::empty(), each: 0 };
 }
 

@@ -7,7 +7,7 @@ use crate::device::queue::OnStream;
 use crate::product::gpu::VectorShape;
 use crate::{ElementType, Result};
 
-/// Where [`stage_rows`] notes the rows that are not finite.
+/// The words in which [`stage_rows`] notes the rows that are not finite.
 pub(crate) struct StagedRows {
     /// A word of each row, which becomes 1 or 0.
     pub refused: Option<PtrMut<u32>>,

@@ -1,4 +1,4 @@
-//! What a type of keys is.
+//! The types of keys and their trait.
 
 use std::fmt;
 

@@ -13,7 +13,7 @@ pub(super) fn check_row(what: &'static str, row: usize, value: u64, (least, most
     if (least..=most).contains(&value) { Ok(()) } else { Err(Error::BadRow { what, row, value, least, most }) }
 }
 
-/// Checks that a row may have so many keys.
+/// Checks that a row may have `columns` keys.
 pub(super) fn check_columns(row: usize, columns: u64) -> Result<()> {
     check_row("length", row, columns, (0, MAX_COLUMNS as u64))
 }

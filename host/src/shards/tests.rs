@@ -160,7 +160,7 @@ fn rows_of(grid: &FlatGrid, count: usize) -> Result<Vec<f32>> {
     grid.rows(0, VectorSliceMut::of(&mut rows)).map(|()| rows)
 }
 
-/// What the error says: the device, its shard, and how many are left.
+/// The fields of the error: the device, its shard, and how many are left.
 fn failed(result: Result<()>) -> (Device, usize, usize) {
     match result {
         Err(Error::DeviceFailed { device, shard, left, source }) => {

@@ -38,7 +38,7 @@ fn assert_complete(found: &Neighbors, base: &[f32], dim: usize, queries: &[f32],
     }
 }
 
-/// What every answer promises: sorted, each id once, and the distance of each right to f32.
+/// Checks the results: sorted, each id once, and the distance of each right to f32.
 fn assert_sound(found: &Neighbors, base: &[f32], dim: usize, queries: &[f32]) {
     for (number, query) in queries.chunks(dim).enumerate() {
         let of_query: Vec<(u64, f32)> = found.found(number).collect();

@@ -119,7 +119,7 @@ pub struct DLManagedTensorVersioned {
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
     /// Bits such as [`READ_ONLY`].
     pub flags: u64,
-    /// What is owned: memory, its shape and its type.
+    /// The owned tensor: memory, its shape and its type.
     pub dl_tensor: DLTensor,
 }
 
@@ -127,7 +127,7 @@ pub struct DLManagedTensorVersioned {
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensor {
-    /// What is owned: memory, its shape and its type.
+    /// The owned tensor: memory, its shape and its type.
     pub dl_tensor: DLTensor,
     /// Data of the owner.
     pub manager_ctx: *mut c_void,
@@ -144,7 +144,7 @@ impl Managed for DLManagedTensor {}
 mod sealed {
     use super::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, VERSION};
 
-    /// What the two structures have in common.
+    /// The functions that both structures have.
     pub trait Managed: Sized {
         /// A tensor that may be written.
         fn new(dl_tensor: DLTensor, deleter: unsafe extern "C" fn(*mut Self)) -> Self;

@@ -242,7 +242,7 @@ fn whole_vectors(components: usize, dim: usize) -> Result<usize> {
     crate::validate::check_multiple("components", components, dim)
 }
 
-/// The number of slots in memory for so many ids and distances.
+/// The number of slots in memory for `ids` ids and `distances` distances.
 ///
 /// # Errors
 /// [`Error::WrongLength`] if the numbers differ.

@@ -438,7 +438,7 @@ fn searches_among_bits_and_ranges_are_those_of_the_definition() {
         one::<f32>(&mut random, metric, 1.0);
         one::<f16>(&mut random, metric, 8.0);
         one::<bf16>(&mut random, metric, 1e3);
-        // Few values, so many ties.
+        // Few different values give many ties.
         one::<u8>(&mut random, metric, 3.0);
         one::<i8>(&mut random, metric, 3.0);
         // Products and squares overflow.

@@ -407,7 +407,7 @@ impl FlatBackend for FlatDevice {
     }
 
     fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors> {
-        // Where most rows are accepted, the others are dropped from the results.
+        // If the filter accepts most rows, all rows are searched, and the others are dropped from the results.
         let most = among.filter(|among| among.count_ones().saturating_mul(MOST_LEFT_OUT) >= among.len());
         let numbers = if most.is_some() { None } else { accepted(among)? };
         self.range(queries, radius, numbers.as_deref(), most)

@@ -10,7 +10,7 @@ use crate::Bitset;
 /// Rows of a tile, which is prepared as a whole because of its greatest norm and its padding.
 pub(super) const TILE: usize = TILE_ROWS as usize;
 
-/// What has been prepared of resident rows.
+/// The prepared data of resident rows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Preparation {
     pub(super) centre: Option<CentreOfTiles>,

@@ -49,7 +49,7 @@ use crate::{Bitset, Metric, RangeNeighbors, Result, events, host_memory};
 
 /// A list is used for at most this share of the rows; longer ones take as much memory as all distances.
 const LONGEST_SHARE: u32 = 4;
-/// What a limit is raised by, relative to the magnitudes that it is the difference of.
+/// Relative margin added to a limit, because the limit is a rounded difference.
 const SLACK: f64 = 1.0 / 1_048_576.0;
 
 /// Ids and distances of the rows within the radius, for each of some queries.

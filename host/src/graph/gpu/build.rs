@@ -37,7 +37,7 @@ pub(in super::super) struct DeviceBuild<'a> {
     _codes: Memory,
 }
 
-/// Where the candidates of nodes come from.
+/// The source of the candidates of nodes.
 #[derive(Clone, Copy)]
 pub(in super::super) enum Source<'a> {
     /// The host has found them.

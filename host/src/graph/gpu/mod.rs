@@ -220,7 +220,7 @@ pub(super) struct DeviceWalk<'a> {
     pub(super) ranks: Ranks,
 }
 
-/// What coding the queries of a search needs.
+/// The parameters by which the queries of a search are coded.
 #[derive(Clone, Copy)]
 struct CodedShape {
     scale: f32,
@@ -228,7 +228,7 @@ struct CodedShape {
     greatest_square: u32,
 }
 
-/// What all walks of a search have in common.
+/// The parameters that all walks of a search share.
 #[derive(Clone, Copy)]
 struct WalkShape {
     /// The vectors of the index.
@@ -268,7 +268,7 @@ struct Places {
 }
 
 impl WalkShape {
-    /// The threads that walk for one of so many queries.
+    /// The threads that walk for each of `queries` queries.
     fn per_query(&self, runtime: &Runtime, queries: usize) -> PerQuery {
         let limits = runtime.limits();
         let many = if limits.emulated { FEW_EMULATED } else { BLOCKS_OF_FEW * limits.multiprocessors as usize };

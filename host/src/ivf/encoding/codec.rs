@@ -1,4 +1,4 @@
-//! What an encoding provides: a scheme for its settings, and a codec for the vectors of a trained index.
+//! The traits of an encoding: a scheme for its settings, and a codec for the vectors of a trained index.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -102,8 +102,8 @@ pub(crate) struct FileParts<'a> {
     pub exponent: u32,
 }
 
-/// What was added to an index beyond the reach of its codes: vectors, and components of them. Later changes do not
-/// subtract from it.
+/// Numbers of vectors, and of components of them, that were added to an index beyond the reach of its codes. Later
+/// changes do not subtract from them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Clamped {
     pub vectors: u64,
@@ -111,7 +111,7 @@ pub(crate) struct Clamped {
 }
 
 impl Clamped {
-    /// Counts a vector with so many components beyond the reach.
+    /// The numbers of one vector with `components` components beyond the reach.
     pub fn of_vector(components: usize) -> Clamped {
         Clamped { vectors: u64::from(components > 0), components: components as u64 }
     }
@@ -263,7 +263,7 @@ pub(crate) trait Codec: Debug + Send + Sync {
     fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_>;
 }
 
-/// What a device finds for vectors that are added.
+/// A coder of added vectors on a device. The variants differ in the results of the device.
 pub(crate) enum DeviceCoder {
     /// The list of each vector; the CPU then encodes the residuals.
     Lists(Box<Assigner>),

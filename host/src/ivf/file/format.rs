@@ -108,7 +108,7 @@ pub struct Shape {
     pub probes: u64,
     /// [`Codec::exponent`](crate::ivf::encoding::Codec::exponent).
     pub exponent: u32,
-    /// What was added beyond the training.
+    /// Numbers of vectors and components that were added beyond the reach of the codes.
     pub clamped: Clamped,
 }
 

@@ -44,7 +44,7 @@ use crate::{Error, Result, events, host_memory};
 const SHARE_SENT: usize = 4;
 const FEW: usize = 256;
 
-/// What has become of an image.
+/// The result of an update of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Update {
     /// It shows the current version.

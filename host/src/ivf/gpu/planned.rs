@@ -49,7 +49,7 @@ use crate::{ElementType, Error, Metric, Result, events};
 /// Number of warps that compute a rotated query.
 const ROTATING_WARPS: u32 = 8;
 
-/// What belongs to a plan beside the scratch of its searches.
+/// Device arrays that all searches of a plan share.
 #[derive(Clone, Copy)]
 struct Tables {
     /// A bit of each rank; `None` if there is no filter.

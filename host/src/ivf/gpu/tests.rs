@@ -533,7 +533,7 @@ struct Follower<T: Element> {
     queries: Vec<T>,
 }
 
-/// What the devices together get after a change.
+/// The data that the devices together receive after a change.
 #[derive(Clone, Copy)]
 enum Sent {
     Nothing,

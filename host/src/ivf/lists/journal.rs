@@ -1,4 +1,4 @@
-//! What has changed in lists since some version, so that a copy of them learns what it lacks.
+//! The changes of lists since some version, by which a copy of the lists is brought up to date.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,7 +84,7 @@ impl Journal {
         self.since = self.version;
     }
 
-    /// What has changed since `version`; `None` if that is no longer known.
+    /// The changes since `version`; `None` if the journal does not reach back to it.
     pub(super) fn since(&self, version: u64) -> Option<Changes> {
         if !(self.since..=self.version).contains(&version) {
             return None;

@@ -208,7 +208,7 @@ impl Lists {
         self.journal.version()
     }
 
-    /// What has changed since `version`; `None` if that is no longer known, or if it is the version of other lists.
+    /// The changes since `version`; `None` if the journal does not reach back to it, or if it is that of other lists.
     pub(crate) fn changes_since(&self, version: u64) -> Option<Changes> {
         self.journal.since(version)
     }
@@ -228,7 +228,7 @@ impl Lists {
         (list as usize, &self.codes(list as usize)[place as usize * self.code_bytes..][..self.code_bytes])
     }
 
-    /// Where the vector with an id is. O(log len).
+    /// List and place of the vector with an id; `None` if there is none. O(log len).
     pub(crate) fn find(&self, id: u64) -> Option<(usize, usize)> {
         // Ids above all others are most ids that are looked for before vectors are added. They need no directory.
         self.greatest.filter(|&greatest| id <= greatest)?;
@@ -288,7 +288,7 @@ impl Lists {
         })
     }
 
-    /// Whether so many vectors drop the directory: making it again costs less than noting each of them.
+    /// Whether a change of `vectors` vectors drops the directory: making it again costs less than noting each of them.
     fn are_many(&self, vectors: usize) -> bool {
         vectors > MANY.max(self.len / SHARE_OF_MANY)
     }
@@ -495,7 +495,7 @@ fn pick<V: Copy>(from: &[V], places: &[usize]) -> Vec<V> {
     places.iter().map(|&place| from[place]).collect()
 }
 
-/// What is done for a list and its rows.
+/// The work for a list and its rows.
 type ListWork<'a> = &'a (dyn Fn(&mut Arc<List>, &[u32]) -> Result<()> + Sync);
 
 /// Rows by the list to which each belongs.

@@ -7,7 +7,7 @@
 //! overflow. Then the buffer is *settled*: canonical distances replace all scores, and the best k stay. So memory is
 //! bounded for all data, and the worst case is one canonical distance for every vector of the base.
 //!
-//! Where all scores in the buffer are exact (E = 0) the distances follow from the scores without the vectors.
+//! If all scores in the buffer are exact (E = 0), the distances follow from the scores without the vectors.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
