@@ -176,7 +176,7 @@ impl<I: Kind> Job<'_, I> {
     }
 }
 
-/// Where results go on the device, and what they must be.
+/// The buffers of the results on the device, and the expected results.
 struct Destination<'a> {
     stream: &'a Stream,
     ids: DeviceBuffer<u64>,

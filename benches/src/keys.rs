@@ -34,7 +34,7 @@ pub enum Keys {
 }
 
 impl Keys {
-    /// What a selection may meet besides random keys.
+    /// All distributions except [`Keys::Random`].
     pub const ADVERSARIAL: [Self; 10] = [
         Self::Ascending,
         Self::Descending,

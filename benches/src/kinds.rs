@@ -19,7 +19,7 @@ use crate::{Failure, Outcome};
 /// Arguments of `kinds`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What inverted files keep of a vector: flat, f16, sq8, or pq and the bytes of its code.
+    /// Encodings of the inverted files: flat, f16, sq8, or pq and the bytes of its code.
     #[arg(long, value_delimiter = ',', default_value = "flat,pq32", value_parser = encoding)]
     encodings: Vec<Encoding>,
     /// Lists of each inverted file.
@@ -62,7 +62,7 @@ const LATENCY_QUERIES: usize = 200;
 /// Queries whose answers are compared with float64, if the batch has them.
 const CHECKED: [usize; 3] = [0, 15, 99];
 
-/// What there is to know of an index before it is searched.
+/// The name, the build time and the size of an index, before it is searched.
 struct Built {
     case: String,
     peer: Option<Library>,

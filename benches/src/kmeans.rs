@@ -94,7 +94,7 @@ fn runs<R>(repeat: usize, mut train: impl FnMut() -> warpann::Result<(f64, R)>) 
     Ok((times, found))
 }
 
-/// What centroids cost: squared distances of all vectors to the nearest, in f32 each, summed in float64.
+/// The cost of centroids: squared distances of all vectors to the nearest, in f32 each, summed in float64.
 fn objective<T: Element>(vectors: &Vectors<'_, T>, centroids: &[f32], device: Device) -> Outcome<f64> {
     let index = exact(centroids, vectors.dim, device)?;
     let mut sum = 0.0;

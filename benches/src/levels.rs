@@ -1,4 +1,4 @@
-//! What SIMD and threads each bring to inverted-file search on the CPU: the same search four times, as one table.
+//! The gain by SIMD and by threads in inverted-file search on the CPU: the same search four times, as one table.
 //!
 //! `plain` runs on one thread with what every processor of its kind has, `simd` with the widest instructions that this
 //! one has, `parallel` on all threads without those, `both` with both. All four give the same bits, which is checked.
@@ -17,7 +17,7 @@ use crate::{Failure, Outcome};
 /// Arguments of `levels`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What is kept of a vector: flat, f16, sq8, or pq and the bytes of its code.
+    /// Encodings of the vectors: flat, f16, sq8, or pq and the bytes of its code.
     #[arg(long, value_delimiter = ',', default_value = "flat,pq16,pq32", value_parser = encoding)]
     encodings: Vec<Encoding>,
     /// Lists of each index.

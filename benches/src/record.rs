@@ -62,13 +62,13 @@ pub struct Row {
 pub struct Measured {
     /// Name and version of the library, if it is not warpann.
     pub peer: Option<Library>,
-    /// What was done, on what.
+    /// The operation and its data, in words.
     pub case: String,
     /// Results a row or query.
     pub k: usize,
     /// Time of each run; none if the result is wrong, because such a run has no time.
     pub times: Times,
-    /// What every implementation must do, from which the floors follow.
+    /// The work that every implementation must do, from which the floors follow.
     pub work: Work,
     /// Fraction of the true neighbours found, if ground truth was given.
     pub recall: Option<f64>,

@@ -94,7 +94,7 @@ impl Measurement for Args {
     }
 }
 
-/// What a kind of index has in its rows.
+/// The parts of a measurement that depend on the kind of index.
 struct Searched<R> {
     case: String,
     truths: Vec<Truth>,
@@ -114,7 +114,7 @@ impl Args {
         counts
     }
 
-    /// What is measured: one device first.
+    /// The placements to measure: one device first.
     fn placements(&self) -> Outcome<Vec<Placement>> {
         let mut placements = Vec::new();
         for count in self.counts() {

@@ -51,7 +51,7 @@ const DASHES: [Option<&str>; 3] = [None, Some("9 7"), Some("1.5 6")];
 const TEXT: u32 = 12;
 /// Distance between two lines of the legend.
 const LEGEND_LINE: f64 = 20.0;
-/// Where the lines of the legend start, and its names.
+/// The x coordinates at which the lines of the legend start, and its names.
 const KEYS: f64 = 90.0;
 const NAMES: f64 = KEYS + 44.0;
 /// Letters in a line of the title and in a line of the legend. A letter is at most 0.65 of its size wide on average.
@@ -62,7 +62,7 @@ const NAME_LETTERS: usize = 82;
 #[derive(Debug, Clone)]
 pub struct Series {
     pub name: String,
-    /// What the series shows, which gives it colour and markers, and the variant, which gives it dashes.
+    /// The subject of the series, which gives it colour and markers, and the variant, which gives it dashes.
     pub subject: usize,
     pub variant: usize,
     /// x, and y above 0.

@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// What the scripts in cli/tests/data wrote with h5py, and the datasets of these files that are damaged.
+    /// The files that the scripts in cli/tests/data wrote with h5py, and the datasets of these files that are damaged.
     const FILES: [(&[u8], &str); 2] = [
         (
             include_bytes!("../tests/data/ann-benchmarks.hdf5"),

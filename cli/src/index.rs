@@ -51,7 +51,7 @@ pub struct Recipes {
     pub graph: GraphRecipe,
 }
 
-/// What an index is made of: vectors with their dimension, ids, vectors to train with, and edges or neighbours.
+/// The inputs of an index: vectors with their dimension, ids, vectors to train with, and edges or neighbours.
 pub struct Inputs<'a, T: Element> {
     pub base: (usize, &'a [T]),
     pub ids: Option<&'a [u64]>,
@@ -117,7 +117,7 @@ fn read_kind(path: &Path, kind: IndexKind, user: &'static str, known: &'static s
     if info.kind() == kind { Ok(info) } else { Err(Failure::OtherKind { option: user, known, kind: name_of(&info) }) }
 }
 
-/// What the header of a file says of one kind of index only.
+/// The part of a file's header that depends on the kind of index.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum HeaderDetails {
@@ -199,7 +199,7 @@ pub fn open<K: Kind>(
     Ok(spinning("opening the index", || Index::load_with(path, device, memory_budget, access.how))?)
 }
 
-/// What reports show of one kind of index only.
+/// The part of a report that depends on the kind of index.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Details {

@@ -129,7 +129,7 @@ impl Failure {
 /// Result of a subcommand.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// What every JSON object of the program holds, in front of the fields of its command.
+/// The fields of every JSON object of the program, in front of the fields of its command.
 #[derive(Serialize)]
 struct Document<'a, T> {
     schema: u32,

@@ -403,7 +403,7 @@ impl<T: Element> Index<'_, T> {
     }
 }
 
-/// What the searches of an inverted file or a graph did.
+/// Counts of the searches of an inverted file or a graph.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     lists: u64,

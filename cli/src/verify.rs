@@ -212,7 +212,7 @@ fn backends(device: Device) -> Outcome<(Vec<Backend>, Vec<String>)> {
     Ok((there, missing))
 }
 
-/// What a case compares.
+/// The work that a case compares.
 enum Drawn {
     /// Searches, and walks in a graph of this degree.
     Search(ExactCase, usize),

@@ -121,7 +121,7 @@ fn removed_vectors_are_not_found() {
         let expected: Vec<usize> = left[..4].iter().map(|&(_, i)| i).collect();
         assert_eq!(row["ids"], serde_json::json!(expected), "query {query}");
     }
-    // What was removed can be added again under its id; without the ids the numbers go on behind the greatest.
+    // Removed vectors can be added again under their ids; without the ids the numbers go on behind the greatest.
     let again: Vec<f32> =
         removed.iter().flat_map(|&i| (0..DIM).map(move |j| f32::from(component(i as usize, j)))).collect();
     io::write_vectors(files.path("again.npy"), &again, DIM).unwrap();

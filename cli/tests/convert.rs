@@ -439,7 +439,7 @@ fn datasets_of_hdf5_files_have_the_values_of_their_chunks() {
         let expected: Vec<f32> = (0..rows).flat_map(|i| (0..columns).map(move |j| value(i, j) as f32)).collect();
         assert_eq!(vectors.as_slice::<f32>().unwrap(), expected, "{name}");
     }
-    // What has no values of the usual types in this file.
+    // Datasets that have no values of the usual types in this file.
     for (name, expected) in [
         ("other-bias", "numbers of 32 bits in another layout than usual"),
         ("narrow", "numbers of 32 bits in another layout than usual"),

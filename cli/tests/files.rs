@@ -99,7 +99,7 @@ fn the_files_of_an_index_are_kept_apart() {
     }
 }
 
-/// What cannot be written is the first thing that is said: here the inputs are not even there.
+/// An output that cannot be written is the first error, even if the inputs do not exist.
 #[test]
 fn an_output_that_cannot_be_written_is_refused_before_the_work() {
     let files = files();
@@ -252,7 +252,7 @@ fn temporary_files_of_killed_runs_do_not_pile_up() {
     assert_eq!(io::read_ids(&out).unwrap().rows, 200);
 }
 
-/// What is read, not mapped, is found the same.
+/// Searches give the same results on files that are read and on files that are mapped.
 #[test]
 fn files_are_read_or_mapped_as_asked() {
     let files = files();

@@ -241,7 +241,7 @@ fn csv_has_a_line_for_each_neighbour() {
     assert_eq!(io::read_vectors(files.path("d.npy")).unwrap().as_slice::<f32>(), Some(&read[..]));
 }
 
-/// What comes through a pipe is what a file gives, and the report is not among it.
+/// Standard output has the bytes that a file would have, and not the report.
 #[test]
 fn commands_read_standard_input_and_write_standard_output() {
     let files = files();
@@ -340,7 +340,7 @@ fn options_that_do_not_fit_are_refused_by_name() {
         let message = files.failure(1, &line);
         assert!(message.contains(expected), "{line}: {message}: expected {expected}");
     }
-    // What standard input holds is checked as a file is.
+    // Standard input is checked as a file is.
     for (input, expected) in [
         (&b""[..], "-: truncated: 8 bytes needed, 0 found"),
         (&[1, 0, 0, 0, 5, 0, 0, 0, 1], "-: truncated: 28 bytes needed, 9 found"),

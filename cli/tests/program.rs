@@ -286,7 +286,7 @@ fn verify_compares_and_says_what_it_left_out() {
     assert_eq!(cases.len(), 12);
     assert!(cases.iter().all(|case| case["agreed"][0] == "cpu"), "{report}");
     assert_eq!(cases[0]["seed"], 5);
-    // What is not compared is missing by name.
+    // A backend that is not compared is listed as missing, by name.
     let compared = report["compared"].as_array().unwrap();
     let missing: Vec<&str> = report["missing"].as_array().unwrap().iter().map(|m| m.as_str().unwrap()).collect();
     for name in ["emulator", "gpu"] {

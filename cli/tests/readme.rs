@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/sift-sample");
-/// Where the pages say that the commands run.
+/// The line of the pages that names the folder in which the commands run.
 const FOLDER: &str = "cd tests/data/sift-sample";
 
 const README: &str = include_str!("../../README.md");

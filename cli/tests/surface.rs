@@ -1,4 +1,5 @@
-//! What surrounds the commands: short and long `info`, completions, manual pages, progress, charts of several indexes.
+//! The program around its searches: short and long `info`, completions, manual pages, progress, charts of several
+//! indexes.
 
 mod common;
 

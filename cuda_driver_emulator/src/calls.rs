@@ -524,7 +524,7 @@ functions! {
     }
 
     fn cuLaunchKernelEx(config: *const CUlaunchConfig, function: usize, arguments: *mut *mut c_void, extra: *mut *mut c_void) {
-        // SAFETY: the caller passes null or a config, and so many attributes.
+        // SAFETY: the caller passes null, or a config with the number of attributes that the config states.
         let given = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
         let config = LaunchConfig { grid: given.grid.map(u64::from), block: given.block, shared_bytes: given.shared_bytes };
         let function = launched(function, given.stream, &config, extra)?;

@@ -51,7 +51,7 @@ pub struct Weigh {
     pub bias: i8,
     /// Multiplies `value`.
     pub factor: f64,
-    /// Where the result goes.
+    /// The place to which the result is written.
     pub out: PtrMut<i64>,
     /// The number that `factor` multiplies.
     pub value: u16,

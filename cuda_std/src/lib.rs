@@ -1,4 +1,4 @@
-//! What a GPU kernel may call: thread indices, warp collectives, shared memory, atomics, asynchronous copies and
+//! The operations of a GPU kernel: thread indices, warp collectives, shared memory, atomics, asynchronous copies and
 //! matrix products. One interface, two back ends:
 //!
 //! | back end | target | what an operation becomes |
@@ -110,7 +110,7 @@ pub use unroll::unroll;
 /// The place of an operation in the kernel's source. The emulator reports it; the device build ignores it.
 type Site = &'static core::panic::Location<'static>;
 
-/// What `register` is without the feature `kernels-by-name`.
+/// The form of `register` without the feature `kernels-by-name`: it does nothing.
 #[cfg(not(any(feature = "kernels-by-name", target_arch = "nvptx64")))]
 #[doc(hidden)]
 #[macro_export]

@@ -169,7 +169,7 @@ pub struct TableElsewhere {
     pub fields: Vec<Field>,
     /// Attributes of the function that selects a kernel, such as its documentation.
     pub attributes: Vec<Attribute>,
-    /// Who may call the function.
+    /// The visibility of the function.
     pub vis: Visibility,
     /// The name of the function.
     pub name: Ident,
@@ -180,7 +180,7 @@ pub struct TableElsewhere {
 }
 
 impl TableElsewhere {
-    /// What comes before the documentation.
+    /// The part before the documentation.
     pub fn head(arguments: &Ident, fields: &[Field], all: &Bounds) -> TokenStream {
         let bounds = all.written();
         let fields = fields.iter().map(|Field { name, members, .. }| match members {

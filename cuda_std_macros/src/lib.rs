@@ -72,7 +72,7 @@ use proc_macro::TokenStream;
 ///     _ => add_three(min_blocks = 4) = add::<3>,
 /// )]
 /// pub struct Add {
-///     /// What is added up: as many values a thread as the kernel's name says.
+///     /// The summands: as many values a thread as the kernel's name says.
 ///     pub values: Ptr<f32>,
 ///     /// The sum of each thread.
 ///     pub sums: PtrMut<f32>,
@@ -82,7 +82,7 @@ use proc_macro::TokenStream;
 /// /// The arrays are as long as [`Add`] says.
 /// unsafe fn add<const ROWS: usize>(Add { values, sums }: Add) {
 ///     let thread = thread::thread_idx_x() as usize;
-///     // SAFETY: the caller promises so many values and sums.
+///     // SAFETY: the caller promises `ROWS` values and a sum for each thread.
 ///     let sum = (0..ROWS).map(|row| unsafe { global::load(values.add(thread * ROWS + row)) }).sum();
 ///     // SAFETY: as above.
 ///     unsafe { global::store(sums.add(thread), sum) }
@@ -412,7 +412,7 @@ pub fn group(attribute: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// ```
 /// # use cuda_std::{PtrMut, global, kernel, launch::Param, thread};
-/// /// What becomes of a value.
+/// /// The change of a value.
 /// #[derive(Debug, Clone, Copy, Param)]
 /// #[repr(u32)]
 /// pub enum Step {

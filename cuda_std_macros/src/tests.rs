@@ -234,7 +234,7 @@ fn parameters_documentation_moves_to_the_fields() {
     let function: ItemFn = parse_quote! {
         /// Stores a value in two places.
         pub unsafe fn fill_two(
-            /// Where to.
+            /// The destination.
             ///
             /// Two lines.
             out: PtrMut<u32>,
@@ -262,6 +262,6 @@ fn parameters_documentation_moves_to_the_fields() {
         fields.iter().map(|field| field.ident.as_ref().unwrap().to_string()).collect::<Vec<_>>(),
         ["out", "first"]
     );
-    assert_eq!(documentation(fields[0]), [" Where to.", "", " Two lines."]);
+    assert_eq!(documentation(fields[0]), [" The destination.", "", " Two lines."]);
     assert!(documentation(fields[1]).is_empty());
 }

@@ -126,7 +126,8 @@ fn by_the_definition<T: Component>(device: Device) -> Outcome {
     Ok(())
 }
 
-/// What the library does to starts of spherical k-means: one update from points that are the centroids themselves.
+/// The starts of spherical k-means as the library normalises them: one update from points that are the centroids
+/// themselves.
 pub(crate) fn normalised(start: &[f32], dim: usize) -> Vec<f32> {
     let clusters = start.len() / dim;
     let wide: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();

@@ -56,7 +56,7 @@ pub(crate) fn enter(device: Device) -> Result<Context, String> {
     Context::new(gpu).map_err(driver)
 }
 
-/// What is selected from what.
+/// The shape of a batch of rows, and of the selection from each row.
 #[derive(Debug, Clone, Copy)]
 struct BatchShape {
     rows: u32,
@@ -371,7 +371,7 @@ impl Graph {
     /// Launches the work, and waits for the stream.
     ///
     /// # Safety
-    /// What the work uses lives, and no other work uses it.
+    /// All memory that the work uses is alive, and no other work uses it.
     pub(crate) unsafe fn run(&self, stream: CUstream) -> Outcome {
         // SAFETY: as the caller promises.
         unsafe {

@@ -124,7 +124,8 @@ fn check_by_value<T: Component>(
     let ranked = reference::first(truth.iter().zip(0..).collect(), there, |a: &(&(f64, f64), usize), b| {
         a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1))
     });
-    // What the best p + 1 vectors can have been taken for, at worst: no place p may hold a vector that is surely worse.
+    // The greatest badness that the best p + 1 vectors can seem to have: no place p may hold a vector that is surely
+    // worse.
     let mut limit = f64::NEG_INFINITY;
     for place in 0..there {
         let (value, tolerance) = ranked[place].0;

@@ -466,7 +466,7 @@ fn flat_on_the_device(counts: &mut Counts) {
         // SAFETY: the buffers have room, and the emulated driver works at once. A call that is refused uses no memory.
         driver::watch(|| unsafe { index.search_device(&mut workspace, null_mut(), &queries, &results) })
     };
-    // What a stream that is captured refuses does not occur.
+    // The search makes no call that a captured stream refuses.
     let (done, calls) = search(0);
     let allowed = [
         "cuCtxGetCurrent",
@@ -638,7 +638,7 @@ fn functions(counts: &mut Counts) {
         "sort",
         || Ok(()),
         |()| {
-            // What a failed sort leaves in its arrays is not specified, so each sort has separate arrays.
+            // The contents of the arrays after a failed sort are not specified, so each sort has separate arrays.
             let (mut keys, mut payloads) = (pairs.clone(), (0..300).collect::<Vec<u32>>());
             warpann::sort::sort_pairs(GPU, &mut keys, &mut payloads)?;
             Ok(payloads.into_iter().map(u64::from).chain(keys).collect())

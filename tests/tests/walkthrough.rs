@@ -28,7 +28,7 @@ const README: &str = include_str!("../../README.md");
 /// The page of the library's package, which is also the front page of its documentation.
 const PACKAGE: &str = include_str!("../../host/README.md");
 const GUIDE: &str = include_str!("../../docs/GUIDE.md");
-/// Where the features of the library are declared.
+/// The manifest that declares the features of the library.
 const MANIFEST: &str = include_str!("../../host/Cargo.toml");
 /// The pages whose paths must exist. Links are relative to the page, paths in backticks to the repository.
 const PAGES: [(&str, &str); 13] = [
@@ -52,12 +52,12 @@ const HOST: &str = concat!(host_folder!(), "/row_norms.rs");
 const DRIVER: &str = "kernels-rs/tests/row_norms_driver.rs";
 /// The files that the page writes.
 const WRITTEN: [&str; 4] = [KERNEL, TEST, HOST, DRIVER];
-/// Where the page breaks the kernel.
+/// The heading of the page's part that breaks the kernel.
 const BREAK: &str = "## 3. Break it";
 /// The lines that the page adds to existing files.
 const ADDITIONS: [(&str, &str); 2] =
     [("pub mod row_norms;", "kernels-rs/src/lib.rs"), ("mod row_norms;", concat!(host_folder!(), "/mod.rs"))];
-/// What a copy needs in order to build: the workspace's own files and every member.
+/// The files and folders that a copy needs in order to build: the workspace's own files and every member.
 const COPIED: [&str; 16] = [
     "Cargo.toml",
     "Cargo.lock",
@@ -223,7 +223,7 @@ fn mirror(from: &Path, to: &Path, name: &Path) -> Result<()> {
             mirror(from, to, &name.join(entry))?;
         }
     }
-    // What the repository no longer has.
+    // Entries that the repository no longer has.
     let written = WRITTEN.map(Path::new);
     for gone in entries(&copy)?.into_iter().filter(|entry| !source.join(entry).exists()) {
         if !written.iter().any(|file| file.starts_with(name.join(&gone))) {

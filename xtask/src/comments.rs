@@ -6,7 +6,8 @@
 //! 1. A sentence of at most three words, such as "Its k." or "The id.". It repeats a name; shape, unit, range or
 //!    meaning is missing. A sentence with a digit, with code or of the form "Number of ..." passes, because that adds
 //!    to the name.
-//! 2. A text that begins with a word of [`DANGLING`]. The noun to which such a word refers is not in the comment.
+//! 2. A text that begins with a word of [`DANGLING`]. Such a text lacks a noun: "Its" refers to one outside of the
+//!    comment, and "What" stands in place of one.
 //!
 //! It also reports comments with lines of more than 120 characters. `cargo xtask comments --wrap` wraps these
 //! ([`wrap`]).
@@ -40,8 +41,8 @@ const FOLDERS: [&str; 14] = [
     "xtask",
 ];
 
-/// Words with which a comment must not begin, each with the blank behind it.
-const DANGLING: [&str; 5] = ["Its ", "Their ", "Of ", "So many ", "As many "];
+/// Words with which a doc comment must not begin, each with the blank behind it.
+const DANGLING: [&str; 8] = ["Its ", "Their ", "Of ", "So many ", "As many ", "What ", "Where ", "Who "];
 
 /// The largest number of words of a sentence that rule 1 reports.
 const FEW_WORDS: usize = 3;
@@ -57,17 +58,19 @@ const CANARY: &str = concat!(
     "/// Number of rows.\npub f: usize,\n",
     "/// At most 8.\npub g: usize,\n",
     "/// # Safety\n/// None needed.\npub unsafe fn d() {}\n",
+    "/// Where each row starts.\npub h: Vec<usize>,\n",
     "/// Rows.\n/// ```\n/// assert!(true);\n/// ```\npub fn e() {}\n",
     "// Its k.\n",
 );
 
-/// What the check must report of the canary, and nothing else.
-const REPORT: [&str; 5] = [
+/// The reports that the check must make of the canary, and no others.
+const REPORT: [&str; 6] = [
     "canary.rs:1: Files.",
     "canary.rs:3: Its length in bytes, from the start of the file to its end.",
     "canary.rs:5: The id.",
     "canary.rs:7: Of an index.",
-    "canary.rs:23: Rows.",
+    "canary.rs:23: Where each row starts.",
+    "canary.rs:25: Rows.",
 ];
 
 /// Checks the canary and then all Rust files of the repository. With `wrap` it writes files whose comments have longer

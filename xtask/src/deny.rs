@@ -35,7 +35,7 @@ pub fn run() -> Result<()> {
     }
 }
 
-/// What a check of advisories showed.
+/// The result of a check of advisories.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,

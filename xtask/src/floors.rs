@@ -164,7 +164,7 @@ fn sources(folder: &Path) -> Result<Sources> {
     Ok(sources)
 }
 
-/// What a check found.
+/// The result of a check.
 struct Report {
     /// Files outside of tests.
     files: usize,
@@ -297,7 +297,7 @@ fn check(sources: &Sources, rooms: &[Room], honest: &[&[&str]]) -> Result<Report
     violations.extend(graph.circles_across());
     violations.extend(inside.circles_inside(honest, name));
     for (module, declared) in tree.modules.iter().enumerate() {
-        // What the crate root declares lies in no room.
+        // A module that the crate root declares lies in no room.
         if let Some(declared) = declared.crate_visible.as_ref().filter(|declared| declared.file != ROOT)
             && let Some(room) = placed[declared.file].filter(|_| !rooms.is_empty())
             && !used_by_others.contains(&module)

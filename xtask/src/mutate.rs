@@ -85,7 +85,7 @@ struct Mutant {
     mutation: Mutation,
 }
 
-/// What became of a mutant.
+/// The result of the tests with a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// At least one test failed with the mutant.
@@ -255,7 +255,7 @@ fn split(arguments: &[String]) -> (&[String], &[String]) {
     }
 }
 
-/// Where mutations stand in the files of the copy: the number and the bytes, by file.
+/// The places of mutations in the files of the copy: the number and the bytes, by file.
 type Places = BTreeMap<String, Vec<(usize, std::ops::Range<usize>)>>;
 
 /// Writes all files with the mutations `numbers` behind switches, and the switch into `library`.
@@ -314,7 +314,7 @@ fn refused(errors: &[Error], places: &Places) -> Vec<(usize, bool)> {
     found
 }
 
-/// What a build gave.
+/// The result of a build.
 enum Build {
     /// The test programs, each with the folder in which it runs.
     Done(Vec<(PathBuf, PathBuf)>),

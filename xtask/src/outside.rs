@@ -18,7 +18,7 @@ use crate::shell::{self, Result};
 /// The page with the example and the line.
 const PAGE: &str = "host/README.md";
 
-/// What a build must show.
+/// The settings of a build, and its limits.
 struct Build {
     features: &'static [&'static str],
     /// None is the toolchain that a user gets by default.
@@ -58,7 +58,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left is in the system's folder for temporary files.
+        // Files that remain are in the system's folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

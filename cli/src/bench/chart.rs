@@ -36,7 +36,7 @@ pub struct Args {
 /// The commands whose reports are drawn.
 const COMMANDS: [&str; 2] = ["bench ivf", "bench graph"];
 
-/// What this command reads of a report. Older reports have neither `schema` nor `command`.
+/// The fields of a report that this command reads. Older reports have neither `schema` nor `command`.
 #[derive(Deserialize)]
 struct ReportFile {
     schema: Option<u32>,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::point::{Effort, Measured, Point};
 use crate::report::{Failure, Outcome};
 
-/// What a chart reads of a row. Cells are empty where a case has no such quantity.
+/// The cells of a row that a chart reads. Cells are empty where a case has no such quantity.
 #[derive(Deserialize)]
 struct Row {
     implementation: String,
@@ -41,7 +41,7 @@ impl Row {
             queries_per_second: 1e3 * batch as f64 / ms,
             latency_p50_ms: ms,
         };
-        // What the rows of a series share.
+        // The words that the rows of a series share.
         let shared = words().filter(|word| !["nq=", "beam="].iter().any(|name| word.starts_with(name)));
         let name = format!("{}, {}", self.implementation, shared.collect::<Vec<_>>().join(" "));
         Some((name, point))

@@ -1,4 +1,4 @@
-//! What the measurements of `bench` share: times of repeated runs, and random vectors.
+//! The common parts of the measurements of `bench`: times of repeated runs, and random vectors.
 
 use serde::Serialize;
 use test_random::Random;

@@ -1,4 +1,4 @@
-//! What the making of an index of any kind needs, and what it returns.
+//! The options and the results of making an index of any kind.
 
 use warpann::{Index, Kind, Metric, Placement};
 

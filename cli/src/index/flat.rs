@@ -1,4 +1,4 @@
-//! What reports show of an exact index.
+//! The part of reports for exact indexes.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ impl<T: Element> Stored for Flat<T> {
     }
 }
 
-/// What reports show of an exact index only.
+/// The part of a report for exact indexes only.
 #[derive(Debug, Clone, Serialize)]
 pub struct Rows {
     bytes: u64,

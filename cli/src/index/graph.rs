@@ -137,7 +137,7 @@ pub fn describe(degree: usize) -> String {
     format!("{GRAPH}, degree {degree}")
 }
 
-/// What reports show of a graph index only.
+/// The part of a report for graph indexes only.
 #[derive(Debug, Clone, Serialize)]
 pub struct Edges {
     degree: usize,

@@ -229,7 +229,7 @@ pub fn describe(encoding: Encoding, lists: usize) -> String {
     }
 }
 
-/// What reports show of an inverted file only.
+/// The part of a report for inverted files only.
 #[derive(Debug, Clone, Serialize)]
 pub struct Lists {
     lists: usize,

@@ -1,4 +1,4 @@
-//! What the program does with an index of any kind that a file can hold.
+//! The program's operations on an index of any kind that a file can hold.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub const INVERTED_FILES: &str = "inverted files";
 
 /// A kind of index that a file can hold.
 pub trait Stored: Kind {
-    /// What reports show of this kind only.
+    /// The part of a report for this kind only.
     type Details;
     /// The name of the kind on the command line.
     fn kind(index: &Index<Self>) -> String;
@@ -39,7 +39,7 @@ pub trait Stored: Kind {
     ) -> warpann::Result<Option<usize>>;
     /// The kind and its parameters in a few words, such as `ivf-flat, 64 lists`.
     fn description(index: &Index<Self>) -> String;
-    /// What reports show of this kind only.
+    /// The part of a report for this kind only.
     fn details(index: &Index<Self>) -> Self::Details;
 }
 

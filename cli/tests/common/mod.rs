@@ -135,7 +135,7 @@ impl Folder {
         json(&self.args(line))
     }
 
-    /// What a command prints, which must succeed.
+    /// The standard output of a command, which must succeed.
     pub fn run(&self, line: &str) -> String {
         let (code, stdout, stderr) = self.warpann(line);
         assert_eq!(code, 0, "{line}: {stderr}");
@@ -169,7 +169,7 @@ impl Folder {
         all
     }
 
-    /// What is in the folder, in the order of the names, with the bytes of regular files.
+    /// The entries of the folder, in the order of the names, with the bytes of regular files.
     pub fn contents(&self) -> Vec<(PathBuf, Option<Vec<u8>>)> {
         let with_bytes = |path: PathBuf| (path.clone(), path.is_file().then(|| std::fs::read(&path).unwrap()));
         self.names().into_iter().map(with_bytes).collect()

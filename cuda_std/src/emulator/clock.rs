@@ -31,7 +31,7 @@ impl WarpClock {
         self.tick += 1;
         let tick = self.tick;
         let pairs = self.pairs.get_or_insert_with(|| Box::new([[0; LANES]; LANES]));
-        // What any of them knew about any lane, all of them know now.
+        // Merges the clocks: each lane of the group takes the latest time that any of them has for each lane.
         let mut known = [0; LANES];
         for lane in lanes(group) {
             for (known, &pair) in known.iter_mut().zip(&pairs[lane]) {

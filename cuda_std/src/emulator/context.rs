@@ -1,4 +1,4 @@
-//! What a running thread knows: itself, its warp, its block. And how it meets others.
+//! The state of a running thread, of its warp and of its block, and the meetings of threads in collectives.
 
 use super::{
     block::Block,
@@ -64,7 +64,7 @@ pub struct Lane {
     pub thread: u32,
     /// Index in the block.
     pub index: [u32; 3],
-    /// What it waits in: operation, mask, place.
+    /// The operation in which the lane waits, its mask and its place.
     pub operation: Operation,
     pub mask: u32,
     pub site: Site,
@@ -256,7 +256,7 @@ unsafe fn look(lane: *mut Lane, site: Site) {
     }
 }
 
-/// What a thread unwinds with after it reported a violation.
+/// The payload with which a thread unwinds after it reported a violation.
 struct Stop;
 
 /// Reports a violation by the running thread and ends it.

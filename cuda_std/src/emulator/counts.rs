@@ -1,10 +1,10 @@
-//! What a launch counts: accesses and collectives in all, and collectives by source line.
+//! The counts of a launch: accesses and collectives in all, and collectives by source line.
 
 use super::violation::{Operation, SourceLocation};
 use crate::Site;
 use std::collections::HashMap;
 
-/// What a launch did.
+/// Counts of a launch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

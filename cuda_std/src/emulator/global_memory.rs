@@ -1,12 +1,12 @@
-//! What a block does to global memory, word by word (see [`super::records`]), so that races between its threads are
-//! found.
+//! The record of a block's accesses to global memory, word by word (see [`super::records`]), by which races between its
+//! threads are found.
 //!
 //! A block touches little of global memory, so records are kept in lines of 64 bytes that a hash table finds, and only
 //! of memory that the kernel may write: that of its `PtrMut` arguments. Nothing is cleared between blocks: entries of
 //! the table and records carry the epoch that made them. Reads by `load_nc`, which are most of what kernels read, are
 //! compared with writes and not recorded.
 //!
-//! What is not found, and why, is listed in [`crate::emulator`].
+//! [`crate::emulator`] lists the races that are not found, and the reasons.
 
 use super::{
     clock::LANES,
@@ -187,7 +187,7 @@ impl GlobalMemory {
         };
         self.lines.visit(bytes, Some(epoch), |cell, address| {
             match if kind.writes() { cell.write(&who, kind) } else { cell.read(&who, kind) } {
-                // What fences and a flag may have ordered passes.
+                // Fences and a flag may have ordered the two accesses, so this is not reported as a race.
                 Err(other) if other.may_be_ordered(&who, fenced) => {
                     cell.replace(&who, kind);
                     Ok(())

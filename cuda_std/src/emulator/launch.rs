@@ -62,7 +62,7 @@ pub unsafe fn run<A: KernelArgs>(
     unsafe { run_body(entry, config, &ranges, &body, profiled) }
 }
 
-/// What a launch needs to know of a kernel, whatever its arguments are.
+/// The properties of a kernel that a launch needs, whatever its arguments are.
 #[derive(Clone, Copy)]
 struct Entry {
     name: &'static str,

@@ -8,7 +8,7 @@ use super::{
 use crate::launch::{Kernel, KernelArgs, LaunchConfig};
 use std::fmt;
 
-/// What a launch did, and what its collectives cost line by line.
+/// Counts of a launch, and executions of its collectives by source line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {

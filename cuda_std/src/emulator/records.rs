@@ -1,5 +1,5 @@
-//! Who touched a word of memory last, and whether what touches it now comes after: the bookkeeping of races, of shared
-//! memory and of global memory.
+//! The last accesses to a word of memory, and whether a new access comes after them: the bookkeeping of races, in
+//! shared memory and in global memory.
 //!
 //! # Order of accesses
 //! The *epoch* counts the barriers of the block; a new block starts a new one too, so nothing needs clearing between
@@ -85,7 +85,7 @@ impl Record {
     }
 }
 
-/// What is known about a word or byte.
+/// The last accesses to a word or byte.
 #[derive(Clone, Copy, Default)]
 pub struct Cell {
     pub write: Record,
@@ -188,7 +188,7 @@ impl Accessor<'_> {
     }
 }
 
-/// Who accesses, and what is ordered before.
+/// The thread that makes an access, and the clock that orders earlier accesses before it.
 pub struct Who<'a> {
     pub epoch: u32,
     lane: u32,

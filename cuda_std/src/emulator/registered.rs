@@ -43,7 +43,7 @@ impl<A: KernelArgs + 'static> AnyKernel for Kernel<A> {
     }
 }
 
-/// What `#[kernel]` puts into the section.
+/// The type of the references that `#[kernel]` puts into the section.
 #[doc(hidden)]
 pub type Registered = &'static dyn AnyKernel;
 

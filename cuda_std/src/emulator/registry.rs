@@ -36,8 +36,8 @@ struct Registry {
 static REGISTRY: RwLock<Registry> =
     RwLock::new(Registry { live: BTreeMap::new(), freed: VecDeque::new(), freed_bytes: 0 });
 
-/// What AddressSanitizer is told of an allocation: that plain Rust pointers must not reach its padding, nor any of it
-/// when it is freed.
+/// The bytes of an allocation that AddressSanitizer forbids to plain Rust pointers: its padding, and all of it when it
+/// is freed.
 #[cfg(feature = "sanitizer")]
 mod sanitizer {
     use super::Allocation;

@@ -34,7 +34,7 @@ const SHORT_WAIT: Duration = Duration::from_millis(50);
 /// How long it pauses.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Where a warp stands after its passes.
+/// The state of a warp after its passes.
 enum Warps {
     /// All threads have returned.
     Done,
@@ -45,7 +45,7 @@ enum Warps {
 }
 
 thread_local! {
-    /// Where the last panic of an emulated thread came from.
+    /// The place of the last panic of an emulated thread.
     static PANICKED_AT: RefCell<Option<SourceLocation>> = const { RefCell::new(None) };
 }
 
@@ -290,7 +290,7 @@ fn resolve(warp: &mut Warp, all: &[Lane], block: &mut Block) -> Result<Option<Wa
     }
     let idle_only = next == 0;
     next |= spinning;
-    // What the others deposited must be there when their turn comes.
+    // The words that the others deposited must be there when their turn comes.
     let (from, to) = (warp.parity ^ 1, warp.parity);
     for lane in lanes(waiting & !next) {
         warp.exchange[to][lane] = warp.exchange[from][lane];

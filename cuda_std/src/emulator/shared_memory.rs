@@ -34,7 +34,7 @@ pub struct SharedMemory {
     epoch: u32,
     /// Epoch at the start of the block.
     born: u32,
-    /// What each thread has published to products of warpgroups.
+    /// The epochs of each thread's writes and of their publication to products of warpgroups.
     published: Vec<Published>,
 }
 
@@ -161,7 +161,7 @@ impl SharedMemory {
         }
     }
 
-    /// What is published of thread `thread`.
+    /// The entry of thread `thread` in `published`, which is added if it is absent.
     #[inline(always)]
     fn published(&mut self, thread: u32) -> &mut Published {
         let thread = thread as usize;
@@ -298,7 +298,7 @@ impl SharedMemory {
         });
     }
 
-    /// Where the byte at `address`, which was checked, lies.
+    /// The host address of the byte at shared address `address`, which was checked.
     #[inline(always)]
     pub fn place(&mut self, address: u32) -> *mut u8 {
         self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(address as usize)

@@ -2,7 +2,7 @@
 
 use std::{fmt, panic::Location};
 
-/// What lanes or threads do together.
+/// A collective operation of lanes or threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -139,7 +139,7 @@ impl fmt::Display for SourceLocation {
     }
 }
 
-/// What a lane that was waited for does instead.
+/// The state of a lane or thread that does not come to a collective or barrier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Instead {
@@ -206,7 +206,7 @@ pub enum ViolationKind {
         arrived: u32,
         /// The first lane that did not.
         missing: u32,
-        /// What that lane does instead.
+        /// The state of that lane.
         instead: Instead,
     },
     /// A thread of the block does not come to a barrier.
@@ -216,7 +216,7 @@ pub enum ViolationKind {
         operation: Operation,
         /// The first thread that did not come.
         missing: u32,
-        /// What that thread does instead.
+        /// The state of that thread.
         instead: Instead,
     },
     /// A loop waits for a store that does not come.
@@ -266,7 +266,7 @@ pub enum ViolationKind {
         nearest.map_or(String::new(), |nearest| format!(": {nearest}"))
     )]
     GlobalOutOfBounds {
-        /// What the access does.
+        /// The kind of the access.
         access: Access,
         /// Global address of the first byte of the access.
         address: usize,
@@ -281,7 +281,7 @@ pub enum ViolationKind {
         holder.map_or(String::new(), |holder| format!(": {holder}"))
     )]
     ReadOnlyArgument {
-        /// What the access does.
+        /// The kind of the access.
         access: Access,
         /// First byte that may not be written.
         address: usize,
@@ -315,7 +315,7 @@ pub enum ViolationKind {
     GlobalMisaligned {
         /// Global address of the first byte of the access.
         address: usize,
-        /// What it should be a multiple of.
+        /// Required alignment of the address in bytes.
         alignment: usize,
     },
     /// A shared access outside the block's arrays and dynamic memory.
@@ -337,7 +337,7 @@ pub enum ViolationKind {
     SharedMisaligned {
         /// Shared address of the first byte of the access.
         address: u32,
-        /// What it should be a multiple of.
+        /// Required alignment of the address in bytes.
         alignment: u32,
     },
     /// A read of shared memory that no thread of the block has written.
@@ -391,9 +391,9 @@ pub enum ViolationKind {
     SharedRace {
         /// Shared address of the byte.
         address: u32,
-        /// What the access at the violation's place does.
+        /// The kind of the access at the violation's place.
         access: Access,
-        /// What the earlier access does.
+        /// The kind of the earlier access.
         other_access: Access,
         /// A thread that made the earlier access, in its block.
         other_thread: u32,
@@ -407,9 +407,9 @@ pub enum ViolationKind {
     GlobalRace {
         /// Global address of the byte.
         address: usize,
-        /// What the access at the violation's place does.
+        /// The kind of the access at the violation's place.
         access: Access,
-        /// What the earlier access does.
+        /// The kind of the earlier access.
         other_access: Access,
         /// A thread of the block that made the earlier access.
         other_thread: u32,
@@ -444,7 +444,7 @@ pub enum ViolationKind {
     },
 }
 
-/// What an access does.
+/// A kind of memory access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each is named after what the access does")]
@@ -483,7 +483,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// Where an access lies, relative to an argument.
+/// The place of an access relative to an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nearest {
     /// Name of the kernel's parameter to which the argument belongs.

@@ -5,7 +5,7 @@
 //! nothing of the kind to the thread that waits for it, and neither does the emulator: who launches runs blocks of this
 //! launch, waits for helpers that run blocks of this launch, and does nothing else.
 //!
-//! Emulated threads have stacks, of which a process can have so many ([`MAX_THREADS_ALIVE`]). A launch waits until
+//! Emulated threads have stacks, and a process can have at most [`MAX_THREADS_ALIVE`] of them. A launch waits until
 //! there is room for the block that the launching thread runs; a helper for whose block there is none does not help.
 //!
 //! There are as many threads as the launch with the most helpers wanted; they end with the program. A helper that is
@@ -28,7 +28,7 @@ static ALIVE: Mutex<usize> = Mutex::new(0);
 /// Told when [`ALIVE`] becomes smaller, so that a waiting launch looks again.
 static FEWER: Condvar = Condvar::new();
 
-/// Room for a block of so many emulated threads.
+/// Room for a block of this number of emulated threads.
 struct Room(usize);
 
 impl Room {
@@ -64,7 +64,7 @@ impl Drop for Room {
 struct Job {
     /// Threads of a block, at most [`MAX_THREADS_ALIVE`].
     threads: usize,
-    /// What a helper does; alive until `run` returns.
+    /// The work of a helper; alive until `run` returns.
     work: &'static (dyn Fn() + Sync),
     state: Mutex<State>,
     /// A helper is done.
@@ -94,11 +94,11 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does `work`, which runs blocks of so many emulated threads, here and on up to `helpers` threads at the same time,
-/// and returns when nobody is at it any more. `work` ends once there is nothing left to do, whoever has done it.
+/// Runs `work` on this thread and on up to `helpers` others at the same time. Returns when all have finished. `work`
+/// runs blocks of `threads` emulated threads, and ends once no block is left to run, whichever thread ran it.
 ///
 /// # Panics
-/// Where `work` does.
+/// If `work` panics on any of the threads.
 pub fn run(helpers: usize, threads: usize, work: &(dyn Fn() + Sync)) {
     let _room = Room::wait(threads);
     if helpers == 0 {
@@ -122,7 +122,7 @@ pub fn run(helpers: usize, threads: usize, work: &(dyn Fn() + Sync)) {
     }
 }
 
-/// Queues a job for so many helpers, and starts threads where there are fewer. Where the system gives none, the caller
+/// Queues a job for `helpers` helpers, and starts threads if there are fewer. If the system gives none, the caller
 /// works alone.
 fn want(job: &Arc<Job>, helpers: usize) {
     let mut queue = lock(&QUEUE);

@@ -1,4 +1,4 @@
-//! What `#[kernel]` makes: names, bounds, kernels chosen by a key or by a type, arguments of every type.
+//! The output of `#[kernel]`: names, bounds, kernels chosen by a key or by a type, arguments of every type.
 
 use crate::one_block;
 use cuda_std::{

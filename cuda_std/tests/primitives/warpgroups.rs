@@ -63,7 +63,7 @@ where
     }
 }
 
-/// What fragment of which thread is wrong, if one is: D = (1 + `twice`) · A · Bᵀ.
+/// Compares the fragments of all threads with D = (1 + `twice`) · A · Bᵀ.
 fn check<const TILES: usize>(
     fragments: Vec<[[f32; 4]; TILES]>,
     a: &[i8],

@@ -31,7 +31,7 @@ pub const fn words(element: ElementKey, stride: u32) -> u32 {
     }
 }
 
-/// What short and long vectors are multiplied by before their norms are computed.
+/// The factors by which short and long vectors are multiplied before their norms are computed.
 const SCALES: [f32; 2] = [f32::from_bits((127 + 100) << 23), f32::from_bits((127 - 80) << 23)];
 
 /// The power of two by which a vector is multiplied before its norm is computed, if the sum of its squares is `square`:
@@ -52,8 +52,8 @@ const AHEAD: usize = 4;
 /// An element type of vectors that walks compare. `ROWS` vectors are read at a time by each team.
 pub trait Compared: Element {
     /// Stores a query in shared memory, as [`key`](Self::key) takes it, but not divided by its norm: each component as
-    /// f32, with zeros up to a multiple of [`SUMS`], or the bytes. The `threads` of the block share the work. Who reads
-    /// other threads' words needs a barrier.
+    /// f32, with zeros up to a multiple of [`SUMS`], or the bytes. The `threads` of the block share the work. A thread
+    /// that reads other threads' words needs a barrier before.
     ///
     /// # Safety
     /// `query` has `stride` components and is aligned to four components; `to` has room for `stride` words, up to a
@@ -85,7 +85,7 @@ pub trait Compared: Element {
     ) -> u32;
 
     /// Divides a query in shared memory by its norm, unless that is 0 or the type needs no division. All threads of the
-    /// block arrive, after a barrier. Who reads other threads' words needs a barrier.
+    /// block arrive, after a barrier. A thread that reads other threads' words needs a barrier before.
     ///
     /// # Safety
     /// As [`key`](Self::key).
@@ -314,7 +314,7 @@ unsafe fn float_key<E: Element, const ROWS: usize>(
     }
 }
 
-/// What the lanes of a team have in common.
+/// The query that a team compares, and the place of a lane in the team.
 #[derive(Clone, Copy)]
 struct Lanes {
     query: SharedPtr<f32>,

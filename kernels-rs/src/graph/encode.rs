@@ -61,7 +61,7 @@ pub struct Encode {
     pub dim: u32,
     /// The metric: for cosine, vectors are divided by their norms first.
     pub metric: Metric,
-    /// What is subtracted from each component: `dim` numbers.
+    /// The shift of each component, which is subtracted from it: `dim` numbers.
     pub shifts: Ptr<f32>,
     /// Codes in a unit of a component; 0: each vector has a scale of its own, by which its greatest component becomes
     /// [`MOST`].

@@ -42,7 +42,7 @@ impl Tolerance {
         }
     }
 
-    /// What the error adds to, of a key: a distance, or the negative of a product.
+    /// The value of a key to which the error is added: a distance, or the negative of a product.
     #[inline(always)]
     fn value(self, key: u32) -> f32 {
         if self.products { (key ^ 1 << 31) as i32 as f32 } else { sqrt_f32(key as f32) }

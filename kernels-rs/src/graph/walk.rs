@@ -211,7 +211,7 @@ pub struct Walk {
     pub pivot_count: u32,
     /// For each pivot the end of its list in `starts`.
     pub ends: Ptr<u32>,
-    /// Number of start nodes with which a query is compared, at least, if there are so many.
+    /// Number of start nodes with which a query is compared, at least; all if there are fewer.
     pub wanted: u32,
     /// Number of nodes of the beam.
     pub width: u32,
@@ -354,7 +354,7 @@ unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
         if THREADS > 32 {
             kept = block.counters.add(KEPT).load();
         }
-        // Where there are threads for it, several count for each place.
+        // Several threads count for each place if there are enough threads.
         let parts = if THREADS > RANKED { THREADS / RANKED } else { 1 };
         let mut base = 0;
         while base < kept {
@@ -482,10 +482,10 @@ unsafe fn append<const THREADS: u32>(counter: SharedPtr<u32>, lanes: u32, len: u
     shuffle_idx(FULL_MASK, first, 0)
 }
 
-/// What a walk compares its query with before it follows edges.
+/// The pivots and start nodes with which a walk compares its query before it follows edges.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// What is left of the list that is being absorbed: of the pivots, or of a list of start nodes.
+    /// The rest of the list that is being absorbed, `first..end`: of the pivots, or of a list of start nodes.
     first: u32,
     end: u32,
     /// Number of lists of start nodes that were begun.
@@ -544,7 +544,7 @@ unsafe fn next_listed<const THREADS: u32>(launch: &Walk, block: Block, beam: &mu
 }
 
 /// Stores where the list of each pivot in the beam begins and ends. All threads of the block arrive, after a barrier.
-/// Who reads other threads' lists needs a barrier.
+/// A thread that reads other threads' lists needs a barrier before.
 ///
 /// # Safety
 /// As [`Walk`]; the beam has pivots only.
@@ -571,7 +571,7 @@ unsafe fn store_lists<const THREADS: u32>(launch: &Walk, lists: SharedPtr<u32>, 
     }
 }
 
-/// Loads the query. All threads of the block arrive. Who reads other threads' words needs a barrier.
+/// Loads the query. All threads of the block arrive. A thread that reads other threads' words needs a barrier before.
 ///
 /// # Safety
 /// As [`Walk`].

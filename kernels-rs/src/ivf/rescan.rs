@@ -92,7 +92,7 @@ const COUNTING_BLOCKS: u64 = 3;
 /// The best entries of a warp in a pass.
 type Queue = WarpSelect<1, { thread_queue(PASS) }>;
 
-/// What a query is compared with all vectors of its lists for.
+/// The purpose of comparing a query with all vectors of its lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescanned {
     /// The k best vectors, of each query without a certificate.

@@ -386,8 +386,8 @@ pub struct SortPass<K> {
     pub first_tile: u32,
     /// Tiles of a set.
     pub tiles: u32,
-    /// Where the portion's pairs of each value of the digit begin in the output: [`DIGITS`] places a set. The launch
-    /// writes those of the next portion behind them.
+    /// The places in the output at which the portion's pairs of each value of the digit begin: [`DIGITS`] places a set.
+    /// The launch writes those of the next portion behind them.
     pub starts: PtrMut<u32>,
     /// Words of `starts` from one set to the next.
     pub starts_stride: u32,

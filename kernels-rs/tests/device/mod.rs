@@ -1,5 +1,5 @@
-//! A device for tests of kernels, through the CUDA driver's functions and without the library: the driver emulator, or a
-//! GPU. A process has one driver, so a test program's run has one of the two.
+//! A device for tests of kernels, through the CUDA driver's functions and without the library: the driver emulator, or
+//! a GPU. A process has one driver, so a test program's run has one of the two.
 
 use std::ffi::CString;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -69,8 +69,8 @@ impl Device {
         values
     }
 
-    /// The PTX of a kernel: compiled for a GPU; for the driver emulator a module with the kernel's name, of which it reads
-    /// only the names.
+    /// The PTX of a kernel: compiled for a GPU; for the driver emulator a module with the kernel's name, of which it
+    /// reads only the names.
     fn ptx(&self, kernel: &str) -> String {
         if !self.compiles {
             return format!(".version 7.8\n.target sm_80\n.visible .entry {kernel}(\n)\n");

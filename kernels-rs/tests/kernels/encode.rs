@@ -11,7 +11,7 @@ use crate::lists::{METRICS, stored};
 
 const KEYS: [(FloatKey, ElementKey); 3] =
     [(FloatKey::F32, ElementKey::F32), (FloatKey::F16, ElementKey::F16), (FloatKey::Bf16, ElementKey::Bf16)];
-/// What codes and stored rows have behind the vectors of a launch.
+/// The value of the bytes behind the codes and the stored rows of a launch's vectors.
 const BEHIND: u8 = 0xa5;
 
 /// The vectors of a launch and its options.

@@ -54,7 +54,7 @@ impl Candidates {
 /// better.
 type Expected = ((Vec<f32>, Vec<u32>), u32, u32);
 
-/// What re-ranking has to find, by the vectors of each query that a filter accepts.
+/// The expected results of re-ranking, by the vectors of each query that a filter accepts.
 fn expected(lists: &Lists, candidates: &Candidates, all: &[Vec<Found>], selected: usize, k: usize) -> Vec<Expected> {
     let of_query = |(query, all): (usize, &Vec<Found>)| {
         let own = query * selected..(query + 1) * selected;

@@ -52,7 +52,7 @@ struct Batch {
     /// The numbers of all rows, one behind the other.
     numbers: Vec<i32>,
     ids: Option<Vec<u32>>,
-    /// Where each row begins and how many keys it has.
+    /// The start of each row and the number of its keys.
     rows: Vec<(usize, usize)>,
     columns: usize,
     k: usize,

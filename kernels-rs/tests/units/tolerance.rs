@@ -1,4 +1,4 @@
-//! What codes cannot tell apart.
+//! Distances and products that codes cannot tell apart.
 
 use warpann_kernels::graph::tolerance::Tolerance;
 use warpann_kernels::product::metric::Metric;

@@ -48,7 +48,7 @@ pub struct Difference {
     pub query: usize,
     /// Place among the results of the query.
     pub place: usize,
-    /// What the slot must hold.
+    /// Id and distance that the slot must hold.
     pub expected: Slot,
     /// Id and distance in this slot of the result.
     pub found: Slot,

@@ -170,7 +170,7 @@ impl SelectCase {
 /// The keys of a case.
 struct Keys<K> {
     all: Vec<K>,
-    /// Where each row starts and ends.
+    /// The start and the end of each row.
     spans: Vec<(usize, usize)>,
     /// [`Keys::spans`] as a ragged batch wants them.
     starts: Vec<u64>,
@@ -187,7 +187,7 @@ impl<K: TestKey> Keys<K> {
             1 => 0,
             _ => random.below(room + 1),
         };
-        // Where each row starts and ends, and the end of all keys.
+        // The start and the end of each row, and the end of all keys.
         let mut spans: Vec<(usize, usize)> = Vec::new();
         for row in 0..rows {
             spans.push(match layout {

@@ -190,8 +190,8 @@ fn recall_by_cosine(device: Device) -> Outcome {
     for encoding in CODED {
         let [by_cosine, by_product, right] = recalls(device, Metric::Cosine, encoding, &rows, queries)?;
         let [by_square, ..] = recalls(device, Metric::L2, encoding, &rows, queries)?;
-        // What a code stands for may be nearer than it should by either: two of the 160 neighbours of the emulator's
-        // case.
+        // The vector for which a code stands may be nearer than it should by either metric: two of the 160 neighbours
+        // of the emulator's case.
         if by_cosine != right || by_cosine < by_product - 0.0125 || by_cosine < by_square - 0.06 {
             let others = format!("{right} in float64, {by_product} by inner product, {by_square} by squared L2");
             return Err(format!("{encoding}: recall {by_cosine} by cosine, {others}"));

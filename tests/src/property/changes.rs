@@ -69,7 +69,7 @@ pub(super) fn add_stopped<I: Kind>(
     (added, calls > stop)
 }
 
-/// What the index must hold: the components of each id.
+/// The contents that the index must have: the components of each id.
 type Vectors = BTreeMap<u64, Vec<f64>>;
 
 /// An index beside what it must hold.
@@ -304,7 +304,7 @@ impl<I> Pair<I> {
         let (ids, rows) = self.given::<T>(random, dim);
         let mut refused = refusal(&ids).or(ids.iter().any(|id| self.model.contains_key(id)).then_some("duplicate_id"));
         let found = if random.once_in(3) {
-            // At one of the first calls, if there are so many.
+            // Stops at one of the first calls, unless the addition makes fewer.
             let (found, stopped) = add_stopped(&mut self.index, &rows, &ids, random.below(5), ids[0] % 2 == 1);
             refused = refused.or(stopped.then_some("cancelled"));
             found
@@ -580,7 +580,8 @@ impl<I> Pair<I> {
         self.search(random)
     }
 
-    /// An addition whose watch panics at one of its first calls, if it has so many. Then the index must be as before.
+    /// An addition whose watch panics at one of its first calls, if it makes this call. Then the index must be as
+    /// before.
     fn panic_in_addition<T: Component>(&mut self, random: &mut Random) -> Outcome
     where
         I: Kind<Element = T>,

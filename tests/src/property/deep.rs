@@ -41,7 +41,7 @@ impl Property {
 /// An instant that is farther away may not exist.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
-/// What the threads share.
+/// The state that the threads share.
 struct Run {
     properties: Vec<Property>,
     /// The seed of the first case of each property. The next cases have the next numbers.

@@ -129,7 +129,7 @@ fn trained<T: Component>(builder: &IvfIndexBuilder<T>, rows: &[T], device: Devic
     Ok(index)
 }
 
-/// What a program works with.
+/// The state of a program: the vectors, the index and its contents.
 struct Program<'a, T: Component> {
     dim: usize,
     vectors: &'a Vectors<T>,

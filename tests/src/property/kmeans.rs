@@ -34,7 +34,7 @@ struct KMeansCase {
     form: Form,
 }
 
-/// What becomes a [`Start`].
+/// The kind of the [`Start`] of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begin {
     Random,
@@ -288,7 +288,7 @@ impl Points<'_> {
                 })
                 .collect();
             let norm = reference::squares(&mean).sqrt();
-            // What an error in each component does to the direction.
+            // The length of the errors of all components, which bounds the error of the direction.
             let error = reference::squares(&allowed).sqrt();
             for (j, (&c, &mean)) in centroid.iter().zip(&mean).enumerate() {
                 let (expected, slack) = match spherical {

@@ -34,7 +34,7 @@ const KEPT: usize = 3;
 /// The vectors of one version.
 type Vectors = BTreeMap<u64, Vec<f32>>;
 
-/// What the threads of a case share.
+/// The state that the threads of a case share.
 struct Case {
     dim: usize,
     metric: Metric,

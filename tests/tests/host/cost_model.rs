@@ -38,7 +38,7 @@ fn on_line(profile: &Profile, operation: Operation, text: &str) -> u64 {
     })
 }
 
-/// What the kernel did for `rows` random rows, all together.
+/// Counts of the kernel for `rows` random rows, all together.
 struct Counted {
     /// First votes, one for four steps of 32 keys.
     groups: u64,

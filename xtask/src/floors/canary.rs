@@ -23,7 +23,7 @@ const FILES: [(&str, &str); 14] = [
         "fn f(self) -> bool {\n    matches!(self, Self::L2)\n}\nfn g(self) -> bool {\n    match self {\n        Self::L2 => true,\n        \
          Self::Other | Self::Cosine => false,\n    }\n}",
     ),
-    // What is forbidden, then what is allowed.
+    // Forbidden forms, then allowed ones.
     (
         "low/decides.rs",
         "fn f(m: Metric, n: u32) -> bool {
@@ -70,7 +70,7 @@ mod tests {
 /// The circles that are listed as ones that stay.
 const HONEST: [&[&str]; 1] = [&["low/ring.rs", "low/ring/first.rs"]];
 
-/// What the check must say, and nothing else.
+/// The violations that the check must report, and no others.
 const VIOLATIONS: [&str; 18] = [
     "lobby.rs: the file is in no room; move it into one, or add a room to xtask/src/floors.rs",
     "gone: room gone lists a module that does not exist; remove it from xtask/src/floors.rs",

@@ -5,8 +5,8 @@
 //! compiles syn with the features that this needs. Compiling syn as well would take 23 s more of CPU in each cold
 //! `cargo xtask` (2 s for proc-macro2 alone, 25 s for both; two cores, November 2026).
 //!
-//! What the reader does not see: a method called on a value whose type is never named, a `macro_rules!` macro called by
-//! its bare name, and links in documentation.
+//! The reader does not see a method called on a value whose type is never named, a `macro_rules!` macro called by its
+//! bare name, or links in documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub const ROOT: usize = 0;
 /// A crate's sources by path below its `src` folder, with `/` between folders.
 pub type Sources = BTreeMap<String, String>;
 
-/// What a crate's sources contain.
+/// The contents of a crate's sources.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// The files that modules reach from the crate root, which is the first.
@@ -55,7 +55,7 @@ pub struct Module {
     pub items: BTreeSet<String>,
     /// Names that `use` brings into the module.
     pub imports: Vec<Import>,
-    /// Where the module is declared `pub(crate)`, if it is and not for tests only.
+    /// The declaration of the module as `pub(crate)`, if it has one that is not for tests only.
     pub crate_visible: Option<CrateVisible>,
 }
 
@@ -120,7 +120,7 @@ struct Reader<'a> {
     queue: Vec<(String, usize, bool)>,
 }
 
-/// Where the reader stands.
+/// The position of the reader.
 #[derive(Clone)]
 struct Scope {
     file: usize,
@@ -128,7 +128,7 @@ struct Scope {
     test: bool,
     /// Directly in a module, not inside a function or a macro's arguments.
     in_module: bool,
-    /// Where files of child modules lie, below `src`, with a `/` at the end unless empty.
+    /// The folder of the files of child modules, below `src`, with a `/` at the end unless empty.
     folder: String,
 }
 

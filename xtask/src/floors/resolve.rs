@@ -2,7 +2,7 @@
 
 use super::read::{ROOT, Reference, Tree};
 
-/// What a path leads to.
+/// The target of a path: the modules that it names, and the module of the definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The modules that the path itself names, from the outside in. Modules behind a re-export are not among them.
@@ -11,7 +11,7 @@ pub struct Target {
     pub definition: usize,
 }
 
-/// What a name stands for.
+/// The module or item for which a name stands.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Module(usize),
@@ -65,7 +65,7 @@ impl Tree {
                 name => match self.lookup(at, name, false, visited)? {
                     Some(place) => place,
                     None if at == ROOT => return Err(format!("the crate root has no {name}")),
-                    // What a macro defines has no name in the source.
+                    // An item that a macro defines has no name in the source.
                     None => Place::Item(at),
                 },
             };
@@ -76,7 +76,7 @@ impl Tree {
         Ok(Some(place))
     }
 
-    /// What `name` stands for in `module`. `local`: names that functions import count too.
+    /// The module or item for which `name` stands in `module`. `local`: names that functions import count too.
     fn lookup(
         &self,
         module: usize,
@@ -129,7 +129,7 @@ mod tests {
     use super::super::read::{self, Sources};
     use super::*;
 
-    /// Where each reference of a.rs leads: the file of the definition, and how many modules the path names.
+    /// The target of each reference of a.rs: the file of the definition, and how many modules the path names.
     fn targets(files: &[(&str, &str)]) -> Vec<String> {
         let sources: Sources = files.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect();
         let tree = read::read(&sources).unwrap();

@@ -15,7 +15,7 @@ use crate::shell::Result;
 /// The path of the function that says whether a mutant is active, in the crate that is mutated.
 const SWITCH: &str = "crate::mutation_switch::on";
 
-/// What a mutation does to its range of the text.
+/// The change that a mutation makes to its range of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Change {
     /// Other text in place of a part: an operator, or the name of a function.

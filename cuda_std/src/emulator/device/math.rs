@@ -1,6 +1,6 @@
 //! Arithmetic with the bits that the GPU's instructions give.
 
-/// What the GPU's conversions make of NaN.
+/// The 16 bits that the GPU's conversions give for NaN.
 const NAN_16: u16 = 0x7fff;
 
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! What a kernel asks about its own thread, and what it waits for: indices, barriers and fences.
+//! The indices of a kernel's own thread, barriers and fences.
 
 use crate::{
     Site,
@@ -64,7 +64,8 @@ pub fn fence_block() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// What this thread does from now on may be ordered after what others did before fences of theirs.
+/// Records a fence of this thread. Later accesses of the thread may be ordered after accesses of others before their
+/// fences.
 fn note_fence() {
     let lane = current();
     // SAFETY: the running thread's warp and block are alive; nothing else runs on this OS thread.

@@ -16,7 +16,7 @@ pub fn lane_id() -> u32 {
     unsafe { (*current()).lane }
 }
 
-/// What the lanes of a collective deposited.
+/// The words that the lanes of a collective deposited.
 struct Met {
     lane: *mut Lane,
     words: *const [u64; LANES],

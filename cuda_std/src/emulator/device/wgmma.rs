@@ -16,7 +16,7 @@ const WARPS: u32 = 4;
 /// Bytes of a row of a chunk, and of the parts that are swizzled.
 const ROW_BYTES: u32 = 128;
 const PART_BYTES: u32 = 16;
-/// Where a chunk may start.
+/// Alignment of the start of a chunk in bytes.
 const ALIGNMENT: u32 = 1024;
 
 #[inline(always)]

@@ -39,7 +39,7 @@ pub enum Shape {
     Scales,
 }
 
-/// What the queries are.
+/// The kind of a case's queries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Queries {
     /// New vectors that are distributed as those of the base that came last.
@@ -76,7 +76,7 @@ fn kinds_of_queries(random: &mut Random, metric: Metric, of_l2: &[f64]) -> [Quer
     [Queries::Like, Queries::Own, Queries::Scaled(random.pick(factors)), Queries::Shifted, Queries::Other]
 }
 
-/// What becomes of 1 and of 0 in an element type. Bytes clamp at about 20.
+/// The unit of an element type, and the number that stands for 0. Bytes clamp at about 20.
 fn unit<T: Component>() -> (f64, f64) {
     if T::WHOLE { (T::SPREAD.0 / 8.0, T::SPREAD.1) } else { (1.0, 0.0) }
 }
@@ -186,7 +186,7 @@ impl Source {
     }
 }
 
-/// What an index must hold: the components of each id.
+/// The contents that an index must have: the components of each id.
 type Model = BTreeMap<u64, Vec<f64>>;
 
 /// The elements of numbers, and the numbers that these elements are.
