@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuda_std::emulator::{self, Buffer, Violation, ViolationKind};
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
-use cuda_std::{Ptr, global, kernel, shared, thread, warp};
+use cuda_std::{PtrMut, global, kernel, shared, thread, warp};
 
 /// Shuffles for ever, because no lane becomes 32.
 #[kernel]
@@ -28,7 +28,7 @@ unsafe fn barriers_for_ever() {
 
 /// Reads one word of global memory for ever.
 #[kernel]
-unsafe fn loads_for_ever(word: Ptr<u32>) {
+unsafe fn loads_for_ever(word: PtrMut<u32>) {
     // SAFETY: one value.
     unsafe {
         while global::load(*word) == 0 {} // LOOP: loads
@@ -74,8 +74,8 @@ fn barriers() {
 
 #[test]
 fn loads() {
-    let word = Buffer::<u32>::new(1);
-    let violation = stopped(&LoadsForEver::KERNEL, 1, LoadsForEver { word: word.as_ptr() });
+    let mut word = Buffer::<u32>::new(1);
+    let violation = stopped(&LoadsForEver::KERNEL, 1, LoadsForEver { word: word.as_mut_ptr() });
     check(&violation, "loads_for_ever", "loads");
 }
 

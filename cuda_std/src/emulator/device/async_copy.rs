@@ -4,7 +4,6 @@ use super::global::{check, record};
 use crate::{
     Site,
     emulator::{
-        block::Block,
         context::{Copy, Lane, current, fail},
         violation::{Access, ViolationKind},
     },
@@ -38,11 +37,8 @@ pub unsafe fn copy_zfill<const BYTES: u32>(dst: u32, src: *const u8, src_bytes: 
         if recorded {
             record(lane, src.addr(), src_bytes as usize, Access::Read, site);
         }
-        let block: &mut Block = &mut *(*lane).block;
-        block.stats.global_load_bytes += u64::from(src_bytes);
-        if let Err(kind) = block.shared.write::<BYTES>(Lane::accessor(lane), dst, Access::AsyncCopy, site) {
-            fail(lane, site, kind);
-        }
+        (*(*lane).block).stats.global_load_bytes += u64::from(src_bytes);
+        super::shared::write::<BYTES>(lane, dst, Access::AsyncCopy, site);
         let copies = &mut (*lane).copies;
         copies.queue.push_back(Copy { dst, src, src_bytes, bytes: BYTES, recorded, site });
         copies.open += 1;

@@ -6,7 +6,7 @@ use crate::{
     Site,
     emulator::{
         block::Block,
-        context::{Lane, access, current, fail, meet},
+        context::{Lane, current, meet},
         violation::{Access, Operation},
     },
 };
@@ -89,12 +89,9 @@ unsafe fn shared<T: Copy, const BYTES: u32>(address: u32, site: Site, combine: i
     let lane = current();
     // SAFETY: the running thread's block is alive, and the access was checked.
     unsafe {
-        access(lane, site);
+        super::shared::atomic::<BYTES>(lane, address, site);
         let block: &mut Block = &mut *(*lane).block;
         block.stats.shared_atomics += 1;
-        if let Err(kind) = block.shared.atomic::<BYTES>(Lane::accessor(lane), address, site) {
-            fail(lane, site, kind);
-        }
         let place = block.shared.place(address).cast::<T>();
         let old = place.read();
         place.write(combine(old));

@@ -3,7 +3,7 @@
 use crate::{
     Site,
     emulator::{
-        context::{self, Lane, current, fail, meet},
+        context::{Lane, access as count_access, current, fail, meet},
         registry::Live,
         violation::{Access, Operation, ViolationKind},
     },
@@ -25,10 +25,7 @@ pub(super) unsafe fn check(
     site: Site,
 ) -> bool {
     // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
-    let known = unsafe {
-        context::access(lane, site);
-        *(*(*lane).block).range(address)
-    };
+    let known = unsafe { *(*(*lane).block).range(address) };
     let mut writable = known.writable;
     if !known.holds(address, bytes) || access.writes() && !writable {
         // SAFETY: same contract.
@@ -78,6 +75,7 @@ unsafe fn look_up(lane: *mut Lane, address: usize, bytes: usize, access: Access,
 pub(super) unsafe fn record(lane: *mut Lane, address: usize, bytes: usize, kind: Access, site: Site) {
     // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
     unsafe {
+        count_access(lane, site);
         if let Err(kind) = (*(*lane).block).global.access(Lane::accessor(lane), address..address + bytes, kind, site) {
             fail(lane, site, kind);
         }

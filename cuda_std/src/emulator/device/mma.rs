@@ -5,7 +5,7 @@ use crate::{
     Site,
     emulator::{
         clock::LANES,
-        context::{Lane, Product, WIDE, current, fail, meet},
+        context::{Lane, Product, WIDE, current, meet},
         violation::Operation,
     },
 };
@@ -41,11 +41,8 @@ unsafe fn load_rows<'a>(operation: Operation, rows: u32, address: u32, site: Sit
     // SAFETY: the running thread, whose block is alive; the row was checked, so it is inside the memory.
     unsafe {
         if (*lane).lane < rows {
-            let shared = &mut (*(*lane).block).shared;
-            if let Err(kind) = shared.read::<16>(Lane::accessor(lane), address, site) {
-                fail(lane, site, kind);
-            }
-            words[..4].copy_from_slice(&shared.place(address).cast::<[u32; 4]>().read());
+            super::shared::read::<16>(lane, address, site);
+            words[..4].copy_from_slice(&(*(*lane).block).shared.place(address).cast::<[u32; 4]>().read());
         }
         let (lane, rows) = exchange(operation, words, site);
         ((*lane).lane, rows)

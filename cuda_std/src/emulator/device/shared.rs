@@ -9,17 +9,63 @@ use crate::{
     },
 };
 
-/// Calls a method that takes the size of an access as a const generic, for the size of `T`.
+/// Calls a function that takes the size of an access as a const generic, for the size of `T`.
 macro_rules! sized {
-    ($T:ty, $shared:ident.$method:ident($($argument:expr),*)) => {
+    ($T:ty, $function:ident($($argument:expr),*)) => {
         match size_of::<$T>() {
-            1 => $shared.$method::<1>($($argument),*),
-            2 => $shared.$method::<2>($($argument),*),
-            4 => $shared.$method::<4>($($argument),*),
-            8 => $shared.$method::<8>($($argument),*),
-            _ => $shared.$method::<16>($($argument),*),
+            1 => $function::<1>($($argument),*),
+            2 => $function::<2>($($argument),*),
+            4 => $function::<4>($($argument),*),
+            8 => $function::<8>($($argument),*),
+            _ => $function::<16>($($argument),*),
         }
     };
+}
+
+/// Checks and records a read, or stops the thread. A function of its own, so that the many places of kernels that read
+/// are one call each.
+///
+/// # Safety
+/// `lane` is the running thread.
+#[inline(never)]
+pub(super) unsafe fn read<const BYTES: u32>(lane: *mut Lane, address: u32, site: Site) {
+    // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
+    unsafe {
+        access(lane, site);
+        if let Err(kind) = (*(*lane).block).shared.read::<BYTES>(Lane::accessor(lane), address, site) {
+            fail(lane, site, kind);
+        }
+    }
+}
+
+/// Checks and records a write, or the start of an asynchronous copy, or stops the thread.
+///
+/// # Safety
+/// As [`read`].
+#[inline(never)]
+pub(super) unsafe fn write<const BYTES: u32>(lane: *mut Lane, address: u32, kind: Access, site: Site) {
+    // SAFETY: as in `read`.
+    unsafe {
+        access(lane, site);
+        if let Err(kind) = (*(*lane).block).shared.write::<BYTES>(Lane::accessor(lane), address, kind, site) {
+            fail(lane, site, kind);
+        }
+    }
+}
+
+/// Checks and records an atomic operation, or stops the thread.
+///
+/// # Safety
+/// As [`read`].
+#[inline(never)]
+pub(super) unsafe fn atomic<const BYTES: u32>(lane: *mut Lane, address: u32, site: Site) {
+    // SAFETY: as in `read`.
+    unsafe {
+        access(lane, site);
+        if let Err(kind) = (*(*lane).block).shared.atomic::<BYTES>(Lane::accessor(lane), address, site) {
+            fail(lane, site, kind);
+        }
+    }
 }
 
 #[inline(always)]
@@ -46,12 +92,8 @@ pub unsafe fn load<T: Copy>(address: u32, site: Site) -> T {
     let lane = current();
     // SAFETY: the running thread's block is alive, and the access was checked, so the place is inside the memory.
     unsafe {
-        access(lane, site);
-        let shared = &mut (*(*lane).block).shared;
-        if let Err(kind) = sized!(T, shared.read(Lane::accessor(lane), address, site)) {
-            fail(lane, site, kind);
-        }
-        shared.place(address).cast::<T>().read()
+        sized!(T, read(lane, address, site));
+        (*(*lane).block).shared.place(address).cast::<T>().read()
     }
 }
 
@@ -62,11 +104,7 @@ pub unsafe fn store<T: Copy>(address: u32, value: T, site: Site) {
     let lane = current();
     // SAFETY: as for load.
     unsafe {
-        access(lane, site);
-        let shared = &mut (*(*lane).block).shared;
-        if let Err(kind) = sized!(T, shared.write(Lane::accessor(lane), address, Access::Write, site)) {
-            fail(lane, site, kind);
-        }
-        shared.place(address).cast::<T>().write(value);
+        sized!(T, write(lane, address, Access::Write, site));
+        (*(*lane).block).shared.place(address).cast::<T>().write(value);
     }
 }
