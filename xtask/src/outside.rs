@@ -33,11 +33,9 @@ struct Build {
 const OLDEST: &str = concat!(env!("CARGO_PKG_RUST_VERSION"), ".0");
 
 const BUILDS: [Build; 2] = [
-    // Snapshots took the program from 1.97 MB past 2.00 MB, and searches of one query that compare all centroids past
-    // 2.03 MB. The repairs of 2026-11-26 took it past 2.05 MB: range search grew by 4.5 kB, the centre that forgets
-    // removed rows by 3, tiles by 2.4. Since 2026-11-27 a search from the host launches the kernels by which a search
-    // in device memory completes queries and leaves out rows: 2.17 MB.
-    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_185_000 },
+    // The program grew from 1.97 MB to 2.17 MB from snapshots to kernels that complete queries (2026-11-27). Checks of
+    // shared accesses as functions of their own took it to 2.13 MB (2026-11-28).
+    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_150_000 },
     Build { features: &["cuda"], toolchain: Some(OLDEST), most_crates: 55, most_bytes: 6_000_000 },
 ];
 
