@@ -11,9 +11,9 @@
 //! - A collective that not all lanes of its mask reach, or that they reach with different operations or masks; a
 //!   barrier that not all threads of the block reach. Every deadlock is one of these.
 //! - A loop without end. A loop that waits in vain for another thread's volatile or atomic store is stopped after ten
-//!   seconds. A loop of collectives, or of accesses to memory that the launch may write, is stopped when its block has run
-//!   for two minutes ([`stop_after`]); after ten seconds a line on standard error says where it is. A loop that does
-//!   neither is not stopped.
+//!   seconds. A loop of collectives, or of accesses to memory that the launch may write, is stopped when its block has
+//!   run for two minutes ([`stop_after`]); after ten seconds a line on standard error says where it is. A loop that
+//!   does neither is not stopped.
 //! - An argument that is longer than the rest of its buffer, or that lies in no buffer.
 //! - A global access outside the launch's arguments (in the same buffer too), or misaligned. A write through an
 //!   argument that is a [`Ptr`](crate::Ptr).
