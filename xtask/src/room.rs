@@ -1,6 +1,6 @@
 //! `cargo xtask room NAME`: the unit tests of a room of the library, soon after an edit.
 //!
-//! The library is one crate. Tests and demo compile it in one unit with all optimisation, which takes 168 s of CPU
+//! The library is one crate. Tests and demo compile it in one unit with all optimisation, which takes 135 s of CPU
 //! after an edit. This command compiles it in many units with little optimisation, of which an edit changes a few: 5 s
 //! of CPU until the first test runs (two cores of a Xeon, 2026-11-28). Kernels and emulator are compiled as always, so
 //! tests on the emulator take about as long; tests of the CPU path take up to twice as long.
