@@ -82,10 +82,11 @@ pub fn run(wrap: bool) -> Result<()> {
         visit(&root, folder, &mut |path, text| {
             files += 1;
             found.extend(empty_comments(path, text));
-            long.extend(wrap::too_long(text).into_iter().map(|line| format!("{path}:{line}")));
-            if wrap && wrap::wrapped(text) != text {
-                std::fs::write(root.join(path), wrap::wrapped(text))?;
+            let (wrapped, broken) = wrap::wrapped(text);
+            if wrap && !broken.is_empty() {
+                std::fs::write(root.join(path), wrapped)?;
             }
+            long.extend(broken.into_iter().map(|line| format!("{path}:{line}")));
             Ok(())
         })?;
     }

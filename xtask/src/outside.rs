@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::package::PACKAGES;
+use crate::package::{self, PACKAGES};
 use crate::shell::{self, Result};
 
 /// The page with the example and the line.
@@ -102,10 +102,7 @@ fn document(folder: &Path) -> Result<()> {
 
 /// The features that the library's manifest names for docs.rs.
 fn documented_features() -> Result<Vec<String>> {
-    let metadata = shell::output(shell::cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: Value = serde_json::from_str(&metadata)?;
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
-    let library = packages.iter().find(|package| package["name"] == "warpann").ok_or("there is no package warpann")?;
+    let library = package::metadata("warpann")?;
     let features = library["metadata"]["docs"]["rs"]["features"].as_array().ok_or("no features for docs.rs")?;
     Ok(features.iter().filter_map(Value::as_str).map(str::to_owned).collect())
 }

@@ -54,6 +54,15 @@ pub fn run() -> Result<()> {
     outside::test(folder.path())
 }
 
+/// The metadata that cargo prints of a package of the workspace.
+pub fn metadata(name: &str) -> Result<Value> {
+    let metadata = shell::output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
+    let package = packages.iter().find(|package| package["name"] == name);
+    Ok(package.ok_or_else(|| format!("there is no package {name}"))?.clone())
+}
+
 /// The folder into which the library's build script wrote the kernels. The build is the demo's, so nothing is compiled
 /// twice.
 fn compiled_kernels() -> Result<PathBuf> {

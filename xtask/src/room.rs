@@ -7,8 +7,7 @@
 //!
 //! The two ways of compiling lie side by side in the target folder.
 
-use serde_json::Value;
-
+use crate::package;
 use crate::shell::{self, Result, cargo};
 
 /// The crate of the rooms.
@@ -41,10 +40,7 @@ pub fn run(room: &str, filter: &[String]) -> Result<()> {
 
 /// All features of the library that any machine can build.
 fn features() -> Result<Vec<String>> {
-    let metadata = shell::output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: Value = serde_json::from_str(&metadata)?;
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
-    let package = packages.iter().find(|package| package["name"] == PACKAGE).ok_or("there is no package warpann")?;
+    let package = package::metadata(PACKAGE)?;
     let features = package["features"].as_object().ok_or("the library has no features")?;
     Ok(features.keys().filter(|name| *name != SEPARATE).cloned().collect())
 }

@@ -6,10 +6,10 @@
 /// The largest number of characters of a line, as rustfmt's for code.
 pub const WIDTH: usize = 120;
 
-/// The text of a Rust file with all comments wrapped.
-pub fn wrapped(text: &str) -> String {
+/// The text of a Rust file with all comments wrapped, and the numbers of the lines, from 1, that were broken.
+pub fn wrapped(text: &str) -> (String, Vec<usize>) {
     let lines: Vec<&str> = text.lines().collect();
-    let mut out = String::with_capacity(text.len());
+    let (mut out, mut broken) = (String::with_capacity(text.len()), Vec::new());
     let (mut at, mut in_code) = (0, false);
     while at < lines.len() {
         let line = lines[at];
@@ -25,6 +25,7 @@ pub fn wrapped(text: &str) -> String {
             push(&mut out, line);
             continue;
         }
+        let (number, start) = (at, out.len());
         let mut words = words(comment.text());
         let inner = comment.inner_indent();
         while let Some(next) = lines.get(at).and_then(|line| Comment::of(line)).filter(|next| {
@@ -34,21 +35,15 @@ pub fn wrapped(text: &str) -> String {
             at += 1;
         }
         fill(&mut out, &comment, &words);
+        // A word that is longer than a line stays.
+        if !out[start..].lines().eq(lines[number - 1..at].iter().copied()) {
+            broken.push(number);
+        }
     }
     if !text.ends_with('\n') {
         out.pop();
     }
-    out
-}
-
-/// The numbers of the lines, from 1, that [`wrapped`] would break.
-pub fn too_long(text: &str) -> Vec<usize> {
-    if wrapped(text) == text {
-        return Vec::new();
-    }
-    let long =
-        |line: &str| line.chars().count() > WIDTH && Comment::of(line).is_some_and(|comment| !comment.is_fixed());
-    text.lines().enumerate().filter(|(_, line)| long(line) && wrapped(line) != *line).map(|(at, _)| at + 1).collect()
+    (out, broken)
 }
 
 fn push(out: &mut String, line: &str) {
@@ -165,13 +160,13 @@ mod tests {
         let long = text(14);
         let file =
             format!("    /// Short.\n    /// {long}\n    /// end of it.\n    ///\n    /// Other.\nfn f() {{}}\n");
-        let out = wrapped(&file);
+        let (out, broken) = wrapped(&file);
         let (first, second) = (text(11), "word00011 word00012 word00013 end of it.");
         assert_eq!(
             out,
             format!("    /// Short.\n    /// {first}\n    /// {second}\n    ///\n    /// Other.\nfn f() {{}}\n")
         );
-        assert_eq!((wrapped(&out), too_long(&file), too_long(&out)), (out.clone(), vec![2], vec![]));
+        assert_eq!((wrapped(&out), broken), ((out.clone(), vec![]), vec![2]));
     }
 
     #[test]
@@ -182,7 +177,7 @@ mod tests {
             text(11),
             text(11)
         );
-        assert_eq!(wrapped(&file), expected);
+        assert_eq!(wrapped(&file), (expected, vec![1, 4]));
     }
 
     #[test]
@@ -192,15 +187,15 @@ mod tests {
         let file = format!(
             "//! | {line} |\n//! # {line}\n//! ```text\n//! {line}\n//! ```\n//! {word}\nlet x = 1; // {line}\nlet s = \"{line}\";\n"
         );
-        assert_eq!((wrapped(&file), too_long(&file)), (file.clone(), vec![]));
+        assert_eq!(wrapped(&file), (file.clone(), vec![]));
     }
 
     #[test]
     fn code_stays_in_a_line_and_no_line_becomes_an_item() {
         let file = format!("// {} `a b c` 3. end\n", text(11));
-        assert_eq!(wrapped(&file), format!("// {}\n// `a b c` 3. end\n", text(11)));
+        assert_eq!(wrapped(&file).0, format!("// {}\n// `a b c` 3. end\n", text(11)));
         let file = format!("// {} 3. end\n", text(12).replace("word00011", "wo"));
-        let out = wrapped(&file);
+        let (out, _) = wrapped(&file);
         assert!(out.lines().all(|line| !line.starts_with("// 3.")), "{out}");
     }
 }
