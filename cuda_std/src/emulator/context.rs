@@ -225,18 +225,26 @@ pub unsafe fn meet(lane: *mut Lane, operation: Operation, mask: u32, site: Site)
     }
 }
 
-/// Counts an access of the running thread, and now and then looks at the clock: a loop of accesses may have no end.
+/// Makes an access of the running thread: `check` checks and records it, and a violation stops the thread. Now and then
+/// this looks at the clock: a loop of accesses may have no end.
 ///
 /// # Safety
 /// `lane` is the running thread.
 #[inline(always)]
-pub unsafe fn access(lane: *mut Lane, site: Site) {
-    // SAFETY: the running thread's lane is alive, and nobody else on this OS thread runs.
+pub unsafe fn access(
+    lane: *mut Lane,
+    site: Site,
+    check: impl FnOnce(&mut Block, Accessor<'_>) -> Result<(), ViolationKind>,
+) {
+    // SAFETY: the running thread's lane and block are alive, and nobody else on this OS thread runs.
     unsafe {
         let (accesses, all) = (*lane).accesses.overflowing_add(u32::MAX / ACCESSES);
         (*lane).accesses = accesses;
         if all {
             look(lane, site);
+        }
+        if let Err(kind) = check(&mut *(*lane).block, Lane::accessor(lane)) {
+            fail(lane, site, kind);
         }
     }
 }

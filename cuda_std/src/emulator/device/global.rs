@@ -3,7 +3,7 @@
 use crate::{
     Site,
     emulator::{
-        context::{Lane, access as count_access, current, fail, meet},
+        context::{Lane, access, current, fail, meet},
         registry::Live,
         violation::{Access, Operation, ViolationKind},
     },
@@ -74,12 +74,7 @@ unsafe fn look_up(lane: *mut Lane, address: usize, bytes: usize, access: Access,
 #[inline(never)]
 pub(super) unsafe fn record(lane: *mut Lane, address: usize, bytes: usize, kind: Access, site: Site) {
     // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
-    unsafe {
-        count_access(lane, site);
-        if let Err(kind) = (*(*lane).block).global.access(Lane::accessor(lane), address..address + bytes, kind, site) {
-            fail(lane, site, kind);
-        }
-    }
+    unsafe { access(lane, site, |block, by| block.global.access(by, address..address + bytes, kind, site)) }
 }
 
 /// Checks and records an access that writes.

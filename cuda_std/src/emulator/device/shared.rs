@@ -30,12 +30,7 @@ macro_rules! sized {
 #[inline(never)]
 pub(super) unsafe fn read<const BYTES: u32>(lane: *mut Lane, address: u32, site: Site) {
     // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
-    unsafe {
-        access(lane, site);
-        if let Err(kind) = (*(*lane).block).shared.read::<BYTES>(Lane::accessor(lane), address, site) {
-            fail(lane, site, kind);
-        }
-    }
+    unsafe { access(lane, site, |block, by| block.shared.read::<BYTES>(by, address, site)) }
 }
 
 /// Checks and records a write, or the start of an asynchronous copy, or stops the thread.
@@ -45,12 +40,7 @@ pub(super) unsafe fn read<const BYTES: u32>(lane: *mut Lane, address: u32, site:
 #[inline(never)]
 pub(super) unsafe fn write<const BYTES: u32>(lane: *mut Lane, address: u32, kind: Access, site: Site) {
     // SAFETY: as in `read`.
-    unsafe {
-        access(lane, site);
-        if let Err(kind) = (*(*lane).block).shared.write::<BYTES>(Lane::accessor(lane), address, kind, site) {
-            fail(lane, site, kind);
-        }
-    }
+    unsafe { access(lane, site, |block, by| block.shared.write::<BYTES>(by, address, kind, site)) }
 }
 
 /// Checks and records an atomic operation, or stops the thread.
@@ -60,12 +50,7 @@ pub(super) unsafe fn write<const BYTES: u32>(lane: *mut Lane, address: u32, kind
 #[inline(never)]
 pub(super) unsafe fn atomic<const BYTES: u32>(lane: *mut Lane, address: u32, site: Site) {
     // SAFETY: as in `read`.
-    unsafe {
-        access(lane, site);
-        if let Err(kind) = (*(*lane).block).shared.atomic::<BYTES>(Lane::accessor(lane), address, site) {
-            fail(lane, site, kind);
-        }
-    }
+    unsafe { access(lane, site, |block, by| block.shared.atomic::<BYTES>(by, address, site)) }
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@ use crate::{
     Site,
     emulator::{
         clock::LANES,
-        context::{Chunks, Lane, current, fail, meet},
+        context::{Chunks, Lane, access, current, fail, meet},
         violation::{Operation, ViolationKind},
     },
 };
@@ -48,10 +48,7 @@ unsafe fn check_rows(lane: *mut Lane, (own_rows, b, columns): (u32, u32, u32), s
         let of_a = (number < 16).then(|| own_rows + number * ROW_BYTES);
         let of_b = (number..columns).step_by(LANES).map(|row| b + row * ROW_BYTES);
         for row in of_a.into_iter().chain(of_b) {
-            let shared = &mut (*(*lane).block).shared;
-            if let Err(kind) = shared.read_by_group::<ROW_BYTES>(Lane::accessor(lane), row, site) {
-                fail(lane, site, kind);
-            }
+            access(lane, site, |block, by| block.shared.read_by_group::<ROW_BYTES>(by, row, site));
         }
     }
 }
