@@ -19,7 +19,7 @@ pub(super) const MOST_QUERIES: usize = u32::MAX as usize / 2;
 pub(crate) struct Tuning {
     /// Component products (queries × rows × components) up to which the filter costs more than it saves.
     pub direct_work: u64,
-    /// Smallest number of sample rows for the first limit.
+    /// Smallest number of sample rows for the first threshold.
     pub sample_rows: u32,
     /// Number of slots of a query's list in the first attempt of a range search.
     pub range_list: u32,
@@ -102,7 +102,7 @@ impl Block {
         }
     }
 
-    /// A pass of the filter over all tiles of the base, without limits and outputs.
+    /// A pass of the filter over all tiles of the base, without thresholds and outputs.
     pub(super) fn filter(&self, queries: VectorSet) -> Filter {
         Filter {
             queries: queries.part(queries.layout.copy).into(),

@@ -1,6 +1,6 @@
 //! The rows of a block that take part in a search, where others do not.
 //!
-//! The rows that take no part ([`Mask`]) get the value +∞ for the filter, so that its limits are those of the other
+//! The rows that take no part ([`Mask`]) get the value +∞ for the filter, so that its thresholds are those of the other
 //! rows, and the distance NaN in the lists, because where a bound is infinite such a row can become a candidate.
 
 use cuda_std::PtrMut;

@@ -3,9 +3,9 @@
 //! algorithm and its proof are in `warpann_kernels::flat::filter`).
 //!
 //! ```text
-//! queries ──prepare──► f16 copies ──filter_dense on a sample──► upper bounds ──select──► limit
-//!                          │  filter_append on every g-th tile, limit ──► lists ──select, compact──► tighter limit
-//!                          └─ filter_append on the other tiles, limit ──► lists ──select, compact──► few rows
+//! queries ──prepare──► f16 copies ──filter_dense on a sample──► upper bounds ──select──► threshold
+//!                          │  filter_append on every g-th tile, threshold ──► lists ──select, compact──► tighter threshold
+//!                          └─ filter_append on the other tiles, threshold ──► lists ──select, compact──► few rows
 //!                                                  canonical distances of those ──select──► the answer
 //! ```
 //!
@@ -232,8 +232,7 @@ impl Block {
         let OnStream { runtime, stream } = on;
         let (shape, count, passes) = (self.shape, set.count, plan.passes);
         let (upper, thresholds) = (scratch.at(plan.upper), scratch.at(plan.thresholds));
-        let (list_values, list_rows) = (scratch.at(plan.list_values), scratch.at(plan.list_rows));
-        let counts = scratch.at(plan.counts);
+        let (list_values, list_rows, counts) = plan.lists(scratch);
         let (keys, ids) = (scratch.at(plan.keys), scratch.at(plan.ids));
         let dense = Filter {
             tiles: passes.sample,
@@ -284,9 +283,9 @@ impl Block {
             };
             let tighten = || -> Result<()> {
                 select(runtime, stream, &list, &plan.of_lists, scratch)?;
-                self.apply_limit(on, plan, scratch, set, k, false)
+                self.apply_threshold(on, plan, scratch, set, k, false)
             };
-            self.apply_limit(on, plan, scratch, set, k, true)?;
+            self.apply_threshold(on, plan, scratch, set, k, true)?;
             if passes.middle == 0 {
                 launch_filter(runtime, stream, FilterOutput::Append, append)?;
             } else {
@@ -312,12 +311,12 @@ impl Block {
         }
     }
 
-    /// Makes the k-th smallest u of the last selection the limit of each query, and shortens its list by the limit.
-    /// `first` says that there was no limit.
+    /// Makes the k-th smallest u of the last selection the threshold of each query, and shortens its list by the
+    /// threshold. `first` says that there was no threshold.
     ///
     /// # Safety
     /// As [`Block::candidates`]; the selection precedes this in the stream.
-    unsafe fn apply_limit(
+    unsafe fn apply_threshold(
         &self,
         on: OnStream<'_>,
         plan: &FilterPlan,
@@ -422,8 +421,8 @@ mod tests {
         assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
     }
 
-    /// A list with fewer than k rows gives no limit, so the earlier limit must stay. An earlier version dropped it, and
-    /// one query in twelve took the slow way.
+    /// A list with fewer than k rows gives no threshold, so the earlier threshold must stay. An earlier version dropped
+    /// it, and one query in twelve took the slow way.
     #[test]
     fn thresholds_never_loosen() {
         for metric in Metric::ALL {

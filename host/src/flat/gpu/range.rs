@@ -2,26 +2,26 @@
 //! radius.
 //!
 //! ```text
-//! queries ──prepare──► f16 copies, ‖x‖² ──► limit of each query
-//!                          └─ filter_append on all tiles, limit ──► lists ──► canonical distances ──► host: those within the radius
+//! queries ──prepare──► f16 copies, ‖x‖² ──► threshold of each query
+//!                          └─ filter_append on all tiles, threshold ──► lists ──► canonical distances ──► host: those within the radius
 //! ```
 //!
-//! # Limits
-//! The filter keeps each row whose lower bound v − E is at most the limit of the query
-//! (`warpann_kernels::flat::filter`). So it keeps all rows within the radius r if the limit is at least their true
+//! # Thresholds
+//! The filter keeps each row whose lower bound v − E is at most the threshold of the query
+//! (`warpann_kernels::flat::filter`). So it keeps all rows within the radius r if the threshold is at least their true
 //! scores:
 //!
-//! | metric | score | rows within r | limit |
+//! | metric | score | rows within r | threshold |
 //! |---|---|---|---|
 //! | squared L2 | ‖y‖² − 2⟨x, y⟩ = ‖x − y‖² − ‖x‖² | ‖x − y‖² ≤ r | r − ‖x‖² |
 //! | inner product, cosine | −⟨x, y⟩ | ⟨x, y⟩ ≥ r | −r |
 //!
 //! x and y are without the centre here (squared L2) or divided by their norms (cosine). Roundings that grow with the
 //! norms are part of E: that of the canonical distance, which is compared with r, and those of v. r itself may be far
-//! larger than any score, and ‖x‖² comes from `prepare` as an f32. So a limit is raised by 2⁻²⁰(|r| + ‖x‖²). This is
-//! more than twice what the roundings of ‖x‖², of the limit and of its sum with E come to: six, each of at most
-//! 2⁻²⁴(|r| + ‖x‖²). An infinite E keeps all rows for any limit, infinite or NaN. The host compares canonical distances
-//! with r, so rows that are kept without need cost only time.
+//! larger than any score, and ‖x‖² comes from `prepare` as an f32. So a threshold is raised by 2⁻²⁰(|r| + ‖x‖²). This
+//! is more than twice what the roundings of ‖x‖², of the threshold and of its sum with E come to: six, each of at most
+//! 2⁻²⁴(|r| + ‖x‖²). An infinite E keeps all rows for any threshold, infinite or NaN. The host compares canonical
+//! distances with r, so rows that are kept without need cost only time.
 //!
 //! # Lists
 //! The first lists have room for [`Tuning::range_list`](super::block::Tuning) rows. A launch counts also those that
@@ -49,7 +49,7 @@ use crate::{Bitset, Metric, RangeNeighbors, Result, events, host_memory};
 
 /// A list is used for at most this share of the rows; longer ones take as much memory as all distances.
 const LONGEST_SHARE: u32 = 4;
-/// Relative margin added to a limit, because the limit is a rounded difference.
+/// Relative margin added to a threshold, because the threshold is a rounded difference.
 const SLACK: f64 = 1.0 / 1_048_576.0;
 
 /// Ids and distances of the rows within the radius, for each of some queries.
@@ -98,8 +98,8 @@ impl AllPlan {
     }
 }
 
-/// The limit of a query with squared norm `square` (module documentation).
-fn limit(metric: Metric, radius: f32, square: f32) -> f32 {
+/// The threshold of a query with squared norm `square` (module documentation).
+fn threshold(metric: Metric, radius: f32, square: f32) -> f32 {
     if radius.is_infinite() {
         return metric.badness(radius);
     }
@@ -228,7 +228,7 @@ impl RangeSearch<'_> {
         unsafe {
             block.prepare_queries(runtime, stream, set, queries)?;
             runtime.copy_to_host(stream, &mut numbers, set.part(set.layout.values).take(count))?;
-            numbers.iter_mut().for_each(|number| *number = limit(metric, radius, *number));
+            numbers.iter_mut().for_each(|number| *number = threshold(metric, radius, *number));
             runtime.copy_to_device(stream, thresholds, &numbers)?;
             runtime.fill(stream, counts, 0)?;
             runtime.fill(stream, values, 0)?;
