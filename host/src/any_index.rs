@@ -328,6 +328,7 @@ impl<T: Element> Searching for Any<T> {
     forwarded! {
         fn check_queries(&self, queries: &[T], call: &'static str) -> Result<()>;
         fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors>;
+        fn prefixes(&self, options: &SearchOptions<'_>) -> bool;
         fn most_effort(&self) -> Option<(usize, &'static str)>;
         fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;
         fn search_plainly(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;

@@ -394,6 +394,15 @@ pub enum Error {
         /// The error of that rank as text, because ranks do not exchange errors as values.
         reason: String,
     },
+    /// A [`Batcher`](crate::Batcher) did not search for a request.
+    #[error("the request was refused: {0}")]
+    Refused(Refusal),
+    /// The operating system refused a thread.
+    #[error("no thread could be started: {source}")]
+    Thread {
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
     /// MPI was started before; a process can start it once.
     #[error("MPI was already started in this process")]
     MpiStarted,
@@ -492,6 +501,8 @@ impl Error {
             Error::WrongSelection { .. } => ("wrong_selection", Class::Other),
             Error::KernelViolation { .. } => ("kernel_violation", Class::Other),
             Error::RankFailed { .. } => ("rank_failed", Class::Other),
+            Error::Refused(_) => ("refused", Class::Other),
+            Error::Thread { .. } => ("thread", Class::Other),
             Error::MpiStarted => ("mpi_started", Class::Input),
             Error::Io { .. } => ("io", Class::Other),
             Error::BadFile { .. } => ("bad_file", Class::Input),
@@ -513,6 +524,24 @@ impl Error {
         }
         self
     }
+}
+
+/// Why a [`Batcher`](crate::Batcher) did not search for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// As many requests wait as may wait. A service tells its client to come back later.
+    #[error("{most} requests wait already")]
+    Full {
+        /// Largest number of requests that wait.
+        most: usize,
+    },
+    /// The deadline of the request passed before its search began.
+    #[error("its deadline has passed")]
+    Expired,
+    /// The batcher was closed before it got the request.
+    #[error("the batcher is closed")]
+    Closed,
 }
 
 /// An argument that holds vectors.

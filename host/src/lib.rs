@@ -100,6 +100,7 @@ mod search_options;
 mod search_statistics;
 pub mod select;
 mod serialised;
+mod serving;
 mod shards;
 mod shared;
 #[cfg(feature = "shifted")]
@@ -125,7 +126,7 @@ pub use cudarc;
 #[cfg(feature = "cuda")]
 pub use cust;
 pub use element::{Element, ElementType};
-pub use error::{Error, FileDefect, Input, MemoryDefect, NoDeviceReason, Result};
+pub use error::{Error, FileDefect, Input, MemoryDefect, NoDeviceReason, Refusal, Result};
 pub use filter::Filter;
 pub use flat::{FlatIndex, FlatIndexBuilder, FlatStatistics};
 pub use graph::{GraphIndex, GraphIndexBuilder};
@@ -140,8 +141,9 @@ pub use placement::{Device, Placement};
 pub use search::workspace::DeviceWorkspace;
 pub use search_options::{Scan, SearchOptions};
 pub use search_statistics::SearchStatistics;
+pub use serving::{Answer, Batcher, BatcherBuilder, BatcherStatistics, Request, SharedFilter};
 #[cfg(feature = "shifted")]
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};
 pub use threads::allow_threads;
-pub use versions::{IndexReader, IndexWriter};
+pub use versions::{IndexReader, IndexWriter, Snapshot};
 pub use watch::{Progress, Stage, Watch};

@@ -4,9 +4,54 @@ use std::fmt;
 use std::mem::replace;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::{Index, Kind, Result};
+use crate::{Index, Kind};
 
-/// Changes an index of any kind, version after version, while any number of threads search it through [`IndexReader`]s.
+/// What can be changed while others use it as it was: an index, or a program's own data with an index inside.
+///
+/// ```
+/// use std::sync::Arc;
+/// use warpann::{Device, FlatIndex, IndexWriter, Metric, Snapshot};
+///
+/// /// Vectors, and beside them the titles of what they stand for.
+/// struct Library {
+///     vectors: FlatIndex<f32>,
+///     titles: Arc<Vec<String>>,
+/// }
+///
+/// impl Snapshot for Library {
+///     fn snapshot(&self) -> Self {
+///         Library { vectors: self.vectors.snapshot(), titles: Arc::clone(&self.titles) }
+///     }
+/// }
+///
+/// let vectors = FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu)?;
+/// let mut writer = IndexWriter::new(Library { vectors, titles: Arc::default() });
+/// // Both change, or none: `change` returns the errors of its caller's type.
+/// let result: Result<(), Box<dyn std::error::Error>> = writer.change(|library| {
+///     library.vectors.add(&[0.5])?;
+///     Arc::make_mut(&mut library.titles).push("Solaris".into());
+///     Ok(())
+/// });
+/// result?;
+/// let library = writer.current();
+/// let nearest = library.vectors.search(&[0.4], 1)?.ids[0];
+/// assert_eq!((writer.version(), &library.titles[nearest as usize][..]), (1, "Solaris"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Snapshot: Sized {
+    /// A value of its own that is equal now: later changes of one of the two do not show in the other. It should cost
+    /// little, for example because both share memory until one changes.
+    fn snapshot(&self) -> Self;
+}
+
+impl<K: Kind> Snapshot for Index<K> {
+    fn snapshot(&self) -> Self {
+        Index::snapshot(self)
+    }
+}
+
+/// Changes an index of any kind, or anything else that has snapshots ([`Snapshot`]), version after version, while any
+/// number of threads search it through [`IndexReader`]s.
 ///
 /// A version never changes once it is published. [`change`](Self::change) changes a snapshot of the last version
 /// ([`snapshot`](Index::snapshot)) and then publishes the snapshot. So a search never waits for a change, and its
@@ -48,13 +93,19 @@ pub struct IndexWriter<I> {
 /// Gives threads the last version of an index that an [`IndexWriter`] changes. Readers can be cloned, and live longer
 /// than the writer.
 pub struct IndexReader<I> {
-    published: Arc<RwLock<Arc<I>>>,
+    published: Arc<RwLock<Published<I>>>,
+}
+
+/// A version and its number.
+struct Published<I> {
+    number: u64,
+    value: Arc<I>,
 }
 
 impl<I> IndexWriter<I> {
-    /// Publishes the first version.
+    /// Publishes the first version, number 0.
     pub fn new(index: I) -> Self {
-        IndexWriter { reader: IndexReader { published: Arc::new(RwLock::new(Arc::new(index))) } }
+        IndexWriter { reader: IndexReader::from(index) }
     }
 
     /// A reader for another thread.
@@ -66,9 +117,14 @@ impl<I> IndexWriter<I> {
     pub fn current(&self) -> Arc<I> {
         self.reader.current()
     }
+
+    /// The number of the last version: the number of changes that were published.
+    pub fn version(&self) -> u64 {
+        self.reader.version()
+    }
 }
 
-impl<K: Kind> IndexWriter<Index<K>> {
+impl<I: Snapshot> IndexWriter<I> {
     /// Changes a snapshot of the last version, and publishes it if `change` succeeds. Returns the result of `change`.
     ///
     /// There is one writer, and this call borrows it: changes come one after the other. To change an index from several
@@ -77,11 +133,14 @@ impl<K: Kind> IndexWriter<Index<K>> {
     /// # Errors
     /// Those of `change`. Then nothing is published, and the last version is as it was; so it is after a panic of
     /// `change`.
-    pub fn change<V>(&mut self, change: impl FnOnce(&mut Index<K>) -> Result<V>) -> Result<V> {
+    pub fn change<V, E>(&mut self, change: impl FnOnce(&mut I) -> Result<V, E>) -> Result<V, E> {
         let mut next = self.current().snapshot();
         let result = change(&mut next)?;
         let next = Arc::new(next);
-        let before = replace(&mut *self.reader.published.write().unwrap_or_else(PoisonError::into_inner), next);
+        let mut published = self.reader.published.write().unwrap_or_else(PoisonError::into_inner);
+        published.number += 1;
+        let before = replace(&mut published.value, next);
+        drop(published);
         // The memory is freed without the lock.
         drop(before);
         Ok(result)
@@ -92,7 +151,32 @@ impl<I> IndexReader<I> {
     /// The last version that was published. It stays as it is for as long as the caller keeps it. O(1): no search and
     /// no change makes this call wait.
     pub fn current(&self) -> Arc<I> {
-        Arc::clone(&self.published.read().unwrap_or_else(PoisonError::into_inner))
+        self.current_with_version().1
+    }
+
+    /// The number of the last version that was published: the first has 0, and each change counts one up.
+    pub fn version(&self) -> u64 {
+        self.published.read().unwrap_or_else(PoisonError::into_inner).number
+    }
+
+    /// The last version that was published, with its number. O(1).
+    pub fn current_with_version(&self) -> (u64, Arc<I>) {
+        let published = self.published.read().unwrap_or_else(PoisonError::into_inner);
+        (published.number, Arc::clone(&published.value))
+    }
+}
+
+/// A reader of something that does not change.
+impl<I> From<Arc<I>> for IndexReader<I> {
+    fn from(value: Arc<I>) -> Self {
+        IndexReader { published: Arc::new(RwLock::new(Published { number: 0, value })) }
+    }
+}
+
+/// As from an [`Arc`] of the value.
+impl<I> From<I> for IndexReader<I> {
+    fn from(value: I) -> Self {
+        Arc::new(value).into()
     }
 }
 
@@ -138,7 +222,7 @@ mod tests {
         });
         assert!(matches!(failed, Err(Error::UnknownId { id: 77, .. })));
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            writer.change(|index| -> Result<()> {
+            writer.change(|index| -> crate::Result<()> {
                 index.clear();
                 panic!("a panic of the caller")
             })

@@ -445,6 +445,10 @@ impl<T: Element> Searching for Flat<T> {
         self.search_all(queries, k, results)
     }
 
+    fn prefixes(&self, _options: &SearchOptions<'_>) -> bool {
+        true
+    }
+
     fn most_effort(&self) -> Option<(usize, &'static str)> {
         None
     }

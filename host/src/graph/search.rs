@@ -53,6 +53,11 @@ impl<T: Element> Searching for LinkedVectors<T> {
         self.flat.range_search(queries, radius, options)
     }
 
+    fn prefixes(&self, _options: &SearchOptions<'_>) -> bool {
+        // The width of a walk follows from k.
+        false
+    }
+
     fn most_effort(&self) -> Option<(usize, &'static str)> {
         Some((self.flat.row_ids().rows(), "a beam of all vectors"))
     }

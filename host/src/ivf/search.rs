@@ -108,6 +108,11 @@ impl<T: Element> Searching for Ivf<T> {
         request.queries.located(Input::Queries, self.backend.range_search(&self.view(trained), &request, radius))
     }
 
+    fn prefixes(&self, options: &SearchOptions<'_>) -> bool {
+        // A search that may widen reads more lists if it has fewer than k results.
+        options.filter.is_none() || !options.widen
+    }
+
     fn most_effort(&self) -> Option<(usize, &'static str)> {
         Some((self.lists(), "a search of all lists"))
     }
