@@ -119,7 +119,7 @@ pub(crate) trait TileSearch: Send + Sync {
     }
 
     /// Enqueues the count of the vectors within a radius of some of the `count` queries of the last
-    /// [`find`](Self::find): adds it to the counts of these. `listed` has the number of these queries, and then their
+    /// [`find`](Self::find), which was by the same plan: adds it to the counts of these. `listed` has the number of these queries, and then their
     /// numbers.
     ///
     /// # Errors
@@ -127,7 +127,14 @@ pub(crate) trait TileSearch: Send + Sync {
     ///
     /// # Safety
     /// As [`find`](Self::find), which came before in the stream.
-    unsafe fn count_within(&self, _on: OnStream<'_>, _count: u32, _range: Range, _listed: Ptr<u32>) -> Result<()> {
+    unsafe fn count_within(
+        &self,
+        _on: OnStream<'_>,
+        _plan: usize,
+        _count: u32,
+        _range: Range,
+        _listed: Ptr<u32>,
+    ) -> Result<()> {
         Err(Error::StaleWorkspace)
     }
 
@@ -285,7 +292,7 @@ impl PlannedSearch {
     ///
     /// # Safety
     /// As [`enqueue`](Self::enqueue); the device is current.
-    unsafe fn enqueue_tile(
+    pub(crate) unsafe fn enqueue_tile(
         &self,
         on: OnStream<'_>,
         plan: usize,
@@ -320,7 +327,7 @@ impl PlannedSearch {
             let (Range { radius, counts }, metric) = (range, metric.of_kernel());
             let launch = CutResults { query_count: count, k, metric, radius, ids, distances, counts, listed };
             runtime.launch(stream, &CutResults::KERNEL, launch.config(), launch)?;
-            self.search.count_within(on, count, range, listed.into())
+            self.search.count_within(on, plan, count, range, listed.into())
         }
     }
 }

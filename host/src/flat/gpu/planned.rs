@@ -209,7 +209,14 @@ impl TileSearch for ExactSearch {
         true
     }
 
-    unsafe fn count_within(&self, on: OnStream<'_>, count: u32, range: Range, listed: Ptr<u32>) -> Result<()> {
+    unsafe fn count_within(
+        &self,
+        on: OnStream<'_>,
+        _plan: usize,
+        count: u32,
+        range: Range,
+        listed: Ptr<u32>,
+    ) -> Result<()> {
         let (OnStream { runtime, stream }, Range { radius, counts }) = (on, range);
         let Work::Steps(steps) = &self.work else { return Ok(()) };
         let queries = VectorSet::new(runtime.scratch(&self.scratch), steps.queries(), count);

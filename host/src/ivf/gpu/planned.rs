@@ -390,8 +390,15 @@ impl TileSearch for ListSearch {
         true
     }
 
-    unsafe fn count_within(&self, on: OnStream<'_>, count: u32, range: Range, listed: Ptr<u32>) -> Result<()> {
-        let Some(plan) = self.plan.plans.get(self.plan_of(count)) else { return Ok(()) };
+    unsafe fn count_within(
+        &self,
+        on: OnStream<'_>,
+        plan: usize,
+        count: u32,
+        range: Range,
+        listed: Ptr<u32>,
+    ) -> Result<()> {
+        let Some(plan) = self.plan.plans.get(plan) else { return Ok(()) };
         let resident = self.resident()?;
         // SAFETY: the scratch has the search of the tile, as `find` left it; the caller promises the rest.
         unsafe { self.search_by(plan, on, &resident, count).count_within(range.radius, listed, range.counts) }

@@ -10,6 +10,7 @@ use super::IvfDevice;
 use super::plan::{Reading, SearchPlan};
 use crate::device::bytes_sent;
 use crate::device::open::open;
+use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling};
 use crate::ivf::held::HeldVectors;
@@ -216,6 +217,52 @@ fn every_plan_answers() {
     by_each::<f32>(Metric::L2, Encoding::Flat, &many);
     by_each::<f32>(Metric::L2, Encoding::Scalar8, &many);
     by_each::<f32>(Metric::InnerProduct, pq(false), &many);
+}
+
+/// A workspace runs each plan once when it is made, with one query and a radius, whatever number the plan is for. What
+/// counts vectors reads what the search by the same plan left.
+#[test]
+fn every_plan_counts_in_its_own_scratch() {
+    fn check<T: Element>(metric: Metric, encoding: Encoding) {
+        let (dim, n, lists, probes, k) = (8, 400, 9, 4, 3);
+        let base = vectors::<T>(n, dim, 5);
+        let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu);
+        let mut cpu = builder.iterations(2).build().unwrap();
+        cpu.train(&base).unwrap();
+        cpu.add(&base).unwrap();
+        let (device, query) = (device(), vectors::<T>(1, dim, 6));
+        let request =
+            SearchRequest { queries: VectorSlice::of::<T>(&[], dim), probes, filter: None, scan: Scan::ListMajor };
+        let view = cpu.kind.view(cpu.kind.trained().unwrap());
+        let search = device.plan_search(&view, 70, k, &request).unwrap();
+        assert!(search.search().plans() > 4);
+        let radius = metric.worst();
+        let options = SearchOptions::new().probes(probes);
+        let expected = cpu.range_search(&query, radius, &options).unwrap().ids.len();
+        assert!(expected > k);
+        let runtime = &device.runtime;
+        let mut layout = Layout::default();
+        let (rows, ids, distances) = (layout.array::<T>(dim), layout.array(k), layout.array(k));
+        let counts = layout.array::<u32>(1);
+        let (memory, stream) = (runtime.allocate(layout.bytes()).unwrap(), runtime.stream().unwrap());
+        let scratch = runtime.scratch(&memory);
+        let (rows, results) = (scratch.at(rows), (scratch.at(ids), scratch.at(distances)));
+        for plan in 0..search.search().plans() {
+            let mut within = [7u32];
+            let range = Some(Within { radius, counts: scratch.at(counts) });
+            // SAFETY: the memory has room for the query and its results.
+            unsafe {
+                runtime.copy_to_device(&stream, rows.as_bytes(), bytemuck::cast_slice(&query)).unwrap();
+                let on = OnStream { runtime, stream: &stream };
+                search.enqueue_tile(on, plan, rows.as_bytes().into(), 1, results, range).unwrap();
+                runtime.copy_to_host(&stream, &mut within, scratch.at(counts)).unwrap();
+            }
+            assert_eq!(within[0] as usize, expected, "{metric:?} {encoding:?}, plan {plan}");
+        }
+    }
+    check::<f32>(Metric::InnerProduct, Encoding::Scalar8);
+    check::<u8>(Metric::Cosine, Encoding::Flat);
+    check::<f32>(Metric::L2, Encoding::Pq { sub_quantizers: 4, bits: 4, rotate: true });
 }
 
 /// More queries than searches from host memory first do without the kernels that complete queries.
