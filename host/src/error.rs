@@ -530,7 +530,7 @@ impl Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// As many requests wait as may wait. A service tells its client to come back later.
+    /// The queue has its largest number of requests. A service asks its client to come back later.
     #[error("{most} requests wait already")]
     Full {
         /// Largest number of requests that wait.

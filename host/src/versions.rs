@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::{Index, Kind};
 
-/// What can be changed while others use it as it was: an index, or a program's own data with an index inside.
+/// A value that can be changed while others use it as it was: an index, or a program's own data with an index inside.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -85,7 +85,8 @@ pub trait Searching: Stored {
         options: &SearchOptions<'a>,
         results: (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>>;
-    /// Whether the results of a search for fewer neighbours are the first ones of a search for more, with these options.
+    /// Whether the results of a search for fewer neighbours are the first ones of a search for more, with these
+    /// options.
     fn prefixes(&self, options: &SearchOptions<'_>) -> bool;
     /// As [`search`](Self::search) without options. An exact index has a way of its own, so that a program without
     /// filters has no code of filters.

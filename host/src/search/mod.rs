@@ -119,8 +119,8 @@ pub(crate) trait TileSearch: Send + Sync {
     }
 
     /// Enqueues the count of the vectors within a radius of some of the `count` queries of the last
-    /// [`find`](Self::find), which was by the same plan: adds it to the counts of these. `listed` has the number of these queries, and then their
-    /// numbers.
+    /// [`find`](Self::find), which was by the same plan: adds it to the counts of these. `listed` has the number of
+    /// these queries, and then their numbers.
     ///
     /// # Errors
     /// [`Error::StaleWorkspace`] if the search cannot [count](Self::counts); errors of the device's driver.

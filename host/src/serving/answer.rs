@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use crate::{Error, Neighbors, Refusal, Result};
 
-/// What a search returned, or its panic.
+/// The result of a search, or its panic.
 pub(super) type Outcome = Result<Result<Neighbors>, Box<dyn Any + Send>>;
 
 enum State {
-    /// In the queue.
+    /// The request is in the queue.
     Waiting(Option<Waker>),
     /// A worker searches for it.
     Running(Option<Waker>),

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::mem::take;
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,16 +34,12 @@ const MOST: usize = 4_096;
 pub struct BatcherBuilder {
     waiting: usize,
     target: Duration,
-    workers: NonZeroUsize,
+    workers: usize,
 }
 
 impl Default for BatcherBuilder {
     fn default() -> Self {
-        BatcherBuilder {
-            waiting: 1 << 16,
-            target: Duration::from_millis(2),
-            workers: const { NonZeroUsize::new(4).unwrap() },
-        }
+        BatcherBuilder { waiting: 1 << 16, target: Duration::from_millis(2), workers: 4 }
     }
 }
 
@@ -70,7 +65,7 @@ impl BatcherBuilder {
 
     /// Sets the number of searches at once, on a thread each. On a GPU several hide the time of copies and launches; on
     /// the CPU each search uses all cores.
-    pub fn workers(mut self, workers: NonZeroUsize) -> Self {
+    pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
     }
@@ -79,7 +74,7 @@ impl BatcherBuilder {
     /// changes.
     ///
     /// # Errors
-    /// [`Error::Thread`] if the system refuses a thread.
+    /// [`Error::Zero`] without workers; [`Error::Thread`] if the system refuses a thread.
     pub fn serve<K: Kind + 'static>(self, index: impl Into<IndexReader<Index<K>>>) -> Result<Batcher<K>> {
         self.serve_part(index.into(), |index| index)
     }
@@ -94,6 +89,9 @@ impl BatcherBuilder {
         of: IndexReader<I>,
         part: impl Fn(&I) -> &Index<K> + Send + Sync + 'static,
     ) -> Result<Batcher<K>> {
+        if self.workers == 0 {
+            return Err(Error::Zero { what: "workers" });
+        }
         let source = move |visit: &mut dyn FnMut(&Index<K>)| visit(part(&of.current()));
         let shared = Arc::new(Shared {
             source: Box::new(source),
@@ -104,7 +102,7 @@ impl BatcherBuilder {
         });
         // If a thread cannot start, the drop of the batcher ends the others.
         let batcher = Batcher { shared, workers: Mutex::default() };
-        for number in 0..self.workers.get() {
+        for number in 0..self.workers {
             let shared = Arc::clone(&batcher.shared);
             let started = thread::Builder::new().name(format!("warpann batcher {number}")).spawn(move || shared.work());
             batcher.workers().push(started.map_err(|source| Error::Thread { source })?);
@@ -171,13 +169,13 @@ struct Counters {
     searches: AtomicU64,
 }
 
-/// What a [`Batcher`] has done since it was made. Each request that was accepted counts once in `answered`, `failed`,
+/// The numbers of a [`Batcher`] since it was made. Each request that was accepted counts once in `answered`, `failed`,
 /// `expired` or `cancelled` when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct BatcherStatistics {
-    /// Requests with results.
+    /// Requests that got their results.
     pub answered: u64,
     /// Requests that ended in an error of the search, or in a panic of their filter.
     pub failed: u64,
@@ -251,7 +249,7 @@ impl<K: Kind> Batcher<K> {
         Ok(answer)
     }
 
-    /// What the batcher has done.
+    /// Counts of requests and searches until now. O(1).
     pub fn statistics(&self) -> BatcherStatistics {
         let Counters { answered, failed, expired, full, cancelled, searches } = &self.shared.counters;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -355,7 +353,7 @@ impl<K: Kind> Shared<K> {
         if work.closed {
             return Err(Error::Refused(Refusal::Closed));
         }
-        let free = work.queue.is_empty() && work.running < self.settings.workers.get();
+        let free = work.queue.is_empty() && work.running < self.settings.workers;
         work.running += usize::from(free);
         Ok(free.then(|| Place(self)))
     }
@@ -372,7 +370,7 @@ impl<K: Kind> Shared<K> {
         }
         work.queue.push(pending);
         // If all places are taken, the end of a search wakes a worker.
-        let free = work.running < self.settings.workers.get();
+        let free = work.running < self.settings.workers;
         drop(work);
         if free {
             self.changed.notify_one();
@@ -386,7 +384,7 @@ impl<K: Kind> Shared<K> {
         let mut memory = Vec::new();
         let mut work = self.state();
         loop {
-            let most = self.settings.workers.get();
+            let most = self.settings.workers;
             while work.queue.is_empty() || work.running >= most {
                 if work.closed && work.queue.is_empty() {
                     // Others may wait for the place of a search that was the last.

@@ -1,8 +1,8 @@
 //! Single requests become batches: [`Batcher`].
 //!
 //! # Why
-//! A search of one query leaves most of a GPU idle, and its launches cost as much as those of a search of many. Programs
-//! that serve have single requests, each with options of its own, that arrive when they please.
+//! A search of one query leaves most of a GPU idle, and its launches cost as much as those of a search of many.
+//! Programs that serve have single requests, each with options of its own, that arrive when they please.
 //!
 //! # Algorithm
 //! ```text

@@ -33,7 +33,7 @@ enum Place {
     Ids(usize, usize),
     Except(usize, usize),
     Function(usize),
-    /// Of the request with this number alone: functions without captured values may share a place.
+    /// The filter of the request with this number alone: functions without captured values may share a place.
     Alone(u64),
 }
 

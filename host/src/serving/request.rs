@@ -55,8 +55,19 @@ impl<T: Element> Request<T> {
         self
     }
 
-    /// The options of the search, with the filter.
-    pub(super) fn search_options(&self) -> SearchOptions<'_> {
+    /// The components of the query.
+    pub fn query(&self) -> &[T] {
+        &self.query
+    }
+
+    /// Number of neighbours of the query.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The options of the search, with the filter: [`Index::search_one`](crate::Index::search_one) with these has the
+    /// same result.
+    pub fn search_options(&self) -> SearchOptions<'_> {
         let filter = self.filter.as_ref().map(SharedFilter::as_filter).or(self.options.filter);
         SearchOptions { filter, ..self.options }
     }

@@ -27,7 +27,7 @@ fn exact(count: usize, device: Device) -> FlatIndex<f32> {
 }
 
 fn batcher_with<K: Kind + 'static>(index: Index<K>, workers: usize) -> Batcher<K> {
-    BatcherBuilder::new().workers(workers.try_into().unwrap()).serve(index).unwrap()
+    BatcherBuilder::new().workers(workers).serve(index).unwrap()
 }
 
 /// A gate that filter functions pass: a search waits at it until it opens.
@@ -67,7 +67,7 @@ impl Gate {
 
 /// A batcher of one worker, which waits at the gate.
 fn at_gate(builder: BatcherBuilder) -> (Batcher<impl Kind<Element = f32>>, Arc<Gate>, crate::Answer) {
-    let batcher = builder.workers(1.try_into().unwrap()).serve(exact(20, Device::Cpu)).unwrap();
+    let batcher = builder.workers(1).serve(exact(20, Device::Cpu)).unwrap();
     let gate = Arc::new(Gate::default());
     let first = batcher.submit(gate.request()).unwrap();
     gate.wait_for_a_visitor();
@@ -194,6 +194,8 @@ fn faults_of_a_request_are_refused_at_once() {
     assert!(matches!(bad(Request::new([0.0; DIM], 1).options(nan)), Error::BadNumber { what: "radius", .. }));
     let late = Request::new([0.0; DIM], 1).deadline(Instant::now() - Duration::from_nanos(1));
     assert!(matches!(bad(late), Error::Refused(Refusal::Expired)));
+    let idle = BatcherBuilder::new().workers(0).serve(exact(5, Device::Cpu));
+    assert!(matches!(idle, Err(Error::Zero { what: "workers" })));
     let untrained = IvfIndex::<f32>::builder(DIM, 2).device(Device::Cpu).build().unwrap();
     let batcher = Batcher::new(untrained).unwrap();
     assert!(matches!(batcher.submit(Request::new([0.0; DIM], 1)), Err(Error::NotTrained { .. })));
@@ -389,7 +391,7 @@ fn each_answer_is_right_for_one_version() {
 #[test]
 fn a_version_of_other_dimensions_gives_an_error() {
     let mut writer = IndexWriter::new((exact(20, Device::Cpu), 5));
-    let batcher = BatcherBuilder::new().workers(1.try_into().unwrap()).serve_part(writer.reader(), |pair| &pair.0);
+    let batcher = BatcherBuilder::new().workers(1).serve_part(writer.reader(), |pair| &pair.0);
     let batcher = batcher.unwrap();
     let gate = Arc::new(Gate::default());
     let first = batcher.submit(gate.request()).unwrap();

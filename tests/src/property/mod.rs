@@ -31,6 +31,7 @@ pub mod kmeans;
 pub mod pq;
 pub mod recall;
 pub mod select;
+pub mod serving;
 pub mod shifted;
 pub mod sort;
 pub mod versions;
@@ -71,6 +72,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind { name: "corners", case: changes::corners, share: (35, 3), kept: &[2000, 2019, 2028, 2100] },
     Kind { name: "versions", case: versions::case, share: (6, 3), kept: &[] },
+    Kind { name: "serving", case: serving::case, share: (30, 3), kept: &[] },
     Kind { name: "select", case: select::case, share: (2000, 200), kept: &[] },
     Kind { name: "sort", case: sort::case, share: (2000, 100), kept: &[] },
     Kind {

@@ -235,7 +235,7 @@ fn change<I: Kind<Element = f32>>(case: &Case, writing: &mut Writing<I>, version
         next.extend([NUMBERED + version].into_iter().zip(stored(coder, &row, dim)?));
         // The version is noted before any thread can see it.
         case.versions.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(next.clone()));
-        Ok(())
+        Ok::<(), Error>(())
     });
     *model = next;
     result.map_err(|error| format!("version {version}: {error}"))
