@@ -10,6 +10,7 @@ mod picture;
 mod point;
 mod record;
 mod select;
+mod serve;
 mod start_up;
 mod sweep;
 mod times;
@@ -37,6 +38,8 @@ enum Part {
     Graph(Box<graph::Args>),
     /// k-means: seconds and objective.
     Kmeans(kmeans::Args),
+    /// Single requests that arrive at a rate: their latencies, with changes and loads beside them.
+    Serve(serve::Args),
     /// Time of the first search of a process, which includes opening the device and loading kernels.
     StartUp(start_up::Args),
 }
@@ -49,6 +52,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         Part::Ivf(args) => ivf::run(args, out),
         Part::Graph(args) => graph::run(args, out),
         Part::Kmeans(args) => kmeans::run(args, out),
+        Part::Serve(args) => serve::run(args, out),
         Part::StartUp(args) => start_up::run(args, out),
     }
 }

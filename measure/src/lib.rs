@@ -2,11 +2,13 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`arrivals`] | requests that arrive at a rate, and the latencies of their answers |
 //! | [`times`] | repeated runs and their statistics |
 //! | [`searches`] | searches in an index: their times and their results |
 //! | [`work`] | bytes and operations that every implementation needs |
 //! | [`cost_model`] | the cost of WarpSelect, as the paper's appendix derives it |
 
+pub mod arrivals;
 pub mod cost_model;
 pub mod searches;
 pub mod times;

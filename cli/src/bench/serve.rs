@@ -1,0 +1,405 @@
+//! `warpann bench serve`: the latencies of single requests that arrive at a rate and become batches.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use test_random::Random;
+use warpann::{
+    Answer, Any, AnyIndex, Batcher, BatcherBuilder, BatcherStatistics, Element, Error, IndexInfo, IndexWriter, Request,
+    SearchOptions, SharedFilter,
+};
+use warpann_measure::Times;
+use warpann_measure::arrivals::{Answers, Machine, Service, closed_loop, open_loop};
+
+use crate::index::{Place, Summary, open};
+use crate::progress::Step;
+use crate::report::{Failure, Out, Outcome, positive};
+use crate::streams::parse_index;
+use crate::vectors::{Access, exactly, with_element};
+
+/// The shares of the highest rate at which requests arrive.
+const SHARES: [f64; 3] = [0.5, 0.8, 0.95];
+/// Requests a second of the row that shows a request alone.
+const ALONE: f64 = 1_000.0;
+/// Number of requests that are under way together while the highest rate is measured.
+const UNDER_WAY: usize = 8_192;
+/// Single searches, of which the median is reported.
+const SINGLE: usize = 1_000;
+/// Pause between two changes.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Arguments of `bench serve`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The index that answers.
+    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
+    index: PathBuf,
+    /// File with the vectors to search for; each request takes one at random.
+    #[arg(long, value_name = "FILE")]
+    query: PathBuf,
+    #[command(flatten)]
+    place: Place,
+    /// Neighbours of a request; of several numbers, separated by commas, each request takes one at random.
+    #[arg(long, value_delimiter = ',', default_value = "10", value_parser = positive)]
+    k: Vec<usize>,
+    /// Lists to read in inverted files; default: the number that the index stores.
+    #[arg(long, value_parser = positive)]
+    probes: Option<usize>,
+    /// Width of the beam in a graph; default: the width that the index stores.
+    #[arg(long, value_parser = positive)]
+    beam: Option<usize>,
+    /// Number of filters, each of which accepts half of the vectors. Every second request has one of them.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    filters: usize,
+    /// Vectors that are replaced together, again and again, while requests are answered.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    upserts: usize,
+    /// An index that is loaded on the same device, again and again, while requests are answered.
+    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
+    load: Option<PathBuf>,
+    /// The time from a request to its answer that batches keep, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 2.0)]
+    target: f64,
+    /// Number of searches at once.
+    #[arg(long, default_value_t = 4, value_parser = positive)]
+    workers: usize,
+    /// Number of threads that send requests.
+    #[arg(long, default_value_t = 2, value_parser = positive)]
+    senders: usize,
+    /// Seconds of each row.
+    #[arg(long, default_value_t = 5.0, conflicts_with = "quick")]
+    seconds: f64,
+    /// Measure each row for half a second.
+    #[arg(long)]
+    quick: bool,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// A row of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// Share of the highest rate; none for requests alone.
+    share: Option<f64>,
+    /// Requests a second that arrived, on average.
+    arriving: f64,
+    /// Requests a second that were answered.
+    answered: f64,
+    /// Requests that were refused.
+    refused: usize,
+    /// Requests of a search, on average.
+    batch: f64,
+    latency_p50_ms: f64,
+    latency_p99_ms: f64,
+    latency_p999_ms: f64,
+    latency_max_ms: f64,
+}
+
+/// The times of the changes.
+#[derive(Debug, Serialize)]
+struct Changes {
+    upserts: usize,
+    count: usize,
+    p50_ms: f64,
+    max_ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<D: Serialize> {
+    #[serde(flatten)]
+    summary: D,
+    /// Median time of a search of one query without a batcher, in milliseconds.
+    single_p50_ms: f64,
+    /// Answers a second while requests never fail to be there.
+    highest_rate: f64,
+    rows: Vec<Row>,
+    changes: Option<Changes>,
+    /// Number of times the other index was loaded.
+    loads: Option<usize>,
+}
+
+/// Measures and prints the report.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let info = IndexInfo::read(&args.index)?;
+    with_element!(info.element, T => measure::<T>(args, out))
+}
+
+fn measure<T: Element>(args: &Args, out: &Out) -> Outcome {
+    if !(args.target.is_finite() && args.target > 0.0 && args.seconds.is_finite() && args.seconds > 0.0) {
+        return Err(Failure::Message("--target and --seconds must be above 0".into()));
+    }
+    let length = Duration::from_secs_f64(if args.quick { 0.5 } else { args.seconds });
+    let queries = args.access.vectors(&args.query)?;
+    let queries = exactly::<T>(&queries, &args.query)?;
+    let index: AnyIndex<T> = open(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+    if queries.is_empty() || !queries.len().is_multiple_of(index.dim()) {
+        return Err(Error::Ragged { what: "components", len: queries.len(), size: index.dim() }.into());
+    }
+    let single = single(args, &index, &queries)?;
+    let summary = Summary::of(&index);
+    let mut writer = IndexWriter::new(index);
+    let filters = filters(args.filters, &writer.current());
+    let target = Duration::from_secs_f64(args.target / 1e3);
+    let batcher = BatcherBuilder::new().target(target).workers(args.workers).serve(writer.reader())?;
+    let load = Load { args, queries: &queries, dim: writer.current().dim(), filters: &filters, batcher: &batcher };
+
+    summary.print(out)?;
+    out.field("single", format_args!("{:.3} ms for a search of one query", single.median()))?;
+    let over = AtomicBool::new(false);
+    let step = Step::measured("measuring", SHARES.len() + 2, "rows");
+    let measured = thread::scope(|scope| -> Outcome<_> {
+        let _end = End(&over);
+        let changing = (args.upserts > 0).then(|| scope.spawn(|| change(args.upserts, &mut writer, &queries, &over)));
+        let loading = args.load.as_ref().map(|path| scope.spawn(|| load_again::<T>(args, path, &over)));
+        let highest = load.run(length, |sender, clock| closed_loop(sender, clock, UNDER_WAY / args.senders, length))?;
+        let highest_rate = highest.0.rate();
+        step.advance(1);
+        let mut rows = Vec::new();
+        let rates = SHARES.map(|share| (Some(share), share * highest_rate));
+        for (share, arriving) in [(None, ALONE.min(highest_rate / 2.0))].into_iter().chain(rates) {
+            rows.push(load.row(share, arriving, length)?);
+            step.advance(1);
+        }
+        over.store(true, Ordering::Relaxed);
+        let changes = changing.map(|thread| joined(thread.join())).transpose()?;
+        let loads = loading.map(|thread| joined(thread.join())).transpose()?;
+        Ok((highest_rate, rows, changes, loads))
+    });
+    drop(step);
+    let (highest_rate, rows, changes, loads) = measured?;
+    out.field("highest rate", format_args!("{highest_rate:.0} requests/s"))?;
+    if let Some(Changes { upserts, count, p50_ms, max_ms }) = &changes {
+        out.field("changes", format_args!("{count} of {upserts} vectors: {p50_ms:.3} ms, at most {max_ms:.3} ms"))?;
+    }
+    if let Some(loads) = loads {
+        out.field("loads", loads)?;
+    }
+    let heads = ["share", "requests/s", "answers/s", "refused", "batch", "p50 ms", "p99 ms", "p99.9 ms", "max ms"];
+    let [share, arriving, answered, refused, batch, p50, p99, p999, max] = heads;
+    out.line(format_args!(
+        "{share:>5} {arriving:>10} {answered:>10} {refused:>7} {batch:>7} {p50:>8} {p99:>8} {p999:>8} {max:>8}"
+    ))?;
+    for row in &rows {
+        let share = row.share.map_or("-".into(), |share| format!("{share:.2}"));
+        let Row { arriving, answered, refused, batch, .. } = row;
+        let [p50, p99, p999, max] = [row.latency_p50_ms, row.latency_p99_ms, row.latency_p999_ms, row.latency_max_ms];
+        out.line(format_args!(
+            "{share:>5} {arriving:>10.0} {answered:>10.0} {refused:>7} {batch:>7.1} {p50:>8.3} {p99:>8.3} {p999:>8.3} {max:>8.3}"
+        ))?;
+    }
+    out.object(&Report { summary, single_p50_ms: single.median(), highest_rate, rows, changes, loads })
+}
+
+/// Ends the threads beside the measurement, also if it fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn joined<V>(result: thread::Result<Outcome<V>>) -> Outcome<V> {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn options(args: &Args) -> SearchOptions<'static> {
+    SearchOptions::new().probes(args.probes).beam(args.beam)
+}
+
+/// The times of single searches.
+fn single<T: Element>(args: &Args, index: &AnyIndex<T>, queries: &[T]) -> Outcome<Times> {
+    let mut rows = queries.chunks_exact(index.dim()).cycle();
+    let query = || rows.next().unwrap_or_default();
+    let mut query = query;
+    let count = if args.quick { SINGLE / 10 } else { SINGLE };
+    Ok(Times::measure(10, count, || index.search_one(query(), args.k[0], &options(args)).map(drop))?)
+}
+
+/// Filters of half of the vectors, each of others.
+fn filters<T: Element>(count: usize, index: &AnyIndex<T>) -> Vec<SharedFilter> {
+    (0..count)
+        .map(|number| {
+            let mut random = Random::new(number as u64);
+            let accepted: Vec<u64> = index.ids().into_iter().filter(|_| random.below(2) == 0).collect();
+            SharedFilter::Ids(accepted.into())
+        })
+        .collect()
+}
+
+/// Replaces vectors, again and again.
+fn change<T: Element>(
+    upserts: usize,
+    writer: &mut IndexWriter<AnyIndex<T>>,
+    queries: &[T],
+    over: &AtomicBool,
+) -> Outcome<Changes> {
+    let (ids, dim, mut random) = (writer.current().ids(), writer.current().dim(), Random::new(3));
+    let upserts = upserts.min(ids.len());
+    let mut milliseconds = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let first = random.below(ids.len() - upserts + 1);
+        let rows: Vec<T> =
+            (0..upserts).flat_map(|_| &queries[random.below(queries.len() / dim) * dim..][..dim]).copied().collect();
+        let start = Instant::now();
+        // A search of the new version brings it to the device before a request does.
+        writer.change(|index| {
+            index.upsert(&rows, &ids[first..][..upserts])?;
+            index.search(&queries[..dim], 1)
+        })?;
+        milliseconds.push(start.elapsed().as_secs_f64() * 1e3);
+        thread::sleep(PAUSE);
+    }
+    let (count, times) = (milliseconds.len(), Times::new(milliseconds));
+    Ok(Changes { upserts, count, p50_ms: times.median(), max_ms: times.percentile(1.0) })
+}
+
+/// Loads an index and searches in it, again and again. Returns how often.
+fn load_again<T: Element>(args: &Args, path: &std::path::Path, over: &AtomicBool) -> Outcome<usize> {
+    let mut count = 0;
+    while !over.load(Ordering::Relaxed) {
+        let index: AnyIndex<T> =
+            AnyIndex::load_with(path, args.place.device.clone(), args.place.memory_budget, args.access.how)?;
+        index.search(&vec![T::default(); index.dim()], 1)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// The requests of a run.
+struct Load<'a, T: Element> {
+    args: &'a Args,
+    queries: &'a [T],
+    dim: usize,
+    filters: &'a [SharedFilter],
+    batcher: &'a Batcher<Any<T>>,
+}
+
+impl<T: Element> Load<'_, T> {
+    /// Runs senders at the same time, and joins their answers. Returns the mean number of requests of a search.
+    fn run(
+        &self,
+        length: Duration,
+        work: impl Fn(&mut Sender<'_, T>, &Machine) -> Outcome<Answers> + Sync,
+    ) -> Outcome<(Answers, f64)> {
+        let before = self.batcher.statistics();
+        let start = Instant::now() + length / 100;
+        let answers = thread::scope(|scope| {
+            let senders: Vec<_> = (0..self.args.senders)
+                .map(|number| {
+                    let work = &work;
+                    scope.spawn(move || {
+                        let random = Random::new(number as u64);
+                        thread::sleep(start.saturating_duration_since(Instant::now()));
+                        work(&mut Sender { load: self, start, random }, &Machine(start))
+                    })
+                })
+                .collect();
+            senders.into_iter().map(|sender| joined(sender.join())).collect::<Outcome<Vec<_>>>()
+        })?;
+        let BatcherStatistics { answered, searches, .. } = self.batcher.statistics();
+        let batch = (answered - before.answered) as f64 / (searches - before.searches).max(1) as f64;
+        Ok((Answers::join(answers), batch))
+    }
+
+    fn row(&self, share: Option<f64>, arriving: f64, length: Duration) -> Outcome<Row> {
+        let rate = arriving / self.args.senders as f64;
+        let (answers, batch) = self.run(length, |sender, clock| {
+            let mut random = Random::new(sender.random.bits());
+            open_loop(sender, clock, rate, length, || random.unit())
+        })?;
+        let (refused, answered) = (answers.refused, answers.rate());
+        let times = answers.times();
+        let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|share| times.percentile(share));
+        Ok(Row {
+            share,
+            arriving,
+            answered,
+            refused,
+            batch,
+            latency_p50_ms: p50,
+            latency_p99_ms: p99,
+            latency_p999_ms: p999,
+            latency_max_ms: max,
+        })
+    }
+}
+
+/// Sends requests of a run.
+struct Sender<'a, T: Element> {
+    load: &'a Load<'a, T>,
+    start: Instant,
+    random: Random,
+}
+
+/// A request that was sent, and the time of its answer.
+struct Sent {
+    answer: Answer,
+    stamp: Arc<Stamp>,
+}
+
+/// Notes the time at which it is woken, in nanoseconds since the start; 0 before.
+struct Stamp {
+    start: Instant,
+    nanoseconds: AtomicU64,
+}
+
+impl Wake for Stamp {
+    fn wake(self: Arc<Self>) {
+        let nanoseconds = self.start.elapsed().as_nanos() as u64;
+        self.nanoseconds.store(nanoseconds.max(1), Ordering::Release);
+    }
+}
+
+impl<T: Element> Service for Sender<'_, T> {
+    type Sent = Sent;
+    type Error = Failure;
+
+    fn send(&mut self) -> Outcome<Option<Sent>> {
+        let Load { args, queries, dim, filters, batcher } = self.load;
+        let query = &queries[self.random.below(queries.len() / dim) * dim..][..*dim];
+        let k = args.k[self.random.below(args.k.len())];
+        let mut request = Request::new(query, k).options(options(args));
+        if !filters.is_empty() && self.random.below(2) == 0 {
+            request = request.filter(filters[self.random.below(filters.len())].clone());
+        }
+        match batcher.submit(request) {
+            Ok(answer) => {
+                let stamp = Arc::new(Stamp { start: self.start, nanoseconds: AtomicU64::new(0) });
+                let mut sent = Sent { answer, stamp: Arc::clone(&stamp) };
+                let waker = Waker::from(stamp);
+                match Pin::new(&mut sent.answer).poll(&mut Context::from_waker(&waker)) {
+                    // It is taken as answered now.
+                    Poll::Ready(found) => {
+                        found?;
+                        waker.wake();
+                    }
+                    Poll::Pending => {}
+                }
+                Ok(Some(sent))
+            }
+            Err(Error::Refused(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn answered(&mut self, sent: &mut Sent) -> Outcome<Option<Option<Duration>>> {
+        let nanoseconds = sent.stamp.nanoseconds.load(Ordering::Acquire);
+        if nanoseconds == 0 {
+            return Ok(None);
+        }
+        match Pin::new(&mut sent.answer).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Err(Error::Refused(_))) => return Ok(Some(None)),
+            Poll::Ready(Err(error)) => return Err(error.into()),
+            // One that was answered when it was sent gives no second result.
+            Poll::Ready(Ok(_)) | Poll::Pending => {}
+        }
+        Ok(Some(Some(Duration::from_nanos(nanoseconds))))
+    }
+}
