@@ -71,6 +71,11 @@ const AWAKE_TO_SPARE: Duration = Duration::from_micros(1_500);
 /// Number of CPU threads from which waiting threads may stay awake longer.
 const SPARE_FROM: usize = 12;
 
+/// How long a thread that waits for work looks for it before it sleeps.
+pub(crate) fn awake() -> Duration {
+    if rayon::current_num_threads() < SPARE_FROM { AWAKE } else { AWAKE_TO_SPARE }
+}
+
 /// Smallest number of bytes that pays for a thread, for work that reads or copies them.
 const THREAD_BYTES: usize = 128 << 10;
 /// Largest number of threads that memory bandwidth keeps busy.
@@ -343,8 +348,7 @@ impl Mailbox {
 
     /// Waits for the next task.
     fn next(&self) -> Task {
-        let begin = Instant::now();
-        let awake = if rayon::current_num_threads() < SPARE_FROM { AWAKE } else { AWAKE_TO_SPARE };
+        let (begin, awake) = (Instant::now(), awake());
         while begin.elapsed() < awake {
             if let Some(task) = self.lock().take() {
                 return task;

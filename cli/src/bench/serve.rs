@@ -227,8 +227,7 @@ fn filters<T: Element>(count: usize, index: &AnyIndex<T>) -> Vec<SharedFilter> {
     (0..count)
         .map(|number| {
             let mut random = Random::new(number as u64);
-            let accepted: Vec<u64> = index.ids().into_iter().filter(|_| random.below(2) == 0).collect();
-            SharedFilter::Ids(accepted.into())
+            SharedFilter::from(index.filter(|_| random.below(2) == 0))
         })
         .collect()
 }

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Outcome, Slot};
-use super::queue::{Pending, Queue};
+use super::queue::Pending;
 use super::request::Request;
+use super::waiting_room::WaitingRoom;
 use crate::neighbors::cut_off;
 use crate::{Error, Index, IndexReader, Kind, Neighbors, Refusal, Result, SearchOptions};
 
@@ -96,8 +97,9 @@ impl BatcherBuilder {
         let shared = Arc::new(Shared {
             source: Box::new(source),
             settings: self,
-            state: Mutex::new(Work { queue: Queue::default(), running: 0, limit: LEAST, closed: false }),
-            changed: Condvar::new(),
+            room: WaitingRoom::new(self.waiting),
+            running: AtomicUsize::new(0),
+            limit: AtomicUsize::new(LEAST),
             counters: Counters::default(),
         });
         // If a thread cannot start, the drop of the batcher ends the others.
@@ -143,20 +145,12 @@ type Source<K> = Box<dyn Fn(&mut dyn FnMut(&Index<K>)) + Send + Sync>;
 struct Shared<K: Kind> {
     source: Source<K>,
     settings: BatcherBuilder,
-    state: Mutex<Work<K::Element>>,
-    /// A worker may begin: a request has come, a place is free, or the batcher closes.
-    changed: Condvar,
-    counters: Counters,
-}
-
-/// The requests that wait, and the searches that run.
-struct Work<T> {
-    queue: Queue<T>,
-    /// Number of searches that run, at most the number of workers.
-    running: usize,
+    room: WaitingRoom<K::Element>,
+    /// Number of searches that run.
+    running: AtomicUsize,
     /// Largest number of requests of the next batch.
-    limit: usize,
-    closed: bool,
+    limit: AtomicUsize,
+    counters: Counters,
 }
 
 #[derive(Default)]
@@ -170,7 +164,7 @@ struct Counters {
 }
 
 /// The numbers of a [`Batcher`] since it was made. Each request that was accepted counts once in `answered`, `failed`,
-/// `expired` or `cancelled` when it ends.
+/// `expired` or `cancelled` a moment after it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -253,7 +247,6 @@ impl<K: Kind> Batcher<K> {
     pub fn statistics(&self) -> BatcherStatistics {
         let Counters { answered, failed, expired, full, cancelled, searches } = &self.shared.counters;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let work = self.shared.state();
         BatcherStatistics {
             answered: of(answered),
             failed: of(failed),
@@ -261,17 +254,16 @@ impl<K: Kind> Batcher<K> {
             cancelled: of(cancelled),
             full: of(full),
             searches: of(searches),
-            waiting: work.queue.len(),
-            running: work.running,
-            limit: work.limit,
+            waiting: self.shared.room.len(),
+            running: self.shared.running.load(Ordering::Relaxed),
+            limit: self.shared.limit.load(Ordering::Relaxed),
         }
     }
 
     /// Refuses further requests ([`Refusal::Closed`]), and returns when the workers have answered all that were
     /// accepted. Dropping the batcher does the same.
     pub fn close(&self) {
-        self.shared.state().closed = true;
-        self.shared.changed.notify_all();
+        self.shared.room.close();
         let workers = take(&mut *self.workers());
         for worker in workers {
             // A worker catches the panics of searches.
@@ -305,16 +297,12 @@ impl Counters {
     }
 }
 
-/// The place of a search that runs, which is free again when it is dropped.
+/// The place of a search that runs, which is free again when this is dropped.
 struct Place<'a, K: Kind>(&'a Shared<K>);
 
 impl<K: Kind> Drop for Place<'_, K> {
     fn drop(&mut self) {
-        let mut work = self.0.state();
-        work.running -= 1;
-        if !work.queue.is_empty() {
-            self.0.changed.notify_one();
-        }
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -330,10 +318,6 @@ fn next_limit(limit: usize, taken: Duration, target: Duration) -> usize {
 }
 
 impl<K: Kind> Shared<K> {
-    fn state(&self) -> MutexGuard<'_, Work<K::Element>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Calls `visit` with the current version of the index.
     fn with<V>(&self, visit: impl FnOnce(&Index<K>) -> V) -> V {
         let (mut visit, mut result) = (Some(visit), None);
@@ -349,69 +333,35 @@ impl<K: Kind> Shared<K> {
 
     /// A place for a search on the caller's thread, if one is free and no request waits.
     fn place_for_caller(&self) -> Result<Option<Place<'_, K>>> {
-        let mut work = self.state();
-        if work.closed {
+        if self.room.is_closed() {
             return Err(Error::Refused(Refusal::Closed));
         }
-        let free = work.queue.is_empty() && work.running < self.settings.workers;
-        work.running += usize::from(free);
-        Ok(free.then(|| Place(self)))
+        let free = |running| (self.room.is_empty() && running < self.settings.workers).then_some(running + 1);
+        let taken = self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
+        Ok(taken.is_ok().then(|| Place(self)))
     }
 
     fn push(&self, pending: Pending<K::Element>) -> Result<()> {
-        let mut work = self.state();
-        if work.closed {
-            return Err(Error::Refused(Refusal::Closed));
-        }
-        let most = self.settings.waiting;
-        if work.queue.len() >= most {
+        let pushed = self.room.push(pending);
+        if matches!(pushed, Err(Error::Refused(Refusal::Full { .. }))) {
             self.counters.full.fetch_add(1, Ordering::Relaxed);
-            return Err(Error::Refused(Refusal::Full { most }));
         }
-        work.queue.push(pending);
-        // If all places are taken, the end of a search wakes a worker.
-        let free = work.running < self.settings.workers;
-        drop(work);
-        if free {
-            self.changed.notify_one();
-        }
-        Ok(())
+        pushed
     }
 
     /// The work of a thread: batches, until the batcher is closed and no request waits.
     fn work(&self) {
         let mut batch = Vec::new();
         let mut memory = Vec::new();
-        let mut work = self.state();
-        loop {
-            let most = self.settings.workers;
-            while work.queue.is_empty() || work.running >= most {
-                if work.closed && work.queue.is_empty() {
-                    // Others may wait for the place of a search that was the last.
-                    self.changed.notify_all();
-                    return;
-                }
-                work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
-            }
-            let limit = work.limit;
-            work.queue.take(limit, &mut batch);
-            work.running += 1;
-            let more = !work.queue.is_empty() && work.running < most;
-            drop(work);
-            if more {
-                self.changed.notify_one();
-            }
+        while self.room.next(|| self.limit.load(Ordering::Relaxed), &mut batch) {
+            self.running.fetch_add(1, Ordering::Relaxed);
             let place = Place(self);
-            let begin = Instant::now();
-            let full = batch.len() >= limit;
+            let (begin, count) = (Instant::now(), batch.len());
             self.serve(&mut batch, &mut memory, begin);
-            let taken = begin.elapsed();
             drop(place);
-            work = self.state();
             // Another worker may have changed the limit meanwhile.
-            if full && limit == work.limit {
-                work.limit = next_limit(limit, taken, self.settings.target);
-            }
+            let next = next_limit(count, begin.elapsed(), self.settings.target);
+            let _ = self.limit.compare_exchange(count, next, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 

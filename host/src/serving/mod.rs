@@ -37,6 +37,7 @@
 //! | `request` | a request and its filter |
 //! | `answer` | the place where a request waits for its result |
 //! | `queue` | the groups of requests that wait |
+//! | `waiting_room` | the way of requests to workers, and who wakes whom |
 //! | `batcher` | workers, limits, statistics |
 
 mod answer;
@@ -45,6 +46,7 @@ mod queue;
 mod request;
 #[cfg(test)]
 mod tests;
+mod waiting_room;
 
 pub use self::answer::Answer;
 pub use self::batcher::{Batcher, BatcherBuilder, BatcherStatistics};

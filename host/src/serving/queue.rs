@@ -64,25 +64,15 @@ pub(super) struct Queue<T> {
     oldest: BTreeMap<u64, Group>,
     /// Number of requests that have come.
     arrived: u64,
-    len: usize,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Queue { groups: HashMap::new(), oldest: BTreeMap::new(), arrived: 0, len: 0 }
+        Queue { groups: HashMap::new(), oldest: BTreeMap::new(), arrived: 0 }
     }
 }
 
 impl<T: Element> Queue<T> {
-    /// Number of requests that wait, with those that were given up.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     pub fn push(&mut self, pending: Pending<T>) {
         let number = self.arrived;
         let group = Group::of(&pending.request, number);
@@ -91,7 +81,7 @@ impl<T: Element> Queue<T> {
             self.oldest.insert(number, group);
         }
         waiting.push_back((number, pending));
-        (self.arrived, self.len) = (number + 1, self.len + 1);
+        self.arrived = number + 1;
     }
 
     /// Takes the oldest request and those of its group that follow it, `most` in all, in the order of arrival.
@@ -100,7 +90,6 @@ impl<T: Element> Queue<T> {
         let Some(waiting) = self.groups.get_mut(&group) else { return };
         let count = most.min(waiting.len());
         to.extend(waiting.drain(..count).map(|(_, pending)| pending));
-        self.len -= count;
         match waiting.front() {
             Some(&(number, _)) => drop(self.oldest.insert(number, group)),
             None => drop(self.groups.remove(&group)),
@@ -128,13 +117,14 @@ mod tests {
     /// The first components of the batches in the order in which they are taken.
     fn batches(mut queue: Queue<f32>, most: usize) -> Vec<Vec<f32>> {
         let mut all = Vec::new();
-        while !queue.is_empty() {
-            let (before, mut batch) = (queue.len(), Vec::new());
+        let len = |queue: &Queue<f32>| queue.groups.values().map(VecDeque::len).sum::<usize>();
+        while !queue.groups.is_empty() {
+            let (before, mut batch) = (len(&queue), Vec::new());
             queue.take(most, &mut batch);
-            assert_eq!(queue.len() + batch.len(), before);
+            assert_eq!(len(&queue) + batch.len(), before);
             all.push(batch.iter().map(|pending| pending.request.query[0]).collect());
         }
-        assert!(queue.groups.is_empty() && queue.oldest.is_empty());
+        assert!(queue.oldest.is_empty());
         all
     }
 

@@ -155,6 +155,7 @@ fn check_results<K: Kind<Element = f32> + 'static>(index: Index<K>, threads: usi
             });
         }
     });
+    batcher.close();
     let BatcherStatistics { answered, failed, expired, cancelled, full, searches, waiting, .. } = batcher.statistics();
     let accepted = threads as u64 * requests.div_ceil(4) as u64 * 5;
     assert_eq!((answered, failed + expired + cancelled + full, waiting), (accepted, 0, 0));
@@ -232,6 +233,7 @@ fn an_error_or_a_panic_reaches_its_own_request() {
         assert_eq!(search.join().unwrap_err().downcast_ref::<&str>(), Some(&"again"));
     });
     assert_eq!(batcher.search(Request::new([0.5; DIM], 2)).unwrap(), expected);
+    batcher.close();
     let BatcherStatistics { answered, failed, searches, running, .. } = batcher.statistics();
     assert_eq!((answered, failed, running), (5, 5, 0));
     // One of the first request, one of three, two of the failed pairs each, and two on this thread.
@@ -258,6 +260,7 @@ fn requests_with_several_k_share_a_search_where_the_first_results_are_the_same()
         for (k, answer) in answers {
             assert_eq!(answer.wait().unwrap(), alone(&index, &request(k)));
         }
+        batcher.close();
         batcher.statistics().searches
     }
     assert_eq!((searches(flat), searches(graph)), (2, 4));
