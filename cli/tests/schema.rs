@@ -67,6 +67,8 @@ const LINES: &[&str] = &[
     "bench graph --device cpu --gt @gt.npy --query @query.npy --index @x.graph --k 2 --beams 16 --target-recall 0.5 --repeat 1",
     "bench kmeans --device cpu --base @base.fbin --centroids 3 --iterations 2 --repeat 1 --out @k",
     "bench kmeans --device cpu --base @base.fbin --centroids 3 --iterations 0 --repeat 1",
+    "bench serve --device cpu --base @base.fbin --query @query.npy --k 1,3 --filters 2 --quick",
+    "bench serve --device cpu --index @x.ivf --query @query.npy --probes 2 --upserts 3 --load @x.graph --quick --senders 1 --workers 1",
     "bench start-up --device cpu --n 50",
     "chart @flat.json @pq.json @graph.json --out @both",
     "completions bash",

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use test_random::Random;
+use warpann::io::Vectors;
 use warpann::{
-    Answer, Any, AnyIndex, Batcher, BatcherBuilder, BatcherStatistics, Element, Error, IndexInfo, IndexWriter, Request,
-    SearchOptions, SharedFilter,
+    Answer, Any, AnyIndex, Batcher, BatcherBuilder, BatcherStatistics, Element, ElementType, Error, FlatIndex,
+    IndexInfo, IndexWriter, Request, SearchOptions, SharedFilter,
 };
-use warpann_measure::Times;
-use warpann_measure::arrivals::{Answers, Machine, Service, closed_loop, open_loop};
+use warpann_measure::arrivals::{Answers, Clock, Machine, Service, closed_loop, open_loop};
+use warpann_measure::{Times, timed};
 
 use crate::index::{Place, Summary, open};
 use crate::progress::Step;
@@ -39,7 +40,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Args {
     /// The index that answers.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
-    index: PathBuf,
+    index: Option<PathBuf>,
+    /// Vectors of an exact index (l2) that answers instead of --index.
+    #[arg(long, value_name = "FILE", required_unless_present = "index", conflicts_with = "index")]
+    base: Option<PathBuf>,
     /// File with the vectors to search for; each request takes one at random.
     #[arg(long, value_name = "FILE")]
     query: PathBuf,
@@ -111,11 +115,20 @@ struct Changes {
 }
 
 #[derive(Debug, Serialize)]
-struct Report<D: Serialize> {
-    #[serde(flatten)]
-    summary: D,
+struct Report {
+    device: String,
+    /// Description of the index.
+    index: String,
+    element: &'static str,
+    metric: &'static str,
+    dim: usize,
+    vectors: usize,
     /// Median time of a search of one query without a batcher, in milliseconds.
     single_p50_ms: f64,
+    /// The same with as long a pause between two searches as between two requests alone.
+    paced_p50_ms: f64,
+    /// The same with pauses by a thread that waits for a batcher.
+    batcher_p50_ms: f64,
     /// Answers a second while requests never fail to be there.
     highest_rate: f64,
     rows: Vec<Row>,
@@ -126,23 +139,41 @@ struct Report<D: Serialize> {
 
 /// Measures and prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let info = IndexInfo::read(&args.index)?;
-    with_element!(info.element, T => measure::<T>(args, out))
+    let base = args.base.as_ref().map(|path| args.access.vectors(path)).transpose()?;
+    let of_file = args.index.as_ref().map(|path| IndexInfo::read(path).map(|info| info.element)).transpose()?;
+    // The command line requires one of them.
+    let element = of_file.or(base.as_ref().map(Vectors::element)).unwrap_or(ElementType::F32);
+    with_element!(element, T => measure::<T>(args, base.as_ref(), out))
 }
 
-fn measure<T: Element>(args: &Args, out: &Out) -> Outcome {
+/// The index that answers.
+fn answering<T: Element>(args: &Args, base: Option<&Vectors>) -> Outcome<AnyIndex<T>> {
+    let Args { place: Place { device, memory_budget }, access, .. } = args;
+    if let Some(path) = &args.index {
+        return open(path, device.clone(), *memory_budget, *access);
+    }
+    let (path, base) = args.base.as_ref().zip(base).ok_or_else(|| Failure::Message("no index".into()))?;
+    let builder = FlatIndex::<T>::builder(base.dim()).device(device.clone());
+    let builder = memory_budget.iter().fold(builder, |builder, &bytes| builder.memory_budget(bytes));
+    let mut index = builder.build()?;
+    index.add(&exactly::<T>(base, path)?)?;
+    Ok(index.into())
+}
+
+fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcome {
     if !(args.target.is_finite() && args.target > 0.0 && args.seconds.is_finite() && args.seconds > 0.0) {
         return Err(Failure::Message("--target and --seconds must be above 0".into()));
     }
     let length = Duration::from_secs_f64(if args.quick { 0.5 } else { args.seconds });
     let queries = args.access.vectors(&args.query)?;
     let queries = exactly::<T>(&queries, &args.query)?;
-    let index: AnyIndex<T> = open(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+    let index = answering::<T>(args, base)?;
     if queries.is_empty() || !queries.len().is_multiple_of(index.dim()) {
         return Err(Error::Ragged { what: "components", len: queries.len(), size: index.dim() }.into());
     }
-    let single = single(args, &index, &queries)?;
+    let [single, paced] = single(args, &index, &queries)?;
     let summary = Summary::of(&index);
+    let described = (index.len(), index.metric().name());
     let mut writer = IndexWriter::new(index);
     let filters = filters(args.filters, &writer.current());
     let target = Duration::from_secs_f64(args.target / 1e3);
@@ -150,7 +181,11 @@ fn measure<T: Element>(args: &Args, out: &Out) -> Outcome {
     let load = Load { args, queries: &queries, dim: writer.current().dim(), filters: &filters, batcher: &batcher };
 
     summary.print(out)?;
-    out.field("single", format_args!("{:.3} ms for a search of one query", single.median()))?;
+    let alone =
+        format_args!("{:.3} ms for a search of one query, {:.3} ms with pauses", single.median(), paced.median());
+    out.field("single", alone)?;
+    let through = through(args, &batcher, &queries, load.dim)?;
+    out.field("batcher", format_args!("{:.3} ms for a thread that waits, with pauses", through.median()))?;
     let over = AtomicBool::new(false);
     let step = Step::measured("measuring", SHARES.len() + 2, "rows");
     let measured = thread::scope(|scope| -> Outcome<_> {
@@ -193,7 +228,23 @@ fn measure<T: Element>(args: &Args, out: &Out) -> Outcome {
             "{share:>5} {arriving:>10.0} {answered:>10.0} {refused:>7} {batch:>7.1} {p50:>8.3} {p99:>8.3} {p999:>8.3} {max:>8.3}"
         ))?;
     }
-    out.object(&Report { summary, single_p50_ms: single.median(), highest_rate, rows, changes, loads })
+    let (single_p50_ms, paced_p50_ms) = (single.median(), paced.median());
+    let ((device, index), (vectors, metric), dim) = (summary.names(), described, load.dim);
+    out.object(&Report {
+        device: device.into(),
+        index: index.into(),
+        element: T::TYPE.name(),
+        metric,
+        dim,
+        vectors,
+        single_p50_ms,
+        paced_p50_ms,
+        batcher_p50_ms: through.median(),
+        highest_rate,
+        rows,
+        changes,
+        loads,
+    })
 }
 
 /// Ends the threads beside the measurement, also if it fails.
@@ -213,13 +264,33 @@ fn options(args: &Args) -> SearchOptions<'static> {
     SearchOptions::new().probes(args.probes).beam(args.beam)
 }
 
-/// The times of single searches.
-fn single<T: Element>(args: &Args, index: &AnyIndex<T>, queries: &[T]) -> Outcome<Times> {
+/// The times of single searches, one after the other, and with pauses.
+fn single<T: Element>(args: &Args, index: &AnyIndex<T>, queries: &[T]) -> Outcome<[Times; 2]> {
     let mut rows = queries.chunks_exact(index.dim()).cycle();
-    let query = || rows.next().unwrap_or_default();
-    let mut query = query;
     let count = if args.quick { SINGLE / 10 } else { SINGLE };
-    Ok(Times::measure(10, count, || index.search_one(query(), args.k[0], &options(args)).map(drop))?)
+    let mut search = || {
+        let query = rows.next().unwrap_or_default();
+        timed(|| index.search_one(query, args.k[0], &options(args))).map(|(_, milliseconds)| milliseconds)
+    };
+    let at_once = Times::collect(10, count, &mut search)?;
+    let paced = Times::collect(10, count, || {
+        let clock = Machine(Instant::now());
+        clock.wait_until(Duration::from_secs_f64(1.0 / ALONE));
+        search()
+    })?;
+    Ok([at_once, paced])
+}
+
+/// The times of single searches through a batcher, by a thread that waits, with pauses.
+fn through<T: Element>(args: &Args, batcher: &Batcher<Any<T>>, queries: &[T], dim: usize) -> Outcome<Times> {
+    let mut rows = queries.chunks_exact(dim).cycle();
+    Ok(Times::collect(10, if args.quick { SINGLE / 10 } else { SINGLE }, || {
+        let clock = Machine(Instant::now());
+        clock.wait_until(Duration::from_secs_f64(1.0 / ALONE));
+        let query = rows.next().unwrap_or_default();
+        let request = || batcher.search(Request::new(query, args.k[0]).options(options(args)));
+        timed(request).map(|(_, milliseconds)| milliseconds)
+    })?)
 }
 
 /// Filters of half of the vectors, each of others.
