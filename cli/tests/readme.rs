@@ -30,9 +30,9 @@ const OTHERS: [(&str, &str); 11] = [
 ];
 
 /// Lines that depend on the machine: only their first word is compared.
-const OF_THE_MACHINE: [&str; 14] = [
+const OF_THE_MACHINE: [&str; 16] = [
     "device", "load", "build", "train", "add", "tune", "save", "open", "search", "cpu", "simd", "gpu", "features",
-    "convert",
+    "convert", "single", "batcher",
 ];
 
 /// The part of a line that is the same on every machine.
@@ -44,6 +44,8 @@ fn stable(line: &str) -> String {
         // Before the time; before the speed.
         Some(&("iteration" | "accuracy")) => 10,
         Some(first) if first.parse::<u64>().is_ok() && words.len() == 8 => 4,
+        // A share of the highest rate.
+        Some(first) if (*first == "-" || first.parse::<f64>().is_ok()) && words.len() == 9 => 1,
         _ => words.len(),
     };
     words.truncate(count);

@@ -28,8 +28,10 @@ use crate::vectors::{Access, exactly, with_element};
 const SHARES: [f64; 3] = [0.5, 0.8, 0.95];
 /// Requests a second of the row that shows a request alone.
 const ALONE: f64 = 1_000.0;
-/// Number of requests that are under way together while the highest rate is measured.
+/// Largest number of requests that are under way together while the highest rate is measured.
 const UNDER_WAY: usize = 8_192;
+/// Share of a row's time that single searches for all of them would take.
+const UNDER_WAY_SHARE: f64 = 0.25;
 /// Single searches, of which the median is reported.
 const SINGLE: usize = 1_000;
 /// Pause between two changes.
@@ -172,6 +174,8 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
         return Err(Error::Ragged { what: "components", len: queries.len(), size: index.dim() }.into());
     }
     let [single, paced] = single(args, &index, &queries)?;
+    let under_way = (UNDER_WAY_SHARE * length.as_secs_f64() * 1e3 / single.median()) as usize;
+    let depth = under_way.clamp(16, UNDER_WAY).div_ceil(args.senders);
     let summary = Summary::of(&index);
     let described = (index.len(), index.metric().name());
     let mut writer = IndexWriter::new(index);
@@ -192,7 +196,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
         let _end = End(&over);
         let changing = (args.upserts > 0).then(|| scope.spawn(|| change(args.upserts, &mut writer, &queries, &over)));
         let loading = args.load.as_ref().map(|path| scope.spawn(|| load_again::<T>(args, path, &over)));
-        let highest = load.run(length, |sender, clock| closed_loop(sender, clock, UNDER_WAY / args.senders, length))?;
+        let highest = load.run(length, |sender, clock| closed_loop(sender, clock, depth, length))?;
         let highest_rate = highest.0.rate();
         step.advance(1);
         let mut rows = Vec::new();
