@@ -23,8 +23,8 @@ use warpann::pq::ProductQuantizer;
 use warpann::select::{Best, Rows, select_k};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{
-    Device, Error, FlatIndex, GraphIndex, Index, Kind, Metric, Neighbors, NoDeviceReason, Placement, SearchOptions,
-    ShiftedIndex,
+    Batcher, Device, Error, FlatIndex, GraphIndex, Index, IndexWriter, Kind, Metric, Neighbors, NoDeviceReason,
+    Placement, Request, SearchOptions, ShiftedIndex,
 };
 use warpann_tests::property::seeds;
 
@@ -489,6 +489,57 @@ fn trained_elsewhere(encoding: Encoding, base: &[f32]) -> Result<IvfIndex> {
     index.move_to(GPU).map(|()| index)
 }
 
+/// Requests to batchers, one by a worker and one on the thread that waits. A failure reaches the request whose search it
+/// ends, and the next request finds all as it was.
+fn batchers(counts: &mut Counts) {
+    fn requests<K: Kind<Element = f32> + 'static>(
+        counts: &mut Counts,
+        name: &str,
+        make: impl Fn() -> Result<Index<K>>,
+    ) {
+        let queries = vectors(2 * DIM);
+        let request = |at: usize| Request::new(&queries[at * DIM..][..DIM], 4).options(SearchOptions::new().probes(2));
+        let act = |batcher: &mut Batcher<K>| {
+            let submitted = batcher.submit(request(0))?.wait()?;
+            let searched = batcher.search(request(1))?;
+            Ok([bits(&submitted), bits(&searched)].concat())
+        };
+        scenario(counts, format!("batcher: {name}"), || Batcher::new(make()?), act, nothing);
+    }
+    let base = vectors(30 * DIM);
+    requests(counts, "flat", || {
+        let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, GPU)?;
+        index.add(&base).map(|()| index)
+    });
+    let of_lists = || {
+        let mut index = trained_elsewhere(Encoding::Flat, &base)?;
+        index.add(&base).map(|()| index)
+    };
+    requests(counts, "ivf", of_lists);
+    lost_device(&of_lists().unwrap_or_else(|error| panic!("{error}")));
+}
+
+/// A device fails for good while requests wait. Each gets a typed error, and when the index has moved to the CPU, the
+/// same batcher answers again.
+fn lost_device(index: &IvfIndex) {
+    let queries = vectors(3 * DIM);
+    let request = |at: usize| Request::new(&queries[at * DIM..][..DIM], 4);
+    let expected: Vec<Neighbors> = queries.chunks_exact(DIM).map(|query| index.search(query, 4).unwrap()).collect();
+    let mut writer = IndexWriter::new(index.snapshot());
+    let batcher = Batcher::new(writer.reader()).unwrap_or_else(|error| panic!("{error}"));
+    driver::fail(Fault { after: 0, code: 999, lasts: Lasts::ForGood });
+    let answers: Vec<_> = (0..3).map(|at| batcher.submit(request(at)).unwrap()).collect();
+    for answer in answers {
+        let error = answer.wait().unwrap_err();
+        assert!(error.is_device(), "{error}");
+    }
+    writer.change(|index| index.move_to(Device::Cpu)).unwrap_or_else(|error| panic!("{error}"));
+    for (at, expected) in expected.iter().enumerate() {
+        assert_eq!(&batcher.search(request(at)).unwrap(), expected);
+    }
+    driver::heal();
+}
+
 fn inverted_files(counts: &mut Counts) {
     let (base, queries) = (vectors(30 * DIM), vectors(3 * DIM));
     let pq = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
@@ -925,6 +976,7 @@ fn main() -> ExitCode {
             flat(&mut counts);
             flat_on_the_device(&mut counts);
             inverted_files(&mut counts);
+            batchers(&mut counts);
             changes_of_all(&mut counts);
         }
         "1" => {
