@@ -489,8 +489,8 @@ fn trained_elsewhere(encoding: Encoding, base: &[f32]) -> Result<IvfIndex> {
     index.move_to(GPU).map(|()| index)
 }
 
-/// Requests to batchers, one by a worker and one on the thread that waits. A failure reaches the request whose search it
-/// ends, and the next request finds all as it was.
+/// Requests to batchers, one by a worker and one on the thread that waits. A failure reaches the request whose search
+/// it ends, and the next request finds all as it was.
 fn batchers(counts: &mut Counts) {
     fn requests<K: Kind<Element = f32> + 'static>(
         counts: &mut Counts,

@@ -2,7 +2,8 @@
 
 use std::any::Any;
 use std::fmt;
-use std::panic::resume_unwind;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,24 @@ enum State {
 pub(super) struct Slot {
     state: Mutex<State>,
     deadline: Option<Instant>,
+}
+
+/// The batcher's hold of a slot. Whatever happens to a request, its waiter gets an answer: at the latest when this is
+/// dropped.
+pub(super) struct Ticket(pub Arc<Slot>);
+
+impl Deref for Ticket {
+    type Target = Slot;
+
+    fn deref(&self) -> &Slot {
+        &self.0
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.finish(Ok(Err(Error::Refused(Refusal::Closed))));
+    }
 }
 
 impl Slot {
@@ -64,7 +83,8 @@ impl Slot {
         *state = State::Done(outcome);
         drop(state);
         if let Some(waker) = waker {
-            waker.wake();
+            // A waker is the caller's code, and others wait for this thread.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
         true
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::answer::{Answer, Outcome, Slot};
+use super::answer::{Answer, Outcome, Slot, Ticket};
 use super::queue::Pending;
 use super::request::Request;
 use super::waiting_room::WaitingRoom;
@@ -72,7 +72,8 @@ impl BatcherBuilder {
     }
 
     /// Starts a batcher for an index, or for the current version of one that an [`IndexWriter`](crate::IndexWriter)
-    /// changes.
+    /// changes. Its workers are threads of its own, also after [`allow_threads`](crate::allow_threads) has turned off
+    /// those of the library.
     ///
     /// # Errors
     /// [`Error::Zero`] without workers; [`Error::Thread`] if the system refuses a thread.
@@ -239,7 +240,7 @@ impl<K: Kind> Batcher<K> {
     fn enqueue(&self, request: Request<K::Element>) -> Result<Answer> {
         let slot = Slot::new(request.deadline);
         let answer = Answer { slot: Arc::clone(&slot) };
-        self.shared.push(Pending { request, slot })?;
+        self.shared.push(Pending { request, slot: Ticket(slot) })?;
         Ok(answer)
     }
 
@@ -306,6 +307,12 @@ impl<K: Kind> Drop for Place<'_, K> {
     }
 }
 
+/// Drops a request. A filter function may own values of the caller's whose drop panics; the panic ends here, because
+/// other requests wait for this thread.
+fn let_go<T>(pending: Pending<T>) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(pending)));
+}
+
 /// The limit after a batch of `limit` requests.
 fn next_limit(limit: usize, taken: Duration, target: Duration) -> usize {
     if taken > target / 2 {
@@ -368,28 +375,30 @@ impl<K: Kind> Shared<K> {
     /// Ends the requests of a batch, which it empties.
     fn serve(&self, batch: &mut Vec<Pending<K::Element>>, memory: &mut Vec<K::Element>, now: Instant) {
         let counters = &self.counters;
-        batch.retain(|pending| {
+        let ends = |pending: &mut Pending<K::Element>| {
             if pending.slot.is_late(now) {
                 pending.slot.finish(Ok(Err(Error::Refused(Refusal::Expired))));
                 counters.expired.fetch_add(1, Ordering::Relaxed);
-                return false;
+                return true;
             }
             let begun = pending.slot.begin();
             counters.cancelled.fetch_add(u64::from(!begun), Ordering::Relaxed);
-            begun
-        });
+            !begun
+        };
+        batch.extract_if(.., ends).for_each(let_go);
         let rows = if batch.len() > 1 { self.search_together(batch, memory) } else { None };
         counters.searches.fetch_add(if rows.is_some() { 1 } else { batch.len() as u64 }, Ordering::Relaxed);
         let mut rows = rows.into_iter().flatten();
-        for Pending { request, slot } in batch.drain(..) {
-            let outcome = rows.next().map_or_else(|| self.search_alone(&request), |row| Ok(Ok(row)));
+        for pending in batch.drain(..) {
+            let outcome = rows.next().map_or_else(|| self.search_alone(&pending.request), |row| Ok(Ok(row)));
             let succeeded = matches!(outcome, Ok(Ok(_)));
-            let counter = match (slot.finish(outcome), succeeded) {
+            let counter = match (pending.slot.finish(outcome), succeeded) {
                 (false, _) => &counters.cancelled,
                 (true, true) => &counters.answered,
                 (true, false) => &counters.failed,
             };
             counter.fetch_add(1, Ordering::Relaxed);
+            let_go(pending);
         }
     }
 

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::answer::Slot;
+use super::answer::Ticket;
 use super::request::{Request, SharedFilter};
 use crate::{Element, Filter, Scan, SearchOptions};
 
 /// A request that waits for its search.
 pub(super) struct Pending<T> {
     pub request: Request<T>,
-    pub slot: Arc<Slot>,
+    pub slot: Ticket,
 }
 
 /// Equal for requests that one search can answer.
@@ -101,6 +101,7 @@ impl<T: Element> Queue<T> {
 mod tests {
     use super::*;
     use crate::Bitset;
+    use crate::serving::answer::Slot;
 
     fn request(query: f32, k: usize) -> Request<f32> {
         Request::new([query], k)
@@ -109,7 +110,7 @@ mod tests {
     fn pushed(requests: impl IntoIterator<Item = Request<f32>>) -> Queue<f32> {
         let mut queue = Queue::default();
         for request in requests {
-            queue.push(Pending { request, slot: Slot::new(None) });
+            queue.push(Pending { request, slot: Ticket(Slot::new(None)) });
         }
         queue
     }

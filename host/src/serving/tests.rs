@@ -240,6 +240,49 @@ fn an_error_or_a_panic_reaches_its_own_request() {
     assert_eq!(searches, 1 + 1 + 2 + 2 + 2);
 }
 
+/// A value of the caller's that panics when the last of its owners lets it go.
+struct Trap;
+
+impl Drop for Trap {
+    fn drop(&mut self) {
+        panic!("a panic of a drop");
+    }
+}
+
+/// Wakes with a panic.
+struct Broken;
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("a panic of a waker");
+    }
+}
+
+#[test]
+fn panics_of_drops_and_wakers_reach_nobody() {
+    let (batcher, gate, first) = at_gate(BatcherBuilder::new());
+    let request = || Request::new([0.5; DIM], 2);
+    let trapped = || {
+        let trap = Trap;
+        request().filter(SharedFilter::Function(Arc::new(move |id| {
+            let _held = &trap;
+            id % 2 == 0
+        })))
+    };
+    let mut woken = pin!(batcher.submit(request()).unwrap());
+    let waker = Waker::from(Arc::new(Broken));
+    assert!(woken.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let (kept, dropped) = (batcher.submit(trapped()).unwrap(), batcher.submit(trapped()).unwrap());
+    drop(dropped);
+    let last = batcher.submit(request()).unwrap();
+    gate.open();
+    first.wait().unwrap();
+    assert!(kept.wait().unwrap().ids.iter().all(|id| id % 2 == 0));
+    assert_eq!(last.wait().unwrap(), exact(20, Device::Cpu).search(&[0.5; DIM], 2).unwrap());
+    batcher.close();
+    assert!(woken.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+}
+
 #[test]
 fn requests_with_several_k_share_a_search_where_the_first_results_are_the_same() {
     let rows = vectors(60, &mut Random::new(4));
