@@ -7,6 +7,7 @@
 //! | [`IvfIndex`], [`ivf`] | search in inverted files: vectors as they are, halves, bytes or product codes; filters, refinement, changes, files |
 //! | [`GraphIndex`], [`graph`] | search by walks in a graph of near neighbours |
 //! | [`Index`], [`IndexWriter`] | what all indexes have in common; searches of an index while it changes |
+//! | [`Batcher`] | single requests of many threads and tasks, answered by searches of many at once |
 //! | [`knn_graph`] | k-NN graphs, their components and paths |
 //! | `shifted` | near neighbours in up to twelve dimensions (feature `shifted`) |
 //! | [`select`], [`sort`] | k-selection, also on a CUDA stream of the caller; stable sort of keys with payloads |
