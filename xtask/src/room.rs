@@ -1,8 +1,8 @@
 //! `cargo xtask room NAME`: the unit tests of a room of the library, soon after an edit.
 //!
-//! The library is one crate. Tests and demo compile it in one unit, which takes 135 s of CPU after an edit. This command
-//! compiles it in many units, of which an edit changes a few: 5 s of CPU until the first test runs (two cores of a Xeon,
-//! 2026-11-28; 4 s on two of an EPYC). Kernels and emulator are compiled as always.
+//! The library is one crate. Tests and demo compile it in one unit, which takes 135 s of CPU after an edit. This
+//! command compiles it in many units, of which an edit changes a few: 5 s of CPU until the first test runs (two cores
+//! of a Xeon, 2026-11-28; 4 s on two of an EPYC). Kernels and emulator are compiled as always.
 //!
 //! Less optimisation lost: an edit takes as long, and the tests of `flat`, `graph` and `ivf` take 43, 73 and 136 s of
 //! CPU with `opt-level=1` instead of 23, 44 and 119 (EPYC, 2026-11-28).
