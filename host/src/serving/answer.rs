@@ -89,10 +89,19 @@ impl Slot {
         true
     }
 
-    /// The waiter gives up. Returns whether the request was still in the queue.
-    fn abandon(&self) -> bool {
-        let before = std::mem::replace(&mut *self.state(), State::Gone);
-        matches!(before, State::Waiting(_))
+    /// The waiter gives up.
+    fn abandon(&self) {
+        *self.state() = State::Gone;
+    }
+
+    /// Takes the request out of the queue if it is still there. Returns whether it was.
+    fn expire(&self) -> bool {
+        let mut state = self.state();
+        let waits = matches!(*state, State::Waiting(_));
+        if waits {
+            *state = State::Gone;
+        }
+        waits
     }
 
     /// The result, if it is there; else `waker` is woken when it is.
@@ -148,18 +157,6 @@ impl Answer {
                 }
             }
         }
-    }
-}
-
-impl Slot {
-    /// Takes the request out of the queue if it is still there. Returns whether it was.
-    fn expire(&self) -> bool {
-        let mut state = self.state();
-        let waits = matches!(*state, State::Waiting(_));
-        if waits {
-            *state = State::Gone;
-        }
-        waits
     }
 }
 
