@@ -37,6 +37,7 @@ mod round_trip;
 mod tests;
 mod write;
 
+use std::borrow::Cow;
 use std::path::Path;
 
 pub(crate) use self::format::{HEADER, Shape};
@@ -93,7 +94,7 @@ impl<T: Element> Ivf<T> {
         let trained = self.trained().ok_or(Error::NotTrained { call: "training_bytes" })?;
         let mut content = self.content(trained);
         (content.shape.vectors, content.shape.clamped) = (0, Clamped::default());
-        content.lists.fill((&[], &[]));
+        content.lists.fill((&[], Vec::new()));
         content.to_bytes()
     }
 
@@ -126,8 +127,9 @@ impl<T: Element> Ivf<T> {
         let header = format::encode(&shape, &Places::default(), &Default::default());
         let mut hashes = vec![checksum::xxh64(&header)];
         hashes.extend([centroids, codebooks, rotation].map(|part| checksum::of_bytes(bytemuck::cast_slice(part))));
-        let of_list = |&(ids, codes): &(&[u64], &[u8])| {
-            [ids.len() as u64, checksum::of_bytes(bytemuck::cast_slice(ids)), checksum::of_bytes(codes)]
+        let of_list = |(ids, codes): &(&[u64], Vec<&[u8]>)| {
+            let codes = if let [codes] = codes[..] { Cow::Borrowed(codes) } else { codes.concat().into() };
+            [ids.len() as u64, checksum::of_bytes(bytemuck::cast_slice(ids)), checksum::of_bytes(&codes)]
         };
         hashes.extend(lists.par_iter().map(of_list).collect().as_flattened());
         Ok(checksum::of_chunks(&hashes))
@@ -149,7 +151,7 @@ impl<T: Element> Ivf<T> {
             exponent: trained.codec.exponent(),
             clamped: self.clamped,
         };
-        let lists = (0..lists.count()).map(|list| (lists.ids(list), lists.codes(list))).collect();
+        let lists = (0..lists.count()).map(|list| (lists.ids(list), lists.codes(list).runs().collect())).collect();
         Content { shape, centroids: &trained.centroids, codebooks, rotation, lists }
     }
 }
@@ -209,7 +211,7 @@ fn codes_are_finite(trained: &Trained, lists: &Lists) -> bool {
     let dim = centroids.len() / lists.count().max(1);
     let not_finite = turns(0..lists.count()).position_first(|list| {
         let mut vector = vec![0.0; dim];
-        !lists.codes(list).chunks_exact(lists.code_bytes()).all(|code| {
+        !lists.codes(list).runs().flat_map(|run| run.chunks_exact(lists.code_bytes())).all(|code| {
             codec.decode_into(code, &centroids[list * dim..][..dim], &mut vector);
             vector.iter().all(|x| x.is_finite())
         })

@@ -142,7 +142,7 @@ impl<T: Element> Changed for Ivf<T> {
     }
 
     fn compact(&mut self) -> Result<()> {
-        Ok(())
+        Lists::compact(&mut self.lists)
     }
 
     fn move_to(&mut self, placement: Placement) -> Result<()> {
@@ -271,8 +271,7 @@ impl<T: Element> Ivf<T> {
         let unknown = Error::UnknownId { id, len: self.len() as u64 };
         let Some(trained) = &self.trained else { return Err(unknown) };
         let Some((list, place)) = self.lists.find(id) else { return Err(unknown) };
-        let bytes = self.lists.code_bytes();
-        trained.restore(list, &self.lists.codes(list)[place * bytes..][..bytes], to)
+        trained.restore(list, self.lists.codes(list).get(place), to)
     }
 
     /// The vectors for which the codes of these vectors stand.

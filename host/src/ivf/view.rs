@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::encoding::Codec;
-use super::lists::{Changes, Directory, Lists};
+use super::lists::{Changes, CodeRows, Directory, Lists};
 use crate::shards::share;
 use crate::vectors::VectorSlice;
 use crate::{Device, ElementType, Metric, Result};
@@ -45,11 +45,6 @@ impl<'a> View<'a> {
     /// Number of lists.
     pub(crate) fn list_count(&self) -> usize {
         self.lists.count()
-    }
-
-    /// Bytes of one vector's code.
-    pub(crate) fn code_bytes(&self) -> usize {
-        self.lists.code_bytes()
     }
 
     /// A number that changes with every change of the index, and differs between indexes: an image of another version
@@ -106,9 +101,8 @@ impl<'a> View<'a> {
 
     /// The codes of a list's vectors that are here.
     #[inline]
-    pub(crate) fn codes(&self, list: usize) -> &'a [u8] {
-        let places = self.places(list);
-        &self.lists.codes(list)[places.start * self.code_bytes()..places.end * self.code_bytes()]
+    pub(crate) fn codes(&self, list: usize) -> CodeRows<'a> {
+        self.lists.codes(list).part(self.places(list))
     }
 
     /// The ranks of a list's vectors that are here, in the order of the codes.

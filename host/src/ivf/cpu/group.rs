@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::job::Job;
+use super::job::{Job, RowScratch};
 use super::judge::PairJudge;
 use super::tables::{self, Tables};
 use crate::Result;
@@ -115,7 +115,7 @@ impl Group {
                 limits: &limits,
                 found: (0..count).map(|_| collect()).collect(),
                 panels: Panels::new(job.isa, job.view.dim),
-                rows: Vec::new(),
+                rows: RowScratch::default(),
                 judged: Vec::new(),
                 tables: Tables::default(),
                 numbers: Vec::new(),
@@ -172,8 +172,8 @@ struct Worker<'a, C> {
     /// One collector for each query.
     found: Vec<C>,
     panels: Panels,
-    /// The decoded rows of a tile.
-    rows: Vec<f32>,
+    /// The rows of a tile.
+    rows: RowScratch,
     /// The decoded rows of candidates.
     judged: Vec<f32>,
     tables: Tables,
@@ -201,9 +201,9 @@ impl<C: Collect> Worker<'_, C> {
 
     /// Scans pieces of lists, all for the same query, by the query's lookup tables.
     fn scan_codes(&mut self, quantizer: &ProductQuantizer, pieces: &[Piece]) {
-        let Worker { job, group, limits, found, judged, tables, numbers, .. } = self;
+        let Worker { job, group, limits, found, rows: scratch, judged, tables, numbers, .. } = self;
         let (job, group) = (*job, *group);
-        let (dim, bytes) = (job.view.dim, job.view.code_bytes());
+        let dim = job.view.dim;
         let Some(&Piece { query, .. }) = pieces.first() else { return };
         let (member, query) = (query, query as usize);
         let tables = tables.get(member, quantizer, &group.factored[query * dim..][..dim]);
@@ -216,7 +216,7 @@ impl<C: Collect> Worker<'_, C> {
             let base = tables::base(job.isa, group.queries.wide(query), group.queries.factor(query), centroid);
             for start in (row..last).step_by(BLOCK) {
                 let rows = start..(start + BLOCK).min(last);
-                let codes = &job.view.codes(list)[rows.start * bytes..rows.end * bytes];
+                let codes = job.view.codes(list).part(rows.clone()).slice(&mut scratch.codes);
                 let offset = if norms.offset.is_empty() { &[] } else { &norms.offset[rows.clone()] };
                 let scores = &mut scores[..rows.len()];
                 tables::score(quantizer, tables::unpacked(quantizer, codes, numbers), (tables, base), offset, scores);

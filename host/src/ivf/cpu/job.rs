@@ -78,12 +78,21 @@ pub(super) struct Job<'a> {
     pub(super) filter: Option<&'a Bitset>,
 }
 
+/// Memory for rows of a list that are not read where they are.
+#[derive(Debug, Default)]
+pub(super) struct RowScratch {
+    /// Codes that are not in one place.
+    pub(super) codes: Vec<u64>,
+    /// Decoded rows.
+    decoded: Vec<f32>,
+}
+
 impl Job<'_> {
-    /// Rows of a list as f32 for comparison; all rows except f32 vectors are decoded into `scratch`.
-    pub(super) fn rows<'s>(&'s self, list: usize, rows: Range<usize>, scratch: &'s mut Vec<f32>) -> &'s [f32] {
-        let (dim, bytes) = (self.view.dim, self.view.code_bytes());
-        let codes = &self.view.codes(list)[rows.start * bytes..rows.end * bytes];
-        self.view.codec.decode(codes, &self.view.centroids[list * dim..][..dim], rows.len(), scratch)
+    /// Rows of a list as f32 for comparison; all rows except f32 vectors in one place are copied into `scratch`.
+    pub(super) fn rows<'s>(&'s self, list: usize, rows: Range<usize>, scratch: &'s mut RowScratch) -> &'s [f32] {
+        let (dim, count) = (self.view.dim, rows.len());
+        let codes = self.view.codes(list).part(rows).slice(&mut scratch.codes);
+        self.view.codec.decode(codes, &self.view.centroids[list * dim..][..dim], count, &mut scratch.decoded)
     }
 
     /// Whether the filter accepts the vector at this place of a list, whose ranks are `ranks`.
@@ -98,7 +107,7 @@ impl Job<'_> {
             let (dim, length) = (self.view.dim, self.view.length(list));
             let mut squares = Vec::with_capacity(length);
             let mut whole = Vec::with_capacity(length.div_ceil(BLOCK));
-            let mut scratch = Vec::new();
+            let mut scratch = RowScratch::default();
             for start in (0..length).step_by(BLOCK) {
                 let rows = self.rows(list, start..(start + BLOCK).min(length), &mut scratch);
                 exact::squares(self.isa, dim, rows, &mut squares);

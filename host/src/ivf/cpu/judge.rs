@@ -2,6 +2,7 @@
 
 use super::job::Job;
 use crate::ElementType;
+use crate::ivf::lists::CodeRows;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, TOGETHER};
 use crate::product::cpu::exact;
@@ -31,7 +32,7 @@ pub(super) struct PairJudge<'a> {
 struct Place<'a> {
     list: usize,
     range: std::ops::Range<u32>,
-    codes: &'a [u8],
+    codes: CodeRows<'a>,
     ranks: &'a [u32],
 }
 
@@ -50,8 +51,8 @@ impl<'a> Place<'a> {
     /// The list of a location, and the code.
     #[inline]
     fn code(&mut self, job: &'a Job<'a>, location: u32) -> (usize, &'a [u8]) {
-        let ((list, place), bytes) = (self.find(job, location), job.view.code_bytes());
-        (list, &self.codes[place * bytes..(place + 1) * bytes])
+        let (list, place) = self.find(job, location);
+        (list, self.codes.get(place))
     }
 }
 
@@ -77,12 +78,12 @@ impl Judge for PairJudge<'_> {
     fn canonical(&mut self, id: u32) -> f32 {
         let (list, place) = self.here.find(self.job, id);
         if self.in_place {
-            let bytes = self.job.view.code_bytes();
-            let row = &self.here.codes[place * bytes..(place + 1) * bytes];
-            return self.distance(list, place, bytemuck::cast_slice(row));
+            return self.distance(list, place, bytemuck::cast_slice(self.here.codes.get(place)));
         }
         let mut row = std::mem::take(self.scratch);
-        let distance = self.distance(list, place, self.job.rows(list, place..place + 1, &mut row));
+        let (view, dim) = (self.job.view, self.job.view.dim);
+        let centroid = &view.centroids[list * dim..][..dim];
+        let distance = self.distance(list, place, view.codec.decode(self.here.codes.get(place), centroid, 1, &mut row));
         *self.scratch = row;
         distance
     }
@@ -97,11 +98,10 @@ impl Judge for PairJudge<'_> {
         // the cache.
         let mut rows = std::mem::take(self.scratch);
         rows.resize(rows.len().max(TOGETHER * dim), 0.0);
-        let bytes = job.view.code_bytes();
         let mut places = [(0, 0); TOGETHER];
         for ((&id, at), row) in ids.iter().zip(&mut places).zip(rows.chunks_exact_mut(dim)) {
             let (list, place) = self.here.find(job, id);
-            let code = &self.here.codes[place * bytes..][..bytes];
+            let code = self.here.codes.get(place);
             job.view.codec.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
             *at = (list, place);
         }

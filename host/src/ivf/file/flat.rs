@@ -57,7 +57,7 @@ impl<T: Element> Flat<T> {
             exponent: 0,
             clamped: Clamped::default(),
         };
-        let lists = vec![(ids.as_slice(), bytemuck::cast_slice(&rows))];
+        let lists = vec![(ids.as_slice(), vec![bytemuck::cast_slice(&rows)])];
         use_content(Content { shape, centroids: &centroid, codebooks: &[], rotation: &[], lists })
     }
 
@@ -89,7 +89,7 @@ impl<T: Element> Flat<T> {
             let mut rows = host_memory::zeroed::<T>(piece.len() * dim)?;
             for (to, &(_, list, place)) in rows.chunks_exact_mut(dim).zip(piece) {
                 // Codes start at a multiple of the element's size, as the file's check says.
-                to.copy_from_slice(bytemuck::cast_slice(&lists.codes(list)[place * row..][..row]));
+                to.copy_from_slice(bytemuck::cast_slice(lists.codes(list).get(place)));
             }
             let ids: Vec<u64> = piece.iter().map(|&(id, ..)| id).collect();
             index.add(&rows, Some(&ids), &Watch::none())?;

@@ -68,7 +68,7 @@ impl Sample {
         let lists = self.lengths.iter().map(|&length| {
             let vectors = start..start + length;
             start += length;
-            (&self.ids[vectors.clone()], &self.codes[vectors.start * code_bytes..vectors.end * code_bytes])
+            (&self.ids[vectors.clone()], vec![&self.codes[vectors.start * code_bytes..vectors.end * code_bytes]])
         });
         let Self { shape, centroids, codebooks, rotation, .. } = self;
         Content { shape: *shape, centroids, codebooks, rotation, lists: lists.collect() }.to_bytes().unwrap()
@@ -102,7 +102,7 @@ fn written_again(file: &IndexFile) -> Vec<u8> {
     let starts = file.values::<u64>(Section::Starts);
     let lists = starts.windows(2).map(|pair| {
         let (start, end) = (pair[0] as usize, pair[1] as usize);
-        (&ids[start..end], &codes[start * code_bytes..end * code_bytes])
+        (&ids[start..end], vec![&codes[start * code_bytes..end * code_bytes]])
     });
     let content = Content {
         shape: *file.shape(),

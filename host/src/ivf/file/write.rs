@@ -20,8 +20,8 @@ pub(crate) struct Content<'a> {
     pub centroids: &'a [f32],
     pub codebooks: &'a [f32],
     pub rotation: &'a [f32],
-    /// Ids and codes of every list.
-    pub lists: Vec<(&'a [u64], &'a [u8])>,
+    /// Ids and codes of every list; the codes in as many slices as they have places in memory.
+    pub lists: Vec<(&'a [u64], Vec<&'a [u8]>)>,
 }
 
 impl Content<'_> {
@@ -80,7 +80,9 @@ impl Content<'_> {
                     }
                 }
                 Section::Ids => self.lists.iter().try_for_each(|(ids, _)| out.write_all(bytemuck::cast_slice(ids)))?,
-                Section::Codes => self.lists.iter().try_for_each(|(_, codes)| out.write_all(codes))?,
+                Section::Codes => {
+                    self.lists.iter().flat_map(|(_, codes)| codes).try_for_each(|codes| out.write_all(codes))?
+                }
                 Section::Codebooks => out.write_all(bytemuck::cast_slice(self.codebooks))?,
                 Section::Rotation => out.write_all(bytemuck::cast_slice(self.rotation))?,
             }

@@ -282,7 +282,7 @@ impl Resident {
         (words, longest_list): (Ptr<u32>, u32),
     ) -> Result<()> {
         let (image, parts, count) = (&self.image, &self.parts, rows.len());
-        let (width, row_bytes) = (view.code_bytes(), image.stored.row_bytes as usize);
+        let row_bytes = image.stored.row_bytes as usize;
         let codes = scratch.at(plan.codes).take(count * row_bytes);
         let part = |part: Range<usize>| words.skip(part.start).take(part.len());
         let (numbers, ranks) = (part(0..count), part(count..2 * count));
@@ -300,7 +300,7 @@ impl Resident {
         // Straight into the memory from which the bus copies.
         let write = |some: Range<usize>, to: &mut [u8]| {
             for (&(_, Address { list, place }), to) in rows[some].iter().zip(to.chunks_exact_mut(row_bytes)) {
-                fill_rows(view.codes(list as usize), place as usize, width, row_bytes, to);
+                fill_rows(view.codes(list as usize), place as usize, row_bytes, to);
             }
         };
         // SAFETY: as the caller promises; the stream runs copies and launches in order.

@@ -15,6 +15,7 @@ use super::stored_plan::{Held, ImageShape, Measured, Source, StoredParts, Stored
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::ivf::lists::CodeRows;
 use crate::ivf::view::View;
 use crate::product::centre::Centre;
 use crate::product::gpu::{Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
@@ -197,8 +198,8 @@ impl<'a> ImagePlan<'a> {
                 padding.fill(0xff);
             })?;
             let ranks = memory.at(self.ranks).into();
-            let (code_bytes, codes) = (view.code_bytes(), &|list| any_row(view, list));
-            self.stored.copy_to_device(&Source { on, code_bytes, codes, storage, held, ranks }, memory)
+            let codes = &|list| any_row(view, list);
+            self.stored.copy_to_device(&Source { on, codes, storage, held, ranks }, memory)
         }
     }
 
@@ -365,9 +366,9 @@ impl Resident {
 }
 
 /// The rows of a list, or of the next list that is not empty, so that every padding row is a vector of the index.
-fn any_row<'a>(view: &View<'a>, list: usize) -> &'a [u8] {
+fn any_row<'a>(view: &View<'a>, list: usize) -> CodeRows<'a> {
     let lists = view.list_count();
-    (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
+    (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or_default()
 }
 
 /// The mean of the centroids, weighted by the lengths of their lists, with zeros up to `stride`. If the vectors are
@@ -377,7 +378,8 @@ fn middle(view: &View<'_>, held: Option<Held>, stride: usize) -> Vec<f32> {
     for (list, centroid) in view.centroids.chunks_exact(view.dim).enumerate() {
         centre.add_row(centroid, view.length(list) as f64);
     }
-    let sample = || (0..view.list_count()).take(16).all(|list| view.codec.whole(view.codes(list)));
+    let sample =
+        || (0..view.list_count()).take(16).all(|list| view.codes(list).runs().all(|codes| view.codec.whole(codes)));
     let whole =
         matches!(view.element, ElementType::U8 | ElementType::I8) || held.map_or_else(sample, |held| held.whole);
     centre.rounded(whole, stride)

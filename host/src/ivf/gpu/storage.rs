@@ -12,6 +12,7 @@ use warpann_kernels::ivf::list_scan::TILE_ROWS;
 use warpann_kernels::ivf::pairs;
 
 use crate::device::queue::OnStream;
+use crate::ivf::lists::CodeRows;
 use crate::threads::work_off;
 use crate::{Error, Result, host_memory};
 
@@ -183,17 +184,17 @@ impl Storage {
     }
 }
 
-/// Fills `to` with the rows of `from` from row `first` on, `width` bytes each at a distance of `stride` bytes, and
-/// repeats the last row to the end. If there is no row, fills with zeros.
-pub(super) fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u8]) {
-    let Some(last) = from.len().checked_sub(width) else {
+/// Fills `to` with the rows of `from` from row `first` on, at a distance of `stride` bytes, and repeats the last row to
+/// the end. If there is no row, fills with zeros.
+pub(super) fn fill_rows(from: CodeRows<'_>, first: usize, stride: usize, to: &mut [u8]) {
+    let Some(last) = from.len().checked_sub(1) else {
         to.fill(0);
         return;
     };
     for (at, place) in to.chunks_exact_mut(stride).enumerate() {
-        let start = ((first + at) * width).min(last);
-        place[..width].copy_from_slice(&from[start..start + width]);
-        place[width..].fill(0);
+        let (code, rest) = place.split_at_mut(from.width());
+        code.copy_from_slice(from.get((first + at).min(last)));
+        rest.fill(0);
     }
 }
 
@@ -284,14 +285,14 @@ mod tests {
         let from = [1, 2, 3, 4, 5, 6];
         let filled = |first: usize, rows: usize| {
             let mut to = vec![9; 3 * rows];
-            fill_rows(&from, first, 2, 3, &mut to);
+            fill_rows(CodeRows::whole(&from, 2), first, 3, &mut to);
             to
         };
         assert_eq!(filled(0, 4), [1, 2, 0, 3, 4, 0, 5, 6, 0, 5, 6, 0]);
         assert_eq!(filled(1, 3), filled(0, 4)[3..]);
         assert_eq!(filled(3, 1), [5, 6, 0]);
         let mut nothing = [9; 3];
-        fill_rows(&[], 0, 2, 3, &mut nothing);
+        fill_rows(CodeRows::whole(&[], 2), 0, 3, &mut nothing);
         assert_eq!(nothing, [0; 3]);
     }
 }

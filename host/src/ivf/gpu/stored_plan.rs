@@ -10,6 +10,7 @@ use super::stored::{Image, Measuring, Stored};
 use crate::device::queue::OnStream;
 use crate::device::scratch::Scratch;
 use crate::flat::gpu::copies::gather_rows;
+use crate::ivf::lists::CodeRows;
 use crate::product::gpu::{Prepared, Unprepared, greatest_of, prepare_rows};
 use crate::{ElementType, Metric, Result};
 
@@ -93,10 +94,8 @@ pub(crate) struct Held {
 /// An index that is copied to a device.
 pub(crate) struct Source<'a> {
     pub on: OnStream<'a>,
-    /// Bytes of one vector's code.
-    pub(super) code_bytes: usize,
     /// The codes of a list, or of the next list that is not empty, so that every padding row is a vector of the index.
-    pub(super) codes: &'a (dyn Fn(usize) -> &'a [u8] + Sync),
+    pub(super) codes: &'a (dyn Fn(usize) -> CodeRows<'a> + Sync),
     pub(super) storage: &'a Storage,
     pub(super) held: Option<Held>,
     /// The rank of each row of the storage, on the device.
@@ -114,11 +113,11 @@ impl Source<'_> {
             // SAFETY: as the caller promises; each rank is that of a held vector, `place` bytes each.
             return unsafe { gather_rows(self.on, held.rows, self.ranks, to, place) };
         }
-        let (codes, width) = (self.codes, self.code_bytes);
+        let codes = self.codes;
         // SAFETY: as the caller promises.
         unsafe {
             self.storage.copy_to_device(self.on, to, place, |list, places, to| {
-                fill_rows(codes(list), places.start, width, place, to);
+                fill_rows(codes(list), places.start, place, to);
             })
         }
     }

@@ -36,6 +36,11 @@ impl Bytes {
         }
     }
 
+    /// Whether the bytes are owned memory.
+    pub(super) fn is_owned(&self) -> bool {
+        matches!(self, Bytes::Owned { .. })
+    }
+
     /// Makes the bytes owned, with room for `more` further bytes.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
         match self {
@@ -82,10 +87,18 @@ impl Bytes {
         }
     }
 
-    /// Replaces the row at `place`. Call [`Bytes::reserve`] first.
-    pub(super) fn replace(&mut self, place: usize, row: &[u8]) {
+    /// Replaces the bytes from `start` on. Call [`Bytes::reserve`] first.
+    pub(super) fn replace(&mut self, start: usize, bytes: &[u8]) {
         if let Bytes::Owned { words, .. } = self {
-            bytemuck::cast_slice_mut(words)[place * row.len()..][..row.len()].copy_from_slice(row);
+            bytemuck::cast_slice_mut(words)[start..][..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// Cuts the bytes, or appends zeros. Call [`Bytes::reserve`] first.
+    pub(super) fn resize(&mut self, bytes: usize) {
+        if let Bytes::Owned { words, len } = self {
+            words.resize(bytes.div_ceil(8), 0);
+            *len = bytes;
         }
     }
 }

@@ -3,26 +3,32 @@
 use std::sync::Arc;
 
 use super::bytes::Bytes;
+use super::codes::Codes;
 use crate::Result;
 use crate::shared::own;
 
 /// Codes and ids of one list.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct List {
-    pub(super) codes: Bytes,
+    pub(super) codes: Codes,
     pub(super) ids: Bytes,
 }
 
 impl List {
+    /// A list without vectors, whose codes have `code_bytes` bytes.
+    pub(super) fn new(code_bytes: usize) -> List {
+        List { codes: Codes::new(code_bytes), ids: Bytes::default() }
+    }
+
     pub(super) fn ids(&self) -> &[u64] {
         bytemuck::cast_slice(self.ids.get())
     }
 
-    /// Makes the memory of a list our own, with room for `more` vectors.
-    pub(super) fn reserve(list: &mut Arc<List>, code_bytes: usize, more: usize) -> Result<()> {
-        let (codes, ids) = (more * code_bytes, more * size_of::<u64>());
-        let list = own(list, |list| Ok(List { codes: list.codes.copied(codes)?, ids: list.ids.copied(ids)? }))?;
-        list.codes.reserve(codes)?;
+    /// Makes the memory of a list our own as far as it changes, with room for `more` vectors.
+    pub(super) fn reserve(list: &mut Arc<List>, more: usize) -> Result<()> {
+        let ids = more * size_of::<u64>();
+        let list = own(list, |list| Ok(List { codes: list.codes.shared()?, ids: list.ids.copied(ids)? }))?;
+        list.codes.reserve(more)?;
         list.ids.reserve(ids)
     }
 

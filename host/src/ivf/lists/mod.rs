@@ -1,9 +1,9 @@
 //! The lists of an inverted file: the master copy in host memory, from which devices make their images.
 //!
 //! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both
-//! are either owned memory or a range of a file, mapped or read; the first change of a list copies it to owned memory.
-//! Snapshots of an index share all of this until one of them changes, which then copies the lists that change
-//! ([`Lists::own`]).
+//! are either owned memory or a range of a file, mapped or read. Snapshots of an index share all of this until one of
+//! them changes ([`Lists::own`]). A change then copies the ids of the lists that change, and of their codes the pieces
+//! that change ([`codes`]).
 //!
 //! The order of the vectors in a list has no meaning. New ones come to the end. If one is removed, the last one takes
 //! its place, so no list has holes. Searches know a vector by its *rank*, a u32 that compares as the id does
@@ -21,6 +21,7 @@
 //! ([`Lists::are_many`]).
 
 mod bytes;
+mod codes;
 mod directory;
 mod journal;
 mod list;
@@ -31,6 +32,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) use self::bytes::Bytes;
+pub(crate) use self::codes::CodeRows;
+use self::codes::Codes;
 pub(crate) use self::directory::{Address, Directory};
 pub(crate) use self::journal::Changes;
 use self::journal::Journal;
@@ -72,7 +75,7 @@ impl Lists {
     pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
         Lists {
             code_bytes,
-            lists: vec![Arc::default(); count],
+            lists: vec![Arc::new(List::new(code_bytes)); count],
             len: 0,
             greatest: None,
             stamp: 0,
@@ -90,7 +93,7 @@ impl Lists {
         let mut lists = Lists::new(count, code_bytes);
         let ids = host_memory::collected_in_parallel(turns(0..labels.len()).map(|row| row as u64))?;
         RowsByList::new(labels, count)?.each(&mut lists.lists, &|list, rows| {
-            List::reserve(list, 0, rows.len())?;
+            List::reserve(list, rows.len())?;
             let list = List::own(list);
             list.ids.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
             Ok(())
@@ -113,7 +116,7 @@ impl Lists {
                 return Err(Error::WrongLength { what: "ids", expected: rows, actual: count });
             }
             lists.len += rows;
-            lists.lists.push(Arc::new(List { codes, ids }));
+            lists.lists.push(Arc::new(List { codes: Codes::of(codes, code_bytes), ids }));
         }
         check_rows(lists.len as u64, MAX_ROWS)?;
         lists.greatest = lists.greatest_of_all();
@@ -137,6 +140,21 @@ impl Lists {
             }
             Ok(Lists { lists: shared(&lists.lists)?, directory, journal: lists.journal.copied(), ..*lists })
         })
+    }
+
+    /// Puts the codes of each list in one place. O(bytes of the lists that are in pieces). After an error some are.
+    pub(crate) fn compact(lists: &mut Arc<Lists>) -> Result<()> {
+        if !lists.lists.iter().any(|list| list.codes.is_in_pieces()) {
+            return Ok(());
+        }
+        let compact = |list: &mut Arc<List>| {
+            if list.codes.is_in_pieces() {
+                List::reserve(list, 0)?;
+                List::own(list).codes.compact()?;
+            }
+            Ok(())
+        };
+        Lists::own(lists)?.lists.par_iter_mut().map(compact).collect().into_iter().collect()
     }
 
     /// The greatest id, found by reading all ids.
@@ -184,8 +202,9 @@ impl Lists {
     }
 
     /// The codes of a list.
-    pub(crate) fn codes(&self, list: usize) -> &[u8] {
-        self.lists[list].codes.get()
+    #[inline]
+    pub(crate) fn codes(&self, list: usize) -> CodeRows<'_> {
+        self.lists[list].codes.rows()
     }
 
     /// The ids of a list, in the order of the codes.
@@ -225,7 +244,7 @@ impl Lists {
     /// The list and the code of the vector of a rank.
     pub(crate) fn code(&self, rank: u32) -> (usize, &[u8]) {
         let Address { list, place } = self.directory().address(rank as usize);
-        (list as usize, &self.codes(list as usize)[place as usize * self.code_bytes..][..self.code_bytes])
+        (list as usize, self.codes(list as usize).get(place as usize))
     }
 
     /// List and place of the vector with an id; `None` if there is none. O(log len).
@@ -313,7 +332,7 @@ impl Lists {
         let lengths: Vec<u32> = rows.lists().map(|(list, _)| self.length(list) as u32).collect();
         rows.each(&mut self.lists, &|list, rows| {
             let list = List::own(list);
-            list.codes.append(bytes, rows.len(), |at| &codes[rows[at] as usize * bytes..][..bytes]);
+            list.codes.append(rows.len(), |at| &codes[rows[at] as usize * bytes..][..bytes]);
             list.ids.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
             Ok(())
         })?;
@@ -341,8 +360,7 @@ impl Lists {
 
     /// Reserves memory for rows, in the lists and in the directory.
     fn reserve(&mut self, rows: &RowsByList) -> Result<()> {
-        let bytes = self.code_bytes;
-        rows.each(&mut self.lists, &|list, rows| List::reserve(list, bytes, rows.len()))?;
+        rows.each(&mut self.lists, &|list, rows| List::reserve(list, rows.len()))?;
         if let Some(directory) = self.directory.get_mut() {
             rows.lists().try_for_each(|(list, rows)| directory.reserve(list, rows.len()))?;
         }
@@ -360,10 +378,9 @@ impl Lists {
     /// Appends the vectors of `other`, which has the same number of lists and bytes of a code, and no id of these
     /// lists. On error nothing changes.
     pub(crate) fn append_lists(&mut self, other: &Lists) -> Result<()> {
-        let bytes = self.code_bytes;
         if !self.are_many(other.len) {
             let labels: Vec<u32> = (0..other.count()).flat_map(|list| vec![list as u32; other.length(list)]).collect();
-            let codes: Vec<&[u8]> = (0..other.count()).map(|list| other.codes(list)).collect();
+            let codes: Vec<&[u8]> = (0..other.count()).flat_map(|list| other.codes(list).runs()).collect();
             let ids: Vec<&[u64]> = (0..other.count()).map(|list| other.ids(list)).collect();
             return self.append(&labels, &codes.concat(), &ids.concat());
         }
@@ -373,12 +390,12 @@ impl Lists {
                 |(to, from): (&mut Arc<List>, &Arc<List>)| if from.ids().is_empty() { Ok(()) } else { work(to, from) };
             lists.par_iter_mut().zip(other.lists.par_iter()).map(each).collect().into_iter().collect::<Result<()>>()
         };
-        pairs(&mut self.lists, &|to, from| List::reserve(to, bytes, from.ids().len()))?;
+        pairs(&mut self.lists, &|to, from| List::reserve(to, from.ids().len()))?;
         self.begin_change(false);
         self.directory.take();
         pairs(&mut self.lists, &|to, from| {
             let to = List::own(to);
-            to.codes.append(from.codes.get().len(), 1, |_| from.codes.get());
+            from.codes.rows().runs().for_each(|run| to.codes.extend(run));
             to.ids.append(from.ids.get().len(), 1, |_| from.ids.get());
             Ok(())
         })?;
@@ -421,7 +438,7 @@ impl Lists {
             let Lists { lists, directory, .. } = self;
             let to = List::own(&mut lists[list as usize]);
             changed.push(Address { list, place: to.ids().len() as u32 });
-            to.codes.append(bytes, 1, |_| code(row));
+            to.codes.extend(code(row));
             to.ids.append(size_of::<u64>(), 1, |_| bytemuck::bytes_of(&ids[row]));
             directory.get_mut().into_iter().for_each(|directory| directory.push(rank, list as usize));
         }
@@ -434,13 +451,13 @@ impl Lists {
         if ids.len() <= FEW {
             return ids.iter().try_for_each(|&id| {
                 let Some((list, _)) = self.find(id) else { return Ok(()) };
-                List::reserve(&mut self.lists[list], self.code_bytes, 0)?;
+                List::reserve(&mut self.lists[list], 0)?;
                 self.directory.get_mut().map_or(Ok(()), |directory| directory.reserve(list, 0))
             });
         }
         let labels: Vec<u32> = ids.iter().filter_map(|&id| self.find(id)).map(|(list, _)| list as u32).collect();
-        let (bytes, rows) = (self.code_bytes, RowsByList::new(&labels, self.lists.len())?);
-        rows.each(&mut self.lists, &|list, _| List::reserve(list, bytes, 0))?;
+        let rows = RowsByList::new(&labels, self.lists.len())?;
+        rows.each(&mut self.lists, &|list, _| List::reserve(list, 0))?;
         let Some(directory) = self.directory.get_mut() else { return Ok(()) };
         rows.lists().try_for_each(|(list, _)| directory.reserve(list, 0))
     }
@@ -448,7 +465,7 @@ impl Lists {
     /// Removes a vector from its list, and notes the places that change.
     fn swap_remove(&mut self, at: Address, changed: &mut Vec<Address>) {
         let list = List::own(&mut self.lists[at.list as usize]);
-        list.codes.swap_remove(self.code_bytes, at.place as usize);
+        list.codes.swap_remove(at.place as usize);
         list.ids.swap_remove(size_of::<u64>(), at.place as usize);
         changed.extend([at, Address { place: list.ids().len() as u32, ..at }]);
         self.directory.get_mut().into_iter().for_each(|directory| directory.swap_remove(at));

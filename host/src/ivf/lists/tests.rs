@@ -14,7 +14,7 @@ fn snapshot(lists: &Lists) -> Snapshot {
     let of_list = |list: usize| {
         let mut ranks = vec![0; lists.length(list)];
         lists.ranks_into(list, 0..ranks.len(), &mut ranks);
-        let codes = lists.codes(list).chunks(3).map(<[u8]>::to_vec);
+        let codes = (0..lists.codes(list).len()).map(|place| lists.codes(list).get(place).to_vec());
         lists.ids(list).iter().copied().zip(codes).zip(ranks).map(|((id, code), rank)| (id, code, rank)).collect()
     };
     (0..lists.count()).map(of_list).collect()
@@ -184,7 +184,7 @@ fn lists_of_a_mapped_file_become_our_own_when_they_change() {
         let ids = bytes.len();
         bytes.extend_from_slice(bytemuck::cast_slice(lists.ids(list)));
         let codes = bytes.len();
-        bytes.extend_from_slice(lists.codes(list));
+        lists.codes(list).runs().for_each(|run| bytes.extend_from_slice(run));
         ranges.push((codes..bytes.len(), ids..codes));
     }
     let file = tempfile::NamedTempFile::new().unwrap();
