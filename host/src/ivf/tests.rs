@@ -571,3 +571,57 @@ fn centroids_stay_prepared_for_few_vectors() {
         assert!(index.kind.coders.is_none(), "{encoding}: too much for the budget");
     }
 }
+
+/// Lists whose codes are in pieces, after changes beside snapshots, are searched, saved and followed as lists in one
+/// place are.
+#[test]
+fn lists_in_pieces_are_those_in_one_place() {
+    let (dim, lists, count) = (6, 4, 900);
+    let generator = Generator::new(dim, 16, 11).unwrap();
+    let pq = Encoding::Pq { sub_quantizers: 3, bits: 4, rotate: false };
+    for encoding in [Encoding::Flat, Encoding::F16, Encoding::Scalar8, pq] {
+        let made = || {
+            let builder = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).iterations(2);
+            let mut index = builder.device(Device::Cpu).build().unwrap();
+            index.train(&generator.rows(0, count)).unwrap();
+            index.add(&generator.rows(0, count)).unwrap();
+            index
+        };
+        let (mut index, mut plain) = (made(), made());
+        let mut versions = Vec::new();
+        for round in 0..6u64 {
+            versions.push((index.snapshot(), index.to_bytes().unwrap()));
+            let ids: Vec<u64> = (0..20).map(|at| (round * 311 + at * 37) % count as u64).collect();
+            let rows = generator.rows(1_000 * (round + 1), ids.len());
+            for index in [&mut index, &mut plain] {
+                index.upsert(&rows, &ids).unwrap();
+                index.remove(&[round + 100]).unwrap();
+                index.add_with_ids(&generator.rows(round, 3), &[2_000 + round, 3_000 + round, 4_000 + round]).unwrap();
+            }
+        }
+        let runs =
+            |index: &IvfIndex<f32>| (0..lists).map(|list| index.kind.lists.codes(list).runs().count()).sum::<usize>();
+        assert!(runs(&index) > 2 * lists && runs(&plain) == lists, "{encoding:?}");
+        let queries = generator.rows(50_000, 40);
+        let compare = |index: &IvfIndex<f32>| {
+            same_lists(index, &plain);
+            assert_eq!(index.kind.fingerprint().unwrap(), plain.kind.fingerprint().unwrap());
+            assert_eq!(index.to_bytes().unwrap(), plain.to_bytes().unwrap());
+            for (nq, scan) in [(1, Scan::Auto), (40, Scan::Auto), (40, Scan::QueryMajor)] {
+                let options = SearchOptions::new().probes(3).scan(scan);
+                let search = |index: &IvfIndex<f32>| index.search_with(&queries[..nq * dim], 12, &options).unwrap();
+                assert_eq!(search(index), search(&plain), "{encoding:?}, {nq} queries, {scan:?}");
+            }
+        };
+        compare(&index);
+        let mut compacted = index.snapshot();
+        compacted.compact().unwrap();
+        assert_eq!(runs(&compacted), lists);
+        compare(&compacted);
+        compare(&index);
+        // No version has seen the changes after it.
+        for (version, bytes) in versions {
+            assert_eq!(version.to_bytes().unwrap(), bytes, "{encoding:?}");
+        }
+    }
+}

@@ -83,7 +83,7 @@ pub(super) struct Job<'a> {
 pub(super) struct RowScratch {
     /// Codes that are not in one place.
     pub(super) codes: Vec<u64>,
-    /// Decoded rows.
+    /// Rows that had to be decoded; all f32 vectors are read from their codes.
     decoded: Vec<f32>,
 }
 

@@ -137,7 +137,7 @@ impl<'a> CodeRows<'a> {
 }
 
 impl Codes {
-    /// No codes.
+    /// Codes of no row yet, of `width` bytes each.
     pub(super) fn new(width: usize) -> Codes {
         Codes::of(Bytes::default(), width)
     }

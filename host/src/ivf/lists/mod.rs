@@ -73,9 +73,10 @@ fn greatest(ids: &[u64]) -> Option<u64> {
 impl Lists {
     /// Makes `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
     pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
+        let empty = Arc::new(List::new(code_bytes));
         Lists {
             code_bytes,
-            lists: vec![Arc::new(List::new(code_bytes)); count],
+            lists: vec![empty; count],
             len: 0,
             greatest: None,
             stamp: 0,
