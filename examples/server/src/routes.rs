@@ -42,7 +42,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Counts a search, from its first byte to its answer. A client that leaves drops this future, which counts as
+/// Counts a search, from its headers to its answer. A client that leaves drops this future, which counts as
 /// cancelled.
 async fn measured(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let running = server.metrics.begin();
