@@ -75,9 +75,9 @@ enum Command {
     ///
     /// Formatting, the floors, the doc comments, clippy and documentation with warnings as errors, the tests, the
     /// kernels' register and spill report with its canary, a build without the feature `cuda`, searches by several MPI
-    /// ranks, a build without any CUDA toolkit, type checks for Windows and macOS, the packages, and the example with
-    /// candle. Needs neither GPU nor toolkit. If MPI is missing and cannot be installed, its step is reported as
-    /// skipped; with WARPANN_REQUIRE_MPI=1 in the environment, as in CI, it fails.
+    /// ranks, a build without any CUDA toolkit, type checks for Windows and macOS, the packages, the example with
+    /// candle, and the example server. Needs neither GPU nor toolkit. If MPI is missing and cannot be installed, its
+    /// step is reported as skipped; with WARPANN_REQUIRE_MPI=1 in the environment, as in CI, it fails.
     Validate,
     /// Check that the imports of the library and of the device code point downwards, and that decisions name every
     /// metric

@@ -12,7 +12,7 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     ("formatting", format),
     ("floors", crate::floors::run),
     ("comments", comments),
@@ -27,6 +27,7 @@ const STEPS: [Step; 14] = [
     ("other systems", other_systems),
     ("packages", crate::package::run),
     ("example with candle", with_candle),
+    ("example server", example_server),
 ];
 
 pub fn run() -> Result<()> {
@@ -111,6 +112,20 @@ fn with_candle() -> Result<()> {
     shell::run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
     let target = shell::target_dir().join("candle");
     shell::run(cargo().args(["run", "--locked", "--manifest-path"]).arg(&manifest).arg("--target-dir").arg(target))
+}
+
+/// Lints and tests the example server, which is a workspace of its own, on the CPU.
+fn example_server() -> Result<()> {
+    let manifest = shell::root().join("examples/server/Cargo.toml");
+    shell::run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
+    let in_example = |command: &str| {
+        let mut cargo = cargo();
+        cargo.args([command, "--locked", "--manifest-path"]).arg(&manifest);
+        cargo.arg("--target-dir").arg(shell::target_dir().join("server"));
+        cargo
+    };
+    shell::run(in_example("clippy").args(["--all-targets", "--", "-D", "warnings"]))?;
+    shell::run(&mut in_example("test"))
 }
 
 /// Builds the program without environment variables that name a CUDA toolkit, starts it, and checks that it is not
