@@ -14,8 +14,8 @@ use crate::metrics::Metrics;
 /// Time between two looks at the file.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What changes when a file is replaced or written: modification time, length, and number in its file system. `None`
-/// without a file.
+/// The modification time of a file, its length, and its number in its file system: one of them differs after the file
+/// was replaced or written. `None` without a file.
 type Stamp = Option<(SystemTime, u64, u64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -35,7 +35,7 @@ pub struct IndexFile {
 }
 
 impl IndexFile {
-    /// Loads the index.
+    /// Loads the index, and searches it once, so that a file that cannot answer is refused here.
     ///
     /// # Errors
     /// Those of [`AnyIndex::load_with`], and those of a search in the index.

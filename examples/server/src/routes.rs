@@ -1,4 +1,4 @@
-//! What each address of the server does.
+//! The addresses of the server: each takes a request apart, asks the batcher, and makes a response of the answer.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::bodies::{Search, encode, most_bytes};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, Outcome};
 
-/// What all requests share.
+/// The state of the server, of which every request has a reference.
 pub struct Server {
     pub batcher: Batcher<Any<f32>>,
     /// The versions in which the batcher searches.
