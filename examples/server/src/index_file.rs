@@ -14,8 +14,8 @@ use crate::metrics::Metrics;
 /// Time between two looks at the file.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What changes when a file is replaced or written: modification time, length, and number in its file system. `None`
-/// without a file.
+/// Modification time, length, and number in the file system: one of them changes when a file is replaced or written.
+/// `None` without a file.
 type Stamp = Option<(SystemTime, u64, u64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -35,7 +35,7 @@ pub struct IndexFile {
 }
 
 impl IndexFile {
-    /// Loads the index.
+    /// Loads the index, of any kind, and searches in it once.
     ///
     /// # Errors
     /// Those of [`AnyIndex::load_with`], and those of a search in the index.

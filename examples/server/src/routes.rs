@@ -1,4 +1,4 @@
-//! What each address of the server does.
+//! The pages of the server, and their handlers.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::bodies::{Search, encode, most_bytes};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, Outcome};
 
-/// What all requests share.
+/// The batcher and the numbers that all requests share.
 pub struct Server {
     pub batcher: Batcher<Any<f32>>,
     /// The versions in which the batcher searches.
