@@ -89,7 +89,7 @@ impl Server {
     /// Status, version (if the header has one) and body of a POST request.
     fn post(&self, page: &str, content_type: &str, body: &[u8]) -> (u16, Option<u64>, Vec<u8>) {
         let request = self.agent.post(format!("http://{}{page}", self.address)).content_type(content_type);
-        let mut response = request.send(body).unwrap();
+        let mut response = request.send(body).unwrap_or_else(|error| panic!("{page}: {error}"));
         let version = response.headers().get("x-index-version").map(|text| text.to_str().unwrap().parse().unwrap());
         (response.status().as_u16(), version, response.body_mut().read_to_vec().unwrap())
     }
@@ -263,7 +263,7 @@ fn bad_requests_are_refused_and_the_server_goes_on() {
     let bytes = bytes_of(&query);
     let (json, no_number) = ("application/json", bytes_of(&[f32::NAN; DIM]));
     let text = |value: Value| value.to_string().into_bytes();
-    let bad: [(&str, &str, Vec<u8>, u16, &str); 18] = [
+    let bad: [(&str, &str, Vec<u8>, u16, &str); 17] = [
         ("/search", json, text(json!({ "vector": [0.5, 1.0] })), 400, "wrong dimension: the index has 8"),
         ("/search", json, text(json!({ "vector": query, "k": 0 })), 400, "k = 0"),
         ("/search", json, text(json!({ "vector": query, "k": 51 })), 400, "the largest k of this server is 50"),
@@ -274,7 +274,6 @@ fn bad_requests_are_refused_and_the_server_goes_on() {
         ("/search", json, text(json!({ "vector": ["a"] })), 400, "expected f32"),
         ("/search", json, b"{\"vector\": [1, 2".to_vec(), 400, "EOF"),
         ("/search", json, vec![0xff; 40], 400, ""),
-        ("/search", json, vec![b' '; 100_000], 413, "length limit"),
         ("/search", "text/plain", text(json!({ "vector": query })), 415, "content type 'text/plain'"),
         ("/search?k=3", BYTES, bytes[1..].to_vec(), 400, "31 bytes are no whole number"),
         ("/search?k=3", BYTES, bytes[4..].to_vec(), 400, "wrong dimension"),
@@ -289,6 +288,17 @@ fn bad_requests_are_refused_and_the_server_goes_on() {
         let (error, body) = (answer["error"].as_str().unwrap(), String::from_utf8_lossy(&body));
         assert!(status == expected && error.contains(message), "{page} {body:.200}: {status} {error}");
     }
+    // The first byte beyond the limit is the last that this client sends. With bytes that nobody reads the system would
+    // reset the connection, and the client might miss the answer.
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!("POST /search HTTP/1.1\r\nhost: here\r\ncontent-type: {json}\r\ncontent-length: 100000\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&[b' '; 64 * DIM + 4096 + 1]).unwrap();
+    let mut status = String::new();
+    BufReader::new(stream).read_line(&mut status).unwrap();
+    assert_eq!(status, "HTTP/1.1 413 Payload Too Large\r\n");
+
     let (ids, distances, _) = server.search(&json!({ "vector": query }));
     assert!(same((&ids, &distances), &index.search(&query, 10).unwrap()), "10 is the k of a request without one");
     let count = |labels: &str| server.metric(&format!("warpann_search_requests_total{{{labels}}}"));
