@@ -30,10 +30,10 @@ pub(crate) fn own_with_room<V: Copy>(values: &mut Arc<Vec<V>>, more: usize) -> R
     Ok(own)
 }
 
-/// A vector that has copies of these Arcs.
-pub(crate) fn shared<V: ?Sized>(values: &[Arc<V>]) -> Result<Vec<Arc<V>>> {
+/// A vector that has copies of these Arcs, or of values with an Arc inside.
+pub(crate) fn shared<V: Clone>(values: &[V]) -> Result<Vec<V>> {
     let mut copies = host_memory::with_room(values.len())?;
-    copies.extend(values.iter().map(Arc::clone));
+    copies.extend_from_slice(values);
     Ok(copies)
 }
 

@@ -603,25 +603,41 @@ fn lists_in_pieces_are_those_in_one_place() {
             |index: &IvfIndex<f32>| (0..lists).map(|list| index.kind.lists.codes(list).runs().count()).sum::<usize>();
         assert!(runs(&index) > 2 * lists && runs(&plain) == lists, "{encoding:?}");
         let queries = generator.rows(50_000, 40);
-        let compare = |index: &IvfIndex<f32>| {
-            same_lists(index, &plain);
+        let compare = |index: &IvfIndex<f32>, plain: &IvfIndex<f32>| {
+            same_lists(index, plain);
             assert_eq!(index.kind.fingerprint().unwrap(), plain.kind.fingerprint().unwrap());
             assert_eq!(index.to_bytes().unwrap(), plain.to_bytes().unwrap());
             for (nq, scan) in [(1, Scan::Auto), (40, Scan::Auto), (40, Scan::QueryMajor)] {
                 let options = SearchOptions::new().probes(3).scan(scan);
                 let search = |index: &IvfIndex<f32>| index.search_with(&queries[..nq * dim], 12, &options).unwrap();
-                assert_eq!(search(index), search(&plain), "{encoding:?}, {nq} queries, {scan:?}");
+                assert_eq!(search(index), search(plain), "{encoding:?}, {nq} queries, {scan:?}");
             }
         };
-        compare(&index);
+        compare(&index, &plain);
         let mut compacted = index.snapshot();
         compacted.compact().unwrap();
         assert_eq!(runs(&compacted), lists);
-        compare(&compacted);
-        compare(&index);
+        compare(&compacted, &plain);
+        compare(&index, &plain);
         // No version has seen the changes after it.
         for (version, bytes) in versions {
             assert_eq!(version.to_bytes().unwrap(), bytes, "{encoding:?}");
         }
+        // Lists in pieces become empty, and begin again beside their snapshot and after it.
+        let (before, ids) = (index.snapshot(), index.ids());
+        let refill = |index: &mut IvfIndex<f32>, first: u64| {
+            index.add_with_ids(&generator.rows(first, 50), &Vec::from_iter(first..first + 50)).unwrap();
+        };
+        for index in [&mut index, &mut plain] {
+            index.remove(&ids).unwrap();
+            refill(index, 5_000);
+        }
+        compare(&index, &plain);
+        let mut alone = before.snapshot();
+        alone.remove(&ids).unwrap();
+        drop(before);
+        plain.remove(&plain.ids()).unwrap();
+        [&mut alone, &mut plain].into_iter().for_each(|index| refill(index, 6_000));
+        compare(&alone, &plain);
     }
 }

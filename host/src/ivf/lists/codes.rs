@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::bytes::Bytes;
+use crate::shared::shared;
 use crate::{Result, host_memory};
 
 /// Bytes of a piece at most, if that is one code or more. 1,000 vectors of 512 bytes that change lists cost 4 MB for
@@ -29,10 +30,11 @@ type Piece = Arc<[u64]>;
 pub(super) struct Codes {
     width: usize,
     rows: usize,
-    /// Without pieces, the codes of all rows and no others.
+    /// In one place: the codes of all rows and no others.
     base: Arc<Bytes>,
-    /// The pieces that replace those of the base: none, or one for each piece of the list.
-    pieces: Vec<Option<Piece>>,
+    /// In pieces: those that replace the pieces of the base, with a place for each piece of the list. A list in pieces
+    /// that becomes empty is still in pieces, because others may have its base.
+    pieces: Option<Vec<Option<Piece>>>,
 }
 
 /// The codes of some rows of a list, one after the other.
@@ -49,6 +51,14 @@ pub(crate) struct CodeRows<'a> {
 #[inline]
 fn piece_shift(width: usize) -> u32 {
     (PIECE_BYTES / width.max(1)).max(1).ilog2()
+}
+
+/// The number of the piece of a row, and the bytes of the row in the piece.
+#[inline]
+fn located(width: usize, row: usize) -> (usize, Range<usize>) {
+    let shift = piece_shift(width);
+    let start = (row & ((1 << shift) - 1)) * width;
+    (row >> shift, start..start + width)
 }
 
 /// The bytes of a piece.
@@ -87,11 +97,15 @@ impl<'a> CodeRows<'a> {
     /// The code of a row.
     #[inline]
     pub(crate) fn get(&self, place: usize) -> &'a [u8] {
-        let (at, shift) = (self.first + place, piece_shift(self.width));
-        match self.pieces.get(at >> shift) {
-            Some(Some(piece)) => &bytes_of(piece)[(at & ((1 << shift) - 1)) * self.width..][..self.width],
-            _ => &self.base[at * self.width..][..self.width],
+        let row = self.first + place;
+        // Lists in one place need no division.
+        if !self.pieces.is_empty() {
+            let (number, bytes) = located(self.width, row);
+            if let Some(piece) = &self.pieces[number] {
+                return &bytes_of(piece)[bytes];
+            }
         }
+        &self.base[row * self.width..][..self.width]
     }
 
     /// The codes of all rows: as few slices as there are places in memory.
@@ -144,45 +158,52 @@ impl Codes {
 
     /// The codes in `base`, whose length is a multiple of `width`.
     pub(super) fn of(base: Bytes, width: usize) -> Codes {
-        Codes { width, rows: base.get().len() / width, base: Arc::new(base), pieces: Vec::new() }
+        Codes { width, rows: base.get().len() / width, base: Arc::new(base), pieces: None }
     }
 
     /// The codes of all rows.
     #[inline]
     pub(super) fn rows(&self) -> CodeRows<'_> {
-        CodeRows { width: self.width, base: self.base.get(), pieces: &self.pieces, first: 0, rows: self.rows }
+        let pieces = self.pieces.as_deref().unwrap_or(&[]);
+        CodeRows { width: self.width, base: self.base.get(), pieces, first: 0, rows: self.rows }
     }
 
     /// The same codes, in the same memory as far as neither changes.
     pub(super) fn shared(&self) -> Result<Codes> {
-        let mut pieces = host_memory::with_room(self.pieces.len())?;
-        pieces.extend(self.pieces.iter().cloned());
+        let pieces = self.pieces.as_deref().map(shared).transpose()?;
         Ok(Codes { base: Arc::clone(&self.base), pieces, ..*self })
     }
 
     /// Makes ready for changes, and makes room for `more` rows: what comes before the next [`Codes::shared`] does not
     /// fail.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
-        let (width, piece_rows) = (self.width, 1 << piece_shift(self.width));
         self.settle()?;
-        if self.pieces.is_empty() {
-            if let Some(base) = Arc::get_mut(&mut self.base).filter(|base| base.is_owned()) {
-                return base.reserve(more * width);
-            }
-            if 2 * more < self.rows && self.rows + more > 2 * piece_rows {
-                host_memory::reserve(&mut self.pieces, (self.rows + more).div_ceil(piece_rows))?;
-                self.pieces.extend((0..self.rows.div_ceil(piece_rows)).map(|_| None));
+        let (width, rows, piece_rows) = (self.width, self.rows, 1 << piece_shift(self.width));
+        let grows_by_half = more > 0 && 2 * more >= rows;
+        match &mut self.pieces {
+            Some(pieces) if !grows_by_half => {
+                host_memory::reserve(pieces, more.div_ceil(piece_rows) + 1)?;
+                let (all, replaced) = (pieces.len(), pieces.iter().flatten().count());
+                if 2 * replaced > all && !self.base.get().is_empty() {
+                    (0..all).for_each(|number| {
+                        self.piece(number);
+                    });
+                    self.base = Arc::default();
+                }
                 return Ok(());
             }
-        } else if 2 * more < self.rows {
-            host_memory::reserve(&mut self.pieces, more.div_ceil(piece_rows) + 1)?;
-            if 2 * self.replaced() > self.pieces.len() && self.replaced() < self.pieces.len() {
-                (0..self.pieces.len()).for_each(|number| {
-                    self.piece(number);
-                });
-                self.base = Arc::default();
+            Some(_) => {}
+            None => {
+                if let Some(base) = Arc::get_mut(&mut self.base).filter(|base| base.is_owned()) {
+                    return base.reserve(more * width);
+                }
+                if !grows_by_half && rows + more > 2 * piece_rows {
+                    let mut pieces = host_memory::with_room((rows + more).div_ceil(piece_rows) + 1)?;
+                    pieces.resize_with(rows.div_ceil(piece_rows), || None);
+                    self.pieces = Some(pieces);
+                    return Ok(());
+                }
             }
-            return Ok(());
         }
         self.gather(more)
     }
@@ -192,62 +213,57 @@ impl Codes {
         let mut base = Bytes::default();
         base.reserve((self.rows + more) * self.width)?;
         self.rows().runs().for_each(|run| base.append(run.len(), 1, |_| run));
-        (self.base, self.pieces) = (Arc::new(base), Vec::new());
+        (self.base, self.pieces) = (Arc::new(base), None);
         Ok(())
     }
 
     /// As [`Codes::gather`], if the codes are in pieces.
     pub(super) fn compact(&mut self) -> Result<()> {
-        if self.pieces.is_empty() { Ok(()) } else { self.gather(0) }
+        if self.is_in_pieces() { self.gather(0) } else { Ok(()) }
     }
 
     /// Whether the codes are in pieces.
     pub(super) fn is_in_pieces(&self) -> bool {
-        !self.pieces.is_empty()
+        self.pieces.is_some()
     }
 
     /// Copies the pieces to the base if nobody else has it any more.
     fn settle(&mut self) -> Result<()> {
-        let (width, rows, shift) = (self.width, self.rows, piece_shift(self.width));
-        if self.pieces.iter().all(Option::is_some) {
+        let Some(pieces) = &self.pieces else { return Ok(()) };
+        // Without rows of the base there is nothing to save by it.
+        if pieces.iter().all(Option::is_some) {
             return Ok(());
         }
         let Some(base) = Arc::get_mut(&mut self.base).filter(|base| base.is_owned()) else { return Ok(()) };
-        let bytes = rows * width;
+        let (bytes, piece_bytes) = (self.rows * self.width, self.width << piece_shift(self.width));
         base.reserve(bytes.saturating_sub(base.get().len()))?;
         base.resize(bytes);
-        for (number, piece) in self.pieces.iter().enumerate() {
+        for (number, piece) in pieces.iter().enumerate() {
             let Some(piece) = piece else { continue };
-            let places = number << shift..((number + 1) << shift).min(rows);
-            base.replace(places.start * width, &bytes_of(piece)[..places.len() * width]);
+            let start = number * piece_bytes;
+            base.replace(start, &bytes_of(piece)[..piece_bytes.min(bytes - start)]);
         }
-        self.pieces.clear();
+        self.pieces = None;
         Ok(())
     }
 
-    /// Number of pieces that replace those of the base.
-    fn replaced(&self) -> usize {
-        self.pieces.iter().flatten().count()
-    }
-
-    /// A piece that nobody else has.
+    /// A piece that nobody else has. The list is in pieces.
     fn piece(&mut self, number: usize) -> &mut [u8] {
-        let (width, shift) = (self.width, piece_shift(self.width));
-        let base = &self.base;
-        let piece = self.pieces[number].get_or_insert_with(|| {
-            let mut words = vec![0; (width << shift).div_ceil(8)];
-            let from = base.get();
-            let from =
-                &from[from.len().min((number << shift) * width)..from.len().min(((number + 1) << shift) * width)];
+        let (piece_bytes, base) = (self.width << piece_shift(self.width), self.base.get());
+        let Some(pieces) = &mut self.pieces else { unreachable!("the list is in pieces") };
+        let piece = pieces[number].get_or_insert_with(|| {
+            let mut words = vec![0; piece_bytes.div_ceil(8)];
+            let of_base = |byte: usize| base.len().min(byte);
+            let from = &base[of_base(number * piece_bytes)..of_base((number + 1) * piece_bytes)];
             bytemuck::cast_slice_mut(&mut words)[..from.len()].copy_from_slice(from);
             words.into()
         });
         bytemuck::cast_slice_mut(Arc::make_mut(piece))
     }
 
-    /// Whether codes are written where they are, in the base.
+    /// The base, in which codes are written where they are; `None` if the list is in pieces.
     fn own_base(&mut self) -> Option<&mut Bytes> {
-        if !self.pieces.is_empty() {
+        if self.is_in_pieces() {
             return None;
         }
         Some(Arc::get_mut(&mut self.base).unwrap_or_else(|| unreachable!("the base is our own since it was reserved")))
@@ -255,18 +271,16 @@ impl Codes {
 
     /// Appends `count` rows: `row(i)` is row i. Call [`Codes::reserve`] for all of them first.
     pub(super) fn append<'a>(&mut self, count: usize, row: impl Fn(usize) -> &'a [u8]) {
-        let (width, shift) = (self.width, piece_shift(self.width));
+        let width = self.width;
         if let Some(base) = self.own_base() {
             base.append(width, count, row);
             self.rows += count;
             return;
         }
         for at in 0..count {
-            let (number, within) = (self.rows >> shift, self.rows & ((1 << shift) - 1));
-            if number == self.pieces.len() {
-                self.pieces.push(None);
-            }
-            self.piece(number)[within * width..][..width].copy_from_slice(row(at));
+            let (number, bytes) = located(width, self.rows);
+            self.pieces.iter_mut().filter(|pieces| pieces.len() == number).for_each(|pieces| pieces.push(None));
+            self.piece(number)[bytes].copy_from_slice(row(at));
             self.rows += 1;
         }
     }
@@ -279,10 +293,13 @@ impl Codes {
 
     /// Replaces the row at `place`. Call [`Codes::reserve`] first.
     pub(super) fn replace(&mut self, place: usize, row: &[u8]) {
-        let (width, shift) = (self.width, piece_shift(self.width));
+        let width = self.width;
         match self.own_base() {
             Some(base) => base.replace(place * width, row),
-            None => self.piece(place >> shift)[(place & ((1 << shift) - 1)) * width..][..width].copy_from_slice(row),
+            None => {
+                let (number, bytes) = located(width, place);
+                self.piece(number)[bytes].copy_from_slice(row);
+            }
         }
     }
 
@@ -297,7 +314,8 @@ impl Codes {
                 let row = self.rows().get(last).to_vec();
                 self.replace(place, &row);
             }
-            self.pieces.truncate(last.div_ceil(1 << piece_shift(width)));
+            let pieces = last.div_ceil(1 << piece_shift(width));
+            self.pieces.iter_mut().for_each(|all| all.truncate(pieces));
         }
         self.rows = last;
     }
@@ -412,5 +430,41 @@ mod tests {
         codes.reserve(1).unwrap();
         assert_eq!(Arc::strong_count(&snapshot.base), 2, "of the snapshot and of the copy");
         assert!((0..200).all(|place| codes.rows().get(place) == changed.rows().get(place)));
+    }
+
+    /// A list whose rows all go while a snapshot has them starts again, at once and after the snapshot has gone.
+    #[test]
+    fn a_list_in_pieces_that_becomes_empty_starts_again() {
+        for at_once in [true, false] {
+            let mut codes = Codes::new(8);
+            codes.reserve(40).unwrap();
+            codes.extend(&[1; 8 * 40]);
+            let snapshot = codes.shared().unwrap();
+            codes.reserve(1).unwrap();
+            assert!(codes.is_in_pieces());
+            (0..40).for_each(|_| codes.swap_remove(0));
+            assert_eq!((codes.rows().len(), codes.rows().runs().count()), (0, 0));
+            if !at_once {
+                assert_eq!(snapshot.rows().get(39), [1; 8]);
+                drop(snapshot);
+                codes.reserve(1).unwrap();
+            }
+            codes.extend(&[2; 8]);
+            assert_eq!(codes.rows().runs().collect::<Vec<_>>(), [[2; 8]], "{at_once}");
+        }
+    }
+
+    /// A list of which every piece has been replaced does not keep the base.
+    #[test]
+    fn a_base_that_no_row_needs_goes() {
+        let mut codes = Codes::new(8);
+        codes.reserve(40).unwrap();
+        codes.extend(&[1; 8 * 40]);
+        let snapshot = codes.shared().unwrap();
+        codes.reserve(0).unwrap();
+        (0..40).for_each(|place| codes.replace(place, &[2; 8]));
+        codes.reserve(0).unwrap();
+        assert_eq!(Arc::strong_count(&snapshot.base), 1);
+        assert_eq!(codes.rows().get(39), [2; 8]);
     }
 }
