@@ -63,8 +63,8 @@ enum Command {
     },
     /// Run the unit tests of one room of the library, seconds after an edit
     ///
-    /// Compiles the library in many units, beside what the other commands compile, so that an
-    /// edit costs 5 s of CPU and not 135. The first run costs about 100.
+    /// Compiles the library in many units, beside what the other commands compile, so that an edit costs 5 s of CPU and
+    /// not 135. The first run costs about 100.
     Room {
         /// A folder of host/src, such as product, or a file without its ending
         name: String,

@@ -94,9 +94,10 @@ impl Lists {
         let mut lists = Lists::new(count, code_bytes);
         let ids = host_memory::collected_in_parallel(turns(0..labels.len()).map(|row| row as u64))?;
         RowsByList::new(labels, count)?.each(&mut lists.lists, &|list, rows| {
-            List::reserve(list, rows.len())?;
-            let list = List::own(list);
-            list.ids.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
+            let mut of_list = Bytes::default();
+            of_list.reserve(rows.len() * size_of::<u64>())?;
+            of_list.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
+            *list = Arc::new(List { codes: Codes::new(code_bytes), ids: of_list });
             Ok(())
         })?;
         (lists.len, lists.greatest) = (labels.len(), ids.last().copied());
