@@ -55,8 +55,11 @@ impl<K: Kind> Snapshot for Index<K> {
 ///
 /// A version never changes once it is published. [`change`](Self::change) changes a snapshot of the last version
 /// ([`snapshot`](Index::snapshot)) and then publishes the snapshot. So a search never waits for a change, and its
-/// result is right for one version: a search sees all of a change or nothing of it. The memory that two versions share
-/// exists once; that of a version is free when its last reader drops it.
+/// result is right for one version: a search sees all of a change or nothing of it.
+///
+/// The memory that two versions share exists once. The writer frees the rest of a version, because that takes time that
+/// no search should lose: when it publishes the next version if no reader has the former one any more, otherwise at a
+/// later change or [`release`](Self::release). Without the writer the last reader does.
 ///
 /// A change costs what the first change after a snapshot costs: for inverted files a copy of the pieces of lists that
 /// change, for a flat index or a graph in most cases a copy of all vectors. So give `change` many vectors at a time. On
@@ -88,6 +91,8 @@ impl<K: Kind> Snapshot for Index<K> {
 /// ```
 pub struct IndexWriter<I> {
     reader: IndexReader<I>,
+    /// Former versions that readers had when the version after them was published.
+    former: Vec<Arc<I>>,
 }
 
 /// Gives threads the last version of an index that an [`IndexWriter`] changes. Readers can be cloned, and live longer
@@ -105,7 +110,7 @@ struct Published<I> {
 impl<I> IndexWriter<I> {
     /// Publishes the first version, number 0.
     pub fn new(index: I) -> Self {
-        IndexWriter { reader: IndexReader::from(index) }
+        IndexWriter { reader: IndexReader::from(index), former: Vec::new() }
     }
 
     /// A reader for another thread.
@@ -122,6 +127,13 @@ impl<I> IndexWriter<I> {
     pub fn version(&self) -> u64 {
         self.reader.version()
     }
+
+    /// Frees the memory of former versions that no reader has any more. Every change begins with this, so only a
+    /// program that has no more changes for a while needs to call it.
+    pub fn release(&mut self) {
+        // Nobody can take a former version any more, so one that only the writer has stays so.
+        self.former.retain(|version| Arc::strong_count(version) > 1);
+    }
 }
 
 impl<I: Snapshot> IndexWriter<I> {
@@ -134,6 +146,8 @@ impl<I: Snapshot> IndexWriter<I> {
     /// Those of `change`. Then nothing is published, and the last version is as it was; so it is after a panic of
     /// `change`.
     pub fn change<V, E>(&mut self, change: impl FnOnce(&mut I) -> Result<V, E>) -> Result<V, E> {
+        // Before the change, so that it can use the memory.
+        self.release();
         let mut next = self.current().snapshot();
         let result = change(&mut next)?;
         let next = Arc::new(next);
@@ -141,8 +155,9 @@ impl<I: Snapshot> IndexWriter<I> {
         published.number += 1;
         let before = replace(&mut published.value, next);
         drop(published);
-        // The memory is freed without the lock.
-        drop(before);
+        // Without the lock. Readers that have the version must not be the ones that free it.
+        self.former.push(before);
+        self.release();
         Ok(result)
     }
 }
@@ -207,6 +222,39 @@ mod tests {
 
     fn ids<I: Kind<Element = f32>>(index: &Index<I>) -> Vec<u64> {
         index.search_with(&[0.0], 4, &crate::SearchOptions::new().probes(2)).unwrap().ids
+    }
+
+    /// The last reader of a version frees nothing while there is a writer.
+    #[test]
+    fn the_writer_frees_former_versions() {
+        struct Counted(Arc<()>);
+        impl Snapshot for Counted {
+            fn snapshot(&self) -> Self {
+                Counted(Arc::clone(&self.0))
+            }
+        }
+        let count = Arc::new(());
+        let versions = || Arc::strong_count(&count) - 1;
+        let mut writer = IndexWriter::new(Counted(Arc::clone(&count)));
+        let change = |writer: &mut IndexWriter<Counted>| writer.change(|_| Ok::<_, ()>(())).unwrap();
+        change(&mut writer);
+        assert_eq!(versions(), 1, "nobody had the first version");
+        let (second, reader) = (writer.current(), writer.reader());
+        change(&mut writer);
+        drop(second);
+        assert_eq!(versions(), 2);
+        let third = reader.current();
+        change(&mut writer);
+        assert_eq!(versions(), 2, "the second version is free, the third has a reader");
+        drop(third);
+        writer.release();
+        assert_eq!(versions(), 1);
+        let fourth = reader.current();
+        change(&mut writer);
+        drop((writer, reader));
+        assert_eq!(versions(), 1);
+        drop(fourth);
+        assert_eq!(versions(), 0);
     }
 
     /// Every kind of index: old versions stay, and failures and panics publish nothing.

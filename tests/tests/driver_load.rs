@@ -1,13 +1,16 @@
-//! First searches of many threads on the emulated driver: once one thread has searched an index, no other thread makes
-//! a call that waits for the device, such as an allocation. Such a call takes as long as other threads search without a
-//! pause.
+//! Calls that wait for the device, such as allocations, on the emulated driver. Such a call takes as long as other
+//! threads search without a pause, so searches and changes beside them must do without.
+//!
+//! - Once one thread has searched an index, no other thread makes such a call.
+//! - Once an index has changed a few times beside a reader, no further change of a few vectors makes such a call, nor
+//!   does the first search after it.
 
 use std::sync::Barrier;
 use std::thread;
 
 use cuda_driver_emulator as driver;
 use warpann::ivf::Encoding;
-use warpann::{Device, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, SearchOptions};
+use warpann::{Device, FlatIndex, GraphIndex, Index, IndexWriter, IvfIndex, Kind, Metric, SearchOptions};
 
 /// Number of threads of a search: as many as an index has lanes.
 const THREADS: usize = 32;
@@ -66,9 +69,30 @@ fn first_searches_do_not_wait(name: &str, index: &Index<impl Kind<Element = f32>
     );
 }
 
+/// Changes beside a reader that has the version before each. The first ones make what the later ones use.
+fn later_changes_do_not_wait(name: &str, index: Index<impl Kind<Element = f32>>, options: &SearchOptions<'_>) {
+    let mut writer = IndexWriter::new(index);
+    let reader = writer.reader();
+    let mut change = |number: u64| {
+        let before = reader.current();
+        let (rows, ids) = (vectors(4 + number as usize), [3 * number, 3 * number + 1, 200 + number, 390]);
+        let change = |index: &mut Index<_>| {
+            index.upsert(&rows[number as usize * DIM..], &ids)?;
+            index.search_with(&rows, 5, options)
+        };
+        let found = writer.change(change).unwrap_or_else(|error| panic!("{name}, change {number}: {error}"));
+        assert_eq!(before.len(), 400, "{name}");
+        assert_eq!(found, reader.current().search_with(&rows, 5, options).unwrap(), "{name}");
+    };
+    (0..6).for_each(&mut change);
+    let ((), calls) = driver::watch(|| (6..10).for_each(&mut change));
+    let waits: Vec<_> = calls.iter().map(|call| call.name).filter(|name| WAITS.contains(name)).collect();
+    assert!(calls.len() > 8 && waits.is_empty(), "{name}: {} of {} calls wait: {waits:?}", waits.len(), calls.len());
+}
+
 /// One test, because the driver and its record of calls are those of the process.
 #[test]
-fn first_searches_of_threads_do_not_wait_for_the_device() {
+fn searches_and_changes_beside_others_do_not_wait_for_the_device() {
     driver::install(vec![driver::Device::default()]).unwrap();
     let (base, none, device) = (vectors(400), SearchOptions::new(), Device::Gpu(0));
     let mut flat = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
@@ -83,10 +107,13 @@ fn first_searches_of_threads_do_not_wait_for_the_device() {
         ivf.train(&base).unwrap();
         ivf.add(&base).unwrap();
         ivf.move_to(device).unwrap();
-        first_searches_do_not_wait(&format!("ivf-{encoding}"), &ivf, &SearchOptions::new().probes(3));
+        let (name, options) = (format!("ivf-{encoding}"), SearchOptions::new().probes(3));
+        first_searches_do_not_wait(&name, &ivf, &options);
+        later_changes_do_not_wait(&name, ivf, &options);
     }
+    later_changes_do_not_wait("exact", flat, &none);
     assert_eq!(driver::violations(), Vec::<String>::new());
-    drop((flat, graph));
+    drop(graph);
     let left = driver::usage(0);
     assert_eq!((left.bytes, left.allocations, left.streams), (0, 0, 0), "{left:?}");
 }

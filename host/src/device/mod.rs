@@ -57,4 +57,5 @@ mod ptx;
 pub(crate) mod queue;
 pub(crate) mod runtime;
 pub(crate) mod scratch;
+pub(crate) mod spare;
 pub(crate) mod tiling;

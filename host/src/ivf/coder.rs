@@ -1,11 +1,12 @@
 //! From vectors to lists and codes: the work on rows before they are added to an index.
 //!
 //! A GPU finds lists, and for some encodings codes, with centroids and tables that it has prepared. After few vectors
-//! these stay for the next call ([`Coders::kept`]). So 1,000 vectors cost a copy of them and a few launches
+//! these stay for the next call, of this version of the index or of another ([`KeptCoders`]). So 1,000 vectors cost a copy of them and a few launches
 //! (`kmeans::gpu::assigner`), and no allocation. When each call allocated and prepared all of it, adding one vector of
 //! 128 components to one of 1,024 lists took 0.28 ms (f32) or 1.18 ms (pq:32x8; H100, 2026-11-25).
 
 use std::borrow::Cow;
+use std::mem::replace;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,6 +45,33 @@ impl Coded<'_> {
 /// when it first gets some.
 pub(crate) struct Coders {
     places: Vec<Place>,
+}
+
+/// The coders that the versions of an index leave for the next call that adds few vectors. They belong to one training
+/// and to the devices of one placement: an index that changes these takes another place for coders.
+#[derive(Default)]
+pub(crate) struct KeptCoders(Mutex<Option<Coders>>);
+
+impl KeptCoders {
+    /// The coders. Until they come back, another call makes coders of its own.
+    pub(crate) fn take(&self) -> Option<Coders> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Leaves coders, or none.
+    pub(crate) fn put(&self, coders: Option<Coders>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = replace(&mut *kept, coders);
+        // Their memory is freed without the lock.
+        drop(kept);
+        drop(before);
+    }
+
+    /// As [`Coders::bytes`]; `None` without coders.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> Option<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Coders::bytes)
+    }
 }
 
 /// A device, with its coder unless it is the CPU or has had no vectors.

@@ -59,7 +59,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 pub(crate) use self::backend::{IvfBackend, RowSearch};
-use self::coder::Coders;
+use self::coder::KeptCoders;
 pub use self::encoding::Encoding;
 use self::encoding::{Clamped, Trained};
 #[doc(hidden)]
@@ -147,8 +147,8 @@ pub struct Ivf<T: Element> {
     /// Numbers of vectors and components that were added beyond the reach of the codes.
     clamped: Clamped,
     backend: Box<dyn IvfBackend>,
-    /// Coders that devices keep for the next call that adds few vectors.
-    coders: Option<Coders>,
+    /// Shared with snapshots until one of the indexes is trained or moved.
+    coders: Arc<KeptCoders>,
     element: PhantomData<T>,
 }
 
@@ -240,7 +240,7 @@ impl<T: Element> IvfIndexBuilder<T> {
         let probes = self.settings.lists.isqrt().div_ceil(2);
         let settings = self.settings;
         let clamped = Clamped::default();
-        Ok(Ivf { settings, trained: None, lists, probes, clamped, backend, coders: None, element: PhantomData })
+        Ok(Ivf { settings, trained: None, lists, probes, clamped, backend, coders: Arc::default(), element: PhantomData })
     }
 
     /// Builds an index of these settings with the contents of a file.
@@ -441,7 +441,7 @@ impl<T: Element> Stored for Ivf<T> {
             probes: self.probes,
             clamped: self.clamped,
             backend: self.backend.snapshot(),
-            coders: None,
+            coders: Arc::clone(&self.coders),
             element: PhantomData,
         }
     }

@@ -545,30 +545,35 @@ fn centroids_stay_prepared_for_few_vectors() {
         };
         let mut expected = trained(Device::Cpu, 1 << 30);
         expected.add(&base).unwrap();
-        assert_eq!(expected.kind.coders.as_ref().unwrap().bytes(), 0);
+        assert_eq!(expected.kind.coders.bytes().unwrap(), 0);
         let mut index = trained(Device::Emulator, 1 << 30);
         let mut before = 0;
         for (rows, ids) in base.chunks(40 * dim).zip(ids.chunks(40)) {
             index.add(&rows[..20 * dim]).unwrap();
             index.upsert(&rows[20 * dim..], &ids[20..]).unwrap();
-            let bytes = index.kind.coders.as_ref().unwrap().bytes();
+            let bytes = index.kind.coders.bytes().unwrap();
             assert!(bytes > 0 && (before == 0 || bytes == before), "{encoding}: {bytes} bytes after {before}");
             before = bytes;
         }
         assert_eq!(index.to_bytes().unwrap(), expected.to_bytes().unwrap(), "{encoding}");
-        assert!(index.snapshot().kind.coders.is_none());
+        let mut next = index.snapshot();
+        next.add(&base[..20 * dim]).unwrap();
+        assert_eq!((index.kind.coders.bytes(), next.kind.coders.bytes()), (Some(before), Some(before)), "{encoding}");
+        next.clear();
+        next.train(&base[..300 * dim]).unwrap();
+        assert_eq!((index.kind.coders.bytes(), next.kind.coders.bytes()), (Some(before), None), "{encoding}");
         index.move_to(Device::Emulator).unwrap();
-        assert!(index.kind.coders.is_none());
+        assert!(index.kind.coders.bytes().is_none());
         index.upsert(&base[..dim], &[0]).unwrap();
         index.clear();
-        assert!(index.kind.coders.is_some());
+        assert!(index.kind.coders.bytes().is_some());
         index.train(&base[..300 * dim]).unwrap();
-        assert!(index.kind.coders.is_none());
+        assert!(index.kind.coders.bytes().is_none());
         index.add_batches([&base]).unwrap();
-        assert!(index.kind.coders.is_none(), "batches may be large");
+        assert!(index.kind.coders.bytes().is_none(), "batches may be large");
         let mut index = trained(Device::Emulator, 16 * before as u64 - 1);
         index.add(&base[..20 * dim]).unwrap();
-        assert!(index.kind.coders.is_none(), "{encoding}: too much for the budget");
+        assert!(index.kind.coders.bytes().is_none(), "{encoding}: too much for the budget");
     }
 }
 

@@ -149,7 +149,7 @@ impl<T: Element> Changed for Ivf<T> {
         let mut settings = Settings { placement, ..self.settings.clone() };
         self.backend = open_ivf(&mut settings)?;
         self.settings = settings;
-        self.coders = None;
+        self.coders = Arc::default();
         Ok(())
     }
 }
@@ -193,7 +193,7 @@ impl<T: Element> Ivf<T> {
         self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));
         self.trained = Some(Arc::new(trained));
         self.clamped = Clamped::default();
-        self.coders = None;
+        self.coders = Arc::default();
         Ok(())
     }
 
@@ -217,7 +217,7 @@ impl<T: Element> Ivf<T> {
         let coders = self.coders.take().filter(|_| stay).unwrap_or_else(|| Coders::new(&self.settings));
         let coder = Coder::new(&self.settings, self.trained_for(call)?, &coders);
         let coded = coded_in_batches(&coder, rows, watch)?;
-        self.coders = if stay { coders.kept(&self.settings) } else { None };
+        self.coders.put(if stay { coders.kept(&self.settings) } else { None });
         Ok(coded)
     }
 
@@ -225,7 +225,7 @@ impl<T: Element> Ivf<T> {
     fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
         self.trained_for("add")?;
         // The batches may be large.
-        self.coders = None;
+        self.coders.put(None);
         let Ivf { settings, trained, lists, clamped: all_clamped, .. } = self;
         let Some(trained) = trained else { return Ok(()) };
         let coders = Coders::new(settings);

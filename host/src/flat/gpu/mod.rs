@@ -51,6 +51,7 @@ pub(crate) use self::rows::{FlatDevice, ResidentRows};
 use super::backend::{FlatBackend, runs_of};
 use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
+use crate::device::spare::VersionMemory;
 use crate::device::tiling::Budget;
 use crate::product::gpu::{VectorSet, upload_vectors};
 use crate::search_options::SearchRequest;
@@ -74,8 +75,9 @@ impl FlatDevice {
     /// error.
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
-        let memory = self.runtime.allocate(all.bytes())?;
-        let set = |memory, layout| VectorSet::new(self.runtime.scratch(memory), layout, self.count as u32);
+        let memory = VersionMemory::released(self.runtime.allocate(all.bytes())?, all.bytes());
+        let set =
+            |memory: &VersionMemory, layout| VectorSet::new(self.runtime.scratch(memory.get()), layout, self.count as u32);
         let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
             // SAFETY: both sets have room for `count` rows, and lie in different memory.
@@ -85,15 +87,25 @@ impl FlatDevice {
         Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(Preparation::default()) })
     }
 
+    /// The number of rows for which to allocate memory, so that `needed` rows fit, more than the memory has room for;
+    /// `None` if they do not fit the device.
+    fn capacity_for(&self, needed: usize, old: &Resident) -> Option<usize> {
+        let fits = |rows: usize| set_layout(self.shape, rows).1.bytes() as u64 <= self.resident_limit();
+        // Extra room if rows come in portions; the exact size for the first rows, or if memory is short.
+        let roomy = needed.max(old.capacity + old.capacity / 2);
+        if old.capacity > 0 && fits(roomy) { Some(roomy) } else { fits(needed).then_some(needed) }
+    }
+
     /// A copy of the rows in other memory of the device, with room for `more` rows.
     fn copy_of(&self, old: &Resident, more: usize) -> Result<Resident> {
-        if self.count + more > old.capacity {
-            return self.grown(old, self.count + more);
+        let needed = self.count + more;
+        if needed > old.capacity {
+            return self.grown(old, self.capacity_for(needed, old).unwrap_or(needed));
         }
         let bytes = set_layout(self.shape, old.capacity).1.bytes();
-        let memory = self.runtime.allocate(bytes)?;
+        let memory = self.spare.allocate(&self.runtime, bytes, self.budget)?;
         let all = Layout::default().array::<u8>(bytes);
-        let (to, from) = (self.runtime.scratch(&memory).at(all), self.runtime.scratch(&old.memory).at(all));
+        let [to, from] = [&memory, &old.memory].map(|memory| self.runtime.scratch(memory.get()).at(all));
         // The lock keeps searches from preparing rows meanwhile.
         let prepared = old.prepared.with(|prepared| {
             self.lanes.with(&self.runtime, |lane| {
@@ -115,11 +127,11 @@ impl FlatDevice {
             return Ok(None);
         }
         let memory = match self.runtime.allocate(all.bytes()) {
-            Ok(memory) => memory,
+            Ok(memory) => VersionMemory::released(memory, all.bytes()),
             Err(Error::OutOfDeviceMemory { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let to = VectorSet::new(self.runtime.scratch(&memory), layout, numbers.len() as u32).rows();
+        let to = VectorSet::new(self.runtime.scratch(memory.get()), layout, numbers.len() as u32).rows();
         self.lanes.with(&self.runtime, |lane| {
             let mut layout = Layout::default();
             let list = layout.array(numbers.len());
@@ -228,13 +240,7 @@ impl FlatDevice {
         let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
         let needed = self.count + more;
         if needed > resident.capacity {
-            let fits = |rows: usize| set_layout(self.shape, rows).1.bytes() as u64 <= self.resident_limit();
-            // Extra room if rows come in portions; the exact size for the first rows, or if memory is short.
-            let roomy = needed.max(resident.capacity + resident.capacity / 2);
-            let capacity = if resident.capacity > 0 && fits(roomy) { roomy } else { needed };
-            if !fits(capacity) {
-                return Ok(false);
-            }
+            let Some(capacity) = self.capacity_for(needed, resident) else { return Ok(false) };
             let grown = match self.grown(resident, capacity) {
                 Ok(grown) => grown,
                 Err(Error::OutOfDeviceMemory { .. }) => return Ok(false),
@@ -329,8 +335,8 @@ impl FlatBackend for FlatDevice {
                 BaseRows::Host { rows: copy, slots: Exclusive::new(None) }
             }
         };
-        let (runtime, lanes) = (self.runtime.clone(), Arc::clone(&self.lanes));
-        Ok(Box::new(FlatDevice { runtime, rows, lanes, ..*self }))
+        let (runtime, lanes, spare) = (self.runtime.clone(), Arc::clone(&self.lanes), Arc::clone(&self.spare));
+        Ok(Box::new(FlatDevice { runtime, rows, lanes, spare, ..*self }))
     }
 
     fn emptied(&self) -> Box<dyn FlatBackend> {

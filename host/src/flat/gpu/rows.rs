@@ -11,6 +11,7 @@ use crate::Result;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::Layout;
+use crate::device::spare::{Spare, VersionMemory};
 use crate::device::tiling::resident_share;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape};
 use crate::threads::Exclusive;
@@ -25,6 +26,8 @@ pub(crate) struct FlatDevice {
     pub(super) count: usize,
     pub(super) rows: BaseRows,
     pub(super) lanes: Arc<Lanes>,
+    /// Shared with copies, as the lanes are.
+    pub(super) spare: Arc<Spare>,
 }
 
 /// The memory of the rows: the device, or the host with slots on the device.
@@ -35,7 +38,7 @@ pub(super) enum BaseRows {
 
 /// Rows in device memory.
 pub(super) struct Resident {
-    pub(super) memory: Memory,
+    pub(super) memory: VersionMemory,
     pub(super) layout: SetLayout,
     pub(super) capacity: usize,
     /// The rows to which f16 copies and norms belong. The first search after a change makes those of the others.
@@ -47,7 +50,7 @@ impl Resident {
     pub(super) fn empty(runtime: &Runtime, shape: VectorShape) -> Resident {
         let (layout, _) = set_layout(shape, 0);
         let prepared = Exclusive::new(Preparation::default());
-        Resident { memory: runtime.no_memory(), layout, capacity: 0, prepared }
+        Resident { memory: VersionMemory::released(runtime.no_memory(), 0), layout, capacity: 0, prepared }
     }
 }
 
@@ -86,7 +89,7 @@ impl FlatDevice {
         lanes: Arc<Lanes>,
     ) -> Self {
         let rows = BaseRows::Device(Resident::empty(&runtime, shape).into());
-        FlatDevice { runtime, shape, tuning, budget, count: 0, rows, lanes }
+        FlatDevice { runtime, shape, tuning, budget, count: 0, rows, lanes, spare: Arc::default() }
     }
 
     /// All rows, if they are in the memory of the device.
@@ -106,14 +109,14 @@ impl FlatDevice {
         resident_share(self.budget)
     }
 
-    /// Size of the memory of resident rows.
+    /// Bytes of the memory of resident rows, and of the spare memory.
     pub(super) fn resident_bytes(&self, resident: &Resident) -> u64 {
-        set_layout(self.shape, resident.capacity).1.bytes() as u64
+        set_layout(self.shape, resident.capacity).1.bytes() as u64 + self.spare.bytes()
     }
 
     /// The set of resident rows.
     pub(super) fn set(&self, resident: &Resident) -> VectorSet {
-        VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32)
+        VectorSet::new(self.runtime.scratch(resident.memory.get()), resident.layout, self.count as u32)
     }
 
     pub(super) fn centred(&self) -> bool {

@@ -10,6 +10,7 @@ use super::stored_plan::Held;
 use crate::device::lanes::{Lane, Lanes};
 use crate::device::queue::OnStream;
 use crate::device::runtime::Runtime;
+use crate::device::spare::Spare;
 use crate::device::tiling::{Budget, resident_share};
 use crate::ivf::view::View;
 use crate::threads::Exclusive;
@@ -22,6 +23,8 @@ pub(crate) struct IvfDevice {
     pub(super) budget: u64,
     pub(super) resident: Exclusive<Option<Arc<Resident>>>,
     pub(super) lanes: Arc<Lanes>,
+    /// Memory for copies of images. Snapshots share it.
+    pub(super) spare: Arc<Spare>,
 }
 
 impl IvfDevice {
@@ -29,7 +32,7 @@ impl IvfDevice {
     pub fn new(runtime: Runtime, device: Device, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
         let resident = Exclusive::new(None);
-        Ok(IvfDevice { runtime, device, budget, resident, lanes: Arc::new(Lanes::of_index()) })
+        Ok(IvfDevice { runtime, device, budget, resident, lanes: Arc::new(Lanes::of_index()), spare: Arc::default() })
     }
 
     /// The device that has the images of the index.
@@ -42,7 +45,8 @@ impl IvfDevice {
     /// lanes.
     pub(super) fn shared(&self) -> IvfDevice {
         let resident = Exclusive::new(self.resident.with(|resident| resident.clone()));
-        IvfDevice { runtime: self.runtime.clone(), resident, lanes: Arc::clone(&self.lanes), ..*self }
+        let (runtime, lanes, spare) = (self.runtime.clone(), Arc::clone(&self.lanes), Arc::clone(&self.spare));
+        IvfDevice { runtime, resident, lanes, spare, ..*self }
     }
 
     /// The image of the index's current version. The first search makes it, within the budget, and the first search
@@ -61,7 +65,10 @@ impl IvfDevice {
             if let Some(stale) = resident.take() {
                 growth = stale.storage.growth;
                 let own = Arc::try_unwrap(stale).map(Some).or_else(|shared| {
-                    let copy = |lane: &mut Lane| shared.copied(&self.runtime, &lane.stream, view, budget);
+                    let allocate = |bytes| self.spare.allocate(&self.runtime, bytes, self.budget);
+                    let copy = |lane: &mut Lane| {
+                        shared.copied(OnStream { runtime: &self.runtime, stream: &lane.stream }, view, budget, allocate)
+                    };
                     let copied = self.lanes.with(&self.runtime, copy);
                     if copied.is_err() {
                         *resident = Some(shared);
@@ -100,8 +107,8 @@ impl IvfDevice {
         })
     }
 
-    /// The budget that the image leaves for scratch.
+    /// The budget that the image and the spare memory leave for scratch.
     pub(super) fn scratch(&self, resident: &Resident) -> Budget<'_> {
-        Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes))
+        Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes + self.spare.bytes()))
     }
 }

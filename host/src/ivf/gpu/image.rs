@@ -13,8 +13,9 @@ use super::storage::{Growth, Storage};
 use super::stored::Image;
 use super::stored_plan::{Held, ImageShape, Measured, Source, StoredParts, StoredPlan, prepared};
 use crate::device::queue::OnStream;
-use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::spare::VersionMemory;
 use crate::ivf::lists::CodeRows;
 use crate::ivf::view::View;
 use crate::product::centre::Centre;
@@ -38,7 +39,7 @@ pub(super) struct Resident {
     pub(super) parts: ImageParts,
     /// The bits of the greatest component, from which the scale follows.
     pub(super) greatest: u32,
-    memory: Memory,
+    memory: VersionMemory,
 }
 
 /// The parts of an image that change with the vectors.
@@ -285,8 +286,8 @@ impl Resident {
             return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes, available: budget });
         }
         let started = events::Started::now();
-        let memory = runtime.allocate(plan.bytes)?;
-        let scratch = runtime.scratch(&memory);
+        let memory = VersionMemory::released(runtime.allocate(plan.bytes)?, plan.bytes);
+        let scratch = runtime.scratch(memory.get());
         let (image, parts) = (plan.image(scratch), plan.parts(scratch));
         let mut greatest = [0];
         // SAFETY: the memory was allocated for the plan, and the plan was made for the index.
@@ -315,7 +316,13 @@ impl Resident {
 
     /// A copy within the memory of the device, which can then be brought to the version of `view`; `None` if it could
     /// not.
-    pub fn copied(&self, runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Option<Resident>> {
+    pub fn copied(
+        &self,
+        OnStream { runtime, stream }: OnStream<'_>,
+        view: &View<'_>,
+        budget: u64,
+        allocate: impl FnOnce(usize) -> Result<VersionMemory>,
+    ) -> Result<Option<Resident>> {
         if view.changes_since(self.version).is_none() {
             return Ok(None);
         }
@@ -325,8 +332,8 @@ impl Resident {
             return Ok(None);
         }
         let (storage, firsts) = (self.storage.copied()?, host_memory::copied(&self.firsts)?);
-        let memory = runtime.allocate(plan.bytes)?;
-        let (to, from) = (runtime.scratch(&memory), runtime.scratch(&self.memory));
+        let memory = allocate(plan.bytes)?;
+        let (to, from) = (runtime.scratch(memory.get()), runtime.scratch(self.memory.get()));
         let all = Layout::default().array::<u8>(plan.bytes);
         // SAFETY: both memories have the plan's bytes, and differ. Nothing changes an image that others have.
         unsafe { runtime.copy(stream, to.at(all), from.at(all))? };
