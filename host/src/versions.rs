@@ -61,10 +61,10 @@ impl<K: Kind> Snapshot for Index<K> {
 /// no search should lose: when it publishes the next version if no reader has the former one any more, otherwise at a
 /// later change or [`release`](Self::release). Without the writer the last reader does.
 ///
-/// A change costs what the first change after a snapshot costs: for inverted files a copy of the pieces of lists that
-/// change, for a flat index or a graph in most cases a copy of all vectors. So give `change` many vectors at a time. On
-/// a GPU the first search of a version also brings the vectors there that have changed. A change may search its own
-/// version before that is published, so that no reader waits for it.
+/// A change costs what the first change after a snapshot costs: for inverted files a copy of the codes that change
+/// and of the ids of their lists, for a flat index or a graph in most cases a copy of all vectors. So give `change`
+/// many vectors at a time. On a GPU the first search of a version also brings the vectors there that have changed. A
+/// change may search its own version before that is published, so that no reader waits for it.
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, IndexWriter, Metric};

@@ -265,7 +265,7 @@ impl<K: Kind> Index<K> {
 
     /// Moves the vectors together that are left after removals, so that their memory is free, and replaces edges to
     /// removed ones. [`remove`](Self::remove) does so by itself when it pays. Inverted files put the codes of each list
-    /// in one place, if changes after snapshots have left them in pieces; scans on the CPU then copy nothing. O(len ·
+    /// in one place, if changes after snapshots have scattered them; scans on the CPU then copy nothing. O(len ·
     /// dim).
     ///
     /// # Errors
@@ -304,10 +304,10 @@ impl<K: Kind> Index<K> {
     ///
     /// O(devices). The two share all memory, also that of the devices, until one of them changes. The first change of
     /// either copies what it changes: a removal from an exact index or a graph O(len / 64), until rows move, any other
-    /// change of these all vectors and edges; inverted files copy the pieces of lists that change. So a snapshot before
-    /// each of many small changes costs a copy for each; several changes after one snapshot cost one. The first search
-    /// of inverted files on a GPU after that copies the image of the index within the memory of the device, as long as
-    /// both indexes exist.
+    /// change of these all vectors and edges; inverted files copy the codes that change, and the ids of their lists. So
+    /// a snapshot before each of many small changes costs a copy for each; several changes after one snapshot cost one.
+    /// The first search of inverted files on a GPU after that copies the image of the index within the memory of the
+    /// device, as long as both indexes exist.
     ///
     /// ```
     /// use warpann::{Device, FlatIndex, Metric};

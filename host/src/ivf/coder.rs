@@ -1,9 +1,10 @@
 //! From vectors to lists and codes: the work on rows before they are added to an index.
 //!
 //! A GPU finds lists, and for some encodings codes, with centroids and tables that it has prepared. After few vectors
-//! these stay for the next call, of this version of the index or of another ([`KeptCoders`]). So 1,000 vectors cost a copy of them and a few launches
-//! (`kmeans::gpu::assigner`), and no allocation. When each call allocated and prepared all of it, adding one vector of
-//! 128 components to one of 1,024 lists took 0.28 ms (f32) or 1.18 ms (pq:32x8; H100, 2026-11-25).
+//! these stay for the next call, of this version of the index or of another ([`KeptCoders`]). So 1,000 vectors cost a
+//! copy of them and a few launches (`kmeans::gpu::assigner`), and no allocation. When each call allocated and prepared
+//! all of it, adding one vector of 128 components to one of 1,024 lists took 0.28 ms (f32) or 1.18 ms (pq:32x8; H100,
+//! 2026-11-25).
 
 use std::borrow::Cow;
 use std::mem::replace;

@@ -240,7 +240,16 @@ impl<T: Element> IvfIndexBuilder<T> {
         let probes = self.settings.lists.isqrt().div_ceil(2);
         let settings = self.settings;
         let clamped = Clamped::default();
-        Ok(Ivf { settings, trained: None, lists, probes, clamped, backend, coders: Arc::default(), element: PhantomData })
+        Ok(Ivf {
+            settings,
+            trained: None,
+            lists,
+            probes,
+            clamped,
+            backend,
+            coders: Arc::default(),
+            element: PhantomData,
+        })
     }
 
     /// Builds an index of these settings with the contents of a file.

@@ -577,10 +577,10 @@ fn centroids_stay_prepared_for_few_vectors() {
     }
 }
 
-/// Lists whose codes are in pieces, after changes beside snapshots, are searched, saved and followed as lists in one
+/// Lists whose codes are scattered, after changes beside snapshots, are searched, saved and followed as lists in one
 /// place are.
 #[test]
-fn lists_in_pieces_are_those_in_one_place() {
+fn scattered_lists_are_those_in_one_place() {
     let (dim, lists, count) = (6, 4, 900);
     let generator = Generator::new(dim, 16, 11).unwrap();
     let pq = Encoding::Pq { sub_quantizers: 3, bits: 4, rotate: false };
@@ -628,7 +628,7 @@ fn lists_in_pieces_are_those_in_one_place() {
         for (version, bytes) in versions {
             assert_eq!(version.to_bytes().unwrap(), bytes, "{encoding:?}");
         }
-        // Lists in pieces become empty, and begin again beside their snapshot and after it.
+        // Scattered lists become empty, and begin again beside their snapshot and after it.
         let (before, ids) = (index.snapshot(), index.ids());
         let refill = |index: &mut IvfIndex<f32>, first: u64| {
             index.add_with_ids(&generator.rows(first, 50), &Vec::from_iter(first..first + 50)).unwrap();

@@ -76,8 +76,9 @@ impl FlatDevice {
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
         let memory = VersionMemory::released(self.runtime.allocate(all.bytes())?, all.bytes());
-        let set =
-            |memory: &VersionMemory, layout| VectorSet::new(self.runtime.scratch(memory.get()), layout, self.count as u32);
+        let set = |memory: &VersionMemory, layout| {
+            VectorSet::new(self.runtime.scratch(memory.get()), layout, self.count as u32)
+        };
         let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
             // SAFETY: both sets have room for `count` rows, and lie in different memory.

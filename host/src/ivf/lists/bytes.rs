@@ -93,12 +93,4 @@ impl Bytes {
             bytemuck::cast_slice_mut(words)[start..][..bytes.len()].copy_from_slice(bytes);
         }
     }
-
-    /// Cuts the bytes, or appends zeros. Call [`Bytes::reserve`] first.
-    pub(super) fn resize(&mut self, bytes: usize) {
-        if let Bytes::Owned { words, len } = self {
-            words.resize(bytes.div_ceil(8), 0);
-            *len = bytes;
-        }
-    }
 }

@@ -1,29 +1,32 @@
-//! The codes of one list, in one place or in pieces.
+//! The codes of one list, in one place or scattered over two.
 //!
 //! The codes of a list that nobody shares are in one place, the *base*: scans read them as one slice, and changes write
-//! them where they are. Snapshots share the base. A list that changes then leaves the base to them: it copies the
-//! *pieces* that it touches, of about [`PIECE_BYTES`] each, and reads the others from the base. So one vector that
-//! changes costs a copy of two pieces, not of its list. The same holds for a base in a mapped file.
+//! them where they are. Snapshots share the base. A list that changes then leaves base and snapshots as they are: it
+//! *scatters*. Its new codes come behind each other in a [`Log`], which the versions after it share too, and a table
+//! says where each row is. So a code that changes costs a copy of that code, and the table costs 4 bytes for each row
+//! of the list. The same holds for a base in a mapped file.
 //!
-//! A list takes no more than half of its memory twice: with half of its pieces replaced, it copies the others too and
-//! lets the base go. It does so once. A list that is small or grows by half becomes one base again, and so does one
-//! whose snapshots are gone before the half is reached.
+//! ```text
+//! row    0  1  2  3  4          base  a b c d e
+//! place  0  5  2  6  3          log   f g            rows  a f c g d
+//! ```
+//!
+//! A log has room for a part of its list ([`LOG_SHARE`]). When it is full, or when fewer than half of the codes in base
+//! and log are in use, the list is gathered in a new base, which nobody shares: each code that changes pays for a few
+//! that are copied then.
 
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::bytes::Bytes;
-use crate::shared::shared;
+use super::log::Log;
 use crate::{Result, host_memory};
 
-/// Bytes of a piece at most, if that is one code or more. 1,000 vectors of 512 bytes that change lists cost 4 MB for
-/// each 2 KB of this, and tiles of a scan that cross pieces are copied. The lists of unit tests are short.
-const PIECE_BYTES: usize = if cfg!(test) { 1 << 6 } else { 1 << 12 };
-
-/// A piece: room for the codes of as many rows as each piece has. Copying one needs no error, because it is small for
-/// every index.
-type Piece = Arc<[u64]>;
+/// A log has room for one code for this number of rows, so a code that changes pays for the copies of as many.
+const LOG_SHARE: usize = 4;
+/// Lists of at most this number of bytes are gathered at once.
+const SMALL_BYTES: usize = if cfg!(test) { 1 << 7 } else { 1 << 13 };
 
 /// The codes of a list, all of `width` bytes.
 #[derive(Debug)]
@@ -32,45 +35,34 @@ pub(super) struct Codes {
     rows: usize,
     /// In one place: the codes of all rows and no others.
     base: Arc<Bytes>,
-    /// In pieces: those that replace the pieces of the base, with a place for each piece of the list. A list in pieces
-    /// that becomes empty is still in pieces, because others may have its base.
-    pieces: Option<Vec<Option<Piece>>>,
+    scattered: Option<Scattered>,
+}
+
+/// Where the rows of a scattered list are.
+#[derive(Debug)]
+struct Scattered {
+    /// The place of each row: one of the base, or behind them one of the log.
+    places: Vec<u32>,
+    log: Log,
 }
 
 /// The codes of some rows of a list, one after the other.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CodeRows<'a> {
     width: usize,
-    base: &'a [u8],
-    pieces: &'a [Option<Piece>],
-    first: usize,
     rows: usize,
-}
-
-/// Number of rows of a piece, as a power of 2.
-#[inline]
-fn piece_shift(width: usize) -> u32 {
-    (PIECE_BYTES / width.max(1)).max(1).ilog2()
-}
-
-/// The number of the piece of a row, and the bytes of the row in the piece.
-#[inline]
-fn located(width: usize, row: usize) -> (usize, Range<usize>) {
-    let shift = piece_shift(width);
-    let start = (row & ((1 << shift) - 1)) * width;
-    (row >> shift, start..start + width)
-}
-
-/// The bytes of a piece.
-fn bytes_of(piece: &Piece) -> &[u8] {
-    bytemuck::cast_slice(piece)
+    /// If `places` is empty, the codes of the rows.
+    base: &'a [u8],
+    /// The codes behind those of the base.
+    log: &'a [u8],
+    places: &'a [u32],
 }
 
 impl<'a> CodeRows<'a> {
     /// Codes of `width` bytes, which are in one place.
     #[cfg(test)]
     pub(crate) fn whole(base: &'a [u8], width: usize) -> CodeRows<'a> {
-        CodeRows { width, base, pieces: &[], first: 0, rows: base.len() / width.max(1) }
+        CodeRows { width, base, log: &[], places: &[], rows: base.len() / width.max(1) }
     }
 
     /// Number of rows.
@@ -89,43 +81,48 @@ impl<'a> CodeRows<'a> {
     }
 
     /// Some of these rows.
-    pub(crate) fn part(&self, places: Range<usize>) -> CodeRows<'a> {
-        debug_assert!(places.start <= places.end && places.end <= self.rows);
-        CodeRows { first: self.first + places.start, rows: places.len(), ..*self }
+    pub(crate) fn part(&self, rows: Range<usize>) -> CodeRows<'a> {
+        debug_assert!(rows.start <= rows.end && rows.end <= self.rows);
+        let part = CodeRows { rows: rows.len(), ..*self };
+        if self.places.is_empty() {
+            CodeRows { base: &self.base[rows.start * self.width..rows.end * self.width], ..part }
+        } else {
+            CodeRows { places: &self.places[rows], ..part }
+        }
+    }
+
+    /// The codes of `count` rows that lie behind each other, from a place on. They do not cross the end of the base.
+    #[inline]
+    fn at(&self, place: usize, count: usize) -> &'a [u8] {
+        let (start, bytes) = (place * self.width, count * self.width);
+        match start.checked_sub(self.base.len()) {
+            None => &self.base[start..start + bytes],
+            Some(start) => &self.log[start..start + bytes],
+        }
     }
 
     /// The code of a row.
     #[inline]
-    pub(crate) fn get(&self, place: usize) -> &'a [u8] {
-        let row = self.first + place;
-        // Lists in one place need no division.
-        if !self.pieces.is_empty() {
-            let (number, bytes) = located(self.width, row);
-            if let Some(piece) = &self.pieces[number] {
-                return &bytes_of(piece)[bytes];
-            }
-        }
-        &self.base[row * self.width..][..self.width]
+    pub(crate) fn get(&self, row: usize) -> &'a [u8] {
+        self.at(self.places.get(row).map_or(row, |&place| place as usize), 1)
     }
 
     /// The codes of all rows: as few slices as there are places in memory.
     pub(crate) fn runs(self) -> impl Iterator<Item = &'a [u8]> {
-        let CodeRows { width, base, pieces, first, rows } = self;
-        let (mut at, end, shift) = (first, first + rows, piece_shift(width));
+        let (mut next, first_of_log) = (0, self.base.len() / self.width.max(1));
         iter::from_fn(move || {
-            if at >= end {
+            if next >= self.rows {
                 return None;
             }
-            let (from, number) = (at, at >> shift);
-            let Some(Some(piece)) = pieces.get(number) else {
-                // Up to the next piece that replaces one of the base.
-                let next = pieces.iter().enumerate().skip(number).find(|(_, piece)| piece.is_some());
-                at = next.map_or(end, |(next, _)| (next << shift).min(end));
-                return Some(&base[from * width..at * width]);
+            let Some(&place) = self.places.get(next) else {
+                next = self.rows;
+                return Some(self.at(0, self.rows));
             };
-            at = ((number + 1) << shift).min(end);
-            let within = from - (number << shift);
-            Some(&bytes_of(piece)[within * width..][..(at - from) * width])
+            let follows = |(&place, before): (&u32, &u32)| place == before + 1 && place as usize != first_of_log;
+            let (places, before) = (self.places[next + 1..].iter(), self.places[next..].iter());
+            let count = 1 + places.zip(before).take_while(|&pair| follows(pair)).count();
+            next += count;
+            Some(self.at(place as usize, count))
         })
     }
 
@@ -158,54 +155,48 @@ impl Codes {
 
     /// The codes in `base`, whose length is a multiple of `width`.
     pub(super) fn of(base: Bytes, width: usize) -> Codes {
-        Codes { width, rows: base.get().len() / width, base: Arc::new(base), pieces: None }
+        Codes { width, rows: base.get().len() / width, base: Arc::new(base), scattered: None }
     }
 
     /// The codes of all rows.
     #[inline]
     pub(super) fn rows(&self) -> CodeRows<'_> {
-        let pieces = self.pieces.as_deref().unwrap_or(&[]);
-        CodeRows { width: self.width, base: self.base.get(), pieces, first: 0, rows: self.rows }
+        let (log, places) = self.scattered.as_ref().map_or((&[][..], &[][..]), |at| (at.log.get(), &at.places[..]));
+        CodeRows { width: self.width, rows: self.rows, base: self.base.get(), log, places }
     }
 
     /// The same codes, in the same memory as far as neither changes.
     pub(super) fn shared(&self) -> Result<Codes> {
-        let pieces = self.pieces.as_deref().map(shared).transpose()?;
-        Ok(Codes { base: Arc::clone(&self.base), pieces, ..*self })
+        let shared = |at: &Scattered| Ok(Scattered { places: host_memory::copied(&at.places)?, log: at.log.shared() });
+        let scattered = self.scattered.as_ref().map(shared).transpose()?;
+        Ok(Codes { base: Arc::clone(&self.base), scattered, ..*self })
     }
 
-    /// Makes ready for changes, and makes room for `more` rows: what comes before the next [`Codes::shared`] does not
-    /// fail.
+    /// Makes ready for changes, and makes room for `more` codes that are appended or replaced: what comes before the
+    /// next [`Codes::shared`] does not fail.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
-        self.settle()?;
-        let (width, rows, piece_rows) = (self.width, self.rows, 1 << piece_shift(self.width));
-        let grows_by_half = more > 0 && 2 * more >= rows;
-        match &mut self.pieces {
-            Some(pieces) if !grows_by_half => {
-                host_memory::reserve(pieces, more.div_ceil(piece_rows) + 1)?;
-                let (all, replaced) = (pieces.len(), pieces.iter().flatten().count());
-                if 2 * replaced > all && !self.base.get().is_empty() {
-                    (0..all).for_each(|number| {
-                        self.piece(number);
-                    });
-                    self.base = Arc::default();
-                }
-                return Ok(());
+        let (width, rows) = (self.width, self.rows);
+        if let Some(Scattered { places, log }) = &mut self.scattered {
+            let wasted = 2 * rows * width < self.base.get().len() + log.get().len();
+            if !wasted && log.claim(more * width) {
+                return host_memory::reserve(places, more);
             }
-            Some(_) => {}
-            None => {
-                if let Some(base) = Arc::get_mut(&mut self.base).filter(|base| base.is_owned()) {
-                    return base.reserve(more * width);
-                }
-                if !grows_by_half && rows + more > 2 * piece_rows {
-                    let mut pieces = host_memory::with_room((rows + more).div_ceil(piece_rows) + 1)?;
-                    pieces.resize_with(rows.div_ceil(piece_rows), || None);
-                    self.pieces = Some(pieces);
-                    return Ok(());
-                }
-            }
+            return self.gather(more);
         }
-        self.gather(more)
+        if let Some(base) = Arc::get_mut(&mut self.base).filter(|base| base.is_owned()) {
+            return base.reserve(more * width);
+        }
+        let room = more.max(rows / LOG_SHARE);
+        let is_small = (rows + more) * width <= SMALL_BYTES || more * LOG_SHARE > rows;
+        if is_small || u32::try_from(rows + room).is_err() {
+            return self.gather(more);
+        }
+        let mut places = host_memory::with_room(rows + more)?;
+        places.extend(0..rows as u32);
+        let mut log = Log::with_room(room * width)?;
+        log.claim(more * width);
+        self.scattered = Some(Scattered { places, log });
+        Ok(())
     }
 
     /// Puts all codes in one place, with room for `more` rows.
@@ -213,76 +204,36 @@ impl Codes {
         let mut base = Bytes::default();
         base.reserve((self.rows + more) * self.width)?;
         self.rows().runs().for_each(|run| base.append(run.len(), 1, |_| run));
-        (self.base, self.pieces) = (Arc::new(base), None);
+        (self.base, self.scattered) = (Arc::new(base), None);
         Ok(())
     }
 
-    /// As [`Codes::gather`], if the codes are in pieces.
+    /// As [`Codes::gather`], if the codes are not in one place.
     pub(super) fn compact(&mut self) -> Result<()> {
-        if self.is_in_pieces() { self.gather(0) } else { Ok(()) }
+        if self.is_scattered() { self.gather(0) } else { Ok(()) }
     }
 
-    /// Whether the codes are in pieces.
-    pub(super) fn is_in_pieces(&self) -> bool {
-        self.pieces.is_some()
+    /// Whether the codes are not in one place.
+    pub(super) fn is_scattered(&self) -> bool {
+        self.scattered.is_some()
     }
 
-    /// Copies the pieces to the base if nobody else has it any more.
-    fn settle(&mut self) -> Result<()> {
-        let Some(pieces) = &self.pieces else { return Ok(()) };
-        // Without rows of the base there is nothing to save by it.
-        if pieces.iter().all(Option::is_some) {
-            return Ok(());
-        }
-        let Some(base) = Arc::get_mut(&mut self.base).filter(|base| base.is_owned()) else { return Ok(()) };
-        let (bytes, piece_bytes) = (self.rows * self.width, self.width << piece_shift(self.width));
-        base.reserve(bytes.saturating_sub(base.get().len()))?;
-        base.resize(bytes);
-        for (number, piece) in pieces.iter().enumerate() {
-            let Some(piece) = piece else { continue };
-            let start = number * piece_bytes;
-            base.replace(start, &bytes_of(piece)[..piece_bytes.min(bytes - start)]);
-        }
-        self.pieces = None;
-        Ok(())
-    }
-
-    /// A piece that nobody else has. The list is in pieces.
-    fn piece(&mut self, number: usize) -> &mut [u8] {
-        let (piece_bytes, base) = (self.width << piece_shift(self.width), self.base.get());
-        let Some(pieces) = &mut self.pieces else { unreachable!("the list is in pieces") };
-        let piece = pieces[number].get_or_insert_with(|| {
-            let mut words = vec![0; piece_bytes.div_ceil(8)];
-            let of_base = |byte: usize| base.len().min(byte);
-            let from = &base[of_base(number * piece_bytes)..of_base((number + 1) * piece_bytes)];
-            bytemuck::cast_slice_mut(&mut words)[..from.len()].copy_from_slice(from);
-            words.into()
-        });
-        bytemuck::cast_slice_mut(Arc::make_mut(piece))
-    }
-
-    /// The base, in which codes are written where they are; `None` if the list is in pieces.
-    fn own_base(&mut self) -> Option<&mut Bytes> {
-        if self.is_in_pieces() {
-            return None;
-        }
-        Some(Arc::get_mut(&mut self.base).unwrap_or_else(|| unreachable!("the base is our own since it was reserved")))
+    /// The base, in which codes are written where they are, unless the list is scattered.
+    fn own_base(base: &mut Arc<Bytes>) -> &mut Bytes {
+        Arc::get_mut(base).unwrap_or_else(|| unreachable!("the base is our own since it was reserved"))
     }
 
     /// Appends `count` rows: `row(i)` is row i. Call [`Codes::reserve`] for all of them first.
     pub(super) fn append<'a>(&mut self, count: usize, row: impl Fn(usize) -> &'a [u8]) {
-        let width = self.width;
-        if let Some(base) = self.own_base() {
-            base.append(width, count, row);
-            self.rows += count;
-            return;
+        match &mut self.scattered {
+            None => Codes::own_base(&mut self.base).append(self.width, count, row),
+            Some(at) => {
+                let first = at.place_of_next(&self.base, self.width);
+                at.places.extend(first..first + count as u32);
+                (0..count).for_each(|number| at.log.append(row(number)));
+            }
         }
-        for at in 0..count {
-            let (number, bytes) = located(width, self.rows);
-            self.pieces.iter_mut().filter(|pieces| pieces.len() == number).for_each(|pieces| pieces.push(None));
-            self.piece(number)[bytes].copy_from_slice(row(at));
-            self.rows += 1;
-        }
+        self.rows += count;
     }
 
     /// Appends rows that are one after the other. Call [`Codes::reserve`] first.
@@ -291,33 +242,33 @@ impl Codes {
         self.append(rows.len() / width, |at| &rows[at * width..][..width]);
     }
 
-    /// Replaces the row at `place`. Call [`Codes::reserve`] first.
-    pub(super) fn replace(&mut self, place: usize, row: &[u8]) {
-        let width = self.width;
-        match self.own_base() {
-            Some(base) => base.replace(place * width, row),
-            None => {
-                let (number, bytes) = located(width, place);
-                self.piece(number)[bytes].copy_from_slice(row);
+    /// Replaces the code of a row. Call [`Codes::reserve`] first.
+    pub(super) fn replace(&mut self, row: usize, code: &[u8]) {
+        match &mut self.scattered {
+            None => Codes::own_base(&mut self.base).replace(row * self.width, code),
+            Some(at) => {
+                at.places[row] = at.place_of_next(&self.base, self.width);
+                at.log.append(code);
             }
         }
     }
 
-    /// Removes the row at `place`; the last row takes its place. Call [`Codes::reserve`] first.
-    pub(super) fn swap_remove(&mut self, place: usize) {
-        let width = self.width;
-        let last = self.rows - 1;
-        if let Some(base) = self.own_base() {
-            base.swap_remove(width, place);
-        } else {
-            if place < last {
-                let row = self.rows().get(last).to_vec();
-                self.replace(place, &row);
+    /// Removes a row; the last row takes its place. Call [`Codes::reserve`] first.
+    pub(super) fn swap_remove(&mut self, row: usize) {
+        match &mut self.scattered {
+            None => Codes::own_base(&mut self.base).swap_remove(self.width, row),
+            Some(at) => {
+                at.places.swap_remove(row);
             }
-            let pieces = last.div_ceil(1 << piece_shift(width));
-            self.pieces.iter_mut().for_each(|all| all.truncate(pieces));
         }
-        self.rows = last;
+        self.rows -= 1;
+    }
+}
+
+impl Scattered {
+    /// The place of the next code of the log.
+    fn place_of_next(&self, base: &Bytes, width: usize) -> u32 {
+        ((base.get().len() + self.log.get().len()) / width) as u32
     }
 }
 
@@ -331,7 +282,7 @@ mod tests {
     #[test]
     fn codes_are_a_vector_of_rows_and_copies_are_independent() {
         let mut random = Random::new(6);
-        let (mut in_pieces, mut settled, mut whole_again) = (0, 0, 0);
+        let (mut scattered, mut gathered_again, mut compacted) = (0, 0, 0);
         for width in [1, 3, 8, 20, 64, 100] {
             let first: Vec<Vec<u8>> = (0..150).map(|row| vec![row as u8; width]).collect();
             let file = Arc::new(FileBytes::copied(&first.concat()).unwrap());
@@ -352,11 +303,11 @@ mod tests {
                     continue;
                 }
                 let (rows, codes) = &mut all[at];
-                let (was_in_pieces, more) = (codes.is_in_pieces(), random.pick(&[0, 1, 2, 3, 5, 60]));
+                let (was_scattered, more) = (codes.is_scattered(), random.pick(&[1, 1, 2, 3, 5, 60]));
                 let before = codes.rows().runs().count();
                 codes.reserve(more).unwrap();
-                settled += usize::from(was_in_pieces && !codes.is_in_pieces() && more < 5);
-                assert!(was_in_pieces || codes.rows().runs().count() <= before.max(1), "nothing has changed yet");
+                gathered_again += usize::from(was_scattered && !codes.is_scattered() && more < 5);
+                assert!(codes.rows().runs().count() <= before.max(1), "nothing has changed yet");
                 match random.below(4) {
                     0 | 1 => {
                         let new: Vec<Vec<u8>> = (0..more).map(|_| row(&mut random)).collect();
@@ -379,12 +330,12 @@ mod tests {
                         rows[place] = new;
                     }
                     _ => {
-                        whole_again += usize::from(codes.is_in_pieces());
+                        compacted += usize::from(codes.is_scattered());
                         codes.compact().unwrap();
                         assert!(codes.rows().runs().count() <= 1);
                     }
                 }
-                in_pieces += usize::from(codes.is_in_pieces());
+                scattered += usize::from(codes.is_scattered());
                 for (other, (rows, codes)) in all.iter().enumerate() {
                     assert!(other == at || rows == &others[other]);
                     let read = codes.rows();
@@ -399,72 +350,111 @@ mod tests {
                 }
             }
         }
-        assert!(in_pieces > 500 && settled > 20 && whole_again > 20, "{in_pieces}, {settled}, {whole_again}");
+        let counts = [scattered, gathered_again, compacted];
+        assert!(scattered > 500 && gathered_again > 20 && compacted > 20, "{counts:?}");
     }
 
-    /// One row that changes costs a copy of its piece, and the others stay shared.
-    #[test]
-    fn a_change_copies_the_pieces_that_it_touches() {
-        let rows: Vec<u8> = (0..200).flat_map(|row| [row as u8; 8]).collect();
+    /// Codes of 8 bytes, each with its row in all bytes, and a snapshot of them.
+    fn with_snapshot(rows: u8) -> (Codes, Codes) {
         let mut codes = Codes::new(8);
-        codes.reserve(200).unwrap();
-        codes.extend(&rows);
+        codes.reserve(rows.into()).unwrap();
+        codes.extend(&(0..rows).flat_map(|row| [row; 8]).collect::<Vec<u8>>());
         let snapshot = codes.shared().unwrap();
-        codes.reserve(1).unwrap();
-        codes.replace(17, &[9; 8]);
-        // Eight rows a piece: 16 to 23.
-        let same = |place| std::ptr::eq(codes.rows().get(place), snapshot.rows().get(place));
-        assert!((0..200).all(|place| same(place) != (16..24).contains(&place)));
-        assert_eq!((codes.rows().get(17), snapshot.rows().get(17)), (&[9; 8][..], &[17; 8][..]));
-        // The snapshot is gone: the piece comes home.
+        (codes, snapshot)
+    }
+
+    /// A code that changes costs a copy of that code, and the others stay shared, until the log is full.
+    #[test]
+    fn a_change_copies_the_codes_that_change() {
+        let (mut codes, snapshot) = with_snapshot(200);
+        codes.reserve(2).unwrap();
+        codes.replace(17, &[255; 8]);
+        codes.swap_remove(3);
+        codes.append(1, |_| &[254; 8]);
+        let same = |row| std::ptr::eq(codes.rows().get(row), snapshot.rows().get(row));
+        assert!((0..200).all(|row| same(row) != [3, 17, 199].contains(&row)));
+        assert!(std::ptr::eq(codes.rows().get(3), snapshot.rows().get(199)));
+        assert_eq!([17, 199].map(|row| codes.rows().get(row)), [&[255; 8], &[254; 8]]);
+        assert_eq!([3, 17, 199].map(|row| snapshot.rows().get(row)), [&[3; 8], &[17; 8], &[199; 8]]);
+        // The versions after it append behind it, in the same memory, also without the first snapshot.
+        let second = codes.shared().unwrap();
         drop(snapshot);
         codes.reserve(1).unwrap();
-        assert!(!codes.is_in_pieces());
-        assert_eq!((codes.rows().get(17), codes.rows().get(16)), (&[9; 8][..], &[16; 8][..]));
-        assert_eq!(codes.rows().runs().count(), 1);
-        // With more than half replaced, no row is shared.
-        let snapshot = codes.shared().unwrap();
-        codes.reserve(1).unwrap();
-        (0..13).for_each(|piece| codes.replace(8 * piece, &[1; 8]));
-        let changed = codes.shared().unwrap();
-        codes.reserve(1).unwrap();
-        assert_eq!(Arc::strong_count(&snapshot.base), 2, "of the snapshot and of the copy");
-        assert!((0..200).all(|place| codes.rows().get(place) == changed.rows().get(place)));
+        codes.replace(0, &[253; 8]);
+        let same = |row| std::ptr::eq(codes.rows().get(row), second.rows().get(row));
+        assert!(codes.is_scattered() && (0..200).all(|row| same(row) != (row == 0)));
+        // Room for 50 codes.
+        for change in 20..80 {
+            let version = codes.shared().unwrap();
+            codes.reserve(1).unwrap();
+            assert_eq!(codes.is_scattered(), change != 67, "{change}");
+            codes.replace(change, &[change as u8 + 1; 8]);
+            assert_eq!(
+                (codes.rows().get(change), version.rows().get(change)[0]),
+                (&[change as u8 + 1; 8][..], change as u8)
+            );
+        }
+        assert_eq!(second.rows().get(0), [0; 8]);
+    }
+
+    /// Two versions that follow the same one: both have their own codes.
+    #[test]
+    fn of_two_versions_one_appends_to_the_log() {
+        let (mut first, _snapshot) = with_snapshot(100);
+        first.reserve(1).unwrap();
+        first.replace(0, &[200; 8]);
+        let mut second = first.shared().unwrap();
+        for (codes, number) in [(&mut first, 201), (&mut second, 202)] {
+            codes.reserve(1).unwrap();
+            codes.extend(&[number; 8]);
+        }
+        assert_eq!((first.is_scattered(), second.is_scattered()), (true, false));
+        let all = |codes: &Codes| codes.rows().runs().collect::<Vec<_>>().concat();
+        let expected = |last| {
+            let codes = |row| [if row == 0 { 200 } else { row }; 8];
+            (0..100).flat_map(codes).chain([last; 8]).collect::<Vec<u8>>()
+        };
+        assert_eq!(all(&first), expected(201));
+        assert_eq!(all(&second), expected(202));
     }
 
     /// A list whose rows all go while a snapshot has them starts again, at once and after the snapshot has gone.
     #[test]
-    fn a_list_in_pieces_that_becomes_empty_starts_again() {
+    fn a_scattered_list_that_becomes_empty_starts_again() {
         for at_once in [true, false] {
-            let mut codes = Codes::new(8);
-            codes.reserve(40).unwrap();
-            codes.extend(&[1; 8 * 40]);
-            let snapshot = codes.shared().unwrap();
+            let (mut codes, snapshot) = with_snapshot(40);
             codes.reserve(1).unwrap();
-            assert!(codes.is_in_pieces());
+            assert!(codes.is_scattered());
             (0..40).for_each(|_| codes.swap_remove(0));
             assert_eq!((codes.rows().len(), codes.rows().runs().count()), (0, 0));
             if !at_once {
-                assert_eq!(snapshot.rows().get(39), [1; 8]);
+                assert_eq!(snapshot.rows().get(39), [39; 8]);
                 drop(snapshot);
                 codes.reserve(1).unwrap();
+                assert!(!codes.is_scattered());
             }
             codes.extend(&[2; 8]);
             assert_eq!(codes.rows().runs().collect::<Vec<_>>(), [[2; 8]], "{at_once}");
         }
     }
 
-    /// A list of which every piece has been replaced does not keep the base.
+    /// A list of which every code has been replaced, or that has lost half of its rows, does not keep the base.
     #[test]
-    fn a_base_that_no_row_needs_goes() {
-        let mut codes = Codes::new(8);
-        codes.reserve(40).unwrap();
-        codes.extend(&[1; 8 * 40]);
-        let snapshot = codes.shared().unwrap();
-        codes.reserve(0).unwrap();
-        (0..40).for_each(|place| codes.replace(place, &[2; 8]));
-        codes.reserve(0).unwrap();
+    fn a_base_of_which_little_is_in_use_goes() {
+        let (mut codes, snapshot) = with_snapshot(40);
+        for row in 0..40 {
+            codes.reserve(1).unwrap();
+            codes.replace(row, &[2; 8]);
+        }
         assert_eq!(Arc::strong_count(&snapshot.base), 1);
         assert_eq!(codes.rows().get(39), [2; 8]);
+        let (mut codes, snapshot) = with_snapshot(40);
+        codes.reserve(0).unwrap();
+        (0..19).for_each(|_| codes.swap_remove(0));
+        codes.reserve(0).unwrap();
+        assert_eq!((codes.is_scattered(), Arc::strong_count(&snapshot.base)), (true, 2));
+        (0..2).for_each(|_| codes.swap_remove(0));
+        codes.reserve(0).unwrap();
+        assert_eq!((codes.is_scattered(), Arc::strong_count(&snapshot.base)), (false, 1));
     }
 }

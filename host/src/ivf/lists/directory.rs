@@ -112,9 +112,14 @@ impl Directory {
         self.addresses.get(rank)
     }
 
+    /// What the directory has of each list, for [`Directory::reserve`].
+    pub(super) fn lists(&mut self) -> &mut [Arc<Vec<u32>>] {
+        &mut self.ranks
+    }
+
     /// Makes the memory of a list our own, with room for `more` vectors.
-    pub(super) fn reserve(&mut self, list: usize, more: usize) -> Result<()> {
-        own_with_room(&mut self.ranks[list], more).map(|_| ())
+    pub(super) fn reserve(list: &mut Arc<Vec<u32>>, more: usize) -> Result<()> {
+        own_with_room(list, more).map(|_| ())
     }
 
     /// Gives ranks to ids, which are ascending and new. Returns whether other vectors have new ranks. On error nothing
@@ -156,7 +161,7 @@ impl Directory {
         addresses.resize(merged.len(), Address::default());
         let renumbered = (RowIds::of(&merged)?, Blocks::of(&addresses)?);
         // All lists become our own first: from there on nothing fails.
-        (0..self.ranks.len()).try_for_each(|list| self.reserve(list, 0))?;
+        self.ranks.iter_mut().try_for_each(|list| Directory::reserve(list, 0))?;
         self.ranks.par_iter_mut().for_each(|list| {
             Arc::make_mut(list).iter_mut().for_each(|rank| *rank = ranks[*rank as usize]);
         });

@@ -2,8 +2,8 @@
 //!
 //! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both
 //! are either owned memory or a range of a file, mapped or read. Snapshots of an index share all of this until one of
-//! them changes ([`Lists::own`]). A change then copies the ids of the lists that change, and of their codes the pieces
-//! that change ([`codes`]).
+//! them changes ([`Lists::own`]). A change then copies the ids of the lists that change, and of their codes those that
+//! change ([`codes`]).
 //!
 //! The order of the vectors in a list has no meaning. New ones come to the end. If one is removed, the last one takes
 //! its place, so no list has holes. Searches know a vector by its *rank*, a u32 that compares as the id does
@@ -25,6 +25,7 @@ mod codes;
 mod directory;
 mod journal;
 mod list;
+mod log;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -47,6 +48,8 @@ use crate::{Bitset, Error, Filter, Result, host_memory};
 
 /// Up to this number of vectors are appended by the calling thread.
 const FEW: usize = 1 << 10;
+/// Up to this number of lists are copied by the calling thread.
+const FEW_COPIED: usize = 1 << 5;
 /// More vectors than this, and more than a share of those in the lists, drop the directory.
 const MANY: usize = 1 << 12;
 const SHARE_OF_MANY: usize = 8;
@@ -144,13 +147,13 @@ impl Lists {
         })
     }
 
-    /// Puts the codes of each list in one place. O(bytes of the lists that are in pieces). After an error some are.
+    /// Puts the codes of each list in one place. O(bytes of the lists that are not). After an error some are.
     pub(crate) fn compact(lists: &mut Arc<Lists>) -> Result<()> {
-        if !lists.lists.iter().any(|list| list.codes.is_in_pieces()) {
+        if !lists.lists.iter().any(|list| list.codes.is_scattered()) {
             return Ok(());
         }
         let compact = |list: &mut Arc<List>| {
-            if list.codes.is_in_pieces() {
+            if list.codes.is_scattered() {
                 List::reserve(list, 0)?;
                 List::own(list).codes.compact()?;
             }
@@ -363,10 +366,10 @@ impl Lists {
     /// Reserves memory for rows, in the lists and in the directory.
     fn reserve(&mut self, rows: &RowsByList) -> Result<()> {
         rows.each(&mut self.lists, &|list, rows| List::reserve(list, rows.len()))?;
-        if let Some(directory) = self.directory.get_mut() {
-            rows.lists().try_for_each(|(list, rows)| directory.reserve(list, rows.len()))?;
+        match self.directory.get_mut() {
+            Some(directory) => rows.each(directory.lists(), &|list, rows| Directory::reserve(list, rows.len())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Starts a new version of the lists. `renumbered`: other vectors get new ranks.
@@ -450,18 +453,13 @@ impl Lists {
 
     /// Makes the memory of lists that have some of these ids our own.
     fn own_lists_of(&mut self, ids: &[u64]) -> Result<()> {
-        if ids.len() <= FEW {
-            return ids.iter().try_for_each(|&id| {
-                let Some((list, _)) = self.find(id) else { return Ok(()) };
-                List::reserve(&mut self.lists[list], 0)?;
-                self.directory.get_mut().map_or(Ok(()), |directory| directory.reserve(list, 0))
-            });
-        }
         let labels: Vec<u32> = ids.iter().filter_map(|&id| self.find(id)).map(|(list, _)| list as u32).collect();
         let rows = RowsByList::new(&labels, self.lists.len())?;
         rows.each(&mut self.lists, &|list, _| List::reserve(list, 0))?;
-        let Some(directory) = self.directory.get_mut() else { return Ok(()) };
-        rows.lists().try_for_each(|(list, _)| directory.reserve(list, 0))
+        match self.directory.get_mut() {
+            Some(directory) => rows.each(directory.lists(), &|list, _| Directory::reserve(list, 0)),
+            None => Ok(()),
+        }
     }
 
     /// Removes a vector from its list, and notes the places that change.
@@ -514,8 +512,8 @@ fn pick<V: Copy>(from: &[V], places: &[usize]) -> Vec<V> {
     places.iter().map(|&place| from[place]).collect()
 }
 
-/// The work for a list and its rows.
-type ListWork<'a> = &'a (dyn Fn(&mut Arc<List>, &[u32]) -> Result<()> + Sync);
+/// The work for what a list has, and the rows of the list.
+type ListWork<'a, V> = &'a (dyn Fn(&mut Arc<V>, &[u32]) -> Result<()> + Sync);
 
 /// Rows by the list to which each belongs.
 struct RowsByList {
@@ -592,9 +590,11 @@ impl RowsByList {
         })
     }
 
-    /// Does `work` for each list that has rows, in parallel if they are many.
-    fn each(&self, lists: &mut [Arc<List>], work: ListWork<'_>) -> Result<()> {
-        if self.rows.len() <= FEW {
+    /// Does `work` for each list that has rows, in parallel if that pays: if the rows are many, or if the lists are and
+    /// have to be copied, because snapshots have them.
+    fn each<V: Send + Sync>(&self, lists: &mut [Arc<V>], work: ListWork<'_, V>) -> Result<()> {
+        let copied = self.ends.len() > FEW_COPIED && Arc::strong_count(&lists[self.ends[0].0 as usize]) > 1;
+        if self.rows.len() <= FEW && !copied {
             return self.lists().try_for_each(|(list, rows)| work(&mut lists[list], rows));
         }
         let mut parts = Vec::with_capacity(self.ends.len());
@@ -604,7 +604,8 @@ impl RowsByList {
             parts.push((part, rows));
             (rest, first) = (others, list + 1);
         }
-        owned(parts).map(|(list, rows)| work(list, rows)).collect().into_iter().collect()
+        let work = owned(parts).with_min_len(FEW_COPIED / 4).map(|(list, rows)| work(list, rows));
+        work.collect().into_iter().collect()
     }
 }
 
