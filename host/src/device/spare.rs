@@ -21,7 +21,7 @@ pub(crate) struct VersionMemory {
     /// `None` only while it is dropped.
     memory: Option<Memory>,
     bytes: usize,
-    /// Where the memory goes at the end; `None`: it is released.
+    /// The place for the memory when this is dropped; without one the memory is released.
     spare: Option<Arc<Spare>>,
 }
 
@@ -55,7 +55,6 @@ impl VersionMemory {
         VersionMemory { memory: Some(memory), bytes, spare: None }
     }
 
-    /// The memory.
     pub fn get(&self) -> &Memory {
         self.memory.as_ref().unwrap_or_else(|| unreachable!("the memory is there until the drop"))
     }

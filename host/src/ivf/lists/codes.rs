@@ -38,7 +38,7 @@ pub(super) struct Codes {
     scattered: Option<Scattered>,
 }
 
-/// Where the rows of a scattered list are.
+/// The table of a scattered list, and the codes behind its base.
 #[derive(Debug)]
 struct Scattered {
     /// The place of each row: one of the base, or behind them one of the log.

@@ -112,7 +112,7 @@ impl Directory {
         self.addresses.get(rank)
     }
 
-    /// What the directory has of each list, for [`Directory::reserve`].
+    /// The ranks of each list, for [`Directory::reserve`].
     pub(super) fn lists(&mut self) -> &mut [Arc<Vec<u32>>] {
         &mut self.ranks
     }
