@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::parallel::{Loop, ParallelSlice};
+use crate::threads::work_off;
 use crate::{Result, host_memory};
 
 /// The value, which nobody else has. If others have it, `copy` makes another one for the caller; if that fails, nothing
@@ -93,6 +94,17 @@ impl<V: Copy + Send + Sync> Blocks<V> {
     #[inline]
     pub(crate) fn set(&mut self, at: usize, value: V) {
         Arc::make_mut(&mut self.blocks[at / BLOCK])[at % BLOCK] = value;
+    }
+
+    /// Makes the blocks with these places our own, in parallel, ahead of changes there: alone, each change would copy its
+    /// block.
+    pub(crate) fn own(&mut self, places: impl IntoIterator<Item = usize>) {
+        let mut changed = vec![false; self.blocks.len()];
+        places.into_iter().for_each(|place| changed[place / BLOCK] = true);
+        let blocks = self.blocks.iter_mut().zip(changed).filter_map(|(block, changed)| changed.then_some(block));
+        work_off(blocks, self.len * size_of::<V>(), |block| {
+            Arc::make_mut(block);
+        });
     }
 
     /// All values, in order.
@@ -211,6 +223,12 @@ mod tests {
                     let next = values.get(place + 1).copied().unwrap_or(u64::MAX);
                     values[place] = (values[place] + 1).min(next - 1);
                     blocks.set(place, values[place]);
+                }
+                3 if random.below(2) == 0 => {
+                    let place = |random: &mut Random| random.below(values.len().max(1));
+                    let places: Vec<usize> = (0..values.len().min(3)).map(|_| place(&mut random)).collect();
+                    blocks.own(places.iter().copied());
+                    assert!(places.iter().all(|place| Arc::strong_count(&blocks.blocks[place / BLOCK]) == 1));
                 }
                 3 => {
                     let len = random.below(values.len() + 2);

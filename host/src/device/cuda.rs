@@ -46,16 +46,16 @@ use crate::{Error, MemoryDefect, NoDeviceReason, Result, events};
 
 /// Copies of at least this many bytes go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
-/// Size of a pinned buffer in bytes. With two buffers the host's copy overlaps the transfer.
-const PINNED_BYTES: usize = 32 << 20;
-/// Size of the pinned buffers of copies that need no more. Two of [`PINNED_BYTES`] took 18 to 35 ms, in which other
-/// threads waited for the driver (H200, driver 580, 2026-11-26).
-const FEW_PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
+/// Size of a pinned buffer in bytes, and of the portions in which more is copied. With two buffers the host's copy
+/// overlaps the transfer. Copies of other searches wait for a portion: with 32 MB the p99 of searches beside the upload
+/// of an image was .44 ms, with 4 MB .15, and .07 without an upload; the upload of 512 MB took as long (H200, driver
+/// 580, 2026-11-28). Two buffers of 32 MB took 18 to 35 ms to make, in which other threads waited for the driver.
+const PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
 /// Size of the pinned buffers for results that need no more: those of a thousand queries for 7 neighbours, or of one
 /// query for thousands.
 const SMALL_PINNED_BYTES: usize = 64 << 10;
 /// The sizes of pinned buffers, ascending.
-const PINNED_SIZES: [usize; 3] = [SMALL_PINNED_BYTES, FEW_PINNED_BYTES, PINNED_BYTES];
+const PINNED_SIZES: [usize; 2] = [SMALL_PINNED_BYTES, PINNED_BYTES];
 /// Bytes of free memory that the pool of a device keeps, and has from the first lanes on: for 32 searches of one query
 /// in a million vectors, which take 4 MB each for scores.
 const POOL_KEEPS: usize = 128 << 20;
@@ -834,7 +834,7 @@ impl Parts {
         Parts { rows, each, offsets: arrays.iter().map(offset).collect(), together: None }
     }
 
-    /// Bytes of a buffer for any part: less than [`FEW_PINNED_BYTES`], because these are [`RECEIVED_BYTES`] and the
+    /// Bytes of a buffer for any part: less than [`PINNED_BYTES`], because these are [`RECEIVED_BYTES`] and the
     /// padding for alignment.
     fn buffer_bytes(&self, arrays: &[ResultArray]) -> usize {
         let end = |(array, offset): (&ResultArray, &usize)| offset + self.each * array.row_bytes;
@@ -1284,7 +1284,7 @@ mod tests {
                     seen = of_part.end;
                     let copies = parts.copies(part, &arrays);
                     let room = parts.buffer_bytes(&arrays);
-                    assert!(room <= FEW_PINNED_BYTES && copies.iter().all(|&(to, _, bytes)| to + bytes <= room));
+                    assert!(room <= PINNED_BYTES && copies.iter().all(|&(to, _, bytes)| to + bytes <= room));
                     for (array, &offset) in arrays.iter().zip(&parts.offsets) {
                         // The bytes of the array's rows arrive at the offset that the host reads.
                         let (from, bytes) =

@@ -22,7 +22,7 @@ use super::scratch::Layout;
 use crate::threads::{apart, at_once};
 use crate::{Error, Result};
 
-/// Size of the rows of a tile that is copied to the device, in bytes: that of two pinned buffers.
+/// Size of the rows of a tile that is copied to the device, in bytes.
 const COPIED_BYTES: usize = 64 << 20;
 
 /// Number of rows of `row_bytes` bytes that are copied to the device at a time, at least 1.

@@ -314,8 +314,8 @@ impl Resident {
         Ok(made)
     }
 
-    /// A copy within the memory of the device, which can then be brought to the version of `view`; `None` if it could
-    /// not.
+    /// A copy within the memory of the device, of use once [`update`](Self::update) has brought it to the version of
+    /// `view`; `None` if that cannot be done.
     pub fn copied(
         &self,
         OnStream { runtime, stream }: OnStream<'_>,
@@ -338,7 +338,7 @@ impl Resident {
         // SAFETY: both memories have the plan's bytes, and differ. Nothing changes an image that others have.
         unsafe { runtime.copy(stream, to.at(all), from.at(all))? };
         runtime.synchronize(stream)?;
-        let mut copy = Resident {
+        Ok(Some(Resident {
             version: self.version,
             image: plan.image(to),
             bytes: self.bytes,
@@ -349,9 +349,7 @@ impl Resident {
             parts: plan.parts(to),
             greatest: self.greatest,
             memory,
-        };
-        copy.note_lengths();
-        Ok(Some(copy))
+        }))
     }
 
     /// Computes what follows from the lengths of the lists.

@@ -117,9 +117,19 @@ impl Directory {
         &mut self.ranks
     }
 
+    /// The same, and nothing else of the directory.
+    pub(super) fn into_lists(self) -> Vec<Arc<Vec<u32>>> {
+        self.ranks
+    }
+
     /// Makes the memory of a list our own, with room for `more` vectors.
     pub(super) fn reserve(list: &mut Arc<Vec<u32>>, more: usize) -> Result<()> {
         own_with_room(list, more).map(|_| ())
+    }
+
+    /// Makes the addresses of these ranks our own, ahead of changes.
+    pub(super) fn own_addresses(&mut self, ranks: &[u32]) {
+        self.addresses.own(ranks.iter().map(|&rank| rank as usize));
     }
 
     /// Gives ranks to ids, which are ascending and new. Returns whether other vectors have new ranks. On error nothing

@@ -28,6 +28,8 @@ mod list;
 mod log;
 
 use std::borrow::Cow;
+use std::iter;
+use std::mem::take;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -43,6 +45,7 @@ use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
 use crate::parallel::{Loop, ParallelSlice, owned, turns};
 use crate::shared::{own, shared};
+use crate::threads::work_off;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Bitset, Error, Filter, Result, host_memory};
 
@@ -50,6 +53,9 @@ use crate::{Bitset, Error, Filter, Result, host_memory};
 const FEW: usize = 1 << 10;
 /// Up to this number of lists are copied by the calling thread.
 const FEW_COPIED: usize = 1 << 5;
+/// Number of lists that a thread frees at a time, and the bytes of memory whose copy takes as long as to free a list.
+const FREED_TOGETHER: usize = 1 << 6;
+const FREED_BYTES: usize = 1 << 10;
 /// More vectors than this, and more than a share of those in the lists, drop the directory.
 const MANY: usize = 1 << 12;
 const SHARE_OF_MANY: usize = 8;
@@ -456,10 +462,16 @@ impl Lists {
         let labels: Vec<u32> = ids.iter().filter_map(|&id| self.find(id)).map(|(list, _)| list as u32).collect();
         let rows = RowsByList::new(&labels, self.lists.len())?;
         rows.each(&mut self.lists, &|list, _| List::reserve(list, 0))?;
-        match self.directory.get_mut() {
-            Some(directory) => rows.each(directory.lists(), &|list, _| Directory::reserve(list, 0)),
-            None => Ok(()),
+        let Some(directory) = self.directory.get_mut() else { return Ok(()) };
+        rows.each(directory.lists(), &|list, _| Directory::reserve(list, 0))?;
+        // The vectors may leave their lists, and the last ones of the lists take their places.
+        let mut moving: Vec<u32> = ids.iter().filter_map(|&id| directory.rank(id)).map(|rank| rank as u32).collect();
+        for (list, rows) in rows.lists() {
+            let ranks = directory.ranks(list);
+            moving.extend_from_slice(&ranks[ranks.len().saturating_sub(rows.len())..]);
         }
+        directory.own_addresses(&moving);
+        Ok(())
     }
 
     /// Removes a vector from its list, and notes the places that change.
@@ -504,6 +516,22 @@ impl Lists {
             }
         }
         Ok(())
+    }
+}
+
+/// Versions that share lists have thousands of them that are their own. To free these one after the other took longer
+/// than to change them.
+impl Drop for Lists {
+    fn drop(&mut self) {
+        let mut lists = take(&mut self.lists);
+        let mut ranks = self.directory.take().map(Directory::into_lists).unwrap_or_default();
+        let bytes = lists.len() * FREED_BYTES;
+        let rest = |len: usize| len.saturating_sub(FREED_TOGETHER);
+        let parts = iter::from_fn(|| {
+            let more = !lists.is_empty();
+            more.then(|| (lists.split_off(rest(lists.len())), ranks.split_off(rest(ranks.len()))))
+        });
+        work_off(parts, bytes, drop);
     }
 }
 
