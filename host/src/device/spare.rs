@@ -1,70 +1,62 @@
-//! Device memory of former versions of an index, kept for the copies that later versions need.
+//! What the last search of a former version of an index leaves on a device, kept for a later version.
 //!
 //! The first change of a snapshot copies what the device has of the index. Allocation and release of ordinary device
 //! memory wait until the device is free ([`super::cuda`]), so each change would let searches wait twice. Instead the
-//! memory of a copy stays here when the last search of its version is over, and the next copy takes it.
+//! memory of a former version stays here, and the next version takes it. Versions follow each other, so one is enough.
 //!
-//! Versions follow each other, so one spare memory suffices. There is none if two copies exceed the budget of the
-//! index, and none before the second copy: an index that never changes beside a snapshot has its own memory only.
+//! An index that never changes beside a snapshot has none, nor does one of which two versions exceed its budget.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::runtime::{Memory, Runtime};
-use crate::Result;
+/// Memory of a former version, with its size in bytes, for the versions that share this.
+pub(crate) struct Spare<T>(Mutex<Option<(T, u64)>>);
 
-/// The spare memory of the versions of an index on one device, with its number of bytes.
-#[derive(Default)]
-pub(crate) struct Spare(Mutex<Option<(Memory, usize)>>);
-
-/// Memory of one version of an index.
-pub(crate) struct VersionMemory {
-    /// `None` only while it is dropped.
-    memory: Option<Memory>,
-    bytes: usize,
-    /// The place for the memory when this is dropped; without one the memory is released.
-    spare: Option<Arc<Spare>>,
+impl<T> Default for Spare<T> {
+    fn default() -> Self {
+        Spare(Mutex::new(None))
+    }
 }
 
-impl Spare {
-    /// Memory for a copy of what a version has on the device, with undefined contents. An index whose budget is
-    /// `budget` bytes gets the memory back when the copy is dropped. Then no work of the device may use the memory.
-    pub fn allocate(self: &Arc<Self>, runtime: &Runtime, bytes: usize, budget: u64) -> Result<VersionMemory> {
-        let spare = (bytes as u64 <= budget / 2).then(|| Arc::clone(self));
-        // Memory of another size is of no use any more, and is released first.
-        let memory = match self.take().filter(|&(_, spare_bytes)| spare_bytes == bytes) {
-            Some((memory, _)) => memory,
-            None => runtime.allocate(bytes)?,
-        };
-        Ok(VersionMemory { memory: Some(memory), bytes, spare })
+impl<T> Spare<T> {
+    /// Keeps `memory`, of a version that is dropped, unless no other version is left, or two versions exceed `budget`
+    /// bytes. No work of the device may use the memory any more.
+    pub fn keep(self: &Arc<Self>, memory: T, bytes: u64, budget: u64) {
+        if Arc::strong_count(self) > 1 && bytes > 0 && bytes <= budget / 2 {
+            let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace((memory, bytes));
+            // Released without the lock.
+            drop(before);
+        }
     }
 
-    /// Bytes of the spare memory.
+    /// Takes memory of this number of bytes. Memory of another size is of no use any more, and is released.
+    pub fn take(&self, bytes: u64) -> Option<T> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        spare.filter(|&(_, spare_bytes)| spare_bytes == bytes).map(|(memory, _)| memory)
+    }
+
+    /// Bytes of the memory that is kept.
     pub fn bytes(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |&(_, bytes)| bytes as u64)
-    }
-
-    /// Takes the memory out, without the lock from then on.
-    pub fn take(&self) -> Option<(Memory, usize)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |&(_, bytes)| bytes)
     }
 }
 
-impl VersionMemory {
-    /// Memory that is released at the end.
-    pub fn released(memory: Memory, bytes: usize) -> VersionMemory {
-        VersionMemory { memory: Some(memory), bytes, spare: None }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    pub fn get(&self) -> &Memory {
-        self.memory.as_ref().unwrap_or_else(|| unreachable!("the memory is there until the drop"))
-    }
-}
-
-impl Drop for VersionMemory {
-    fn drop(&mut self) {
-        let Some((spare, memory)) = self.spare.take().zip(self.memory.take()) else { return };
-        let before = spare.0.lock().unwrap_or_else(PoisonError::into_inner).replace((memory, self.bytes));
-        // A second memory is released, without the lock.
-        drop(before);
+    #[test]
+    fn memory_is_kept_for_another_version_within_the_budget() {
+        let spare = Arc::new(Spare::default());
+        spare.keep("alone", 8, 100);
+        assert_eq!((spare.bytes(), spare.take(8)), (0, None));
+        let other_version = Arc::clone(&spare);
+        spare.keep("large", 51, 100);
+        spare.keep("empty", 0, 100);
+        assert_eq!(spare.bytes(), 0);
+        spare.keep("first", 50, 100);
+        spare.keep("second", 40, 100);
+        assert_eq!((spare.bytes(), other_version.take(40), spare.bytes()), (40, Some("second"), 0));
+        spare.keep("third", 30, 100);
+        assert_eq!((spare.take(31), spare.take(30)), (None, None), "another size: nobody needs the memory any more");
     }
 }

@@ -1,6 +1,7 @@
 //! Tests that the case table of the tests crate does not cover: sizes beyond the CPU's blocks, instruction sets, and
 //! the lists.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use test_random::Random;
@@ -645,4 +646,46 @@ fn scattered_lists_are_those_in_one_place() {
         [&mut alone, &mut plain].into_iter().for_each(|index| refill(index, 6_000));
         compare(&alone, &plain);
     }
+}
+
+/// Versions on a device that change and go in any order, also several that follow the same one, against versions on the
+/// CPU. Some take the image of a former version, which another one has left.
+#[test]
+fn versions_on_a_device_take_images_that_others_leave() {
+    let (dim, lists, count) = (5, 6, 300);
+    let generator = Generator::new(dim, 16, 3).unwrap();
+    let made = |device: Device| {
+        let mut index = IvfIndex::<f32>::builder(dim, lists).iterations(2).device(Device::Cpu).build().unwrap();
+        index.train(&generator.rows(0, count)).unwrap();
+        index.add(&generator.rows(0, count)).unwrap();
+        index.move_to(device).unwrap();
+        index
+    };
+    let (mut random, mut taken) = (Random::new(8), 0);
+    let mut all = vec![(made(Device::Emulator), made(Device::Cpu))];
+    for step in 0..320u64 {
+        let at = random.below(all.len());
+        if all.len() < 2 || all.len() < 5 && random.below(4) == 0 {
+            let (index, expected) = &all[at];
+            let both = (index.snapshot(), expected.snapshot());
+            all.push(both);
+        } else if random.below(6) == 0 {
+            drop(all.swap_remove(at));
+            continue;
+        }
+        let (index, expected) = &mut all[at];
+        let spare = |index: &IvfIndex<f32>| index.kind.backend.as_device().unwrap().spare_bytes();
+        let (kept, ids) = (spare(index) > 0, expected.ids());
+        let some: Vec<u64> = (0..6).map(|_| ids[random.below(ids.len())]).collect();
+        let (rows, removed) = (generator.rows(1_000 * (step + 1), 9), some[0]);
+        let changed: Vec<u64> = BTreeSet::from_iter(some).into_iter().chain([5_000 + step]).collect();
+        for index in [&mut *index, expected] {
+            index.upsert(&rows[..changed.len() * dim], &changed).unwrap();
+            index.remove(&[removed]).unwrap();
+        }
+        let search = |index: &IvfIndex<f32>| index.search_with(&rows, 7, &SearchOptions::new().probes(4)).unwrap();
+        assert_eq!(search(index), search(expected), "step {step}");
+        taken += usize::from(kept && spare(index) == 0);
+    }
+    assert!(taken > 20, "{taken}");
 }

@@ -51,7 +51,6 @@ pub(crate) use self::rows::{FlatDevice, ResidentRows};
 use super::backend::{FlatBackend, runs_of};
 use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
-use crate::device::spare::VersionMemory;
 use crate::device::tiling::Budget;
 use crate::product::gpu::{VectorSet, upload_vectors};
 use crate::search_options::SearchRequest;
@@ -75,10 +74,8 @@ impl FlatDevice {
     /// error.
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
-        let memory = VersionMemory::released(self.runtime.allocate(all.bytes())?, all.bytes());
-        let set = |memory: &VersionMemory, layout| {
-            VectorSet::new(self.runtime.scratch(memory.get()), layout, self.count as u32)
-        };
+        let memory = self.runtime.allocate(all.bytes())?;
+        let set = |memory, layout| VectorSet::new(self.runtime.scratch(memory), layout, self.count as u32);
         let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
             // SAFETY: both sets have room for `count` rows, and lie in different memory.
@@ -104,9 +101,9 @@ impl FlatDevice {
             return self.grown(old, self.capacity_for(needed, old).unwrap_or(needed));
         }
         let bytes = set_layout(self.shape, old.capacity).1.bytes();
-        let memory = self.spare.allocate(&self.runtime, bytes, self.budget)?;
+        let memory = self.spare.take(bytes as u64).map_or_else(|| self.runtime.allocate(bytes), Ok)?;
         let all = Layout::default().array::<u8>(bytes);
-        let [to, from] = [&memory, &old.memory].map(|memory| self.runtime.scratch(memory.get()).at(all));
+        let [to, from] = [&memory, &old.memory].map(|memory| self.runtime.scratch(memory).at(all));
         // The lock keeps searches from preparing rows meanwhile.
         let prepared = old.prepared.with(|prepared| {
             self.lanes.with(&self.runtime, |lane| {
@@ -128,11 +125,11 @@ impl FlatDevice {
             return Ok(None);
         }
         let memory = match self.runtime.allocate(all.bytes()) {
-            Ok(memory) => VersionMemory::released(memory, all.bytes()),
+            Ok(memory) => memory,
             Err(Error::OutOfDeviceMemory { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let to = VectorSet::new(self.runtime.scratch(memory.get()), layout, numbers.len() as u32).rows();
+        let to = VectorSet::new(self.runtime.scratch(&memory), layout, numbers.len() as u32).rows();
         self.lanes.with(&self.runtime, |lane| {
             let mut layout = Layout::default();
             let list = layout.array(numbers.len());

@@ -159,7 +159,7 @@ impl FlatDevice {
             let available = self.budget.saturating_sub(self.resident_bytes(resident));
             return Err(Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available });
         };
-        let set = VectorSet::new(self.runtime.scratch(copies.memory.get()), copies.layout, numbers.len() as u32);
+        let set = VectorSet::new(self.runtime.scratch(&copies.memory), copies.layout, numbers.len() as u32);
         if !numbers.is_empty() {
             let centre = self.centre_of(resident)?;
             self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set, &centre))?;

@@ -1,6 +1,7 @@
 //! The memory of a flat index on a device: rows in device memory, or rows in host memory with two places on the device
 //! for blocks of them.
 
+use std::mem::replace;
 use std::sync::Arc;
 
 use cuda_std::PtrMut;
@@ -11,7 +12,7 @@ use crate::Result;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::Layout;
-use crate::device::spare::{Spare, VersionMemory};
+use crate::device::spare::Spare;
 use crate::device::tiling::resident_share;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape};
 use crate::threads::Exclusive;
@@ -27,7 +28,7 @@ pub(crate) struct FlatDevice {
     pub(super) rows: BaseRows,
     pub(super) lanes: Arc<Lanes>,
     /// Shared with copies, as the lanes are.
-    pub(super) spare: Arc<Spare>,
+    pub(super) spare: Arc<Spare<Memory>>,
 }
 
 /// The memory of the rows: the device, or the host with slots on the device.
@@ -38,7 +39,7 @@ pub(super) enum BaseRows {
 
 /// Rows in device memory.
 pub(super) struct Resident {
-    pub(super) memory: VersionMemory,
+    pub(super) memory: Memory,
     pub(super) layout: SetLayout,
     pub(super) capacity: usize,
     /// The rows to which f16 copies and norms belong. The first search after a change makes those of the others.
@@ -50,7 +51,7 @@ impl Resident {
     pub(super) fn empty(runtime: &Runtime, shape: VectorShape) -> Resident {
         let (layout, _) = set_layout(shape, 0);
         let prepared = Exclusive::new(Preparation::default());
-        Resident { memory: VersionMemory::released(runtime.no_memory(), 0), layout, capacity: 0, prepared }
+        Resident { memory: runtime.no_memory(), layout, capacity: 0, prepared }
     }
 }
 
@@ -66,6 +67,17 @@ pub(super) fn set_layout(shape: VectorShape, rows: usize) -> (SetLayout, Layout)
     let mut layout = Layout::default();
     let set = SetLayout::reserve(&mut layout, shape, rows);
     (set, layout)
+}
+
+/// Leaves the rows' memory to the versions of the index that remain.
+impl Drop for FlatDevice {
+    fn drop(&mut self) {
+        if let BaseRows::Device(resident) = &mut self.rows {
+            let bytes = set_layout(self.shape, resident.capacity).1.bytes() as u64;
+            let memory = replace(&mut resident.memory, self.runtime.no_memory());
+            self.spare.keep(memory, bytes, self.budget);
+        }
+    }
 }
 
 impl FlatDevice {
@@ -116,7 +128,7 @@ impl FlatDevice {
 
     /// The set of resident rows.
     pub(super) fn set(&self, resident: &Resident) -> VectorSet {
-        VectorSet::new(self.runtime.scratch(resident.memory.get()), resident.layout, self.count as u32)
+        VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32)
     }
 
     pub(super) fn centred(&self) -> bool {

@@ -16,15 +16,26 @@ use crate::ivf::view::View;
 use crate::threads::Exclusive;
 use crate::{Device, Result};
 
-/// Searches inverted files on one device.
+/// The searches of inverted files on one device.
 pub(crate) struct IvfDevice {
     pub(super) runtime: Runtime,
     pub(super) device: Device,
     pub(super) budget: u64,
     pub(super) resident: Exclusive<Option<Arc<Resident>>>,
     pub(super) lanes: Arc<Lanes>,
-    /// Memory for copies of images. Snapshots share it.
-    pub(super) spare: Arc<Spare>,
+    /// The image of a former version. Snapshots share it.
+    pub(super) spare: Arc<Spare<Resident>>,
+}
+
+/// Leaves the image to the versions of the index that remain, unless another one shows it.
+impl Drop for IvfDevice {
+    fn drop(&mut self) {
+        let image = self.resident.with(Option::take).and_then(Arc::into_inner);
+        if let Some(image) = image {
+            let bytes = image.bytes;
+            self.spare.keep(image, bytes, self.budget);
+        }
+    }
 }
 
 impl IvfDevice {
@@ -65,9 +76,12 @@ impl IvfDevice {
             if let Some(stale) = resident.take() {
                 growth = stale.storage.growth;
                 let own = Arc::try_unwrap(stale).map(Some).or_else(|shared| {
-                    let allocate = |bytes| self.spare.allocate(&self.runtime, bytes, self.budget);
+                    let spare = match self.spare.take(shared.bytes) {
+                        Some(spare) if spare.is_near(view, &shared) => return Ok(Some(spare)),
+                        spare => spare,
+                    };
                     let copy = |lane: &mut Lane| {
-                        shared.copied(OnStream { runtime: &self.runtime, stream: &lane.stream }, view, budget, allocate)
+                        shared.copied(OnStream { runtime: &self.runtime, stream: &lane.stream }, view, budget, spare)
                     };
                     let copied = self.lanes.with(&self.runtime, copy);
                     if copied.is_err() {
@@ -105,6 +119,12 @@ impl IvfDevice {
             *resident = Some(Arc::new(made?));
             Ok(())
         })
+    }
+
+    /// Bytes of the image of a former version.
+    #[cfg(test)]
+    pub fn spare_bytes(&self) -> u64 {
+        self.spare.bytes()
     }
 
     /// The budget that the image and the spare memory leave for scratch.

@@ -13,9 +13,8 @@ use super::storage::{Growth, Storage};
 use super::stored::Image;
 use super::stored_plan::{Held, ImageShape, Measured, Source, StoredParts, StoredPlan, prepared};
 use crate::device::queue::OnStream;
-use crate::device::runtime::{Runtime, Stream};
+use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::device::spare::VersionMemory;
 use crate::ivf::lists::CodeRows;
 use crate::ivf::view::View;
 use crate::product::centre::Centre;
@@ -39,7 +38,7 @@ pub(super) struct Resident {
     pub(super) parts: ImageParts,
     /// The bits of the greatest component, from which the scale follows.
     pub(super) greatest: u32,
-    memory: VersionMemory,
+    memory: Memory,
 }
 
 /// The parts of an image that change with the vectors.
@@ -286,8 +285,8 @@ impl Resident {
             return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes, available: budget });
         }
         let started = events::Started::now();
-        let memory = VersionMemory::released(runtime.allocate(plan.bytes)?, plan.bytes);
-        let scratch = runtime.scratch(memory.get());
+        let memory = runtime.allocate(plan.bytes)?;
+        let scratch = runtime.scratch(&memory);
         let (image, parts) = (plan.image(scratch), plan.parts(scratch));
         let mut greatest = [0];
         // SAFETY: the memory was allocated for the plan, and the plan was made for the index.
@@ -321,7 +320,7 @@ impl Resident {
         OnStream { runtime, stream }: OnStream<'_>,
         view: &View<'_>,
         budget: u64,
-        allocate: impl FnOnce(usize) -> Result<VersionMemory>,
+        spare: Option<Resident>,
     ) -> Result<Option<Resident>> {
         if view.changes_since(self.version).is_none() {
             return Ok(None);
@@ -332,8 +331,8 @@ impl Resident {
             return Ok(None);
         }
         let (storage, firsts) = (self.storage.copied()?, host_memory::copied(&self.firsts)?);
-        let memory = allocate(plan.bytes)?;
-        let (to, from) = (runtime.scratch(memory.get()), runtime.scratch(self.memory.get()));
+        let memory = spare.map_or_else(|| runtime.allocate(plan.bytes), |spare| Ok(spare.memory))?;
+        let (to, from) = (runtime.scratch(&memory), runtime.scratch(&self.memory));
         let all = Layout::default().array::<u8>(plan.bytes);
         // SAFETY: both memories have the plan's bytes, and differ. Nothing changes an image that others have.
         unsafe { runtime.copy(stream, to.at(all), from.at(all))? };

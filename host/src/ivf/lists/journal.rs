@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::directory::Address;
 
-/// A journal keeps this many places, or an eighth of the vectors if they are more.
-const KEPT: usize = 1 << 12;
+/// A journal keeps this many places, or an eighth of the vectors if they are more: those of two changes of 1,000 vectors
+/// that move between lists, of which each has three.
+const KEPT: usize = 1 << 13;
 const SHARE_KEPT: usize = 8;
 
 /// The places that hold other vectors than at some version, ascending; places past the end of a list hold nothing any
@@ -84,12 +85,14 @@ impl Journal {
         self.since = self.version;
     }
 
-    /// The changes since `version`; `None` if the journal does not reach back to it.
+    /// The changes since `version`; `None` if the journal does not reach back to it, or if it is a version of other
+    /// lists, such as another snapshot that changed as well.
     pub(super) fn since(&self, version: u64) -> Option<Changes> {
-        if !(self.since..=self.version).contains(&version) {
+        let first = self.places.partition_point(|&(then, _)| then <= version);
+        let led_here = first.checked_sub(1).is_some_and(|last| self.places[last].0 == version);
+        if !led_here && version != self.since && version != self.version {
             return None;
         }
-        let first = self.places.partition_point(|&(then, _)| then <= version);
         let mut places: Vec<Address> = self.places.range(first..).map(|&(_, place)| place).collect();
         // By one number, which is compared faster than two.
         places.sort_unstable_by_key(|at| u64::from(at.list) << 32 | u64::from(at.place));
@@ -130,6 +133,17 @@ mod tests {
         journal.changed((0..KEPT as u32).map(at), 0);
         assert_eq!(journal.since(third), None);
         assert!(journal.since(journal.version()).is_some());
+        // Two copies that both change: neither has been a version of the other.
+        let (mut one, mut other) = (journal.copied(), journal.copied());
+        for copy in [&mut one, &mut other] {
+            copy.begin();
+            copy.changed([at(1)], 0);
+        }
+        let between = one.version();
+        other.begin();
+        other.changed([at(2)], 0);
+        assert!((journal.version()..other.version()).contains(&between) && other.since(between).is_none());
+        assert!(other.since(journal.version()).is_some() && one.since(journal.version()).is_some());
         // A copy has the last places only.
         let (before, fourth) = (journal.version(), journal.copied());
         assert_eq!((fourth.version(), fourth.since(before)), (before, journal.since(before)));
