@@ -96,8 +96,8 @@ impl<V: Copy + Send + Sync> Blocks<V> {
         Arc::make_mut(&mut self.blocks[at / BLOCK])[at % BLOCK] = value;
     }
 
-    /// Makes the blocks with these places our own, in parallel, ahead of changes there: alone, each change would copy its
-    /// block.
+    /// Makes the blocks with these places our own, in parallel, ahead of changes there: alone, each change would copy
+    /// its block.
     pub(crate) fn own(&mut self, places: impl IntoIterator<Item = usize>) {
         let mut changed = vec![false; self.blocks.len()];
         places.into_iter().for_each(|place| changed[place / BLOCK] = true);

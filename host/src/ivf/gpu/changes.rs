@@ -45,8 +45,8 @@ const SHARE_SENT: usize = 4;
 const FEW: usize = 256;
 
 /// Largest number of changed places for which the image of a former version is brought up to date, if it has not many
-/// more than the image of the last version: a copy within the device takes .6 ms for a million vectors of 128 components
-/// (H200, 2026-11-28), and more for larger indexes.
+/// more than the image of the last version: a copy within the device takes .6 ms for a million vectors of 128
+/// components (H200, 2026-11-28), and more for larger indexes.
 const FEW_BEHIND: usize = 1 << 13;
 
 /// The result of an update of an image.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::directory::Address;
 
-/// A journal keeps this many places, or an eighth of the vectors if they are more: those of two changes of 1,000 vectors
-/// that move between lists, of which each has three.
+/// A journal keeps this many places, or an eighth of the vectors if they are more: those of two changes of 1,000
+/// vectors that move between lists, of which each has three.
 const KEPT: usize = 1 << 13;
 const SHARE_KEPT: usize = 8;
 
