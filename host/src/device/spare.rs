@@ -1,4 +1,4 @@
-//! What the last search of a former version of an index leaves on a device, kept for a later version.
+//! Device memory that a former version of an index leaves for a later one.
 //!
 //! The first change of a snapshot copies what the device has of the index. Allocation and release of ordinary device
 //! memory wait until the device is free ([`super::cuda`]), so each change would let searches wait twice. Instead the
