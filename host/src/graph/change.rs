@@ -18,7 +18,8 @@ use super::build::{self, Given, build};
 use super::candidates::{Candidates, Place};
 use super::codes::Codes;
 use super::distance::WalkDistance;
-use super::gpu::DeviceBuild;
+use super::edges_back::BATCH;
+use super::gpu::{DeviceBuild, DeviceInsert, DeviceLinks};
 use super::links::Links;
 use super::twins::{Nodes, Twins};
 use super::{GraphIndexBuilder, LinkedVectors, MAX_NODES, Made};
@@ -57,6 +58,7 @@ struct Old {
     links: Option<Arc<Links>>,
     codes: Option<Codes>,
     nodes: Option<Arc<Nodes>>,
+    device_links: Arc<DeviceLinks>,
 }
 
 /// Graph, codes and table of nodes of the rows after a change.
@@ -64,8 +66,8 @@ struct Followed {
     links: Arc<Links>,
     codes: Option<Codes>,
     nodes: Option<Arc<Nodes>>,
-    /// Whether all of it is as before the change.
-    same: bool,
+    /// The graph in device memory, once a search or an insertion has brought it there.
+    device_links: Arc<DeviceLinks>,
 }
 
 /// The result of [`LinkedVectors::new_graph`].
@@ -195,17 +197,15 @@ impl<T: Element> LinkedVectors<T> {
             self.made = Made::nothing(self.flat.version());
         }
         // Until the end there is no graph: not after an error either, or a panic of the watch.
-        let old = Old { links: self.made.links.take(), codes: self.made.codes.take(), nodes: self.made.nodes.take() };
-        let device_links = std::mem::take(&mut self.made.device_links);
+        let made = &mut self.made;
+        let (links, codes, nodes) = (made.links.take(), made.codes.take(), made.nodes.take());
+        let old = Old { links, codes, nodes, device_links: std::mem::take(&mut made.device_links) };
         let ids = &before.ids;
         let followed = self.copy_rows(ids, changed, appended).and_then(|()| self.followed(old, ids, changed, watch));
         match followed {
-            Ok(Some(Followed { links, codes, nodes, same })) => {
+            Ok(Some(Followed { links, codes, nodes, device_links })) => {
                 self.made.links = Some(links);
-                (self.made.codes, self.made.nodes) = (codes, nodes);
-                if same {
-                    self.made.device_links = device_links;
-                }
+                (self.made.codes, self.made.nodes, self.made.device_links) = (codes, nodes, device_links);
                 Ok(())
             }
             Ok(None) => Ok(()),
@@ -287,7 +287,7 @@ impl<T: Element> LinkedVectors<T> {
         if self.is_small() {
             return Ok(None);
         }
-        let Old { links, codes, nodes } = old;
+        let Old { links, codes, nodes, device_links } = old;
         let (after, dim) = (self.flat.row_ids(), self.dim());
         let rows = after.rows();
         // Each changed id is that of another row.
@@ -299,11 +299,17 @@ impl<T: Element> LinkedVectors<T> {
         let Some(links) = links else { return self.rebuilt(watch).map(Some) };
         let moves = moves(before, after);
         if !moves && changed.is_empty() && links.len() == rows {
-            return Ok(Some(Followed { links, codes, nodes, same: true }));
+            return Ok(Some(Followed { links, codes, nodes, device_links }));
         }
         let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
         new.sort_unstable();
+        let coder = codes.as_ref().map(|codes| Arc::clone(&codes.coder));
         let codes = self.followed_codes(codes, before, changed)?;
+        let is_same_coder = match (coder, &codes) {
+            (None, None) => true,
+            (Some(coder), Some(codes)) => Arc::ptr_eq(&coder, &codes.coder),
+            _ => false,
+        };
         let vectors = self.rows();
         let distances = self.distances_among(codes.as_ref(), vectors);
         let mut links = if moves {
@@ -330,12 +336,30 @@ impl<T: Element> LinkedVectors<T> {
             // The new rows have no edges yet, and get their parents when they are inserted.
             links.connect_without(&distances.fast, &inserted);
         }
-        build::insert(&mut links, &distances, &inserted, after.live(), watch)?;
+        // Otherwise edges or codes of rows without new vectors may have changed.
+        let image = (is_same_coder && !moves && !replaced).then(|| device_links.taken()).flatten();
+        let accepted = match after.live() {
+            Some(live) => Some(links.twins().accepted_nodes(live)?.0),
+            None => None,
+        };
+        let mut device = match self.flat.resident_rows() {
+            Some(resident) if !new.is_empty() => {
+                let batch = inserted.len().min(BATCH);
+                DeviceInsert::new(resident, distances, &links, (image, &new), (batch, accepted.as_ref()))?
+            }
+            _ => None,
+        };
+        build::insert(&mut links, &distances, &inserted, accepted.as_ref(), &mut device, watch)?;
         if inserted.iter().any(|row| links.starts().binary_search(row).is_ok()) {
             links.list_starts(&distances.fast);
         }
         let nodes = (!new.is_empty()).then_some(nodes);
-        Ok(Some(Followed { links: Arc::new(links), codes, nodes, same: false }))
+        // Without an image, the next search uploads the graph.
+        let device_links = match device.map(|device| device.finish(&links)) {
+            Some(Err(Error::OutOfDeviceMemory { .. })) | None => Arc::default(),
+            Some(image) => Arc::new(DeviceLinks::of(image?)),
+        };
+        Ok(Some(Followed { links: Arc::new(links), codes, nodes, device_links }))
     }
 
     /// A new graph of all rows, after those that removed vectors left are gone.
@@ -346,7 +370,7 @@ impl<T: Element> LinkedVectors<T> {
         let (rows, settings) = (self.rows(), self.builder.settings);
         let candidates = Candidates::all(rows, self.dim(), settings, &self.place(rows), watch)?;
         let New { codes, links, .. } = self.new_graph(rows, candidates, false, watch)?;
-        Ok(Followed { links, codes, nodes: None, same: false })
+        Ok(Followed { links, codes, nodes: None, device_links: Arc::default() })
     }
 
     /// The devices that search the candidates of the edges among `rows`, and the budget that the rows leave them.

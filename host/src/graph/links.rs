@@ -281,6 +281,11 @@ impl Links {
         prefetch(&self.edges[self.places(node)]);
     }
 
+    /// All places of a node: its edges, then [`NO_NODE`].
+    pub(super) fn places_of(&self, node: u32) -> &[u32] {
+        &self.edges[self.places(node)]
+    }
+
     /// The nodes to which a node has edges.
     #[inline]
     pub(super) fn of(&self, node: u32) -> &[u32] {
@@ -300,6 +305,17 @@ impl Links {
     /// The nodes whose parent a node is, in the order of its edges.
     pub(super) fn children(&self, node: u32) -> impl Iterator<Item = u32> {
         self.of(node).iter().copied().filter(move |&other| self.parents[other as usize] == node)
+    }
+
+    /// Sets the bits of the held edges of nodes, `words` words for each, which are 0. O(nodes · degree).
+    pub(super) fn set_held(&self, nodes: &[u32], held: &mut [u32], words: usize) {
+        held.par_chunks_exact_mut(words).zip(nodes).for_each(|(held, &node)| {
+            for (place, &other) in self.of(node).iter().enumerate() {
+                if self.parents[other as usize] == node {
+                    held[place / 32] |= 1 << (place % 32);
+                }
+            }
+        });
     }
 
     /// Gives other parents to children of a node until at most half of its edges are held, if there are such parents:
@@ -368,12 +384,13 @@ impl Links {
 
     /// Makes start nodes of some rows between the last start node and `end`, which were inserted since start nodes were
     /// chosen, so that there are as many as a new graph of `nodes` nodes has. So every class of vectors gets its share,
-    /// though it comes late. A few missing ones wait for more, because all are listed again.
-    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) {
+    /// though it comes late. A few missing ones wait for more, because all are listed again. Returns whether there are
+    /// new ones.
+    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) -> bool {
         let first = self.starts.last().map_or(0, |&last| last + 1);
         let missing = start_count(nodes).saturating_sub(self.starts.len());
         if missing * STARTS_OF_ONE_MISSING <= self.starts.len() || first >= end {
-            return;
+            return false;
         }
         let rows: Vec<u32> = (first..end).filter(|&row| !self.twins.contains(row)).collect();
         let count = missing.min(rows.len());
@@ -383,6 +400,7 @@ impl Links {
             self.starts.push(start);
         }
         self.list_starts(distance);
+        true
     }
 
     fn reach_from_starts(&mut self) {
@@ -390,6 +408,15 @@ impl Links {
             self.parents[start as usize] = start;
         }
         self.reach(self.starts.clone());
+    }
+
+    /// As [`reach`](Self::reach), from those of `nodes` that have parents, of which most lead to no node without one.
+    pub(super) fn reach_from(&mut self, mut nodes: Vec<u32>) {
+        let leads = |&node: &u32| self.is_reached(node) && self.of(node).iter().any(|&other| !self.is_reached(other));
+        nodes = nodes.into_par_iter().filter(leads).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        self.reach(nodes);
     }
 
     /// Gives a parent to each node that can be reached from `nodes`, which ascend and have parents: of the nodes with

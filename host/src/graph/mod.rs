@@ -28,6 +28,7 @@
 //! | `prune` | the choice of a node's edges |
 //! | `candidates` | the nodes among which the edges of a new graph are chosen |
 //! | `build` | a new graph; insertion and removal |
+//! | `edges_back` | the edges of a batch that is inserted, and those back |
 //! | `search` | walk or exact search; the results |
 //! | `device` | searches from device memory to device memory |
 //! | `change` | what each change of the vectors does to the graph |
@@ -60,6 +61,7 @@ mod codes;
 #[cfg(feature = "cuda")]
 mod device;
 mod distance;
+mod edges_back;
 mod entrance;
 pub(crate) mod file;
 mod fit;

@@ -3,6 +3,7 @@
 pub mod candidates;
 pub mod distance;
 pub mod encode;
+pub mod insert;
 pub mod prune;
 pub mod reach;
 pub mod tolerance;

@@ -135,6 +135,7 @@ fn edges_are_chosen_from_near_to_far() {
                 edges: edges.as_mut_ptr(),
                 degree: degree as u32,
                 in_order: in_order.into(),
+                ..Prune::default()
             };
             // SAFETY: the arrays have these shapes.
             unsafe { crate::launch(Prune::kernel(key), launch.config(), launch) };

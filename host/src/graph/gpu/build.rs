@@ -17,7 +17,7 @@ use warpann_kernels::graph::reach::{Claim, OPEN, Settle};
 
 use super::super::candidates::{BATCH, PlannedLevel, Sizes};
 use super::super::distance::WalkDistance;
-use super::{code_stride, compared_codes, upload_codes};
+use super::image::{code_stride, compared_codes, upload_codes};
 use crate::device::lanes::Lane;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
@@ -216,6 +216,7 @@ impl Running<'_> {
             edges: self.at.at(self.arrays.edges.part(some.start * degree, some.len() * degree)),
             degree: *degree as u32,
             in_order: in_order.into(),
+            ..Prune::default()
         };
         let kernel = Prune::kernel(distance.rows().element().key());
         // SAFETY: as the caller promises; candidates are rows.
