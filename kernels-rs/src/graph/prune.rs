@@ -155,7 +155,7 @@ unsafe fn prune<E: Compared>(launch: Prune) {
             let node = if row_of::<ROWS>(lane % TEAM) == 0 { nodes[0] } else { nodes[1] };
             let is_there = is_first_of_row::<ROWS>(lane % TEAM) && node != NO_ROW;
             if is_there {
-                keys.add(place).store((found as u64) << 32 | node as u64);
+                keys.add(place - held).store((found as u64) << 32 | node as u64);
             }
             count += warp::ballot(FULL_MASK, is_there).count_ones();
             at += ROWS as u32 * TEAMS;
