@@ -69,6 +69,8 @@ mod given;
 #[cfg(test)]
 mod given_tests;
 mod gpu;
+#[cfg(test)]
+mod insert_tests;
 mod links;
 #[cfg(test)]
 mod moved_tests;

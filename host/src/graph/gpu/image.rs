@@ -281,3 +281,41 @@ pub(super) unsafe fn upload_listed_codes(
     // SAFETY: the caller promises the room.
     unsafe { runtime.copy_rows_to_device(stream, to, count, stride, &write) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an image has, for tests.
+    pub(in super::super::super) struct Downloaded {
+        pub edges: Vec<u32>,
+        /// Start nodes, pivots and the ends of their lists.
+        pub entry: [Vec<u32>; 3],
+        pub codes: Vec<u8>,
+    }
+
+    impl DeviceLinks {
+        /// What the image has, if there is one.
+        pub(in super::super::super) fn downloaded(&self, resident: &ResidentRows<'_>) -> Result<Option<Downloaded>> {
+            let (runtime, Some(image)) = (resident.runtime, self.made()) else { return Ok(None) };
+            resident.lanes.with(runtime, |lane| {
+                let words = |memory: &Memory, array: Reserved<u32>| {
+                    let mut words = vec![0; array.len()];
+                    // SAFETY: the array is in the memory.
+                    unsafe { runtime.copy_to_host(&lane.stream, &mut words, runtime.scratch(memory).at(array))? };
+                    Result::Ok(words)
+                };
+                let Image { rows, entry } = &*image;
+                let share = |len: usize| len / rows.capacity.max(1) * rows.len;
+                let edges = words(&rows.memory, rows.edges.part(0, share(rows.edges.len())))?;
+                let arrays = [entry.starts, entry.pivots, entry.ends];
+                let [starts, pivots, ends] = arrays.map(|array| words(&entry.memory, array));
+                let mut codes = vec![0; share(rows.codes.len())];
+                let from = runtime.scratch(&rows.memory).at(rows.codes);
+                // SAFETY: the codes are in the memory.
+                unsafe { runtime.copy_to_host(&lane.stream, &mut codes, from)? };
+                Ok(Some(Downloaded { edges, entry: [starts?, pivots?, ends?], codes }))
+            })
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Insertion on the emulated device and on the CPU: the same graphs to the bit, and the image in device memory has them.
+
+use super::*;
+use crate::Device;
+use crate::random::Random;
+
+/// Small whole numbers around one of three centres, with many equal distances and some equal vectors.
+fn vectors<T: Element>(random: &mut Random, count: usize, dim: usize, scale: f32) -> Vec<T> {
+    let one = |random: &mut Random| {
+        let centre = random.below(3) as f32 * 20.0;
+        (0..dim).map(|_| T::from_f32((centre + random.below(12) as f32) * scale)).collect::<Vec<T>>()
+    };
+    (0..count).flat_map(|_| one(random)).collect()
+}
+
+/// Fails unless the image of the device is there and has the graph and the codes of the host.
+fn check_image<T: Element>(index: &GraphIndex<T>, case: &str) {
+    let vectors = &index.kind;
+    let (links, resident) = (vectors.links().unwrap(), vectors.flat.resident_rows().unwrap());
+    let image = vectors.made.device_links.downloaded(&resident).unwrap().unwrap_or_else(|| panic!("{case}: no image"));
+    assert!(image.edges == links.edges(), "{case}: edges");
+    let entrance = links.entrance();
+    let entry = [entrance.listed(), entrance.pivots(), entrance.ends()];
+    assert!(image.entry.each_ref().map(|array| &array[..]) == entry, "{case}: start nodes");
+    let codes = vectors.walk_distances().codes.map_or(&[][..], |_| vectors.walk_distances().fast.rows().bytes());
+    let (dim, stride) = (vectors.dim(), vectors.dim().next_multiple_of(16));
+    let rows = image.codes.chunks_exact(stride).map(|row| &row[..dim]);
+    assert!(codes.is_empty() || rows.eq(codes.chunks_exact(dim)), "{case}: codes");
+}
+
+/// Random changes of an index on the CPU and of one on the emulator. Each has a graph after each change, and the graphs
+/// are equal.
+fn check_changes<T: Element>(seed: u64, metric: Metric) {
+    let random = &mut Random::new(seed);
+    let (dim, degree) = ([3, 8, 17, 32][random.below(4)], [4, 8, 9, 33][random.below(4)]);
+    let case = format!("seed {seed}, {} {metric}, {dim} components, degree {degree}", T::TYPE.name());
+    let count = 150 + random.below(250);
+    let base = vectors::<T>(random, count, dim, 1.0);
+    let mut both = [Device::Cpu, Device::Emulator].map(|device| {
+        let builder = GraphIndex::<T>::builder(dim).metric(metric).device(device).exact_ratio(0);
+        let mut index = builder.degree(degree).build().unwrap();
+        index.add(&base).unwrap();
+        index
+    });
+    let mut snapshots = Vec::new();
+    for step in 0..4 {
+        let (most, scale) = ([3, 60, 130][random.below(3)], [1.0, 1.0, 2.5, 0.5][random.below(4)]);
+        let (ids, count) = (both[0].ids(), 1 + random.below(most));
+        // Vectors elsewhere, and such as are there.
+        let new = vectors::<T>(random, count, dim, scale);
+        let old: Vec<u64> = random.sample(ids.len(), count.min(ids.len() / 5)).iter().map(|&at| ids[at]).collect();
+        let kind = random.below(4);
+        for index in &mut both {
+            match kind {
+                0 => index.add(&new).unwrap(),
+                1 => assert_eq!(index.upsert(&new[..old.len() * dim], &old).unwrap(), old.len()),
+                2 => {
+                    let next = ids[ids.len() - 1] + 1;
+                    let ids: Vec<u64> = old.iter().copied().chain(next..).take(count).collect();
+                    assert_eq!(index.upsert(&new, &ids).unwrap(), old.len());
+                }
+                _ => index.remove(&old[..old.len().min(9)]).unwrap(),
+            }
+        }
+        let case = format!("{case}, step {step}, change {kind} of {count}");
+        let [cpu, emulated] = &both;
+        let graph = |index: &GraphIndex<T>| index.kind.links().unwrap_or_else(|| panic!("{case}: no graph")).clone();
+        assert!(graph(cpu) == graph(emulated), "{case}");
+        // The next change copies the image that snapshots have.
+        if random.below(2) == 0 {
+            snapshots.push((emulated.snapshot(), graph(emulated)));
+        }
+        // A new graph has no image until a search brings one, and a removal that moved rows leaves none.
+        if kind < 3 && emulated.kind.links().unwrap().inserted() > 0 {
+            check_image(emulated, &case);
+        }
+        let queries = &new[..dim];
+        assert!(cpu.search(queries, 3).unwrap() == emulated.search(queries, 3).unwrap(), "{case}");
+        check_image(emulated, &case);
+    }
+    for (snapshot, graph) in &snapshots {
+        assert!(snapshot.kind.links() == Some(graph), "{case}");
+        snapshot.search(&base[..dim], 3).unwrap();
+        check_image(snapshot, &case);
+    }
+}
+
+#[test]
+fn devices_insert_what_the_cpu_inserts() {
+    for seed in 0..2 {
+        for metric in Metric::ALL {
+            check_changes::<f32>(10 * seed + 1, metric);
+            check_changes::<half::f16>(10 * seed + 2, metric);
+            check_changes::<u8>(10 * seed + 3, metric);
+            check_changes::<i8>(10 * seed + 4, metric);
+        }
+    }
+}
+
+/// The device does the work, and brings its image along: an upload by the next search would hide that it does not.
+#[test]
+fn insertion_changes_the_image_in_place_or_in_a_copy() {
+    let random = &mut Random::new(5);
+    let base = vectors::<f32>(random, 400, 8, 0.37);
+    let mut index = GraphIndex::<f32>::builder(8).device(Device::Emulator).exact_ratio(0).degree(8).build().unwrap();
+    index.add(&base).unwrap();
+    index.search(&base[..8], 1).unwrap();
+    check_image(&index, "uploaded");
+    let before = index.snapshot();
+    for (step, snapshot) in [Some(&before), None, None].into_iter().enumerate() {
+        index.add(&vectors::<f32>(random, 20, 8, 0.41)).unwrap();
+        check_image(&index, &format!("step {step}"));
+        index.upsert(&vectors::<f32>(random, 3, 8, 0.39), &[5, 100, 410]).unwrap();
+        check_image(&index, &format!("step {step}, replaced"));
+        if let Some(snapshot) = snapshot {
+            check_image(snapshot, "the snapshot");
+        }
+    }
+}
