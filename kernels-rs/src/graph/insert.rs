@@ -22,7 +22,7 @@ const THREADS: u32 = 32;
 ///
 /// # Safety
 /// The arrays are as long as the fields say. Nodes are rows.
-#[kernel(max_threads = 32, begin_candidates = begin)]
+#[kernel(max_threads = 32, begin_edge_candidates = begin)]
 pub struct BeginCandidates {
     /// The nodes.
     pub nodes: Ptr<u32>,
@@ -106,7 +106,7 @@ unsafe fn begin(launch: BeginCandidates) {
 /// # Safety
 /// The arrays are as long as the fields say. The places of candidates that are taken come first. The nodes of a list
 /// differ.
-#[kernel(max_threads = 32, append_others = append)]
+#[kernel(max_threads = 32, append_edge_candidates = append)]
 pub struct AppendOthers {
     /// The nodes.
     pub nodes: Ptr<u32>,
