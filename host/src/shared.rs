@@ -1,7 +1,8 @@
 //! Host memory that an index shares with its snapshots until one of them changes it.
 //!
 //! A snapshot copies an [`Arc`]. The first change of a value that others have as well copies the value ([`own`]).
-//! [`Blocks`] are many values in blocks of [`BLOCK`]: a change copies the blocks that it touches.
+//! [`Blocks`] are many values in blocks of [`BLOCK`]: a change copies the blocks that it touches. Where changes touch a
+//! few values of all blocks, an older copy becomes the new one ([`catch_up`]).
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -35,6 +36,18 @@ pub(crate) fn shared<V: Clone>(values: &[V]) -> Result<Vec<V>> {
     let mut copies = host_memory::with_room(values.len())?;
     copies.extend_from_slice(values);
     Ok(copies)
+}
+
+/// Makes values those of `current`, of which there are not less, `width` of each row: `rows` have changed, and those
+/// after the last are new.
+pub(crate) fn catch_up<V: Copy>(values: &mut Vec<V>, current: &[V], rows: &[u32], width: usize) -> Result<()> {
+    let before = values.len();
+    host_memory::reserve(values, current.len() - before)?;
+    values.extend_from_slice(&current[before..]);
+    for row in rows.iter().map(|&row| row as usize * width).filter(|&first| first < before) {
+        values[row..row + width].copy_from_slice(&current[row..row + width]);
+    }
+    Ok(())
 }
 
 /// Number of values of a block. Its memory is small for every index, so copying one needs no error.

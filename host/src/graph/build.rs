@@ -189,7 +189,8 @@ fn choose_edges(
 /// Gives edges to new rows, which ascend, and edges to them to others. A row may be a node whose vector was replaced.
 /// `accepted` are the nodes of which a row at least holds a vector; `None` if all do. For each row a walk, and
 /// O(degree² · dim). Vectors decide where codes cannot: for rows that are outside, and for those whose beam codes cannot
-/// order. `device` does the work if there is one, unless it runs out of memory: then there is none any more.
+/// order. `device` does the work if there is one, unless it runs out of memory: then there is none any more. Returns
+/// the nodes whose edges have changed, some of them several times.
 pub(super) fn insert(
     links: &mut Links,
     distances: &Distances<'_>,
@@ -197,13 +198,13 @@ pub(super) fn insert(
     accepted: Option<&Bitset>,
     device: &mut Option<DeviceInsert<'_>>,
     watch: &Watch<'_>,
-) -> Result<()> {
+) -> Result<Vec<u32>> {
     links.count_inserted(rows.len());
-    let mut rest = rows;
+    let (mut rest, mut changed) = (rows, rows.to_vec());
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
         watch.report(Stage::Linking, rows.len() - rest.len(), rows.len())?;
-        insert_batch(links, distances, batch, accepted, device.as_ref())?;
+        changed.extend(insert_batch(links, distances, batch, accepted, device.as_ref())?);
         let nodes = links.len() - links.twins().len() - later.len();
         let grown = links.grow_starts(batch[batch.len() - 1] + 1, nodes, &distances.fast);
         if let (true, Some(on_device)) = (grown, device.as_mut()) {
@@ -214,16 +215,17 @@ pub(super) fn insert(
         }
         rest = later;
     }
-    Ok(())
+    Ok(changed)
 }
 
+/// Returns the other nodes whose edges have changed.
 fn insert_batch(
     links: &mut Links,
     distances: &Distances<'_>,
     batch: &[u32],
     accepted: Option<&Bitset>,
     device: Option<&DeviceInsert<'_>>,
-) -> Result<()> {
+) -> Result<Vec<u32>> {
     let degree = links.degree();
     let outside = outside(distances, batch);
     let chosen = match device {
@@ -244,11 +246,14 @@ fn insert_batch(
     };
     back.nodes.iter().zip(joined.chunks_exact(degree)).for_each(|(&node, edges)| links.set(node, edges));
     // A row of the batch may be a node already, with edges to rows that nothing else leads to.
-    let mut leading = back.nodes;
-    leading.extend_from_slice(batch);
-    links.reach_from(leading);
+    let mut changed = back.nodes;
+    links.reach_from(changed.iter().chain(batch).copied().collect());
     let parents = links.adopt(&distances.fast, batch);
-    device.map_or(Ok(()), |device| device.set(links, &parents))
+    if let Some(device) = device {
+        device.set(links, &parents)?;
+    }
+    changed.extend(parents);
+    Ok(changed)
 }
 
 /// Whether codes cannot stand for each row of a batch. If there are no codes, vectors decide anyway.

@@ -28,6 +28,15 @@ fn check_image<T: Element>(index: &GraphIndex<T>, case: &str) {
     assert!(codes.is_empty() || rows.eq(codes.chunks_exact(dim)), "{case}: codes");
 }
 
+/// Fails unless both indexes have the same rows, codes, graph and table of nodes in host memory.
+fn check_same<T: Element>(a: &GraphIndex<T>, b: &GraphIndex<T>, case: &str) {
+    assert!(a.kind.links() == b.kind.links(), "{case}: graphs");
+    assert!(a.kind.rows() == b.kind.rows(), "{case}: rows");
+    let codes = |index: &GraphIndex<T>| index.kind.codes().map(|codes| (codes.rows().to_vec(), codes.of_rows().outside));
+    assert!(codes(a) == codes(b), "{case}: codes");
+    assert!(a.kind.made.nodes == b.kind.made.nodes, "{case}: tables of nodes");
+}
+
 /// Random changes of an index on the CPU and of one on the emulator. Each has a graph after each change, and the graphs
 /// are equal.
 fn check_changes<T: Element>(seed: u64, metric: Metric) {
@@ -36,7 +45,8 @@ fn check_changes<T: Element>(seed: u64, metric: Metric) {
     let case = format!("seed {seed}, {} {metric}, {dim} components, degree {degree}", T::TYPE.name());
     let count = 150 + random.below(250);
     let base = vectors::<T>(random, count, dim, 1.0);
-    let mut both = [Device::Cpu, Device::Emulator].map(|device| {
+    // The third index is a snapshot of itself before each change, as those that an `IndexWriter` publishes.
+    let mut all = [Device::Cpu, Device::Emulator, Device::Emulator].map(|device| {
         let builder = GraphIndex::<T>::builder(dim).metric(metric).device(device).exact_ratio(0);
         let mut index = builder.degree(degree).build().unwrap();
         index.add(&base).unwrap();
@@ -45,12 +55,13 @@ fn check_changes<T: Element>(seed: u64, metric: Metric) {
     let mut snapshots = Vec::new();
     for step in 0..4 {
         let (most, scale) = ([3, 60, 130][random.below(3)], [1.0, 1.0, 2.5, 0.5][random.below(4)]);
-        let (ids, count) = (both[0].ids(), 1 + random.below(most));
+        let (ids, count) = (all[0].ids(), 1 + random.below(most));
         // Vectors elsewhere, and such as are there.
         let new = vectors::<T>(random, count, dim, scale);
         let old: Vec<u64> = random.sample(ids.len(), count.min(ids.len() / 5)).iter().map(|&at| ids[at]).collect();
         let kind = random.below(4);
-        for index in &mut both {
+        let mut next = all[2].snapshot();
+        for index in all[..2].iter_mut().chain([&mut next]) {
             match kind {
                 0 => index.add(&new).unwrap(),
                 1 => assert_eq!(index.upsert(&new[..old.len() * dim], &old).unwrap(), old.len()),
@@ -63,9 +74,11 @@ fn check_changes<T: Element>(seed: u64, metric: Metric) {
             }
         }
         let case = format!("{case}, step {step}, change {kind} of {count}");
-        let [cpu, emulated] = &both;
+        all[2] = next;
+        let [cpu, emulated, versioned] = &all;
         let graph = |index: &GraphIndex<T>| index.kind.links().unwrap_or_else(|| panic!("{case}: no graph")).clone();
         assert!(graph(cpu) == graph(emulated), "{case}");
+        check_same(versioned, emulated, &case);
         // The next change copies the image that snapshots have.
         if random.below(2) == 0 {
             snapshots.push((emulated.snapshot(), graph(emulated)));
@@ -73,6 +86,7 @@ fn check_changes<T: Element>(seed: u64, metric: Metric) {
         // A new graph has no image until a search brings one, and a removal that moved rows leaves none.
         if kind < 3 && emulated.kind.links().unwrap().inserted() > 0 {
             check_image(emulated, &case);
+            check_image(versioned, &case);
         }
         let queries = &new[..dim];
         assert!(cpu.search(queries, 3).unwrap() == emulated.search(queries, 3).unwrap(), "{case}");
@@ -95,6 +109,40 @@ fn devices_insert_what_the_cpu_inserts() {
             check_changes::<i8>(10 * seed + 4, metric);
         }
     }
+}
+
+/// From the third version on, the arrays of the version before the last one are taken over, unless somebody has it.
+#[test]
+fn two_sets_of_arrays_take_turns() {
+    let random = &mut Random::new(6);
+    let base = vectors::<f32>(random, 400, 8, 0.37);
+    let mut plain = GraphIndex::<f32>::builder(8).device(Device::Emulator).exact_ratio(0).degree(8).build().unwrap();
+    plain.add(&base).unwrap();
+    let mut writer = crate::IndexWriter::new(plain.snapshot());
+    let places = |index: &GraphIndex<f32>| {
+        let made = &index.kind.made;
+        let codes = made.codes.as_ref().unwrap().rows();
+        (made.copy.as_ptr(), codes.as_ptr(), made.links.as_ref().unwrap().edges().as_ptr())
+    };
+    let (mut seen, mut kept) = (Vec::new(), None);
+    for version in 0..9 {
+        let (new, ids) = (vectors::<f32>(random, 3, 8, 0.41), [7, 100 + version, 300]);
+        plain.upsert(&new, &ids).unwrap();
+        writer.change(|index| index.upsert(&new, &ids)).unwrap();
+        let current = writer.current();
+        check_same(&current, &plain, &format!("version {version}"));
+        seen.push(places(&current));
+        if version == 5 {
+            kept = Some(current);
+        }
+    }
+    // The first two have new arrays.
+    assert!((2..=6).all(|version| seen[version] == seen[version - 2]), "{seen:?}");
+    // Version 7 would take those of version 5.
+    assert!(seen[7].0 != seen[5].0 && seen[7].1 != seen[5].1 && seen[7].2 != seen[5].2, "{seen:?}");
+    assert_eq!(seen[8], seen[6]);
+    let kept = kept.unwrap();
+    assert_eq!(places(&kept), seen[5]);
 }
 
 /// The device does the work, and brings its image along: an upload by the next search would hide that it does not.

@@ -19,6 +19,7 @@ use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::twins::{Nodes, Twins};
 use crate::knn_graph::NO_NODE;
+use crate::shared::catch_up;
 use crate::simd::prefetch;
 use crate::{Element, Result, host_memory};
 
@@ -232,6 +233,24 @@ impl Links {
         let (edges, parents, starts) = (copied(&self.edges)?, copied(&self.parents)?, copied(&self.starts)?);
         let (entrance, twins) = (self.entrance.clone(), self.twins.clone());
         Ok(Links { degree: self.degree, edges, parents, starts, entrance, twins, inserted: self.inserted })
+    }
+
+    /// Makes this older graph equal to `current`, in which `nodes` have got other edges since and the nodes after the
+    /// last one are new. Returns whether it is; `current` may have less nodes. O(nodes · degree + rows).
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    pub(super) fn catch_up(&mut self, current: &Self, nodes: &[u32]) -> Result<bool> {
+        if self.degree != current.degree || self.len() > current.len() {
+            return Ok(false);
+        }
+        catch_up(&mut self.edges, &current.edges, nodes, self.degree)?;
+        self.parents.clear();
+        catch_up(&mut self.parents, &current.parents, &[], 1)?;
+        self.starts.clone_from(&current.starts);
+        (self.entrance, self.twins) = (current.entrance.clone(), current.twins.clone());
+        self.inserted = current.inserted;
+        Ok(true)
     }
 
     /// Number of nodes.

@@ -32,6 +32,7 @@
 //! | `search` | walk or exact search; the results |
 //! | `device` | searches from device memory to device memory |
 //! | `change` | what each change of the vectors does to the graph |
+//! | `spare` | the arrays of an older version, which the next change takes over |
 //! | `given` | an index of edges or neighbours that the caller has, and the edges of an index |
 //! | `file` | index files |
 //!
@@ -76,19 +77,21 @@ mod links;
 mod moved_tests;
 mod prune;
 mod search;
+mod spare;
 #[cfg(test)]
 mod tests;
 mod twins;
 mod walk;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use self::candidates::Settings;
 use self::codes::{Codes, Distances};
 use self::distance::WalkDistance;
 use self::gpu::DeviceLinks;
 use self::links::Links;
+use self::spare::Spare;
 use self::twins::Nodes;
 use crate::flat::{Flat, Version};
 use crate::index::Index;
@@ -145,12 +148,20 @@ struct Made<T> {
     nodes: Option<Arc<Nodes>>,
     /// The graph in device memory.
     device_links: Arc<DeviceLinks>,
+    /// The arrays of an older version, for the first change of this index or of one of its snapshots.
+    spare: Arc<Mutex<Option<Spare<T>>>>,
 }
 
 impl<T> Made<T> {
     /// Nothing of these rows.
     fn nothing(of: Version) -> Self {
-        Made { of, copy: Arc::default(), codes: None, links: None, nodes: None, device_links: Arc::default() }
+        let (copy, device_links, spare) = (Arc::default(), Arc::default(), Arc::default());
+        Made { of, copy, codes: None, links: None, nodes: None, device_links, spare }
+    }
+
+    /// Calls `work` with the arrays of an older version.
+    fn with_spare<V>(&self, work: impl FnOnce(&mut Option<Spare<T>>) -> V) -> V {
+        work(&mut self.spare.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -373,7 +384,8 @@ impl<T: Element> LinkedVectors<T> {
                 + (self.made.copy.capacity() * size_of::<T>()) as u64
                 + codes.map_or(0, Codes::bytes)
                 + links.map_or(0, Links::bytes)
-                + self.made.nodes.as_ref().map_or(0, |nodes| nodes.bytes()),
+                + self.made.nodes.as_ref().map_or(0, |nodes| nodes.bytes())
+                + self.made.with_spare(|spare| spare.as_ref().map_or(0, Spare::bytes)),
             device_bytes: flat.device_bytes + self.made.device_links.bytes(),
         }
     }
@@ -468,6 +480,7 @@ impl<T: Element> Stored for LinkedVectors<T> {
             links: made.links.clone(),
             nodes: made.nodes.clone(),
             device_links: Arc::clone(&made.device_links),
+            spare: Arc::clone(&made.spare),
         });
         let made = made.unwrap_or_else(|| Made::nothing(flat.version()));
         LinkedVectors { builder: self.builder.clone(), flat, made }
