@@ -232,7 +232,7 @@ fn insert_batch(
         Some(device) => device.choose(links, batch, &outside)?,
         None => choose(links, distances, batch, &outside, accepted),
     };
-    batch.iter().zip(chosen.edges.chunks_exact(degree)).for_each(|(&node, edges)| links.set(node, edges));
+    links.set_all(batch, &chosen.edges);
     let back = Back::of(batch, &chosen, degree);
     // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and
     // held edges to far classes are ways that walks need: without them graphs of ten classes that came one by one found
@@ -244,7 +244,7 @@ fn insert_batch(
         Some(device) => device.join(links, &back)?,
         None => join(links, distances, &back),
     };
-    back.nodes.iter().zip(joined.chunks_exact(degree)).for_each(|(&node, edges)| links.set(node, edges));
+    links.set_all(&back.nodes, &joined);
     // A row of the batch may be a node already, with edges to rows that nothing else leads to.
     let mut changed = back.nodes;
     links.reach_from(changed.iter().chain(batch).copied().collect());

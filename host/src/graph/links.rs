@@ -19,7 +19,7 @@ use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::twins::{Nodes, Twins};
 use crate::knn_graph::NO_NODE;
-use crate::shared::catch_up;
+use crate::shared::{catch_up, replace_rows};
 use crate::simd::prefetch;
 use crate::{Element, Result, host_memory};
 
@@ -313,12 +313,10 @@ impl Links {
         &places[..count]
     }
 
-    /// Replaces the edges of a node. There are at most `degree`, with those to its children among them.
-    pub(super) fn set(&mut self, node: u32, edges: &[u32]) {
-        let places = self.places(node);
-        let (some, none) = self.edges[places].split_at_mut(edges.len());
-        some.copy_from_slice(edges);
-        none.fill(NO_NODE);
+    /// Replaces all places of nodes, which ascend. Those with edges to their children are among the new ones.
+    pub(super) fn set_all(&mut self, nodes: &[u32], edges: &[u32]) {
+        let degree = self.degree;
+        replace_rows(&mut self.edges, nodes, degree, |at, _| &edges[at * degree..][..degree]);
     }
 
     /// The nodes whose parent a node is, in the order of its edges.

@@ -29,6 +29,7 @@ use super::codes::Codes;
 use super::links::Links;
 use super::twins::Nodes;
 use crate::Result;
+use crate::parallel::ParallelSlice;
 use crate::shared::catch_up;
 
 /// One in this number of rows may have changed since an older version before it is given up.
@@ -44,18 +45,18 @@ pub(super) struct Spare<T> {
     changes: Changes,
 }
 
-/// What has changed since a version. Numbers may come twice.
+/// What has changed since a version.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// Rows that got other vectors.
+    /// Rows that got other vectors, ascending.
     pub rows: Vec<u32>,
-    /// Nodes that got other edges.
+    /// Nodes that got other edges, ascending.
     pub edges: Vec<u32>,
     /// Hashes under which the table has other nodes.
     pub hashes: Vec<u64>,
 }
 
-impl<T: Copy> Spare<T> {
+impl<T: Copy + Send + Sync> Spare<T> {
     /// The arrays of a version that nothing has changed yet.
     pub(super) fn of(
         copy: &Arc<Vec<T>>,
@@ -67,10 +68,15 @@ impl<T: Copy> Spare<T> {
         Spare { copy, codes: codes.cloned(), links, nodes: nodes.cloned(), changes: Changes::default() }
     }
 
-    /// The same with further changes; `None` if there are so many that copying them would be as much work as all.
+    /// The same with further changes, in any order, some of them several times; `None` if there are so many that copying them would be as much work as all.
     pub(super) fn after(mut self, changes: Changes, rows: usize) -> Option<Self> {
-        self.changes.rows.extend(changes.rows);
-        self.changes.edges.extend(changes.edges);
+        let join = |to: &mut Vec<u32>, more: Vec<u32>| {
+            to.extend(more);
+            to.par_sort_unstable();
+            to.dedup();
+        };
+        join(&mut self.changes.rows, changes.rows);
+        join(&mut self.changes.edges, changes.edges);
         self.changes.hashes.extend(changes.hashes);
         (self.changes.rows.len() * ROWS_A_CHANGED_ONE <= rows).then_some(self)
     }
@@ -124,7 +130,7 @@ impl<T: Copy> Spare<T> {
 
 /// The values of `current`, `width` of each row, made of older ones of which `rows` have changed; `None` if others have
 /// the older ones, or these are more.
-fn caught_up<V: Copy>(older: Arc<Vec<V>>, current: &[V], rows: &[u32], width: usize) -> Result<Option<Vec<V>>> {
+fn caught_up<V: Copy + Send + Sync>(older: Arc<Vec<V>>, current: &[V], rows: &[u32], width: usize) -> Result<Option<Vec<V>>> {
     let Some(mut values) = Arc::try_unwrap(older).ok().filter(|values| values.len() <= current.len()) else {
         return Ok(None);
     };

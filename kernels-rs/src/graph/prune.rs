@@ -150,6 +150,10 @@ unsafe fn prune<E: Compared>(launch: Prune) {
                 let place = at + place;
                 if place < most { global::load_nc(candidates.wrapping_add(place as usize)) } else { NO_ROW }
             });
+            // Places after the last candidate cost distances as well.
+            if warp::ballot(FULL_MASK, nodes[0] != NO_ROW) == 0 {
+                break;
+            }
             let found = E::key::<ROWS>(metric, (query, own), nodes.map(there), stride, lane % TEAM);
             let place = at + row_of::<ROWS>(lane % TEAM) * TEAMS + lane / TEAM;
             let node = if row_of::<ROWS>(lane % TEAM) == 0 { nodes[0] } else { nodes[1] };

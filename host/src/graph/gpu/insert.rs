@@ -25,7 +25,7 @@ use warpann_kernels::graph::walk::Walk;
 
 use super::super::codes::Distances;
 use super::super::distance::WalkDistance;
-use super::super::edges_back::{Back, Chosen};
+use super::super::edges_back::{Back, Chosen, MOST_BACK};
 use super::super::entrance::Entrance;
 use super::super::links::Links;
 use super::image::{
@@ -41,10 +41,10 @@ use crate::flat::gpu::copies::{gather_rows, scatter_rows};
 use crate::threads::apart;
 use crate::{Bitset, Error, Result, host_memory};
 
-/// Largest number of nodes whose edges are joined with edges back at a time.
-const JOINED: usize = 1 << 15;
+/// Largest number of edges of the nodes that are joined with edges back at a time.
+const JOINED: usize = 1 << 20;
 /// The same on the emulator, so that small tests join in pieces.
-const JOINED_EMULATED: usize = 100;
+const JOINED_EMULATED: usize = 1 << 10;
 
 /// A device that inserts nodes into a graph, whose image it changes.
 pub(in super::super) struct DeviceInsert<'a> {
@@ -126,7 +126,7 @@ impl<'a> DeviceInsert<'a> {
             made => {
                 let (rows, entry, memory, arrays) = made?;
                 let (degree, filtered) = (links.degree(), accepted.is_some());
-                let joined = most_joined(resident.runtime);
+                let joined = most_joined(resident.runtime, degree);
                 Ok(Some(DeviceInsert { resident, distances, degree, rows, entry, memory, arrays, filtered, joined }))
             }
         }
@@ -145,7 +145,8 @@ impl<'a> DeviceInsert<'a> {
         let row_bytes = codes.map_or(resident.shape.row_bytes(), |codes| code_stride(codes.dim()));
         let of_vectors = if distances.codes.is_some() { batch * resident.shape.row_bytes() } else { 0 };
         let bits: &[u32] = accepted.map_or(&[], |accepted| bytemuck::cast_slice(accepted.words()));
-        let (most, joined) = (batch.max(most_joined(runtime).min(batch * degree)), most_joined(runtime));
+        let joined = most_joined(runtime, degree).min(batch * degree);
+        let most = batch.max(joined);
         let mut layout = Layout::default();
         let arrays = Arrays {
             nodes: layout.array(most),
@@ -156,7 +157,7 @@ impl<'a> DeviceInsert<'a> {
             others: layout.array(batch * degree),
             held: layout.array(most * BeginCandidates::words(degree as u32) as usize),
             held_counts: layout.array(most),
-            candidates: layout.array((batch * most_chosen(degree)).max(joined.min(batch * degree) * 2 * degree)),
+            candidates: layout.array((batch * most_chosen(degree)).max(joined * most_to_join(degree))),
             edges: layout.array(most * degree),
             accepted: layout.array(bits.len()),
         };
@@ -317,7 +318,7 @@ impl<'a> DeviceInsert<'a> {
             runtime.copy_to_device(stream, at.at(arrays.held), held)?;
             runtime.copy_to_device(stream, at.at(arrays.begins), &begins)?;
             runtime.copy_to_device(stream, at.at(arrays.others), &back.others[begin as usize..end as usize])?;
-            let width = 2 * degree;
+            let width = most_to_join(degree);
             self.begin(on, at, (count, width), true)?;
             let begins = at.at(arrays.begins.part(0, count + 1));
             self.append(on, at, (count, width), at.at(arrays.others).into(), Some(begins.into()))?;
@@ -525,9 +526,14 @@ fn most_chosen(degree: usize) -> usize {
     degree + [Among::Graph, Among::Starts, Among::Batch].map(|among| among.width(degree)).iter().sum::<usize>()
 }
 
+/// Largest number of candidates of a node that gets edges back.
+fn most_to_join(degree: usize) -> usize {
+    (1 + MOST_BACK) * degree
+}
+
 /// Largest number of nodes that are joined at a time.
-fn most_joined(runtime: &Runtime) -> usize {
-    if runtime.limits().emulated { JOINED_EMULATED } else { JOINED }
+fn most_joined(runtime: &Runtime, degree: usize) -> usize {
+    (if runtime.limits().emulated { JOINED_EMULATED } else { JOINED }) / degree
 }
 
 /// The bits of the held edges of nodes, in whole words.
@@ -551,7 +557,8 @@ fn fits(resident: &ResidentRows<'_>, distances: &Distances<'_>, degree: usize) -
         let (degree, width, key) = (degree as u32, Among::Graph.width(degree) as u32, distance.rows().element().key());
         let slots = slots_of(resident.runtime, width, degree);
         let of_walk = Walk::shared_bytes(key, stride, width, degree, u32::MAX, slots);
-        let of_choice = Prune::shared_bytes(stride, most_chosen(degree as usize) as u32, degree);
+        let most = most_chosen(degree as usize).max(most_to_join(degree as usize)) as u32;
+        let of_choice = Prune::shared_bytes(stride, most, degree);
         of_walk.max(of_choice) <= limits.shared_bytes
     })
 }
