@@ -52,8 +52,8 @@
 //! Building: the nearest of all vectors, of every sixteenth and of every 128th for each vector, and O(degree²)
 //! distances. A walk of width w computes about w · degree / 3 distances after those of the start nodes.
 //! [`GraphIndexBuilder::build_with_neighbors`] takes neighbours from a k-NN graph, whose computation can be interrupted
-//! and resumed. Adding a vector costs a walk and O(degree²) distances, removing one a bit until a quarter of the rows
-//! is left over.
+//! and resumed. Adding a vector costs a walk, O(degree²) distances, and another choice of edges for each of its `degree`
+//! neighbours, on the device that has the rows; removing one costs a bit until a quarter of the rows is left over.
 
 mod build;
 mod candidates;
@@ -191,7 +191,7 @@ pub struct GraphStatistics {
     /// for which codes were fitted. The edges of rows that were added there are chosen by vectors, and queries there
     /// walk by vectors, until codes are fitted again.
     pub outside: u64,
-    /// Bytes of host memory: vectors, ids, edges.
+    /// Bytes of host memory: vectors, ids, codes, edges, and those of an older version that the next change takes over.
     pub host_bytes: u64,
     /// Bytes of memory on devices.
     pub device_bytes: u64,
