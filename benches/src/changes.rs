@@ -3,8 +3,8 @@
 //! A change of one vector is made a thousand times; its row has the mean. Each change is followed by its opposite, so
 //! the index keeps its size. A search under a filter is compared, to the bit, with one of an index that has only the
 //! accepted vectors. A graph gets a tenth of its vectors in one addition, loses another tenth, and its recall is
-//! compared with that of a new graph of the same vectors. An index of each kind gets a thousand other vectors in each of
-//! some versions, as an `IndexWriter` makes them, with a search in each version.
+//! compared with that of a new graph of the same vectors. An index of each kind gets a thousand other vectors in each
+//! of some versions, as an `IndexWriter` makes them, with a search in each version.
 
 use warpann::ivf::Encoding;
 use warpann::{FlatIndex, GraphIndex, Index, IndexWriter, IvfIndex, Kind, Metric, SearchOptions, recall};

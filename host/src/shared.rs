@@ -38,8 +38,8 @@ pub(crate) fn shared<V: Clone>(values: &[V]) -> Result<Vec<V>> {
     Ok(copies)
 }
 
-/// Makes values those of `current`, of which there are not less, `width` of each row: `rows`, which ascend, have changed,
-/// and those after the last are new.
+/// Makes values those of `current`, of which there are not less, `width` of each row: `rows`, which ascend, have
+/// changed, and those after the last are new.
 pub(crate) fn catch_up<V: Copy + Send + Sync>(
     values: &mut Vec<V>,
     current: &[V],

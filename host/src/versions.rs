@@ -59,10 +59,10 @@ impl<K: Kind> Snapshot for Index<K> {
 /// exists once; that of a version is free when its last reader drops it.
 ///
 /// A change costs what the first change after a snapshot costs: for inverted files a copy of the pieces of lists that
-/// change, for a flat index in most cases a copy of all vectors. A graph takes over the memory of the version before the
-/// last one if no reader has it any more, and copies what has changed since. So give `change` many vectors at a time. On
-/// a GPU the first search of a version also brings the vectors there that have changed. A change may search its own
-/// version before that is published, so that no reader waits for it.
+/// change, for a flat index in most cases a copy of all vectors. A graph takes over the memory of the version before
+/// the last one if no reader has it any more, and copies what has changed since. So give `change` many vectors at a
+/// time. On a GPU the first search of a version also brings the vectors there that have changed. A change may search
+/// its own version before that is published, so that no reader waits for it.
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, IndexWriter, Metric};

@@ -188,9 +188,9 @@ fn choose_edges(
 
 /// Gives edges to new rows, which ascend, and edges to them to others. A row may be a node whose vector was replaced.
 /// `accepted` are the nodes of which a row at least holds a vector; `None` if all do. For each row a walk, and
-/// O(degree² · dim). Vectors decide where codes cannot: for rows that are outside, and for those whose beam codes cannot
-/// order. `device` does the work if there is one, unless it runs out of memory: then there is none any more. Returns
-/// the nodes whose edges have changed, some of them several times.
+/// O(degree² · dim). Vectors decide where codes cannot: for rows that are outside, and for those whose beam codes
+/// cannot order. `device` does the work if there is one, unless it runs out of memory: then there is none any more.
+/// Returns the nodes whose edges have changed, some of them several times.
 pub(super) fn insert(
     links: &mut Links,
     distances: &Distances<'_>,

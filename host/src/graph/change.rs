@@ -243,13 +243,7 @@ impl<T: Element> LinkedVectors<T> {
 
     /// Copies the rows to host memory, unless the flat index has them there. On error there is no copy, and the next
     /// change copies all rows. `given` are the vectors of the changed ids, or none.
-    fn copy_rows(
-        &mut self,
-        before: &RowIds,
-        changed: &[u64],
-        given: &[T],
-        spare: &mut Option<Spare<T>>,
-    ) -> Result<()> {
+    fn copy_rows(&mut self, before: &RowIds, changed: &[u64], given: &[T], spare: &mut Option<Spare<T>>) -> Result<()> {
         // From here on, everything is made of the current rows.
         self.made.of = self.flat.version();
         if self.flat.host_rows().is_some() {

@@ -7,10 +7,10 @@ use crate::parallel::ParallelSlice;
 /// batch has 16 bits in [`Back`].
 pub(super) const BATCH: usize = 1024;
 
-/// How many times the degree a node gets edges back from a batch, at most. A long vector can be among the edges of every
-/// row of a batch, and each step of a device has a size that the degree gives. With once the degree, graphs under inner
-/// product into which a tenth of 40,000 vectors of 32 components came from elsewhere found .884 instead of .889 at a
-/// beam of 16 (CPU, 2026-11-28).
+/// How many times the degree a node gets edges back from a batch, at most. A long vector can be among the edges of
+/// every row of a batch, and each step of a device has a size that the degree gives. With once the degree, graphs under
+/// inner product into which a tenth of 40,000 vectors of 32 components came from elsewhere found .884 instead of .889
+/// at a beam of 16 (CPU, 2026-11-28).
 pub(super) const MOST_BACK: usize = 3;
 
 /// The edges of the nodes of a batch.
@@ -27,8 +27,8 @@ pub(super) struct Back {
     pub nodes: Vec<u32>,
     /// For each node where its list begins in `others`, and after the last where that list ends.
     pub begins: Vec<u32>,
-    /// For each node at most [`MOST_BACK`] · `degree` nodes of the batch: those first at whose edges it comes first, then those with
-    /// the lower numbers.
+    /// For each node at most [`MOST_BACK`] · `degree` nodes of the batch: those first at whose edges it comes first,
+    /// then those with the lower numbers.
     pub others: Vec<u32>,
     /// Whether vectors decide the edges of a node: they have decided its own, or those of a node of its list.
     pub by_vectors: Vec<bool>,

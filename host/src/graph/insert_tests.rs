@@ -1,4 +1,5 @@
-//! Insertion on the emulated device and on the CPU: the same graphs to the bit, and the image in device memory has them.
+//! Insertion on the emulated device and on the CPU: the same graphs to the bit, and the image in device memory has
+//! them.
 
 use super::*;
 use crate::Device;
@@ -32,7 +33,8 @@ fn check_image<T: Element>(index: &GraphIndex<T>, case: &str) {
 fn check_same<T: Element>(a: &GraphIndex<T>, b: &GraphIndex<T>, case: &str) {
     assert!(a.kind.links() == b.kind.links(), "{case}: graphs");
     assert!(a.kind.rows() == b.kind.rows(), "{case}: rows");
-    let codes = |index: &GraphIndex<T>| index.kind.codes().map(|codes| (codes.rows().to_vec(), codes.of_rows().outside));
+    let codes =
+        |index: &GraphIndex<T>| index.kind.codes().map(|codes| (codes.rows().to_vec(), codes.of_rows().outside));
     assert!(codes(a) == codes(b), "{case}: codes");
     assert!(a.kind.made.nodes == b.kind.made.nodes, "{case}: tables of nodes");
 }

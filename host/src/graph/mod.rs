@@ -52,8 +52,9 @@
 //! Building: the nearest of all vectors, of every sixteenth and of every 128th for each vector, and O(degree²)
 //! distances. A walk of width w computes about w · degree / 3 distances after those of the start nodes.
 //! [`GraphIndexBuilder::build_with_neighbors`] takes neighbours from a k-NN graph, whose computation can be interrupted
-//! and resumed. Adding a vector costs a walk, O(degree²) distances, and another choice of edges for each of its `degree`
-//! neighbours, on the device that has the rows; removing one costs a bit until a quarter of the rows is left over.
+//! and resumed. Adding a vector costs a walk, O(degree²) distances, and another choice of edges for each of its
+//! `degree` neighbours, on the device that has the rows; removing one costs a bit until a quarter of the rows is left
+//! over.
 
 mod build;
 mod candidates;

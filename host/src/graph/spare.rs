@@ -68,7 +68,8 @@ impl<T: Copy + Send + Sync> Spare<T> {
         Spare { copy, codes: codes.cloned(), links, nodes: nodes.cloned(), changes: Changes::default() }
     }
 
-    /// The same with further changes, in any order, some of them several times; `None` if there are so many that copying them would be as much work as all.
+    /// The same with further changes, in any order, some of them several times; `None` if there are so many that
+    /// copying them would be as much work as all.
     pub(super) fn after(mut self, changes: Changes, rows: usize) -> Option<Self> {
         let join = |to: &mut Vec<u32>, more: Vec<u32>| {
             to.extend(more);
@@ -130,7 +131,12 @@ impl<T: Copy + Send + Sync> Spare<T> {
 
 /// The values of `current`, `width` of each row, made of older ones of which `rows` have changed; `None` if others have
 /// the older ones, or these are more.
-fn caught_up<V: Copy + Send + Sync>(older: Arc<Vec<V>>, current: &[V], rows: &[u32], width: usize) -> Result<Option<Vec<V>>> {
+fn caught_up<V: Copy + Send + Sync>(
+    older: Arc<Vec<V>>,
+    current: &[V],
+    rows: &[u32],
+    width: usize,
+) -> Result<Option<Vec<V>>> {
     let Some(mut values) = Arc::try_unwrap(older).ok().filter(|values| values.len() <= current.len()) else {
         return Ok(None);
     };

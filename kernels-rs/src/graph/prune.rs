@@ -1,5 +1,5 @@
-//! The choice of edges, as the library's `graph::prune` and `graph::build` define it, with the same bits. The kernels of
-//! a new graph; those that collect the candidates of inserted nodes are in [`crate::graph::insert`].
+//! The choice of edges, as the library's `graph::prune` and `graph::build` define it, with the same bits. The kernels
+//! of a new graph; those that collect the candidates of inserted nodes are in [`crate::graph::insert`].
 //!
 //! ```text
 //! Prune     for each node, a warp: its edges among its candidates                       n · degree edges
@@ -37,8 +37,8 @@ const ROWS: usize = 2;
 /// Number of threads of a block in `Count` and `Fill`.
 const EDGE_THREADS: u32 = 256;
 
-/// Chooses edges of each node among its candidates: the held ones; those to which no chosen one is nearer than the node,
-/// from near to far; then the nearest others, or the others in the order of the candidates.
+/// Chooses edges of each node among its candidates: the held ones; those to which no chosen one is nearer than the
+/// node, from near to far; then the nearest others, or the others in the order of the candidates.
 ///
 /// The default has empty or absent pointers and zeros: consecutive nodes, none held, all of them pruned.
 ///

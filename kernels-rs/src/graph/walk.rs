@@ -236,8 +236,8 @@ pub struct Walk {
     pub least: u32,
     /// Codes only: greatest sum of the squares of a row's codes.
     pub greatest_square: u32,
-    /// Codes only: number of the nearest nodes of a beam that codes must tell apart; 0: none. If the last of them may be
-    /// as near as the first ([`Tolerance::within`]), the query's word becomes 1.
+    /// Codes only: number of the nearest nodes of a beam that codes must tell apart; 0: none. If the last of them may
+    /// be as near as the first ([`Tolerance::within`]), the query's word becomes 1.
     pub told: u32,
     /// 1: the beam has the nearest start nodes, no edge is followed, and no word changes; 0: walks follow edges.
     pub starts_only: u32,

@@ -472,7 +472,8 @@ fn walks_may_end_at_the_start_nodes() {
         row.sort();
     }
     let starts: Vec<u32> = (0..6).collect();
-    let (queries_at, rows) = (Buffer::from_slice(&stored(key, &[0.0; 2 * STRIDE])), Buffer::from_slice(&stored(key, &values)));
+    let (queries_at, rows) =
+        (Buffer::from_slice(&stored(key, &[0.0; 2 * STRIDE])), Buffer::from_slice(&stored(key, &values)));
     let (edges_at, starts_at) = (Buffer::from_slice(&edges), Buffer::from_slice(&starts));
     for per_query in [PerQuery::Block, PerQuery::Pair, PerQuery::Warp] {
         // The two nearest of the walk are far apart, the third is as near as the second. Of the start nodes all are.

@@ -28,9 +28,7 @@ use super::super::distance::WalkDistance;
 use super::super::edges_back::{Back, Chosen, MOST_BACK};
 use super::super::entrance::Entrance;
 use super::super::links::Links;
-use super::image::{
-    EntryImage, Image, RowImage, code_stride, compared_codes, groups_of, upload_listed_codes,
-};
+use super::image::{EntryImage, Image, RowImage, code_stride, compared_codes, groups_of, upload_listed_codes};
 use super::{per_query, slots_of};
 use crate::device::lanes::Lane;
 use crate::device::queue::OnStream;

@@ -1,8 +1,8 @@
 //! Walks on a device, one block for each query ([`warpann_kernels::graph::walk`]).
 //!
 //! The rows are those of the flat index in device memory. Edges, start nodes and codes are an image (`image.rs`), which
-//! the first search uploads and insertions change (`insert.rs`). The results of a walk get their canonical distances from the kernel that re-ranks results of
-//! inverted files.
+//! the first search uploads and insertions change (`insert.rs`). The results of a walk get their canonical distances
+//! from the kernel that re-ranks results of inverted files.
 //!
 //! ```text
 //! queries ──encode──► codes, doubtful ──walk by codes──► places, more doubtful ──walk by vectors, doubtful only──► places
@@ -30,8 +30,8 @@ use warpann_kernels::ivf::encoding::StoredRows;
 use warpann_kernels::ivf::rerank::{self, Certificate, Rerank};
 
 pub(super) use self::build::{DeviceBuild, Source};
-use self::image::{code_stride, compared_codes, upload_codes};
 pub(super) use self::image::{DeviceLinks, Image};
+use self::image::{code_stride, compared_codes, upload_codes};
 pub(super) use self::insert::DeviceInsert;
 use super::codes::Distances;
 use super::entrance::Entrance;

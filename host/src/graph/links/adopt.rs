@@ -16,7 +16,8 @@ impl Links {
     /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more
     /// held edge. The nodes to which edges lead from the node; those that a walk to it meets; all nodes. Under inner
     /// product most nodes have edges to the same few long vectors, which would have edges to their children only; so
-    /// nodes of which more than half of the edges are held are the last resort then. Returns the new parents, ascending.
+    /// nodes of which more than half of the edges are held are the last resort then. Returns the new parents,
+    /// ascending.
     pub(in crate::graph) fn adopt(&mut self, distance: &WalkDistance<'_>, nodes: &[u32]) -> Vec<u32> {
         let mut parents = Vec::new();
         let mut walker = Walker::default();
