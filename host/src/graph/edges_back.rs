@@ -23,7 +23,7 @@ pub(super) struct Chosen {
 
 /// The nodes to which a batch has edges, and for each those that have an edge to it.
 pub(super) struct Back {
-    /// The nodes, ascending.
+    /// Each node to which an edge of the batch leads, once, ascending.
     pub nodes: Vec<u32>,
     /// For each node where its list begins in `others`, and after the last where that list ends.
     pub begins: Vec<u32>,

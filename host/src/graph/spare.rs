@@ -45,7 +45,7 @@ pub(super) struct Spare<T> {
     changes: Changes,
 }
 
-/// What has changed since a version.
+/// The difference between a version and the current one, or between two versions.
 #[derive(Default)]
 pub(super) struct Changes {
     /// Rows that got other vectors, ascending.

@@ -24,7 +24,7 @@ const THREADS: u32 = 32;
 /// The arrays are as long as the fields say. Nodes are rows.
 #[kernel(max_threads = 32, begin_edge_candidates = begin)]
 pub struct BeginCandidates {
-    /// The nodes.
+    /// The nodes whose edges are chosen, one for each block.
     pub nodes: Ptr<u32>,
     /// Number of nodes.
     pub count: u32,
@@ -108,7 +108,7 @@ unsafe fn begin(launch: BeginCandidates) {
 /// differ.
 #[kernel(max_threads = 32, append_edge_candidates = append)]
 pub struct AppendOthers {
-    /// The nodes.
+    /// The nodes whose edges are chosen, one for each block.
     pub nodes: Ptr<u32>,
     /// Number of nodes.
     pub count: u32,

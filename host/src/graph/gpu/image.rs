@@ -286,7 +286,7 @@ pub(super) unsafe fn upload_listed_codes(
 mod tests {
     use super::*;
 
-    /// What an image has, for tests.
+    /// A copy of an image in host memory. Room without rows is left out.
     pub(in super::super::super) struct Downloaded {
         pub edges: Vec<u32>,
         /// Start nodes, pivots and the ends of their lists.
@@ -295,7 +295,7 @@ mod tests {
     }
 
     impl DeviceLinks {
-        /// What the image has, if there is one.
+        /// Copies the image to the host. `None` without an image.
         pub(in super::super::super) fn downloaded(&self, resident: &ResidentRows<'_>) -> Result<Option<Downloaded>> {
             let (runtime, Some(image)) = (resident.runtime, self.made()) else { return Ok(None) };
             resident.lanes.with(runtime, |lane| {

@@ -90,7 +90,7 @@ struct ComparedRows<'a> {
 enum Among {
     /// Those of the graph.
     Graph,
-    /// The start nodes.
+    /// The start nodes that a walk in the graph compares first.
     Starts,
     /// The rows of the batch.
     Batch,
