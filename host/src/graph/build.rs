@@ -11,7 +11,8 @@
 //!              edges = prune(candidates)
 //!              of each node that has got edges: its edges, and the best `degree` edges back; pruned if there are too many    edges_back.rs
 //!              parents for the new rows; under inner product, a node gives up children first that others can hold           links.rs
-//! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to
+//! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to,
+//!          by the device that has the rows, if there is one                                                          gpu/repair.rs
 //! ```
 //! If one device has the rows, the host works on other things meanwhile:
 //!
@@ -335,8 +336,14 @@ fn join(links: &Links, distances: &Distances<'_>, back: &Back) -> Vec<u32> {
 
 /// The graph after its rows have moved: `moved` has the new number of each old row, or [`NO_NODE`] if its vector is
 /// gone. `rows` is the new number of rows; those that no old row moved to have no edges. No node has a parent yet. On
-/// return `moved` has numbers of nodes.
-pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32], rows: usize) -> Result<Links> {
+/// return `moved` has numbers of nodes. `device` does the work if it can.
+pub(super) fn moved(
+    old: &Links,
+    distance: &WalkDistance<'_>,
+    moved: &mut [u32],
+    rows: usize,
+    device: Option<DeviceBuild<'_>>,
+) -> Result<Links> {
     let degree = old.degree();
     let twins = old.twins().moved(moved);
     let moved = &*moved;
@@ -348,6 +355,13 @@ pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32],
     }
     let mut links = Links::new(rows, degree, twins)?;
     links.count_inserted(old.inserted());
+    if let Some(device) = device.filter(|device| rows > 0 && device.can_repair()) {
+        match device.repair((old.edges(), moved, &before), links.edges_mut()) {
+            // Nothing is written yet.
+            Err(Error::OutOfDeviceMemory { .. }) => {}
+            repaired => return repaired.map(|()| links),
+        }
+    }
     let nodes = links.edges_mut().par_chunks_exact_mut(degree).zip(before.par_iter()).enumerate();
     nodes.for_each_init(Default::default, |(pruner, edges): &mut (Pruner, Vec<u32>), (node, (places, &row))| {
         if row == NO_NODE {

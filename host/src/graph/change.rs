@@ -363,7 +363,8 @@ impl<T: Element> LinkedVectors<T> {
         let distances = self.distances_among(codes.as_ref(), vectors);
         let mut links = if moves {
             let mut moved: Vec<u32> = (0..links.len()).map(|row| moved_to(before, after, row)).collect();
-            build::moved(&links, &distances.fast, &mut moved, rows)?
+            let device = self.device_build(distances.fast)?;
+            build::moved(&links, &distances.fast, &mut moved, rows, device)?
         } else {
             let mut links = match Arc::try_unwrap(links) {
                 Ok(own) => own,

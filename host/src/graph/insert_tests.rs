@@ -61,7 +61,7 @@ fn check_changes<T: Element>(seed: u64, metric: Metric) {
         // Vectors elsewhere, and such as are there.
         let new = vectors::<T>(random, count, dim, scale);
         let old: Vec<u64> = random.sample(ids.len(), count.min(ids.len() / 5)).iter().map(|&at| ids[at]).collect();
-        let kind = random.below(4);
+        let kind = random.below(5);
         let mut next = all[2].snapshot();
         for index in all[..2].iter_mut().chain([&mut next]) {
             match kind {
@@ -72,7 +72,9 @@ fn check_changes<T: Element>(seed: u64, metric: Metric) {
                     let ids: Vec<u64> = old.iter().copied().chain(next..).take(count).collect();
                     assert_eq!(index.upsert(&new, &ids).unwrap(), old.len());
                 }
-                _ => index.remove(&old[..old.len().min(9)]).unwrap(),
+                3 => index.remove(&old[..old.len().min(9)]).unwrap(),
+                // So many that the rows move, and edges to them are replaced.
+                _ => index.remove(&ids.iter().copied().step_by(3).collect::<Vec<u64>>()).unwrap(),
             }
         }
         let case = format!("{case}, step {step}, change {kind} of {count}");

@@ -6,6 +6,7 @@ pub mod encode;
 pub mod insert;
 pub mod prune;
 pub mod reach;
+pub mod repair;
 pub mod tolerance;
 pub mod twins;
 pub mod walk;

@@ -12,6 +12,7 @@ use warpann_kernels::graph::candidates::AppendCandidates;
 use warpann_kernels::graph::insert::{AppendOthers, BeginCandidates};
 use warpann_kernels::graph::prune::{Count, Fill, Join, Prune};
 use warpann_kernels::graph::reach::{Claim, OPEN, Settle};
+use warpann_kernels::graph::repair::RepairCandidates;
 use warpann_kernels::graph::walk::{EXPANSIONS, PerQuery, Walk, least_slots, slots};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
@@ -453,6 +454,68 @@ fn candidates_begin_with_held_edges() {
             unsafe { crate::launch(&AppendOthers::KERNEL, append.config(), append) };
             assert_eq!(candidates.to_vec(), expected, "{case}");
         }
+    }
+}
+
+/// Where a neighbour is gone, its neighbours are candidates in its place, each node once and none its own.
+#[test]
+fn neighbours_of_lost_neighbours_are_candidates() {
+    let mut random = Random::new(99);
+    for (old_rows, degree) in [(30, 2), (60, 5), (200, 33), (90, 40)] {
+        let edges = graph(&mut random, old_rows, degree);
+        let of = |row: u32| {
+            let places = &edges[row as usize * degree..][..degree];
+            places.iter().copied().take_while(|&other| other != NO_ROW).collect::<Vec<u32>>()
+        };
+        // Rows that are left keep their order, and some nodes are new.
+        let (mut moved, mut before) = (vec![NO_ROW; old_rows], Vec::new());
+        for row in 0..old_rows {
+            if random.below(4) > 0 {
+                moved[row] = before.len() as u32;
+                before.push(row as u32);
+            }
+            if random.below(9) == 0 {
+                before.push(NO_ROW);
+            }
+        }
+        let (first, width) = (3, RepairCandidates::width(degree as u32) as usize);
+        let nodes = first..before.len() as u32;
+        let (mut expected, mut counts) = (Vec::new(), Vec::new());
+        for node in nodes.clone() {
+            let mut all: Vec<u32> = Vec::new();
+            let mut is_lost = false;
+            let own = if before[node as usize] == NO_ROW { Vec::new() } else { of(before[node as usize]) };
+            for other in own {
+                let near = if moved[other as usize] == NO_ROW { of(other) } else { vec![other] };
+                is_lost |= moved[other as usize] == NO_ROW;
+                for other in near.iter().map(|&other| moved[other as usize]) {
+                    if other != NO_ROW && other != node && !all.contains(&other) {
+                        all.push(other);
+                    }
+                }
+            }
+            counts.push(if is_lost { 0 } else { all.len() as u32 });
+            all.resize(width, NO_ROW);
+            expected.extend(all);
+        }
+        let (edges_at, moved_at) = (Buffer::from_slice(&edges), Buffer::from_slice(&moved));
+        let before_at = Buffer::from_slice(&before);
+        let mut candidates = Buffer::<u32>::new_poisoned(expected.len());
+        let mut kept = Buffer::<u32>::new_poisoned(counts.len());
+        let launch = RepairCandidates {
+            first,
+            count: nodes.len() as u32,
+            before: before_at.as_ptr(),
+            moved: moved_at.as_ptr(),
+            edges: edges_at.as_ptr(),
+            degree: degree as u32,
+            candidates: candidates.as_mut_ptr(),
+            kept: kept.as_mut_ptr(),
+        };
+        // SAFETY: the arrays have these shapes, and edges lead to rows.
+        unsafe { crate::launch(&RepairCandidates::KERNEL, launch.config(), launch) };
+        assert_eq!(candidates.to_vec(), expected, "{old_rows} rows, degree {degree}");
+        assert_eq!(kept.to_vec(), counts, "{old_rows} rows, degree {degree}");
     }
 }
 

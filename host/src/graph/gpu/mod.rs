@@ -18,6 +18,7 @@ mod image;
 mod insert;
 #[cfg(feature = "cuda")]
 pub(super) mod planned;
+mod repair;
 
 use std::borrow::Cow;
 use std::sync::Arc;
