@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::Device;
+use crate::knn_graph::NO_NODE;
 use crate::random::Random;
 
 /// Small whole numbers around one of three centres, with many equal distances and some equal vectors.
@@ -110,6 +111,30 @@ fn devices_insert_what_the_cpu_inserts() {
         check_changes::<half::f16>(10 * seed + 2, Metric::Cosine);
         check_changes::<u8>(10 * seed + 3, Metric::L2);
         check_changes::<i8>(10 * seed + 4, Metric::InnerProduct);
+    }
+}
+
+/// The device repairs edges itself, in several batches, and as the CPU does.
+#[test]
+fn devices_repair_what_the_cpu_repairs() {
+    let random = &mut Random::new(7);
+    let base = vectors::<f32>(random, 300, 8, 0.37);
+    let mut index = GraphIndex::<f32>::builder(8).device(Device::Emulator).exact_ratio(0).degree(9).build().unwrap();
+    index.add(&base).unwrap();
+    let (vectors, links) = (&index.kind, index.kind.links().unwrap());
+    let distance = vectors.walk_distances().fast;
+    for kept in [2, 3, 7] {
+        // Rows keep their vectors' place in memory here, so what moves is the numbers only.
+        let mut moved: Vec<u32> = (0..links.len() as u32).collect();
+        moved.iter_mut().filter(|row| **row % kept == 1).for_each(|row| *row = NO_NODE);
+        let cpu = build::moved(links, &distance, &mut moved.clone(), links.len(), None).unwrap();
+        let device = vectors.device_build(distance).unwrap().unwrap();
+        assert!(device.can_repair());
+        let twins = links.twins().moved(&mut moved);
+        assert!(twins == *cpu.twins());
+        let mut edges = vec![NO_NODE; links.edges().len()];
+        device.repair((links.edges(), &moved, &moved), &mut edges).unwrap();
+        assert!(edges == cpu.edges(), "{kept}");
     }
 }
 

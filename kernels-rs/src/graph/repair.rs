@@ -66,8 +66,8 @@ unsafe fn repair(launch: RepairCandidates) {
     let (lane, number) = (warp::lane_id(), thread::block_idx_x());
     let (node, width) = (first + number, RepairCandidates::width(degree));
     let all = shared::dynamic::<u32>();
-    // SAFETY: for the whole body, the launch gives room for all candidates, the caller promises the shapes, and `append`
-    // ends with a barrier.
+    // SAFETY: for the whole body, the launch gives room for all candidates, the caller promises the shapes, and
+    // `append` ends with a barrier.
     unsafe {
         let row = global::load_nc(before.wrapping_add(node as usize));
         let edge =
@@ -108,8 +108,8 @@ unsafe fn repair(launch: RepairCandidates) {
     }
 }
 
-/// Appends the nodes of the lanes, which differ, in the order of the lanes, to those before: each that is not there yet,
-/// and not the node itself or `NO_ROW`. Returns how many there are then. All lanes arrive; ends with a barrier.
+/// Appends the nodes of the lanes, which differ, in the order of the lanes, to those before: each that is not there
+/// yet, and not the node itself or `NO_ROW`. Returns how many there are then. All lanes arrive; ends with a barrier.
 ///
 /// # Safety
 /// There is room for all, and `count` nodes are there.

@@ -457,7 +457,7 @@ fn candidates_begin_with_held_edges() {
     }
 }
 
-/// Where a neighbour is gone, its neighbours are candidates in its place, each node once and none its own.
+/// If a neighbour of a node is gone, the nodes to which it led come in its place. They are renumbered and not repeated.
 #[test]
 fn neighbours_of_lost_neighbours_are_candidates() {
     let mut random = Random::new(99);

@@ -132,7 +132,7 @@ impl<'a> DeviceBuild<'a> {
         2 * self.degree
     }
 
-    /// The device.
+    /// The device whose memory has the rows, and on which edges are chosen.
     pub(super) fn runtime(&self) -> &'a Runtime {
         self.resident.runtime
     }
