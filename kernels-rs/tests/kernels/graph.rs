@@ -469,9 +469,9 @@ fn neighbours_of_lost_neighbours_are_candidates() {
         };
         // Rows that are left keep their order, and some nodes are new.
         let (mut moved, mut before) = (vec![NO_ROW; old_rows], Vec::new());
-        for row in 0..old_rows {
+        for (row, node) in moved.iter_mut().enumerate() {
             if random.below(4) > 0 {
-                moved[row] = before.len() as u32;
+                *node = before.len() as u32;
                 before.push(row as u32);
             }
             if random.below(9) == 0 {
