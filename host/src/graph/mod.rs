@@ -219,7 +219,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     }
 
     /// Sets the [`Device`](crate::Device), or the [`Placement`] over several devices;
-    /// [`Device::Auto`](crate::Device::Auto) by default. Exact searches and the making of the graph use it.
+    /// [`Device::Auto`](crate::Device::Auto) by default. Searches, the making of the graph and its changes use it.
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
         self.placement = device.into();
         self
