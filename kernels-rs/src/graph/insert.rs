@@ -14,6 +14,7 @@ use cuda_std::warp::{self, FULL_MASK};
 use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
 
 use crate::NO_ROW;
+use crate::graph::candidates::{is_among, load_candidates};
 
 /// Number of threads of a block, which is one warp.
 const THREADS: u32 = 32;
@@ -152,17 +153,7 @@ unsafe fn append(launch: AppendOthers) {
             }
             None => (number * most as usize, (number + 1) * most as usize),
         };
-        let (mut taken, mut base) = (0, 0);
-        while base < width {
-            let at = base + lane;
-            let other = if at < width { global::load(candidates.wrapping_add(at as usize)) } else { NO_ROW };
-            if other != NO_ROW {
-                before.add(at).store(other);
-            }
-            taken += warp::ballot(FULL_MASK, other != NO_ROW).count_ones();
-            base += THREADS;
-        }
-        thread::sync_threads();
+        let taken = load_candidates(candidates, width, before);
         let (mut count, mut base) = (taken, first);
         while base < end && count < width {
             let at = base + lane as usize;
@@ -171,11 +162,7 @@ unsafe fn append(launch: AppendOthers) {
             if let (Some(accepted), true) = (accepted, is_new) {
                 is_new = global::load_nc(accepted.wrapping_add((other / 32) as usize)) >> (other % 32) & 1 == 1;
             }
-            let mut place = 0;
-            while place < taken {
-                is_new &= before.add(place).load() != other;
-                place += 1;
-            }
+            is_new &= !is_among(before, taken, other);
             let votes = warp::ballot(FULL_MASK, is_new);
             let place = count + (votes & ((1 << lane) - 1)).count_ones();
             if is_new && place < width {

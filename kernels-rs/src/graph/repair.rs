@@ -12,6 +12,7 @@ use cuda_std::warp::{self, FULL_MASK};
 use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
 
 use crate::NO_ROW;
+use crate::graph::candidates::is_among;
 
 /// Number of threads of a block, which is one warp.
 const THREADS: u32 = 32;
@@ -115,14 +116,9 @@ unsafe fn repair(launch: RepairCandidates) {
 /// There is room for all, and `count` nodes are there.
 #[inline(always)]
 unsafe fn append(all: SharedPtr<u32>, count: u32, node: u32, other: u32) -> u32 {
-    let mut is_new = other != NO_ROW && other != node;
-    let mut at = 0;
     // SAFETY: places before `count` were stored before a barrier; those after it are each one lane's.
     unsafe {
-        while at < count {
-            is_new &= all.add(at).load() != other;
-            at += 1;
-        }
+        let is_new = other != NO_ROW && other != node && !is_among(all, count, other);
         let votes = warp::ballot(FULL_MASK, is_new);
         if is_new {
             all.add(count + (votes & ((1 << warp::lane_id()) - 1)).count_ones()).store(other);
