@@ -3,10 +3,11 @@
 //! A change of one vector is made a thousand times; its row has the mean. Each change is followed by its opposite, so
 //! the index keeps its size. A search under a filter is compared, to the bit, with one of an index that has only the
 //! accepted vectors. A graph gets a tenth of its vectors in one addition, loses another tenth, and its recall is
-//! compared with that of a new graph of the same vectors.
+//! compared with that of a new graph of the same vectors. An index of each kind gets a thousand other vectors in each
+//! of some versions, as an `IndexWriter` makes them, with a search in each version.
 
 use warpann::ivf::Encoding;
-use warpann::{FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, SearchOptions, recall};
+use warpann::{FlatIndex, GraphIndex, Index, IndexWriter, IvfIndex, Kind, Metric, SearchOptions, recall};
 use warpann_measure::{Searches, Times, timed};
 
 use crate::Outcome;
@@ -57,7 +58,7 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
     job.single_changes(&mut index)?;
     job.batches_of_changes(&mut index)?;
     job.filters(&index)?;
-    drop(index);
+    job.versions(index)?;
     for &encoding in &args.ivf {
         let lists = args.lists.unwrap_or((n as f64).sqrt() as usize).next_power_of_two().min(n / 4);
         let builder = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(device);
@@ -65,6 +66,7 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
         job.kind = format!(" ivf-{encoding} lists={lists} probes={PROBES}");
         job.single_changes(&mut index)?;
         job.batches_of_changes(&mut index)?;
+        job.versions(index)?;
     }
     job.graph()
 }
@@ -143,7 +145,35 @@ impl Job<'_> {
                 self.record.add(Measured::new(case, K, times, 0.0, true).recall(recall))?;
             }
         }
-        Ok(())
+        drop(rebuilt);
+        self.versions(changed)
+    }
+
+    /// Versions of an index, each with other vectors for a batch of ids all over it, and the first search of each.
+    fn versions(&mut self, index: Index<impl Kind<Element = f32>>) -> Outcome {
+        let (queries, dim, ids) = (self.queries, self.dim, index.ids());
+        let batch = BATCH.min(ids.len() / 2);
+        let spread: Vec<u64> = (0..batch).map(|at| ids[at * (ids.len() / batch)]).collect();
+        let (rows, options) = (self.rows(&spread), SearchOptions::new().probes(PROBES));
+        let (len, nq) = (index.len(), queries.len() / dim);
+        let mut writer = IndexWriter::new(index);
+        let (mut changing, mut searching, mut verified) = (Vec::new(), Vec::new(), true);
+        // The first two versions allocate, and a graph counts its vectors.
+        for version in 0..2 + self.record.repeat(20) {
+            let scale = 1.0 - 1e-4 * (1 + version) as f32;
+            let moved: Vec<f32> = rows.iter().map(|x| x * scale).collect();
+            let changed = timed(|| writer.change(|index| index.upsert(&moved, &spread)))?.1;
+            let current = writer.current();
+            let searched = timed(|| current.search_with(queries, K, &options))?.1;
+            verified &= current.len() == len && spread.iter().all(|&id| current.contains(id));
+            if version >= 2 {
+                changing.push(changed);
+                searching.push(searched);
+            }
+        }
+        let bytes = size_of_val(rows.as_slice()) as f64;
+        self.add(&format!("upsert {batch} spread, as a version"), 0, Times::new(changing), bytes, verified)?;
+        self.add(&format!("search nq={nq}, first of a version"), K, Times::new(searching), 0.0, verified)
     }
 
     /// Searches, alone and right after a batch of changes.

@@ -1,7 +1,8 @@
 //! Host memory that an index shares with its snapshots until one of them changes it.
 //!
 //! A snapshot copies an [`Arc`]. The first change of a value that others have as well copies the value ([`own`]).
-//! [`Blocks`] are many values in blocks of [`BLOCK`]: a change copies the blocks that it touches.
+//! [`Blocks`] are many values in blocks of [`BLOCK`]: a change copies the blocks that it touches. Where changes touch a
+//! few values of all blocks, an older copy becomes the new one ([`catch_up`]).
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -36,6 +37,50 @@ pub(crate) fn shared<V: Clone>(values: &[V]) -> Result<Vec<V>> {
     let mut copies = host_memory::with_room(values.len())?;
     copies.extend_from_slice(values);
     Ok(copies)
+}
+
+/// Makes values those of `current`, of which there are not less, `width` of each row: `rows`, which ascend, have
+/// changed, and those after the last are new.
+pub(crate) fn catch_up<V: Copy + Send + Sync>(
+    values: &mut Vec<V>,
+    current: &[V],
+    rows: &[u32],
+    width: usize,
+) -> Result<()> {
+    let before = values.len();
+    host_memory::reserve(values, current.len() - before)?;
+    values.extend_from_slice(&current[before..]);
+    let rows = &rows[..rows.partition_point(|&row| (row as usize) < before / width)];
+    replace_rows(values, rows, width, |_, row| &current[row as usize * width..][..width]);
+    Ok(())
+}
+
+/// Number of rows that a thread replaces at a time.
+const REPLACED: usize = 512;
+
+/// Replaces listed rows, which ascend, of `width` values each: row number i of the list, `rows[i]`, by `with(i,
+/// rows[i])`. Rows that lie far apart are not in the cache, so all threads replace some.
+pub(crate) fn replace_rows<'a, V: Copy + Send + Sync + 'a>(
+    values: &mut [V],
+    rows: &[u32],
+    width: usize,
+    with: impl Fn(usize, u32) -> &'a [V] + Sync,
+) {
+    let (mut rest, mut end) = (values, 0);
+    let mut parts: Vec<(usize, usize, &mut [V], &[u32])> = Vec::new();
+    for (number, rows) in rows.chunks(REPLACED).enumerate() {
+        let first = rows[0] as usize * width;
+        let (_, later) = std::mem::take(&mut rest).split_at_mut(first - end);
+        end = (rows[rows.len() - 1] as usize + 1) * width;
+        let (part, later) = later.split_at_mut(end - first);
+        rest = later;
+        parts.push((number * REPLACED, first, part, rows));
+    }
+    parts.par_iter_mut().for_each(|(number, first, part, rows)| {
+        for (at, &row) in rows.iter().enumerate() {
+            part[row as usize * width - *first..][..width].copy_from_slice(with(*number + at, row));
+        }
+    });
 }
 
 /// Number of values of a block. Its memory is small for every index, so copying one needs no error.
@@ -183,6 +228,33 @@ mod tests {
     use super::*;
     use crate::Error;
     use crate::random::Random;
+
+    /// Older values of which some rows have changed, and to which some were added, become the new ones; no other row is
+    /// touched.
+    #[test]
+    fn older_values_catch_up() {
+        let mut random = Random::new(7);
+        for (rows, more, width) in [(0, 3, 2), (5, 0, 1), (4_000, 700, 3), (3_000, 0, 4)] {
+            let older: Vec<u64> = (0..rows * width).map(|_| random.bits()).collect();
+            let mut current = older.clone();
+            current.extend((0..more * width).map(|_| random.bits()));
+            let changed: Vec<u32> = (0..(rows + more) as u32).filter(|_| random.below(2) == 0).collect();
+            for &row in &changed {
+                current[row as usize * width..][..width].iter_mut().for_each(|value| *value = random.bits());
+            }
+            let mut values = older.clone();
+            catch_up(&mut values, &current, &changed, width).unwrap();
+            assert!(values == current, "{rows} rows of {width}");
+            // Only what is listed is copied.
+            let mut values = older.clone();
+            catch_up(&mut values, &vec![1; (rows + more) * width], &changed, width).unwrap();
+            for (row, values) in values.chunks(width).enumerate() {
+                let listed = row >= rows || changed.contains(&(row as u32));
+                let expected = if listed { &vec![1; width] } else { &older[row * width..][..width] };
+                assert_eq!(values, expected, "row {row}");
+            }
+        }
+    }
 
     #[test]
     fn a_value_is_copied_if_others_have_it() {

@@ -6,11 +6,13 @@
 //!          of each row, the first half of its edges; then edges back along those that lead to it, the best first; then the other half
 //!          edges = prune(these), the others in this order
 //!          connect                                                     links.rs
-//! insert:  for each batch of new rows:
+//! insert:  for each batch of new rows, whose walks all go in the graph as it is before the batch:
 //!              candidates = the beam of a walk, the nearest start nodes, and the nearest rows of the batch
-//!              edges = prune(candidates); each edge also back, with another pruning where a node has no place, which gives up children
-//!              for it that others can hold                            links.rs
-//! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to
+//!              edges = prune(candidates)
+//!              of each node that has got edges: its edges, and the best `degree` edges back; pruned if there are too many    edges_back.rs
+//!              parents for the new rows; under inner product, a node gives up children first that others can hold           links.rs
+//! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to,
+//!          by the device that has the rows, if there is one                                                          gpu/repair.rs
 //! ```
 //! If one device has the rows, the host works on other things meanwhile:
 //!
@@ -33,14 +35,20 @@
 //! in 200,000 clustered vectors, and one of 48 .998 instead of .993; in the SIFT descriptors .954 instead of .955.
 //! Filling the places that are left with the nearest candidates instead of the first lost .005 there at a beam of 24.
 //!
+//! A device that has the rows inserts them as well (`gpu/insert.rs`): it walks, chooses edges and joins them with those
+//! back, and the graph has the same bits. The host groups the edges back by their nodes, and finds parents. The edges
+//! back of a node are limited so that every step has a size that the degree gives: a long vector can be among the edges
+//! of every row of a batch.
+//!
 //! Each step does its rows in parallel, reads the graph as it was before the step, and writes at the end. So the graph
 //! depends on the rows, their order and the settings alone.
 
 use super::candidates::Candidates;
-use super::codes::{Codes, Distances};
+use super::codes::Distances;
 use super::distance::WalkDistance;
+use super::edges_back::{BATCH, Back, Chosen};
 use super::entrance::Entrance;
-use super::gpu::{DeviceBuild, Source};
+use super::gpu::{DeviceBuild, DeviceInsert, Source};
 use super::links::{Links, starts_of};
 use super::prune::{Others, Pruner};
 use super::twins::Twins;
@@ -50,8 +58,6 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::meanwhile;
 use crate::{Bitset, Element, Error, Result, Stage, Watch, host_memory};
 
-/// Largest number of rows that are inserted at a time. Each is compared with all others.
-const BATCH: usize = 1024;
 /// Number of rows whose edges are chosen between two calls of a watch.
 const WATCHED_ROWS: usize = 1 << 15;
 
@@ -182,40 +188,101 @@ fn choose_edges(
 }
 
 /// Gives edges to new rows, which ascend, and edges to them to others. A row may be a node whose vector was replaced.
-/// `live` are the rows that hold vectors; `None` if all do. For each row a walk, and O(degree² · dim). Vectors decide
-/// where codes cannot: for rows that are outside, and for those whose beam codes cannot order.
+/// `accepted` are the nodes of which a row at least holds a vector; `None` if all do. For each row a walk, and
+/// O(degree² · dim). Vectors decide where codes cannot: for rows that are outside, and for those whose beam codes
+/// cannot order. `device` does the work if there is one, unless it runs out of memory: then there is none any more.
+/// Returns the nodes whose edges have changed, some of them several times.
 pub(super) fn insert(
     links: &mut Links,
     distances: &Distances<'_>,
     rows: &[u32],
-    live: Option<&Bitset>,
+    accepted: Option<&Bitset>,
+    device: &mut Option<DeviceInsert<'_>>,
     watch: &Watch<'_>,
-) -> Result<()> {
+) -> Result<Vec<u32>> {
     links.count_inserted(rows.len());
-    let mut rest = rows;
+    let (mut rest, mut changed) = (rows, rows.to_vec());
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
         watch.report(Stage::Linking, rows.len() - rest.len(), rows.len())?;
-        insert_batch(links, distances, batch, live)?;
+        changed.extend(insert_batch(links, distances, batch, accepted, device.as_ref())?);
         let nodes = links.len() - links.twins().len() - later.len();
-        links.grow_starts(batch[batch.len() - 1] + 1, nodes, &distances.fast);
+        let grown = links.grow_starts(batch[batch.len() - 1] + 1, nodes, &distances.fast);
+        if let (true, Some(on_device)) = (grown, device.as_mut()) {
+            match on_device.enter(links) {
+                Err(Error::OutOfDeviceMemory { .. }) => *device = None,
+                entered => entered?,
+            }
+        }
         rest = later;
     }
-    Ok(())
+    Ok(changed)
 }
 
-fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], live: Option<&Bitset>) -> Result<()> {
+/// Returns the other nodes whose edges have changed.
+fn insert_batch(
+    links: &mut Links,
+    distances: &Distances<'_>,
+    batch: &[u32],
+    accepted: Option<&Bitset>,
+    device: Option<&DeviceInsert<'_>>,
+) -> Result<Vec<u32>> {
     let degree = links.degree();
-    let graph = &*links;
-    let holds = |other: u32| graph.rows_of(other).iter().any(|&row| live.is_none_or(|live| live.get(row as usize)));
-    let choose = |(walker, pruner, scratch): &mut (Walker, Pruner, Vec<f32>), &node: &u32| -> (Vec<u32>, bool) {
-        let vectors = distances.exact.rows();
-        let outside = |codes: &Codes| codes.coder.is_row_outside(vectors, node as usize, scratch);
-        let mut by_vectors = distances.codes.is_none_or(outside);
+    let outside = outside(distances, batch);
+    let chosen = match device {
+        Some(device) => device.choose(links, batch, &outside)?,
+        None => choose(links, distances, batch, &outside, accepted),
+    };
+    links.set_all(batch, &chosen.edges);
+    let back = Back::of(batch, &chosen, degree);
+    // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and
+    // held edges to far classes are ways that walks need: without them graphs of ten classes that came one by one found
+    // .74 instead of .9 (CPU, 2026-11-26).
+    if distances.exact.metric().favors_length() {
+        back.nodes.iter().for_each(|&node| links.release(node));
+    }
+    let joined = match device {
+        Some(device) => device.join(links, &back)?,
+        None => join(links, distances, &back),
+    };
+    links.set_all(&back.nodes, &joined);
+    // A row of the batch may be a node already, with edges to rows that nothing else leads to.
+    let mut changed = back.nodes;
+    links.reach_from(changed.iter().chain(batch).copied().collect());
+    let parents = links.adopt(&distances.fast, batch);
+    if let Some(device) = device {
+        device.set(links, &parents)?;
+    }
+    changed.extend(parents);
+    Ok(changed)
+}
+
+/// Whether codes cannot stand for each row of a batch. If there are no codes, vectors decide anyway.
+fn outside(distances: &Distances<'_>, batch: &[u32]) -> Vec<bool> {
+    let vectors = distances.exact.rows();
+    let is_outside = |scratch: &mut Vec<f32>, &row: &u32| {
+        distances.codes.is_some_and(|codes| codes.coder.is_row_outside(vectors, row as usize, scratch))
+    };
+    let mut outside = Vec::new();
+    batch.par_iter().map_init(Vec::new, is_outside, &mut outside);
+    outside
+}
+
+/// The edges of the nodes of a batch.
+fn choose(
+    links: &Links,
+    distances: &Distances<'_>,
+    batch: &[u32],
+    outside: &[bool],
+    accepted: Option<&Bitset>,
+) -> Chosen {
+    let degree = links.degree();
+    let choose = |(walker, pruner): &mut (Walker, Pruner), (&node, &outside): (&u32, &bool)| -> (Vec<u32>, bool) {
+        let mut by_vectors = outside;
         let (mut candidates, distance) = loop {
             let distance = if by_vectors { &distances.exact } else { &distances.fast };
             distance.query(distance.rows(), node as usize, &mut walker.query);
-            walker.walk(distance, graph, 2 * degree);
+            walker.walk(distance, links, 2 * degree);
             let (beam, query) = (walker.beam(), &walker.query);
             let tie = distances.cannot_order(beam, 2 * degree, query) || distances.cannot_tell(beam, degree / 4, query);
             if by_vectors || !tie {
@@ -224,66 +291,59 @@ fn insert_batch(links: &mut Links, distances: &Distances<'_>, batch: &[u32], liv
             by_vectors = true;
         };
         candidates.extend(walker.nearest_of(distance, batch, degree + 1));
-        candidates.extend(walker.nearest_starts(distance, graph, degree));
-        candidates.retain(|&other| other != node && holds(other));
+        candidates.extend(walker.nearest_starts(distance, links, degree));
+        candidates.retain(|&other| other != node && accepted.is_none_or(|accepted| accepted.get(other as usize)));
         candidates.sort_unstable();
         candidates.dedup();
-        let held: Vec<u32> = graph.children(node).collect();
+        let held: Vec<u32> = links.children(node).collect();
         (pruner.choose(distance, node, (&held, &candidates), degree, Others::Nearest).to_vec(), by_vectors)
     };
-    let mut chosen: Vec<(Vec<u32>, bool)> = Vec::new();
-    batch.par_iter().map_init(Default::default, choose, &mut chosen);
-    // The edges back, as (node, new neighbour).
-    let mut back: Vec<(u32, u32)> = Vec::new();
-    for (&node, (edges, _)) in batch.iter().zip(&chosen) {
-        links.set(node, edges);
-        back.extend(edges.iter().map(|&other| (other, node)));
+    let mut found: Vec<(Vec<u32>, bool)> = Vec::new();
+    batch.par_iter().zip(outside.par_iter()).map_init(Default::default, choose, &mut found);
+    let mut chosen = Chosen { edges: Vec::new(), by_vectors: Vec::new() };
+    for (edges, by_vectors) in found {
+        chosen.edges.extend_from_slice(&edges);
+        chosen.edges.extend(std::iter::repeat_n(NO_NODE, degree - edges.len()));
+        chosen.by_vectors.push(by_vectors);
     }
-    back.sort_unstable();
-    let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
-    // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and
-    // held edges to far classes are ways that walks need: without them graphs of ten classes that came one by one found
-    // .74 instead of .9 (CPU, 2026-11-26).
-    if distances.exact.metric().favors_length() {
-        groups.iter().for_each(|group| links.release(group[0].0));
-    }
-    let graph = &*links;
-    let by_vectors = |node: u32| batch.binary_search(&node).is_ok_and(|at| chosen[at].1);
-    let join = |pruner: &mut Pruner, group: &&[(u32, u32)]| -> Vec<u32> {
-        let node = group[0].0;
-        let mut edges = graph.of(node).to_vec();
-        for &(_, other) in *group {
+    chosen
+}
+
+/// The edges of nodes that got edges back, `degree` places each.
+fn join(links: &Links, distances: &Distances<'_>, back: &Back) -> Vec<u32> {
+    let degree = links.degree();
+    let mut joined = vec![NO_NODE; back.nodes.len() * degree];
+    let join = |(pruner, edges): &mut (Pruner, Vec<u32>), (at, places): (usize, &mut [u32])| {
+        let node = back.nodes[at];
+        let held: Vec<u32> = links.children(node).collect();
+        edges.clone_from(&held);
+        for &other in links.of(node).iter().chain(back.of_node(at)) {
             if !edges.contains(&other) {
                 edges.push(other);
             }
         }
-        if edges.len() > degree {
-            let held: Vec<u32> = graph.children(node).collect();
-            let by_vectors = by_vectors(node) || group.iter().any(|&(_, other)| by_vectors(other));
-            let distance = if by_vectors { &distances.exact } else { &distances.fast };
-            edges = pruner.choose(distance, node, (&held, &edges), degree, Others::Nearest).to_vec();
-        }
-        edges
+        let distance = if back.by_vectors[at] { &distances.exact } else { &distances.fast };
+        let edges = if edges.len() > degree {
+            pruner.choose(distance, node, (&held, edges), degree, Others::Nearest)
+        } else {
+            edges
+        };
+        places[..edges.len()].copy_from_slice(edges);
     };
-    let mut joined: Vec<Vec<u32>> = Vec::new();
-    groups.par_iter().map_init(Pruner::default, join, &mut joined);
-    let changed: Vec<u32> = groups.iter().map(|group| group[0].0).collect();
-    changed.iter().zip(&joined).for_each(|(&node, edges)| links.set(node, edges));
-    // A row of the batch may be a node already, with edges to rows that nothing else leads to.
-    let mut leading = changed;
-    leading.extend_from_slice(batch);
-    leading.retain(|&node| links.is_reached(node));
-    leading.sort_unstable();
-    leading.dedup();
-    links.reach(leading);
-    links.adopt(&distances.fast, batch);
-    Ok(())
+    joined.par_chunks_exact_mut(degree).enumerate().for_each_init(Default::default, join);
+    joined
 }
 
 /// The graph after its rows have moved: `moved` has the new number of each old row, or [`NO_NODE`] if its vector is
 /// gone. `rows` is the new number of rows; those that no old row moved to have no edges. No node has a parent yet. On
-/// return `moved` has numbers of nodes.
-pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32], rows: usize) -> Result<Links> {
+/// return `moved` has numbers of nodes. `device` does the work if it can.
+pub(super) fn moved(
+    old: &Links,
+    distance: &WalkDistance<'_>,
+    moved: &mut [u32],
+    rows: usize,
+    device: Option<DeviceBuild<'_>>,
+) -> Result<Links> {
     let degree = old.degree();
     let twins = old.twins().moved(moved);
     let moved = &*moved;
@@ -295,6 +355,13 @@ pub(super) fn moved(old: &Links, distance: &WalkDistance<'_>, moved: &mut [u32],
     }
     let mut links = Links::new(rows, degree, twins)?;
     links.count_inserted(old.inserted());
+    if let Some(device) = device.filter(|device| rows > 0 && device.can_repair()) {
+        match device.repair((old.edges(), moved, &before), links.edges_mut()) {
+            // Nothing is written yet.
+            Err(Error::OutOfDeviceMemory { .. }) => {}
+            repaired => return repaired.map(|()| links),
+        }
+    }
     let nodes = links.edges_mut().par_chunks_exact_mut(degree).zip(before.par_iter()).enumerate();
     nodes.for_each_init(Default::default, |(pruner, edges): &mut (Pruner, Vec<u32>), (node, (places, &row))| {
         if row == NO_NODE {
@@ -351,7 +418,7 @@ mod tests {
         let mut links = Links::of_edges(edges, DEGREE, vec![0, 1, 2, replaced]).unwrap().unwrap();
         links.list_starts(&exact);
         let distances = Distances { fast: exact, exact, codes: None };
-        insert(&mut links, &distances, &[replaced, new], None, &Watch::none()).unwrap();
+        insert(&mut links, &distances, &[replaced, new], None, &mut None, &Watch::none()).unwrap();
         assert_eq!(links.of(new), [0, 1, 2]);
         assert!(links.of(replaced).contains(&new) && links.is_reached(new));
         for node in 0..rows.len() as u32 {

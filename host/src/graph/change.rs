@@ -12,14 +12,16 @@
 //! because memory is missing or a device fails, the index has none, and an event says so: its searches are exact until
 //! the next change makes a graph.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::build::{self, Given, build};
 use super::candidates::{Candidates, Place};
 use super::codes::Codes;
 use super::distance::WalkDistance;
-use super::gpu::DeviceBuild;
+use super::edges_back::BATCH;
+use super::gpu::{DeviceBuild, DeviceInsert, DeviceLinks};
 use super::links::Links;
+use super::spare::{Changes, Spare};
 use super::twins::{Nodes, Twins};
 use super::{GraphIndexBuilder, LinkedVectors, MAX_NODES, Made};
 use crate::flat::Flat;
@@ -53,19 +55,26 @@ struct Before {
 }
 
 /// Graph, codes and table of nodes of the rows before a change.
-struct Old {
+struct Old<T> {
     links: Option<Arc<Links>>,
     codes: Option<Codes>,
     nodes: Option<Arc<Nodes>>,
+    device_links: Arc<DeviceLinks>,
+    /// The arrays of an older version.
+    spare: Option<Spare<T>>,
+    /// The arrays above, if a snapshot has them too.
+    next: Option<Spare<T>>,
 }
 
 /// Graph, codes and table of nodes of the rows after a change.
-struct Followed {
+struct Followed<T> {
     links: Arc<Links>,
     codes: Option<Codes>,
     nodes: Option<Arc<Nodes>>,
-    /// Whether all of it is as before the change.
-    same: bool,
+    /// The graph in device memory, once a search or an insertion has brought it there.
+    device_links: Arc<DeviceLinks>,
+    /// The arrays of an older version, for the next change.
+    spare: Option<Spare<T>>,
 }
 
 /// The result of [`LinkedVectors::new_graph`].
@@ -87,7 +96,8 @@ impl<T: Element> Changed for LinkedVectors<T> {
 
     fn replace(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         self.check_room(rows)?;
-        self.change(|flat| flat.replace(rows, ids), ids)
+        let (before, ()) = self.change_rows(|flat| flat.replace(rows, ids))?;
+        self.follow_watched(&before, ids, rows, &Watch::none())
     }
 
     fn remove(&mut self, ids: &[u64]) -> Result<()> {
@@ -124,7 +134,7 @@ impl<T: Element> LinkedVectors<T> {
         self.check_room(rows)?;
         if let Some(ids) = ids {
             let (before, ()) = self.change_rows(|flat| flat.add(rows, Some(ids), watch))?;
-            return self.follow_watched(&before, ids, &[], watch);
+            return self.follow_watched(&before, ids, rows, watch);
         }
         let ids = self.flat.row_ids();
         let (count, is_whole) = (rows.len() / self.dim(), rows.len().is_multiple_of(self.dim()));
@@ -188,24 +198,33 @@ impl<T: Element> LinkedVectors<T> {
         let _ = self.follow_watched(before, changed, &[], &Watch::none());
     }
 
-    /// As [`follow`](Self::follow). `appended` are the vectors of the rows after those of before, or none. The only
-    /// error is [`Error::Cancelled`]; the index then has no graph.
-    fn follow_watched(&mut self, before: &Before, changed: &[u64], appended: &[T], watch: &Watch<'_>) -> Result<()> {
+    /// As [`follow`](Self::follow). `given` are the vectors of the changed ids, or none. The only error is
+    /// [`Error::Cancelled`]; the index then has no graph.
+    fn follow_watched(&mut self, before: &Before, changed: &[u64], given: &[T], watch: &Watch<'_>) -> Result<()> {
         if !before.made {
             self.made = Made::nothing(self.flat.version());
         }
         // Until the end there is no graph: not after an error either, or a panic of the watch.
-        let old = Old { links: self.made.links.take(), codes: self.made.codes.take(), nodes: self.made.nodes.take() };
-        let device_links = std::mem::take(&mut self.made.device_links);
+        let made = &mut self.made;
+        let (links, codes, nodes) = (made.links.take(), made.codes.take(), made.nodes.take());
+        let mut spare = made.with_spare(Option::take);
+        // Snapshots share the cell.
+        made.spare = Arc::default();
+        // If a snapshot has these arrays, they are the older ones for the next change.
+        let is_shared = links.as_ref().is_some_and(|links| Arc::strong_count(links) > 1);
+        let next = links.as_ref().filter(|_| is_shared);
+        let next = next.map(|links| Spare::of(&made.copy, codes.as_ref(), links, nodes.as_ref()));
+        let device_links = std::mem::take(&mut made.device_links);
         let ids = &before.ids;
-        let followed = self.copy_rows(ids, changed, appended).and_then(|()| self.followed(old, ids, changed, watch));
+        let followed = self.copy_rows(ids, changed, given, &mut spare).and_then(|()| {
+            let old = Old { links, codes, nodes, device_links, spare, next };
+            self.followed(old, ids, changed, watch)
+        });
         match followed {
-            Ok(Some(Followed { links, codes, nodes, same })) => {
+            Ok(Some(Followed { links, codes, nodes, device_links, spare })) => {
                 self.made.links = Some(links);
-                (self.made.codes, self.made.nodes) = (codes, nodes);
-                if same {
-                    self.made.device_links = device_links;
-                }
+                (self.made.codes, self.made.nodes, self.made.device_links) = (codes, nodes, device_links);
+                self.made.spare = Arc::new(Mutex::new(spare));
                 Ok(())
             }
             Ok(None) => Ok(()),
@@ -223,8 +242,8 @@ impl<T: Element> LinkedVectors<T> {
     }
 
     /// Copies the rows to host memory, unless the flat index has them there. On error there is no copy, and the next
-    /// change copies all rows.
-    fn copy_rows(&mut self, before: &RowIds, changed: &[u64], appended: &[T]) -> Result<()> {
+    /// change copies all rows. `given` are the vectors of the changed ids, or none.
+    fn copy_rows(&mut self, before: &RowIds, changed: &[u64], given: &[T], spare: &mut Option<Spare<T>>) -> Result<()> {
         // From here on, everything is made of the current rows.
         self.made.of = self.flat.version();
         if self.flat.host_rows().is_some() {
@@ -240,17 +259,30 @@ impl<T: Element> LinkedVectors<T> {
             copy = Arc::new(host_memory::zeroed(count)?);
         }
         if kept < count || !changed.is_empty() {
+            if let (Some(spare), true) = (spare, Arc::strong_count(&copy) > 1)
+                && let Some(older) = spare.copy(&copy, dim)?
+            {
+                copy = Arc::new(older);
+            }
             let room = count - copy.len();
             let rows = own_with_room(&mut copy, room)?;
             rows.resize(count, T::default());
-            let more = &mut rows[kept..];
-            if more.len() == appended.len() {
-                fill(more, appended);
-            } else if !more.is_empty() {
-                self.flat.copy_rows(kept / dim, more)?;
-            }
-            for row in changed.iter().filter_map(|&id| after.find(id)).filter(|&row| row < kept / dim) {
-                self.flat.copy_rows(row, &mut rows[row * dim..][..dim])?;
+            let (old, more) = rows.split_at_mut(kept);
+            if more.len() == given.len() && changed.is_sorted() {
+                fill(more, given);
+            } else if !given.is_empty() && kept > 0 {
+                for (vector, &id) in given.chunks_exact(dim).zip(changed) {
+                    if let Some(row) = after.find(id) {
+                        rows[row * dim..][..dim].copy_from_slice(vector);
+                    }
+                }
+            } else {
+                if !more.is_empty() {
+                    self.flat.copy_rows(kept / dim, more)?;
+                }
+                for row in changed.iter().filter_map(|&id| after.find(id)).filter(|&row| row < kept / dim) {
+                    self.flat.copy_rows(row, &mut old[row * dim..][..dim])?;
+                }
             }
         }
         self.made.copy = copy;
@@ -258,8 +290,19 @@ impl<T: Element> LinkedVectors<T> {
     }
 
     /// The codes of the rows after a change, made of those before it. They are fitted again if they have become old.
-    fn followed_codes(&self, codes: Option<Codes>, before: &RowIds, changed: &[u64]) -> Result<Option<Codes>> {
+    fn followed_codes(
+        &self,
+        codes: Option<Codes>,
+        before: &RowIds,
+        changed: &[u64],
+        spare: &mut Option<Spare<T>>,
+    ) -> Result<Option<Codes>> {
         let Some(mut codes) = codes else { return Ok(None) };
+        if let (Some(spare), true) = (spare, codes.are_shared())
+            && let Some(older) = spare.codes(&codes)?
+        {
+            codes = older;
+        }
         let after = self.flat.row_ids();
         let kept = if moves(before, after) || codes.len() != before.rows() { 0 } else { before.rows() };
         let rows = changed.iter().filter_map(|&id| after.find(id));
@@ -269,7 +312,7 @@ impl<T: Element> LinkedVectors<T> {
 
     /// Copies all rows to host memory, unless the flat index has them there.
     pub(super) fn copy_all_rows(&mut self) -> Result<()> {
-        self.copy_rows(&RowIds::default(), &[], &[])
+        self.copy_rows(&RowIds::default(), &[], &[], &mut None)
     }
 
     /// Whether there are so few rows that they need no edges.
@@ -283,11 +326,17 @@ impl<T: Element> LinkedVectors<T> {
     }
 
     /// The graph of the rows after a change, made of the one before it; `None` if so few rows need none.
-    fn followed(&mut self, old: Old, before: &RowIds, changed: &[u64], watch: &Watch<'_>) -> Result<Option<Followed>> {
+    fn followed(
+        &mut self,
+        old: Old<T>,
+        before: &RowIds,
+        changed: &[u64],
+        watch: &Watch<'_>,
+    ) -> Result<Option<Followed<T>>> {
         if self.is_small() {
             return Ok(None);
         }
-        let Old { links, codes, nodes } = old;
+        let Old { links, codes, nodes, device_links, mut spare, next } = old;
         let (after, dim) = (self.flat.row_ids(), self.dim());
         let rows = after.rows();
         // Each changed id is that of another row.
@@ -299,24 +348,38 @@ impl<T: Element> LinkedVectors<T> {
         let Some(links) = links else { return self.rebuilt(watch).map(Some) };
         let moves = moves(before, after);
         if !moves && changed.is_empty() && links.len() == rows {
-            return Ok(Some(Followed { links, codes, nodes, same: true }));
+            return Ok(Some(Followed { links, codes, nodes, device_links, spare }));
         }
         let mut new: Vec<u32> = changed.iter().filter_map(|&id| Some(after.find(id)? as u32)).collect();
         new.sort_unstable();
-        let codes = self.followed_codes(codes, before, changed)?;
+        let coder = codes.as_ref().map(|codes| Arc::clone(&codes.coder));
+        let codes = self.followed_codes(codes, before, changed, &mut spare)?;
+        let is_same_coder = match (coder, &codes) {
+            (None, None) => true,
+            (Some(coder), Some(codes)) => Arc::ptr_eq(&coder, &codes.coder),
+            _ => false,
+        };
         let vectors = self.rows();
         let distances = self.distances_among(codes.as_ref(), vectors);
         let mut links = if moves {
             let mut moved: Vec<u32> = (0..links.len()).map(|row| moved_to(before, after, row)).collect();
-            build::moved(&links, &distances.fast, &mut moved, rows)?
+            let device = self.device_build(distances.fast)?;
+            build::moved(&links, &distances.fast, &mut moved, rows, device)?
         } else {
-            let mut links = Arc::try_unwrap(links).or_else(|shared| shared.copied())?;
+            let mut links = match Arc::try_unwrap(links) {
+                Ok(own) => own,
+                Err(shared) => {
+                    let older = spare.as_mut().map_or(Ok(None), |spare| spare.links(&shared))?;
+                    older.map_or_else(|| shared.copied(), Ok)?
+                }
+            };
             links.grow(rows)?;
             links
         };
         // The table has numbers of rows.
         let mut nodes = match nodes.filter(|_| !moves) {
-            Some(nodes) => nodes,
+            Some(nodes) if Arc::strong_count(&nodes) == 1 => nodes,
+            Some(nodes) => spare.as_mut().and_then(|spare| spare.nodes(&nodes)).map_or(nodes, Arc::new),
             None if new.is_empty() => Arc::default(),
             None => {
                 let is_node = |row| !links.twins().contains(row) && new.binary_search(&row).is_err();
@@ -330,23 +393,45 @@ impl<T: Element> LinkedVectors<T> {
             // The new rows have no edges yet, and get their parents when they are inserted.
             links.connect_without(&distances.fast, &inserted);
         }
-        build::insert(&mut links, &distances, &inserted, after.live(), watch)?;
+        // Otherwise edges or codes of rows without new vectors may have changed.
+        let image = (is_same_coder && !moves && !replaced).then(|| device_links.taken()).flatten();
+        let accepted = match after.live() {
+            Some(live) => Some(links.twins().accepted_nodes(live)?.0),
+            None => None,
+        };
+        let mut device = match self.flat.resident_rows() {
+            Some(resident) if !new.is_empty() => {
+                let batch = inserted.len().min(BATCH);
+                DeviceInsert::new(resident, distances, &links, (image, &new), (batch, accepted.as_ref()))?
+            }
+            _ => None,
+        };
+        let edges = build::insert(&mut links, &distances, &inserted, accepted.as_ref(), &mut device, watch)?;
         if inserted.iter().any(|row| links.starts().binary_search(row).is_ok()) {
             links.list_starts(&distances.fast);
         }
+        let hashes = Arc::make_mut(&mut nodes).take_inserted();
         let nodes = (!new.is_empty()).then_some(nodes);
-        Ok(Some(Followed { links: Arc::new(links), codes, nodes, same: false }))
+        // All rows may differ from older ones if they have moved, or if edges to some rows lead to others now.
+        let spare = if moves || replaced { None } else { next.or(spare) };
+        let spare = spare.and_then(|spare| spare.after(Changes { rows: new, edges, hashes }, rows));
+        // Without an image, the next search uploads the graph.
+        let device_links = match device.map(|device| device.finish(&links)) {
+            Some(Err(Error::OutOfDeviceMemory { .. })) | None => Arc::default(),
+            Some(image) => Arc::new(DeviceLinks::of(image?)),
+        };
+        Ok(Some(Followed { links: Arc::new(links), codes, nodes, device_links, spare }))
     }
 
     /// A new graph of all rows, after those that removed vectors left are gone.
-    fn rebuilt(&mut self, watch: &Watch<'_>) -> Result<Followed> {
+    fn rebuilt(&mut self, watch: &Watch<'_>) -> Result<Followed<T>> {
         let before = Arc::clone(self.flat.row_ids());
         self.flat.compact()?;
-        self.copy_rows(&before, &[], &[])?;
+        self.copy_rows(&before, &[], &[], &mut None)?;
         let (rows, settings) = (self.rows(), self.builder.settings);
         let candidates = Candidates::all(rows, self.dim(), settings, &self.place(rows), watch)?;
         let New { codes, links, .. } = self.new_graph(rows, candidates, false, watch)?;
-        Ok(Followed { links, codes, nodes: None, same: false })
+        Ok(Followed { links, codes, nodes: None, device_links: Arc::default(), spare: None })
     }
 
     /// The devices that search the candidates of the edges among `rows`, and the budget that the rows leave them.

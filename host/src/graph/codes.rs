@@ -53,7 +53,7 @@ use super::walk::key_of;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::centre::Centre;
 use crate::product::cpu::convert;
-use crate::random::Random;
+use crate::random::{Random, gather};
 use crate::shared::own_with_room;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Metric, Result, host_memory};
@@ -107,6 +107,14 @@ pub(super) struct Encoded {
     pub(super) outside: u64,
     /// Greatest sum of the squares of a row's codes.
     pub(super) greatest_square: u32,
+}
+
+impl Encoded {
+    /// Adds the statistics of further rows.
+    fn add(&mut self, more: Encoded) {
+        self.outside += more.outside;
+        self.greatest_square = self.greatest_square.max(more.greatest_square);
+    }
 }
 
 /// The places of `SAMPLE` of `count` rows, ascending: a random one of each of as many equal parts. All if there are
@@ -348,16 +356,44 @@ impl Codes {
         if kept == 0 {
             self.of_rows = Encoded::default();
         }
-        let mut encode = |some: std::ops::Range<usize>| {
-            let of_some =
-                self.coder.encode_rows(vectors.part(some.clone()), &mut rows[some.start * dim..some.end * dim]);
-            self.of_rows.outside += of_some.outside;
-            self.of_rows.greatest_square = self.of_rows.greatest_square.max(of_some.greatest_square);
-        };
-        encode(kept..count);
-        changed.filter(|&row| row < kept).for_each(|row| encode(row..row + 1));
+        let new_codes = &mut rows[kept * dim..];
+        self.of_rows.add(self.coder.encode_rows(vectors.part(kept..count), new_codes));
+        let changed: Vec<usize> = changed.filter(|&row| row < kept).collect();
+        let mut codes = host_memory::zeroed(changed.len() * dim)?;
+        with_components!(vectors, components: T => {
+            let listed = gather::<T>(components, dim, &changed)?;
+            self.of_rows.add(self.coder.encode_rows(VectorSlice::of(&listed, dim), &mut codes));
+        });
+        for (&row, codes) in changed.iter().zip(codes.chunks_exact(dim)) {
+            rows[row * dim..][..dim].copy_from_slice(codes);
+        }
         self.since += new;
         Ok(())
+    }
+
+    /// The codes of all rows, one row after the other.
+    pub(super) fn rows(&self) -> &[i8] {
+        &self.rows
+    }
+
+    /// As [`rows`](Self::rows), for one who gives up these codes.
+    pub(super) fn into_rows(self) -> Arc<Vec<i8>> {
+        self.rows
+    }
+
+    /// Number of components of a row.
+    pub(super) fn dim(&self) -> usize {
+        self.coder.shifts.len()
+    }
+
+    /// The same codes in other memory.
+    pub(super) fn with_rows(&self, rows: Vec<i8>) -> Self {
+        Codes { coder: Arc::clone(&self.coder), rows: Arc::new(rows), of_rows: self.of_rows, since: self.since }
+    }
+
+    /// Whether others have the codes too.
+    pub(super) fn are_shared(&self) -> bool {
+        Arc::strong_count(&self.rows) > 1
     }
 
     /// Whether the vectors have changed so much that codes should be fitted again.

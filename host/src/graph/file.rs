@@ -286,7 +286,7 @@ impl<T: Element> LinkedVectors<T> {
         let rows = VectorSlice::of(&rows, self.dim());
         let codes = self.codes().map(|codes| Codes::of(Arc::clone(&codes.coder), rows)).transpose()?;
         let distance = codes.as_ref().map_or_else(|| WalkDistance::new(self.metric(), rows), Codes::distance);
-        let mut links = build::moved(links, &distance, &mut moved, self.len())?;
+        let mut links = build::moved(links, &distance, &mut moved, self.len(), None)?;
         links.connect_without(&distance, &[]);
         Ok(Cow::Owned(links))
     }

@@ -19,6 +19,7 @@ use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::twins::{Nodes, Twins};
 use crate::knn_graph::NO_NODE;
+use crate::shared::{catch_up, replace_rows};
 use crate::simd::prefetch;
 use crate::{Element, Result, host_memory};
 
@@ -234,6 +235,24 @@ impl Links {
         Ok(Links { degree: self.degree, edges, parents, starts, entrance, twins, inserted: self.inserted })
     }
 
+    /// Makes this older graph equal to `current`, in which `nodes` have got other edges since and the nodes after the
+    /// last one are new. Returns whether it is; `current` may have less nodes. O(nodes · degree + rows).
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    pub(super) fn catch_up(&mut self, current: &Self, nodes: &[u32]) -> Result<bool> {
+        if self.degree != current.degree || self.len() > current.len() {
+            return Ok(false);
+        }
+        catch_up(&mut self.edges, &current.edges, nodes, self.degree)?;
+        self.parents.clear();
+        catch_up(&mut self.parents, &current.parents, &[], 1)?;
+        self.starts.clone_from(&current.starts);
+        (self.entrance, self.twins) = (current.entrance.clone(), current.twins.clone());
+        self.inserted = current.inserted;
+        Ok(true)
+    }
+
     /// Number of nodes.
     pub(super) fn len(&self) -> usize {
         self.parents.len()
@@ -281,6 +300,11 @@ impl Links {
         prefetch(&self.edges[self.places(node)]);
     }
 
+    /// All places of a node: its edges, then [`NO_NODE`].
+    pub(super) fn places_of(&self, node: u32) -> &[u32] {
+        &self.edges[self.places(node)]
+    }
+
     /// The nodes to which a node has edges.
     #[inline]
     pub(super) fn of(&self, node: u32) -> &[u32] {
@@ -289,17 +313,26 @@ impl Links {
         &places[..count]
     }
 
-    /// Replaces the edges of a node. There are at most `degree`, with those to its children among them.
-    pub(super) fn set(&mut self, node: u32, edges: &[u32]) {
-        let places = self.places(node);
-        let (some, none) = self.edges[places].split_at_mut(edges.len());
-        some.copy_from_slice(edges);
-        none.fill(NO_NODE);
+    /// Replaces all places of nodes, which ascend. Those with edges to their children are among the new ones.
+    pub(super) fn set_all(&mut self, nodes: &[u32], edges: &[u32]) {
+        let degree = self.degree;
+        replace_rows(&mut self.edges, nodes, degree, |at, _| &edges[at * degree..][..degree]);
     }
 
     /// The nodes whose parent a node is, in the order of its edges.
     pub(super) fn children(&self, node: u32) -> impl Iterator<Item = u32> {
         self.of(node).iter().copied().filter(move |&other| self.parents[other as usize] == node)
+    }
+
+    /// Sets the bits of the held edges of nodes, `words` words for each, which are 0. O(nodes · degree).
+    pub(super) fn set_held(&self, nodes: &[u32], held: &mut [u32], words: usize) {
+        held.par_chunks_exact_mut(words).zip(nodes).for_each(|(held, &node)| {
+            for (place, &other) in self.of(node).iter().enumerate() {
+                if self.parents[other as usize] == node {
+                    held[place / 32] |= 1 << (place % 32);
+                }
+            }
+        });
     }
 
     /// Gives other parents to children of a node until at most half of its edges are held, if there are such parents:
@@ -368,12 +401,13 @@ impl Links {
 
     /// Makes start nodes of some rows between the last start node and `end`, which were inserted since start nodes were
     /// chosen, so that there are as many as a new graph of `nodes` nodes has. So every class of vectors gets its share,
-    /// though it comes late. A few missing ones wait for more, because all are listed again.
-    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) {
+    /// though it comes late. A few missing ones wait for more, because all are listed again. Returns whether there are
+    /// new ones.
+    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) -> bool {
         let first = self.starts.last().map_or(0, |&last| last + 1);
         let missing = start_count(nodes).saturating_sub(self.starts.len());
         if missing * STARTS_OF_ONE_MISSING <= self.starts.len() || first >= end {
-            return;
+            return false;
         }
         let rows: Vec<u32> = (first..end).filter(|&row| !self.twins.contains(row)).collect();
         let count = missing.min(rows.len());
@@ -383,6 +417,7 @@ impl Links {
             self.starts.push(start);
         }
         self.list_starts(distance);
+        true
     }
 
     fn reach_from_starts(&mut self) {
@@ -390,6 +425,15 @@ impl Links {
             self.parents[start as usize] = start;
         }
         self.reach(self.starts.clone());
+    }
+
+    /// As [`reach`](Self::reach), from those of `nodes` that have parents, of which most lead to no node without one.
+    pub(super) fn reach_from(&mut self, mut nodes: Vec<u32>) {
+        let leads = |&node: &u32| self.is_reached(node) && self.of(node).iter().any(|&other| !self.is_reached(other));
+        nodes = nodes.into_par_iter().filter(leads).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        self.reach(nodes);
     }
 
     /// Gives a parent to each node that can be reached from `nodes`, which ascend and have parents: of the nodes with

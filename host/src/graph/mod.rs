@@ -28,9 +28,11 @@
 //! | `prune` | the choice of a node's edges |
 //! | `candidates` | the nodes among which the edges of a new graph are chosen |
 //! | `build` | a new graph; insertion and removal |
+//! | `edges_back` | the edges of a batch that is inserted, and those back |
 //! | `search` | walk or exact search; the results |
 //! | `device` | searches from device memory to device memory |
 //! | `change` | what each change of the vectors does to the graph |
+//! | `spare` | the arrays of an older version, which the next change takes over |
 //! | `given` | an index of edges or neighbours that the caller has, and the edges of an index |
 //! | `file` | index files |
 //!
@@ -50,8 +52,9 @@
 //! Building: the nearest of all vectors, of every sixteenth and of every 128th for each vector, and O(degree²)
 //! distances. A walk of width w computes about w · degree / 3 distances after those of the start nodes.
 //! [`GraphIndexBuilder::build_with_neighbors`] takes neighbours from a k-NN graph, whose computation can be interrupted
-//! and resumed. Adding a vector costs a walk and O(degree²) distances, removing one a bit until a quarter of the rows
-//! is left over.
+//! and resumed. Adding a vector costs a walk, O(degree²) distances, and another choice of edges for each of its
+//! `degree` neighbours, on the device that has the rows; removing one costs a bit until a quarter of the rows is left
+//! over.
 
 mod build;
 mod candidates;
@@ -60,6 +63,7 @@ mod codes;
 #[cfg(feature = "cuda")]
 mod device;
 mod distance;
+mod edges_back;
 mod entrance;
 pub(crate) mod file;
 mod fit;
@@ -67,24 +71,28 @@ mod given;
 #[cfg(test)]
 mod given_tests;
 mod gpu;
+#[cfg(test)]
+mod insert_tests;
 mod links;
 #[cfg(test)]
 mod moved_tests;
 mod prune;
 mod search;
+mod spare;
 #[cfg(test)]
 mod tests;
 mod twins;
 mod walk;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use self::candidates::Settings;
 use self::codes::{Codes, Distances};
 use self::distance::WalkDistance;
 use self::gpu::DeviceLinks;
 use self::links::Links;
+use self::spare::Spare;
 use self::twins::Nodes;
 use crate::flat::{Flat, Version};
 use crate::index::Index;
@@ -141,12 +149,20 @@ struct Made<T> {
     nodes: Option<Arc<Nodes>>,
     /// The graph in device memory.
     device_links: Arc<DeviceLinks>,
+    /// The arrays of an older version, for the first change of this index or of one of its snapshots.
+    spare: Arc<Mutex<Option<Spare<T>>>>,
 }
 
 impl<T> Made<T> {
     /// Nothing of these rows.
     fn nothing(of: Version) -> Self {
-        Made { of, copy: Arc::default(), codes: None, links: None, nodes: None, device_links: Arc::default() }
+        let (copy, device_links, spare) = (Arc::default(), Arc::default(), Arc::default());
+        Made { of, copy, codes: None, links: None, nodes: None, device_links, spare }
+    }
+
+    /// Calls `work` with the arrays of an older version.
+    fn with_spare<V>(&self, work: impl FnOnce(&mut Option<Spare<T>>) -> V) -> V {
+        work(&mut self.spare.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -176,7 +192,7 @@ pub struct GraphStatistics {
     /// for which codes were fitted. The edges of rows that were added there are chosen by vectors, and queries there
     /// walk by vectors, until codes are fitted again.
     pub outside: u64,
-    /// Bytes of host memory: vectors, ids, edges.
+    /// Bytes of host memory: vectors, ids, codes, edges, and those of an older version that the next change takes over.
     pub host_bytes: u64,
     /// Bytes of memory on devices.
     pub device_bytes: u64,
@@ -203,7 +219,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     }
 
     /// Sets the [`Device`](crate::Device), or the [`Placement`] over several devices;
-    /// [`Device::Auto`](crate::Device::Auto) by default. Exact searches and the making of the graph use it.
+    /// [`Device::Auto`](crate::Device::Auto) by default. Searches, the making of the graph and its changes use it.
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
         self.placement = device.into();
         self
@@ -369,7 +385,8 @@ impl<T: Element> LinkedVectors<T> {
                 + (self.made.copy.capacity() * size_of::<T>()) as u64
                 + codes.map_or(0, Codes::bytes)
                 + links.map_or(0, Links::bytes)
-                + self.made.nodes.as_ref().map_or(0, |nodes| nodes.bytes()),
+                + self.made.nodes.as_ref().map_or(0, |nodes| nodes.bytes())
+                + self.made.with_spare(|spare| spare.as_ref().map_or(0, Spare::bytes)),
             device_bytes: flat.device_bytes + self.made.device_links.bytes(),
         }
     }
@@ -464,6 +481,7 @@ impl<T: Element> Stored for LinkedVectors<T> {
             links: made.links.clone(),
             nodes: made.nodes.clone(),
             device_links: Arc::clone(&made.device_links),
+            spare: Arc::clone(&made.spare),
         });
         let made = made.unwrap_or_else(|| Made::nothing(flat.version()));
         LinkedVectors { builder: self.builder.clone(), flat, made }

@@ -188,9 +188,11 @@ impl Twins {
 }
 
 /// The nodes of a graph by the hashes of their vectors.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Nodes {
     of_hash: HashMap<u64, u32, BuildHasherDefault<Same>>,
+    /// The hashes under which nodes were inserted since [`take_inserted`](Self::take_inserted).
+    inserted: Vec<u64>,
 }
 
 impl Nodes {
@@ -207,7 +209,7 @@ impl Nodes {
         for (row, hash) in (0..).zip(hashes).filter(|&(row, _)| is_node(row)) {
             of_hash.entry(hash).or_insert(row);
         }
-        Ok(Nodes { of_hash })
+        Ok(Nodes { of_hash, inserted: Vec::new() })
     }
 
     /// Another node with the vector of a row.
@@ -220,7 +222,23 @@ impl Nodes {
 
     /// Makes a node known under the hash of its vector; a node that was known under this hash is no longer found.
     pub(super) fn insert<T: Element>(&mut self, rows: &[T], dim: usize, node: u32) {
-        self.of_hash.insert(hash(vector(rows, dim, node)), node);
+        let hash = hash(vector(rows, dim, node));
+        self.of_hash.insert(hash, node);
+        self.inserted.push(hash);
+    }
+
+    /// The hashes under which other nodes were made known since the last call.
+    pub(super) fn take_inserted(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.inserted)
+    }
+
+    /// Makes this older table equal to `current`, which has other nodes under these hashes.
+    pub(super) fn catch_up(&mut self, current: &Self, hashes: &[u64]) {
+        for hash in hashes {
+            if let Some(&node) = current.of_hash.get(hash) {
+                self.of_hash.insert(*hash, node);
+            }
+        }
     }
 
     /// Bytes of host memory, about.

@@ -6,6 +6,7 @@
 //! A warp for each row. It reads 8 bytes for each found row, and reads and writes the candidates, 4 bytes each.
 
 use cuda_std::launch::LaunchConfig;
+use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK};
 use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
 
@@ -60,17 +61,7 @@ unsafe fn append(launch: AppendCandidates) {
     // SAFETY: for the whole body, the launch gives room for all candidates, the caller promises the shapes, and a
     // barrier stands between writes and reads of different lanes.
     unsafe {
-        let (mut taken, mut base) = (0, 0);
-        while base < width {
-            let at = base + lane;
-            let other = if at < width { global::load(candidates.wrapping_add(at as usize)) } else { NO_ROW };
-            if other != NO_ROW {
-                before.add(at).store(other);
-            }
-            taken += warp::ballot(FULL_MASK, other != NO_ROW).count_ones();
-            base += THREADS;
-        }
-        thread::sync_threads();
+        let taken = load_candidates(candidates, width, before);
         let end = width.min(taken + most);
         let (mut count, mut base) = (taken, 0);
         while base <= most && count < end {
@@ -79,11 +70,7 @@ unsafe fn append(launch: AppendCandidates) {
             // Rows have u32 numbers.
             let other = (id as u32).wrapping_mul(share);
             let mut is_new = id != NO_ID && other != row;
-            let mut place = 0;
-            while place < taken {
-                is_new &= before.add(place).load() != other;
-                place += 1;
-            }
+            is_new &= !is_among(before, taken, other);
             let votes = warp::ballot(FULL_MASK, is_new);
             let place = count + (votes & ((1 << lane) - 1)).count_ones();
             if is_new && place < end {
@@ -93,4 +80,42 @@ unsafe fn append(launch: AppendCandidates) {
             base += THREADS;
         }
     }
+}
+
+/// Copies the candidates of a row, the first of `width` places, to shared memory. Returns their number. All lanes of
+/// the warp, which is the block, arrive; ends with a barrier.
+///
+/// # Safety
+/// There are `width` places, also in shared memory, and no lane reads that any more.
+#[inline(always)]
+pub(super) unsafe fn load_candidates(candidates: *const u32, width: u32, to: SharedPtr<u32>) -> u32 {
+    let (mut taken, mut base) = (0, 0);
+    while base < width {
+        let at = base + warp::lane_id();
+        // SAFETY: the place exists.
+        let other = if at < width { unsafe { global::load(candidates.wrapping_add(at as usize)) } } else { NO_ROW };
+        if other != NO_ROW {
+            // SAFETY: there is room for all places.
+            unsafe { to.add(at).store(other) };
+        }
+        taken += warp::ballot(FULL_MASK, other != NO_ROW).count_ones();
+        base += THREADS;
+    }
+    thread::sync_threads();
+    taken
+}
+
+/// Whether a row is among the first `count` in shared memory.
+///
+/// # Safety
+/// So many are there, and no lane writes them.
+#[inline(always)]
+pub(super) unsafe fn is_among(rows: SharedPtr<u32>, count: u32, row: u32) -> bool {
+    let (mut found, mut at) = (false, 0);
+    while at < count {
+        // SAFETY: at < count.
+        found |= unsafe { rows.add(at).load() } == row;
+        at += 1;
+    }
+    found
 }

@@ -1,5 +1,5 @@
-//! The choice of edges in a new graph, as the library's `graph::prune` and `graph::build` define it, with the same
-//! bits.
+//! The choice of edges, as the library's `graph::prune` and `graph::build` define it, with the same bits. The kernels
+//! of a new graph; those that collect the candidates of inserted nodes are in [`crate::graph::insert`].
 //!
 //! ```text
 //! Prune     for each node, a warp: its edges among its candidates                       n · degree edges
@@ -37,11 +37,13 @@ const ROWS: usize = 2;
 /// Number of threads of a block in `Count` and `Fill`.
 const EDGE_THREADS: u32 = 256;
 
-/// Chooses edges of each node among its candidates: those to which no chosen one is nearer than the node, from near to
-/// far; then the nearest others, or the others in the order of the candidates.
+/// Chooses edges of each node among its candidates: the held ones; those to which no chosen one is nearer than the
+/// node, from near to far; then the nearest others, or the others in the order of the candidates.
+///
+/// The default has empty or absent pointers and zeros: consecutive nodes, none held, all of them pruned.
 ///
 /// # Safety
-/// The arrays are as long as the fields say. Candidates are rows.
+/// The arrays are as long as the fields say. Nodes and candidates are rows.
 #[kernel(
     key = ElementKey,
     max_threads = 32,
@@ -53,6 +55,7 @@ const EDGE_THREADS: u32 = 256;
     ElementKey::U8 => prune_u8 = prune::<element::U8>,
     ElementKey::I8 => prune_i8 = prune::<element::I8>,
 )]
+#[derive(Default)]
 pub struct Prune {
     /// Rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
@@ -60,10 +63,20 @@ pub struct Prune {
     pub stride: u32,
     /// The metric of the distances.
     pub metric: Metric,
+    /// The nodes, one for each block; absent: those from `first` on.
+    pub nodes: Option<Ptr<u32>>,
     /// Number of the node that block 0 prunes; those of the next blocks follow.
     pub first: u32,
     /// Number of nodes.
     pub count: u32,
+    /// One word for each node; absent: all nodes are pruned.
+    pub doubtful: Option<Ptr<u32>>,
+    /// Whether rows are codes: 0 for no. Nodes whose word is 0 are pruned by codes, the others in another launch.
+    pub by_codes: u32,
+    /// For each node the number of its first candidates that are chosen in any case, at most `degree`; absent: none.
+    pub held: Option<Ptr<u32>>,
+    /// Up to this number of candidates all are edges, in their order.
+    pub whole: u32,
     /// For each node `most` places: different rows other than the node, then `NO_ROW`.
     pub candidates: Ptr<u32>,
     /// Number of places of candidates.
@@ -93,9 +106,23 @@ impl Prune {
 /// As [`Prune`].
 #[inline(always)]
 unsafe fn prune<E: Compared>(launch: Prune) {
-    let Prune { rows, stride, metric, first, candidates, most, edges, degree, in_order, .. } = launch;
+    let Prune { rows, stride, metric, candidates, most, edges, degree, in_order, .. } = launch;
     let lane = warp::lane_id();
     let number = thread::block_idx_x();
+    if let Some(doubtful) = launch.doubtful {
+        // SAFETY: the caller promises a word for each node. The whole warp takes the same way.
+        let is_doubtful = unsafe { global::load_nc(doubtful.wrapping_add(number as usize)) } != 0;
+        if is_doubtful == (launch.by_codes != 0) {
+            return;
+        }
+    }
+    // SAFETY: the caller promises a node and a number for each block.
+    let of_block = |array: Ptr<u32>| unsafe { global::load_nc(array.wrapping_add(number as usize)) };
+    let node = match launch.nodes {
+        Some(nodes) => of_block(nodes),
+        None => launch.first + number,
+    };
+    let held = launch.held.map_or(0, of_block);
     let rows = (*rows).cast::<E::Stored>();
     let row = |node: u32| rows.wrapping_add(node as usize * stride as usize);
     // A team without a node reads row 0.
@@ -109,21 +136,30 @@ unsafe fn prune<E: Compared>(launch: Prune) {
         let sorted = keys.add(most);
         let chosen: SharedPtr<u32> = sorted.add(most).cast();
         let occluded = chosen.add(degree.next_multiple_of(2));
-        load::<E>(row(first + number), stride, metric, query);
+        let mut at = lane;
+        while at < held {
+            chosen.add(at).store(global::load_nc(candidates.wrapping_add(at as usize)));
+            at += THREADS;
+        }
+        load::<E>(row(node), stride, metric, query);
         let own = E::own(query, stride, lane % TEAM);
         let mut count = 0;
-        let mut at = 0;
+        let mut at = held;
         while at < most {
             let nodes = of_teams(|place| {
                 let place = at + place;
                 if place < most { global::load_nc(candidates.wrapping_add(place as usize)) } else { NO_ROW }
             });
+            // Places after the last candidate cost distances as well.
+            if warp::ballot(FULL_MASK, nodes[0] != NO_ROW) == 0 {
+                break;
+            }
             let found = E::key::<ROWS>(metric, (query, own), nodes.map(there), stride, lane % TEAM);
             let place = at + row_of::<ROWS>(lane % TEAM) * TEAMS + lane / TEAM;
             let node = if row_of::<ROWS>(lane % TEAM) == 0 { nodes[0] } else { nodes[1] };
             let is_there = is_first_of_row::<ROWS>(lane % TEAM) && node != NO_ROW;
             if is_there {
-                keys.add(place).store((found as u64) << 32 | node as u64);
+                keys.add(place - held).store((found as u64) << 32 | node as u64);
             }
             count += warp::ballot(FULL_MASK, is_there).count_ones();
             at += ROWS as u32 * TEAMS;
@@ -141,9 +177,19 @@ unsafe fn prune<E: Compared>(launch: Prune) {
             at += THREADS;
         }
         thread::sync_threads();
-        let (mut chosen_count, mut occluded_count) = (0, 0);
+        let (mut chosen_count, mut occluded_count) = (held, 0);
+        if held + count <= launch.whole {
+            // All are chosen, in their order.
+            let mut at = held + lane;
+            while at < held + count {
+                chosen.add(at).store(global::load_nc(candidates.wrapping_add(at as usize)));
+                at += THREADS;
+            }
+            chosen_count = held + count;
+            thread::sync_threads();
+        }
         let mut at = 0;
-        while at < count && chosen_count < degree {
+        while at < count && chosen_count < degree && held + count > launch.whole {
             let place = sorted.add(at).load();
             let node = place as u32;
             let mut own = 0;

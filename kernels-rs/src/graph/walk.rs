@@ -236,6 +236,11 @@ pub struct Walk {
     pub least: u32,
     /// Codes only: greatest sum of the squares of a row's codes.
     pub greatest_square: u32,
+    /// Codes only: number of the nearest nodes of a beam that codes must tell apart; 0: none. If the last of them may
+    /// be as near as the first ([`Tolerance::within`]), the query's word becomes 1.
+    pub told: u32,
+    /// 1: the beam has the nearest start nodes, no edge is followed, and no word changes; 0: walks follow edges.
+    pub starts_only: u32,
 }
 
 impl Walk {
@@ -723,7 +728,7 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
                     beam.from = 0;
                 }
                 let (chosen, named) = choose::<THREADS>(block, &mut beam);
-                if chosen == 0 {
+                if chosen == 0 || launch.starts_only != 0 {
                     store_places::<E>(&launch, block, beam);
                     return;
                 }
@@ -837,7 +842,7 @@ unsafe fn leave_empty(launch: &Walk, first: u32, step: u32) {
 /// As [`Walk`].
 #[inline(always)]
 unsafe fn store_places<E: Compared>(launch: &Walk, block: Block, beam: Beam) {
-    let Walk { metric, width, selected, filter, places, doubtful, k, least, greatest_square, .. } = *launch;
+    let Walk { metric, width, selected, filter, places, doubtful, k, least, greatest_square, told, .. } = *launch;
     if warp::warp_id() != 0 {
         return;
     }
@@ -852,6 +857,7 @@ unsafe fn store_places<E: Compared>(launch: &Walk, block: Block, beam: Beam) {
         let tolerance = Tolerance::new(metric, block.own, greatest_square);
         let key_at = |at: u32| (beam.places.add(at).load() >> 32) as u32;
         let mut ties = by_codes && beam.len == width && tolerance.ties(key_at(0), key_at(beam.len - 1));
+        ties |= by_codes && told > 0 && beam.len >= told && tolerance.within(key_at(0), key_at(told - 1));
         // The key of the k-th accepted node, once it is known.
         let (mut kth, mut ended) = (u32::MAX, false);
         while first < beam.len && !ended {
@@ -885,6 +891,7 @@ unsafe fn store_places<E: Compared>(launch: &Walk, block: Block, beam: Beam) {
         leave_empty(launch, count + lane, 32);
         if let Some(doubtful) = doubtful
             && ties
+            && launch.starts_only == 0
             && lane == 0
         {
             global::store(doubtful.wrapping_add(thread::block_idx_x() as usize), 1);

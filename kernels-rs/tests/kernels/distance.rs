@@ -174,13 +174,12 @@ fn edges_of_long_rows_follow_from_their_distances() {
                     rows: rows_at.as_ptr(),
                     stride: stride as u32,
                     metric,
-                    first: 0,
                     count: 1,
                     candidates: candidates_at.as_ptr(),
                     most: most as u32,
                     edges: edges.as_mut_ptr(),
                     degree: degree as u32,
-                    in_order: 0,
+                    ..Prune::default()
                 };
                 // SAFETY: the arrays have these shapes.
                 unsafe { crate::launch(Prune::kernel(key), launch.config(), launch) };

@@ -9,8 +9,10 @@ use cuda_std::emulator::Buffer;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::graph::candidates::AppendCandidates;
+use warpann_kernels::graph::insert::{AppendOthers, BeginCandidates};
 use warpann_kernels::graph::prune::{Count, Fill, Join, Prune};
 use warpann_kernels::graph::reach::{Claim, OPEN, Settle};
+use warpann_kernels::graph::repair::RepairCandidates;
 use warpann_kernels::graph::walk::{EXPANSIONS, PerQuery, Walk, least_slots, slots};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric;
@@ -135,6 +137,7 @@ fn edges_are_chosen_from_near_to_far() {
                 edges: edges.as_mut_ptr(),
                 degree: degree as u32,
                 in_order: in_order.into(),
+                ..Prune::default()
             };
             // SAFETY: the arrays have these shapes.
             unsafe { crate::launch(Prune::kernel(key), launch.config(), launch) };
@@ -267,6 +270,315 @@ fn every_node_gets_the_lowest_parent_of_the_level_before() {
 }
 
 /// A graph with start nodes, some of them pivots with lists.
+/// Listed nodes with held candidates, of which some are left to another launch, and some have few candidates.
+#[test]
+fn held_candidates_are_edges_in_any_case() {
+    let mut random = Random::new(96);
+    let rows = 90;
+    for (turn, (most, degree, whole)) in
+        [(1, 4, 0), (12, 4, 4), (40, 9, 0), (70, 32, 32), (64, 40, 20), (8, 16, 16)].into_iter().enumerate()
+    {
+        let key = [ElementKey::F32, ElementKey::I8, ElementKey::U8, ElementKey::Bf16][turn % 4];
+        let metric = Metric::UNNORMALISED[turn % 2];
+        let values = random.whole(rows * STRIDE, 3);
+        let row = |row: u32| &values[row as usize * STRIDE..][..STRIDE];
+        let order = |a: u32, b: u32| badness(metric, distance(metric, row(a), row(b)));
+        let nodes = distinct(&mut random, rows, 7, 7, None);
+        let candidates: Vec<Vec<u32>> = nodes
+            .iter()
+            .map(|&node| {
+                let count = 1 + random.below(most);
+                distinct(&mut random, rows, count, most, Some(node))
+            })
+            .collect();
+        let counts = candidates.iter().map(|all| all.iter().filter(|&&other| other != NO_ROW).count());
+        let held: Vec<u32> = counts.map(|count| random.below(count.min(degree) + 1) as u32).collect();
+        let words: Vec<u32> = nodes.iter().map(|_| random.below(2) as u32).collect();
+        for by_codes in [0, 1] {
+            let expected = nodes.iter().enumerate().map(|(at, &node)| {
+                if words[at] == by_codes {
+                    return vec![77; degree];
+                }
+                let all: Vec<u32> = candidates[at].iter().copied().filter(|&other| other != NO_ROW).collect();
+                let (first, others) = all.split_at(held[at] as usize);
+                let mut edges = first.to_vec();
+                if all.len() <= whole {
+                    edges.extend(others);
+                } else {
+                    // From near to far, those that are not occluded, and then the others.
+                    let mut near = others.to_vec();
+                    near.sort_by(|&a, &b| order(node, a).partial_cmp(&order(node, b)).unwrap().then(a.cmp(&b)));
+                    let (mut chosen, mut rest) = (edges.clone(), Vec::new());
+                    for other in near {
+                        let occluded = chosen.iter().any(|&some| order(other, some) < order(node, other));
+                        if occluded { &mut rest } else { &mut chosen }.push(other);
+                    }
+                    chosen.truncate(degree);
+                    edges = chosen;
+                    edges.extend(rest);
+                }
+                edges.resize(edges.len().max(degree), NO_ROW);
+                edges.truncate(degree);
+                edges
+            });
+            let expected: Vec<u32> = expected.collect::<Vec<_>>().concat();
+            let (rows_at, candidates_at) =
+                (Buffer::from_slice(&stored(key, &values)), Buffer::from_slice(&candidates.concat()));
+            let (nodes_at, held_at) = (Buffer::from_slice(&nodes), Buffer::from_slice(&held));
+            let words_at = Buffer::from_slice(&words);
+            let mut edges = Buffer::from_slice(&vec![77u32; expected.len()]);
+            let launch = Prune {
+                rows: rows_at.as_ptr(),
+                stride: STRIDE as u32,
+                metric,
+                nodes: Some(nodes_at.as_ptr()),
+                count: nodes.len() as u32,
+                doubtful: Some(words_at.as_ptr()),
+                by_codes,
+                held: Some(held_at.as_ptr()),
+                whole: whole as u32,
+                candidates: candidates_at.as_ptr(),
+                most: most as u32,
+                edges: edges.as_mut_ptr(),
+                degree: degree as u32,
+                ..Prune::default()
+            };
+            // SAFETY: the arrays have these shapes.
+            unsafe { crate::launch(Prune::kernel(key), launch.config(), launch) };
+            assert_eq!(edges.to_vec(), expected, "{metric:?}, {key:?}, {degree} of {most}, {whole} whole, {held:?}");
+        }
+    }
+}
+
+/// Candidates begin with the held edges of each node and, if wanted, its others. Lists of one length or of several add
+/// the accepted nodes that are not there yet.
+#[test]
+fn candidates_begin_with_held_edges() {
+    let mut random = Random::new(97);
+    for (degree, most) in [(4, 3), (9, 20), (32, 65), (40, 40), (65, 33)] {
+        let rows = 120;
+        let edges: Vec<Vec<u32>> = (0..rows)
+            .map(|row| {
+                let count = random.below(degree + 1);
+                distinct(&mut random, rows, count, degree, Some(row as u32))
+            })
+            .collect();
+        let nodes = distinct(&mut random, rows, 6, 6, None);
+        let words = degree.div_ceil(32);
+        let held: Vec<u32> = (0..nodes.len() * words).map(|_| random.bits() as u32 & random.bits() as u32).collect();
+        let is_held = |at: usize, place: usize| held[at * words + place / 32] >> (place % 32) & 1 == 1;
+        let accepted: Vec<u32> = (0..rows.div_ceil(32)).map(|_| random.bits() as u32 | random.bits() as u32).collect();
+        let lists: Vec<Vec<u32>> = nodes
+            .iter()
+            .map(|_| {
+                let count = random.below(most + 1);
+                distinct(&mut random, rows, count, most, None)
+            })
+            .collect();
+        let width = degree + most;
+        for (others, ragged, filtered) in [(0, false, true), (1, true, false), (1, false, false)] {
+            let first: Vec<Vec<u32>> = nodes
+                .iter()
+                .enumerate()
+                .map(|(at, &node)| {
+                    let own = edges[node as usize].iter().enumerate().filter(|&(_, &other)| other != NO_ROW);
+                    let (some, rest): (Vec<_>, Vec<_>) = own.partition(|&(place, _)| is_held(at, place));
+                    some.iter().chain(rest.iter().filter(|_| others == 1)).map(|&(_, &other)| other).collect()
+                })
+                .collect();
+            let counts: Vec<u32> = nodes
+                .iter()
+                .enumerate()
+                .map(|(at, &node)| {
+                    let own = edges[node as usize].iter().enumerate();
+                    own.filter(|&(place, &other)| other != NO_ROW && is_held(at, place)).count() as u32
+                })
+                .collect();
+            let padded = |mut all: Vec<u32>| {
+                all.resize(width, NO_ROW);
+                all
+            };
+            let (edges_at, nodes_at) = (Buffer::from_slice(&edges.concat()), Buffer::from_slice(&nodes));
+            let held_at = Buffer::from_slice(&held);
+            let mut candidates = Buffer::<u32>::new_poisoned(nodes.len() * width);
+            let mut held_counts = Buffer::<u32>::new_poisoned(nodes.len());
+            let begin = BeginCandidates {
+                nodes: nodes_at.as_ptr(),
+                count: nodes.len() as u32,
+                edges: edges_at.as_ptr(),
+                degree: degree as u32,
+                held: held_at.as_ptr(),
+                others,
+                candidates: candidates.as_mut_ptr(),
+                width: width as u32,
+                held_counts: held_counts.as_mut_ptr(),
+            };
+            // SAFETY: the arrays have these shapes.
+            unsafe { crate::launch(&BeginCandidates::KERNEL, begin.config(), begin) };
+            let case = format!("degree {degree}, {most} listed, others {others}, ragged {ragged}");
+            assert_eq!(candidates.to_vec(), first.iter().cloned().flat_map(padded).collect::<Vec<_>>(), "{case}");
+            assert_eq!(held_counts.to_vec(), counts, "{case}");
+
+            let some = |list: &Vec<u32>| list.iter().copied().filter(|&other| other != NO_ROW).collect::<Vec<u32>>();
+            let expected: Vec<u32> = (0..nodes.len())
+                .flat_map(|at| {
+                    let mut all = first[at].clone();
+                    for other in some(&lists[at]) {
+                        let is_accepted = !filtered || accepted[other as usize / 32] >> (other % 32) & 1 == 1;
+                        if other != nodes[at] && is_accepted && !all.contains(&other) {
+                            all.push(other);
+                        }
+                    }
+                    padded(all)
+                })
+                .collect();
+            let ends = lists.iter().scan(0, |end, list| {
+                *end += some(list).len() as u32;
+                Some(*end)
+            });
+            let begins: Vec<u32> = std::iter::once(0).chain(ends).collect();
+            let all = if ragged { lists.iter().flat_map(some).collect() } else { lists.concat() };
+            let (lists_at, begins_at) = (Buffer::from_slice(&all), Buffer::from_slice(&begins));
+            let accepted_at = Buffer::from_slice(&accepted);
+            let append = AppendOthers {
+                nodes: nodes_at.as_ptr(),
+                count: nodes.len() as u32,
+                lists: lists_at.as_ptr(),
+                begins: ragged.then(|| begins_at.as_ptr()),
+                most: most as u32,
+                accepted: filtered.then(|| accepted_at.as_ptr()),
+                candidates: candidates.as_mut_ptr(),
+                width: width as u32,
+            };
+            // SAFETY: the arrays have these shapes.
+            unsafe { crate::launch(&AppendOthers::KERNEL, append.config(), append) };
+            assert_eq!(candidates.to_vec(), expected, "{case}");
+        }
+    }
+}
+
+/// If a neighbour of a node is gone, the nodes to which it led come in its place. They are renumbered and not repeated.
+#[test]
+fn neighbours_of_lost_neighbours_are_candidates() {
+    let mut random = Random::new(99);
+    for (old_rows, degree) in [(30, 2), (60, 5), (200, 33), (90, 40)] {
+        let edges = graph(&mut random, old_rows, degree);
+        let of = |row: u32| {
+            let places = &edges[row as usize * degree..][..degree];
+            places.iter().copied().take_while(|&other| other != NO_ROW).collect::<Vec<u32>>()
+        };
+        // Rows that are left keep their order, and some nodes are new.
+        let (mut moved, mut before) = (vec![NO_ROW; old_rows], Vec::new());
+        for (row, node) in moved.iter_mut().enumerate() {
+            if random.below(4) > 0 {
+                *node = before.len() as u32;
+                before.push(row as u32);
+            }
+            if random.below(9) == 0 {
+                before.push(NO_ROW);
+            }
+        }
+        let (first, width) = (3, RepairCandidates::width(degree as u32) as usize);
+        let nodes = first..before.len() as u32;
+        let (mut expected, mut counts) = (Vec::new(), Vec::new());
+        for node in nodes.clone() {
+            let mut all: Vec<u32> = Vec::new();
+            let mut is_lost = false;
+            let own = if before[node as usize] == NO_ROW { Vec::new() } else { of(before[node as usize]) };
+            for other in own {
+                let near = if moved[other as usize] == NO_ROW { of(other) } else { vec![other] };
+                is_lost |= moved[other as usize] == NO_ROW;
+                for other in near.iter().map(|&other| moved[other as usize]) {
+                    if other != NO_ROW && other != node && !all.contains(&other) {
+                        all.push(other);
+                    }
+                }
+            }
+            counts.push(if is_lost { 0 } else { all.len() as u32 });
+            all.resize(width, NO_ROW);
+            expected.extend(all);
+        }
+        let (edges_at, moved_at) = (Buffer::from_slice(&edges), Buffer::from_slice(&moved));
+        let before_at = Buffer::from_slice(&before);
+        let mut candidates = Buffer::<u32>::new_poisoned(expected.len());
+        let mut kept = Buffer::<u32>::new_poisoned(counts.len());
+        let launch = RepairCandidates {
+            first,
+            count: nodes.len() as u32,
+            before: before_at.as_ptr(),
+            moved: moved_at.as_ptr(),
+            edges: edges_at.as_ptr(),
+            degree: degree as u32,
+            candidates: candidates.as_mut_ptr(),
+            kept: kept.as_mut_ptr(),
+        };
+        // SAFETY: the arrays have these shapes, and edges lead to rows.
+        unsafe { crate::launch(&RepairCandidates::KERNEL, launch.config(), launch) };
+        assert_eq!(candidates.to_vec(), expected, "{old_rows} rows, degree {degree}");
+        assert_eq!(kept.to_vec(), counts, "{old_rows} rows, degree {degree}");
+    }
+}
+
+/// A walk by codes whose nearest nodes are equally near leaves its query to vectors, if codes must tell them apart. A
+/// walk that ends at the start nodes follows no edge, and leaves no query.
+#[test]
+fn walks_may_end_at_the_start_nodes() {
+    let mut random = Random::new(98);
+    let (nodes, degree, key) = (40, 4, ElementKey::I8);
+    // Node 39 is nearest to all queries, and leads from node 0 only.
+    let mut values = vec![9.0; nodes * STRIDE];
+    values[39 * STRIDE..].fill(1.0);
+    let mut edges = graph(&mut random, nodes, degree);
+    edges.iter_mut().for_each(|other| *other = if *other == 39 { NO_ROW } else { *other });
+    edges[..degree].copy_from_slice(&[39, NO_ROW, NO_ROW, NO_ROW]);
+    for row in edges.chunks_mut(degree) {
+        row.sort();
+    }
+    let starts: Vec<u32> = (0..6).collect();
+    let (queries_at, rows) =
+        (Buffer::from_slice(&stored(key, &[0.0; 2 * STRIDE])), Buffer::from_slice(&stored(key, &values)));
+    let (edges_at, starts_at) = (Buffer::from_slice(&edges), Buffer::from_slice(&starts));
+    for per_query in [PerQuery::Block, PerQuery::Pair, PerQuery::Warp] {
+        // The two nearest of the walk are far apart, the third is as near as the second. Of the start nodes all are.
+        for (starts_only, told, word) in [(0, 0, 0), (0, 2, 0), (0, 1, 1), (1, 2, 0), (1, 0, 0)] {
+            let (mut places, mut doubtful) = (Buffer::<u32>::new_poisoned(2 * 8), Buffer::from_slice(&[0u32, 1]));
+            let launch = Walk {
+                query_count: 2,
+                queries: queries_at.as_ptr(),
+                rows: rows.as_ptr(),
+                stride: STRIDE as u32,
+                edges: edges_at.as_ptr(),
+                degree: degree as u32,
+                starts: starts_at.as_ptr(),
+                start_count: starts.len() as u32,
+                wanted: 6,
+                width: 8,
+                slots: slots(8, degree as u32),
+                selected: 8,
+                places: places.as_mut_ptr(),
+                doubtful: Some(doubtful.as_mut_ptr()),
+                by_codes: 1,
+                k: 8,
+                least: 8,
+                told,
+                starts_only,
+                ..Walk::default()
+            };
+            // SAFETY: edges and start nodes are rows, and slots are a power of two.
+            unsafe { crate::launch(Walk::kernel((key, per_query)), launch.config(key, per_query), launch) };
+            let places = places.to_vec();
+            let case = format!("{per_query:?}, starts only: {starts_only}, {told} told");
+            if starts_only == 1 {
+                assert_eq!(places[..8], [0, 1, 2, 3, 4, 5, NO_ROW, NO_ROW], "{case}");
+            } else {
+                assert_eq!(places[0], 39, "{case}");
+            }
+            assert_eq!(places[8..], [NO_ROW; 8], "{case}");
+            assert_eq!(doubtful.to_vec(), [word, 1], "{case}");
+        }
+    }
+}
+
 struct Entered {
     edges: Vec<u32>,
     degree: usize,

@@ -11,14 +11,15 @@
 use std::ops::Range;
 
 use cuda_std::Ptr;
+use cuda_std::launch::Kernel;
 use warpann_kernels::graph::candidates::AppendCandidates;
 use warpann_kernels::graph::prune::{Count, Fill, Join, Prune};
 use warpann_kernels::graph::reach::{Claim, OPEN, Settle};
 
 use super::super::candidates::{BATCH, PlannedLevel, Sizes};
 use super::super::distance::WalkDistance;
-use super::{code_stride, compared_codes, upload_codes};
-use crate::device::lanes::Lane;
+use super::image::{code_stride, compared_codes, upload_codes};
+use crate::device::lanes::{Lane, Lanes};
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::flat::ResidentRows;
@@ -131,7 +132,39 @@ impl<'a> DeviceBuild<'a> {
         2 * self.degree
     }
 
-    fn stride(&self) -> usize {
+    /// The device whose memory has the rows, and on which edges are chosen.
+    pub(super) fn runtime(&self) -> &'a Runtime {
+        self.resident.runtime
+    }
+
+    /// The lanes of the flat index.
+    pub(super) fn lanes(&self) -> &'a Lanes {
+        self.resident.lanes
+    }
+
+    /// Number of places of a node.
+    pub(super) fn degree(&self) -> usize {
+        self.degree
+    }
+
+    /// A pruning of no nodes.
+    pub(super) fn pruning(&self) -> Prune {
+        Prune {
+            rows: self.compared,
+            stride: self.stride() as u32,
+            metric: self.distance.metric().of_kernel(),
+            degree: self.degree as u32,
+            ..Prune::default()
+        }
+    }
+
+    /// The kernel of prunings.
+    pub(super) fn prune_kernel(&self) -> &'static Kernel<Prune> {
+        Prune::kernel(self.distance.rows().element().key())
+    }
+
+    /// Distance from one compared row to the next in components.
+    pub(super) fn stride(&self) -> usize {
         compared_codes(&self.resident, &self.distance)
             .map_or(self.resident.shape.stride(), |codes| code_stride(codes.dim()))
     }
@@ -204,22 +237,18 @@ impl Running<'_> {
     /// # Safety
     /// The candidates of these nodes are on the device.
     unsafe fn prune(&self, some: Range<usize>, most: usize, in_order: bool) -> Result<()> {
-        let DeviceBuild { distance, degree, compared, .. } = self.build;
+        let degree = self.build.degree;
         let prune = Prune {
-            rows: *compared,
-            stride: self.build.stride() as u32,
-            metric: distance.metric().of_kernel(),
             first: some.start as u32,
             count: some.len() as u32,
             candidates: self.at.at(self.arrays.candidates).into(),
             most: most as u32,
             edges: self.at.at(self.arrays.edges.part(some.start * degree, some.len() * degree)),
-            degree: *degree as u32,
             in_order: in_order.into(),
+            ..self.build.pruning()
         };
-        let kernel = Prune::kernel(distance.rows().element().key());
         // SAFETY: as the caller promises; candidates are rows.
-        unsafe { self.runtime.launch(self.stream, kernel, prune.config(), prune) }
+        unsafe { self.runtime.launch(self.stream, self.build.prune_kernel(), prune.config(), prune) }
     }
 
     /// Chooses the edges of all nodes among their candidates.

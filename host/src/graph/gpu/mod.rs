@@ -1,8 +1,8 @@
 //! Walks on a device, one block for each query ([`warpann_kernels::graph::walk`]).
 //!
-//! The rows are those of the flat index in device memory. Edges, start nodes and codes are uploaded by the first search
-//! after a change. The results of a walk get their canonical distances from the kernel that re-ranks results of
-//! inverted files.
+//! The rows are those of the flat index in device memory. Edges, start nodes and codes are an image (`image.rs`), which
+//! the first search uploads and insertions change (`insert.rs`). The results of a walk get their canonical distances
+//! from the kernel that re-ranks results of inverted files.
 //!
 //! ```text
 //! queries ──encode──► codes, doubtful ──walk by codes──► places, more doubtful ──walk by vectors, doubtful only──► places
@@ -14,15 +14,16 @@
 //! costs about 4 µs (H200, 2026-11-26).
 
 mod build;
+mod image;
+mod insert;
 #[cfg(feature = "cuda")]
 pub(super) mod planned;
+mod repair;
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::NO_ROW;
 use warpann_kernels::graph::encode::{Encode, FloatKey};
 use warpann_kernels::graph::twins::ExpandTwins;
 use warpann_kernels::graph::walk::{self, PerQuery, Walk};
@@ -30,22 +31,24 @@ use warpann_kernels::ivf::encoding::StoredRows;
 use warpann_kernels::ivf::rerank::{self, Certificate, Rerank};
 
 pub(super) use self::build::{DeviceBuild, Source};
+pub(super) use self::image::{DeviceLinks, Image};
+use self::image::{code_stride, compared_codes, upload_codes};
+pub(super) use self::insert::DeviceInsert;
 use super::codes::Distances;
-use super::distance::WalkDistance;
 use super::entrance::Entrance;
 use super::links::Links;
 use super::walk::Ranks;
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::queue::OnStream;
-use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::runtime::Runtime;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Tiling};
 use crate::flat::ResidentRows;
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::product::gpu::{VectorShape, upload_vectors};
 use crate::search_options::SearchRequest;
-use crate::threads::{Exclusive, apart};
+use crate::threads::apart;
 use crate::vectors::VectorSlice;
 use crate::{Bitset, ElementType, Metric, Result};
 
@@ -65,111 +68,6 @@ const MOST_OF_TILE: usize = 1 << 14;
 /// Bytes of scratch memory for the queries of one launch.
 const SCRATCH_BYTES: usize = 64 << 20;
 
-/// Edges and start nodes in device memory.
-struct Image {
-    memory: Memory,
-    /// The rows that walks compare, [`code_stride`] bytes each, unless these are those of the flat index.
-    codes: Reserved<u8>,
-    /// The shifts of the coder of the codes.
-    shifts: Reserved<f32>,
-    edges: Reserved<u32>,
-    starts: Reserved<u32>,
-    pivots: Reserved<u32>,
-    ends: Reserved<u32>,
-    /// For each row the place in `members` where its group of equal rows begins, or `NO_ROW`; empty if no rows are
-    /// equal.
-    groups: Reserved<u32>,
-    /// Groups of equal rows: their number and the rows.
-    members: Reserved<u32>,
-}
-
-impl Image {
-    fn bytes(&self) -> u64 {
-        let words = [self.edges, self.starts, self.pivots, self.ends, self.groups, self.members];
-        let words: usize = words.map(Reserved::len).iter().sum();
-        (4 * (words + self.shifts.len()) + self.codes.len()) as u64
-    }
-}
-
-/// The graph in the memory of a device, once a search has uploaded it.
-#[derive(Default)]
-pub(super) struct DeviceLinks {
-    image: Exclusive<Option<Arc<Image>>>,
-}
-
-impl DeviceLinks {
-    /// Bytes of device memory.
-    pub(super) fn bytes(&self) -> u64 {
-        self.image.with(|image| image.as_ref().map_or(0, |image| image.bytes()))
-    }
-
-    /// The graph in device memory, if a search has uploaded it.
-    fn made(&self) -> Option<Arc<Image>> {
-        self.image.with(|image| image.as_ref().map(Arc::clone))
-    }
-
-    /// The graph in device memory.
-    fn image(
-        &self,
-        runtime: &Runtime,
-        stream: &Stream,
-        links: &Links,
-        (codes, shifts): (Option<VectorSlice<'_>>, &[f32]),
-    ) -> Result<Arc<Image>> {
-        self.image.with(|image| {
-            if let Some(image) = image {
-                return Ok(Arc::clone(image));
-            }
-            let entrance = links.entrance();
-            let (groups, members) = groups_of(links);
-            let arrays =
-                [links.edges(), entrance.listed(), entrance.pivots(), entrance.ends(), &groups[..], &members[..]];
-            let mut layout = Layout::default();
-            let places = arrays.map(|array| layout.array::<u32>(array.len()));
-            let code_bytes = codes.map_or(0, |codes| codes.len() * code_stride(codes.dim()));
-            let code_place = layout.array::<u8>(code_bytes);
-            let shift_place = layout.array::<f32>(shifts.len());
-            let memory = runtime.allocate(layout.bytes())?;
-            let scratch = runtime.scratch(&memory);
-            // SAFETY: the layout has room for the shifts.
-            unsafe { runtime.copy_to_device(stream, scratch.at(shift_place), shifts)? };
-            if let Some(codes) = codes {
-                // SAFETY: the layout has room for all codes.
-                unsafe { upload_codes(runtime, stream, scratch.at(code_place), codes)? };
-            }
-            for (array, place) in arrays.into_iter().zip(places) {
-                // SAFETY: the layout has room for every array.
-                unsafe { runtime.copy_to_device(stream, scratch.at(place), array)? };
-            }
-            let [edges, starts, pivots, ends, groups, members] = places;
-            runtime.synchronize(stream)?;
-            let (codes, shifts) = (code_place, shift_place);
-            let made = Image { memory, codes, shifts, edges, starts, pivots, ends, groups, members };
-            Ok(Arc::clone(image.insert(Arc::new(made))))
-        })
-    }
-}
-
-/// The groups of equal rows: of each row the place of its group, and the groups. Both are empty if no rows are equal.
-fn groups_of(links: &Links) -> (Vec<u32>, Vec<u32>) {
-    let twins = links.twins();
-    if twins.is_empty() {
-        return (Vec::new(), Vec::new());
-    }
-    let (mut groups, mut members) = (vec![NO_ROW; links.len()], Vec::new());
-    for (_, rows) in twins.groups() {
-        rows.iter().for_each(|&row| groups[row as usize] = members.len() as u32);
-        members.push(rows.len() as u32);
-        members.extend_from_slice(rows);
-    }
-    (groups, members)
-}
-
-/// Distance in bytes from one row of bytes to the next for walks.
-fn code_stride(dim: usize) -> usize {
-    dim.next_multiple_of(16)
-}
-
 /// The key of the kernels for an element type of floats.
 fn float_key(element: ElementType) -> Option<FloatKey> {
     match element {
@@ -178,31 +76,6 @@ fn float_key(element: ElementType) -> Option<FloatKey> {
         ElementType::Bf16 => Some(FloatKey::Bf16),
         ElementType::U8 | ElementType::I8 => None,
     }
-}
-
-/// The rows that walks compare, if these are not those of the flat index: codes, and rows of bytes that are not aligned
-/// to 16.
-fn compared_codes<'a>(resident: &ResidentRows<'_>, distance: &WalkDistance<'a>) -> Option<VectorSlice<'a>> {
-    let (rows, shape) = (distance.rows(), resident.shape);
-    let aligned = rows.element() == shape.element && shape.stride() == code_stride(rows.dim());
-    let bytes = matches!(rows.element(), ElementType::U8 | ElementType::I8);
-    (bytes && !aligned).then_some(rows)
-}
-
-/// Copies rows of bytes to device memory, zero padded.
-///
-/// # Safety
-/// `to` has room for the rows, [`code_stride`] bytes each, and no other work uses it.
-unsafe fn upload_codes(runtime: &Runtime, stream: &Stream, to: PtrMut<u8>, codes: VectorSlice<'_>) -> Result<()> {
-    let (dim, stride) = (codes.dim(), code_stride(codes.dim()));
-    let write = |some: Range<usize>, to: &mut [u8]| {
-        for (to, from) in to.chunks_exact_mut(stride).zip(codes.part(some).bytes().chunks_exact(dim)) {
-            to[..dim].copy_from_slice(from);
-            to[dim..].fill(0);
-        }
-    };
-    // SAFETY: the caller promises the room.
-    unsafe { runtime.copy_rows_to_device(stream, to, codes.len(), stride, &write) }
 }
 
 /// The walks of a batch on a device.
@@ -267,17 +140,22 @@ struct Places {
     of_nodes: (PtrMut<f32>, PtrMut<u32>, PtrMut<u32>),
 }
 
-impl WalkShape {
-    /// The threads that walk for each of `queries` queries.
-    fn per_query(&self, runtime: &Runtime, queries: usize) -> PerQuery {
-        let limits = runtime.limits();
-        let many = if limits.emulated { FEW_EMULATED } else { BLOCKS_OF_FEW * limits.multiprocessors as usize };
-        match self.width {
-            _ if queries <= many => PerQuery::Block,
-            0..WIDE => PerQuery::Warp,
-            WIDE.. => PerQuery::Pair,
-        }
+/// The threads that walk for each of `queries` queries with beams of this width.
+fn per_query(runtime: &Runtime, width: u32, queries: usize) -> PerQuery {
+    let limits = runtime.limits();
+    let many = if limits.emulated { FEW_EMULATED } else { BLOCKS_OF_FEW * limits.multiprocessors as usize };
+    match width {
+        _ if queries <= many => PerQuery::Block,
+        0..WIDE => PerQuery::Warp,
+        WIDE.. => PerQuery::Pair,
     }
+}
+
+/// Number of slots of the table of walks of this width.
+fn slots_of(runtime: &Runtime, width: u32, degree: u32) -> u32 {
+    // Small tests on the emulator make walks clear their tables.
+    let slots = if runtime.limits().emulated { walk::least_slots } else { walk::slots };
+    slots(width, degree)
 }
 
 /// The queries of a launch: up to as many as the arrays have room for. Codes that no coder makes are in place.
@@ -297,22 +175,23 @@ impl Batch<'_> {
     /// The launch of walks: by codes, if there are codes.
     fn walk(&self) -> Walk {
         let &Batch { ref shape, on, image, rows, places, count } = self;
-        let at = on.runtime.scratch(&image.memory);
+        let (entry, at) = (&image.entry, on.runtime.scratch(&image.entry.memory));
+        let rows_at = on.runtime.scratch(&image.rows.memory);
         let (queries, compared) =
-            if shape.own_rows { (places.queries, rows) } else { (places.codes, at.at(image.codes)) };
+            if shape.own_rows { (places.queries, rows) } else { (places.codes, rows_at.at(image.rows.codes)) };
         Walk {
             query_count: count as u32,
             queries: queries.into(),
             rows: compared.into(),
             stride: shape.stride,
             metric: shape.metric.of_kernel(),
-            edges: at.at(image.edges).into(),
+            edges: rows_at.at(image.rows.edges).into(),
             degree: shape.degree,
-            starts: at.at(image.starts).into(),
-            start_count: image.starts.len() as u32,
-            pivots: at.at(image.pivots).into(),
-            pivot_count: image.pivots.len() as u32,
-            ends: at.at(image.ends).into(),
+            starts: at.at(entry.starts).into(),
+            start_count: entry.starts.len() as u32,
+            pivots: at.at(entry.pivots).into(),
+            pivot_count: entry.pivots.len() as u32,
+            ends: at.at(entry.ends).into(),
             wanted: shape.wanted,
             width: shape.width,
             slots: shape.slots,
@@ -324,6 +203,8 @@ impl Batch<'_> {
             k: shape.k,
             least: shape.least,
             greatest_square: shape.coded.map_or(0, |coded| coded.greatest_square),
+            told: 0,
+            starts_only: 0,
         }
     }
 
@@ -341,7 +222,7 @@ impl Batch<'_> {
                 stride: shape.stride() as u32,
                 dim: shape.dim as u32,
                 metric: shape.metric.of_kernel(),
-                shifts: runtime.scratch(&image.memory).at(image.shifts).into(),
+                shifts: runtime.scratch(&image.entry.memory).at(image.entry.shifts).into(),
                 scale: coded.scale,
                 limit: coded.limit,
                 codes: places.codes,
@@ -352,7 +233,7 @@ impl Batch<'_> {
             unsafe { runtime.launch(stream, Encode::kernel(key), encode.config(), encode)? };
         }
         let walk = self.walk();
-        let (key, per_query) = (walks.compared.key(), walks.per_query(runtime, count));
+        let (key, per_query) = (walks.compared.key(), per_query(runtime, walks.width, count));
         // SAFETY: as the caller promises.
         unsafe { runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk) }
     }
@@ -375,7 +256,7 @@ impl Batch<'_> {
             by_codes: 0,
             ..self.walk()
         };
-        let (key, per_query) = (shape.element.key(), walks.per_query(runtime, count));
+        let (key, per_query) = (shape.element.key(), per_query(runtime, walks.width, count));
         // SAFETY: as the caller promises.
         unsafe { runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk) }
     }
@@ -386,7 +267,7 @@ impl Batch<'_> {
     /// As [`enqueue_walks`](Self::enqueue_walks), which came before.
     unsafe fn enqueue_ranking(&self) -> Result<()> {
         let &Batch { shape: ref walks, on: OnStream { runtime, stream }, image, rows, places, count } = self;
-        let (shape, image_at) = (walks.vectors, runtime.scratch(&image.memory));
+        let (shape, entry_at) = (walks.vectors, runtime.scratch(&image.entry.memory));
         let (found, keys, ranks) = if walks.twins {
             (walks.selected, places.of_nodes.0, places.of_nodes.1)
         } else {
@@ -418,8 +299,8 @@ impl Batch<'_> {
                     found,
                     distances: keys.into(),
                     nodes: ranks.into(),
-                    groups: image_at.at(image.groups).into(),
-                    members: image_at.at(image.members).into(),
+                    groups: entry_at.at(image.entry.groups).into(),
+                    members: entry_at.at(image.entry.members).into(),
                     filter: places.filters.map(|(_, rows)| rows),
                     cursors: places.of_nodes.2,
                     worst: shape.metric.worst(),
@@ -478,9 +359,7 @@ impl<'a> DeviceWalk<'a> {
     /// Number of slots of a table.
     fn slots(&self) -> Option<u32> {
         let width = u32::try_from(self.width).ok().filter(|&width| width <= 1 << 16)?;
-        // Small tests on the emulator make walks clear their tables.
-        let slots = if self.resident.runtime.limits().emulated { walk::least_slots } else { walk::slots };
-        Some(slots(width, self.links.degree() as u32))
+        Some(slots_of(self.resident.runtime, width, self.links.degree() as u32))
     }
 
     /// The rows that walks compare, if these are not those of the flat index.

@@ -16,8 +16,10 @@ impl Links {
     /// Gives each of the listed nodes that has none a parent: the first of these nodes that has a place for one more
     /// held edge. The nodes to which edges lead from the node; those that a walk to it meets; all nodes. Under inner
     /// product most nodes have edges to the same few long vectors, which would have edges to their children only; so
-    /// nodes of which more than half of the edges are held are the last resort then.
-    pub(in crate::graph) fn adopt(&mut self, distance: &WalkDistance<'_>, nodes: &[u32]) {
+    /// nodes of which more than half of the edges are held are the last resort then. Returns the new parents,
+    /// ascending.
+    pub(in crate::graph) fn adopt(&mut self, distance: &WalkDistance<'_>, nodes: &[u32]) -> Vec<u32> {
+        let mut parents = Vec::new();
         let mut walker = Walker::default();
         let most = if distance.metric().favors_length() { self.degree / 2 } else { self.degree };
         // All nodes before this one hold as many edges as they should, which they keep.
@@ -44,8 +46,12 @@ impl Links {
             let Some((parent, place)) = near else { continue };
             self.edges[place] = node;
             self.parents[node as usize] = parent;
+            parents.push(parent);
             self.reach(vec![node]);
         }
+        parents.sort_unstable();
+        parents.dedup();
+        parents
     }
 
     /// The place of a reachable node with less than `most` held edges that an edge to another node may take: a free

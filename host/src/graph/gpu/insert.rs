@@ -1,0 +1,562 @@
+//! The edges of nodes that are inserted, and those back, chosen on a device: the same as on the CPU
+//! (`graph::build` has the algorithm).
+//!
+//! ```text
+//! choose   rows of the batch ──gather──► queries
+//!          queries ──walk────────────────────────────────► beam          ┐
+//!          queries ──walk among the rows of the batch────► nearest ones  ├─append──► candidates ──prune──► edges ──► host, image
+//!          queries ──walk that ends at the start nodes───► nearest ones  ┘
+//!          held edges ──begin──────────────────────────────────────────────────────►
+//! host     the edges back of each node; which edges are held
+//! join     edges ──begin──► ◄──append── edges back;  candidates ──prune──► edges ──► host, image
+//! ```
+//! Where walks go by codes, walks and prunings are launched twice: by codes, and by vectors for the nodes that codes
+//! cannot stand for, as in searches. A node that neither launch wants costs a block that ends at once.
+//!
+//! The host keeps the graph as well: it finds the edges back of a batch, parents, and places for nodes that have no
+//! parent. So a batch brings its edges and those of the nodes that got edges back to the host, 4 · degree bytes each.
+
+use std::sync::Arc;
+
+use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::graph::insert::{AppendOthers, BeginCandidates};
+use warpann_kernels::graph::prune::Prune;
+use warpann_kernels::graph::walk::Walk;
+
+use super::super::codes::Distances;
+use super::super::distance::WalkDistance;
+use super::super::edges_back::{Back, Chosen, MOST_BACK};
+use super::super::entrance::Entrance;
+use super::super::links::Links;
+use super::image::{EntryImage, Image, RowImage, code_stride, compared_codes, groups_of, upload_listed_codes};
+use super::{per_query, slots_of};
+use crate::device::lanes::Lane;
+use crate::device::queue::OnStream;
+use crate::device::runtime::{Memory, Runtime};
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::flat::ResidentRows;
+use crate::flat::gpu::copies::{gather_rows, scatter_rows};
+use crate::threads::apart;
+use crate::{Bitset, Error, Result, host_memory};
+
+/// Largest number of edges of the nodes that are joined with edges back at a time.
+const JOINED: usize = 1 << 20;
+/// The same on the emulator, so that small tests join in pieces.
+const JOINED_EMULATED: usize = 1 << 10;
+
+/// A device that inserts nodes into a graph, whose image it changes.
+pub(in super::super) struct DeviceInsert<'a> {
+    resident: ResidentRows<'a>,
+    distances: Distances<'a>,
+    degree: usize,
+    rows: RowImage,
+    entry: EntryImage,
+    memory: Memory,
+    arrays: Arrays,
+    /// Whether there is a bit for each row that may be a candidate.
+    filtered: bool,
+    /// Largest number of nodes that are joined at a time.
+    joined: usize,
+}
+
+/// The arrays of an insertion in device memory.
+struct Arrays {
+    nodes: Reserved<u32>,
+    doubtful: Reserved<u32>,
+    /// The rows of a batch, as walks compare them, and as vectors, if walks go by codes.
+    queries: [Reserved<u8>; 2],
+    found: Reserved<u32>,
+    begins: Reserved<u32>,
+    others: Reserved<u32>,
+    held: Reserved<u32>,
+    held_counts: Reserved<u32>,
+    candidates: Reserved<u32>,
+    edges: Reserved<u32>,
+    accepted: Reserved<u32>,
+}
+
+/// Rows that are compared: codes or vectors.
+#[derive(Clone, Copy)]
+struct ComparedRows<'a> {
+    distance: WalkDistance<'a>,
+    rows: PtrMut<u8>,
+    /// Distance from one row to the next in components.
+    stride: usize,
+    row_bytes: usize,
+}
+
+/// The nodes that a walk goes among.
+#[derive(Clone, Copy)]
+enum Among {
+    /// Those of the graph.
+    Graph,
+    /// The start nodes that a walk in the graph compares first.
+    Starts,
+    /// The rows of the batch.
+    Batch,
+}
+
+impl<'a> DeviceInsert<'a> {
+    /// Brings the graph to the device that has the rows. `before` is the image of the graph before `changed`, which
+    /// ascend, got their vectors, if there is one and all other rows have their codes and edges still. Up to `batch`
+    /// nodes are inserted at a time. `None` if the device has no memory.
+    ///
+    /// # Errors
+    /// Errors of the device's driver.
+    pub(in super::super) fn new(
+        resident: ResidentRows<'a>,
+        distances: Distances<'a>,
+        links: &Links,
+        (before, changed): (Option<Arc<Image>>, &[u32]),
+        (batch, accepted): (usize, Option<&Bitset>),
+    ) -> Result<Option<Self>> {
+        if !fits(&resident, &distances, links.degree()) {
+            return Ok(None);
+        }
+        // `apart` keeps a pool thread from starting another search while it has a lane.
+        let made = apart(|| {
+            resident.lanes.with(resident.runtime, |lane| {
+                Self::on_lane(&resident, distances, links, (before, changed), (batch, accepted), lane)
+            })
+        });
+        match made {
+            Err(Error::OutOfDeviceMemory { .. }) => Ok(None),
+            made => {
+                let (rows, entry, memory, arrays) = made?;
+                let (degree, filtered) = (links.degree(), accepted.is_some());
+                let joined = most_joined(resident.runtime, degree);
+                Ok(Some(DeviceInsert { resident, distances, degree, rows, entry, memory, arrays, filtered, joined }))
+            }
+        }
+    }
+
+    fn on_lane(
+        resident: &ResidentRows<'_>,
+        distances: Distances<'_>,
+        links: &Links,
+        (before, changed): (Option<Arc<Image>>, &[u32]),
+        (batch, accepted): (usize, Option<&Bitset>),
+        lane: &mut Lane,
+    ) -> Result<(RowImage, EntryImage, Memory, Arrays)> {
+        let (runtime, stream, degree) = (resident.runtime, &lane.stream, links.degree());
+        let codes = compared_codes(resident, &distances.fast);
+        let row_bytes = codes.map_or(resident.shape.row_bytes(), |codes| code_stride(codes.dim()));
+        let of_vectors = if distances.codes.is_some() { batch * resident.shape.row_bytes() } else { 0 };
+        let bits: &[u32] = accepted.map_or(&[], |accepted| bytemuck::cast_slice(accepted.words()));
+        let joined = most_joined(runtime, degree).min(batch * degree);
+        let most = batch.max(joined);
+        let mut layout = Layout::default();
+        let arrays = Arrays {
+            nodes: layout.array(most),
+            doubtful: layout.array(most),
+            queries: [batch * row_bytes, of_vectors].map(|bytes| layout.array(bytes)),
+            found: layout.array(batch * Among::Graph.width(degree)),
+            begins: layout.array(most + 1),
+            others: layout.array(batch * degree),
+            held: layout.array(most * BeginCandidates::words(degree as u32) as usize),
+            held_counts: layout.array(most),
+            candidates: layout.array((batch * most_chosen(degree)).max(joined * most_to_join(degree))),
+            edges: layout.array(most * degree),
+            accepted: layout.array(bits.len()),
+        };
+        let memory = runtime.allocate(layout.bytes())?;
+        let shifts = distances.codes.map_or(&[][..], |codes| &codes.coder.shifts);
+        let entry = EntryImage::uploaded(runtime, stream, links, shifts, (&[], &[]))?;
+        // SAFETY: the layout has room for the bits.
+        unsafe { runtime.copy_to_device(stream, runtime.scratch(&memory).at(arrays.accepted), bits)? };
+        let Some(before) = before else {
+            let rows = RowImage::uploaded(runtime, stream, links, codes)?;
+            runtime.synchronize(stream)?;
+            return Ok((rows, entry, memory, arrays));
+        };
+        let (rows, _before) = RowImage::grown(runtime, stream, before, links.len(), degree)?;
+        let mut layout = Layout::default();
+        let staged = if codes.is_some() { changed.len() } else { 0 };
+        let (list, staging) = (layout.array::<u32>(staged), layout.array::<u8>(staged * row_bytes));
+        let staged = runtime.allocate(layout.bytes())?;
+        if let Some(codes) = codes {
+            let (scratch, to) = (runtime.scratch(&staged), runtime.scratch(&rows.memory).at(rows.codes));
+            let (list, staging) = (scratch.at(list), scratch.at(staging));
+            // SAFETY: there is room for the list and the codes of the listed rows, which are rows and differ.
+            unsafe {
+                runtime.copy_to_device(stream, list, changed)?;
+                let row = |at: usize| changed[at] as usize;
+                upload_listed_codes(runtime, stream, staging, codes, changed.len(), row)?;
+                scatter_rows(OnStream { runtime, stream }, staging.into(), list.into(), to, row_bytes)?;
+            }
+        }
+        // The image of before and the staged codes live until here.
+        runtime.synchronize(stream)?;
+        Ok((rows, entry, memory, arrays))
+    }
+
+    fn runtime(&self) -> &'a Runtime {
+        self.resident.runtime
+    }
+
+    /// Calls `work` with a lane, and the arrays in device memory.
+    fn with_lane<V>(&self, work: impl FnOnce(OnStream<'_>, Scratch) -> Result<V>) -> Result<V> {
+        let (runtime, at) = (self.runtime(), self.runtime().scratch(&self.memory));
+        // `apart` keeps a pool thread from starting another search while it has a lane.
+        apart(|| {
+            self.resident.lanes.with(runtime, |lane| {
+                let done = work(OnStream { runtime, stream: &lane.stream }, at);
+                // The next step may have another lane.
+                runtime.synchronize(&lane.stream).and(done)
+            })
+        })
+    }
+
+    /// The edges of the image.
+    fn edges(&self) -> PtrMut<u32> {
+        self.runtime().scratch(&self.rows.memory).at(self.rows.edges)
+    }
+
+    /// The rows that walks compare first, and the vectors, if those are codes.
+    fn compared(&self) -> [Option<ComparedRows<'a>>; 2] {
+        let (resident, distances) = (&self.resident, &self.distances);
+        let of_vectors = |distance| ComparedRows {
+            distance,
+            rows: resident.rows.take(self.rows.len * resident.shape.row_bytes()),
+            stride: resident.shape.stride(),
+            row_bytes: resident.shape.row_bytes(),
+        };
+        let Some(codes) = compared_codes(resident, &distances.fast) else {
+            return [Some(of_vectors(distances.fast)), None];
+        };
+        let stride = code_stride(codes.dim());
+        let rows = self.runtime().scratch(&self.rows.memory).at(self.rows.codes).take(self.rows.len * stride);
+        let by_codes = ComparedRows { distance: distances.fast, rows, stride, row_bytes: stride };
+        [Some(by_codes), distances.codes.map(|_| of_vectors(distances.exact))]
+    }
+
+    /// The edges of a batch of nodes, and the nodes whose edges vectors have decided. `outside` are those of these
+    /// nodes that codes cannot stand for.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`], errors of the device's driver.
+    pub(in super::super) fn choose(&self, links: &Links, batch: &[u32], outside: &[bool]) -> Result<Chosen> {
+        let (degree, count) = (self.degree, batch.len());
+        let held = held_of(links, batch)?;
+        let mut words: Vec<u32> = outside.iter().map(|&outside| outside.into()).collect();
+        let mut edges: Vec<u32> = host_memory::zeroed(count * degree)?;
+        self.with_lane(|on, at| {
+            let OnStream { runtime, stream } = on;
+            let arrays = &self.arrays;
+            let nodes = at.at(arrays.nodes.part(0, count));
+            let to = at.at(arrays.edges.part(0, edges.len()));
+            // SAFETY: the arrays have room for a batch. Edges and start nodes are rows.
+            unsafe {
+                runtime.copy_to_device(stream, nodes, batch)?;
+                runtime.copy_to_device(stream, at.at(arrays.doubtful), &words)?;
+                runtime.copy_to_device(stream, at.at(arrays.held), &held)?;
+                for (compared, queries) in self.compared().into_iter().zip(arrays.queries) {
+                    let Some(compared) = compared else { continue };
+                    gather_rows(on, compared.rows.into(), nodes.into(), at.at(queries), compared.row_bytes)?;
+                }
+                let width = most_chosen(degree);
+                self.begin(on, at, (count, width), false)?;
+                for among in [Among::Graph, Among::Batch, Among::Starts] {
+                    self.walk(on, at, among, count)?;
+                    let lists = at.at(arrays.found.part(0, count * among.width(degree)));
+                    self.append(on, at, (count, width), lists.into(), None)?;
+                }
+                self.prune(on, at, (count, width), 0)?;
+                scatter_rows(on, to.as_bytes().into(), nodes.into(), self.edges().as_bytes(), 4 * degree)?;
+                runtime.copy_to_host(stream, &mut words, at.at(arrays.doubtful))?;
+                runtime.copy_to_host(stream, &mut edges, to)
+            }
+        })?;
+        Ok(Chosen { edges, by_vectors: words.iter().map(|&word| word != 0).collect() })
+    }
+
+    /// The edges of nodes that got edges back, `degree` places each. The image has them on return.
+    ///
+    /// # Errors
+    /// As [`choose`](Self::choose).
+    pub(in super::super) fn join(&self, links: &Links, back: &Back) -> Result<Vec<u32>> {
+        let degree = self.degree;
+        let held = held_of(links, &back.nodes)?;
+        let words: Vec<u32> = back.by_vectors.iter().map(|&by_vectors| by_vectors.into()).collect();
+        let mut edges: Vec<u32> = host_memory::zeroed(back.nodes.len() * degree)?;
+        self.with_lane(|on, at| {
+            let pieces = back.nodes.chunks(self.joined).zip(edges.chunks_mut(self.joined * degree)).enumerate();
+            for (piece, (nodes, edges)) in pieces {
+                let first = piece * self.joined;
+                let held = &held[first * BeginCandidates::words(degree as u32) as usize..];
+                self.join_piece(on, at, (first, nodes), (back, &words, held), edges)?;
+            }
+            Ok(())
+        })?;
+        Ok(edges)
+    }
+
+    /// Joins the edges of the nodes from number `first` on.
+    fn join_piece(
+        &self,
+        on: OnStream<'_>,
+        at: Scratch,
+        (first, nodes): (usize, &[u32]),
+        (back, words, held): (&Back, &[u32], &[u32]),
+        edges: &mut [u32],
+    ) -> Result<()> {
+        let (degree, count, arrays) = (self.degree, nodes.len(), &self.arrays);
+        let OnStream { runtime, stream } = on;
+        let begins = &back.begins[first..=first + count];
+        let (begin, end) = (begins[0], begins[count]);
+        let begins: Vec<u32> = begins.iter().map(|at| at - begin).collect();
+        let held = &held[..count * BeginCandidates::words(degree as u32) as usize];
+        let to = at.at(arrays.edges.part(0, edges.len()));
+        let list = at.at(arrays.nodes.part(0, count));
+        // SAFETY: the arrays have room for a piece; the stream works in order, and copies to the device have taken
+        // their source on return.
+        unsafe {
+            runtime.copy_to_device(stream, list, nodes)?;
+            runtime.copy_to_device(stream, at.at(arrays.doubtful), &words[first..first + count])?;
+            runtime.copy_to_device(stream, at.at(arrays.held), held)?;
+            runtime.copy_to_device(stream, at.at(arrays.begins), &begins)?;
+            runtime.copy_to_device(stream, at.at(arrays.others), &back.others[begin as usize..end as usize])?;
+            let width = most_to_join(degree);
+            self.begin(on, at, (count, width), true)?;
+            let begins = at.at(arrays.begins.part(0, count + 1));
+            self.append(on, at, (count, width), at.at(arrays.others).into(), Some(begins.into()))?;
+            self.prune(on, at, (count, width), degree)?;
+            scatter_rows(on, to.as_bytes().into(), list.into(), self.edges().as_bytes(), 4 * degree)?;
+            runtime.copy_to_host(stream, edges, to)
+        }
+    }
+
+    /// Brings the edges of these nodes, which differ, to the image.
+    ///
+    /// # Errors
+    /// As [`choose`](Self::choose).
+    pub(in super::super) fn set(&self, links: &Links, nodes: &[u32]) -> Result<()> {
+        // As many at a time as a batch may have nodes with edges back.
+        for nodes in nodes.chunks(self.arrays.nodes.len()) {
+            let edges: Vec<u32> = nodes.iter().flat_map(|&node| links.places_of(node)).copied().collect();
+            self.with_lane(|on, at| {
+                let list = at.at(self.arrays.nodes.part(0, nodes.len()));
+                let from = at.at(self.arrays.edges.part(0, edges.len()));
+                // SAFETY: the arrays have room for these nodes.
+                unsafe {
+                    on.runtime.copy_to_device(on.stream, list, nodes)?;
+                    on.runtime.copy_to_device(on.stream, from, &edges)?;
+                    scatter_rows(on, from.as_bytes().into(), list.into(), self.edges().as_bytes(), 4 * self.degree)
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Brings other start nodes to the image.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`], errors of the device's driver.
+    pub(in super::super) fn enter(&mut self, links: &Links) -> Result<()> {
+        self.entry = self.entry_of(links, (&[], &[]))?;
+        Ok(())
+    }
+
+    /// The image of the graph.
+    ///
+    /// # Errors
+    /// As [`enter`](Self::enter).
+    pub(in super::super) fn finish(self, links: &Links) -> Result<Image> {
+        let (groups, members) = groups_of(links);
+        let entry = self.entry_of(links, (&groups, &members))?;
+        Ok(Image { rows: self.rows, entry })
+    }
+
+    fn entry_of(&self, links: &Links, groups: (&[u32], &[u32])) -> Result<EntryImage> {
+        let shifts = self.distances.codes.map_or(&[][..], |codes| &codes.coder.shifts);
+        self.with_lane(|on, _| EntryImage::uploaded(on.runtime, on.stream, links, shifts, groups))
+    }
+
+    /// Enqueues walks for the nodes of a batch: by codes, and by vectors where these cannot stand for them. `found` has
+    /// the nearest nodes of each on return.
+    ///
+    /// # Safety
+    /// Nodes, words and queries of the batch are in place.
+    unsafe fn walk(&self, on: OnStream<'_>, at: Scratch, among: Among, count: usize) -> Result<()> {
+        let (runtime, arrays, degree) = (on.runtime, &self.arrays, self.degree as u32);
+        let entry_at = runtime.scratch(&self.entry.memory);
+        let width = among.width(self.degree);
+        let [starts, pivots, ends] =
+            [self.entry.starts, self.entry.pivots, self.entry.ends].map(|array| Ptr::from(entry_at.at(array)));
+        let (starts, pivots) = match among {
+            Among::Graph | Among::Starts => (starts, pivots),
+            Among::Batch => (at.at(arrays.nodes.part(0, count)).into(), pivots.take(0)),
+        };
+        let codes = self.distances.codes;
+        for (turn, compared) in self.compared().into_iter().enumerate() {
+            let Some(compared) = compared else { continue };
+            let walk = Walk {
+                query_count: count as u32,
+                queries: at.at(arrays.queries[turn]).into(),
+                rows: compared.rows.into(),
+                stride: compared.stride as u32,
+                metric: compared.distance.metric().of_kernel(),
+                edges: self.edges().into(),
+                degree,
+                starts,
+                start_count: starts.len() as u32,
+                pivots,
+                pivot_count: pivots.len() as u32,
+                ends,
+                wanted: u32::try_from(Entrance::wanted(width)).unwrap_or(u32::MAX),
+                width: width as u32,
+                slots: slots_of(runtime, width as u32, degree),
+                filter: None,
+                selected: width as u32,
+                places: at.at(arrays.found),
+                doubtful: codes.map(|_| at.at(arrays.doubtful)),
+                by_codes: (codes.is_some() && turn == 0).into(),
+                k: width as u32,
+                least: width as u32,
+                greatest_square: codes.map_or(0, |codes| codes.of_rows().greatest_square),
+                told: degree / 4,
+                starts_only: (!matches!(among, Among::Graph)).into(),
+            };
+            let (key, threads) = (compared.distance.rows().element().key(), per_query(runtime, width as u32, count));
+            // SAFETY: as the caller promises.
+            unsafe { runtime.launch(on.stream, Walk::kernel((key, threads)), walk.config(key, threads), walk)? };
+        }
+        Ok(())
+    }
+
+    /// Enqueues the first candidates of the first `count` nodes.
+    ///
+    /// # Safety
+    /// Nodes and bits of held edges are in place.
+    unsafe fn begin(&self, on: OnStream<'_>, at: Scratch, (count, width): (usize, usize), others: bool) -> Result<()> {
+        let arrays = &self.arrays;
+        let begin = BeginCandidates {
+            nodes: at.at(arrays.nodes).into(),
+            count: count as u32,
+            edges: self.edges().into(),
+            degree: self.degree as u32,
+            held: at.at(arrays.held).into(),
+            others: others.into(),
+            candidates: at.at(arrays.candidates),
+            width: width as u32,
+            held_counts: at.at(arrays.held_counts),
+        };
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, &BeginCandidates::KERNEL, begin.config(), begin) }
+    }
+
+    /// Enqueues the candidates that lists have. `begins` says where they begin; without it each has the same number of
+    /// places, and the nodes must be accepted.
+    ///
+    /// # Safety
+    /// The nodes, their first candidates and the lists are in place.
+    unsafe fn append(
+        &self,
+        on: OnStream<'_>,
+        at: Scratch,
+        (count, width): (usize, usize),
+        lists: Ptr<u32>,
+        begins: Option<Ptr<u32>>,
+    ) -> Result<()> {
+        let arrays = &self.arrays;
+        let append = AppendOthers {
+            nodes: at.at(arrays.nodes).into(),
+            count: count as u32,
+            lists,
+            begins,
+            most: (lists.len() / count) as u32,
+            accepted: (self.filtered && begins.is_none()).then(|| at.at(arrays.accepted).into()),
+            candidates: at.at(arrays.candidates),
+            width: width as u32,
+        };
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, &AppendOthers::KERNEL, append.config(), append) }
+    }
+
+    /// Enqueues the choice of the edges of the first `count` nodes among their candidates. Up to `whole` candidates all
+    /// become edges.
+    ///
+    /// # Safety
+    /// Nodes, words and candidates are in place.
+    unsafe fn prune(&self, on: OnStream<'_>, at: Scratch, (count, width): (usize, usize), whole: usize) -> Result<()> {
+        let arrays = &self.arrays;
+        for (turn, compared) in self.compared().into_iter().enumerate() {
+            let Some(compared) = compared else { continue };
+            let prune = Prune {
+                rows: compared.rows.into(),
+                stride: compared.stride as u32,
+                metric: compared.distance.metric().of_kernel(),
+                nodes: Some(at.at(arrays.nodes).into()),
+                first: 0,
+                count: count as u32,
+                doubtful: self.distances.codes.map(|_| at.at(arrays.doubtful).into()),
+                by_codes: (turn == 0).into(),
+                held: Some(at.at(arrays.held_counts).into()),
+                whole: whole as u32,
+                candidates: at.at(arrays.candidates).into(),
+                most: width as u32,
+                edges: at.at(arrays.edges),
+                degree: self.degree as u32,
+                in_order: 0,
+            };
+            let kernel = Prune::kernel(compared.distance.rows().element().key());
+            // SAFETY: as the caller promises; nodes and candidates are rows.
+            unsafe { on.runtime.launch(on.stream, kernel, prune.config(), prune)? };
+        }
+        Ok(())
+    }
+}
+
+impl Among {
+    /// Number of nodes that a walk keeps.
+    fn width(self, degree: usize) -> usize {
+        match self {
+            Among::Graph => 2 * degree,
+            Among::Starts => degree,
+            // A row finds itself.
+            Among::Batch => degree + 1,
+        }
+    }
+}
+
+/// Largest number of candidates of a node that is inserted: its held edges, and those of the walks.
+fn most_chosen(degree: usize) -> usize {
+    degree + [Among::Graph, Among::Starts, Among::Batch].map(|among| among.width(degree)).iter().sum::<usize>()
+}
+
+/// Largest number of candidates of a node that gets edges back.
+fn most_to_join(degree: usize) -> usize {
+    (1 + MOST_BACK) * degree
+}
+
+/// Largest number of nodes that are joined at a time.
+fn most_joined(runtime: &Runtime, degree: usize) -> usize {
+    (if runtime.limits().emulated { JOINED_EMULATED } else { JOINED }) / degree
+}
+
+/// The bits of the held edges of nodes, in whole words.
+fn held_of(links: &Links, nodes: &[u32]) -> Result<Vec<u32>> {
+    let words = BeginCandidates::words(links.degree() as u32) as usize;
+    let mut held = host_memory::zeroed(nodes.len() * words)?;
+    links.set_held(nodes, &mut held, words);
+    Ok(held)
+}
+
+/// Whether the device has the shared memory for these walks and prunings.
+fn fits(resident: &ResidentRows<'_>, distances: &Distances<'_>, degree: usize) -> bool {
+    let limits = resident.runtime.limits();
+    let of_codes = compared_codes(resident, &distances.fast).map(|codes| code_stride(codes.dim()));
+    let own = resident.shape.stride();
+    let stride = of_codes.unwrap_or(own);
+    let stride_of_vectors = if distances.codes.is_some() { own } else { stride };
+    let kinds = [(distances.fast, stride), (distances.exact, stride_of_vectors)];
+    kinds.into_iter().all(|(distance, stride)| {
+        let Some(stride) = u32::try_from(stride).ok().filter(|&stride| stride <= 1 << 16) else { return false };
+        let (degree, width, key) = (degree as u32, Among::Graph.width(degree) as u32, distance.rows().element().key());
+        let slots = slots_of(resident.runtime, width, degree);
+        let of_walk = Walk::shared_bytes(key, stride, width, degree, u32::MAX, slots);
+        let most = most_chosen(degree as usize).max(most_to_join(degree as usize)) as u32;
+        let of_choice = Prune::shared_bytes(stride, most, degree);
+        of_walk.max(of_choice) <= limits.shared_bytes
+    })
+}
