@@ -98,7 +98,7 @@ fn searches_and_changes_beside_others_do_not_wait_for_the_device() {
     let mut flat = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
     flat.add(&base).unwrap();
     first_searches_do_not_wait("exact", &flat, &none);
-    let mut graph = GraphIndex::<f32>::builder(DIM).device(device).build().unwrap();
+    let mut graph = GraphIndex::<f32>::builder(DIM).exact_ratio(0).device(device).build().unwrap();
     graph.add(&base).unwrap();
     first_searches_do_not_wait("graph", &graph, &none);
     for encoding in [Encoding::Flat, Encoding::Scalar8, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }] {
