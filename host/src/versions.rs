@@ -64,8 +64,8 @@ impl<K: Kind> Snapshot for Index<K> {
 /// A change costs what the first change after a snapshot costs: for inverted files a copy of the codes that change
 /// and of the ids of their lists, for a flat index in most cases a copy of all vectors. A graph takes over the
 /// memory of the version before the last one if no reader has it any more, and copies what has changed since. So give
-/// `change` many vectors at a time. On a GPU the first search of a version also brings the vectors there that have changed. A
-/// change may search its own version before that is published, so that no reader waits for it.
+/// `change` many vectors at a time. On a GPU the first search of a version also brings the vectors there that have
+/// changed. A change may search its own version before that is published, so that no reader waits for it.
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, IndexWriter, Metric};

@@ -90,7 +90,7 @@ impl ResidentRows<'_> {
         rows: usize,
         work: impl FnOnce(Ptr<u8>) -> Result<V>,
     ) -> Result<V> {
-        let &ResidentRows { runtime, lanes, shape, rows: all } = self;
+        let &ResidentRows { runtime, lanes, shape, rows: all, .. } = self;
         let row_bytes = shape.row_bytes();
         let all: Ptr<u8> = all.take(rows * row_bytes).into();
         if share == 1 {

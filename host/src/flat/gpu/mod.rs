@@ -39,6 +39,7 @@ mod steps;
 mod tests;
 
 use std::iter::once;
+use std::mem::replace;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,6 +52,7 @@ pub(crate) use self::rows::{FlatDevice, ResidentRows};
 use super::backend::{FlatBackend, runs_of};
 use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
+use crate::device::spare::VersionMemory;
 use crate::device::tiling::Budget;
 use crate::product::gpu::{VectorSet, upload_vectors};
 use crate::search_options::SearchRequest;
@@ -74,8 +76,9 @@ impl FlatDevice {
     /// error.
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
-        let memory = self.runtime.allocate(all.bytes())?;
-        let set = |memory, layout| VectorSet::new(self.runtime.scratch(memory), layout, self.count as u32);
+        let memory = self.spare.allocate(&self.runtime, all.bytes(), self.budget)?;
+        let set =
+            |memory: &VersionMemory, layout| VectorSet::new(self.runtime.scratch(memory), layout, self.count as u32);
         let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
             // SAFETY: both sets have room for `count` rows, and lie in different memory.
@@ -101,7 +104,7 @@ impl FlatDevice {
             return self.grown(old, self.capacity_for(needed, old).unwrap_or(needed));
         }
         let bytes = set_layout(self.shape, old.capacity).1.bytes();
-        let memory = self.spare.take(bytes as u64).map_or_else(|| self.runtime.allocate(bytes), Ok)?;
+        let memory = self.spare.allocate(&self.runtime, bytes, self.budget)?;
         let all = Layout::default().array::<u8>(bytes);
         let [to, from] = [&memory, &old.memory].map(|memory| self.runtime.scratch(memory).at(all));
         // The lock keeps searches from preparing rows meanwhile.
@@ -124,7 +127,7 @@ impl FlatDevice {
         if asked > self.budget {
             return Ok(None);
         }
-        let memory = match self.runtime.allocate(all.bytes()) {
+        let memory = match self.spare.allocate(&self.runtime, all.bytes(), self.budget) {
             Ok(memory) => memory,
             Err(Error::OutOfDeviceMemory { .. }) => return Ok(None),
             Err(error) => return Err(error),
@@ -244,7 +247,7 @@ impl FlatDevice {
                 Err(Error::OutOfDeviceMemory { .. }) => return Ok(false),
                 Err(error) => return Err(error),
             };
-            self.rows = BaseRows::Device(grown.into());
+            self.set_rows(BaseRows::Device(grown.into()));
         }
         Ok(true)
     }
@@ -258,6 +261,13 @@ impl FlatDevice {
         self.upload(resident, self.count, rows)?;
         self.changed(once(self.count..self.count + rows.len()));
         Ok(true)
+    }
+
+    /// Replaces the memory of the rows by other memory, for the same version.
+    fn set_rows(&mut self, rows: BaseRows) {
+        if let BaseRows::Device(mut old) = replace(&mut self.rows, rows) {
+            old.memory.outgrow();
+        }
     }
 
     /// Notes that copies and norms of these resident rows no longer belong to the rows.
@@ -347,7 +357,7 @@ impl FlatBackend for FlatDevice {
             if let BaseRows::Device(resident) = &self.rows {
                 events::base_streamed(|| self.runtime.describe(), self.budget);
                 let host = self.fetched(resident, 0..self.count, rows.len())?;
-                self.rows = BaseRows::Host { rows: host, slots: Exclusive::new(None) };
+                self.set_rows(BaseRows::Host { rows: host, slots: Exclusive::new(None) });
             }
             if let BaseRows::Host { rows: host, slots } = &mut self.rows {
                 host.reserve(rows.len() * self.shape.dim)?;
@@ -394,15 +404,15 @@ impl FlatBackend for FlatDevice {
             && numbers.len() < self.count
         {
             if let Some(resident) = self.without_others(resident, &numbers)? {
-                self.rows = BaseRows::Device(resident.into());
+                self.set_rows(BaseRows::Device(resident.into()));
             } else {
                 let mut host = self.fetched(resident, 0..self.count, 0)?;
                 host.keep(dim, &numbers);
-                self.rows = BaseRows::Device(Resident::empty(&self.runtime, self.shape).into());
+                self.set_rows(BaseRows::Device(Resident::empty(&self.runtime, self.shape).into()));
                 self.count = 0;
                 if !matches!(self.add_resident(host.as_slice(dim)), Ok(true)) {
                     events::base_streamed(|| self.runtime.describe(), self.budget);
-                    self.rows = BaseRows::Host { rows: host, slots: Exclusive::new(None) };
+                    self.set_rows(BaseRows::Host { rows: host, slots: Exclusive::new(None) });
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! The memory of a flat index on a device: rows in device memory, or rows in host memory with two places on the device
 //! for blocks of them.
 
-use std::mem::replace;
 use std::sync::Arc;
 
 use cuda_std::PtrMut;
@@ -12,7 +11,7 @@ use crate::Result;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::Layout;
-use crate::device::spare::Spare;
+use crate::device::spare::{Spare, VersionMemory};
 use crate::device::tiling::resident_share;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape};
 use crate::threads::Exclusive;
@@ -39,7 +38,7 @@ pub(super) enum BaseRows {
 
 /// Rows in device memory.
 pub(super) struct Resident {
-    pub(super) memory: Memory,
+    pub(super) memory: VersionMemory,
     pub(super) layout: SetLayout,
     pub(super) capacity: usize,
     /// The rows to which f16 copies and norms belong. The first search after a change makes those of the others.
@@ -51,7 +50,7 @@ impl Resident {
     pub(super) fn empty(runtime: &Runtime, shape: VectorShape) -> Resident {
         let (layout, _) = set_layout(shape, 0);
         let prepared = Exclusive::new(Preparation::default());
-        Resident { memory: runtime.no_memory(), layout, capacity: 0, prepared }
+        Resident { memory: VersionMemory::none(runtime), layout, capacity: 0, prepared }
     }
 }
 
@@ -67,17 +66,6 @@ pub(super) fn set_layout(shape: VectorShape, rows: usize) -> (SetLayout, Layout)
     let mut layout = Layout::default();
     let set = SetLayout::reserve(&mut layout, shape, rows);
     (set, layout)
-}
-
-/// Leaves the rows' memory to the versions of the index that remain.
-impl Drop for FlatDevice {
-    fn drop(&mut self) {
-        if let BaseRows::Device(resident) = &mut self.rows {
-            let bytes = set_layout(self.shape, resident.capacity).1.bytes() as u64;
-            let memory = replace(&mut resident.memory, self.runtime.no_memory());
-            self.spare.keep(memory, bytes, self.budget);
-        }
-    }
 }
 
 impl FlatDevice {
@@ -108,7 +96,7 @@ impl FlatDevice {
     pub fn resident_rows(&self) -> Option<ResidentRows<'_>> {
         let BaseRows::Device(resident) = &self.rows else { return None };
         let rows = self.set(resident).rows();
-        Some(ResidentRows { runtime: &self.runtime, lanes: &self.lanes, shape: self.shape, rows })
+        Some(ResidentRows { runtime: &self.runtime, lanes: &self.lanes, budget: self.budget, shape: self.shape, rows })
     }
 
     /// The device of the index.
@@ -140,6 +128,8 @@ impl FlatDevice {
 pub(crate) struct ResidentRows<'a> {
     pub runtime: &'a Runtime,
     pub lanes: &'a Arc<Lanes>,
+    /// The memory budget of the index in bytes.
+    pub budget: u64,
     pub shape: VectorShape,
     /// Rows of `shape.row_bytes()` bytes, also those that removed vectors left.
     pub rows: PtrMut<u8>,

@@ -11,8 +11,10 @@ use warpann_kernels::NO_ROW;
 
 use super::super::distance::WalkDistance;
 use super::super::links::Links;
+use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
+use crate::device::spare::{Spare, VersionMemory};
 use crate::flat::ResidentRows;
 use crate::threads::Exclusive;
 use crate::vectors::VectorSlice;
@@ -22,11 +24,34 @@ use crate::{ElementType, Error, Result};
 pub(in super::super) struct Image {
     pub(super) rows: RowImage,
     pub(super) entry: EntryImage,
+    pub(super) spares: Spares,
+}
+
+/// Memory that former versions of a graph leave for the next: that of rows, of start nodes, and of insertions.
+#[derive(Clone, Default)]
+pub(super) struct Spares {
+    rows: Arc<Spare<Memory>>,
+    entry: Arc<Spare<Memory>>,
+    pub(super) work: Arc<Spare<Memory>>,
+    /// The memory budget of the index in bytes; 0 before the first insertion.
+    budget: u64,
+}
+
+impl Spares {
+    /// Those of the image of a version before, if there is one, for an index with this memory budget.
+    pub(super) fn after(before: Option<&Image>, budget: u64) -> Spares {
+        Spares { budget, ..before.map(|before| before.spares.clone()).unwrap_or_default() }
+    }
+
+    /// Bytes of device memory that no version has.
+    fn bytes(&self) -> u64 {
+        [&self.rows, &self.entry, &self.work].map(|spare| spare.bytes()).iter().sum()
+    }
 }
 
 /// The codes and the edges of rows in device memory.
 pub(super) struct RowImage {
-    pub(super) memory: Memory,
+    pub(super) memory: VersionMemory,
     /// Number of rows, and of those for which there is room.
     pub(super) len: usize,
     capacity: usize,
@@ -37,7 +62,7 @@ pub(super) struct RowImage {
 
 /// The start nodes of a graph in device memory, and what belongs to all of its rows.
 pub(super) struct EntryImage {
-    pub(super) memory: Memory,
+    pub(super) memory: VersionMemory,
     /// The shifts of the coder of the codes.
     pub(super) shifts: Reserved<f32>,
     pub(super) starts: Reserved<u32>,
@@ -52,21 +77,27 @@ pub(super) struct EntryImage {
 
 impl RowImage {
     /// Memory for `capacity` rows, of which there are none yet.
-    fn with_room(runtime: &Runtime, capacity: usize, row_bytes: usize, degree: usize) -> Result<Self> {
+    fn with_room(
+        runtime: &Runtime,
+        spares: &Spares,
+        capacity: usize,
+        (row_bytes, degree): (usize, usize),
+    ) -> Result<Self> {
         let mut layout = Layout::default();
         let (edges, codes) = (layout.array(capacity * degree), layout.array(capacity * row_bytes));
-        Ok(RowImage { memory: runtime.allocate(layout.bytes())?, len: 0, capacity, codes, edges })
+        let memory = spares.rows.allocate(runtime, layout.bytes(), spares.budget)?;
+        Ok(RowImage { memory, len: 0, capacity, codes, edges })
     }
 
     /// Uploads codes and edges of all rows. The stream may still work on it on return.
     pub(super) fn uploaded(
-        runtime: &Runtime,
-        stream: &Stream,
+        OnStream { runtime, stream }: OnStream<'_>,
+        spares: &Spares,
         links: &Links,
         codes: Option<VectorSlice<'_>>,
     ) -> Result<Self> {
         let (rows, row_bytes) = (links.len(), codes.map_or(0, |codes| code_stride(codes.dim())));
-        let image = Self::with_room(runtime, rows, row_bytes, links.degree())?;
+        let image = Self::with_room(runtime, spares, rows, (row_bytes, links.degree()))?;
         let at = runtime.scratch(&image.memory);
         // SAFETY: there is room for the codes and the edges of all rows, and no other work uses it.
         unsafe {
@@ -82,16 +113,20 @@ impl RowImage {
     /// codes. Nothing is copied if nobody else has the image and there is room. The stream may still work on it on
     /// return; `before` is then left to the caller, who keeps it until the stream has done the work.
     pub(super) fn grown(
-        runtime: &Runtime,
-        stream: &Stream,
+        on: OnStream<'_>,
+        spares: &Spares,
         before: Arc<Image>,
         rows: usize,
         degree: usize,
     ) -> Result<(Self, Option<Arc<Image>>)> {
+        let OnStream { runtime, stream } = on;
         let (mut image, kept) = match Arc::try_unwrap(before) {
             Ok(own) if own.rows.capacity >= rows => (own.rows, None),
-            Ok(own) => Self::copied(runtime, stream, Arc::new(own), rows, degree)?,
-            Err(shared) => Self::copied(runtime, stream, shared, rows, degree)?,
+            Ok(mut own) => {
+                own.rows.memory.outgrow();
+                Self::copied(on, spares, Arc::new(own), rows, degree)?
+            }
+            Err(shared) => Self::copied(on, spares, shared, rows, degree)?,
         };
         let new = image.edges.part(image.len * degree, (rows - image.len) * degree);
         // SAFETY: there is room for the edges of all rows, and no search has the image.
@@ -101,8 +136,8 @@ impl RowImage {
     }
 
     fn copied(
-        runtime: &Runtime,
-        stream: &Stream,
+        OnStream { runtime, stream }: OnStream<'_>,
+        spares: &Spares,
         before: Arc<Image>,
         rows: usize,
         degree: usize,
@@ -111,8 +146,9 @@ impl RowImage {
         let row_bytes = old.codes.len() / old.capacity.max(1);
         // Extra room if rows come in portions, unless memory is short.
         let roomy = if old.capacity >= rows { old.capacity } else { rows.max(old.capacity + old.capacity / 2) };
-        let image = match Self::with_room(runtime, roomy, row_bytes, degree) {
-            Err(Error::OutOfDeviceMemory { .. }) => Self::with_room(runtime, rows, row_bytes, degree)?,
+        let widths = (row_bytes, degree);
+        let image = match Self::with_room(runtime, spares, roomy, widths) {
+            Err(Error::OutOfDeviceMemory { .. }) => Self::with_room(runtime, spares, rows, widths)?,
             image => image?,
         };
         let (to, from) = (runtime.scratch(&image.memory), runtime.scratch(&old.memory));
@@ -127,12 +163,13 @@ impl RowImage {
 }
 
 impl EntryImage {
-    /// Uploads the lists of the start nodes, and these groups of equal rows. The stream may still work on it on return.
+    /// Uploads the lists of the start nodes, and these groups of equal rows, to memory that nothing uses if it is
+    /// given and large enough. The stream may still work on it on return.
     pub(super) fn uploaded(
-        runtime: &Runtime,
-        stream: &Stream,
-        links: &Links,
-        shifts: &[f32],
+        OnStream { runtime, stream }: OnStream<'_>,
+        spares: &Spares,
+        given: Option<VersionMemory>,
+        (links, shifts): (&Links, &[f32]),
         (groups, members): (&[u32], &[u32]),
     ) -> Result<Self> {
         let entrance = links.entrance();
@@ -140,7 +177,12 @@ impl EntryImage {
         let mut layout = Layout::default();
         let places = arrays.map(|array| layout.array::<u32>(array.len()));
         let shift_place = layout.array::<f32>(shifts.len());
-        let memory = runtime.allocate(layout.bytes())?;
+        // The size of one version then serves the next.
+        let bytes = layout.bytes().next_power_of_two();
+        let memory = match given.filter(|memory| memory.bytes() >= bytes as u64) {
+            Some(memory) => memory,
+            None => spares.entry.allocate(runtime, bytes, spares.budget)?,
+        };
         let scratch = runtime.scratch(&memory);
         // SAFETY: the layout has room for the shifts and every array.
         unsafe {
@@ -159,7 +201,7 @@ impl Image {
         let EntryImage { shifts, starts, pivots, ends, groups, members, .. } = &self.entry;
         let words = [starts, pivots, ends, groups, members].map(|array| array.len()).iter().sum::<usize>();
         let rows = 4 * self.rows.edges.len() + self.rows.codes.len();
-        (rows + 4 * (words + shifts.len())) as u64
+        (rows + 4 * (words + shifts.len())) as u64 + self.spares.bytes()
     }
 }
 
@@ -206,11 +248,12 @@ impl DeviceLinks {
             if let Some(image) = image {
                 return Ok(Arc::clone(image));
             }
-            let rows = RowImage::uploaded(runtime, stream, links, codes)?;
+            let (on, spares) = (OnStream { runtime, stream }, Spares::default());
+            let rows = RowImage::uploaded(on, &spares, links, codes)?;
             let (groups, members) = groups_of(links);
-            let entry = EntryImage::uploaded(runtime, stream, links, shifts, (&groups, &members))?;
+            let entry = EntryImage::uploaded(on, &spares, None, (links, shifts), (&groups, &members))?;
             runtime.synchronize(stream)?;
-            Ok(Arc::clone(image.insert(Arc::new(Image { rows, entry }))))
+            Ok(Arc::clone(image.insert(Arc::new(Image { rows, entry, spares }))))
         })
     }
 }
@@ -305,7 +348,7 @@ mod tests {
                     unsafe { runtime.copy_to_host(&lane.stream, &mut words, runtime.scratch(memory).at(array))? };
                     Result::Ok(words)
                 };
-                let Image { rows, entry } = &*image;
+                let Image { rows, entry, .. } = &*image;
                 let share = |len: usize| len / rows.capacity.max(1) * rows.len;
                 let edges = words(&rows.memory, rows.edges.part(0, share(rows.edges.len())))?;
                 let arrays = [entry.starts, entry.pivots, entry.ends];

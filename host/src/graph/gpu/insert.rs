@@ -16,6 +16,7 @@
 //! The host keeps the graph as well: it finds the edges back of a batch, parents, and places for nodes that have no
 //! parent. So a batch brings its edges and those of the nodes that got edges back to the host, 4 · degree bytes each.
 
+use std::mem::replace;
 use std::sync::Arc;
 
 use cuda_std::{Ptr, PtrMut};
@@ -28,12 +29,13 @@ use super::super::distance::WalkDistance;
 use super::super::edges_back::{Back, Chosen, MOST_BACK};
 use super::super::entrance::Entrance;
 use super::super::links::Links;
-use super::image::{EntryImage, Image, RowImage, code_stride, compared_codes, groups_of, upload_listed_codes};
+use super::image::{EntryImage, Image, RowImage, Spares, code_stride, compared_codes, groups_of, upload_listed_codes};
 use super::{per_query, slots_of};
 use crate::device::lanes::Lane;
 use crate::device::queue::OnStream;
-use crate::device::runtime::{Memory, Runtime};
+use crate::device::runtime::Runtime;
 use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::spare::VersionMemory;
 use crate::flat::ResidentRows;
 use crate::flat::gpu::copies::{gather_rows, scatter_rows};
 use crate::threads::apart;
@@ -49,9 +51,8 @@ pub(in super::super) struct DeviceInsert<'a> {
     resident: ResidentRows<'a>,
     distances: Distances<'a>,
     degree: usize,
-    rows: RowImage,
-    entry: EntryImage,
-    memory: Memory,
+    image: Image,
+    memory: VersionMemory,
     arrays: Arrays,
     /// Whether there is a bit for each row that may be a candidate.
     filtered: bool,
@@ -73,6 +74,9 @@ struct Arrays {
     candidates: Reserved<u32>,
     edges: Reserved<u32>,
     accepted: Reserved<u32>,
+    /// The rows that got other vectors before, and their codes.
+    listed: Reserved<u32>,
+    listed_codes: Reserved<u8>,
 }
 
 /// Rows that are compared: codes or vectors.
@@ -122,10 +126,10 @@ impl<'a> DeviceInsert<'a> {
         match made {
             Err(Error::OutOfDeviceMemory { .. }) => Ok(None),
             made => {
-                let (rows, entry, memory, arrays) = made?;
+                let (image, memory, arrays) = made?;
                 let (degree, filtered) = (links.degree(), accepted.is_some());
                 let joined = most_joined(resident.runtime, degree);
-                Ok(Some(DeviceInsert { resident, distances, degree, rows, entry, memory, arrays, filtered, joined }))
+                Ok(Some(DeviceInsert { resident, distances, degree, image, memory, arrays, filtered, joined }))
             }
         }
     }
@@ -137,7 +141,7 @@ impl<'a> DeviceInsert<'a> {
         (before, changed): (Option<Arc<Image>>, &[u32]),
         (batch, accepted): (usize, Option<&Bitset>),
         lane: &mut Lane,
-    ) -> Result<(RowImage, EntryImage, Memory, Arrays)> {
+    ) -> Result<(Image, VersionMemory, Arrays)> {
         let (runtime, stream, degree) = (resident.runtime, &lane.stream, links.degree());
         let codes = compared_codes(resident, &distances.fast);
         let row_bytes = codes.map_or(resident.shape.row_bytes(), |codes| code_stride(codes.dim()));
@@ -145,6 +149,7 @@ impl<'a> DeviceInsert<'a> {
         let bits: &[u32] = accepted.map_or(&[], |accepted| bytemuck::cast_slice(accepted.words()));
         let joined = most_joined(runtime, degree).min(batch * degree);
         let most = batch.max(joined);
+        let listed = if codes.is_some() && before.is_some() { changed.len() } else { 0 };
         let mut layout = Layout::default();
         let arrays = Arrays {
             nodes: layout.array(most),
@@ -158,36 +163,35 @@ impl<'a> DeviceInsert<'a> {
             candidates: layout.array((batch * most_chosen(degree)).max(joined * most_to_join(degree))),
             edges: layout.array(most * degree),
             accepted: layout.array(bits.len()),
+            listed: layout.array(listed),
+            listed_codes: layout.array(listed * row_bytes),
         };
-        let memory = runtime.allocate(layout.bytes())?;
+        let spares = Spares::after(before.as_deref(), resident.budget);
+        // The size of one insertion then serves the next.
+        let memory = spares.work.allocate(runtime, layout.bytes().next_power_of_two(), resident.budget)?;
+        let (on, scratch) = (OnStream { runtime, stream }, runtime.scratch(&memory));
         let shifts = distances.codes.map_or(&[][..], |codes| &codes.coder.shifts);
-        let entry = EntryImage::uploaded(runtime, stream, links, shifts, (&[], &[]))?;
+        let entry = EntryImage::uploaded(on, &spares, None, (links, shifts), (&[], &[]))?;
         // SAFETY: the layout has room for the bits.
-        unsafe { runtime.copy_to_device(stream, runtime.scratch(&memory).at(arrays.accepted), bits)? };
-        let Some(before) = before else {
-            let rows = RowImage::uploaded(runtime, stream, links, codes)?;
-            runtime.synchronize(stream)?;
-            return Ok((rows, entry, memory, arrays));
+        unsafe { runtime.copy_to_device(stream, scratch.at(arrays.accepted), bits)? };
+        let (rows, _before) = match before {
+            None => (RowImage::uploaded(on, &spares, links, codes)?, None),
+            Some(before) => RowImage::grown(on, &spares, before, links.len(), degree)?,
         };
-        let (rows, _before) = RowImage::grown(runtime, stream, before, links.len(), degree)?;
-        let mut layout = Layout::default();
-        let staged = if codes.is_some() { changed.len() } else { 0 };
-        let (list, staging) = (layout.array::<u32>(staged), layout.array::<u8>(staged * row_bytes));
-        let staged = runtime.allocate(layout.bytes())?;
-        if let Some(codes) = codes {
-            let (scratch, to) = (runtime.scratch(&staged), runtime.scratch(&rows.memory).at(rows.codes));
-            let (list, staging) = (scratch.at(list), scratch.at(staging));
+        if let Some(codes) = codes.filter(|_| listed > 0) {
+            let to = runtime.scratch(&rows.memory).at(rows.codes);
+            let (list, staging) = (scratch.at(arrays.listed), scratch.at(arrays.listed_codes));
             // SAFETY: there is room for the list and the codes of the listed rows, which are rows and differ.
             unsafe {
                 runtime.copy_to_device(stream, list, changed)?;
                 let row = |at: usize| changed[at] as usize;
-                upload_listed_codes(runtime, stream, staging, codes, changed.len(), row)?;
-                scatter_rows(OnStream { runtime, stream }, staging.into(), list.into(), to, row_bytes)?;
+                upload_listed_codes(runtime, stream, staging, codes, listed, row)?;
+                scatter_rows(on, staging.into(), list.into(), to, row_bytes)?;
             }
         }
-        // The image of before and the staged codes live until here.
+        // The image of before lives until here.
         runtime.synchronize(stream)?;
-        Ok((rows, entry, memory, arrays))
+        Ok((Image { rows, entry, spares }, memory, arrays))
     }
 
     fn runtime(&self) -> &'a Runtime {
@@ -209,7 +213,7 @@ impl<'a> DeviceInsert<'a> {
 
     /// The edges of the image.
     fn edges(&self) -> PtrMut<u32> {
-        self.runtime().scratch(&self.rows.memory).at(self.rows.edges)
+        self.runtime().scratch(&self.image.rows.memory).at(self.image.rows.edges)
     }
 
     /// The rows that walks compare first, and the vectors, if those are codes.
@@ -217,7 +221,7 @@ impl<'a> DeviceInsert<'a> {
         let (resident, distances) = (&self.resident, &self.distances);
         let of_vectors = |distance| ComparedRows {
             distance,
-            rows: resident.rows.take(self.rows.len * resident.shape.row_bytes()),
+            rows: resident.rows.take(self.image.rows.len * resident.shape.row_bytes()),
             stride: resident.shape.stride(),
             row_bytes: resident.shape.row_bytes(),
         };
@@ -225,7 +229,11 @@ impl<'a> DeviceInsert<'a> {
             return [Some(of_vectors(distances.fast)), None];
         };
         let stride = code_stride(codes.dim());
-        let rows = self.runtime().scratch(&self.rows.memory).at(self.rows.codes).take(self.rows.len * stride);
+        let rows = self
+            .runtime()
+            .scratch(&self.image.rows.memory)
+            .at(self.image.rows.codes)
+            .take(self.image.rows.len * stride);
         let by_codes = ComparedRows { distance: distances.fast, rows, stride, row_bytes: stride };
         [Some(by_codes), distances.codes.map(|_| of_vectors(distances.exact))]
     }
@@ -353,23 +361,28 @@ impl<'a> DeviceInsert<'a> {
     /// # Errors
     /// [`Error::OutOfDeviceMemory`], errors of the device's driver.
     pub(in super::super) fn enter(&mut self, links: &Links) -> Result<()> {
-        self.entry = self.entry_of(links, (&[], &[]))?;
-        Ok(())
+        self.upload_entry(links, (&[], &[]))
     }
 
     /// The image of the graph.
     ///
     /// # Errors
     /// As [`enter`](Self::enter).
-    pub(in super::super) fn finish(self, links: &Links) -> Result<Image> {
+    pub(in super::super) fn finish(mut self, links: &Links) -> Result<Image> {
         let (groups, members) = groups_of(links);
-        let entry = self.entry_of(links, (&groups, &members))?;
-        Ok(Image { rows: self.rows, entry })
+        self.upload_entry(links, (&groups, &members))?;
+        Ok(self.image)
     }
 
-    fn entry_of(&self, links: &Links, groups: (&[u32], &[u32])) -> Result<EntryImage> {
+    /// Uploads the start nodes and the groups of equal rows. All work on those before is done.
+    fn upload_entry(&mut self, links: &Links, groups: (&[u32], &[u32])) -> Result<()> {
         let shifts = self.distances.codes.map_or(&[][..], |codes| &codes.coder.shifts);
-        self.with_lane(|on, _| EntryImage::uploaded(on.runtime, on.stream, links, shifts, groups))
+        let none = VersionMemory::none(self.runtime());
+        let before = replace(&mut self.image.entry.memory, none);
+        let spares = &self.image.spares;
+        let entry = self.with_lane(|on, _| EntryImage::uploaded(on, spares, Some(before), (links, shifts), groups))?;
+        self.image.entry = entry;
+        Ok(())
     }
 
     /// Enqueues walks for the nodes of a batch: by codes, and by vectors where these cannot stand for them. `found` has
@@ -379,10 +392,10 @@ impl<'a> DeviceInsert<'a> {
     /// Nodes, words and queries of the batch are in place.
     unsafe fn walk(&self, on: OnStream<'_>, at: Scratch, among: Among, count: usize) -> Result<()> {
         let (runtime, arrays, degree) = (on.runtime, &self.arrays, self.degree as u32);
-        let entry_at = runtime.scratch(&self.entry.memory);
+        let entry_at = runtime.scratch(&self.image.entry.memory);
         let width = among.width(self.degree);
-        let [starts, pivots, ends] =
-            [self.entry.starts, self.entry.pivots, self.entry.ends].map(|array| Ptr::from(entry_at.at(array)));
+        let [starts, pivots, ends] = [self.image.entry.starts, self.image.entry.pivots, self.image.entry.ends]
+            .map(|array| Ptr::from(entry_at.at(array)));
         let (starts, pivots) = match among {
             Among::Graph | Among::Starts => (starts, pivots),
             Among::Batch => (at.at(arrays.nodes.part(0, count)).into(), pivots.take(0)),
