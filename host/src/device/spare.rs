@@ -65,7 +65,6 @@ pub(crate) struct VersionMemory {
 }
 
 impl VersionMemory {
-    /// No memory.
     pub fn none(runtime: &Runtime) -> VersionMemory {
         VersionMemory { memory: Some(runtime.no_memory()), bytes: 0, budget: 0, spare: Arc::default() }
     }
