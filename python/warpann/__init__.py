@@ -1,0 +1,52 @@
+"""Similarity search on GPUs and CPUs: exact search, inverted files, graphs, k-selection, k-means.
+
+>>> import numpy as np, warpann
+>>> base = np.random.default_rng(1).normal(size=(1000, 16)).astype(np.float32)
+>>> index = warpann.FlatIndex(16)
+>>> index.add(base)
+>>> distances, ids = index.search(base[:2], k=3)
+>>> ids[:, 0].tolist()
+[0, 1]
+"""
+
+from __future__ import annotations
+
+from warpann._results import (
+    BatcherStatistics,
+    Clustering,
+    DeviceInfo,
+    FlatStatistics,
+    GraphStatistics,
+    IvfStatistics,
+    Neighbors,
+    Progress,
+    RangeNeighbors,
+    SearchStatistics,
+    Selection,
+    Tuned,
+)
+from warpann._warpann import Filter, FlatIndex, GraphIndex, Index, IvfIndex, from_bytes, load
+from warpann.errors import WarpannError
+
+__all__ = [
+    "BatcherStatistics",
+    "Clustering",
+    "DeviceInfo",
+    "Filter",
+    "FlatIndex",
+    "FlatStatistics",
+    "GraphIndex",
+    "GraphStatistics",
+    "Index",
+    "IvfIndex",
+    "IvfStatistics",
+    "Neighbors",
+    "Progress",
+    "RangeNeighbors",
+    "SearchStatistics",
+    "Selection",
+    "Tuned",
+    "WarpannError",
+    "from_bytes",
+    "load",
+]
