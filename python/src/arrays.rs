@@ -41,7 +41,9 @@ impl<'py> Readable<'py> {
     pub fn bytes(&self) -> &[u8] {
         let len = self.array.len() * self.array.dtype().itemsize();
         if len == 0 {
-            return &[];
+            // Empty memory may lie anywhere; this lies where every element type may.
+            let empty: &[u64] = &[];
+            return bytemuck::cast_slice(empty);
         }
         // SAFETY: the pointer is that of a live array.
         let data = unsafe { (*npyffi::_PyArray_GET_ITEM_DATA(self.array.as_array_ptr().cast_const())).data };

@@ -35,15 +35,30 @@ pub fn outcome<V>(py: Python<'_>, outcome: std::result::Result<Result<V>, Box<dy
 /// How often a long call looks for signals.
 const SIGNALS: Duration = Duration::from_millis(50);
 
+/// Takes stage, done, total and unit, and says whether the work goes on. Any thread may call it.
+pub type Report<'a> = &'a (dyn Fn(&'static str, u64, u64, &'static str) -> ControlFlow<()> + Sync);
+
 /// Runs long `work` without the interpreter's lock, with a watch that calls `progress` and ends the work after a signal
 /// (Ctrl-C).
-///
-/// Only the main thread of Python can handle signals, and the library calls a watch on any thread. So the work runs on
-/// another thread, and this one looks for signals while it waits.
 pub fn watched<V: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
     work: impl FnOnce(&Watch<'_>) -> Result<V> + Send,
+) -> PyResult<V> {
+    reported(py, progress, |report| {
+        let watch = Watch::new(|now: Progress| report(now.stage.name(), now.done, now.total, now.stage.unit()));
+        work(&watch)
+    })
+}
+
+/// As [`watched`], for work that reports by itself.
+///
+/// Only the main thread of Python can handle signals, and the library reports on any thread. So the work runs on another
+/// thread, and this one looks for signals while it waits.
+pub fn reported<V: Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    work: impl FnOnce(Report<'_>) -> Result<V> + Send,
 ) -> PyResult<V> {
     // The first exception, of the progress function or of a signal, and whether there is one.
     let (raised, stop) = (Mutex::new(None), AtomicBool::new(false));
@@ -51,14 +66,14 @@ pub fn watched<V: Send>(
         raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         stop.store(true, Ordering::Relaxed);
     };
-    let report = |now: Progress| {
+    let report = |stage: &'static str, done: u64, total: u64, unit: &'static str| {
         if stop.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
         let Some(progress) = &progress else { return ControlFlow::Continue(()) };
         let goes_on = Python::attach(|py| {
-            let now = (now.stage.name(), now.done, now.total, now.stage.unit());
-            let returned = called(|| progress.bind(py).call1((layer::progress(py)?.call1(now)?,)))?;
+            let now = layer::progress(py)?.call1((stage, done, total, unit))?;
+            let returned = called(|| progress.bind(py).call1((now,)))?;
             // A function without a return value lets the call go on, as one that returns True.
             Ok(returned.is_none() || returned.is_truthy()?)
         });
@@ -71,21 +86,22 @@ pub fn watched<V: Send>(
             }
         }
     };
-    let watch = Watch::new(report);
+    let inside = INSIDE.get();
     let result = thread::scope(|scope| {
-        let (sender, receiver) = channel();
-        let watch = &watch;
+        let (sender, mut receiver) = channel();
+        let report = &report;
         let run = move || {
-            let _ = sender.send(catch_unwind(AssertUnwindSafe(|| work(watch))));
+            INSIDE.set(inside);
+            // The receiver waits until it has the result.
+            let _ = sender.send(catch_unwind(AssertUnwindSafe(|| work(report))));
         };
         let started = thread::Builder::new().name("warpann call".into()).spawn_scoped(scope, run);
         if let Err(source) = started {
             return Ok(Err(Error::Thread { source }.into()));
         }
-        let mut waiting = receiver;
         loop {
-            let (received, back) = py.detach(move || (waiting.recv_timeout(SIGNALS), waiting));
-            waiting = back;
+            let (received, back) = py.detach(move || (receiver.recv_timeout(SIGNALS), receiver));
+            receiver = back;
             match received {
                 Ok(result) => return result,
                 Err(RecvTimeoutError::Timeout) => {
@@ -97,11 +113,9 @@ pub fn watched<V: Send>(
             }
         }
     });
-    drop(watch);
-    let cancelled = matches!(result, Ok(Err(Failure::Library(Error::Cancelled))));
     match raised.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        // The work may have been done before it saw the signal; the exception then comes after it.
-        Some(error) if cancelled || result.is_ok() => Err(error),
+        // Also if the work was done before it saw the signal: the exception of a signal is never lost.
+        Some(error) if matches!(result, Ok(Ok(_) | Err(Failure::Library(Error::Cancelled)))) => Err(error),
         _ => outcome(py, result),
     }
 }
@@ -122,6 +136,11 @@ pub fn called<V>(function: impl FnOnce() -> V) -> V {
     }
     let _before = Before(INSIDE.replace(true));
     function()
+}
+
+/// Whether this thread runs a function of the caller's that a call of the library has called.
+pub fn inside() -> bool {
+    INSIDE.get()
 }
 
 /// Calls a filter function of the caller's with an id. An exception leaves the search as a panic: the library promises

@@ -56,13 +56,13 @@ pub struct Index {
 }
 
 impl Index {
-    fn of(held: Box<dyn Held>, placement: Placement, budget: Option<u64>) -> Self {
+    pub fn of(held: Box<dyn Held>, placement: Placement, budget: Option<u64>) -> Self {
         let (element, dim) = (held.element(), held.dim());
         Index { state: RwLock::new(State { held, placement }), element, dim, budget }
     }
 
     /// An index of the right class for what is held.
-    fn object(mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    pub fn object(mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let kind = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).held.kind();
         let new = PyClassInitializer::from(self);
         Ok(match kind {
@@ -73,7 +73,7 @@ impl Index {
     }
 
     /// A quick look at the index. If it changes at the moment, the call waits without the interpreter's lock.
-    fn look<V: Send>(&self, py: Python<'_>, look: impl Fn(&State) -> V + Send + Sync) -> PyResult<V> {
+    pub fn look<V: Send>(&self, py: Python<'_>, look: impl Fn(&State) -> V + Send + Sync) -> PyResult<V> {
         match self.state.try_read() {
             Ok(state) => Ok(look(&state)),
             Err(TryLockError::Poisoned(poisoned)) => Ok(look(&poisoned.into_inner())),
@@ -82,7 +82,7 @@ impl Index {
     }
 
     /// A call that reads the index.
-    fn reading<V: Send>(
+    pub fn reading<V: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&dyn Held) -> warpann::Result<V> + Send,
@@ -884,16 +884,6 @@ pub fn from_bytes(
         })
     })?;
     Index::of(held, placement, memory_budget).object(py)
-}
-
-/// An index of its own for a function of the caller's, of the right class.
-pub fn object_of(
-    py: Python<'_>,
-    held: Box<dyn Held>,
-    placement: Placement,
-    budget: Option<u64>,
-) -> PyResult<Py<PyAny>> {
-    Index::of(held, placement, budget).object(py)
 }
 
 impl Index {

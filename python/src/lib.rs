@@ -8,15 +8,21 @@
 //! | `held` | an index of any element type behind one interface |
 //! | `index` | the classes of indexes |
 //! | `filter` | filters of searches |
+//! | `serving` | versions of an index, and batches of single requests |
+//! | `functions` | k-selection, k-means, k-NN graphs, devices |
+//! | `arrow` | vectors of Arrow's arrays |
 //! | `layer` | what the module takes from the Python layer |
 
 mod arrays;
+mod arrow;
 mod call;
 mod errors;
 mod filter;
+mod functions;
 mod held;
 mod index;
 mod layer;
+mod serving;
 
 use pyo3::prelude::*;
 
@@ -27,6 +33,18 @@ fn _warpann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<index::PyIvfIndex>()?;
     module.add_class::<index::PyGraphIndex>()?;
     module.add_class::<filter::Filter>()?;
+    module.add_class::<serving::IndexWriter>()?;
+    module.add_class::<serving::Batcher>()?;
+    module.add_class::<serving::PendingRequest>()?;
+    let close_batchers = wrap_pyfunction!(serving::close_batchers, module)?;
+    module.py().import("atexit")?.call_method1("register", (close_batchers,))?;
+    module.add_function(wrap_pyfunction!(functions::select_k, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::kmeans, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::assign, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::knn_graph, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::devices, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::recall, module)?)?;
+    module.add_function(wrap_pyfunction!(arrow::arrow_vectors, module)?)?;
     module.add_function(wrap_pyfunction!(index::load, module)?)?;
     module.add_function(wrap_pyfunction!(index::from_bytes, module)?)?;
     Ok(())

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from warpann.errors import IdOutOfRange, UnknownName, WrongShape, WrongType
 
 # bfloat16 is no type of numpy's: its bits travel as uint16.
-_TYPES = {"f32": np.dtype("f4"), "f16": np.dtype("f2"), "bf16": np.dtype("u2"), "u8": np.dtype("u1"), "i8": np.dtype("i1")}
+_TYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype("f4"),
+    "f16": np.dtype("f2"),
+    "bf16": np.dtype("u2"),
+    "u8": np.dtype("u1"),
+    "i8": np.dtype("i1"),
+}
 _NAMES = {
     "float32": "f32",
     "float16": "f16",

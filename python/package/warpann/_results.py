@@ -160,7 +160,7 @@ class Tuned(NamedTuple):
 class DeviceInfo(NamedTuple):
     """A GPU of this machine."""
 
-    index: int
+    number: int
     """The number in ``device="gpu:N"``."""
     name: str
     compute_capability: tuple[int, int]

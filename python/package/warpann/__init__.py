@@ -25,10 +25,27 @@ from warpann._results import (
     Selection,
     Tuned,
 )
-from warpann._warpann import Filter, FlatIndex, GraphIndex, Index, IvfIndex, from_bytes, load
+from warpann._warpann import (
+    Batcher,
+    Filter,
+    FlatIndex,
+    GraphIndex,
+    Index,
+    IndexWriter,
+    IvfIndex,
+    assign,
+    devices,
+    from_bytes,
+    kmeans,
+    knn_graph,
+    load,
+    recall,
+    select_k,
+)
 from warpann.errors import WarpannError
 
 __all__ = [
+    "Batcher",
     "BatcherStatistics",
     "Clustering",
     "DeviceInfo",
@@ -38,6 +55,7 @@ __all__ = [
     "GraphIndex",
     "GraphStatistics",
     "Index",
+    "IndexWriter",
     "IvfIndex",
     "IvfStatistics",
     "Neighbors",
@@ -47,6 +65,12 @@ __all__ = [
     "Selection",
     "Tuned",
     "WarpannError",
+    "assign",
+    "devices",
     "from_bytes",
+    "kmeans",
+    "knn_graph",
     "load",
+    "recall",
+    "select_k",
 ]
