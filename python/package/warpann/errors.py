@@ -28,10 +28,12 @@ class WarpannError(Exception):
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
-        self.__dict__.update(facts)
+        self._facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_again, (type(self), str(self), dict(self.__dict__)))
+        return (_again, (type(self), str(self), self._facts))
 
     def __str__(self) -> str:
         # Subclasses of OSError and KeyError would show other texts.
