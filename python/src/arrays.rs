@@ -172,6 +172,11 @@ pub fn vector<T: numpy::Element>(py: Python<'_>, values: Vec<T>) -> Bound<'_, Py
 /// An array of rows of `columns`, which takes over the memory.
 pub fn matrix<T: numpy::Element>(py: Python<'_>, values: Vec<T>, columns: usize) -> PyResult<Bound<'_, PyAny>> {
     let rows = values.len().checked_div(columns).unwrap_or(0);
+    // numpy refuses an array without elements whose rows are longer than all memory, and the crate numpy does not
+    // expect that.
+    if columns > isize::MAX as usize / size_of::<T>() {
+        return Err(raised(py, Error::ResultTooLarge { queries: rows, k: columns }));
+    }
     let array = Array2::from_shape_vec((rows, columns), values);
     let array = array.map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;
     Ok(PyArray::from_owned_array(py, array).into_any())

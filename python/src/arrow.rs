@@ -98,7 +98,7 @@ unsafe fn matrix_of(schema: &ArrowSchema, array: &ArrowArray) -> Result<Matrix, 
     // SAFETY: the format of a valid schema is a string that ends with a zero.
     let format = unsafe { CStr::from_ptr(schema.format) }.to_str().unwrap_or_default();
     let columns = format.strip_prefix("+w:").and_then(|columns| columns.parse::<usize>().ok());
-    let columns = columns.ok_or("an Arrow array of another type")?;
+    let columns = columns.filter(|&columns| columns <= i32::MAX as usize).ok_or("an Arrow array of another type")?;
     if (schema.n_children, array.n_children, array.n_buffers) != (1, 1, 1) {
         return Err("an Arrow array with other parts");
     }
@@ -112,6 +112,10 @@ unsafe fn matrix_of(schema: &ArrowSchema, array: &ArrowArray) -> Result<Matrix, 
     }
     // SAFETY: the buffers of a fixed-size list are its validity, those of numbers their validity and the numbers.
     let (validity, value_validity, data) = unsafe { (*array.buffers, *values.buffers, *values.buffers.add(1)) };
+    // Without components there may be any number of rows, and no memory bounds them.
+    if columns == 0 {
+        return Err("an Arrow array of empty lists");
+    }
     let (Ok(rows), Ok(offset)) = (usize::try_from(array.length), usize::try_from(array.offset)) else {
         return Err("an Arrow array of negative length");
     };
