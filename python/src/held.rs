@@ -18,6 +18,15 @@ use warpann::{
     SharedFilter, Watch,
 };
 
+#[cfg(feature = "cuda")]
+use crate::tensors::Plain;
+#[cfg(feature = "cuda")]
+use warpann::DeviceWorkspace;
+#[cfg(feature = "cuda")]
+use warpann::cust::sys::CUstream;
+#[cfg(feature = "cuda")]
+use warpann::views::{DeviceNeighbors, DeviceVectors};
+
 /// Does `$body` with `$type` as the type of an element type.
 macro_rules! with_element {
     ($element:expr, $type:ident => $body:expr) => {
@@ -100,6 +109,28 @@ pub trait Held: Send + Sync {
     fn batcher(&self, builder: BatcherBuilder) -> Result<Box<dyn Serving>>;
     /// A writer whose first version is the index as it is now.
     fn writer(&self) -> Box<dyn Writing>;
+
+    /// Plans searches in device memory.
+    #[cfg(feature = "cuda")]
+    fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace>;
+    /// Enqueues a search from device memory to the tensors of ids and distances.
+    ///
+    /// # Safety
+    /// As that of the library; the tensors are those of their owners.
+    #[cfg(feature = "cuda")]
+    unsafe fn search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: usize,
+        queries: Plain<'_>,
+        results: (Plain<'_>, Plain<'_>),
+    ) -> Result<()>;
+    /// Adds vectors in device memory, in the order of the default stream, for which it waits.
+    ///
+    /// # Safety
+    /// As that of the library; the tensor is that of its owner.
+    #[cfg(feature = "cuda")]
+    unsafe fn add_device(&mut self, rows: Plain<'_>, ids: Option<&[u64]>) -> Result<()>;
 
     fn ivf(&self) -> Result<&dyn HeldIvf>;
     fn ivf_mut(&mut self) -> Result<&mut dyn HeldIvf>;
@@ -316,6 +347,40 @@ impl<T: Element> Held for AnyIndex<T> {
     fn writer(&self) -> Box<dyn Writing> {
         let writer = IndexWriter::new(AnyIndex::snapshot(self));
         Box::new(Writer { reader: writer.reader(), writer: Mutex::new(writer) })
+    }
+
+    #[cfg(feature = "cuda")]
+    fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace> {
+        AnyIndex::device_workspace(self, queries, k, options)
+    }
+
+    #[cfg(feature = "cuda")]
+    unsafe fn search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: usize,
+        queries: Plain<'_>,
+        (ids, distances): (Plain<'_>, Plain<'_>),
+    ) -> Result<()> {
+        // SAFETY: the tensors are those of their owners, as the caller promises.
+        unsafe {
+            let queries = DeviceVectors::<T>::of_tensor(queries.0, AnyIndex::dim(self))?;
+            let results = DeviceNeighbors::of_tensors(ids.0, distances.0)?;
+            AnyIndex::search_device(self, workspace, stream as CUstream, &queries, &results)
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    unsafe fn add_device(&mut self, rows: Plain<'_>, ids: Option<&[u64]>) -> Result<()> {
+        let stream = std::ptr::null_mut();
+        // SAFETY: the tensor is that of its owner, as the caller promises.
+        unsafe {
+            let rows = DeviceVectors::<T>::of_tensor(rows.0, AnyIndex::dim(self))?;
+            match ids {
+                Some(ids) => self.add_device_with_ids(stream, &rows, ids),
+                None => AnyIndex::add_device(self, stream, &rows),
+            }
+        }
     }
 
     fn ivf(&self) -> Result<&dyn HeldIvf> {

@@ -245,7 +245,8 @@ impl Index {
     /// Adds vectors.
     ///
     /// Args:
-    ///     vectors: (rows, dim) or (dim,).
+    ///     vectors: (rows, dim) or (dim,). A tensor on the GPU of the index (``__dlpack__``, in a build with ``cuda``) is
+    ///         copied there, without a progress function.
     ///     ids: integers, (rows,), all different and none in the index. Without ids they count up from 0, or from one
     ///         past the greatest id.
     ///     progress: a function of a :class:`Progress`, called from time to time on any thread. If it returns False or
@@ -263,8 +264,12 @@ impl Index {
         ids: Option<&Bound<'_, PyAny>>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let vectors = self.vectors(vectors, "vectors")?;
         let ids = Ids::optional(ids, "ids")?;
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = crate::tensors::gpu_of(vectors)? {
+            return self.add_tensor(py, vectors, gpu, ids.as_ref().map(Ids::get));
+        }
+        let vectors = self.vectors(vectors, "vectors")?;
         let (rows, ids) = (vectors.bytes(), ids.as_ref().map(Ids::get));
         let long = vectors.count >= LONG && vectors.count >= self.look(py, |state| state.held.len())? / 4;
         if progress.is_some() || long {
@@ -483,6 +488,39 @@ impl Index {
         let rows = queries.bytes();
         let tuned = self.changing(py, |held| held.tune(rows, k, recall))?;
         layer::tuned(py)?.call1(tuned)
+    }
+
+    /// Plans searches from GPU memory to GPU memory, and allocates all of their memory. The index must be on one GPU.
+    ///
+    /// Args:
+    ///     queries: the most queries of a search.
+    ///     k: number of neighbours of a query.
+    ///     filter, probes, beam: as for :meth:`search`.
+    ///
+    /// Returns:
+    ///     Workspace: its ``search`` takes and returns tensors. It is for the index as it is now.
+    ///
+    /// Raises:
+    ///     NotInDeviceMemory: the index is not on one GPU, or the wheel was built without ``cuda``.
+    ///     NotTrained, Zero, StaleFilter, OutOfDeviceMemory.
+    #[pyo3(signature = (queries, k, *, filter=None, probes=None, beam=None))]
+    fn device_workspace(
+        slf: &Bound<'_, Self>,
+        queries: usize,
+        k: usize,
+        filter: Option<&Bound<'_, PyAny>>,
+        probes: Option<usize>,
+        beam: Option<usize>,
+    ) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        #[cfg(feature = "cuda")]
+        return Ok(Py::new(py, crate::tensors::Workspace::new(py, slf, queries, k, filter, probes, beam)?)?.into_any());
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (queries, k, filter, probes, beam);
+            let index = slf.get().look(py, |state| state.held.device())?;
+            Err(crate::errors::raised(py, warpann::Error::NotInDeviceMemory { index }))
+        }
     }
 
     /// Writes the index to a file, which gets its name when it is complete. :func:`load` reads it.

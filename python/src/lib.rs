@@ -11,6 +11,7 @@
 //! | `serving` | versions of an index, and batches of single requests |
 //! | `functions` | k-selection, k-means, k-NN graphs, devices |
 //! | `arrow` | vectors of Arrow's arrays |
+//! | `tensors` | tensors in the memory of a GPU (feature `cuda`) |
 //! | `layer` | what the module takes from the Python layer |
 
 mod arrays;
@@ -23,8 +24,18 @@ mod held;
 mod index;
 mod layer;
 mod serving;
+#[cfg(feature = "cuda")]
+mod tensors;
 
 use pyo3::prelude::*;
+
+/// Makes the emulated driver that of the process, with two GPUs. It must be called before anything looks for a driver.
+#[cfg(feature = "emulated-driver")]
+#[pyfunction]
+fn use_emulated_driver() -> PyResult<()> {
+    let devices = vec![cuda_driver_emulator::Device::default(); 2];
+    cuda_driver_emulator::install(devices).map_err(|error| pyo3::exceptions::PyRuntimeError::new_err(error.to_string()))
+}
 
 #[pymodule]
 fn _warpann(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -36,6 +47,14 @@ fn _warpann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<serving::IndexWriter>()?;
     module.add_class::<serving::Batcher>()?;
     module.add_class::<serving::PendingRequest>()?;
+    #[cfg(feature = "cuda")]
+    {
+        module.add_class::<tensors::DeviceTensor>()?;
+        module.add_class::<tensors::Workspace>()?;
+        module.add_function(wrap_pyfunction!(tensors::to_device, module)?)?;
+    }
+    #[cfg(feature = "emulated-driver")]
+    module.add_function(wrap_pyfunction!(use_emulated_driver, module)?)?;
     let close_batchers = wrap_pyfunction!(serving::close_batchers, module)?;
     module.py().import("atexit")?.call_method1("register", (close_batchers,))?;
     module.add_function(wrap_pyfunction!(functions::select_k, module)?)?;
