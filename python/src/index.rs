@@ -930,3 +930,16 @@ impl Index {
         Ok((self.look(py, |state| state.placement.clone())?, self.budget))
     }
 }
+
+/// Copies an array to the memory of a GPU.
+///
+/// Raises:
+///     NoDevice: this wheel was built without ``cuda``.
+#[cfg(not(feature = "cuda"))]
+#[pyfunction]
+#[pyo3(signature = (array, gpu=0))]
+pub fn to_device(py: Python<'_>, array: &Bound<'_, PyAny>, gpu: usize) -> PyResult<()> {
+    let _ = (array, gpu);
+    let reason = warpann::NoDeviceReason::FeatureOff;
+    Err(crate::errors::raised(py, warpann::Error::NoDevice { reason }))
+}

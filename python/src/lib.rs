@@ -53,8 +53,10 @@ fn _warpann(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add_class::<tensors::Workspace>()?;
         module.add_function(wrap_pyfunction!(tensors::to_device, module)?)?;
     }
+    #[cfg(not(feature = "cuda"))]
+    module.add_function(wrap_pyfunction!(index::to_device, module)?)?;
     #[cfg(feature = "emulated-driver")]
-    module.add_function(wrap_pyfunction!(use_emulated_driver, module)?)?;
+    module.setattr("_use_emulated_driver", wrap_pyfunction!(use_emulated_driver, module)?)?;
     let close_batchers = wrap_pyfunction!(serving::close_batchers, module)?;
     module.py().import("atexit")?.call_method1("register", (close_batchers,))?;
     module.add_function(wrap_pyfunction!(functions::select_k, module)?)?;

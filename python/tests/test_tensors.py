@@ -1,4 +1,7 @@
-"""Tensors in GPU memory, on the emulated driver: a wheel built with the feature `emulated-driver`."""
+"""Tensors in GPU memory, on the emulated driver, with a wheel that has the feature `emulated-driver`.
+
+The driver is that of the whole process, so this file runs in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import warpann
 from warpann import _warpann, errors
 
 needs_driver = pytest.mark.skipif(
-    not hasattr(_warpann, "use_emulated_driver"), reason="needs a wheel with the feature emulated-driver"
+    not hasattr(_warpann, "_use_emulated_driver"), reason="needs a wheel with the feature emulated-driver"
 )
 
 
@@ -38,8 +41,8 @@ class Foreign:
 
 @pytest.fixture(scope="module")
 def driver() -> Any:
-    _warpann.use_emulated_driver()  # type: ignore[attr-defined]
-    return _warpann
+    _warpann._use_emulated_driver()
+    return warpann
 
 
 def each_index(base: Any, dtype: str) -> list[Any]:
@@ -149,13 +152,15 @@ def test_memory_lives_as_long_as_a_tensor_of_it(driver: Any) -> None:
         ids.__dlpack__(copy=True)
 
 
-@pytest.mark.skipif(hasattr(_warpann, "to_device"), reason="is for a wheel without the feature cuda")
+@pytest.mark.skipif(hasattr(_warpann, "DeviceTensor"), reason="is for a wheel without the feature cuda")
 def test_a_wheel_without_kernels_says_so() -> None:
     index = warpann.FlatIndex(4, device="auto")
     with pytest.raises(errors.NotInDeviceMemory):
         index.device_workspace(1, 1)
     with pytest.raises(errors.NoDevice) as caught:
         warpann.FlatIndex(4, device="gpu")
+    with pytest.raises(errors.NoDevice):
+        warpann.to_device(np.zeros((1, 4), np.float32))
     assert "cuda" in caught.value.reason
 
 

@@ -1,7 +1,7 @@
 //! `cargo xtask python`: builds the Python wheel, installs it into a new environment by the commands of the README, and
 //! runs its tests.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::shell::{self, Result, Skip, cargo};
@@ -13,6 +13,9 @@ const NAMES: [&str; 5] = ["python3", "python3.14", "python3.13", "python3.12", "
 /// The commands of the README, which this step runs with the environment elsewhere and a build that takes less time.
 const COMMANDS: [&str; 2] =
     ["python3 -m venv venv && venv/bin/pip install ./python", "venv/bin/python python/example.py"];
+
+/// The tests that need the emulated driver.
+const TENSORS: &str = "python/tests/test_tensors.py";
 
 /// The version of a Python that can make environments; `None` if the program is none.
 fn version(python: &str) -> Option<(u32, u32)> {
@@ -81,21 +84,24 @@ pub fn run() -> Result<()> {
 /// Runs the tests and the check of the stubs in the environment.
 fn tests(program: &dyn Fn(&str) -> Command, target: &Path) -> Result<()> {
     let seed = std::env::var("WARPANN_PROPERTY_BASE").ok().and_then(|text| text.parse().ok()).unwrap_or_else(seed);
-    let cache: PathBuf = target.join("pytest");
-    let mut pytest = program("python");
-    // The development mode checks memory that Python allocates, and prints where a crash was.
-    pytest.args(["-X", "dev", "-m", "pytest", "-q", "-c", "python/pyproject.toml", "--durations=5"]);
-    pytest.arg(format!("--hypothesis-seed={seed}")).arg("-o").arg(format!("cache_dir={}", cache.display()));
-    shell::run(pytest.arg("python/tests").env("WARPANN_PROPERTY_BASE", seed.to_string()))?;
+    eprintln!("first seed: WARPANN_PROPERTY_BASE={seed}");
+    let pytest = |arguments: &[&str]| {
+        let mut pytest = program("python");
+        // The development mode checks memory that Python allocates, and prints where a crash was.
+        pytest.args(["-X", "dev", "-m", "pytest", "-q", "-c", "python/pyproject.toml", "--durations=5"]);
+        pytest.arg(format!("--hypothesis-seed={seed}")).args(["-p", "no:cacheprovider"]).args(arguments);
+        shell::run(pytest.env("WARPANN_PROPERTY_BASE", seed.to_string()))
+    };
+    // The emulated driver is that of a whole process, in which `auto` is then a GPU.
+    pytest(&[TENSORS])?;
+    pytest(&["python/tests", "--ignore", TENSORS])?;
     let mypy = |module: &str| {
         let mut command = program("python");
-        command.args(["-m", module, "--config-file", "python/pyproject.toml"]);
-        command.env("MYPY_CACHE_DIR", target.join("mypy"));
+        command.args(["-m", module]).env("MYPY_CACHE_DIR", target.join("mypy"));
         command
     };
-    shell::run(mypy("mypy").arg("python/package/warpann"))?;
-    let mut stubtest = program("python");
-    shell::run(stubtest.args(["-m", "mypy.stubtest", "warpann"]).env("MYPY_CACHE_DIR", target.join("mypy")))
+    shell::run(mypy("mypy").args(["--config-file", "python/pyproject.toml", "python/package/warpann"]))?;
+    shell::run(mypy("mypy.stubtest").arg("warpann"))
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ from warpann._warpann import (
     load,
     recall,
     select_k,
+    to_device,
 )
 from warpann.errors import WarpannError
 
@@ -73,4 +74,5 @@ __all__ = [
     "load",
     "recall",
     "select_k",
+    "to_device",
 ]
