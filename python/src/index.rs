@@ -539,7 +539,11 @@ impl Index {
     /// The bytes of the file that :meth:`save` writes. :func:`from_bytes` reads them; ``pickle`` uses them.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.reading(py, |held| held.to_bytes())?;
-        Ok(PyBytes::new(py, &bytes))
+        // `PyBytes::new` would panic without memory.
+        PyBytes::new_with(py, bytes.len(), |to| {
+            to.copy_from_slice(&bytes);
+            Ok(())
+        })
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {

@@ -231,7 +231,9 @@ impl DeviceTensor {
         let count = self.count() * usize::from(self.element.bits) / 8;
         let bytes = detached(py, move || {
             CurrentContext::set_current(&memory.context).map_err(driver("cuCtxSetCurrent", memory.gpu))?;
-            let mut bytes = vec![0u8; count];
+            let mut bytes: Vec<u8> = Vec::new();
+            bytes.try_reserve_exact(count).map_err(|_| Error::OutOfHostMemory { asked: count as u64 })?;
+            bytes.resize(count, 0);
             if count > 0 {
                 // SAFETY: the memory and `bytes` have as many bytes.
                 let code = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), memory.address(), count) };

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ def blocks(page: str) -> list[str]:
 @pytest.mark.parametrize(("page", "least"), [("docs/PYTHON.md", 12), ("README.md", 1)])
 def test_the_code_of_a_page_runs(page: str, least: int) -> None:
     pytest.importorskip("pyarrow")
+    pytest.importorskip("sklearn")
     found = blocks(page)
     assert len(found) >= least
     names: dict[str, Any] = {"__name__": "page"}
@@ -50,3 +53,9 @@ def test_everything_public_has_a_docstring() -> None:
 
 def test_the_readme_shows_the_example() -> None:
     assert blocks("README.md") == [(REPOSITORY / "python/example.py").read_text()]
+
+
+def test_importing_the_package_imports_little() -> None:
+    program = "import sys, warpann; print([name for name in ('asyncio', 'concurrent.futures', 'ml_dtypes') if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
