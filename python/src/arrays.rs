@@ -115,7 +115,7 @@ impl<'py> Vectors<'py> {
     }
 }
 
-/// Ids.
+/// Ids from 0 to 2⁶³ − 1.
 pub struct Ids<'py>(Readable<'py>);
 
 impl<'py> Ids<'py> {

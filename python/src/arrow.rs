@@ -1,7 +1,7 @@
 //! Vectors of Arrow's arrays, by the capsules of its C data interface: a fixed-size list of numbers is a matrix.
 //!
-//! Layout and ownership: <https://arrow.apache.org/docs/format/CDataInterface.html> and `CDataInterface/PyCapsuleInterface`
-//! there. The capsules own the structures, so the array that is made of them keeps the capsule.
+//! Layout and ownership: <https://arrow.apache.org/docs/format/CDataInterface.html>, and the page PyCapsuleInterface
+//! below it. The capsules own the structures, so the array that is made of them keeps the capsule.
 
 use std::ffi::{CStr, c_char, c_void};
 

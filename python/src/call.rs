@@ -53,8 +53,8 @@ pub fn watched<V: Send>(
 
 /// As [`watched`], for work that reports by itself.
 ///
-/// Only the main thread of Python can handle signals, and the library reports on any thread. So the work runs on another
-/// thread, and this one looks for signals while it waits.
+/// Only the main thread of Python can handle signals, and the library reports on any thread. So the work runs on
+/// another thread, and this one looks for signals while it waits.
 pub fn reported<V: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,

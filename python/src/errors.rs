@@ -31,7 +31,7 @@ impl From<PyErr> for Failure {
 }
 
 impl Failure {
-    /// The exception.
+    /// The exception that the caller gets.
     pub fn raised(self, py: Python<'_>) -> PyErr {
         match self {
             Failure::Library(error) => raised(py, error),

@@ -61,17 +61,17 @@ impl Filter {
         if let SharedFilter::Bits(bits) = &self.shared { Some(bits.count_ones()) } else { None }
     }
 
-    /// What both masks accept.
+    /// A mask that accepts a vector if both masks do.
     fn __and__(&self, py: Python<'_>, other: &Filter) -> PyResult<Self> {
         self.combined(py, other, Bitset::and)
     }
 
-    /// What one of two masks accepts.
+    /// A mask that accepts a vector if one of the masks does.
     fn __or__(&self, py: Python<'_>, other: &Filter) -> PyResult<Self> {
         self.combined(py, other, Bitset::or)
     }
 
-    /// What the first mask accepts and the second does not.
+    /// A mask that accepts a vector if the first mask does and the second does not.
     fn __sub__(&self, py: Python<'_>, other: &Filter) -> PyResult<Self> {
         self.combined(py, other, Bitset::without)
     }

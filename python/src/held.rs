@@ -63,7 +63,7 @@ pub enum Statistics {
     Graph(GraphStatistics),
 }
 
-/// An index.
+/// The methods that indexes of all kinds and element types have.
 pub trait Held: Send + Sync {
     fn value(&self) -> &dyn Value;
     fn element(&self) -> ElementType;
@@ -165,7 +165,7 @@ pub trait HeldGraph {
     fn edges(&self) -> Result<Option<Graph>>;
 }
 
-/// A batcher.
+/// The methods of a batcher for an index of any element type.
 pub trait Serving: Send + Sync {
     fn submit(
         &self,

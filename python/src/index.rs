@@ -30,23 +30,23 @@ pub struct State {
     placement: Placement,
 }
 
-/// What all indexes have in common: vectors with ids, of one dimension, element type and metric.
+/// The base of all indexes: vectors with ids, of one dimension, element type and metric.
 ///
 /// Indexes are made by :class:`FlatIndex`, :class:`IvfIndex`, :class:`GraphIndex`, :func:`load` and :func:`from_bytes`.
 ///
 /// **Vectors** are arrays of shape (rows, dim), or (dim,) for a single vector: numpy arrays, or anything that numpy or
 /// Arrow's capsules can read. Contiguous arrays of the element type of the index are read in place. Other numbers
-/// become the nearest ones of this type, once: float64 becomes float32 for an index of float32. Do not write to an array
-/// during a call that reads it.
+/// become the nearest ones of this type, once: float64 becomes float32 for an index of float32. Do not write to an
+/// array during a call that reads it.
 ///
 /// **Ids** are int64 from 0 to 2**63 - 1: numbers of the caller's choice, or 0, 1, 2, ..; −1 means none.
 ///
 /// **Threads.** Every call releases the lock of the interpreter. Any number of threads may search at the same time. A
-/// change waits for the searches before it, and later searches wait for the change. :class:`IndexWriter` has searches that
-/// do not wait.
+/// change waits for the searches before it, and later searches wait for the change. :class:`IndexWriter` has searches
+/// that do not wait.
 ///
-/// **Errors.** All calls raise subclasses of :class:`WarpannError` (``warpann.errors``) with the numbers of the fault. A
-/// call that fails, is cancelled or is interrupted leaves the index as it was.
+/// **Errors.** All calls raise subclasses of :class:`WarpannError` (``warpann.errors``) with the numbers of the
+/// fault. A call that fails, is cancelled or is interrupted leaves the index as it was.
 #[pyclass(frozen, subclass, module = "warpann")]
 pub struct Index {
     pub state: RwLock<State>,
@@ -245,8 +245,8 @@ impl Index {
     /// Adds vectors.
     ///
     /// Args:
-    ///     vectors: (rows, dim) or (dim,). A tensor on the GPU of the index (``__dlpack__``, in a build with ``cuda``) is
-    ///         copied there, without a progress function.
+    ///     vectors: (rows, dim) or (dim,). A tensor on the GPU of the index (``__dlpack__``, in a build with
+    ///         ``cuda``) is copied there, without a progress function.
     ///     ids: integers, (rows,), all different and none in the index. Without ids they count up from 0, or from one
     ///         past the greatest id.
     ///     progress: a function of a :class:`Progress`, called from time to time on any thread. If it returns False or
@@ -254,8 +254,8 @@ impl Index {
     ///         more and at least a quarter of those in the index, can also be interrupted by Ctrl-C.
     ///
     /// Raises:
-    ///     NotTrained, WrongDimension, WrongLength, DuplicateId, IdOutOfRange, NotFinite, DoesNotFit, TooMany, Cancelled,
-    ///     OutOfHostMemory, DeviceError.
+    ///     NotTrained, WrongDimension, WrongLength, DuplicateId, IdOutOfRange, NotFinite, DoesNotFit, TooMany,
+    ///     Cancelled, OutOfHostMemory, DeviceError.
     #[pyo3(signature = (vectors, ids=None, *, progress=None))]
     fn add(
         &self,
@@ -374,8 +374,8 @@ impl Index {
     /// Args:
     ///     queries: (queries, dim), or (dim,) for a single query.
     ///     k: number of neighbours of a query, at least 1.
-    ///     filter: the vectors that may be results: a :class:`Filter`, or what it takes (a boolean mask, ids, a range, a
-    ///         function). None means all.
+    ///     filter: the vectors that may be results: a :class:`Filter`, or what it takes (a boolean mask, ids, a
+    ///         range, a function). None means all.
     ///     probes: lists to read in inverted files; None means the number of the index.
     ///     beam: vectors that a walk in a graph keeps; None means the number of the index.
     ///     radius: the largest distance of a neighbour (similarity: the smallest), squared for "l2".
@@ -384,12 +384,12 @@ impl Index {
     /// Options that a kind of index does not have are ignored.
     ///
     /// Returns:
-    ///     Neighbors: ``distances`` (float32) and ``ids`` (int64), both (queries, k), or (k,) for a single query. Places
-    ///     without a neighbour have the id −1 and the distance +∞ (similarities: −∞).
+    ///     Neighbors: ``distances`` (float32) and ``ids`` (int64), both (queries, k), or (k,) for a single query.
+    ///     Places without a neighbour have the id −1 and the distance +∞ (similarities: −∞).
     ///
     /// Raises:
-    ///     WrongDimension, WrongShape, WrongType, NotFinite, Zero, NotTrained, StaleFilter, WrongLength, ResultTooLarge,
-    ///     DeviceError; the exceptions of a filter function.
+    ///     WrongDimension, WrongShape, WrongType, NotFinite, Zero, NotTrained, StaleFilter, WrongLength,
+    ///     ResultTooLarge, DeviceError; the exceptions of a filter function.
     #[pyo3(signature = (queries, k, *, filter=None, probes=None, beam=None, radius=None, widen=true))]
     #[allow(clippy::too_many_arguments)]
     fn search<'py>(
@@ -565,7 +565,7 @@ fn element(dtype: &Bound<'_, PyAny>) -> PyResult<ElementType> {
     parsed(dtype.py(), &name)
 }
 
-/// What every kind of index is made of.
+/// The arguments that every kind of index takes.
 struct Basis {
     dim: usize,
     metric: Metric,
@@ -614,7 +614,7 @@ macro_rules! built {
 /// Args:
 ///     dim: number of components of a vector.
 ///     metric: "l2" (squared Euclidean distance), "ip" (inner product) or "cosine".
-///     dtype: element type: "float32", "float16", "bfloat16", "uint8", "int8" or the dtype of numpy, torch or ml_dtypes.
+///     dtype: element type: "float32", "float16", "bfloat16", "uint8", "int8", or a dtype of numpy or torch.
 ///     device: "auto" (the first GPU, or the CPU), "cpu", "gpu:N", "emulator", or several: "gpu:0,gpu:1" are replicas,
 ///         "gpu:0+gpu:1" shards.
 ///     memory_budget: bytes that the index may use on each device; None means a share of the free memory.
@@ -730,7 +730,7 @@ impl PyIvfIndex {
         slf.as_super().look(py, |state| state.held.ivf().map_or(0, |ivf| ivf.lists()))
     }
 
-    /// What the index keeps of a vector, such as "pq:16x8".
+    /// The encoding of vectors, such as "pq:16x8".
     #[getter]
     fn encoding(slf: PyRef<'_, Self>, py: Python<'_>) -> PyResult<String> {
         slf.as_super().look(py, |state| state.held.ivf().map_or(String::new(), |ivf| ivf.encoding().to_string()))
@@ -800,8 +800,8 @@ impl PyIvfIndex {
 ///     dim, metric, dtype, device, memory_budget: as for :class:`FlatIndex`.
 ///     degree: largest number of edges of a vector, 4 to 256.
 ///     beam: number of vectors that a walk keeps unless a search says otherwise.
-///     exact_ratio: a search compares all vectors if they are at most this number times the width of its walk; 0: always
-///         walks.
+///     exact_ratio: a search compares all vectors if they are at most this number times the width of its walk; 0:
+///         always walks.
 ///     codes: whether walks may compare codes of one byte a component; distances are always those of the vectors.
 ///     seed: of the construction. The same vectors and settings give the same graph.
 ///
@@ -929,7 +929,7 @@ pub fn from_bytes(
 }
 
 impl Index {
-    /// Where the index is, and its budget.
+    /// The devices of the index, and its memory budget on each.
     pub fn place(&self, py: Python<'_>) -> PyResult<(Placement, Option<u64>)> {
         Ok((self.look(py, |state| state.placement.clone())?, self.budget))
     }

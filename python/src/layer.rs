@@ -21,7 +21,7 @@ looked_up! {
     as_ids = "warpann._arrays", "as_ids";
     /// The name of an element type of any object that names one.
     element_name = "warpann._arrays", "element_name";
-    /// Results of searches.
+    /// Classes of results, which are named tuples.
     neighbors = "warpann._results", "Neighbors";
     range_neighbors = "warpann._results", "RangeNeighbors";
     /// Progress of long calls.

@@ -137,7 +137,7 @@ pub struct Batcher {
 /// The batchers that live. At the end of the interpreter they are closed, so that no worker calls into it afterwards.
 static ALIVE: Mutex<Vec<Weak<dyn Serving>>> = Mutex::new(Vec::new());
 
-/// Closes all batchers.
+/// Closes the batchers that live, and waits for their workers.
 #[pyfunction]
 pub fn close_batchers(py: Python<'_>) {
     let alive = std::mem::take(&mut *ALIVE.lock().unwrap_or_else(PoisonError::into_inner));

@@ -376,11 +376,11 @@ impl Workspace {
     ///
     /// Args:
     ///     queries: a tensor (queries, dim) on the GPU of the index, by ``__dlpack__``: of PyTorch, CuPy, JAX, or
-    ///         :class:`DeviceTensor`; contiguous, of the element type of the index. Queries with NaN or infinity get the
-    ///         ids −1 and the distances NaN.
+    ///         :class:`DeviceTensor`; contiguous, of the element type of the index. Queries with NaN or infinity get
+    ///         the ids −1 and the distances NaN.
     ///     out: (distances, ids): tensors of float32 and int64, (queries, k), that get the results.
-    ///     stream: address of the CUDA stream that searches; None means the default stream. The producers of the tensors
-    ///         order their work before it.
+    ///     stream: address of the CUDA stream that searches; None means the default stream. The producers of the
+    ///         tensors order their work before it.
     ///
     /// Returns:
     ///     ``out``, or a new pair of :class:`DeviceTensor`.
@@ -419,8 +419,8 @@ impl Workspace {
             let mut workspace = call::lock(&self.workspace)?;
             let state = call::read(&index.state)?;
             let context = enter(gpu)?;
-            // SAFETY: the tensors say what the memory has, and their owners keep it until this call returns; the index is
-            // locked and the workspace is, until the stream has done the work.
+            // SAFETY: the tensors say what the memory has, and their owners keep it until this call returns; the
+            // index is locked and the workspace is, until the stream has done the work.
             unsafe { state.held.search_device(&mut workspace, stream, queries, results)? };
             wait_for(stream, gpu)?;
             drop(context);

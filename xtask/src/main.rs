@@ -162,8 +162,8 @@ enum Command {
     /// Build the Python wheel, install it into a new environment, and run its tests
     ///
     /// Needs Python 3.11 or later with venv, and the network for packages of python/requirements-test.txt. The
-    /// environment is in target/python/venv. Runs clippy, the commands of the README, pytest with seeds that follow from
-    /// the revision (or WARPANN_PROPERTY_BASE), mypy, and mypy's stubtest. docs/PYTHON.md has the build for users.
+    /// environment is in target/python/venv. Runs clippy, the commands of the README, pytest with seeds that follow
+    /// from the revision (or WARPANN_PROPERTY_BASE), mypy, and mypy's stubtest. docs/PYTHON.md has the build for users.
     Python,
     /// Run `warpann bench` (release build) with the arguments that follow
     Bench {

@@ -62,8 +62,8 @@ pub fn run() -> Result<()> {
     shell::run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
     let target = shell::target_dir().join("python");
     let mut clippy = cargo();
-    clippy.args(["clippy", "--locked", "--features", "emulated-driver", "--manifest-path"]).arg(&manifest).arg("--target-dir").arg(&target);
-    shell::run(clippy.args(["--", "-D", "warnings"]))?;
+    clippy.args(["clippy", "--locked", "--features", "emulated-driver", "--manifest-path"]).arg(&manifest);
+    shell::run(clippy.arg("--target-dir").arg(&target).args(["--", "-D", "warnings"]))?;
 
     let environment = target.join("venv");
     shell::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&environment))?;

@@ -64,8 +64,7 @@ impl IndexInfo {
     /// [`Error::BadFile`].
     pub fn of_bytes(bytes: &[u8]) -> Result<Self> {
         let header = &bytes[..bytes.len().min(HEADERS)];
-        Self::of_header(header, bytes.len() as u64)
-            .map_err(|defect| Error::BadFile { path: IN_MEMORY.into(), defect })
+        Self::of_header(header, bytes.len() as u64).map_err(|defect| Error::BadFile { path: IN_MEMORY.into(), defect })
     }
 
     /// Decodes the first bytes of an index file of `bytes` bytes.
