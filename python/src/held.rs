@@ -186,6 +186,8 @@ pub type Change<'a> = &'a mut (dyn FnMut(Box<dyn Held>) -> crate::call::Result<B
 pub trait Writing: Send + Sync {
     /// The last version, as an index of its own, with its number.
     fn current(&self) -> (u64, Box<dyn Held>);
+    /// The number of the last version.
+    fn version(&self) -> u64;
     /// Publishes what `change` makes of the last version. Changes of several threads come one after the other.
     fn change(&self, change: Change<'_>) -> crate::call::Result<()>;
     /// A batcher for the versions.
@@ -500,6 +502,10 @@ impl<T: Element> Writing for Writer<T> {
     fn current(&self) -> (u64, Box<dyn Held>) {
         let (number, index) = self.reader.current_with_version();
         (number, Box::new(index.snapshot()))
+    }
+
+    fn version(&self) -> u64 {
+        self.reader.version()
     }
 
     fn change(&self, change: Change<'_>) -> crate::call::Result<()> {

@@ -73,6 +73,9 @@ impl Index {
     }
 
     /// A quick look at the index. If it changes at the moment, the call waits without the interpreter's lock.
+    ///
+    /// What `look` does is O(1) and never work of the library's threads: these may wait for the interpreter's lock, in a
+    /// filter of another search, and would wait for ever.
     pub fn look<V: Send>(&self, py: Python<'_>, look: impl Fn(&State) -> V + Send + Sync) -> PyResult<V> {
         match self.state.try_read() {
             Ok(state) => Ok(look(&state)),
@@ -155,13 +158,14 @@ impl Index {
 
     fn __contains__(&self, py: Python<'_>, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         match id.extract::<u64>() {
-            Ok(id) => self.look(py, |state| state.held.contains(id)),
+            // The first look for an id may make a table, in parallel.
+            Ok(id) => self.reading(py, |held| Ok(held.contains(id))),
             Err(_) => Ok(false),
         }
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        self.look(py, |state| format!("<warpann.{}>", state.held.description()))
+        self.reading(py, |held| Ok(format!("<warpann.{}>", held.description())))
     }
 
     /// All ids, ascending: int64, (vectors,). Entry r of a mask stands for the r-th of them. O(vectors).
@@ -364,8 +368,10 @@ impl Index {
     /// An index of its own with the vectors of now. The two share memory until one changes: O(1) now, and the first
     /// change of either copies what it changes.
     fn snapshot(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let look = |state: &State| (state.held.snapshot(), state.placement.clone());
-        let (held, placement) = detached(py, || Ok(look(&*call::read(&self.state)?)))?;
+        let (held, placement) = detached(py, || {
+            let state = call::read(&self.state)?;
+            Ok((state.held.snapshot(), state.placement.clone()))
+        })?;
         Index::of(held, placement, self.budget).object(py)
     }
 

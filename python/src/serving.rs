@@ -69,7 +69,7 @@ impl IndexWriter {
     /// Number of the last version: the number of changes that were published.
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<u64> {
-        detached(py, || Ok(self.writing.current().0))
+        detached(py, || Ok(self.writing.version()))
     }
 
     /// Calls a function with an index that is the next version, and publishes what the function has made of it. Changes
@@ -94,7 +94,7 @@ impl IndexWriter {
                     let next = next.bind(py);
                     returned = Some(called(|| function.bind(py).call1((next,)))?.unbind());
                     let index = next.cast::<Index>().map_err(PyErr::from)?.get();
-                    Ok(index.look(py, |state| state.held.snapshot())?)
+                    Ok(index.reading(py, |held| Ok(held.snapshot()))?)
                 })
             })
         })?;
@@ -251,8 +251,8 @@ impl Batcher {
         self.close(py)
     }
 
-    fn __repr__(&self) -> String {
-        let of = self.serving.statistics();
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let of = py.detach(|| self.serving.statistics());
         format!("<warpann.Batcher: {} answered, {} waiting>", of.answered, of.waiting)
     }
 }
