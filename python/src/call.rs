@@ -13,6 +13,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use warpann::{Error, Progress, Watch};
 
+use crate::ending::{attach, detach};
 use crate::errors::{Failure, panicked};
 use crate::layer;
 
@@ -21,7 +22,7 @@ pub type Result<V> = std::result::Result<V, Failure>;
 
 /// Runs `work` without the interpreter's lock. Errors and panics become exceptions.
 pub fn detached<V: Send>(py: Python<'_>, work: impl FnOnce() -> Result<V> + Send) -> PyResult<V> {
-    outcome(py, py.detach(|| catch_unwind(AssertUnwindSafe(work))))
+    outcome(py, detach(py, || catch_unwind(AssertUnwindSafe(work))))
 }
 
 /// The value of a call, or its exception.
@@ -71,13 +72,13 @@ pub fn reported<V: Send>(
             return ControlFlow::Break(());
         }
         let Some(progress) = &progress else { return ControlFlow::Continue(()) };
-        let goes_on = Python::attach(|py| {
+        let goes_on = attach(|py| {
             let now = layer::progress(py)?.call1((stage, done, total, unit))?;
             let returned = called(|| progress.bind(py).call1((now,)))?;
             // A function without a return value lets the call go on, as one that returns True.
             Ok(returned.is_none() || returned.is_truthy()?)
         });
-        match goes_on {
+        match goes_on.unwrap_or(Ok(false)) {
             Ok(true) => ControlFlow::Continue(()),
             Ok(false) => ControlFlow::Break(()),
             Err(error) => {
@@ -100,7 +101,7 @@ pub fn reported<V: Send>(
             return Ok(Err(Error::Thread { source }.into()));
         }
         loop {
-            let (received, back) = py.detach(move || (receiver.recv_timeout(SIGNALS), receiver));
+            let (received, back) = detach(py, move || (receiver.recv_timeout(SIGNALS), receiver));
             receiver = back;
             match received {
                 Ok(result) => return result,
@@ -146,7 +147,7 @@ pub fn inside() -> bool {
 /// Calls a filter function of the caller's with an id. An exception leaves the search as a panic: the library promises
 /// that the index is then as it was.
 pub fn accepted(function: &Py<PyAny>, id: u64) -> bool {
-    let called = Python::try_attach(|py| called(|| function.bind(py).call1((id,))?.is_truthy()));
+    let called = attach(|py| called(|| function.bind(py).call1((id,))?.is_truthy()));
     match called {
         Some(Ok(accepted)) => accepted,
         Some(Err(error)) => resume_unwind(Box::new(error)),

@@ -74,8 +74,8 @@ impl Index {
 
     /// A quick look at the index. If it changes at the moment, the call waits without the interpreter's lock.
     ///
-    /// What `look` does is O(1) and never work of the library's threads: these may wait for the interpreter's lock, in a
-    /// filter of another search, and would wait for ever.
+    /// `look` is O(1), and never work of the library's threads: these may wait for the interpreter's lock, in a filter
+    /// of another search, and then nobody goes on.
     pub fn look<V: Send>(&self, py: Python<'_>, look: impl Fn(&State) -> V + Send + Sync) -> PyResult<V> {
         match self.state.try_read() {
             Ok(state) => Ok(look(&state)),

@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `call` | calls without the interpreter's lock; signals, progress, locks |
+//! | `ending` | threads inside of calls when the interpreter ends |
 //! | `errors` | errors as exceptions |
 //! | `arrays` | arrays in and out |
 //! | `held` | an index of any element type behind one interface |
@@ -17,6 +18,7 @@
 mod arrays;
 mod arrow;
 mod call;
+mod ending;
 mod errors;
 mod filter;
 mod functions;
@@ -35,6 +37,14 @@ use pyo3::prelude::*;
 fn use_emulated_driver() -> PyResult<()> {
     let devices = vec![cuda_driver_emulator::Device::default(); 2];
     cuda_driver_emulator::install(devices).map_err(|error| pyo3::exceptions::PyRuntimeError::new_err(error.to_string()))
+}
+
+/// Runs at the end of the interpreter.
+#[pyfunction]
+fn at_exit(py: Python<'_>) {
+    // Their workers still call Python.
+    serving::close_batchers(py);
+    ending::end(py);
 }
 
 #[pymodule]
@@ -57,8 +67,8 @@ fn _warpann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index::to_device, module)?)?;
     #[cfg(feature = "emulated-driver")]
     module.setattr("_use_emulated_driver", wrap_pyfunction!(use_emulated_driver, module)?)?;
-    let close_batchers = wrap_pyfunction!(serving::close_batchers, module)?;
-    module.py().import("atexit")?.call_method1("register", (close_batchers,))?;
+    let at_exit = wrap_pyfunction!(at_exit, module)?;
+    module.py().import("atexit")?.call_method1("register", (at_exit,))?;
     module.add_function(wrap_pyfunction!(functions::select_k, module)?)?;
     module.add_function(wrap_pyfunction!(functions::kmeans, module)?)?;
     module.add_function(wrap_pyfunction!(functions::assign, module)?)?;

@@ -13,6 +13,7 @@ use warpann::{Answer, BatcherBuilder, ElementType, Error, Neighbors, Placement};
 
 use crate::arrays::{Vectors, neighbors};
 use crate::call::{self, called, detached, inside};
+use crate::ending::{attach, detach};
 use crate::errors::{Failure, wrong_type};
 use crate::filter;
 use crate::held::{Held, Serving, Writing};
@@ -89,13 +90,14 @@ impl IndexWriter {
         let mut returned = None;
         detached(py, || {
             self.writing.change(&mut |held| {
-                Python::attach(|py| {
+                let changed = attach(|py| {
                     let next = self.object(py, held)?;
                     let next = next.bind(py);
                     returned = Some(called(|| function.bind(py).call1((next,)))?.unbind());
                     let index = next.cast::<Index>().map_err(PyErr::from)?.get();
                     Ok(index.reading(py, |held| Ok(held.snapshot()))?)
-                })
+                });
+                changed.unwrap_or(Err(Failure::Busy))
             })
         })?;
         Ok(returned.unwrap_or_else(|| py.None()))
@@ -138,10 +140,9 @@ pub struct Batcher {
 static ALIVE: Mutex<Vec<Weak<dyn Serving>>> = Mutex::new(Vec::new());
 
 /// Closes the batchers that live, and waits for their workers.
-#[pyfunction]
 pub fn close_batchers(py: Python<'_>) {
     let alive = std::mem::take(&mut *ALIVE.lock().unwrap_or_else(PoisonError::into_inner));
-    py.detach(|| alive.iter().filter_map(Weak::upgrade).for_each(|serving| serving.close()));
+    detach(py, || alive.iter().filter_map(Weak::upgrade).for_each(|serving| serving.close()));
 }
 
 #[pymethods]
@@ -208,13 +209,13 @@ impl Batcher {
         let future = layer::answer(py)?.call0()?;
         let pending = Arc::new(Pending { answer: Mutex::new(Some(answer)), future: future.clone().unbind() });
         future.setattr("_request", PendingRequest { pending: Arc::clone(&pending) }.into_pyobject(py)?)?;
-        py.detach(|| pending.poll());
+        detach(py, || pending.poll());
         Ok(future)
     }
 
     /// Numbers of requests and searches until now.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let of = py.detach(|| self.serving.statistics());
+        let of = detach(py, || self.serving.statistics());
         layer::batcher_statistics(py)?.call1((
             of.answered,
             of.failed,
@@ -252,7 +253,7 @@ impl Batcher {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let of = py.detach(|| self.serving.statistics());
+        let of = detach(py, || self.serving.statistics());
         format!("<warpann.Batcher: {} answered, {} waiting>", of.answered, of.waiting)
     }
 }
@@ -300,7 +301,7 @@ impl Pending {
         *answer = None;
         drop(answer);
         // If the interpreter ends, nobody reads the answer.
-        Python::try_attach(|py| {
+        attach(|py| {
             if let Err(error) = called(|| self.deliver(py, outcome)) {
                 error.write_unraisable(py, Some(self.future.bind(py)));
             }
@@ -337,6 +338,6 @@ pub struct PendingRequest {
 impl PendingRequest {
     /// Takes the request back.
     fn cancel(&self, py: Python<'_>) {
-        py.detach(|| drop(self.pending.answer.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        detach(py, || drop(self.pending.answer.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 }

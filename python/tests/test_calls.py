@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -293,3 +296,34 @@ def test_quick_calls_do_not_wait_for_threads_that_wait_for_python() -> None:
     stop.set()
     for thread in threads:
         thread.join()
+
+
+def test_a_process_ends_while_daemon_threads_are_in_calls() -> None:
+    program = """
+        import threading, time, numpy as np, warpann
+        base = np.random.default_rng(1).normal(size=(5000, 16)).astype(np.float32)
+        index = warpann.FlatIndex(16, device="cpu")
+        index.add(base)
+        writer = warpann.IndexWriter(index)
+        calls = [
+            lambda: index.search(base[:200], 5),
+            lambda: index.search(base[:2], 5, filter=lambda id: id % 2 == 0),
+            lambda: warpann.kmeans(base, 50, iterations=5, progress=lambda progress: True),
+            lambda: writer.change(lambda next: next.remove([0], missing_ok=True)),
+            lambda: 7 in index,
+        ]
+
+        def repeats(call):
+            while True:
+                call()
+
+        for call in calls * 2:
+            threading.Thread(target=repeats, args=(call,), daemon=True).start()
+        time.sleep(0.2)
+        print("end")
+    """
+    for _ in range(5):
+        ended = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
