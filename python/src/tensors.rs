@@ -421,10 +421,12 @@ impl Workspace {
             let context = enter(gpu)?;
             // SAFETY: the tensors say what the memory has, and their owners keep it until this call returns; the
             // index is locked and the workspace is, until the stream has done the work.
-            unsafe { state.held.search_device(&mut workspace, stream, queries, results)? };
-            wait_for(stream, gpu)?;
+            let enqueued = unsafe { state.held.search_device(&mut workspace, stream, queries, results) };
+            // Also after an error: a part of the search may run.
+            let waited = wait_for(stream, gpu);
             drop(context);
-            Ok(())
+            enqueued?;
+            waited
         })?;
         Ok((distances, ids))
     }
