@@ -15,7 +15,7 @@ const README: &str = include_str!("../../README.md");
 const PROGRAM: &str = include_str!("../../docs/PROGRAM.md");
 const JSON: &str = include_str!("../../docs/JSON.md");
 /// The pages that show no command of the program in a block.
-const OTHERS: [(&str, &str); 11] = [
+const OTHERS: [(&str, &str); 12] = [
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
     ("docs/ARCHITECTURE.md", include_str!("../../docs/ARCHITECTURE.md")),
     ("docs/CHOOSING.md", include_str!("../../docs/CHOOSING.md")),
@@ -25,6 +25,7 @@ const OTHERS: [(&str, &str); 11] = [
     ("docs/INDEXES.md", include_str!("../../docs/INDEXES.md")),
     ("docs/KERNELS.md", include_str!("../../docs/KERNELS.md")),
     ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
+    ("docs/PYTHON.md", include_str!("../../docs/PYTHON.md")),
     ("docs/REQUESTS.md", include_str!("../../docs/REQUESTS.md")),
     ("docs/SEARCHES.md", include_str!("../../docs/SEARCHES.md")),
 ];

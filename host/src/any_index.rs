@@ -458,6 +458,7 @@ mod tests {
             assert_eq!(IndexKind::of_file(&path).unwrap(), index.kind());
             let bytes = index.to_bytes().unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), bytes);
+            assert_eq!(IndexInfo::of_bytes(&bytes).unwrap(), IndexInfo::read(&path).unwrap());
             for opened in [
                 AnyIndex::<f32>::load(&path, Device::Cpu, None).unwrap(),
                 AnyIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).unwrap(),
@@ -482,6 +483,8 @@ mod tests {
             refused(IndexKind::Graph, GraphIndex::<f32>::from_bytes(&bytes, Device::Cpu, None).err());
         }
         let nothing = AnyIndex::<f32>::from_bytes(b"wpn", Device::Cpu, None);
+        assert!(matches!(nothing, Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. })));
+        let nothing = IndexInfo::of_bytes(b"wpn");
         assert!(matches!(nothing, Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. })));
     }
 

@@ -31,7 +31,7 @@ const GUIDE: &str = include_str!("../../docs/GUIDE.md");
 /// The manifest that declares the features of the library.
 const MANIFEST: &str = include_str!("../../host/Cargo.toml");
 /// The pages whose paths must exist. Links are relative to the page, paths in backticks to the repository.
-const PAGES: [(&str, &str); 13] = [
+const PAGES: [(&str, &str); 14] = [
     ("README.md", README),
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
     ("docs/ARCHITECTURE.md", include_str!("../../docs/ARCHITECTURE.md")),
@@ -43,6 +43,7 @@ const PAGES: [(&str, &str); 13] = [
     ("docs/KERNELS.md", KERNELS),
     ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
     ("docs/PROGRAM.md", include_str!("../../docs/PROGRAM.md")),
+    ("docs/PYTHON.md", include_str!("../../docs/PYTHON.md")),
     ("docs/REQUESTS.md", include_str!("../../docs/REQUESTS.md")),
     ("docs/SEARCHES.md", include_str!("../../docs/SEARCHES.md")),
 ];

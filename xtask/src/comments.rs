@@ -24,7 +24,7 @@ use std::path::Path;
 use crate::shell::{self, Result};
 
 /// Folders of the repository with Rust code.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "benches",
     "cli",
     "cuda_builder",
@@ -37,6 +37,7 @@ const FOLDERS: [&str; 14] = [
     "host",
     "kernels-rs",
     "measure",
+    "python",
     "tests",
     "xtask",
 ];

@@ -19,6 +19,7 @@ mod package;
 mod progress;
 mod ptx;
 mod ptxas;
+mod python;
 mod room;
 mod shell;
 mod validate;
@@ -76,8 +77,9 @@ enum Command {
     /// Formatting, the floors, the doc comments, clippy and documentation with warnings as errors, the tests, the
     /// kernels' register and spill report with its canary, a build without the feature `cuda`, searches by several MPI
     /// ranks, a build without any CUDA toolkit, type checks for Windows and macOS, the packages, the example with
-    /// candle, and the example server. Needs neither GPU nor toolkit. If MPI is missing and cannot be installed, its
-    /// step is reported as skipped; with WARPANN_REQUIRE_MPI=1 in the environment, as in CI, it fails.
+    /// candle, the example server, and the Python wheel. Needs neither GPU nor toolkit. If MPI is missing and cannot be
+    /// installed, its step is reported as skipped; with WARPANN_REQUIRE_MPI=1 in the environment, as in CI, it fails. A
+    /// missing Python and WARPANN_REQUIRE_PYTHON=1 do the same.
     Validate,
     /// Check that the imports of the library and of the device code point downwards, and that decisions name every
     /// metric
@@ -157,6 +159,12 @@ enum Command {
         #[arg(long, value_name = "NUMBER")]
         base: Option<u64>,
     },
+    /// Build the Python wheel, install it into a new environment, and run its tests
+    ///
+    /// Needs Python 3.11 or later with venv, and the network for packages of python/requirements-test.txt. The
+    /// environment is in target/python/venv. Runs clippy, the commands of the README, pytest with seeds that follow
+    /// from the revision (or WARPANN_PROPERTY_BASE), mypy, and mypy's stubtest. docs/PYTHON.md has the build for users.
+    Python,
     /// Run `warpann bench` (release build) with the arguments that follow
     Bench {
         /// Passed to warpann bench: select, exact, --json ..
@@ -203,6 +211,7 @@ fn run(command: Command) -> Result<()> {
         Command::Package => package::run(),
         Command::Deny => deny::run(),
         Command::Deep { minutes, filter, base } => deep::run(minutes, filter.as_deref(), base),
+        Command::Python => python::run(),
         Command::Bench { arguments } => {
             shell::run(cargo().args(["run", "--release", "-p", "warpann-cli", "--", "bench"]).args(arguments))
         }

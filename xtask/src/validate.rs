@@ -12,7 +12,7 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     ("formatting", format),
     ("floors", crate::floors::run),
     ("comments", comments),
@@ -28,6 +28,7 @@ const STEPS: [Step; 15] = [
     ("packages", crate::package::run),
     ("example with candle", with_candle),
     ("example server", example_server),
+    ("python wheel", crate::python::run),
 ];
 
 pub fn run() -> Result<()> {

@@ -7,7 +7,7 @@ use super::KindInfo;
 use crate::error::FileDefect;
 use crate::graph::file::HEADERS;
 use crate::index::IndexKind;
-use crate::ivf::file::Shape;
+use crate::ivf::file::{IN_MEMORY, Shape};
 use crate::{ElementType, Error, Metric, Result, io};
 
 /// The content of an index file according to its header.
@@ -56,6 +56,15 @@ impl IndexInfo {
         let read = file.take(HEADERS as u64).read_to_end(&mut header);
         read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
         Self::of_header(&header, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+    }
+
+    /// As [`read`](Self::read), of the bytes of a file ([`Index::to_bytes`](crate::Index::to_bytes)).
+    ///
+    /// # Errors
+    /// [`Error::BadFile`].
+    pub fn of_bytes(bytes: &[u8]) -> Result<Self> {
+        let header = &bytes[..bytes.len().min(HEADERS)];
+        Self::of_header(header, bytes.len() as u64).map_err(|defect| Error::BadFile { path: IN_MEMORY.into(), defect })
     }
 
     /// Decodes the first bytes of an index file of `bytes` bytes.

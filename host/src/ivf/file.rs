@@ -40,8 +40,8 @@ mod write;
 use std::borrow::Cow;
 use std::path::Path;
 
-pub(crate) use self::format::{HEADER, Shape};
-use self::format::{IN_MEMORY, Places, Section};
+pub(crate) use self::format::{HEADER, IN_MEMORY, Shape};
+use self::format::{Places, Section};
 #[doc(hidden)]
 pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
 use self::mapped::IndexFile;

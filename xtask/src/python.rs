@@ -1,0 +1,118 @@
+//! `cargo xtask python`: builds the Python wheel, installs it into a new environment by the commands of the README, and
+//! runs its tests.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::shell::{self, Result, Skip, cargo};
+
+/// The oldest Python that the wheel is for.
+const OLDEST: (u32, u32) = (3, 11);
+/// Programs that may be a Python.
+const NAMES: [&str; 5] = ["python3", "python3.14", "python3.13", "python3.12", "python3.11"];
+/// The commands of the README, which this step runs with the environment elsewhere and a build that takes less time.
+const COMMANDS: [&str; 2] =
+    ["python3 -m venv venv && venv/bin/pip install ./python", "venv/bin/python python/example.py"];
+
+/// The tests that need the emulated driver.
+const TENSORS: &str = "python/tests/test_tensors.py";
+
+/// The version of a Python that can make environments; `None` if the program is none.
+fn version(python: &str) -> Option<(u32, u32)> {
+    let ask = "import ensurepip, sys, venv; print(*sys.version_info[:2])";
+    let asked = Command::new(python).args(["-c", ask]).stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(asked.stdout).ok()?;
+    let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// A Python that is new enough.
+///
+/// # Errors
+/// A [`Skip`] if there is none; with WARPANN_REQUIRE_PYTHON=1 an ordinary error instead.
+fn python() -> Result<&'static str> {
+    let found = NAMES.into_iter().find(|name| version(name).is_some_and(|version| version >= OLDEST));
+    verdict(found, std::env::var("WARPANN_REQUIRE_PYTHON").is_ok_and(|value| value == "1"))
+}
+
+fn verdict(found: Option<&'static str>, required: bool) -> Result<&'static str> {
+    let reason = || format!("no Python of version {}.{} or later with venv and ensurepip", OLDEST.0, OLDEST.1);
+    match found {
+        Some(python) => Ok(python),
+        None if required => Err(reason().into()),
+        None => Err(Skip(reason()).into()),
+    }
+}
+
+/// A seed that each revision has anew; 1 without git.
+fn seed() -> u64 {
+    let asked = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(shell::root()).output();
+    let head = asked.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    head.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(1)
+}
+
+pub fn run() -> Result<()> {
+    let python = python()?;
+    let root = shell::root();
+    let readme = std::fs::read_to_string(root.join("README.md"))?;
+    if let Some(missing) = COMMANDS.iter().find(|command| !readme.contains(*command)) {
+        return Err(format!("README.md does not have the command: {missing}").into());
+    }
+    let manifest = root.join("python/Cargo.toml");
+    shell::run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
+    let target = shell::target_dir().join("python");
+    let mut clippy = cargo();
+    clippy.args(["clippy", "--locked", "--features", "emulated-driver", "--manifest-path"]).arg(&manifest);
+    shell::run(clippy.arg("--target-dir").arg(&target).args(["--", "-D", "warnings"]))?;
+
+    let environment = target.join("venv");
+    shell::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&environment))?;
+    let program = |name: &str| {
+        let mut command = Command::new(environment.join("bin").join(name));
+        command.current_dir(&root).env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+        command
+    };
+    // Optimised as the library's page says for development builds, and with a driver for the tests of tensors.
+    let mut install = program("pip");
+    install.args(["install", "--quiet", "./python"]).env("CARGO_TARGET_DIR", &target);
+    shell::run(install.env("MATURIN_PEP517_ARGS", "--profile dev --locked --features emulated-driver"))?;
+    shell::run(program("python").arg("python/example.py"))?;
+    shell::run(program("pip").args(["install", "--quiet", "-r", "python/requirements-test.txt"]))?;
+    tests(&program, &target)
+}
+
+/// Runs the tests and the check of the stubs in the environment.
+fn tests(program: &dyn Fn(&str) -> Command, target: &Path) -> Result<()> {
+    let seed = std::env::var("WARPANN_PROPERTY_BASE").ok().and_then(|text| text.parse().ok()).unwrap_or_else(seed);
+    eprintln!("first seed: WARPANN_PROPERTY_BASE={seed}");
+    let pytest = |arguments: &[&str]| {
+        let mut pytest = program("python");
+        // The development mode checks memory that Python allocates, and prints where a crash was.
+        pytest.args(["-X", "dev", "-m", "pytest", "-q", "-c", "python/pyproject.toml", "--durations=5"]);
+        pytest.arg(format!("--hypothesis-seed={seed}")).args(["-p", "no:cacheprovider"]).args(arguments);
+        shell::run(pytest.env("WARPANN_PROPERTY_BASE", seed.to_string()))
+    };
+    // The emulated driver is that of a whole process, in which `auto` is then a GPU.
+    pytest(&[TENSORS])?;
+    pytest(&["python/tests", "--ignore", TENSORS])?;
+    let mypy = |module: &str| {
+        let mut command = program("python");
+        command.args(["-m", module]).env("MYPY_CACHE_DIR", target.join("mypy"));
+        command
+    };
+    shell::run(mypy("mypy").args(["--config-file", "python/pyproject.toml", "python/package/warpann"]))?;
+    shell::run(mypy("mypy.stubtest").arg("warpann"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_python_is_a_skip_unless_it_is_required() {
+        assert_eq!(verdict(Some("python3"), true).unwrap(), "python3");
+        assert!(verdict(None, false).unwrap_err().is::<Skip>());
+        assert!(!verdict(None, true).unwrap_err().is::<Skip>());
+        assert_eq!(version("no-such-program-as-this"), None);
+    }
+}
