@@ -313,7 +313,13 @@ fn filters<T: Element>(count: usize, index: &AnyIndex<T>) -> Vec<SharedFilter> {
         .collect()
 }
 
-/// Replaces vectors, again and again.
+/// A vector near another one: equal vectors share a place in a graph, and programs seldom add them.
+fn near<T: Element>(row: &[T], random: &mut Random) -> Vec<T> {
+    let factor = |random: &mut Random| 1.0 + (random.below(1 << 16) as f32 / 65_536.0 - 0.5) / 16.0;
+    row.iter().map(|x| T::from_f32(x.to_f32() * factor(random))).collect()
+}
+
+/// Replaces vectors by others near queries, again and again.
 fn change<T: Element>(
     upserts: usize,
     writer: &mut IndexWriter<AnyIndex<T>>,
@@ -325,8 +331,8 @@ fn change<T: Element>(
     let mut milliseconds = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let first = random.below(ids.len() - upserts + 1);
-        let rows: Vec<T> =
-            (0..upserts).flat_map(|_| &queries[random.below(queries.len() / dim) * dim..][..dim]).copied().collect();
+        let query = |random: &mut Random| &queries[random.below(queries.len() / dim) * dim..][..dim];
+        let rows: Vec<T> = (0..upserts).flat_map(|_| near(query(&mut random), &mut random)).collect();
         let start = Instant::now();
         // A search of the new version brings it to the device before a request does.
         writer.change(|index| {
