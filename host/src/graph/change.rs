@@ -407,7 +407,9 @@ impl<T: Element> LinkedVectors<T> {
             _ => None,
         };
         let edges = build::insert(&mut links, &distances, &inserted, accepted.as_ref(), &mut device, watch)?;
-        if inserted.iter().any(|row| links.starts().binary_search(row).is_ok()) {
+        if is_same_coder {
+            links.list_starts_after(&new, &distances.fast);
+        } else {
             links.list_starts(&distances.fast);
         }
         let hashes = Arc::make_mut(&mut nodes).take_inserted();

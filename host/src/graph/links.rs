@@ -11,6 +11,7 @@
 mod adopt;
 
 use std::borrow::Cow;
+use std::mem::take;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
@@ -273,9 +274,17 @@ impl Links {
         &self.entrance
     }
 
-    /// Makes the lists of the start nodes: after they were chosen, and after one of them got another vector.
+    /// Makes the lists of the start nodes, after they were chosen.
     pub(super) fn list_starts(&mut self, distance: &WalkDistance<'_>) {
         self.entrance = Entrance::new(&self.starts, distance);
+    }
+
+    /// Brings the lists of the start nodes up to date after rows, which ascend, got other vectors. The distance is that
+    /// of the lists.
+    pub(super) fn list_starts_after(&mut self, changed: &[u32], distance: &WalkDistance<'_>) {
+        if changed.iter().any(|row| self.starts.binary_search(row).is_ok()) {
+            self.entrance = take(&mut self.entrance).after(&self.starts, changed, distance);
+        }
     }
 
     /// All places, node after node.
