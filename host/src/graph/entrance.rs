@@ -42,7 +42,7 @@ pub(super) struct Entrance {
 /// The numbers of the pivots into whose lists a start node can come, nearest first.
 type Near = [u32; TRIED];
 
-/// What a thread needs for distances from pivots.
+/// Memory of a thread for distances from pivots.
 type Scratch = (Query, Vec<Key>);
 
 /// The nearest pivots of a node.
