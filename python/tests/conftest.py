@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,3 +12,5 @@ from hypothesis import settings
 settings.register_profile("warpann", database=None, print_blob=True)
 settings.load_profile("warpann")
 sys.path.insert(0, str(Path(__file__).parent))
+# A shell that starts the tests in the background lets them ignore Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
