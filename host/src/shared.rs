@@ -142,12 +142,18 @@ impl<V: Copy + Send + Sync> Blocks<V> {
     }
 
     /// Makes the blocks with these places our own, in parallel, ahead of changes there: alone, each change would copy
-    /// its block.
+    /// its block. O(places) if nobody shares them.
     pub(crate) fn own(&mut self, places: impl IntoIterator<Item = usize>) {
-        let mut changed = vec![false; self.blocks.len()];
-        places.into_iter().for_each(|place| changed[place / BLOCK] = true);
-        let blocks = self.blocks.iter_mut().zip(changed).filter_map(|(block, changed)| changed.then_some(block));
-        work_off(blocks, self.len * size_of::<V>(), |block| {
+        let mut shared: Vec<usize> = places.into_iter().map(|place| place / BLOCK).collect();
+        shared.retain(|&number| Arc::strong_count(&self.blocks[number]) > 1);
+        if shared.is_empty() {
+            return;
+        }
+        shared.sort_unstable();
+        shared.dedup();
+        let bytes = shared.len() * BLOCK * size_of::<V>();
+        let is_shared = |(number, _): &(usize, &mut Arc<Vec<V>>)| shared.binary_search(number).is_ok();
+        work_off(self.blocks.iter_mut().enumerate().filter(is_shared), bytes, |(_, block)| {
             Arc::make_mut(block);
         });
     }
