@@ -58,6 +58,11 @@ impl<'a> View<'a> {
         self.lists.changes_since(version)
     }
 
+    /// The number of places that were noted for [`changes_since`](Self::changes_since), some several times.
+    pub(crate) fn changed_since(&self, version: u64) -> Option<usize> {
+        self.lists.changed_since(version)
+    }
+
     /// Ranks and addresses of all vectors of the index.
     pub(crate) fn directory(&self) -> &'a Directory {
         self.lists.directory()

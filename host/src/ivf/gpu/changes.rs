@@ -124,8 +124,7 @@ impl Resident {
     /// Whether [`update`](Self::update) of this image, of a former version, costs less than a copy of the image of a
     /// later one and the update of that.
     pub fn is_near(&self, view: &View<'_>, later: &Resident) -> bool {
-        let places = |version| view.changes_since(version).map(|changes| changes.places.len());
-        let (own, of_later) = (places(self.version), places(later.version));
+        let (own, of_later) = (view.changed_since(self.version), view.changed_since(later.version));
         own.zip(of_later).is_some_and(|(own, of_later)| own <= FEW_BEHIND && own <= 4 * of_later.max(FEW))
     }
 

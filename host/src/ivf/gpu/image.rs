@@ -322,7 +322,7 @@ impl Resident {
         budget: u64,
         spare: Option<Resident>,
     ) -> Result<Option<Resident>> {
-        if view.changes_since(self.version).is_none() {
+        if view.changed_since(self.version).is_none() {
             return Ok(None);
         }
         // The places in an image follow from the training, the number of rows and the budget, which are the same.

@@ -85,14 +85,17 @@ impl Journal {
         self.since = self.version;
     }
 
+    /// The number of places that were noted since `version`, some several times; `None` where [`since`](Self::since) is.
+    pub(super) fn count_since(&self, version: u64) -> Option<usize> {
+        let first = self.places.partition_point(|&(then, _)| then <= version);
+        let led_here = first.checked_sub(1).is_some_and(|last| self.places[last].0 == version);
+        (led_here || version == self.since || version == self.version).then(|| self.places.len() - first)
+    }
+
     /// The changes since `version`; `None` if the journal does not reach back to it, or if it is a version of other
     /// lists, such as another snapshot that changed as well.
     pub(super) fn since(&self, version: u64) -> Option<Changes> {
-        let first = self.places.partition_point(|&(then, _)| then <= version);
-        let led_here = first.checked_sub(1).is_some_and(|last| self.places[last].0 == version);
-        if !led_here && version != self.since && version != self.version {
-            return None;
-        }
+        let first = self.places.len() - self.count_since(version)?;
         let mut places: Vec<Address> = self.places.range(first..).map(|&(_, place)| place).collect();
         // By one number, which is compared faster than two.
         places.sort_unstable_by_key(|at| u64::from(at.list) << 32 | u64::from(at.place));

@@ -243,6 +243,12 @@ impl Lists {
         self.journal.since(version)
     }
 
+    /// The number of places that were noted for [`changes_since`](Self::changes_since), some several times. O(log
+    /// places).
+    pub(crate) fn changed_since(&self, version: u64) -> Option<usize> {
+        self.journal.count_since(version)
+    }
+
     /// Whether ranks and ids are equal.
     fn ranks_are_ids(&self) -> bool {
         match self.directory.get() {
@@ -459,13 +465,14 @@ impl Lists {
 
     /// Makes the memory of lists that have some of these ids our own.
     fn own_lists_of(&mut self, ids: &[u64]) -> Result<()> {
-        let labels: Vec<u32> = ids.iter().filter_map(|&id| self.find(id)).map(|(list, _)| list as u32).collect();
+        // The look for the ids has made the directory, unless there is none of them.
+        let Some(directory) = self.directory.get_mut() else { return Ok(()) };
+        let mut moving: Vec<u32> = ids.iter().filter_map(|&id| directory.rank(id)).map(|rank| rank as u32).collect();
+        let labels: Vec<u32> = moving.iter().map(|&rank| directory.address(rank as usize).list).collect();
         let rows = RowsByList::new(&labels, self.lists.len())?;
         rows.each(&mut self.lists, &|list, _| List::reserve(list, 0))?;
-        let Some(directory) = self.directory.get_mut() else { return Ok(()) };
         rows.each(directory.lists(), &|list, _| Directory::reserve(list, 0))?;
         // The vectors may leave their lists, and the last ones of the lists take their places.
-        let mut moving: Vec<u32> = ids.iter().filter_map(|&id| directory.rank(id)).map(|rank| rank as u32).collect();
         for (list, rows) in rows.lists() {
             let ranks = directory.ranks(list);
             moving.extend_from_slice(&ranks[ranks.len().saturating_sub(rows.len())..]);
