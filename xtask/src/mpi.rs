@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::shell::{self, Result, Skip, cargo};
+use crate::shell::{self, Result, cargo};
 
 /// MPI with its compiler wrapper, the program that starts ranks, and the library that generates the bindings.
 const DEBIAN_PACKAGES: [&str; 3] = ["libopenmpi-dev", "openmpi-bin", "libclang-dev"];
@@ -33,7 +33,7 @@ fn holds_libclang(folder: &Path, depth: usize) -> bool {
 /// Installs MPI if it is missing.
 ///
 /// # Errors
-/// A [`Skip`] if MPI is missing and cannot be installed; with WARPANN_REQUIRE_MPI=1 an ordinary error instead.
+/// A [`Skip`](shell::Skip) if MPI is missing and cannot be installed; with WARPANN_REQUIRE_MPI=1 an ordinary error instead.
 pub fn ensure() -> Result<()> {
     if !missing().is_empty() && shell::can_apt() {
         eprintln!("missing for searches by several ranks: {}", missing().join(", "));
@@ -41,7 +41,7 @@ pub fn ensure() -> Result<()> {
             eprintln!("that did not work: {error}");
         }
     }
-    verdict(&missing(), std::env::var("WARPANN_REQUIRE_MPI").is_ok_and(|value| value == "1"))
+    verdict(&missing(), shell::requires("WARPANN_REQUIRE_MPI"))
 }
 
 fn verdict(missing: &[&str], required: bool) -> Result<()> {
@@ -49,7 +49,7 @@ fn verdict(missing: &[&str], required: bool) -> Result<()> {
         return Ok(());
     }
     let reason = format!("missing: {}; on Debian: apt-get install {}", missing.join(", "), DEBIAN_PACKAGES.join(" "));
-    if required { Err(reason.into()) } else { Err(Skip(reason).into()) }
+    Err(shell::unavailable(reason, required))
 }
 
 /// Tests searches by several ranks.
@@ -74,6 +74,7 @@ pub fn run() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::Skip;
 
     #[test]
     fn without_mpi_the_step_is_skipped_unless_it_is_required() {

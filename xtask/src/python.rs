@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::shell::{self, Result, Skip, cargo};
+use crate::shell::{self, Result, cargo};
 
 /// The oldest Python that the wheel is for.
 const OLDEST: (u32, u32) = (3, 11);
@@ -29,26 +29,15 @@ fn version(python: &str) -> Option<(u32, u32)> {
 /// A Python that is new enough.
 ///
 /// # Errors
-/// A [`Skip`] if there is none; with WARPANN_REQUIRE_PYTHON=1 an ordinary error instead.
+/// A [`Skip`](shell::Skip) if there is none; with WARPANN_REQUIRE_PYTHON=1 an ordinary error instead.
 fn python() -> Result<&'static str> {
     let found = NAMES.into_iter().find(|name| version(name).is_some_and(|version| version >= OLDEST));
-    verdict(found, std::env::var("WARPANN_REQUIRE_PYTHON").is_ok_and(|value| value == "1"))
+    verdict(found, shell::requires("WARPANN_REQUIRE_PYTHON"))
 }
 
 fn verdict(found: Option<&'static str>, required: bool) -> Result<&'static str> {
     let reason = || format!("no Python of version {}.{} or later with venv and ensurepip", OLDEST.0, OLDEST.1);
-    match found {
-        Some(python) => Ok(python),
-        None if required => Err(reason().into()),
-        None => Err(Skip(reason()).into()),
-    }
-}
-
-/// A seed that each revision has anew; 1 without git.
-fn seed() -> u64 {
-    let asked = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(shell::root()).output();
-    let head = asked.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
-    head.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(1)
+    found.ok_or_else(|| shell::unavailable(reason(), required))
 }
 
 pub fn run() -> Result<()> {
@@ -83,7 +72,7 @@ pub fn run() -> Result<()> {
 
 /// Runs the tests and the check of the stubs in the environment.
 fn tests(program: &dyn Fn(&str) -> Command, target: &Path) -> Result<()> {
-    let seed = std::env::var("WARPANN_PROPERTY_BASE").ok().and_then(|text| text.parse().ok()).unwrap_or_else(seed);
+    let seed = test_random::seeds::base()?;
     eprintln!("first seed: WARPANN_PROPERTY_BASE={seed}");
     let pytest = |arguments: &[&str]| {
         let mut pytest = program("python");
@@ -107,6 +96,7 @@ fn tests(program: &dyn Fn(&str) -> Command, target: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::Skip;
 
     #[test]
     fn a_missing_python_is_a_skip_unless_it_is_required() {

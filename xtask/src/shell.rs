@@ -18,6 +18,16 @@ impl std::fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
+/// The reason why this machine cannot run a step: a [`Skip`], or an ordinary error if the step is `required`.
+pub fn unavailable(reason: String, required: bool) -> Box<dyn std::error::Error> {
+    if required { reason.into() } else { Skip(reason).into() }
+}
+
+/// Whether an environment variable, such as WARPANN_REQUIRE_MPI, says that a step must run.
+pub fn requires(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| value == "1")
+}
+
 /// Root folder of the repository.
 pub fn root() -> PathBuf {
     // Read at run time if cargo runs this program, so that a binary that was moved with the repository still finds it.
