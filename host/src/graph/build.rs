@@ -9,7 +9,7 @@
 //! insert:  for each batch of new rows, whose walks all go in the graph as it is before the batch:
 //!              candidates = the beam of a walk, the nearest start nodes, and the nearest rows of the batch
 //!              edges = prune(candidates)
-//!              of each node that has got edges: its edges, and the best `degree` edges back; pruned if there are too many    edges_back.rs
+//!              of each node that has got edges: its edges, and the best of those back; pruned if there are too many          edges_back.rs
 //!              parents for the new rows; under inner product, a node gives up children first that others can hold           links.rs
 //! removal: nothing, until the rows move: then the edges to removed rows are replaced by a pruning of what the removed rows led to,
 //!          by the device that has the rows, if there is one                                                          gpu/repair.rs
