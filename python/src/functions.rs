@@ -131,7 +131,7 @@ fn own_element(value: &Bound<'_, PyAny>) -> ElementType {
        text_signature = "(vectors, clusters, *, iterations=20, seed=0, start=None, spherical=False, \
                          points_per_centroid=256, balanced=None, weights=None, labels=False, device='auto', \
                          memory_budget=None, progress=None)")]
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
 pub fn kmeans<'py>(
     py: Python<'py>,
     vectors: &Bound<'py, PyAny>,

@@ -397,7 +397,7 @@ impl Index {
     ///     WrongDimension, WrongShape, WrongType, NotFinite, Zero, NotTrained, StaleFilter, WrongLength,
     ///     ResultTooLarge, DeviceError; the exceptions of a filter function.
     #[pyo3(signature = (queries, k, *, filter=None, probes=None, beam=None, radius=None, widen=true))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn search<'py>(
         &self,
         py: Python<'py>,
@@ -424,7 +424,7 @@ impl Index {
     /// Returns:
     ///     (Neighbors, SearchStatistics)
     #[pyo3(signature = (queries, k, *, filter=None, probes=None, beam=None, radius=None, widen=true))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn search_with_statistics<'py>(
         &self,
         py: Python<'py>,
@@ -520,7 +520,11 @@ impl Index {
     ) -> PyResult<Py<PyAny>> {
         let py = slf.py();
         #[cfg(feature = "cuda")]
-        return Ok(Py::new(py, crate::tensors::Workspace::new(py, slf, queries, k, filter, probes, beam)?)?.into_any());
+        {
+            let filter = filter::optional(filter)?;
+            let options = options(probes, beam, None, true, filter.as_ref());
+            Ok(Py::new(py, crate::tensors::Workspace::new(py, slf, queries, k, &options)?)?.into_any())
+        }
         #[cfg(not(feature = "cuda"))]
         {
             let _ = (queries, k, filter, probes, beam);
@@ -682,7 +686,7 @@ impl PyIvfIndex {
     #[new]
     #[pyo3(signature = (dim, lists, *, metric="l2", encoding="flat", dtype=None, device="auto", memory_budget=None,
                         seed=1, iterations=20, points_per_centroid=256))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn new(
         py: Python<'_>,
         dim: usize,
@@ -775,7 +779,7 @@ impl PyIvfIndex {
     /// Returns:
     ///     (Neighbors, SearchStatistics)
     #[pyo3(signature = (queries, k, base, *, ids=None, refine=4, filter=None, probes=None, radius=None, widen=true))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn search_refined<'py>(
         slf: PyRef<'py, Self>,
         py: Python<'py>,
@@ -821,7 +825,7 @@ impl PyGraphIndex {
     #[new]
     #[pyo3(signature = (dim, *, metric="l2", degree=32, beam=64, exact_ratio=128, codes=true, dtype=None, device="auto",
                         memory_budget=None, seed=1))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn new(
         py: Python<'_>,
         dim: usize,

@@ -187,7 +187,7 @@ impl Batcher {
     ///     WrongDimension, WrongShape, WrongType, NotFinite, Zero, BadNumber, NotTrained. Other exceptions are those of
     ///     the answer.
     #[pyo3(signature = (query, k, *, filter=None, probes=None, beam=None, radius=None, widen=true, timeout=None))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn submit<'py>(
         &self,
         py: Python<'py>,

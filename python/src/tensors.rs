@@ -20,13 +20,12 @@ use warpann::cust::error::CudaError;
 use warpann::cust::memory::DeviceBuffer;
 use warpann::cust::{self, sys};
 use warpann::views::dlpack::{DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor, ForeignTensor, export};
-use warpann::{DeviceWorkspace, Error};
+use warpann::{DeviceWorkspace, Error, SearchOptions};
 
 use crate::arrays::Readable;
 use crate::call::{self, detached};
 use crate::errors::{Failure, raised, wrong_type};
-use crate::filter;
-use crate::index::{Index, options};
+use crate::index::Index;
 
 /// Number of DLPack for CUDA devices.
 const CUDA: i32 = 2;
@@ -353,19 +352,14 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    #[allow(clippy::too_many_arguments)]
     pub fn new(
         py: Python<'_>,
         index: &Bound<'_, Index>,
         queries: usize,
         k: usize,
-        filter: Option<&Bound<'_, PyAny>>,
-        probes: Option<usize>,
-        beam: Option<usize>,
+        options: &SearchOptions<'_>,
     ) -> PyResult<Self> {
-        let filter = filter::optional(filter)?;
-        let options = options(probes, beam, None, true, filter.as_ref());
-        let workspace = index.get().reading(py, |held| held.device_workspace(queries, k, &options))?;
+        let workspace = index.get().reading(py, |held| held.device_workspace(queries, k, options))?;
         Ok(Workspace { index: index.clone().unbind(), workspace: Mutex::new(workspace), k })
     }
 }
