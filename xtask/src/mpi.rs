@@ -33,7 +33,8 @@ fn holds_libclang(folder: &Path, depth: usize) -> bool {
 /// Installs MPI if it is missing.
 ///
 /// # Errors
-/// A [`Skip`](shell::Skip) if MPI is missing and cannot be installed; with WARPANN_REQUIRE_MPI=1 an ordinary error instead.
+/// A [`Skip`](shell::Skip) if MPI is missing and cannot be installed; with WARPANN_REQUIRE_MPI=1 an ordinary error
+/// instead.
 pub fn ensure() -> Result<()> {
     if !missing().is_empty() && shell::can_apt() {
         eprintln!("missing for searches by several ranks: {}", missing().join(", "));

@@ -85,7 +85,8 @@ impl Journal {
         self.since = self.version;
     }
 
-    /// The number of places that were noted since `version`, some several times; `None` where [`since`](Self::since) is.
+    /// The number of places that were noted since `version`, some several times; `None` where [`since`](Self::since)
+    /// is.
     pub(super) fn count_since(&self, version: u64) -> Option<usize> {
         let first = self.places.partition_point(|&(then, _)| then <= version);
         let led_here = first.checked_sub(1).is_some_and(|last| self.places[last].0 == version);
