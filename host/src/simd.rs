@@ -81,7 +81,7 @@ pub(crate) fn prefetch_line<T>(address: *const T) {
     let _ = address;
 }
 
-/// Prefetches the cache lines of `data`, at most 16: after that the hardware prefetcher of the processor is active.
+/// Prefetches the cache lines of `data`, at most 64: after that the hardware prefetcher of the processor is active.
 #[inline]
 pub(crate) fn prefetch<T>(data: &[T]) {
     for at in (0..size_of_val(data).min(4096)).step_by(64) {

@@ -201,15 +201,15 @@ pub(super) fn insert(
     watch: &Watch<'_>,
 ) -> Result<Vec<u32>> {
     links.count_inserted(rows.len());
-    let (mut rest, mut changed) = (rows, rows.to_vec());
+    let (mut rest, mut changed, mut joined) = (rows, rows.to_vec(), Vec::new());
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
         watch.report(Stage::Linking, rows.len() - rest.len(), rows.len())?;
-        changed.extend(insert_batch(links, distances, batch, accepted, device.as_ref())?);
+        changed.extend(insert_batch(links, distances, batch, accepted, device.as_ref(), &mut joined)?);
         let nodes = links.len() - links.twins().len() - later.len();
-        let grown = links.grow_starts(batch[batch.len() - 1] + 1, nodes, &distances.fast);
-        if let (true, Some(on_device)) = (grown, device.as_mut()) {
-            match on_device.enter(links) {
+        let new_starts = links.grow_starts(batch[batch.len() - 1] + 1, nodes, &distances.fast).to_vec();
+        if let (false, Some(on_device)) = (new_starts.is_empty(), device.as_mut()) {
+            match on_device.enter(links, &new_starts) {
                 Err(Error::OutOfDeviceMemory { .. }) => *device = None,
                 entered => entered?,
             }
@@ -219,18 +219,20 @@ pub(super) fn insert(
     Ok(changed)
 }
 
-/// Returns the other nodes whose edges have changed.
+/// Returns the other nodes whose edges have changed. `joined` is memory for their edges, which the next batch uses
+/// again: fresh pages cost as much as a kernel.
 fn insert_batch(
     links: &mut Links,
     distances: &Distances<'_>,
     batch: &[u32],
     accepted: Option<&Bitset>,
     device: Option<&DeviceInsert<'_>>,
+    joined: &mut Vec<u32>,
 ) -> Result<Vec<u32>> {
     let degree = links.degree();
     let outside = outside(distances, batch);
     let chosen = match device {
-        Some(device) => device.choose(links, batch, &outside)?,
+        Some(device) => device.choose(batch, &outside)?,
         None => choose(links, distances, batch, &outside, accepted),
     };
     links.set_all(batch, &chosen.edges);
@@ -238,21 +240,31 @@ fn insert_batch(
     // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and
     // held edges to far classes are ways that walks need: without them graphs of ten classes that came one by one found
     // .74 instead of .9 (CPU, 2026-11-26).
+    let mut moved = Vec::new();
     if distances.exact.metric().favors_length() {
-        back.nodes.iter().for_each(|&node| links.release(node));
+        back.nodes.iter().for_each(|&node| links.release(node, &mut moved));
+        if let Some(device) = device {
+            moved.sort_unstable();
+            moved.dedup();
+            device.set(links, &[], &moved)?;
+        }
     }
-    let joined = match device {
-        Some(device) => device.join(links, &back)?,
-        None => join(links, distances, &back),
+    joined.resize(back.nodes.len() * degree, NO_NODE);
+    match device {
+        Some(device) => device.join(&back, joined)?,
+        None => join(links, distances, &back, joined),
     };
-    links.set_all(&back.nodes, &joined);
-    // A row of the batch may be a node already, with edges to rows that nothing else leads to.
-    let mut changed = back.nodes;
-    links.reach_from(changed.iter().chain(batch).copied().collect());
+    links.set_all(&back.nodes, joined);
+    // Rows without a parent are rows of the batch, and nodes have got edges to them now. A row of the batch may be a
+    // node already, with edges to such rows.
+    let of_batch = batch.iter().zip(chosen.edges.chunks_exact(degree));
+    let of_batch = of_batch.flat_map(|(&node, edges)| edges.iter().map(move |&other| (node, other)));
+    links.reach_along(back.edges().chain(of_batch.filter(|&(_, other)| other != NO_NODE)));
     let parents = links.adopt(&distances.fast, batch);
     if let Some(device) = device {
-        device.set(links, &parents)?;
+        device.set(links, &parents, batch)?;
     }
+    let mut changed = back.nodes;
     changed.extend(parents);
     Ok(changed)
 }
@@ -309,10 +321,9 @@ fn choose(
     chosen
 }
 
-/// The edges of nodes that got edges back, `degree` places each.
-fn join(links: &Links, distances: &Distances<'_>, back: &Back) -> Vec<u32> {
+/// Fills `joined`, `degree` places for each of the nodes that got edges back.
+fn join(links: &Links, distances: &Distances<'_>, back: &Back, joined: &mut [u32]) {
     let degree = links.degree();
-    let mut joined = vec![NO_NODE; back.nodes.len() * degree];
     let join = |(pruner, edges): &mut (Pruner, Vec<u32>), (at, places): (usize, &mut [u32])| {
         let node = back.nodes[at];
         let held: Vec<u32> = links.children(node).collect();
@@ -328,10 +339,11 @@ fn join(links: &Links, distances: &Distances<'_>, back: &Back) -> Vec<u32> {
         } else {
             edges
         };
-        places[..edges.len()].copy_from_slice(edges);
+        let (some, none) = places.split_at_mut(edges.len());
+        some.copy_from_slice(edges);
+        none.fill(NO_NODE);
     };
     joined.par_chunks_exact_mut(degree).enumerate().for_each_init(Default::default, join);
-    joined
 }
 
 /// The graph after its rows have moved: `moved` has the new number of each old row, or [`NO_NODE`] if its vector is

@@ -1,7 +1,7 @@
 //! The edges of a batch of inserted nodes, and the edges back along them.
 
 use crate::knn_graph::NO_NODE;
-use crate::parallel::ParallelSlice;
+use crate::parallel::{Loop, ParallelSlice};
 
 /// Largest number of nodes that are inserted at a time. Each is compared with all others. The number of a node in its
 /// batch has 16 bits in [`Back`].
@@ -37,23 +37,39 @@ pub(super) struct Back {
 impl Back {
     /// The edges back along the edges of a batch, which ascends. O(edges · log edges).
     pub(super) fn of(batch: &[u32], chosen: &Chosen, degree: usize) -> Self {
-        let of_node = |(number, edges): (usize, &[u32])| {
+        const NO_EDGE: u64 = u64::MAX;
+        let mut keys = vec![NO_EDGE; chosen.edges.len()];
+        let edges = keys.par_chunks_mut(degree).zip(chosen.edges.par_chunks(degree)).enumerate();
+        edges.with_min_len(BATCH / 16).for_each(|(number, (keys, edges))| {
             let some = edges.iter().copied().enumerate().take_while(|&(_, other)| other != NO_NODE);
-            some.map(|(place, other)| u64::from(other) << 32 | (place << 16 | number) as u64).collect::<Vec<u64>>()
-        };
-        let mut keys: Vec<u64> = chosen.edges.chunks_exact(degree).enumerate().flat_map(of_node).collect();
+            for (key, (place, other)) in keys.iter_mut().zip(some) {
+                *key = u64::from(other) << 32 | (place << 16 | number) as u64;
+            }
+        });
         keys.par_sort_unstable();
+        keys.truncate(keys.partition_point(|&key| key < NO_EDGE));
         let mut back = Back { nodes: Vec::new(), begins: vec![0], others: Vec::new(), by_vectors: Vec::new() };
+        // The number of the first node of the batch that is not below the node.
+        let mut own = 0;
         for of_node in keys.chunk_by(|a, b| a >> 32 == b >> 32) {
             let node = (of_node[0] >> 32) as u32;
+            while batch.get(own).is_some_and(|&other| other < node) {
+                own += 1;
+            }
             let numbers = of_node.iter().take(MOST_BACK * degree).map(|&key| (key & 0xffff) as usize);
-            let own = batch.binary_search(&node).is_ok_and(|number| chosen.by_vectors[number]);
-            back.by_vectors.push(own || numbers.clone().any(|number| chosen.by_vectors[number]));
+            let own_by_vectors = batch.get(own).is_some_and(|&own| own == node) && chosen.by_vectors[own];
+            back.by_vectors.push(own_by_vectors || numbers.clone().any(|number| chosen.by_vectors[number]));
             back.others.extend(numbers.map(|number| batch[number]));
             back.nodes.push(node);
             back.begins.push(back.others.len() as u32);
         }
         back
+    }
+
+    /// Each node with each of its list.
+    pub(super) fn edges(&self) -> impl Iterator<Item = (u32, u32)> {
+        let of_node = |(at, &node)| self.of_node(at).iter().map(move |&other| (node, other));
+        self.nodes.iter().enumerate().flat_map(of_node)
     }
 
     /// The list of node number `at`.

@@ -21,6 +21,7 @@ fn check_image<T: Element>(index: &GraphIndex<T>, case: &str) {
     let (links, resident) = (vectors.links().unwrap(), vectors.flat.resident_rows().unwrap());
     let image = vectors.made.device_links.downloaded(&resident).unwrap().unwrap_or_else(|| panic!("{case}: no image"));
     assert!(image.edges == links.edges(), "{case}: edges");
+    assert!(image.parents == links.parents(), "{case}: parents");
     let entrance = links.entrance();
     let entry = [entrance.listed(), entrance.pivots(), entrance.ends()];
     assert!(image.entry.each_ref().map(|array| &array[..]) == entry, "{case}: start nodes");

@@ -292,6 +292,16 @@ impl Links {
         &self.edges
     }
 
+    /// The parent of each node, or [`NO_NODE`]; a start node is its own parent.
+    pub(super) fn parents(&self) -> &[u32] {
+        &self.parents
+    }
+
+    /// The parent of a node, or [`NO_NODE`].
+    pub(super) fn parent_of(&self, node: u32) -> &[u32] {
+        &self.parents[node as usize..][..1]
+    }
+
     /// All places, for a graph that has no parents yet.
     pub(super) fn edges_mut(&mut self) -> &mut [u32] {
         &mut self.edges
@@ -333,21 +343,11 @@ impl Links {
         self.of(node).iter().copied().filter(move |&other| self.parents[other as usize] == node)
     }
 
-    /// Sets the bits of the held edges of nodes, `words` words for each, which are 0. O(nodes · degree).
-    pub(super) fn set_held(&self, nodes: &[u32], held: &mut [u32], words: usize) {
-        held.par_chunks_exact_mut(words).zip(nodes).for_each(|(held, &node)| {
-            for (place, &other) in self.of(node).iter().enumerate() {
-                if self.parents[other as usize] == node {
-                    held[place / 32] |= 1 << (place % 32);
-                }
-            }
-        });
-    }
-
     /// Gives other parents to children of a node until at most half of its edges are held, if there are such parents:
     /// nodes that have an edge to the child anyway. The edges to these children are then as good as any others.
-    /// O(children · degree²), and the way of each new parent to its start.
-    pub(super) fn release(&mut self, node: u32) {
+    /// O(children · degree²), and the way of each new parent to its start. `moved` gets the children that have other
+    /// parents then.
+    pub(super) fn release(&mut self, node: u32, moved: &mut Vec<u32>) {
         let (children, half): (Vec<u32>, usize) = (self.children(node).collect(), self.degree / 2);
         let mut held = children.len();
         for child in children.into_iter().rev() {
@@ -363,6 +363,7 @@ impl Links {
             };
             if let Some(parent) = self.of(child).iter().copied().find(can_hold) {
                 self.parents[child as usize] = parent;
+                moved.push(child);
                 held -= 1;
             }
         }
@@ -410,14 +411,14 @@ impl Links {
 
     /// Makes start nodes of some rows between the last start node and `end`, which were inserted since start nodes were
     /// chosen, so that there are as many as a new graph of `nodes` nodes has. So every class of vectors gets its share,
-    /// though it comes late. A few missing ones wait for more, because all are listed again. Returns whether there are
-    /// new ones.
-    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) -> bool {
+    /// though it comes late. A few missing ones wait for more, because all are listed again. Returns the new ones.
+    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) -> &[u32] {
         let first = self.starts.last().map_or(0, |&last| last + 1);
         let missing = start_count(nodes).saturating_sub(self.starts.len());
         if missing * STARTS_OF_ONE_MISSING <= self.starts.len() || first >= end {
-            return false;
+            return &[];
         }
+        let before = self.starts.len();
         let rows: Vec<u32> = (first..end).filter(|&row| !self.twins.contains(row)).collect();
         let count = missing.min(rows.len());
         for at in 1..=count {
@@ -426,7 +427,7 @@ impl Links {
             self.starts.push(start);
         }
         self.list_starts(distance);
-        true
+        &self.starts[before..]
     }
 
     fn reach_from_starts(&mut self) {
@@ -436,13 +437,18 @@ impl Links {
         self.reach(self.starts.clone());
     }
 
-    /// As [`reach`](Self::reach), from those of `nodes` that have parents, of which most lead to no node without one.
-    pub(super) fn reach_from(&mut self, mut nodes: Vec<u32>) {
-        let leads = |&node: &u32| self.is_reached(node) && self.of(node).iter().any(|&other| !self.is_reached(other));
-        nodes = nodes.into_par_iter().filter(leads).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        self.reach(nodes);
+    /// As [`reach`](Self::reach), from the nodes that have parents, where only these edges, of a node to another each,
+    /// can lead to nodes without one. They need not be there.
+    pub(super) fn reach_along(&mut self, edges: impl Iterator<Item = (u32, u32)>) {
+        let edges: Vec<(u32, u32)> = edges.filter(|&(_, other)| !self.is_reached(other)).collect();
+        let is_way = |&(node, other): &(u32, u32)| self.is_reached(node) && self.of(node).contains(&other);
+        let ways = edges.into_par_iter().with_min_len(PART).filter(is_way);
+        let mut ways: Vec<(u32, u32)> = ways.map(|(node, other)| (other, node)).collect();
+        ways.par_sort_unstable();
+        // Of the nodes that lead to another one, the lowest is left.
+        ways.dedup_by_key(|&mut (other, _)| other);
+        ways.iter().for_each(|&(other, node)| self.parents[other as usize] = node);
+        self.reach(ways.into_iter().map(|(other, _)| other).collect());
     }
 
     /// Gives a parent to each node that can be reached from `nodes`, which ascend and have parents: of the nodes with
@@ -607,7 +613,7 @@ mod tests {
             links.parents[0] = 0;
             links.reach(vec![0]);
             assert_eq!(links.children(0).collect::<Vec<_>>(), [1, 2, 3, 4]);
-            links.release(0);
+            links.release(0, &mut Vec::new());
             // Every way still leads to the start.
             for mut node in 0..5 {
                 for _ in 0..5 {

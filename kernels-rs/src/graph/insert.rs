@@ -33,8 +33,8 @@ pub struct BeginCandidates {
     pub edges: Ptr<u32>,
     /// Number of places of a row.
     pub degree: u32,
-    /// For each node a bit for each place of its edges, in whole words: 1 if the edge is held.
-    pub held: Ptr<u32>,
+    /// For each row its parent, or `NO_ROW`. An edge is held if it leads from a parent to its child.
+    pub parents: Ptr<u32>,
     /// 1: edges that are not held are candidates too, after the others; 0: they are not.
     pub others: u32,
     /// For each node `width` places, at least `degree`: the candidates, then `NO_ROW`.
@@ -50,34 +50,30 @@ impl BeginCandidates {
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(self.count.into(), THREADS)
     }
-
-    /// Number of words of the bits of a node.
-    pub const fn words(degree: u32) -> u32 {
-        degree.div_ceil(THREADS)
-    }
 }
 
 /// # Safety
 /// As [`BeginCandidates`].
 #[inline(always)]
 unsafe fn begin(launch: BeginCandidates) {
-    let BeginCandidates { nodes, edges, degree, held, others, candidates, width, held_counts, .. } = launch;
+    let BeginCandidates { nodes, edges, degree, parents, others, candidates, width, held_counts, .. } = launch;
     let (lane, number) = (warp::lane_id(), thread::block_idx_x() as usize);
-    let held = held.wrapping_add(number * BeginCandidates::words(degree) as usize);
     let candidates = candidates.wrapping_add(number * width as usize);
     // SAFETY: for the whole body, places are below the lengths of the arrays, as the caller promises.
     unsafe {
-        let edges = edges.wrapping_add(global::load_nc(nodes.wrapping_add(number)) as usize * degree as usize);
+        let node = global::load_nc(nodes.wrapping_add(number));
+        let edges = edges.wrapping_add(node as usize * degree as usize);
         let mut count = 0;
         // First the held ones, then the others. All lanes take the same way.
-        let mut wanted = 1;
+        let mut wants_held = true;
         loop {
             let mut base = 0;
             while base < degree {
                 let at = base + lane;
-                let word = global::load_nc(held.wrapping_add((base / THREADS) as usize));
-                let is_wanted = at < degree && word >> lane & 1 == wanted;
-                let other = if is_wanted { global::load_nc(edges.wrapping_add(at as usize)) } else { NO_ROW };
+                let mut other = if at < degree { global::load_nc(edges.wrapping_add(at as usize)) } else { NO_ROW };
+                if other != NO_ROW && (global::load_nc(parents.wrapping_add(other as usize)) == node) != wants_held {
+                    other = NO_ROW;
+                }
                 let votes = warp::ballot(FULL_MASK, other != NO_ROW);
                 if other != NO_ROW {
                     let place = count + (votes & ((1 << lane) - 1)).count_ones();
@@ -86,13 +82,13 @@ unsafe fn begin(launch: BeginCandidates) {
                 count += votes.count_ones();
                 base += THREADS;
             }
-            if wanted == 1 && lane == 0 {
+            if wants_held && lane == 0 {
                 global::store(held_counts.wrapping_add(number), count);
             }
-            if wanted == 0 || others == 0 {
+            if !wants_held || others == 0 {
                 break;
             }
-            wanted = 0;
+            wants_held = false;
         }
         let mut place = count + lane;
         while place < width {

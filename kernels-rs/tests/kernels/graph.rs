@@ -364,9 +364,19 @@ fn candidates_begin_with_held_edges() {
             })
             .collect();
         let nodes = distinct(&mut random, rows, 6, 6, None);
-        let words = degree.div_ceil(32);
-        let held: Vec<u32> = (0..nodes.len() * words).map(|_| random.bits() as u32 & random.bits() as u32).collect();
-        let is_held = |at: usize, place: usize| held[at * words + place / 32] >> (place % 32) & 1 == 1;
+        // A row's parent is one of the nodes with an edge to it, another row, or none.
+        let parent_of = |row: u32| {
+            let with_edge: Vec<u32> =
+                nodes.iter().copied().filter(|&node| edges[node as usize].contains(&row)).collect();
+            match random.below(4) {
+                0 => NO_ROW,
+                1 => random.below(rows) as u32,
+                _ if with_edge.is_empty() => NO_ROW,
+                _ => with_edge[random.below(with_edge.len())],
+            }
+        };
+        let parents: Vec<u32> = (0..rows as u32).map(parent_of).collect();
+        let is_held = |at: usize, place: usize| parents[edges[nodes[at] as usize][place] as usize] == nodes[at];
         let accepted: Vec<u32> = (0..rows.div_ceil(32)).map(|_| random.bits() as u32 | random.bits() as u32).collect();
         let lists: Vec<Vec<u32>> = nodes
             .iter()
@@ -399,7 +409,7 @@ fn candidates_begin_with_held_edges() {
                 all
             };
             let (edges_at, nodes_at) = (Buffer::from_slice(&edges.concat()), Buffer::from_slice(&nodes));
-            let held_at = Buffer::from_slice(&held);
+            let parents_at = Buffer::from_slice(&parents);
             let mut candidates = Buffer::<u32>::new_poisoned(nodes.len() * width);
             let mut held_counts = Buffer::<u32>::new_poisoned(nodes.len());
             let begin = BeginCandidates {
@@ -407,7 +417,7 @@ fn candidates_begin_with_held_edges() {
                 count: nodes.len() as u32,
                 edges: edges_at.as_ptr(),
                 degree: degree as u32,
-                held: held_at.as_ptr(),
+                parents: parents_at.as_ptr(),
                 others,
                 candidates: candidates.as_mut_ptr(),
                 width: width as u32,

@@ -1,4 +1,4 @@
-//! A graph in device memory: codes and edges of the rows, and the lists of the start nodes.
+//! A graph in device memory: codes, edges and parents of the rows, and the lists of the start nodes.
 //!
 //! The first search uploads a graph. Later insertions change the image of the version before ([`RowImage::grown`]): in
 //! place if nobody else has it, else in a copy within the device, so that no change uploads more than what is new.
@@ -49,7 +49,7 @@ impl Spares {
     }
 }
 
-/// The codes and the edges of rows in device memory.
+/// The codes, edges and parents of rows in device memory.
 pub(super) struct RowImage {
     pub(super) memory: VersionMemory,
     /// Number of rows, and of those for which there is room.
@@ -58,6 +58,8 @@ pub(super) struct RowImage {
     /// The rows that walks compare, [`code_stride`] bytes each, unless these are those of the flat index.
     pub(super) codes: Reserved<u8>,
     pub(super) edges: Reserved<u32>,
+    /// The parent of each row, which insertions need.
+    pub(super) parents: Reserved<u32>,
 }
 
 /// The start nodes of a graph in device memory, and what belongs to all of its rows.
@@ -85,11 +87,12 @@ impl RowImage {
     ) -> Result<Self> {
         let mut layout = Layout::default();
         let (edges, codes) = (layout.array(capacity * degree), layout.array(capacity * row_bytes));
+        let parents = layout.array(capacity);
         let memory = spares.rows.allocate(runtime, layout.bytes(), spares.budget)?;
-        Ok(RowImage { memory, len: 0, capacity, codes, edges })
+        Ok(RowImage { memory, len: 0, capacity, codes, edges, parents })
     }
 
-    /// Uploads codes and edges of all rows. The stream may still work on it on return.
+    /// Uploads codes, edges and parents of all rows. The stream may still work on it on return.
     pub(super) fn uploaded(
         OnStream { runtime, stream }: OnStream<'_>,
         spares: &Spares,
@@ -99,18 +102,19 @@ impl RowImage {
         let (rows, row_bytes) = (links.len(), codes.map_or(0, |codes| code_stride(codes.dim())));
         let image = Self::with_room(runtime, spares, rows, (row_bytes, links.degree()))?;
         let at = runtime.scratch(&image.memory);
-        // SAFETY: there is room for the codes and the edges of all rows, and no other work uses it.
+        // SAFETY: there is room for the codes, edges and parents of all rows, and no other work uses it.
         unsafe {
             if let Some(codes) = codes {
                 upload_codes(runtime, stream, at.at(image.codes), codes)?;
             }
             runtime.copy_to_device(stream, at.at(image.edges), links.edges())?;
+            runtime.copy_to_device(stream, at.at(image.parents), links.parents())?;
         }
         Ok(RowImage { len: rows, ..image })
     }
 
-    /// The image of `before` with `rows` rows, at least as many as before; the new ones have no edges, and unspecified
-    /// codes. Nothing is copied if nobody else has the image and there is room. The stream may still work on it on
+    /// The image of `before` with `rows` rows, at least as many as before; the new ones have no edges or parents, and
+    /// unspecified codes. Nothing is copied if nobody else has the image and there is room. The stream may still work on it on
     /// return; `before` is then left to the caller, who keeps it until the stream has done the work.
     pub(super) fn grown(
         on: OnStream<'_>,
@@ -128,9 +132,12 @@ impl RowImage {
             }
             Err(shared) => Self::copied(on, spares, shared, rows, degree)?,
         };
-        let new = image.edges.part(image.len * degree, (rows - image.len) * degree);
-        // SAFETY: there is room for the edges of all rows, and no search has the image.
-        unsafe { runtime.fill(stream, runtime.scratch(&image.memory).at(new), u8::MAX)? };
+        let (first, count, at) = (image.len, rows - image.len, runtime.scratch(&image.memory));
+        // SAFETY: there is room for the edges and parents of all rows, and no search has the image.
+        unsafe {
+            runtime.fill(stream, at.at(image.edges.part(first * degree, count * degree)), u8::MAX)?;
+            runtime.fill(stream, at.at(image.parents.part(first, count)), u8::MAX)?;
+        }
         image.len = rows;
         Ok((image, kept))
     }
@@ -156,6 +163,7 @@ impl RowImage {
         unsafe {
             runtime.copy(stream, to.at(image.codes), from.at(old.codes.part(0, old.len * row_bytes)))?;
             runtime.copy(stream, to.at(image.edges), from.at(old.edges.part(0, old.len * degree)))?;
+            runtime.copy(stream, to.at(image.parents), from.at(old.parents.part(0, old.len)))?;
         }
         let len = old.len;
         Ok((RowImage { len, ..image }, Some(before)))
@@ -200,7 +208,7 @@ impl Image {
     fn bytes(&self) -> u64 {
         let EntryImage { shifts, starts, pivots, ends, groups, members, .. } = &self.entry;
         let words = [starts, pivots, ends, groups, members].map(|array| array.len()).iter().sum::<usize>();
-        let rows = 4 * self.rows.edges.len() + self.rows.codes.len();
+        let rows = 4 * (self.rows.edges.len() + self.rows.parents.len()) + self.rows.codes.len();
         (rows + 4 * (words + shifts.len())) as u64 + self.spares.bytes()
     }
 }
@@ -332,6 +340,7 @@ mod tests {
     /// A copy of an image in host memory. Room without rows is left out.
     pub(in super::super::super) struct Downloaded {
         pub edges: Vec<u32>,
+        pub parents: Vec<u32>,
         /// Start nodes, pivots and the ends of their lists.
         pub entry: [Vec<u32>; 3],
         pub codes: Vec<u8>,
@@ -351,13 +360,14 @@ mod tests {
                 let Image { rows, entry, .. } = &*image;
                 let share = |len: usize| len / rows.capacity.max(1) * rows.len;
                 let edges = words(&rows.memory, rows.edges.part(0, share(rows.edges.len())))?;
+                let parents = words(&rows.memory, rows.parents.part(0, rows.len))?;
                 let arrays = [entry.starts, entry.pivots, entry.ends];
                 let [starts, pivots, ends] = arrays.map(|array| words(&entry.memory, array));
                 let mut codes = vec![0; share(rows.codes.len())];
                 let from = runtime.scratch(&rows.memory).at(rows.codes);
                 // SAFETY: the codes are in the memory.
                 unsafe { runtime.copy_to_host(&lane.stream, &mut codes, from)? };
-                Ok(Some(Downloaded { edges, entry: [starts?, pivots?, ends?], codes }))
+                Ok(Some(Downloaded { edges, parents, entry: [starts?, pivots?, ends?], codes }))
             })
         }
     }

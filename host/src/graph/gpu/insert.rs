@@ -7,14 +7,15 @@
 //!          queries ──walk among the rows of the batch────► nearest ones  ├─append──► candidates ──prune──► edges ──► host, image
 //!          queries ──walk that ends at the start nodes───► nearest ones  ┘
 //!          held edges ──begin──────────────────────────────────────────────────────►
-//! host     the edges back of each node; which edges are held
+//! host     the edges back of each node
 //! join     edges ──begin──► ◄──append── edges back;  candidates ──prune──► edges ──► host, image
 //! ```
 //! Where walks go by codes, walks and prunings are launched twice: by codes, and by vectors for the nodes that codes
 //! cannot stand for, as in searches. A node that neither launch wants costs a block that ends at once.
 //!
 //! The host keeps the graph as well: it finds the edges back of a batch, parents, and places for nodes that have no
-//! parent. So a batch brings its edges and those of the nodes that got edges back to the host, 4 · degree bytes each.
+//! parent. So a batch brings its edges and those of the nodes that got edges back to the host, 4 · degree bytes each,
+//! and the image gets the parents that the host has found.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -69,7 +70,6 @@ struct Arrays {
     found: Reserved<u32>,
     begins: Reserved<u32>,
     others: Reserved<u32>,
-    held: Reserved<u32>,
     held_counts: Reserved<u32>,
     candidates: Reserved<u32>,
     edges: Reserved<u32>,
@@ -158,7 +158,6 @@ impl<'a> DeviceInsert<'a> {
             found: layout.array(batch * Among::Graph.width(degree)),
             begins: layout.array(most + 1),
             others: layout.array(batch * degree),
-            held: layout.array(most * BeginCandidates::words(degree as u32) as usize),
             held_counts: layout.array(most),
             candidates: layout.array((batch * most_chosen(degree)).max(joined * most_to_join(degree))),
             edges: layout.array(most * degree),
@@ -216,6 +215,11 @@ impl<'a> DeviceInsert<'a> {
         self.runtime().scratch(&self.image.rows.memory).at(self.image.rows.edges)
     }
 
+    /// The parents of the image.
+    fn parents(&self) -> PtrMut<u32> {
+        self.runtime().scratch(&self.image.rows.memory).at(self.image.rows.parents)
+    }
+
     /// The rows that walks compare first, and the vectors, if those are codes.
     fn compared(&self) -> [Option<ComparedRows<'a>>; 2] {
         let (resident, distances) = (&self.resident, &self.distances);
@@ -243,9 +247,8 @@ impl<'a> DeviceInsert<'a> {
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`], errors of the device's driver.
-    pub(in super::super) fn choose(&self, links: &Links, batch: &[u32], outside: &[bool]) -> Result<Chosen> {
+    pub(in super::super) fn choose(&self, batch: &[u32], outside: &[bool]) -> Result<Chosen> {
         let (degree, count) = (self.degree, batch.len());
-        let held = held_of(links, batch)?;
         let mut words: Vec<u32> = outside.iter().map(|&outside| outside.into()).collect();
         let mut edges: Vec<u32> = host_memory::zeroed(count * degree)?;
         self.with_lane(|on, at| {
@@ -257,7 +260,6 @@ impl<'a> DeviceInsert<'a> {
             unsafe {
                 runtime.copy_to_device(stream, nodes, batch)?;
                 runtime.copy_to_device(stream, at.at(arrays.doubtful), &words)?;
-                runtime.copy_to_device(stream, at.at(arrays.held), &held)?;
                 for (compared, queries) in self.compared().into_iter().zip(arrays.queries) {
                     let Some(compared) = compared else { continue };
                     gather_rows(on, compared.rows.into(), nodes.into(), at.at(queries), compared.row_bytes)?;
@@ -278,25 +280,20 @@ impl<'a> DeviceInsert<'a> {
         Ok(Chosen { edges, by_vectors: words.iter().map(|&word| word != 0).collect() })
     }
 
-    /// The edges of nodes that got edges back, `degree` places each. The image has them on return.
+    /// Fills `edges`, `degree` places for each of the nodes that got edges back. The image has them on return.
     ///
     /// # Errors
     /// As [`choose`](Self::choose).
-    pub(in super::super) fn join(&self, links: &Links, back: &Back) -> Result<Vec<u32>> {
+    pub(in super::super) fn join(&self, back: &Back, edges: &mut [u32]) -> Result<()> {
         let degree = self.degree;
-        let held = held_of(links, &back.nodes)?;
         let words: Vec<u32> = back.by_vectors.iter().map(|&by_vectors| by_vectors.into()).collect();
-        let mut edges: Vec<u32> = host_memory::zeroed(back.nodes.len() * degree)?;
         self.with_lane(|on, at| {
             let pieces = back.nodes.chunks(self.joined).zip(edges.chunks_mut(self.joined * degree)).enumerate();
             for (piece, (nodes, edges)) in pieces {
-                let first = piece * self.joined;
-                let held = &held[first * BeginCandidates::words(degree as u32) as usize..];
-                self.join_piece(on, at, (first, nodes), (back, &words, held), edges)?;
+                self.join_piece(on, at, (piece * self.joined, nodes), (back, &words), edges)?;
             }
             Ok(())
-        })?;
-        Ok(edges)
+        })
     }
 
     /// Joins the edges of the nodes from number `first` on.
@@ -305,7 +302,7 @@ impl<'a> DeviceInsert<'a> {
         on: OnStream<'_>,
         at: Scratch,
         (first, nodes): (usize, &[u32]),
-        (back, words, held): (&Back, &[u32], &[u32]),
+        (back, words): (&Back, &[u32]),
         edges: &mut [u32],
     ) -> Result<()> {
         let (degree, count, arrays) = (self.degree, nodes.len(), &self.arrays);
@@ -313,7 +310,6 @@ impl<'a> DeviceInsert<'a> {
         let begins = &back.begins[first..=first + count];
         let (begin, end) = (begins[0], begins[count]);
         let begins: Vec<u32> = begins.iter().map(|at| at - begin).collect();
-        let held = &held[..count * BeginCandidates::words(degree as u32) as usize];
         let to = at.at(arrays.edges.part(0, edges.len()));
         let list = at.at(arrays.nodes.part(0, count));
         // SAFETY: the arrays have room for a piece; the stream works in order, and copies to the device have taken
@@ -321,7 +317,6 @@ impl<'a> DeviceInsert<'a> {
         unsafe {
             runtime.copy_to_device(stream, list, nodes)?;
             runtime.copy_to_device(stream, at.at(arrays.doubtful), &words[first..first + count])?;
-            runtime.copy_to_device(stream, at.at(arrays.held), held)?;
             runtime.copy_to_device(stream, at.at(arrays.begins), &begins)?;
             runtime.copy_to_device(stream, at.at(arrays.others), &back.others[begin as usize..end as usize])?;
             let width = most_to_join(degree);
@@ -334,34 +329,48 @@ impl<'a> DeviceInsert<'a> {
         }
     }
 
-    /// Brings the edges of these nodes, which differ, to the image.
+    /// Brings the edges of some nodes to the image, and the parents of others; the nodes of a list differ.
     ///
     /// # Errors
     /// As [`choose`](Self::choose).
-    pub(in super::super) fn set(&self, links: &Links, nodes: &[u32]) -> Result<()> {
+    pub(in super::super) fn set(&self, links: &Links, edges_of: &[u32], parents_of: &[u32]) -> Result<()> {
+        let edges = |node| links.places_of(node);
+        self.set_words(edges_of, self.degree, edges, self.edges())?;
+        self.set_words(parents_of, 1, |node| links.parent_of(node), self.parents())
+    }
+
+    /// Brings `width` words of each of these nodes to their place in an array.
+    fn set_words<'w>(
+        &self,
+        nodes: &[u32],
+        width: usize,
+        words: impl Fn(u32) -> &'w [u32],
+        to: PtrMut<u32>,
+    ) -> Result<()> {
         // As many at a time as a batch may have nodes with edges back.
         for nodes in nodes.chunks(self.arrays.nodes.len()) {
-            let edges: Vec<u32> = nodes.iter().flat_map(|&node| links.places_of(node)).copied().collect();
+            let words: Vec<u32> = nodes.iter().flat_map(|&node| words(node)).copied().collect();
             self.with_lane(|on, at| {
                 let list = at.at(self.arrays.nodes.part(0, nodes.len()));
-                let from = at.at(self.arrays.edges.part(0, edges.len()));
-                // SAFETY: the arrays have room for these nodes.
+                let from = at.at(self.arrays.edges.part(0, words.len()));
+                // SAFETY: the arrays have room for the words of these nodes, which are rows.
                 unsafe {
                     on.runtime.copy_to_device(on.stream, list, nodes)?;
-                    on.runtime.copy_to_device(on.stream, from, &edges)?;
-                    scatter_rows(on, from.as_bytes().into(), list.into(), self.edges().as_bytes(), 4 * self.degree)
+                    on.runtime.copy_to_device(on.stream, from, &words)?;
+                    scatter_rows(on, from.as_bytes().into(), list.into(), to.as_bytes(), 4 * width)
                 }
             })?;
         }
         Ok(())
     }
 
-    /// Brings other start nodes to the image.
+    /// Brings other start nodes to the image, of which some are `new`.
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`], errors of the device's driver.
-    pub(in super::super) fn enter(&mut self, links: &Links) -> Result<()> {
-        self.upload_entry(links, (&[], &[]))
+    pub(in super::super) fn enter(&mut self, links: &Links, new: &[u32]) -> Result<()> {
+        self.upload_entry(links, (&[], &[]))?;
+        self.set(links, &[], new)
     }
 
     /// The image of the graph.
@@ -440,7 +449,7 @@ impl<'a> DeviceInsert<'a> {
     /// Enqueues the first candidates of the first `count` nodes.
     ///
     /// # Safety
-    /// Nodes and bits of held edges are in place.
+    /// The nodes are in place.
     unsafe fn begin(&self, on: OnStream<'_>, at: Scratch, (count, width): (usize, usize), others: bool) -> Result<()> {
         let arrays = &self.arrays;
         let begin = BeginCandidates {
@@ -448,7 +457,7 @@ impl<'a> DeviceInsert<'a> {
             count: count as u32,
             edges: self.edges().into(),
             degree: self.degree as u32,
-            held: at.at(arrays.held).into(),
+            parents: self.parents().into(),
             others: others.into(),
             candidates: at.at(arrays.candidates),
             width: width as u32,
@@ -545,14 +554,6 @@ fn most_to_join(degree: usize) -> usize {
 /// Largest number of nodes that are joined at a time.
 fn most_joined(runtime: &Runtime, degree: usize) -> usize {
     (if runtime.limits().emulated { JOINED_EMULATED } else { JOINED }) / degree
-}
-
-/// The bits of the held edges of nodes, in whole words.
-fn held_of(links: &Links, nodes: &[u32]) -> Result<Vec<u32>> {
-    let words = BeginCandidates::words(links.degree() as u32) as usize;
-    let mut held = host_memory::zeroed(nodes.len() * words)?;
-    links.set_held(nodes, &mut held, words);
-    Ok(held)
 }
 
 /// Whether the device has the shared memory for these walks and prunings.
