@@ -6,7 +6,7 @@
 //! overcommitment, the machine's memory. Memory that is small for every input, such as one vector or one counter per
 //! thread, does not need them.
 
-use crate::parallel::Loop;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::{Error, Result};
 
 /// The product of `factors`: a number of `T` that could fit in memory.
@@ -64,6 +64,22 @@ pub(crate) fn copied<T: Copy>(values: &[T]) -> Result<Vec<T>> {
     let mut copy = with_room(values.len())?;
     copy.extend_from_slice(values);
     Ok(copy)
+}
+
+/// Number of values that a thread copies at a time.
+const COPIED: usize = 1 << 16;
+
+/// Appends a copy of `more`, made by all threads.
+pub(crate) fn extend<T: Copy + Send + Sync>(values: &mut Vec<T>, more: &[T]) -> Result<()> {
+    reserve(values, more.len())?;
+    let slots = &mut values.spare_capacity_mut()[..more.len()];
+    let parts = slots.par_chunks_mut(COPIED).zip(more.par_chunks(COPIED));
+    parts.for_each(|(slots, more)| {
+        slots.write_copy_of_slice(more);
+    });
+    // SAFETY: each of these slots was written.
+    unsafe { values.set_len(values.len() + more.len()) };
+    Ok(())
 }
 
 /// The items of a parallel loop as a vector, in the order of the loop.

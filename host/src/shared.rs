@@ -48,8 +48,7 @@ pub(crate) fn catch_up<V: Copy + Send + Sync>(
     width: usize,
 ) -> Result<()> {
     let before = values.len();
-    host_memory::reserve(values, current.len() - before)?;
-    values.extend_from_slice(&current[before..]);
+    host_memory::extend(values, &current[before..])?;
     let rows = &rows[..rows.partition_point(|&row| (row as usize) < before / width)];
     replace_rows(values, rows, width, |_, row| &current[row as usize * width..][..width]);
     Ok(())

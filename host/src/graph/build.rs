@@ -191,7 +191,7 @@ fn choose_edges(
 /// `accepted` are the nodes of which a row at least holds a vector; `None` if all do. For each row a walk, and
 /// O(degree² · dim). Vectors decide where codes cannot: for rows that are outside, and for those whose beam codes
 /// cannot order. `device` does the work if there is one, unless it runs out of memory: then there is none any more.
-/// Returns the nodes whose edges have changed, some of them several times.
+/// Returns the nodes whose edges or parents have changed, some of them several times.
 pub(super) fn insert(
     links: &mut Links,
     distances: &Distances<'_>,
@@ -208,6 +208,7 @@ pub(super) fn insert(
         changed.extend(insert_batch(links, distances, batch, accepted, device.as_ref(), &mut joined)?);
         let nodes = links.len() - links.twins().len() - later.len();
         let new_starts = links.grow_starts(batch[batch.len() - 1] + 1, nodes, &distances.fast).to_vec();
+        changed.extend_from_slice(&new_starts);
         if let (false, Some(on_device)) = (new_starts.is_empty(), device.as_mut()) {
             match on_device.enter(links, &new_starts) {
                 Err(Error::OutOfDeviceMemory { .. }) => *device = None,
@@ -219,7 +220,7 @@ pub(super) fn insert(
     Ok(changed)
 }
 
-/// Returns the other nodes whose edges have changed. `joined` is memory for their edges, which the next batch uses
+/// Returns the other nodes whose edges or parents have changed. `joined` is memory for their edges, which the next batch uses
 /// again: fresh pages cost as much as a kernel.
 fn insert_batch(
     links: &mut Links,
@@ -266,6 +267,7 @@ fn insert_batch(
     }
     let mut changed = back.nodes;
     changed.extend(parents);
+    changed.extend(moved);
     Ok(changed)
 }
 

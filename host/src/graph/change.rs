@@ -254,9 +254,10 @@ impl<T: Element> LinkedVectors<T> {
         let (after, dim) = (self.flat.row_ids(), self.flat.dim());
         let count = after.rows() * dim;
         let kept = if moves(before, after) || copy.len() != before.rows() * dim { 0 } else { copy.len() };
+        let are_given = !given.is_empty() && count - kept == given.len() && changed.is_sorted();
         if kept == 0 {
-            // Memory that was never touched is cheaper to fill, and a snapshot may have the old one.
-            copy = Arc::new(host_memory::zeroed(count)?);
+            // A snapshot may have the old one, and memory that was never touched is cheaper to fill.
+            copy = Arc::new(if are_given { Vec::new() } else { host_memory::zeroed(count)? });
         }
         if kept < count || !changed.is_empty() {
             if let (Some(spare), true) = (spare, Arc::strong_count(&copy) > 1)
@@ -266,11 +267,14 @@ impl<T: Element> LinkedVectors<T> {
             }
             let room = count - copy.len();
             let rows = own_with_room(&mut copy, room)?;
+            if are_given {
+                host_memory::extend(rows, given)?;
+                self.made.copy = copy;
+                return Ok(());
+            }
             rows.resize(count, T::default());
             let (old, more) = rows.split_at_mut(kept);
-            if more.len() == given.len() && changed.is_sorted() {
-                fill(more, given);
-            } else if !given.is_empty() && kept > 0 {
+            if !given.is_empty() && kept > 0 {
                 for (vector, &id) in given.chunks_exact(dim).zip(changed) {
                     if let Some(row) = after.find(id) {
                         rows[row * dim..][..dim].copy_from_slice(vector);
@@ -395,6 +399,11 @@ impl<T: Element> LinkedVectors<T> {
         }
         // Otherwise edges or codes of rows without new vectors may have changed.
         let image = (is_same_coder && !moves && !replaced).then(|| device_links.taken()).flatten();
+        if is_same_coder {
+            links.list_starts_after(&new, &distances.fast);
+        } else {
+            links.list_starts(&distances.fast);
+        }
         let accepted = match after.live() {
             Some(live) => Some(links.twins().accepted_nodes(live)?.0),
             None => None,
@@ -407,11 +416,6 @@ impl<T: Element> LinkedVectors<T> {
             _ => None,
         };
         let edges = build::insert(&mut links, &distances, &inserted, accepted.as_ref(), &mut device, watch)?;
-        if is_same_coder {
-            links.list_starts_after(&new, &distances.fast);
-        } else {
-            links.list_starts(&distances.fast);
-        }
         let hashes = Arc::make_mut(&mut nodes).take_inserted();
         let nodes = (!new.is_empty()).then_some(nodes);
         // All rows may differ from older ones if they have moved, or if edges to some rows lead to others now.

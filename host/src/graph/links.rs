@@ -18,7 +18,7 @@ use rayon::prelude::*;
 
 use super::distance::WalkDistance;
 use super::entrance::Entrance;
-use super::twins::{Nodes, Twins};
+use super::twins::{Nodes, Twins, hashed};
 use crate::knn_graph::NO_NODE;
 use crate::shared::{catch_up, replace_rows};
 use crate::simd::prefetch;
@@ -140,11 +140,9 @@ impl Links {
             return Ok(true);
         }
         let nodes = Nodes::of(rows, dim, |row| self.is_reached(row))?;
-        for row in 0..self.len() as u32 {
-            if self.is_reached(row) {
-                continue;
-            }
-            let node = nodes.find(rows, dim, row).filter(|&node| node < row && self.of(row).is_empty());
+        let alone: Vec<u32> = (0..self.len() as u32).filter(|&row| !self.is_reached(row)).collect();
+        for hashed @ (_, row) in hashed(rows, dim, &alone) {
+            let node = nodes.find(rows, dim, hashed).filter(|&node| node < row && self.of(row).is_empty());
             let Some(node) = node else { return Ok(false) };
             self.twins.add(node, row);
         }
@@ -174,16 +172,16 @@ impl Links {
         // First all rows with new vectors leave their groups: then the vectors of a group are equal again.
         let mut inserted: Vec<u32> = new.iter().filter_map(|&row| self.twins.take(row)).collect();
         inserted.retain(|heir| new.binary_search(heir).is_err());
-        inserted.iter().for_each(|&heir| nodes.insert(rows, dim, heir));
+        hashed(rows, dim, &inserted).into_iter().for_each(|heir| nodes.insert(heir));
         let (mut equal_nodes, mut replaced) = (0, false);
-        for (&row, is_node) in new.iter().zip(were_nodes) {
-            match nodes.find(rows, dim, row).map(|node| self.twins.node_of(node)).filter(|&node| node != row) {
+        for (hashed @ (_, row), is_node) in hashed(rows, dim, new).into_iter().zip(were_nodes) {
+            match nodes.find(rows, dim, hashed).map(|node| self.twins.node_of(node)).filter(|&node| node != row) {
                 Some(node) if !is_node => {
                     self.twins.add(node, row);
                     if row < node {
                         let places = self.places(node);
                         self.edges.copy_within(places, row as usize * self.degree);
-                        nodes.insert(rows, dim, row);
+                        nodes.insert(hashed);
                         inserted.push(row);
                         replaced = true;
                     }
@@ -193,7 +191,7 @@ impl Links {
                     inserted.push(row);
                 }
                 None => {
-                    nodes.insert(rows, dim, row);
+                    nodes.insert(hashed);
                     inserted.push(row);
                 }
             }
@@ -236,8 +234,8 @@ impl Links {
         Ok(Links { degree: self.degree, edges, parents, starts, entrance, twins, inserted: self.inserted })
     }
 
-    /// Makes this older graph equal to `current`, in which `nodes` have got other edges since and the nodes after the
-    /// last one are new. Returns whether it is; `current` may have less nodes. O(nodes · degree + rows).
+    /// Makes this older graph equal to `current`, in which `nodes` have got other edges or parents since and the nodes after the
+    /// last one are new. Returns whether it is; `current` may have less nodes. O(nodes · degree).
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
@@ -246,8 +244,7 @@ impl Links {
             return Ok(false);
         }
         catch_up(&mut self.edges, &current.edges, nodes, self.degree)?;
-        self.parents.clear();
-        catch_up(&mut self.parents, &current.parents, &[], 1)?;
+        catch_up(&mut self.parents, &current.parents, nodes, 1)?;
         self.starts.clone_from(&current.starts);
         (self.entrance, self.twins) = (current.entrance.clone(), current.twins.clone());
         self.inserted = current.inserted;

@@ -21,7 +21,7 @@
 //!
 //! # Cost
 //! Host memory for the rows, codes and edges of two versions, from the first change of a snapshot on. A change copies
-//! what changed in the last two versions, and 4 bytes a node for the parents.
+//! what changed in the last two versions.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub(super) struct Spare<T> {
 pub(super) struct Changes {
     /// Rows that got other vectors, ascending.
     pub rows: Vec<u32>,
-    /// Nodes that got other edges, ascending.
+    /// Nodes that got other edges or parents, ascending.
     pub edges: Vec<u32>,
     /// Hashes under which the table has other nodes.
     pub hashes: Vec<u64>,

@@ -22,8 +22,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::knn_graph::NO_NODE;
-use crate::parallel::{Loop, ParallelSlice};
-use crate::{Bitset, Element, Result, host_memory};
+use crate::parallel::{Loop, ParallelSlice, turns};
+use crate::{Bitset, Element, Error, Result, host_memory};
 use bytemuck::Pod;
 
 /// The hash of a row, and the row.
@@ -187,10 +187,16 @@ impl Twins {
     }
 }
 
+/// Number of tables of [`Nodes`]: all threads fill some.
+const TABLES: usize = 32;
+/// The first bit of those of a hash that choose its table. A table uses the lowest and the highest ones.
+const TABLE_BIT: u32 = 32;
+
 /// The nodes of a graph by the hashes of their vectors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Nodes {
-    of_hash: HashMap<u64, u32, BuildHasherDefault<Same>>,
+    /// None, or [`TABLES`].
+    tables: Vec<HashMap<u64, u32, BuildHasherDefault<Same>>>,
     /// The hashes under which nodes were inserted since [`take_inserted`](Self::take_inserted).
     inserted: Vec<u64>,
 }
@@ -200,30 +206,35 @@ impl Nodes {
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
-    pub(super) fn of<T: Element>(rows: &[T], dim: usize, is_node: impl Fn(u32) -> bool) -> Result<Self> {
+    pub(super) fn of<T: Element>(rows: &[T], dim: usize, is_node: impl Fn(u32) -> bool + Sync) -> Result<Self> {
         let mut hashes: Vec<u64> = host_memory::zeroed(rows.len() / dim)?;
         hashes.par_iter_mut().zip(rows.par_chunks_exact(dim)).for_each(|(to, vector)| *to = hash(vector));
-        let mut of_hash: HashMap<u64, u32, BuildHasherDefault<Same>> = HashMap::default();
-        let room = of_hash.try_reserve(hashes.len());
-        room.map_err(|_| crate::Error::OutOfHostMemory { asked: (hashes.len() * size_of::<Hashed>()) as u64 })?;
-        for (row, hash) in (0..).zip(hashes).filter(|&(row, _)| is_node(row)) {
-            of_hash.entry(hash).or_insert(row);
-        }
-        Ok(Nodes { of_hash, inserted: Vec::new() })
+        let table = |number: usize| {
+            let of_table = (0..).zip(&hashes).filter(|&(_, &hash)| table_of(hash) == number);
+            let mut table: HashMap<u64, u32, BuildHasherDefault<Same>> = HashMap::default();
+            // Hashes are spread evenly.
+            let room = table.try_reserve(hashes.len() / TABLES);
+            room.map_err(|_| Error::OutOfHostMemory { asked: (hashes.len() * size_of::<Hashed>()) as u64 })?;
+            for (row, &hash) in of_table.filter(|&(row, _)| is_node(row)) {
+                table.entry(hash).or_insert(row);
+            }
+            Ok(table)
+        };
+        let tables = turns(0..TABLES).with_max_len(1).map(table).collect().into_iter().collect::<Result<_>>()?;
+        Ok(Nodes { tables, inserted: Vec::new() })
     }
 
-    /// Another node with the vector of a row.
-    pub(super) fn find<T: Element>(&self, rows: &[T], dim: usize, row: u32) -> Option<u32> {
-        let of_row = vector(rows, dim, row);
+    /// Another node with the vector of a row, which has this hash.
+    pub(super) fn find<T: Element>(&self, rows: &[T], dim: usize, (hash, row): Hashed) -> Option<u32> {
         // A node whose vector was replaced is still listed under the old one.
-        let is_equal = |&node: &u32| node != row && are_equal(vector(rows, dim, node), of_row);
-        self.of_hash.get(&hash(of_row)).copied().filter(is_equal)
+        let is_equal = |&node: &u32| node != row && are_equal(vector(rows, dim, node), vector(rows, dim, row));
+        self.tables.get(table_of(hash))?.get(&hash).copied().filter(is_equal)
     }
 
     /// Makes a node known under the hash of its vector; a node that was known under this hash is no longer found.
-    pub(super) fn insert<T: Element>(&mut self, rows: &[T], dim: usize, node: u32) {
-        let hash = hash(vector(rows, dim, node));
-        self.of_hash.insert(hash, node);
+    pub(super) fn insert(&mut self, (hash, node): Hashed) {
+        self.tables.resize_with(TABLES, HashMap::default);
+        self.tables[table_of(hash)].insert(hash, node);
         self.inserted.push(hash);
     }
 
@@ -234,16 +245,17 @@ impl Nodes {
 
     /// Makes this older table equal to `current`, which has other nodes under these hashes.
     pub(super) fn catch_up(&mut self, current: &Self, hashes: &[u64]) {
-        for hash in hashes {
-            if let Some(&node) = current.of_hash.get(hash) {
-                self.of_hash.insert(*hash, node);
+        self.tables.resize_with(current.tables.len(), HashMap::default);
+        for &hash in hashes {
+            if let Some(&node) = current.tables[table_of(hash)].get(&hash) {
+                self.tables[table_of(hash)].insert(hash, node);
             }
         }
     }
 
     /// Bytes of host memory, about.
     pub(super) fn bytes(&self) -> u64 {
-        (self.of_hash.capacity() * size_of::<Hashed>()) as u64
+        self.tables.iter().map(|table| (table.capacity() * size_of::<Hashed>()) as u64).sum()
     }
 }
 
@@ -263,6 +275,16 @@ impl Hasher for Same {
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
     }
+}
+
+/// The number of the table of a hash.
+fn table_of(hash: u64) -> usize {
+    (hash >> TABLE_BIT) as usize % TABLES
+}
+
+/// Each of these rows with the hash of its vector.
+pub(super) fn hashed<T: Element>(rows: &[T], dim: usize, listed: &[u32]) -> Vec<Hashed> {
+    listed.par_iter().map(|&row| (hash(vector(rows, dim, row)), row)).collect()
 }
 
 fn vector<T>(rows: &[T], dim: usize, row: u32) -> &[T] {
@@ -340,9 +362,10 @@ mod tests {
                     assert!(group.iter().all(|&row| twins.contains(row) == (row != node)));
                 }
                 let nodes = Nodes::of(&rows, dim, |row| !twins.contains(row)).unwrap();
-                for row in 0..300 {
+                let all: Vec<u32> = (0..300).collect();
+                for hashed @ (_, row) in hashed(&rows, dim, &all) {
                     let other = if twins.contains(row) { Some(twins.node_of(row)) } else { None };
-                    assert_eq!(nodes.find(&rows, dim, row), other);
+                    assert_eq!(nodes.find(&rows, dim, hashed), other);
                 }
             }
         }
