@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rayon::ThreadPoolBuilder;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::Serialize;
 use test_random::Random;
 use warpann::io::Vectors;
@@ -38,6 +38,10 @@ const SINGLE: usize = 1_000;
 /// Threads that load an index beside requests. With all processors loading took half as long, and the system let
 /// requests wait for whole slices of time: p99 at 1,000 requests a second 5 ms (16 processors, 2026-11-28).
 const LOADERS: usize = 2;
+/// Processors for one thread of a change. With a thread for each, requests at half of the highest rate had a p99 of 6.3
+/// ms beside changes, with one for two of 1.0, and changes took 7.8 and 7.2 ms (inverted file, 16 processors beside an
+/// H200, 2026-11-28).
+const PROCESSORS_OF_A_CHANGER: usize = 2;
 /// Pause between two changes.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -70,6 +74,9 @@ pub struct Args {
     /// Vectors that are replaced together, again and again, while requests are answered.
     #[arg(long, value_name = "N", default_value_t = 0)]
     upserts: usize,
+    /// Threads that a change uses; default: half as many as there are processors.
+    #[arg(long, value_name = "N", value_parser = positive, requires = "upserts")]
+    change_threads: Option<usize>,
     /// An index that is loaded on the same device, again and again, while requests are answered.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     load: Option<PathBuf>,
@@ -198,7 +205,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     let step = Step::measured("measuring", SHARES.len() + 2, "rows");
     let measured = thread::scope(|scope| -> Outcome<_> {
         let _end = End(&over);
-        let changing = (args.upserts > 0).then(|| scope.spawn(|| change(args.upserts, &mut writer, &queries, &over)));
+        let changing = (args.upserts > 0).then(|| scope.spawn(|| change(args, &mut writer, &queries, &over)));
         let loading = args.load.as_ref().map(|path| scope.spawn(|| load_again::<T>(args, path, &over)));
         // The first run loads the kernels of larger batches, which takes seconds without a driver cache.
         load.run(length, |sender, clock| closed_loop(sender, clock, depth, length))?;
@@ -321,13 +328,15 @@ fn near<T: Element>(row: &[T], random: &mut Random) -> Vec<T> {
 
 /// Replaces vectors by others near queries, again and again.
 fn change<T: Element>(
-    upserts: usize,
+    args: &Args,
     writer: &mut IndexWriter<AnyIndex<T>>,
     queries: &[T],
     over: &AtomicBool,
 ) -> Outcome<Changes> {
     let (ids, dim, mut random) = (writer.current().ids(), writer.current().dim(), Random::new(3));
-    let upserts = upserts.min(ids.len());
+    let upserts = args.upserts.min(ids.len());
+    let threads = args.change_threads.unwrap_or_else(|| rayon::current_num_threads().div_ceil(PROCESSORS_OF_A_CHANGER));
+    let changers = pool(threads)?;
     let mut milliseconds = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let first = random.below(ids.len() - upserts + 1);
@@ -335,9 +344,11 @@ fn change<T: Element>(
         let rows: Vec<T> = (0..upserts).flat_map(|_| near(query(&mut random), &mut random)).collect();
         let start = Instant::now();
         // A search of the new version brings it to the device before a request does.
-        writer.change(|index| {
-            index.upsert(&rows, &ids[first..][..upserts])?;
-            index.search(&queries[..dim], 1)
+        changers.install(|| {
+            writer.change(|index| {
+                index.upsert(&rows, &ids[first..][..upserts])?;
+                index.search(&queries[..dim], 1)
+            })
         })?;
         milliseconds.push(start.elapsed().as_secs_f64() * 1e3);
         thread::sleep(PAUSE);
@@ -346,10 +357,15 @@ fn change<T: Element>(
     Ok(Changes { upserts, count, p50_ms: times.median(), max_ms: times.percentile(1.0) })
 }
 
+/// Threads for work beside requests.
+fn pool(threads: usize) -> Outcome<ThreadPool> {
+    let pool = ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.map_err(|error| Failure::Message(format!("no threads: {error}")))
+}
+
 /// Loads an index and searches in it, again and again, by [`LOADERS`] threads. Returns how often.
 fn load_again<T: Element>(args: &Args, path: &std::path::Path, over: &AtomicBool) -> Outcome<usize> {
-    let loaders = ThreadPoolBuilder::new().num_threads(LOADERS).build();
-    let loaders = loaders.map_err(|error| Failure::Message(format!("no threads: {error}")))?;
+    let loaders = pool(LOADERS)?;
     let mut count = 0;
     while !over.load(Ordering::Relaxed) {
         loaders.install(|| -> warpann::Result<()> {

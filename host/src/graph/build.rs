@@ -256,11 +256,7 @@ fn insert_batch(
         None => join(links, distances, &back, joined),
     };
     links.set_all(&back.nodes, joined);
-    // Rows without a parent are rows of the batch, and nodes have got edges to them now. A row of the batch may be a
-    // node already, with edges to such rows.
-    let of_batch = batch.iter().zip(chosen.edges.chunks_exact(degree));
-    let of_batch = of_batch.flat_map(|(&node, edges)| edges.iter().map(move |&other| (node, other)));
-    links.reach_along(back.edges().chain(of_batch.filter(|&(_, other)| other != NO_NODE)));
+    links.reach_batch(batch, &back, joined);
     let parents = links.adopt(&distances.fast, batch);
     if let Some(device) = device {
         device.set(links, &parents, batch)?;

@@ -32,7 +32,9 @@
 //! d = 128 and the vectors in the cache, a distance takes 6.1 ns with AVX-512, 7.0 ns with AVX2 and 11.8 ns with SSE2
 //! (AMD EPYC, one thread, 2026-11-25).
 //!
-//! Sums of integers are exact in any order, so bytes need none.
+//! Sums of integers are exact in any order, so bytes need none. A processor with AVX2 multiplies 16 differences or
+//! components of 16 bits and adds pairs of the products in one instruction: with d = 128 a distance takes XX ns, and took
+//! YY as a loop over 32-bit numbers (AMD EPYC, one thread, 2026-11-28).
 
 use warpann_kernels::graph::distance::scale_for_norm;
 
@@ -60,7 +62,7 @@ impl Query {
     /// The sum of the squares of a query of codes.
     pub(super) fn square_of_codes(&self) -> u32 {
         let codes: &[i8] = bytemuck::cast_slice(&self.bytes);
-        integer(codes, codes, |x, _| x * x).try_into().unwrap_or(u32::MAX)
+        integer(codes, codes, Term::Product).try_into().unwrap_or(u32::MAX)
     }
 }
 
@@ -136,7 +138,7 @@ impl<'a> WalkDistance<'a> {
             // SAFETY: `isa` comes from `Isa::detect`, and a processor with AVX-512 has AVX2.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx2 => unsafe { avx2_bytes::<T>(self.metric, query, rows, listed, keys) },
-            Isa::Portable => of_all_bytes::<T>(self.metric, query, rows, listed, keys),
+            Isa::Portable => of_all_bytes::<T>(self.metric, query, rows, listed, keys, integer),
         }
     }
 
@@ -211,14 +213,21 @@ fn clamped(sum: i64) -> u32 {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2_bytes<T: Byte>(metric: Metric, query: &[T], rows: &[T], listed: &[u32], keys: &mut Vec<Key>) {
-    of_all_bytes(metric, query, rows, listed, keys);
+    of_all_bytes(metric, query, rows, listed, keys, |x, y, term| integer_avx2(x, y, term));
 }
 
 #[inline(always)]
-fn of_all_bytes<T: Byte>(metric: Metric, query: &[T], rows: &[T], listed: &[u32], keys: &mut Vec<Key>) {
+fn of_all_bytes<T: Byte>(
+    metric: Metric,
+    query: &[T],
+    rows: &[T],
+    listed: &[u32],
+    keys: &mut Vec<Key>,
+    integer: impl Fn(&[T], &[T], Term) -> i64,
+) {
     let dim = query.len();
     let row = |number: u32| &rows[number as usize * dim..][..dim];
-    let norm = |x: &[T]| (integer(x, x, |x, _| x * x) as f32).sqrt();
+    let norm = |x: &[T]| (integer(x, x, Term::Product) as f32).sqrt();
     let query_norm = if metric.divides_by_norms() { norm(query) } else { 0.0 };
     for (at, &number) in listed.iter().enumerate() {
         if let Some(&later) = listed.get(at + AHEAD) {
@@ -226,23 +235,70 @@ fn of_all_bytes<T: Byte>(metric: Metric, query: &[T], rows: &[T], listed: &[u32]
         }
         let y = row(number);
         keys.push(match metric {
-            Metric::L2 => clamped(integer(query, y, |x, y| (x - y) * (x - y))),
-            Metric::InnerProduct => T::descending(integer(query, y, |x, y| x * y)),
+            Metric::L2 => clamped(integer(query, y, Term::SquaredDifference)),
+            Metric::InnerProduct => T::descending(integer(query, y, Term::Product)),
             Metric::Cosine => {
                 let norms = query_norm * norm(y);
-                key(if norms == 0.0 { 0.0 } else { -(integer(query, y, |x, y| x * y) as f32) / norms })
+                key(if norms == 0.0 { 0.0 } else { -(integer(query, y, Term::Product) as f32) / norms })
             }
         });
     }
 }
 
-/// The sum of the terms, each of which is between −2¹⁶ and 2¹⁶.
+/// What is added up over the components of two vectors of bytes: numbers between −2¹⁶ and 2¹⁶.
+#[derive(Debug, Clone, Copy)]
+enum Term {
+    Product,
+    SquaredDifference,
+}
+
+/// So many terms fit an i32.
+const PART: usize = 1 << 14;
+
+/// The sum of the terms.
 #[inline(always)]
-fn integer<T: Byte>(x: &[T], y: &[T], term: impl Fn(i32, i32) -> i32) -> i64 {
-    // So many terms fit an i32.
-    const PART: usize = 1 << 14;
+fn integer<T: Byte>(x: &[T], y: &[T], term: Term) -> i64 {
+    let of_pair = |(&x, &y): (&T, &T)| -> i32 {
+        let (x, y) = (x.into(), y.into());
+        match term {
+            Term::Product => x * y,
+            Term::SquaredDifference => (x - y) * (x - y),
+        }
+    };
     let parts = x.chunks(PART).zip(y.chunks(PART));
-    parts.map(|(x, y)| i64::from(x.iter().zip(y).map(|(&x, &y)| term(x.into(), y.into())).sum::<i32>())).sum()
+    parts.map(|(x, y)| i64::from(x.iter().zip(y).map(of_pair).sum::<i32>())).sum()
+}
+
+/// As [`integer`], 16 components at a time.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn integer_avx2<T: Byte>(x: &[T], y: &[T], term: Term) -> i64 {
+    use std::arch::x86_64::*;
+    let mut total = 0;
+    for (x, y) in x.chunks(PART).zip(y.chunks(PART)) {
+        let ((xs, x), (ys, y)) = (x.as_chunks::<16>(), y.as_chunks::<16>());
+        let mut sums = _mm256_setzero_si256();
+        for (x, y) in xs.iter().zip(ys) {
+            // SAFETY: both have 16 bytes.
+            let (x, y) = unsafe { (_mm_loadu_si128(x.as_ptr().cast()), _mm_loadu_si128(y.as_ptr().cast())) };
+            let (x, y) = match T::TYPE {
+                ElementType::U8 => (_mm256_cvtepu8_epi16(x), _mm256_cvtepu8_epi16(y)),
+                _ => (_mm256_cvtepi8_epi16(x), _mm256_cvtepi8_epi16(y)),
+            };
+            let difference = _mm256_sub_epi16(x, y);
+            let (a, b) = match term {
+                Term::Product => (x, y),
+                Term::SquaredDifference => (difference, difference),
+            };
+            sums = _mm256_add_epi32(sums, _mm256_madd_epi16(a, b));
+        }
+        let mut lanes = [0i32; 8];
+        // SAFETY: there is room for 32 bytes.
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sums) };
+        total += i64::from(lanes.iter().sum::<i32>()) + integer(x, y, term);
+    }
+    total
 }
 
 /// Step 0 of the definition for floats.

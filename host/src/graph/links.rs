@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rayon::prelude::*;
 
 use super::distance::WalkDistance;
+use super::edges_back::Back;
 use super::entrance::Entrance;
 use super::twins::{Nodes, Twins, hashed};
 use crate::knn_graph::NO_NODE;
@@ -434,18 +435,42 @@ impl Links {
         self.reach(self.starts.clone());
     }
 
-    /// As [`reach`](Self::reach), from the nodes that have parents, where only these edges, of a node to another each,
-    /// can lead to nodes without one. They need not be there.
-    pub(super) fn reach_along(&mut self, edges: impl Iterator<Item = (u32, u32)>) {
-        let edges: Vec<(u32, u32)> = edges.filter(|&(_, other)| !self.is_reached(other)).collect();
-        let is_way = |&(node, other): &(u32, u32)| self.is_reached(node) && self.of(node).contains(&other);
-        let ways = edges.into_par_iter().with_min_len(PART).filter(is_way);
-        let mut ways: Vec<(u32, u32)> = ways.map(|(node, other)| (other, node)).collect();
-        ways.par_sort_unstable();
-        // Of the nodes that lead to another one, the lowest is left.
-        ways.dedup_by_key(|&mut (other, _)| other);
-        ways.iter().for_each(|&(other, node)| self.parents[other as usize] = node);
-        self.reach(ways.into_iter().map(|(other, _)| other).collect());
+    /// As [`reach`](Self::reach), from the nodes that have parents, after a batch, which ascends, got edges, and others
+    /// got edges back: `joined` are all places of the latter. Only rows of the batch can be without a parent then that
+    /// edges lead to.
+    pub(super) fn reach_batch(&mut self, batch: &[u32], back: &Back, joined: &[u32]) {
+        let is_open: Vec<bool> = batch.iter().map(|&row| !self.is_reached(row)).collect();
+        if !is_open.contains(&true) {
+            return;
+        }
+        // The lowest node with an edge to each row.
+        let claims: Vec<AtomicU32> = batch.iter().map(|_| AtomicU32::new(NO_NODE)).collect();
+        let nodes = back.nodes.par_iter().zip(joined.par_chunks_exact(self.degree)).enumerate();
+        nodes.with_min_len(PART).for_each(|(at, (&node, edges))| {
+            let numbers = back.numbers_of(at).iter().map(|&number| number as usize);
+            for number in numbers.filter(|&number| is_open[number] && edges.contains(&batch[number])) {
+                if self.is_reached(node) {
+                    claims[number].fetch_min(node, Ordering::Relaxed);
+                }
+            }
+        });
+        // A row of the batch may be a node already.
+        for &node in batch.iter().zip(&is_open).filter(|(_, is_open)| !**is_open).map(|(node, _)| node) {
+            for number in self.of(node).iter().filter_map(|other| batch.binary_search(other).ok()) {
+                claims[number].fetch_min(node, Ordering::Relaxed);
+            }
+        }
+        let mut reached = Vec::new();
+        for ((&row, claim), _) in batch.iter().zip(claims).zip(is_open).filter(|(_, is_open)| *is_open) {
+            let node = claim.into_inner();
+            if node != NO_NODE {
+                self.parents[row as usize] = node;
+                reached.push(row);
+            }
+        }
+        if !batch.iter().all(|&row| self.is_reached(row)) {
+            self.reach(reached);
+        }
     }
 
     /// Gives a parent to each node that can be reached from `nodes`, which ascend and have parents: of the nodes with

@@ -212,8 +212,8 @@ impl Nodes {
         let table = |number: usize| {
             let of_table = (0..).zip(&hashes).filter(|&(_, &hash)| table_of(hash) == number);
             let mut table: HashMap<u64, u32, BuildHasherDefault<Same>> = HashMap::default();
-            // Hashes are spread evenly.
-            let room = table.try_reserve(hashes.len() / TABLES);
+            // Hashes are spread evenly, so few tables must grow.
+            let room = table.try_reserve(hashes.len() / TABLES + hashes.len() / (16 * TABLES));
             room.map_err(|_| Error::OutOfHostMemory { asked: (hashes.len() * size_of::<Hashed>()) as u64 })?;
             for (row, &hash) in of_table.filter(|&(row, _)| is_node(row)) {
                 table.entry(hash).or_insert(row);
