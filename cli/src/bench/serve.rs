@@ -19,12 +19,16 @@ use warpann::{
 use warpann_measure::arrivals::{Answers, Clock, Machine, Service, closed_loop, open_loop};
 use warpann_measure::{Times, timed};
 
+use super::outputs::{check_outputs, named, write_json};
+use crate::chart::{Chart, Series};
 use crate::index::{Place, Summary, open};
 use crate::progress::Step;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::parse_index;
 use crate::vectors::{Access, exactly, with_element};
 
+/// Extensions of the files of --out.
+const EXTENSIONS: [&str; 3] = ["json", "svg", "png"];
 /// The shares of the highest rate at which requests arrive.
 const SHARES: [f64; 3] = [0.5, 0.8, 0.95];
 /// Requests a second of the row that shows a request alone.
@@ -95,6 +99,9 @@ pub struct Args {
     /// Measure each row for half a second.
     #[arg(long)]
     quick: bool,
+    /// Write the report as NAME.json, and latencies over answers a second as NAME.svg and NAME.png.
+    #[arg(long, value_name = "NAME")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     access: Access,
 }
@@ -177,6 +184,9 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     if !(args.target.is_finite() && args.target > 0.0 && args.seconds.is_finite() && args.seconds > 0.0) {
         return Err(Failure::Message("--target and --seconds must be above 0".into()));
     }
+    let inputs = [args.index.as_ref(), args.base.as_ref(), Some(&args.query), args.load.as_ref()];
+    let inputs = inputs.into_iter().flatten().map(PathBuf::as_path);
+    check_outputs(args.access.stdin, inputs, args.out.as_deref(), EXTENSIONS, None)?;
     let length = Duration::from_secs_f64(if args.quick { 0.5 } else { args.seconds });
     let queries = args.access.vectors(&args.query)?;
     let queries = exactly::<T>(&queries, &args.query)?;
@@ -247,7 +257,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     }
     let (single_p50_ms, paced_p50_ms) = (single.median(), paced.median());
     let ((device, index), (vectors, metric), dim) = (summary.names(), described, load.dim);
-    out.object(&Report {
+    let report = Report {
         device: device.into(),
         index: index.into(),
         element: T::TYPE.name(),
@@ -261,7 +271,41 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
         rows,
         changes,
         loads,
-    })
+    };
+    if let Some(name) = &args.out {
+        let [json, svg, png] = EXTENSIONS.map(|extension| named(name, extension));
+        write_json(&json, &report, out)?;
+        chart(&report).write(&svg, &png)?;
+    }
+    out.object(&report)
+}
+
+/// Latencies over answers a second, a line for each share of the requests.
+fn chart(report: &Report) -> Chart {
+    let lines: [(&str, fn(&Row) -> f64); 4] = [
+        ("half of the requests (p50)", |row| row.latency_p50_ms),
+        ("99 of 100 (p99)", |row| row.latency_p99_ms),
+        ("999 of 1,000 (p99.9)", |row| row.latency_p999_ms),
+        ("the slowest", |row| row.latency_max_ms),
+    ];
+    let series = |(subject, (name, latency)): (usize, (&str, fn(&Row) -> f64))| {
+        let mut points: Vec<(f64, f64)> = report.rows.iter().map(|row| (row.answered, latency(row))).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Series { name: name.into(), subject, variant: 0, points }
+    };
+    let beside = match (&report.changes, report.loads) {
+        (None, None) => "",
+        (Some(_), None) => ", beside changes",
+        (None, Some(_)) => ", beside loads",
+        (Some(_), Some(_)) => ", beside changes and loads",
+    };
+    Chart {
+        title: format!("{}; {}{beside}", report.index, report.device),
+        x_label: "answers per second".into(),
+        y_label: "milliseconds from arrival to answer".into(),
+        series: lines.into_iter().enumerate().map(series).collect(),
+        best: Vec::new(),
+    }
 }
 
 /// Ends the threads beside the measurement, also if it fails.

@@ -52,6 +52,9 @@ const PINNED_FROM: usize = 64 << 10;
 /// took 37 and 54 ms (H200, driver 580, 2026-11-28). Two buffers of 32 MB took 18 to 35 ms to make, in which other
 /// threads waited for the driver.
 const PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
+/// Bytes of one transfer to the device. The copies of a search that come in between wait for one, not for a whole
+/// buffer.
+const SENT_BYTES: usize = 512 << 10;
 /// Size of the pinned buffers for results that need no more: those of a thousand queries for 7 neighbours, or of one
 /// query for thousands.
 const SMALL_PINNED_BYTES: usize = 64 << 10;
@@ -1010,7 +1013,12 @@ impl Backend for CudaDevice {
                 // done.
                 let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start(), bytes) };
                 write_rows(part.clone(), row_bytes, staging, write);
-                copy(part.start, buffer.start(), bytes)?;
+                let each = (SENT_BYTES / row_bytes).max(1);
+                for first in part.clone().step_by(each) {
+                    let offset = (first - part.start) * row_bytes;
+                    let bytes = (each * row_bytes).min(bytes - offset);
+                    copy(first, buffer.start().wrapping_add(offset), bytes)?;
+                }
                 buffer.record(stream)?;
             }
             Ok(())
