@@ -85,7 +85,7 @@ mod twins;
 mod walk;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use self::candidates::Settings;
 use self::codes::{Codes, Distances};
@@ -97,6 +97,7 @@ use self::twins::Nodes;
 use crate::flat::{Flat, Version};
 use crate::index::Index;
 use crate::index::private::Stored;
+use crate::shared::former::Former;
 use crate::validate::check_range;
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, FlatIndex, Metric, Placement, Result};
@@ -150,19 +151,14 @@ struct Made<T> {
     /// The graph in device memory.
     device_links: Arc<DeviceLinks>,
     /// The arrays of an older version, for the first change of this index or of one of its snapshots.
-    spare: Arc<Mutex<Option<Spare<T>>>>,
+    spare: Former<Spare<T>>,
 }
 
 impl<T> Made<T> {
     /// Nothing of these rows.
     fn nothing(of: Version) -> Self {
-        let (copy, device_links, spare) = (Arc::default(), Arc::default(), Arc::default());
+        let (copy, device_links, spare) = (Arc::default(), Arc::default(), Former::default());
         Made { of, copy, codes: None, links: None, nodes: None, device_links, spare }
-    }
-
-    /// Calls `work` with the arrays of an older version.
-    fn with_spare<V>(&self, work: impl FnOnce(&mut Option<Spare<T>>) -> V) -> V {
-        work(&mut self.spare.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -392,7 +388,7 @@ impl<T: Element> LinkedVectors<T> {
                 + codes.map_or(0, Codes::bytes)
                 + links.map_or(0, Links::bytes)
                 + self.made.nodes.as_ref().map_or(0, |nodes| nodes.bytes())
-                + self.made.with_spare(|spare| spare.as_ref().map_or(0, Spare::bytes)),
+                + self.made.spare.get().as_ref().map_or(0, Spare::bytes),
             device_bytes: flat.device_bytes + self.made.device_links.bytes(),
         }
     }
@@ -487,7 +483,7 @@ impl<T: Element> Stored for LinkedVectors<T> {
             links: made.links.clone(),
             nodes: made.nodes.clone(),
             device_links: Arc::clone(&made.device_links),
-            spare: Arc::clone(&made.spare),
+            spare: made.spare.shared(),
         });
         let made = made.unwrap_or_else(|| Made::nothing(flat.version()));
         LinkedVectors { builder: self.builder.clone(), flat, made }
