@@ -212,6 +212,18 @@ impl Bitset {
         Ok(())
     }
 
+    /// The set bits, in order. O(len / 64 + set bits).
+    pub(crate) fn set_bits(&self) -> impl Iterator<Item = usize> {
+        self.words.iter().enumerate().flat_map(|(at, &word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                let bit = rest.trailing_zeros() as usize;
+                rest &= rest.checked_sub(1)?;
+                Some(at * 64 + bit)
+            })
+        })
+    }
+
     /// The ranges of consecutive set bits, in order; each is as long as possible.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<usize>> {
         let mut end = 0;
@@ -396,6 +408,7 @@ mod tests {
                 copied[run].fill(true);
             }
             assert_eq!(copied, bits);
+            assert!(set.set_bits().eq((0..len).filter(|&bit| bits[bit])));
             let (mut some, mut expected) = (Bitset::with_room(3 * len).unwrap(), Vec::new());
             for _ in 0..20 {
                 let start = random.below(len + 1);

@@ -2,7 +2,9 @@
 //!
 //! A snapshot copies an [`Arc`]. The first change of a value that others have as well copies the value ([`own`]).
 //! [`Blocks`] are many values in blocks of [`BLOCK`]: a change copies the blocks that it touches. Where changes touch a
-//! few values of all blocks, an older copy becomes the new one ([`catch_up`]).
+//! few values of all blocks, an older copy becomes the new one ([`catch_up`]): [`former`] says where it comes from.
+
+pub(crate) mod former;
 
 use std::cmp::Ordering;
 use std::sync::Arc;

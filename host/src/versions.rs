@@ -61,10 +61,11 @@ impl<K: Kind> Snapshot for Index<K> {
 /// no search should lose: when it publishes the next version if no reader has the former one any more, otherwise at a
 /// later change or [`release`](Self::release). Without the writer the last reader does.
 ///
-/// A change costs what the first change after a snapshot costs: for inverted files a copy of the codes that change
-/// and of the ids of their lists, for a flat index in most cases a copy of all vectors. A graph takes over the
-/// memory of the version before the last one if no reader has it any more, and copies what has changed since. So give
-/// `change` many vectors at a time. On a GPU the first search of a version also brings the vectors there that have
+/// A change costs what the first change after a snapshot costs: for inverted files a copy of the codes that change and
+/// of the ids of their lists. A flat index in host memory and a graph take over the memory of the version before the
+/// last one if no reader has it any more, and copy what has changed since; otherwise they copy all vectors. So they
+/// take the memory of two versions. A flat index on a GPU copies all vectors there: give `change` many at a time. On a
+/// GPU the first search of a version also brings the vectors there that have
 /// changed. A change may search its own version before that is published, so that no reader waits for it.
 ///
 /// ```

@@ -11,7 +11,9 @@ use std::sync::{Mutex, MutexGuard};
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder, Refiner};
 use warpann::kmeans::KMeans;
 use warpann::pq::{PqTraining, ProductQuantizer};
-use warpann::{Device, Error, FlatIndex, Metric, Neighbors, Result, ShiftedIndex};
+use warpann::{
+    Device, Error, FlatIndex, GraphIndex, Index, IndexWriter, Kind, Metric, Neighbors, Result, ShiftedIndex,
+};
 
 /// Bytes from which an allocation is counted.
 const LARGE: usize = 150_000;
@@ -122,6 +124,45 @@ fn exact_search() {
     let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, Device::Cpu).unwrap();
     index.add(&base[..200 * DIM]).unwrap();
     each_failure("search", 2, || (), |()| index.search(&base, 2).map(found));
+}
+
+/// Changes an index version after version. The first change copies its arrays, later ones take over those of a former
+/// version, unless a reader still has them. Both sets of arrays are enlarged once.
+fn check_versions<I: Kind<Element = f32>>(what: &str, index: Index<I>, base: &[f32]) {
+    let mut writer = IndexWriter::new(index);
+    let change = |writer: &mut IndexWriter<Index<I>>, version: usize| {
+        let rows = &base[version * DIM..][..2 * DIM];
+        let ids = [7 * version as u64, (base.len() / DIM + version) as u64];
+        let (changed, large) = run(usize::MAX, || writer.change(|index| index.upsert(rows, &ids)));
+        assert_eq!(changed.unwrap(), 1);
+        large
+    };
+    let copies: Vec<usize> = (0..8).map(|version| change(&mut writer, version)).collect();
+    assert!(copies[0] > 0 && copies[3..] == [0; 5], "{what}: large allocations of changes {copies:?}");
+    let held = writer.current();
+    let copies: Vec<usize> = (8..13).map(|version| change(&mut writer, version)).collect();
+    // The copy is enlarged when its turn comes.
+    let (is_copied, others) = (copies[1] > 0, [copies[0], copies[2], copies[4]]);
+    assert!(is_copied && others == [0; 3], "{what}, one is held: {copies:?}");
+    drop(held);
+}
+
+#[test]
+fn versions_take_over_the_memory_of_former_ones() {
+    let _alone = alone();
+    let base = rows(ROWS);
+    for metric in Metric::ALL {
+        let mut index = FlatIndex::<f32>::new(DIM, metric, Device::Cpu).unwrap();
+        index.add(&base).unwrap();
+        check_versions(&format!("flat, {metric:?}"), index, &base);
+    }
+    let base = &base[..12_000 * DIM];
+    for codes in [true, false] {
+        let builder = GraphIndex::<f32>::builder(DIM).device(Device::Cpu).exact_ratio(0).degree(8).codes(codes);
+        let mut index = builder.build().unwrap();
+        index.add(base).unwrap();
+        check_versions(&format!("graph, codes {codes}"), index, base);
+    }
 }
 
 fn builder(encoding: Encoding, metric: Metric) -> IvfIndexBuilder<f32> {

@@ -1,13 +1,16 @@
 //! Changes of a [`FlatIndex`]. A failed call leaves the index as it was.
 
 use std::borrow::Cow;
+use std::mem::replace;
 use std::sync::Arc;
 
 use super::backend::FlatBackend;
+use super::former::FormerRows;
 use super::{Flat, MOVED_BYTES, Version};
 use crate::ids::row_ids::{Room, RowIds};
 use crate::index::private::{Changed, Stored};
 use crate::random::gather;
+use crate::shared::former::Former;
 use crate::shared::own;
 use crate::undo::undone_unless_ok;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
@@ -89,6 +92,7 @@ impl<T: Element> Changed for Flat<T> {
 
     fn clear(&mut self) {
         self.version = Version::new();
+        self.former = Former::default();
         match Arc::get_mut(&mut self.backend) {
             Some(backend) => backend.truncate(0),
             None => self.backend = self.backend.emptied().into(),
@@ -117,6 +121,7 @@ impl<T: Element> Changed for Flat<T> {
         self.version = Version::new();
         if let Some(live) = rows.live() {
             self.own_backend(0)?.retain(live)?;
+            self.former = Former::default();
         }
         self.rows = Arc::new(compacted);
         Ok(())
@@ -146,11 +151,15 @@ impl<T: Element> Flat<T> {
         Ok(ids)
     }
 
-    /// The back end, which nobody else has: if a snapshot has it as well, a copy, with room for `more` rows. On error
-    /// nothing changes.
+    /// The back end, which nobody else has: if a snapshot has it as well, that of a former version, or a copy with room
+    /// for `more` rows. On error nothing changes.
     pub(super) fn own_backend(&mut self, more: usize) -> Result<&mut dyn FlatBackend> {
         if Arc::strong_count(&self.backend) > 1 {
-            self.backend = self.backend.copied(more)?.into();
+            let former = self.former.take();
+            let older = former.map_or(Ok(None), |former| former.caught_up::<T>(&*self.backend))?;
+            let own = older.map_or_else(|| self.backend.copied(more).map(Arc::from), Ok)?;
+            let before = replace(&mut self.backend, own);
+            self.former = Former::new(FormerRows::of(before));
         }
         Ok(Arc::get_mut(&mut self.backend)
             .unwrap_or_else(|| unreachable!("there are no weak references, and no other Arc")))
@@ -165,6 +174,7 @@ impl<T: Element> Flat<T> {
     fn truncate(&mut self, rows: usize) {
         if let Some(backend) = Arc::get_mut(&mut self.backend) {
             backend.truncate(rows);
+            self.note_changes(|former| former.truncate(rows));
         }
     }
 
@@ -345,8 +355,19 @@ impl<T: Element> Flat<T> {
             return Ok(());
         }
         self.version = Version::new();
+        self.own_backend(0)?;
+        let rows = self.rows.rows();
+        self.note_changes(|former| former.replace(places.iter().map(|&(row, _)| row as u32), rows));
         let new = VectorSlice::of(&new, self.dim());
         self.own_backend(0)?.replace(&numbers, new)
+    }
+
+    /// Notes changes of rows since the former version. Gives the version up if `note` says so.
+    fn note_changes(&mut self, note: impl FnOnce(&mut FormerRows) -> bool) {
+        let mut former = self.former.get();
+        if former.as_mut().is_some_and(|former| !note(former)) {
+            *former = None;
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod changes;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 mod device;
+mod former;
 pub(crate) mod gpu;
 pub(crate) mod grid;
 
@@ -21,6 +22,7 @@ use half::{bf16, f16};
 
 pub(crate) use self::backend::FlatBackend;
 use self::cpu::FlatCpu;
+use self::former::FormerRows;
 use self::gpu::FlatDevice;
 pub(crate) use self::gpu::ResidentRows;
 use self::grid::FlatGrid;
@@ -32,6 +34,7 @@ use crate::product::gpu::VectorShape;
 use crate::search::PlannedSearch;
 use crate::search_options::SearchRequest;
 use crate::shards::check_queries;
+use crate::shared::former::Former;
 use crate::validate::check_dim;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
 use crate::vectors::{VectorSlice, VectorSliceMut};
@@ -85,6 +88,8 @@ pub struct Flat<T: Element> {
     backend: Arc<dyn FlatBackend>,
     /// Shared likewise: [`Flat::own_rows`].
     rows: Arc<RowIds>,
+    /// The back end of a former version, if it is in host memory.
+    former: Former<FormerRows>,
     version: Version,
 }
 
@@ -109,7 +114,8 @@ pub struct FlatStatistics {
     pub vectors: u64,
     /// Number of rows that removed vectors left, until [`FlatIndex::compact`].
     pub removed: u64,
-    /// Bytes of host memory: vectors that are not on devices, norms, ids.
+    /// Bytes of host memory: vectors that are not on devices, norms, ids, and those of a former version that the next
+    /// change takes over.
     pub host_bytes: u64,
     /// Bytes of memory on devices, over all replicas and shards.
     pub device_bytes: u64,
@@ -185,7 +191,8 @@ impl<T: Element> FlatIndexBuilder<T> {
     pub(crate) fn open(self) -> Result<Flat<T>> {
         check_dim(self.settings.dim)?;
         let backend = self.settings.open(open_cpu_of::<T>())?.into();
-        Ok(Flat { builder: self, backend, rows: Arc::default(), version: Version::new() })
+        let (rows, former) = (Arc::default(), Former::default());
+        Ok(Flat { builder: self, backend, rows, former, version: Version::new() })
     }
 }
 
@@ -273,7 +280,7 @@ impl<T: Element> Flat<T> {
         FlatStatistics {
             vectors: self.len() as u64,
             removed: self.rows.removed() as u64,
-            host_bytes: host + self.rows.bytes(),
+            host_bytes: host + self.rows.bytes() + self.former.get().as_ref().map_or(0, FormerRows::bytes),
             device_bytes: device,
         }
     }
@@ -397,7 +404,8 @@ impl<T: Element> Stored for Flat<T> {
 
     fn snapshot(&self) -> Self {
         let (backend, rows) = (Arc::clone(&self.backend), Arc::clone(&self.rows));
-        Flat { builder: self.builder.clone(), backend, rows, version: Version::new() }
+        let (builder, former) = (self.builder.clone(), self.former.shared());
+        Flat { builder, backend, rows, former, version: Version::new() }
     }
 
     fn reconstruct_into(&self, id: u64, to: &mut [f32]) -> Result<()> {

@@ -12,7 +12,7 @@
 //! because memory is missing or a device fails, the index has none, and an event says so: its searches are exact until
 //! the next change makes a graph.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::build::{self, Given, build};
 use super::candidates::{Candidates, Place};
@@ -30,6 +30,7 @@ use crate::index::private::{Changed, Stored};
 use crate::knn_graph::{Graph, NO_NODE};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::random::gather;
+use crate::shared::former::Former;
 use crate::shared::own_with_room;
 use crate::threads::meanwhile;
 use crate::undo::undone_unless_ok;
@@ -207,9 +208,7 @@ impl<T: Element> LinkedVectors<T> {
         // Until the end there is no graph: not after an error either, or a panic of the watch.
         let made = &mut self.made;
         let (links, codes, nodes) = (made.links.take(), made.codes.take(), made.nodes.take());
-        let mut spare = made.with_spare(Option::take);
-        // Snapshots share the cell.
-        made.spare = Arc::default();
+        let mut spare = made.spare.take();
         // If a snapshot has these arrays, they are the older ones for the next change.
         let is_shared = links.as_ref().is_some_and(|links| Arc::strong_count(links) > 1);
         let next = links.as_ref().filter(|_| is_shared);
@@ -224,7 +223,7 @@ impl<T: Element> LinkedVectors<T> {
             Ok(Some(Followed { links, codes, nodes, device_links, spare })) => {
                 self.made.links = Some(links);
                 (self.made.codes, self.made.nodes, self.made.device_links) = (codes, nodes, device_links);
-                self.made.spare = Arc::new(Mutex::new(spare));
+                self.made.spare = Former::new(spare);
                 Ok(())
             }
             Ok(None) => Ok(()),

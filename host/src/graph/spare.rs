@@ -1,27 +1,6 @@
-//! The arrays of an older version, which the next change takes over.
-//!
-//! # Problem
-//! A snapshot and its index share rows, codes, edges and the table of nodes. The first change of one of them needs
-//! arrays of its own. Copies of all of them are 780 MB for a million vectors of 128 floats, while 1,000 new vectors
-//! change 1,000 rows and the edges of about 30,000 nodes. These nodes lie everywhere, so copying pieces that change
-//! would copy nearly all pieces.
-//!
-//! # Algorithm
-//! Two sets of arrays take turns. An index that was changed keeps the arrays of the version before, with a list of what
-//! has changed since. The next version before is usually dropped by then: an [`IndexWriter`](crate::IndexWriter) has
-//! published the version in between. So the next change takes these arrays, copies what is listed, and changes them:
-//!
-//! ```text
-//! version     1        2         3          4
-//! arrays      A        B         A          B
-//! copied      all      all       1 to 2     2 to 3        and the change itself
-//! ```
-//! If somebody still has the older version, or rows have moved since, all is copied, as for the first change after a
-//! snapshot.
-//!
-//! # Cost
-//! Host memory for the rows, codes and edges of two versions, from the first change of a snapshot on. A change copies
-//! what changed in the last two versions.
+//! The arrays of an older version of a graph, which the next change takes over ([`crate::shared::former`]): rows,
+//! codes, edges and the table of nodes. One new vector changes the edges of nodes that lie everywhere, so copying
+//! pieces that change would copy nearly all pieces.
 
 use std::sync::Arc;
 
@@ -29,11 +8,8 @@ use super::codes::Codes;
 use super::links::Links;
 use super::twins::Nodes;
 use crate::Result;
-use crate::parallel::ParallelSlice;
 use crate::shared::catch_up;
-
-/// One in this number of rows may have changed since an older version before it is given up.
-const ROWS_A_CHANGED_ONE: usize = 4;
+use crate::shared::former::ChangedRows;
 
 /// The arrays of an older version.
 pub(super) struct Spare<T> {
@@ -42,15 +18,19 @@ pub(super) struct Spare<T> {
     codes: Option<Codes>,
     links: Option<Arc<Links>>,
     nodes: Option<Arc<Nodes>>,
-    changes: Changes,
+    /// Rows that got other vectors since.
+    rows: ChangedRows,
+    /// Nodes that got other edges or parents since.
+    edges: ChangedRows,
+    /// Hashes under which the table has other nodes.
+    hashes: Vec<u64>,
 }
 
-/// The difference between a version and the current one, or between two versions.
-#[derive(Default)]
+/// The difference between two versions.
 pub(super) struct Changes {
-    /// Rows that got other vectors, ascending.
+    /// Rows that got other vectors.
     pub rows: Vec<u32>,
-    /// Nodes that got other edges or parents, ascending.
+    /// Nodes that got other edges or parents.
     pub edges: Vec<u32>,
     /// Hashes under which the table has other nodes.
     pub hashes: Vec<u64>,
@@ -65,21 +45,17 @@ impl<T: Copy + Send + Sync> Spare<T> {
         nodes: Option<&Arc<Nodes>>,
     ) -> Self {
         let (copy, links) = (Some(Arc::clone(copy)), Some(Arc::clone(links)));
-        Spare { copy, codes: codes.cloned(), links, nodes: nodes.cloned(), changes: Changes::default() }
+        let (rows, edges, hashes) = (ChangedRows::default(), ChangedRows::default(), Vec::new());
+        Spare { copy, codes: codes.cloned(), links, nodes: nodes.cloned(), rows, edges, hashes }
     }
 
     /// The same with further changes, in any order, some of them several times; `None` if there are so many that
     /// copying them would be as much work as all.
     pub(super) fn after(mut self, changes: Changes, rows: usize) -> Option<Self> {
-        let join = |to: &mut Vec<u32>, more: Vec<u32>| {
-            to.extend(more);
-            to.par_sort_unstable();
-            to.dedup();
-        };
-        join(&mut self.changes.rows, changes.rows);
-        join(&mut self.changes.edges, changes.edges);
-        self.changes.hashes.extend(changes.hashes);
-        (self.changes.rows.len() * ROWS_A_CHANGED_ONE <= rows).then_some(self)
+        self.rows.add(changes.rows);
+        self.edges.add(changes.edges);
+        self.hashes.extend(changes.hashes);
+        (!self.rows.are_many(rows)).then_some(self)
     }
 
     /// A copy of the rows of `dim` components, made of those of the older version; `None` if these cannot be had.
@@ -87,7 +63,7 @@ impl<T: Copy + Send + Sync> Spare<T> {
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
     pub(super) fn copy(&mut self, current: &[T], dim: usize) -> Result<Option<Vec<T>>> {
-        self.copy.take().map_or(Ok(None), |copy| caught_up(copy, current, &self.changes.rows, dim))
+        self.copy.take().map_or(Ok(None), |copy| caught_up(copy, current, self.rows.ascending(), dim))
     }
 
     /// As [`copy`](Self::copy), of the codes. The coder must be the same.
@@ -98,7 +74,7 @@ impl<T: Copy + Send + Sync> Spare<T> {
         let Some(codes) = self.codes.take().filter(|codes| Arc::ptr_eq(&codes.coder, &current.coder)) else {
             return Ok(None);
         };
-        let rows = caught_up(codes.into_rows(), current.rows(), &self.changes.rows, current.dim())?;
+        let rows = caught_up(codes.into_rows(), current.rows(), self.rows.ascending(), current.dim())?;
         Ok(rows.map(|rows| current.with_rows(rows)))
     }
 
@@ -108,24 +84,25 @@ impl<T: Copy + Send + Sync> Spare<T> {
     /// As [`copy`](Self::copy).
     pub(super) fn links(&mut self, current: &Links) -> Result<Option<Links>> {
         let Some(Ok(mut links)) = self.links.take().map(Arc::try_unwrap) else { return Ok(None) };
-        Ok(links.catch_up(current, &self.changes.edges)?.then_some(links))
+        Ok(links.catch_up(current, self.edges.ascending())?.then_some(links))
     }
 
     /// As [`copy`](Self::copy), of the table of nodes.
     pub(super) fn nodes(&mut self, current: &Nodes) -> Option<Nodes> {
         let mut nodes = Arc::try_unwrap(self.nodes.take()?).ok()?;
-        nodes.catch_up(current, &self.changes.hashes);
+        nodes.catch_up(current, &self.hashes);
         Some(nodes)
     }
 
     /// Bytes of host memory, about.
     pub(super) fn bytes(&self) -> u64 {
-        let Changes { rows, edges, hashes } = &self.changes;
         self.copy.as_ref().map_or(0, |copy| (copy.capacity() * size_of::<T>()) as u64)
             + self.codes.as_ref().map_or(0, Codes::bytes)
             + self.links.as_ref().map_or(0, |links| links.bytes())
             + self.nodes.as_ref().map_or(0, |nodes| nodes.bytes())
-            + (4 * (rows.capacity() + edges.capacity()) + 8 * hashes.capacity()) as u64
+            + self.rows.bytes()
+            + self.edges.bytes()
+            + (self.hashes.capacity() * size_of::<u64>()) as u64
     }
 }
 

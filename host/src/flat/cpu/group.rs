@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::among::{Among, Gathered};
 use super::rows::FlatCpu;
 use crate::flat::backend::FlatBackend;
 use crate::parallel::{Loop, ParallelSlice, owned};
@@ -33,8 +34,14 @@ pub(super) struct ScanPlan {
 
 impl ScanPlan {
     /// A plan for `threads` threads. The collector of a query takes up to `bytes` bytes.
-    pub(super) fn new<T: Element>(index: &FlatCpu<T>, queries: usize, bytes: usize, threads: usize) -> Self {
-        let rows = index.len();
+    pub(super) fn new<T: Element>(
+        index: &FlatCpu<T>,
+        among: &Among<'_>,
+        queries: usize,
+        bytes: usize,
+        threads: usize,
+    ) -> Self {
+        let rows = among.scanned(index.len());
         let lanes = index.isa.lanes();
         let fit = index.budget / (bytes as u64).saturating_mul(threads as u64);
         let fit = usize::try_from(fit).unwrap_or(usize::MAX).max(1);
@@ -56,8 +63,7 @@ pub(super) struct QueryGroup<'a, T: Element> {
     queries: Queries,
     panels: Panels,
     limits: Vec<Limit>,
-    /// One bit for each row, set if a search may return the row; `None` if all are set.
-    among: Option<&'a Bitset>,
+    among: &'a Among<'a>,
 }
 
 impl<'a, T: Element> QueryGroup<'a, T> {
@@ -66,7 +72,7 @@ impl<'a, T: Element> QueryGroup<'a, T> {
         index: &'a FlatCpu<T>,
         plan: &'a ScanPlan,
         queries: &[T],
-        among: Option<&'a Bitset>,
+        among: &'a Among<'a>,
     ) -> QueryGroup<'a, T> {
         let queries = Queries::new(index.isa, index.metric, index.dim, queries);
         let mut panels = Panels::new(index.isa, index.dim);
@@ -120,45 +126,76 @@ impl<'a, T: Element> QueryGroup<'a, T> {
         let index = self.index;
         let mut done = vec![0; candidates.len()];
         let step = (TILE_BYTES / (index.dim * size_of::<T>())).max(1);
-        for start in (0..index.len()).step_by(step) {
+        let mut settle = |end: u64| {
             for (at, (candidates, done)) in candidates.iter_mut().zip(&mut done).enumerate() {
-                candidates.settle_below((start + step) as u64, done, &mut self.judge(first + at));
+                candidates.settle_below(end, done, &mut self.judge(first + at));
+            }
+        };
+        match self.among {
+            Among::Listed(listed) => {
+                listed.chunks(step).filter_map(<[u32]>::last).for_each(|&last| settle(u64::from(last) + 1));
+            }
+            Among::All | Among::Bits(_) => {
+                (0..index.len()).step_by(step).for_each(|start| settle((start + step) as u64))
             }
         }
     }
 
-    /// The part of one worker in a group: takes runs of the base until none is left.
+    /// The part of one worker in a group: takes runs of the base, or of the listed rows, until none is left.
     fn scan_share<C: Collect>(&self, next: &AtomicUsize, collect: &impl Fn() -> C) -> Vec<C> {
         let (plan, index) = (self.plan, self.index);
+        let rows = self.among.scanned(index.len());
         let mut found: Vec<C> = self.limits.iter().map(|_| collect()).collect();
-        let mut scratch = Vec::new();
+        let (mut scratch, mut gathered) = (Vec::new(), Gathered::default());
         loop {
             let start = next.fetch_add(plan.run, Ordering::Relaxed);
-            if start >= index.len() {
+            if start >= rows {
                 return found;
             }
-            let end = start.saturating_add(plan.run).min(index.len());
+            let end = start.saturating_add(plan.run).min(rows);
             for first in (start..end).step_by(tile_rows(index.dim)) {
-                let last = (first + tile_rows(index.dim)).min(end);
-                self.scan_tile(&mut found, &mut scratch, first..last);
+                let range = first..(first + tile_rows(index.dim)).min(end);
+                match self.among {
+                    Among::All => self.scan_range(&mut found, &mut scratch, range, None),
+                    Among::Bits(bits) => self.scan_range(&mut found, &mut scratch, range, Some(bits)),
+                    Among::Listed(listed) => {
+                        let listed = &listed[range];
+                        let (tile, largest) = gathered.tile(index, listed);
+                        self.scan_tile(
+                            &mut found,
+                            &tile,
+                            ScannedTile { group: self, largest, rows: Rows::Listed(listed) },
+                        );
+                    }
+                }
             }
         }
     }
 
-    fn scan_tile<C: Collect>(&self, found: &mut [C], scratch: &mut Vec<f32>, range: std::ops::Range<usize>) {
+    /// Scans consecutive rows of one block, of which those whose bits are set may be results.
+    fn scan_range<C: Collect>(
+        &self,
+        found: &mut [C],
+        scratch: &mut Vec<f32>,
+        range: std::ops::Range<usize>,
+        bits: Option<&Bitset>,
+    ) {
         let index = self.index;
         let source = &index.rows[range.start * index.dim..range.end * index.dim];
-        let rows = as_f32(source, scratch);
         let tile = Tile {
             dim: index.dim,
-            rows,
+            rows: as_f32(source, scratch),
             first_id: range.start as u32,
             scale: index.scale.get(range.clone()).unwrap_or_default(),
             offset: index.offset.get(range.clone()).unwrap_or_default(),
         };
+        let largest = index.largest[range.start / BLOCK];
+        self.scan_tile(found, &tile, ScannedTile { group: self, largest, rows: Rows::Range(bits) });
+    }
+
+    fn scan_tile<C: Collect>(&self, found: &mut [C], tile: &Tile<'_>, of: ScannedTile<'_, '_, T>) {
         let (bounds, limits) = (&self.queries.bounds, &self.limits);
-        let block = BlockTile { group: self, largest: index.largest[range.start / BLOCK] };
-        self.panels.scan(&tile, &mut Collecting { bounds, limits, found, tile: block });
+        self.panels.scan(tile, &mut Collecting { bounds, limits, found, tile: of });
     }
 
     fn judge(&self, query: usize) -> PairJudge<'_, T> {
@@ -172,14 +209,23 @@ impl<'a, T: Element> QueryGroup<'a, T> {
     }
 }
 
-/// A tile within a block of the base, for all queries of the group.
-struct BlockTile<'a, 'g, T: Element> {
+/// A tile of the base, for all queries of the group.
+struct ScannedTile<'a, 'g, T: Element> {
     group: &'a QueryGroup<'g, T>,
-    /// Largest norm of the block.
+    /// Largest norm of the blocks of the rows.
     largest: f32,
+    rows: Rows<'a>,
 }
 
-impl<T: Element> CollectedTile for BlockTile<'_, '_, T> {
+/// The rows of a tile.
+enum Rows<'a> {
+    /// Consecutive rows. With bits, those whose bits are set may be results.
+    Range(Option<&'a Bitset>),
+    /// Rows with these numbers, all of which may be results.
+    Listed(&'a [u32]),
+}
+
+impl<T: Element> CollectedTile for ScannedTile<'_, '_, T> {
     fn query(&self, packed: usize) -> usize {
         packed
     }
@@ -189,7 +235,17 @@ impl<T: Element> CollectedTile for BlockTile<'_, '_, T> {
     }
 
     fn accepts(&self, id: u32) -> bool {
-        self.group.among.is_none_or(|among| among.get(id as usize))
+        match self.rows {
+            Rows::Range(bits) => bits.is_none_or(|bits| bits.get(id as usize)),
+            Rows::Listed(_) => true,
+        }
+    }
+
+    fn row(&self, id: u32) -> u32 {
+        match self.rows {
+            Rows::Range(_) => id,
+            Rows::Listed(listed) => listed[id as usize],
+        }
     }
 
     fn judge(&mut self, query: usize) -> impl Judge {

@@ -31,7 +31,7 @@
 //!
 //! A range search is the same scan with constant thresholds: a row within the radius has a score of at most the
 //! radius's t plus E ([`bound`](crate::product::cpu::bound)). Rows that pass get their canonical distances, in batches
-//! for each query. A search among some of the rows drops the other rows as they pass the scan, or scans copies of the
+//! for each query. A search among some of the rows drops the other rows as they pass the scan, or scans only the
 //! accepted rows if these are few (`among.rs`).
 //!
 //! # What makes it fast
@@ -160,31 +160,28 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
     }
 
     fn search(&self, request: &SearchRequest<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let (among, count) = (Among::new(request.filter, self.len()), request.queries.len());
-        let queries: &[T] = request.queries.components();
-        if let Some(few) = among.few(count) {
-            events::path("exact search", || self.describe(), "copies of few rows", count);
-            return self.search_copies(few, queries, k, ids, distances);
-        }
-        let kept = k.min(among.count);
+        let count = request.queries.len();
+        let among = Among::new(request.filter, self.len(), count)?;
+        let kept = k.min(among.count(self.len()));
         let bytes = Candidates::bytes(kept, self.len());
-        let plan = ScanPlan::new(self, count, bytes, rayon::current_num_threads());
-        let path = if plan.group.min(count) <= DIRECT_QUERIES { "query by query" } else { "panels of queries" };
+        let plan = ScanPlan::new(self, &among, count, bytes, rayon::current_num_threads());
+        let panels = plan.group.min(count) > DIRECT_QUERIES;
+        let path = match (&among, panels) {
+            (Among::Listed(_), _) => "few rows",
+            (_, true) => "panels of queries",
+            (_, false) => "query by query",
+        };
         events::path("exact search", || self.describe(), path, count);
-        self.search_planned(plan, among, queries, k, ids, distances);
+        self.search_planned(plan, &among, request.queries.components(), k, ids, distances);
         Ok(())
     }
 
     fn range_search(&self, queries: VectorSlice<'_>, radius: f32, among: Option<&Bitset>) -> Result<RangeNeighbors> {
-        let (among, count) = (Among::new(among, self.len()), queries.len());
-        let queries: &[T] = queries.components();
-        let few = among.few(count);
-        let path = if few.is_some() { "copies of few rows" } else { "all rows" };
+        let count = queries.len();
+        let among = Among::new(among, self.len(), count)?;
+        let path = if matches!(among, Among::Listed(_)) { "few rows" } else { "all rows" };
         events::path("exact range search", || self.describe(), path, count);
-        let found = match few {
-            Some(few) => self.keys_within_of_copies(few, queries, radius)?,
-            None => self.keys_within(among, queries, radius)?,
-        };
+        let found = self.keys_within(&among, queries.components(), radius)?;
         RangeNeighbors::of_rows(&found, |key| (u64::from(candidates::id(key)), candidates::distance(self.metric, key)))
     }
 
@@ -234,22 +231,21 @@ fn copy_within_if_any<V: Copy>(values: &mut [V], range: std::ops::Range<usize>, 
 impl<T: Element> FlatCpu<T> {
     /// Finds the k best of every query, divided for `threads` threads.
     pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
-        let among = Among::new(None, self.len());
-        let bytes = Candidates::bytes(k.min(among.count), self.len());
-        let plan = ScanPlan::new(self, queries.len() / self.dim, bytes, threads);
-        self.search_planned(plan, among, queries, k, ids, distances);
+        let bytes = Candidates::bytes(k.min(self.len()), self.len());
+        let plan = ScanPlan::new(self, &Among::All, queries.len() / self.dim, bytes, threads);
+        self.search_planned(plan, &Among::All, queries, k, ids, distances);
     }
 
     fn search_planned(
         &self,
         plan: ScanPlan,
-        among: Among<'_>,
+        among: &Among<'_>,
         queries: &[T],
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) {
-        let kept = k.min(among.count);
+        let kept = k.min(among.count(self.len()));
         let fill = |ids: &mut [u64], distances: &mut [f32], found: Vec<u64>| {
             ids.fill(NONE);
             distances.fill(self.metric.worst());
@@ -264,18 +260,18 @@ impl<T: Element> FlatCpu<T> {
             .zip(ids.par_chunks_mut(plan.group * k))
             .zip(distances.par_chunks_mut(plan.group * k))
             .for_each(|((queries, ids), distances)| {
-                QueryGroup::new(self, &plan, queries, among.bits).search((k, kept), ids, distances, &fill);
+                QueryGroup::new(self, &plan, queries, among).search((k, kept), ids, distances, &fill);
             });
     }
 
     /// The keys of all accepted rows within `radius` of each query, best first.
-    fn keys_within(&self, among: Among<'_>, queries: &[T], radius: f32) -> Result<Vec<Vec<u64>>> {
+    fn keys_within(&self, among: &Among<'_>, queries: &[T], radius: f32) -> Result<Vec<Vec<u64>>> {
         let count = queries.len() / self.dim;
-        let plan = ScanPlan::new(self, count, size_of::<Ball>(), rayon::current_num_threads());
+        let plan = ScanPlan::new(self, among, count, size_of::<Ball>(), rayon::current_num_threads());
         let ball = || Ball::new(self.metric, radius);
         let groups = queries.par_chunks(plan.group * self.dim).with_max_len(1);
         let of_groups: Vec<_> =
-            groups.map(|queries| QueryGroup::new(self, &plan, queries, among.bits).find_all(&ball)).collect();
+            groups.map(|queries| QueryGroup::new(self, &plan, queries, among).find_all(&ball)).collect();
         let mut found = host_memory::with_room(count)?;
         for keys in of_groups.into_iter().flatten() {
             found.push(keys?);

@@ -286,8 +286,3 @@ pub(crate) fn distance(metric: Metric, key: u64) -> f32 {
 pub(crate) fn id(key: u64) -> u32 {
     key as u32
 }
-
-/// The [`key`] of the same distance with another id.
-pub(crate) fn with_id(key: u64, id: u32) -> u64 {
-    key >> 32 << 32 | u64::from(id)
-}

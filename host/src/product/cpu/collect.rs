@@ -38,8 +38,12 @@ pub(crate) trait CollectedTile {
     fn query(&self, packed: usize) -> usize;
     /// The error bound of the rows' scores with a query.
     fn error(&self, bound: &QueryBound) -> f64;
-    /// Whether the search may return row `id`.
+    /// Whether the search may return the row with the id `id` in the tile.
     fn accepts(&self, id: u32) -> bool;
+    /// The row with the id `id` in the tile.
+    fn row(&self, id: u32) -> u32 {
+        id
+    }
     /// The judge for a query of the group.
     fn judge(&mut self, query: usize) -> impl Judge;
 }
@@ -71,7 +75,7 @@ impl<C: Collect, T: CollectedTile> Survivors for Collecting<'_, C, T> {
     fn take(&mut self, query: usize, id: u32, score: f32, error: f64) -> Option<f32> {
         let query = self.tile.query(query);
         let (found, limit) = (&mut self.found[query], &self.limits[query]);
-        let lower = found.take(score, id, error, limit, || self.tile.judge(query));
+        let lower = found.take(score, self.tile.row(id), error, limit, || self.tile.judge(query));
         lower.then(|| found.threshold(&self.bounds[query], error, limit))
     }
 }
