@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::directory::Address;
+
 use crate::io::FileBytes;
 use crate::{Error, Result, host_memory};
 
@@ -62,6 +64,23 @@ impl Bytes {
         words.resize(len.div_ceil(8), 0);
         bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(bytes);
         Ok(Bytes::Owned { words, len })
+    }
+
+    /// Makes the bytes equal to `current`, which has other rows of `bytes` bytes at these places, and at no others.
+    pub(super) fn catch_up(&mut self, current: &Bytes, bytes: usize, places: &[Address]) -> Result<()> {
+        let Bytes::Owned { words, len } = self else {
+            *self = current.copied(0)?;
+            return Ok(());
+        };
+        let from = current.get();
+        host_memory::reserve(words, from.len().div_ceil(8).saturating_sub(words.len()))?;
+        words.resize(from.len().div_ceil(8), 0);
+        *len = from.len();
+        let to = &mut bytemuck::cast_slice_mut::<_, u8>(words)[..*len];
+        for start in places.iter().map(|at| at.place as usize * bytes).filter(|&start| start < from.len()) {
+            to[start..][..bytes].copy_from_slice(&from[start..][..bytes]);
+        }
+        Ok(())
     }
 
     /// Appends `count` rows of `bytes` bytes: `row(i)` is row i. Call [`Bytes::reserve`] for all of them first.

@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::bytes::Bytes;
+use super::directory::Address;
 use super::log::Log;
 use crate::{Result, host_memory};
 
@@ -170,6 +171,26 @@ impl Codes {
         let shared = |at: &Scattered| Ok(Scattered { places: host_memory::copied(&at.places)?, log: at.log.shared() });
         let scattered = self.scattered.as_ref().map(shared).transpose()?;
         Ok(Codes { base: Arc::clone(&self.base), scattered, ..*self })
+    }
+
+    /// Makes the codes of a former version equal to `current`, which has other ones at these places, and at no others.
+    pub(super) fn catch_up(&mut self, current: &Codes, places: &[Address]) -> Result<()> {
+        if let (Some(own), Some(at)) = (&mut self.scattered, &current.scattered)
+            && Arc::ptr_eq(&self.base, &current.base)
+            && own.log.is_before(&at.log)
+        {
+            let more = at.places.len().saturating_sub(own.places.len());
+            host_memory::reserve(&mut own.places, more)?;
+            own.places.resize(at.places.len(), 0);
+            for place in places.iter().map(|at| at.place as usize).filter(|&place| place < at.places.len()) {
+                own.places[place] = at.places[place];
+            }
+            own.log = at.log.shared();
+            self.rows = current.rows;
+        } else {
+            *self = current.shared()?;
+        }
+        Ok(())
     }
 
     /// Makes ready for changes, and makes room for `more` codes that are appended or replaced: what comes before the

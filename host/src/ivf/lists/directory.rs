@@ -75,6 +75,35 @@ impl Directory {
         Ok(Directory { ids: self.ids.shared()?, ranks: shared(&self.ranks)?, addresses: self.addresses.shared()? })
     }
 
+    /// Makes the ranks of a list of a former version those of `current`, which has others at these places.
+    pub(super) fn catch_up_ranks(ranks: &mut Arc<Vec<u32>>, current: &[u32], places: &[Address]) -> Result<()> {
+        let Some(ranks) = Arc::get_mut(ranks) else {
+            *ranks = Arc::new(host_memory::copied(current)?);
+            return Ok(());
+        };
+        host_memory::reserve(ranks, current.len().saturating_sub(ranks.len()))?;
+        ranks.resize(current.len(), 0);
+        for place in places.iter().map(|at| at.place as usize).filter(|&place| place < current.len()) {
+            ranks[place] = current[place];
+        }
+        Ok(())
+    }
+
+    /// Makes this directory of a former version, whose lists have the ranks of `current` already, equal to `current`.
+    /// Other vectors are at these places, and no vector has a new rank.
+    pub(super) fn catch_up(&mut self, current: &Directory, places: &[Address]) -> Result<()> {
+        let count = current.addresses.len();
+        self.addresses.truncate(count);
+        self.addresses.reserve(count - self.addresses.len())?;
+        self.addresses.extend((self.addresses.len()..count).map(|_| Address::default()));
+        let rank = |at: &Address| Some((*self.ranks[at.list as usize].get(at.place as usize)?, *at));
+        let moved: Vec<(u32, Address)> = places.iter().filter_map(rank).collect();
+        self.addresses.own(moved.iter().map(|&(rank, _)| rank as usize));
+        moved.into_iter().for_each(|(rank, at)| self.addresses.set(rank as usize, at));
+        self.ids = current.ids.shared()?;
+        Ok(())
+    }
+
     /// Whether every rank is the id of its vector.
     pub(crate) fn ranks_are_ids(&self) -> bool {
         self.ids.are_rows()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::bytes::Bytes;
 use super::codes::Codes;
+use super::directory::Address;
 use crate::Result;
 use crate::shared::own;
 
@@ -30,6 +31,20 @@ impl List {
         let list = own(list, |list| Ok(List { codes: list.codes.shared()?, ids: list.ids.copied(ids)? }))?;
         list.codes.reserve(more)?;
         list.ids.reserve(ids)
+    }
+
+    /// Makes a list of a former version equal to `current`, which has other vectors at these places, and at no others.
+    pub(super) fn catch_up(list: &mut Arc<List>, current: &List, places: &[Address]) -> Result<()> {
+        match Arc::get_mut(list) {
+            Some(own) => {
+                own.codes.catch_up(&current.codes, places)?;
+                own.ids.catch_up(&current.ids, size_of::<u64>(), places)
+            }
+            None => {
+                *list = Arc::new(List { codes: current.codes.shared()?, ids: current.ids.copied(0)? });
+                Ok(())
+            }
+        }
     }
 
     /// The list, for a change that does not fail. Call [`List::reserve`] first.

@@ -46,6 +46,11 @@ impl Log {
         Log { shared: Arc::clone(&self.shared), len: self.len, claimed: self.len }
     }
 
+    /// Whether another log has these bytes, and perhaps others behind them.
+    pub(super) fn is_before(&self, other: &Log) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared) && self.len <= other.len
+    }
+
     /// The bytes of this version.
     pub(super) fn get(&self) -> &[u8] {
         // SAFETY: the first `len` bytes have been written, by this version or by one that it was copied from, which a

@@ -2,8 +2,8 @@
 //!
 //! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both
 //! are either owned memory or a range of a file, mapped or read. Snapshots of an index share all of this until one of
-//! them changes ([`Lists::own`]). A change then copies the ids of the lists that change, and of their codes those that
-//! change ([`codes`]).
+//! them changes ([`Lists::own`]). A change then takes over the memory of a former version ([`former`]), or copies the
+//! ids of the lists that change, and of their codes those that change ([`codes`]).
 //!
 //! The order of the vectors in a list has no meaning. New ones come to the end. If one is removed, the last one takes
 //! its place, so no list has holes. Searches know a vector by its *rank*, a u32 that compares as the id does
@@ -23,6 +23,7 @@
 mod bytes;
 mod codes;
 mod directory;
+mod former;
 mod journal;
 mod list;
 mod log;
@@ -44,7 +45,7 @@ use self::list::List;
 use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
 use crate::parallel::{Loop, ParallelSlice, owned, turns};
-use crate::shared::{own, shared};
+use crate::shared::former::Former;
 use crate::threads::work_off;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Bitset, Error, Filter, Result, host_memory};
@@ -72,6 +73,8 @@ pub(crate) struct Lists {
     stamp: u64,
     directory: OnceLock<Directory>,
     journal: Journal,
+    /// The lists of a former version, whose memory the next change takes over.
+    former: Former<Arc<Lists>>,
 }
 
 /// The greatest of `ids`.
@@ -91,6 +94,7 @@ impl Lists {
             stamp: 0,
             directory: OnceLock::new(),
             journal: Journal::new(),
+            former: Former::default(),
         }
     }
 
@@ -139,18 +143,6 @@ impl Lists {
             Some(id) => Err(Error::DuplicateId { id }),
             None => Ok(lists),
         }
-    }
-
-    /// The lists, which nobody else has. If others have them, a copy that shares the memory of each list until it
-    /// changes: O(lists + len / 64) at most. On error nothing changes.
-    pub(crate) fn own(lists: &mut Arc<Lists>) -> Result<&mut Lists> {
-        own(lists, |lists| {
-            let directory = OnceLock::new();
-            if let Some(made) = lists.directory.get() {
-                let _ = directory.set(made.shared()?);
-            }
-            Ok(Lists { lists: shared(&lists.lists)?, directory, journal: lists.journal.copied(), ..*lists })
-        })
     }
 
     /// Puts the codes of each list in one place. O(bytes of the lists that are not). After an error some are.

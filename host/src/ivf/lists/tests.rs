@@ -216,3 +216,58 @@ fn lists_of_a_mapped_file_become_our_own_when_they_change() {
     twice.push(ranges[1].clone());
     assert!(matches!(mapped(&twice), Err(Error::DuplicateId { .. })));
 }
+
+/// Each version is changed while the version before is published, as an index writer does. Readers keep some versions,
+/// and some versions are changed twice.
+#[test]
+fn versions_take_over_the_memory_of_a_former_one() {
+    let mut random = Random::new(12);
+    let (mut taken, mut copied) = (0, 0);
+    let (mut plain, mut lists) = (Plain::default(), Lists::new(12, 3));
+    let (labels, ids): (Vec<u32>, Vec<u64>) = (0..600).map(|id| (random.below(12) as u32, 3 * id)).unzip();
+    plain.append(&mut lists, &labels, &ids);
+    let mut current = Arc::new(lists);
+    let mut readers: Vec<(Plain, Arc<Lists>)> = Vec::new();
+    for step in 0..600 {
+        let published = (plain.clone(), Arc::clone(&current));
+        let former = published.1.former.get().as_ref().map(|former| former.lists.as_ptr());
+        // The other one of two that change the same version has no former version.
+        if random.below(12) == 0 {
+            let mut other = Arc::clone(&current);
+            let mut plain = plain.clone();
+            plain.remove(Lists::own(&mut other).unwrap(), &[published.0.ids()[random.below(300)]]);
+            plain.same(&other);
+        }
+        let lists = Lists::own(&mut current).unwrap();
+        let is_taken = former == Some(lists.lists.as_ptr());
+        (taken, copied) = (taken + usize::from(is_taken), copied + usize::from(!is_taken));
+        for _ in 0..1 + random.below(2) {
+            let known = plain.ids();
+            let mut some: Vec<u64> = (0..1 + random.below(4)).map(|_| random.pick(&known)).collect();
+            some.sort_unstable();
+            some.dedup();
+            let labels: Vec<u32> = some.iter().map(|_| random.below(12) as u32).collect();
+            match random.below(8) {
+                0 if known.len() > 500 => plain.remove(lists, &some),
+                // New ids between others and behind them.
+                1 => plain.append(lists, &labels[..1], &[known[known.len() - 1] + 1]),
+                2 if !plain.0.contains_key(&(some[0] + 1)) => plain.append(lists, &labels[..1], &[some[0] + 1]),
+                _ => plain.put(lists, &labels, &some),
+            }
+        }
+        if random.below(5) == 0 {
+            readers.push(published);
+        }
+        if readers.len() > 3 {
+            readers.swap_remove(random.below(4));
+        }
+        if step % 9 == 0 {
+            readers.iter().for_each(|(plain, lists)| plain.same(lists));
+        }
+        // An older version goes on.
+        if random.below(40) == 0 && !readers.is_empty() {
+            (plain, current) = readers.swap_remove(0);
+        }
+    }
+    assert!(taken > 150 && copied > 50, "{taken}, {copied}");
+}
