@@ -47,7 +47,7 @@ use super::candidates::Candidates;
 use super::codes::Distances;
 use super::distance::WalkDistance;
 use super::edges_back::{BATCH, Back, Chosen};
-use super::entrance::Entrance;
+use super::entrance::{Entrance, TRIED};
 use super::gpu::{DeviceBuild, DeviceInsert, Source};
 use super::links::{Links, starts_of};
 use super::prune::{Others, Pruner};
@@ -207,17 +207,33 @@ pub(super) fn insert(
         watch.report(Stage::Linking, rows.len() - rest.len(), rows.len())?;
         changed.extend(insert_batch(links, distances, batch, accepted, device.as_ref(), &mut joined)?);
         let nodes = links.len() - links.twins().len() - later.len();
-        let new_starts = links.grow_starts(batch[batch.len() - 1] + 1, nodes, &distances.fast).to_vec();
-        changed.extend_from_slice(&new_starts);
-        if let (false, Some(on_device)) = (new_starts.is_empty(), device.as_mut()) {
-            match on_device.enter(links, &new_starts) {
-                Err(Error::OutOfDeviceMemory { .. }) => *device = None,
-                entered => entered?,
-            }
+        let new_starts = links.grow_starts(batch[batch.len() - 1] + 1, nodes).to_vec();
+        if !new_starts.is_empty() {
+            list_starts(links, &distances.fast, &new_starts, device)?;
+            changed.extend(new_starts);
         }
         rest = later;
     }
     Ok(changed)
+}
+
+/// Makes the lists of the start nodes, of which some are `new`. `device` finds the nearest pivots if there is one.
+pub(super) fn list_starts(
+    links: &mut Links,
+    distance: &WalkDistance<'_>,
+    new: &[u32],
+    device: &mut Option<DeviceInsert<'_>>,
+) -> Result<()> {
+    let Some(on_device) = device else {
+        links.list_starts(distance);
+        return Ok(());
+    };
+    links.enter_by(Entrance::found(links.starts(), |pivots| on_device.nearest_pivots(links.starts(), pivots, TRIED))?);
+    match on_device.enter(links, new) {
+        Err(Error::OutOfDeviceMemory { .. }) => *device = None,
+        entered => entered?,
+    }
+    Ok(())
 }
 
 /// Returns the other nodes whose edges or parents have changed. `joined` is memory for their edges, which the next batch uses

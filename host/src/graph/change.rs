@@ -398,11 +398,7 @@ impl<T: Element> LinkedVectors<T> {
         }
         // Otherwise edges or codes of rows without new vectors may have changed.
         let image = (is_same_coder && !moves && !replaced).then(|| device_links.taken()).flatten();
-        if is_same_coder {
-            links.list_starts_after(&new, &distances.fast);
-        } else {
-            links.list_starts(&distances.fast);
-        }
+        let are_listed = is_same_coder && links.list_starts_after(&new, &distances.fast);
         let accepted = match after.live() {
             Some(live) => Some(links.twins().accepted_nodes(live)?.0),
             None => None,
@@ -414,6 +410,9 @@ impl<T: Element> LinkedVectors<T> {
             }
             _ => None,
         };
+        if !are_listed {
+            build::list_starts(&mut links, &distances.fast, &[], &mut device)?;
+        }
         let edges = build::insert(&mut links, &distances, &inserted, accepted.as_ref(), &mut device, watch)?;
         let hashes = Arc::make_mut(&mut nodes).take_inserted();
         let nodes = (!new.is_empty()).then_some(nodes);

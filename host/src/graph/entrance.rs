@@ -14,14 +14,15 @@
 //! A walk whose beam is as wide as the graph compares all start nodes, because it takes all lists.
 
 use super::distance::{Key, Query, WalkDistance};
+use crate::Result;
 use crate::parallel::{Loop, ParallelSlice};
 
-/// Smallest number of start nodes that has lists. All of fewer are compared.
-const LEAST_LISTED: usize = 512;
+/// Smallest number of start nodes that has lists: at least [`TRIED`] pivots. All of fewer are compared.
+const LEAST_LISTED: usize = if cfg!(test) { TRIED * TRIED } else { 512 };
 /// Smallest number of start nodes that are compared, unless the graph has fewer.
 const LEAST_WANTED: usize = 128;
 /// Number of the nearest pivots into whose lists a start node can come. There are more pivots.
-const TRIED: usize = 8;
+pub(super) const TRIED: usize = 8;
 /// How many times the mean number of start nodes a list has at most, unless all lists that a start node can come into
 /// are full.
 const MOST_OF_MEAN: u32 = 2;
@@ -64,30 +65,61 @@ fn nearest(distance: &WalkDistance<'_>, pivots: &[u32], (query, keys): &mut Scra
 impl Entrance {
     /// The lists of these start nodes, which ascend. O(starts^1.5 · dim).
     pub(super) fn new(starts: &[u32], distance: &WalkDistance<'_>) -> Self {
-        if starts.len() < LEAST_LISTED {
-            return Entrance { listed: starts.to_vec(), ..Self::default() };
+        let pivots = Self::pivots_of(starts);
+        if pivots.is_empty() {
+            return Self::one_list(starts);
         }
-        let count = (starts.len() as f64).sqrt() as usize;
-        let pivots: Vec<u32> = (0..count).map(|at| starts[at * starts.len() / count]).collect();
         let mut near: Vec<Near> = Vec::new();
         let of_start = |scratch: &mut Scratch, &node: &u32| nearest(distance, &pivots, scratch, node);
         starts.par_iter().map_init(Default::default, of_start, &mut near);
         Self::listed_by(starts, pivots, near)
     }
 
+    /// As [`new`](Self::new). `find` finds the [`TRIED`] nearest of the pivots, which are nodes, for each start node,
+    /// nearest first.
+    ///
+    /// # Errors
+    /// Those of `find`.
+    pub(super) fn found(starts: &[u32], find: impl FnOnce(&[u32]) -> Result<Vec<u32>>) -> Result<Self> {
+        let pivots = Self::pivots_of(starts);
+        if pivots.is_empty() {
+            return Ok(Self::one_list(starts));
+        }
+        let nearest = find(&pivots)?;
+        let number = |pivot: u32| pivots.binary_search(&pivot).unwrap_or(0) as u32;
+        let (near, _) = nearest.as_chunks::<TRIED>();
+        let near = near.iter().map(|near| near.map(number)).collect();
+        Ok(Self::listed_by(starts, pivots, near))
+    }
+
+    /// All start nodes in one list.
+    fn one_list(starts: &[u32]) -> Self {
+        Entrance { listed: starts.to_vec(), ..Self::default() }
+    }
+
+    /// Number of pivots of so many start nodes; none if these have no lists.
+    pub(super) fn pivot_count(starts: usize) -> usize {
+        if starts < LEAST_LISTED { 0 } else { (starts as f64).sqrt() as usize }
+    }
+
+    fn pivots_of(starts: &[u32]) -> Vec<u32> {
+        let count = Self::pivot_count(starts.len());
+        (0..count).map(|at| starts[at * starts.len() / count]).collect()
+    }
+
     /// As [`new`](Self::new), after some of the rows got other vectors, which `changed` has, ascending. These must be
     /// the lists of the same start nodes, with the same distance. Only start nodes that have changed are compared with
-    /// pivots, unless one of these has: that took 13 to 18 ms for the 15,625 start nodes of a million vectors (16
-    /// threads beside an H200, 2026-11-28).
-    pub(super) fn after(mut self, starts: &[u32], changed: &[u32], distance: &WalkDistance<'_>) -> Self {
+    /// pivots. `None` if one of these has changed: then all are compared anew, which took 5 to 12 ms for the 15,625
+    /// start nodes of a million vectors (16 threads beside an H200, 2026-11-28).
+    pub(super) fn after(mut self, starts: &[u32], changed: &[u32], distance: &WalkDistance<'_>) -> Option<Self> {
         if self.near.len() != starts.len() || self.pivots.iter().any(|pivot| changed.binary_search(pivot).is_ok()) {
-            return Self::new(starts, distance);
+            return None;
         }
         let mut scratch = Scratch::default();
         for (number, &row) in changed.iter().filter_map(|row| Some((starts.binary_search(row).ok()?, row))) {
             self.near[number] = nearest(distance, &self.pivots, &mut scratch, row);
         }
-        Self::listed_by(starts, self.pivots, self.near)
+        Some(Self::listed_by(starts, self.pivots, self.near))
     }
 
     /// The lists of start nodes whose nearest pivots are known.
@@ -178,7 +210,7 @@ mod tests {
                 of_pivots += usize::from(is_pivot);
                 of_others += usize::from(!is_pivot && changed.iter().any(|row| starts.contains(row)));
                 let distance = WalkDistance::new(metric, VectorSlice::of(&rows, dim));
-                entrance = entrance.after(&starts, &changed, &distance);
+                entrance = entrance.after(&starts, &changed, &distance).unwrap_or_else(|| made(&rows));
                 assert_eq!(entrance, made(&rows));
             }
             assert!(of_pivots > 3 && of_others > 20, "{of_pivots}, {of_others}");

@@ -277,12 +277,20 @@ impl Links {
         self.entrance = Entrance::new(&self.starts, distance);
     }
 
+    /// Replaces the lists of the start nodes.
+    pub(super) fn enter_by(&mut self, entrance: Entrance) {
+        self.entrance = entrance;
+    }
+
     /// Brings the lists of the start nodes up to date after rows, which ascend, got other vectors. The distance is that
-    /// of the lists.
-    pub(super) fn list_starts_after(&mut self, changed: &[u32], distance: &WalkDistance<'_>) {
-        if changed.iter().any(|row| self.starts.binary_search(row).is_ok()) {
-            self.entrance = take(&mut self.entrance).after(&self.starts, changed, distance);
+    /// of the lists. Returns whether they are; otherwise there are none, and they must be made anew.
+    #[must_use]
+    pub(super) fn list_starts_after(&mut self, changed: &[u32], distance: &WalkDistance<'_>) -> bool {
+        if !changed.iter().any(|row| self.starts.binary_search(row).is_ok()) {
+            return true;
         }
+        let after = take(&mut self.entrance).after(&self.starts, changed, distance);
+        after.map(|entrance| self.entrance = entrance).is_some()
     }
 
     /// All places, node after node.
@@ -409,8 +417,10 @@ impl Links {
 
     /// Makes start nodes of some rows between the last start node and `end`, which were inserted since start nodes were
     /// chosen, so that there are as many as a new graph of `nodes` nodes has. So every class of vectors gets its share,
-    /// though it comes late. A few missing ones wait for more, because all are listed again. Returns the new ones.
-    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize, distance: &WalkDistance<'_>) -> &[u32] {
+    /// though it comes late. A few missing ones wait for more, because all must be listed again, which is left to the
+    /// caller. Returns the new ones.
+    #[must_use]
+    pub(super) fn grow_starts(&mut self, end: u32, nodes: usize) -> &[u32] {
         let first = self.starts.last().map_or(0, |&last| last + 1);
         let missing = start_count(nodes).saturating_sub(self.starts.len());
         if missing * STARTS_OF_ONE_MISSING <= self.starts.len() || first >= end {
@@ -424,7 +434,6 @@ impl Links {
             self.parents[start as usize] = start;
             self.starts.push(start);
         }
-        self.list_starts(distance);
         &self.starts[before..]
     }
 

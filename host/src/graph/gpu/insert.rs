@@ -27,9 +27,9 @@ use warpann_kernels::graph::walk::Walk;
 
 use super::super::codes::Distances;
 use super::super::distance::WalkDistance;
-use super::super::edges_back::{Back, Chosen, MOST_BACK};
-use super::super::entrance::Entrance;
-use super::super::links::Links;
+use super::super::edges_back::{BATCH, Back, Chosen, MOST_BACK};
+use super::super::entrance::{Entrance, TRIED};
+use super::super::links::{Links, start_count};
 use super::image::{EntryImage, Image, RowImage, Spares, code_stride, compared_codes, groups_of, upload_listed_codes};
 use super::{per_query, slots_of};
 use crate::device::lanes::Lane;
@@ -70,6 +70,7 @@ struct Arrays {
     found: Reserved<u32>,
     begins: Reserved<u32>,
     others: Reserved<u32>,
+    pivots: Reserved<u32>,
     held_counts: Reserved<u32>,
     candidates: Reserved<u32>,
     edges: Reserved<u32>,
@@ -148,16 +149,20 @@ impl<'a> DeviceInsert<'a> {
         let of_vectors = if distances.codes.is_some() { batch * resident.shape.row_bytes() } else { 0 };
         let bits: &[u32] = accepted.map_or(&[], |accepted| bytemuck::cast_slice(accepted.words()));
         let joined = most_joined(runtime, degree).min(batch * degree);
-        let most = batch.max(joined);
+        let starts = start_count(links.len()).max(links.starts().len());
+        // Start nodes of which the nearest pivots are looked for at a time.
+        let placed = batch.max(starts.min(BATCH));
+        let most = placed.max(joined);
         let listed = if codes.is_some() && before.is_some() { changed.len() } else { 0 };
         let mut layout = Layout::default();
         let arrays = Arrays {
             nodes: layout.array(most),
             doubtful: layout.array(most),
-            queries: [batch * row_bytes, of_vectors].map(|bytes| layout.array(bytes)),
-            found: layout.array(batch * Among::Graph.width(degree)),
+            queries: [placed * row_bytes, of_vectors].map(|bytes| layout.array(bytes)),
+            found: layout.array((batch * Among::Graph.width(degree)).max(placed * TRIED)),
             begins: layout.array(most + 1),
             others: layout.array(batch * degree),
+            pivots: layout.array(Entrance::pivot_count(starts)),
             held_counts: layout.array(most),
             candidates: layout.array((batch * most_chosen(degree)).max(joined * most_to_join(degree))),
             edges: layout.array(most * degree),
@@ -394,17 +399,50 @@ impl<'a> DeviceInsert<'a> {
         Ok(())
     }
 
+    /// For each of these nodes, which are rows, the nearest pivots by the distance of walks, nearest first: `width` places
+    /// each.
+    ///
+    /// # Errors
+    /// As [`choose`](Self::choose).
+    pub(in super::super) fn nearest_pivots(&self, nodes: &[u32], pivots: &[u32], width: usize) -> Result<Vec<u32>> {
+        let arrays = &self.arrays;
+        let batch = arrays.found.len() / width;
+        let mut nearest: Vec<u32> = host_memory::zeroed(nodes.len() * width)?;
+        let [compared, _] = self.compared();
+        let Some(compared) = compared else { return Ok(nearest) };
+        let batch = batch.min(arrays.queries[0].len() / compared.row_bytes).min(arrays.nodes.len());
+        self.with_lane(|on, at| {
+            let OnStream { runtime, stream } = on;
+            let list = at.at(arrays.pivots.part(0, pivots.len()));
+            // SAFETY: the arrays have room for the pivots and a batch, which are rows.
+            unsafe {
+                runtime.copy_to_device(stream, list, pivots)?;
+                for (nodes, nearest) in nodes.chunks(batch).zip(nearest.chunks_mut(batch * width)) {
+                    let numbers = at.at(arrays.nodes.part(0, nodes.len()));
+                    runtime.copy_to_device(stream, numbers, nodes)?;
+                    let queries = at.at(arrays.queries[0]);
+                    gather_rows(on, compared.rows.into(), numbers.into(), queries, compared.row_bytes)?;
+                    let no_pivots = Ptr::from(list.take(0));
+                    let walk = self.walk_among(at, compared, (list.into(), no_pivots), (nodes.len(), width));
+                    self.launch_walk(on, compared, Walk { queries: queries.into(), starts_only: 1, ..walk })?;
+                    runtime.copy_to_host(stream, nearest, at.at(arrays.found.part(0, nearest.len())))?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(nearest)
+    }
+
     /// Enqueues walks for the nodes of a batch: by codes, and by vectors where these cannot stand for them. `found` has
     /// the nearest nodes of each on return.
     ///
     /// # Safety
     /// Nodes, words and queries of the batch are in place.
     unsafe fn walk(&self, on: OnStream<'_>, at: Scratch, among: Among, count: usize) -> Result<()> {
-        let (runtime, arrays, degree) = (on.runtime, &self.arrays, self.degree as u32);
-        let entry_at = runtime.scratch(&self.image.entry.memory);
-        let width = among.width(self.degree);
-        let [starts, pivots, ends] = [self.image.entry.starts, self.image.entry.pivots, self.image.entry.ends]
-            .map(|array| Ptr::from(entry_at.at(array)));
+        let arrays = &self.arrays;
+        let entry_at = self.runtime().scratch(&self.image.entry.memory);
+        let [starts, pivots] =
+            [self.image.entry.starts, self.image.entry.pivots].map(|array| Ptr::from(entry_at.at(array)));
         let (starts, pivots) = match among {
             Among::Graph | Among::Starts => (starts, pivots),
             Among::Batch => (at.at(arrays.nodes.part(0, count)).into(), pivots.take(0)),
@@ -413,37 +451,66 @@ impl<'a> DeviceInsert<'a> {
         for (turn, compared) in self.compared().into_iter().enumerate() {
             let Some(compared) = compared else { continue };
             let walk = Walk {
-                query_count: count as u32,
                 queries: at.at(arrays.queries[turn]).into(),
-                rows: compared.rows.into(),
-                stride: compared.stride as u32,
-                metric: compared.distance.metric().of_kernel(),
-                edges: self.edges().into(),
-                degree,
-                starts,
-                start_count: starts.len() as u32,
-                pivots,
-                pivot_count: pivots.len() as u32,
-                ends,
-                wanted: u32::try_from(Entrance::wanted(width)).unwrap_or(u32::MAX),
-                width: width as u32,
-                slots: slots_of(runtime, width as u32, degree),
-                filter: None,
-                selected: width as u32,
-                places: at.at(arrays.found),
                 doubtful: codes.map(|_| at.at(arrays.doubtful)),
                 by_codes: (codes.is_some() && turn == 0).into(),
-                k: width as u32,
-                least: width as u32,
                 greatest_square: codes.map_or(0, |codes| codes.of_rows().greatest_square),
-                told: degree / 4,
+                told: self.degree as u32 / 4,
                 starts_only: (!matches!(among, Among::Graph)).into(),
+                ..self.walk_among(at, compared, (starts, pivots), (count, among.width(self.degree)))
             };
-            let (key, threads) = (compared.distance.rows().element().key(), per_query(runtime, width as u32, count));
             // SAFETY: as the caller promises.
-            unsafe { runtime.launch(on.stream, Walk::kernel((key, threads)), walk.config(key, threads), walk)? };
+            unsafe { self.launch_walk(on, compared, walk)? };
         }
         Ok(())
+    }
+
+    /// A walk by vectors for `count` queries, which keeps `width` nodes.
+    fn walk_among(
+        &self,
+        at: Scratch,
+        compared: ComparedRows<'_>,
+        (starts, pivots): (Ptr<u32>, Ptr<u32>),
+        (count, width): (usize, usize),
+    ) -> Walk {
+        let (arrays, degree) = (&self.arrays, self.degree as u32);
+        let entry_at = self.runtime().scratch(&self.image.entry.memory);
+        Walk {
+            query_count: count as u32,
+            queries: at.at(arrays.queries[0]).into(),
+            rows: compared.rows.into(),
+            stride: compared.stride as u32,
+            metric: compared.distance.metric().of_kernel(),
+            edges: self.edges().into(),
+            degree,
+            starts,
+            start_count: starts.len() as u32,
+            pivots,
+            pivot_count: pivots.len() as u32,
+            ends: entry_at.at(self.image.entry.ends).into(),
+            wanted: u32::try_from(Entrance::wanted(width)).unwrap_or(u32::MAX),
+            width: width as u32,
+            slots: slots_of(self.runtime(), width as u32, degree),
+            filter: None,
+            selected: width as u32,
+            places: at.at(arrays.found),
+            doubtful: None,
+            by_codes: 0,
+            k: width as u32,
+            least: width as u32,
+            greatest_square: 0,
+            told: 0,
+            starts_only: 0,
+        }
+    }
+
+    /// # Safety
+    /// The arrays of the walk are as its fields say.
+    unsafe fn launch_walk(&self, on: OnStream<'_>, compared: ComparedRows<'_>, walk: Walk) -> Result<()> {
+        let key = compared.distance.rows().element().key();
+        let threads = per_query(on.runtime, walk.width, walk.query_count as usize);
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, Walk::kernel((key, threads)), walk.config(key, threads), walk) }
     }
 
     /// Enqueues the first candidates of the first `count` nodes.
