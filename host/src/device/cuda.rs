@@ -52,9 +52,8 @@ const PINNED_FROM: usize = 64 << 10;
 /// took 37 and 54 ms (H200, driver 580, 2026-11-28). Two buffers of 32 MB took 18 to 35 ms to make, in which other
 /// threads waited for the driver.
 const PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
-/// Bytes of one transfer to the device. The copies of a search that come in between wait for one, not for a whole
-/// buffer.
-const SENT_BYTES: usize = 512 << 10;
+/// Bytes of one transfer to the device, of which two are under way together. The copies of searches wait for these.
+const SENT_BYTES: usize = 1 << 20;
 /// Size of the pinned buffers for results that need no more: those of a thousand queries for 7 neighbours, or of one
 /// query for thousands.
 const SMALL_PINNED_BYTES: usize = 64 << 10;
@@ -992,7 +991,7 @@ impl Backend for CudaDevice {
                 sys::cuMemcpyHtoDAsync_v2(to.addr() as u64, from.cast(), bytes, stream.raw)
             })
         };
-        let each = (PINNED_BYTES / row_bytes.max(1)).max(1);
+        let each = (SENT_BYTES / row_bytes.max(1)).max(1);
         let parts = (0..rows).step_by(each).map(|first| first..rows.min(first + each));
         if rows * row_bytes < PINNED_FROM || row_bytes > PINNED_BYTES {
             return parts.into_iter().try_for_each(|part| {
@@ -1013,12 +1012,7 @@ impl Backend for CudaDevice {
                 // done.
                 let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start(), bytes) };
                 write_rows(part.clone(), row_bytes, staging, write);
-                let each = (SENT_BYTES / row_bytes).max(1);
-                for first in part.clone().step_by(each) {
-                    let offset = (first - part.start) * row_bytes;
-                    let bytes = (each * row_bytes).min(bytes - offset);
-                    copy(first, buffer.start().wrapping_add(offset), bytes)?;
-                }
+                copy(part.start, buffer.start(), bytes)?;
                 buffer.record(stream)?;
             }
             Ok(())
