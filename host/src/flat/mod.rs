@@ -23,11 +23,15 @@ pub(crate) use self::backend::FlatBackend;
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 pub(crate) use self::gpu::ResidentRows;
+use self::gpu::sets::RowSet;
 use self::grid::FlatGrid;
 use crate::device::open::open;
+use crate::filter::FilterGroup;
 use crate::ids::row_ids::RowIds;
 use crate::index::Index;
+use crate::index::each::group_by_group;
 use crate::index::private::{Searched, Searching, Stored};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::product::gpu::VectorShape;
 use crate::search::PlannedSearch;
 use crate::search_options::SearchRequest;
@@ -314,6 +318,44 @@ impl<T: Element> Flat<T> {
         self.rows.accepted(filter).map(Some)
     }
 
+    /// Searches for groups of queries on a device, in as few launches as they can share. There is at least one row.
+    fn search_groups_on<'a>(
+        &self,
+        device: &FlatDevice,
+        queries: &[T],
+        k: usize,
+        groups: &[FilterGroup<'a>],
+        (ids, distances): (&mut [u64], &mut [f32]),
+    ) -> Result<SearchStatistics> {
+        let accepted = |group: &FilterGroup<'a>| {
+            group.0.check(self.len(), || self.rows.stamp())?;
+            let rows = self.rows.accepted(group.0)?;
+            Ok((rows.count_ones(), rows))
+        };
+        let rows: Vec<Result<(usize, Cow<'a, Bitset>)>> = groups.par_iter().map(accepted).collect();
+        let rows: Vec<(usize, Cow<'a, Bitset>)> = rows.into_iter().collect::<Result<_>>()?;
+        let sets: Vec<RowSet<'_>> = rows
+            .iter()
+            .zip(groups)
+            .map(|(&(count, ref rows), (_, queries))| RowSet { rows, count, queries: queries.clone() })
+            .collect();
+        let searches = device.search_sets(VectorSlice::of(queries, self.dim()), &sets, k, (ids, distances))?;
+        let mut statistics = SearchStatistics { passes: searches, ..SearchStatistics::default() };
+        for set in sets {
+            self.rows.name(&mut ids[set.queries.start * k..set.queries.end * k]);
+            let count = set.queries.len() as u64;
+            statistics.queries += count;
+            statistics.exact_queries += count;
+            statistics.accepted += count * set.count as u64;
+        }
+        Ok(statistics)
+    }
+
+    /// Whether the rows are in host memory, and the CPU searches them.
+    pub(crate) fn is_on_cpu(&self) -> bool {
+        self.backend.host_rows().is_some()
+    }
+
     /// The ids of the rows, for an index that adds to the rows.
     pub(crate) fn row_ids(&self) -> &Arc<RowIds> {
         &self.rows
@@ -428,6 +470,24 @@ impl<T: Element> Searching for Flat<T> {
             statistics.compared_all(count);
         }
         Ok((statistics, among))
+    }
+
+    fn search_groups(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        groups: &[FilterGroup<'_>],
+        results: (&mut [u64], &mut [f32]),
+    ) -> Result<SearchStatistics> {
+        match self.backend.as_device().filter(|_| !self.is_empty()) {
+            Some(device) => self.search_groups_on(device, queries, k, groups, results),
+            None => group_by_group(self, queries, k, options, groups, results, self.is_on_cpu()),
+        }
+    }
+
+    fn shares_filters(&self) -> bool {
+        self.is_on_cpu() || self.resident_rows().is_some()
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {

@@ -7,6 +7,8 @@ use super::codes::Distances;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Ranks, Walker, key_of, node_of};
+use crate::filter::FilterGroup;
+use crate::index::each::group_by_group;
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
@@ -47,6 +49,21 @@ impl<T: Element> Searching for LinkedVectors<T> {
         let request = SearchRequest::new(VectorSlice::of(queries, self.dim()), options, accepted.as_deref());
         let statistics = self.search_request(&request, k, options.beam, (ids, distances))?;
         Ok((statistics, accepted))
+    }
+
+    fn search_groups(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        groups: &[FilterGroup<'_>],
+        results: (&mut [u64], &mut [f32]),
+    ) -> Result<SearchStatistics> {
+        group_by_group(self, queries, k, options, groups, results, self.flat.is_on_cpu())
+    }
+
+    fn shares_filters(&self) -> bool {
+        self.flat.is_on_cpu()
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {

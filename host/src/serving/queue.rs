@@ -33,7 +33,8 @@ enum Place {
     Ids(usize, usize),
     Except(usize, usize),
     Function(usize),
-    /// The filter of the request with this number alone: functions without captured values may share a place.
+    /// The filter of the request with this number alone: functions without captured values may share a place, and a list
+    /// of one filter for each query says nothing of it.
     Alone(u64),
 }
 
@@ -50,7 +51,7 @@ impl Group {
                 // In an Arc there are counters before the function, so no two have one place.
                 Place::Function(Arc::as_ptr(function).cast::<u8>().addr())
             }
-            (Filter::Function(_), _) => Place::Alone(number),
+            (Filter::Function(_) | Filter::Each(_), _) => Place::Alone(number),
         });
         Group { k: request.k.checked_next_power_of_two().unwrap_or(request.k), probes, beam, widen, scan, filter }
     }
