@@ -21,9 +21,9 @@ use half::{bf16, f16};
 
 pub(crate) use self::backend::FlatBackend;
 use self::cpu::FlatCpu;
-use self::gpu::FlatDevice;
+pub(crate) use self::gpu::FlatDevice;
 pub(crate) use self::gpu::ResidentRows;
-use self::gpu::sets::RowSet;
+pub(crate) use self::gpu::sets::RowSet;
 use self::grid::FlatGrid;
 use crate::device::open::open;
 use crate::filter::FilterGroup;
@@ -318,28 +318,32 @@ impl<T: Element> Flat<T> {
         self.rows.accepted(filter).map(Some)
     }
 
-    /// Searches for groups of queries on a device, in as few launches as they can share. There is at least one row.
-    fn search_groups_on<'a>(
+    /// The rows that filters accept, and their numbers.
+    ///
+    /// # Errors
+    /// Those of [`Filter::check`]; [`Error::OutOfHostMemory`].
+    pub(crate) fn accepted_by<'a>(&'a self, groups: &[FilterGroup<'a>]) -> Result<Vec<(Cow<'a, Bitset>, usize)>> {
+        let accepted = |group: &FilterGroup<'a>| {
+            group.0.check(self.len(), || self.rows.stamp())?;
+            let rows = self.rows.accepted(group.0)?;
+            let count = rows.count_ones();
+            Ok((rows, count))
+        };
+        let rows: Vec<Result<(Cow<'a, Bitset>, usize)>> = groups.par_iter().map(accepted).collect();
+        rows.into_iter().collect()
+    }
+
+    /// Searches for queries that may find the rows of sets, on the device, in as few launches as they can share. There
+    /// is at least one row.
+    pub(crate) fn search_sets(
         &self,
         device: &FlatDevice,
         queries: &[T],
         k: usize,
-        groups: &[FilterGroup<'a>],
+        sets: &[RowSet<'_>],
         (ids, distances): (&mut [u64], &mut [f32]),
     ) -> Result<SearchStatistics> {
-        let accepted = |group: &FilterGroup<'a>| {
-            group.0.check(self.len(), || self.rows.stamp())?;
-            let rows = self.rows.accepted(group.0)?;
-            Ok((rows.count_ones(), rows))
-        };
-        let rows: Vec<Result<(usize, Cow<'a, Bitset>)>> = groups.par_iter().map(accepted).collect();
-        let rows: Vec<(usize, Cow<'a, Bitset>)> = rows.into_iter().collect::<Result<_>>()?;
-        let sets: Vec<RowSet<'_>> = rows
-            .iter()
-            .zip(groups)
-            .map(|(&(count, ref rows), (_, queries))| RowSet { rows, count, queries: queries.clone() })
-            .collect();
-        let searches = device.search_sets(VectorSlice::of(queries, self.dim()), &sets, k, (ids, distances))?;
+        let searches = device.search_sets(VectorSlice::of(queries, self.dim()), sets, k, (ids, distances))?;
         let mut statistics = SearchStatistics { passes: searches, ..SearchStatistics::default() };
         for set in sets {
             self.rows.name(&mut ids[set.queries.start * k..set.queries.end * k]);
@@ -349,6 +353,11 @@ impl<T: Element> Flat<T> {
             statistics.accepted += count * set.count as u64;
         }
         Ok(statistics)
+    }
+
+    /// The device that has the index, if it is one and the index is not empty.
+    pub(crate) fn one_device(&self) -> Option<&FlatDevice> {
+        self.backend.as_device().filter(|_| !self.is_empty())
     }
 
     /// Whether the rows are in host memory, and the CPU searches them.
@@ -480,10 +489,12 @@ impl<T: Element> Searching for Flat<T> {
         groups: &[FilterGroup<'_>],
         results: (&mut [u64], &mut [f32]),
     ) -> Result<SearchStatistics> {
-        match self.backend.as_device().filter(|_| !self.is_empty()) {
-            Some(device) => self.search_groups_on(device, queries, k, groups, results),
-            None => group_by_group(self, queries, k, options, groups, results, self.is_on_cpu()),
-        }
+        let Some(device) = self.one_device() else {
+            return group_by_group(self, queries, k, options, groups, results, self.is_on_cpu());
+        };
+        let accepted = self.accepted_by(groups)?;
+        let sets: Vec<RowSet<'_>> = RowSet::all(&accepted, groups).collect();
+        self.search_sets(device, queries, k, &sets, results)
     }
 
     fn shares_filters(&self) -> bool {

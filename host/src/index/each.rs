@@ -7,9 +7,13 @@
 //! A kind searches all groups in one call, and decides what they share. Results are those of a search for each query
 //! under its filter.
 
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
 use super::private::Searching;
 use crate::filter::{FilterGroup, FilterGroups};
 use crate::parallel::{Loop, owned};
+use crate::threads::at_once;
 use crate::validate::check_length;
 use crate::vectors::VectorSlice;
 use crate::{Filter, Input, Neighbors, RangeNeighbors, Result, SearchOptions, SearchStatistics};
@@ -69,38 +73,75 @@ fn checked<'a, K: Searching>(kind: &K, queries: &'a [K::Element], filters: &[Fil
     Ok(queries)
 }
 
-/// Searches for groups of queries, one search for each group: at the same time if `together`. The places of the groups
-/// ascend, and may leave out queries. `options` have no filter.
+/// Number of searches that run on a device at the same time, so that copies of one overlap kernels of another.
+const AT_ONCE: usize = 4;
+
+/// The queries of a group, and their slots.
+pub(crate) type GroupPart<'a, T> = (&'a [T], &'a mut [u64], &'a mut [f32]);
+
+/// The queries and the slots of groups, whose places ascend and may leave out queries.
+pub(crate) fn parts<'a, T>(
+    queries: &'a [T],
+    dim: usize,
+    k: usize,
+    groups: impl ExactSizeIterator<Item = Range<usize>>,
+    (mut ids, mut distances): (&'a mut [u64], &'a mut [f32]),
+) -> Vec<GroupPart<'a, T>> {
+    let (mut parts, mut taken) = (Vec::with_capacity(groups.len()), 0);
+    for places in groups {
+        let (skipped, slots) = ((places.start - taken) * k, places.len() * k);
+        let (own_ids, rest_of_ids) = ids[skipped..].split_at_mut(slots);
+        let (own_distances, rest_of_distances) = distances[skipped..].split_at_mut(slots);
+        (ids, distances, taken) = (rest_of_ids, rest_of_distances, places.end);
+        parts.push((&queries[places.start * dim..places.end * dim], own_ids, own_distances));
+    }
+    parts
+}
+
+/// Searches for each of some jobs, and adds up what the searches did. On the CPU they share the pool; on devices a few
+/// run at a time.
+pub(crate) fn search_all<J: Send>(
+    jobs: Vec<J>,
+    on_cpu: bool,
+    search: impl Fn(J) -> Result<SearchStatistics> + Sync,
+) -> Result<SearchStatistics> {
+    let mut all = SearchStatistics::default();
+    let found: Vec<Result<SearchStatistics>> = if on_cpu {
+        owned(jobs).map(search).collect()
+    } else {
+        let (threads, jobs) = (jobs.len().min(AT_ONCE), Mutex::new(jobs.into_iter()));
+        let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work_off = |()| {
+            let mut all = SearchStatistics::default();
+            while let Some(job) = next() {
+                all.add(search(job)?);
+            }
+            Ok(all)
+        };
+        at_once(vec![(); threads], work_off)
+    };
+    for found in found {
+        all.add(found?);
+    }
+    Ok(all)
+}
+
+/// Searches for groups of queries, one search for each group. `options` have no filter.
 pub(crate) fn group_by_group<K: Searching>(
     kind: &K,
     queries: &[K::Element],
     k: usize,
     options: &SearchOptions<'_>,
     groups: &[FilterGroup<'_>],
-    (mut ids, mut distances): (&mut [u64], &mut [f32]),
-    together: bool,
+    results: (&mut [u64], &mut [f32]),
+    on_cpu: bool,
 ) -> Result<SearchStatistics> {
-    let (mut jobs, mut taken) = (Vec::with_capacity(groups.len()), 0);
-    for (filter, places) in groups {
-        let (skipped, count) = ((places.start - taken) * k, places.len() * k);
-        let (own_ids, rest_of_ids) = ids[skipped..].split_at_mut(count);
-        let (own_distances, rest_of_distances) = distances[skipped..].split_at_mut(count);
-        (ids, distances, taken) = (rest_of_ids, rest_of_distances, places.end);
-        let queries = &queries[places.start * kind.dim()..places.end * kind.dim()];
-        jobs.push((*filter, queries, own_ids, own_distances));
-    }
-    let search = |(filter, queries, ids, distances): (Filter<'_>, &[K::Element], &mut [u64], &mut [f32])| {
-        let options = SearchOptions { filter: Some(filter), ..*options };
+    let parts = parts(queries, kind.dim(), k, groups.iter().map(|(_, places)| places.clone()), results);
+    let jobs = groups.iter().zip(parts).collect();
+    search_all(jobs, on_cpu, |((filter, _), (queries, ids, distances)): (&FilterGroup<'_>, GroupPart<'_, _>)| {
+        let options = SearchOptions { filter: Some(*filter), ..*options };
         let (statistics, among) = kind.search(queries, k, &options, (ids, distances))?;
         let accepted = among.map_or(kind.len(), |among| among.count_ones()) as u64;
         Ok(SearchStatistics { accepted: accepted * statistics.queries, ..statistics })
-    };
-    let mut all = SearchStatistics::default();
-    let mut add = |found: Result<SearchStatistics>| found.map(|found| all.add(found));
-    if together {
-        owned(jobs).map(search).collect().into_iter().try_for_each(&mut add)?;
-    } else {
-        jobs.into_iter().map(search).try_for_each(&mut add)?;
-    }
-    Ok(all)
+    })
 }

@@ -16,6 +16,7 @@
 //! canonical distances. One copy and about four launches for all sets of a tile, where searches of their own have three
 //! copies, five launches and two waits for each set. Not measured on a GPU.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use warpann_kernels::flat::list_rows::ListRows;
@@ -30,6 +31,7 @@ use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Tiling};
+use crate::filter::FilterGroup;
 use crate::flat::backend::FlatBackend;
 use crate::neighbors::slots::Slots;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
@@ -92,7 +94,20 @@ impl ListsPlan {
     }
 }
 
-impl RowSet<'_> {
+impl<'a> RowSet<'a> {
+    /// The sets of groups, of which each has accepted rows and their number.
+    pub(crate) fn all(
+        accepted: &'a [(Cow<'a, Bitset>, usize)],
+        groups: &'a [FilterGroup<'_>],
+    ) -> impl Iterator<Item = RowSet<'a>> {
+        let set = |((rows, count), (_, queries)): (&'a (Cow<'a, Bitset>, usize), &FilterGroup<'_>)| RowSet {
+            rows,
+            count: *count,
+            queries: queries.clone(),
+        };
+        accepted.iter().zip(groups).map(set)
+    }
+
     /// Number of words of a set of bits.
     fn bit_words(&self) -> usize {
         self.rows.len().div_ceil(32)

@@ -603,3 +603,41 @@ fn the_centre_is_that_of_the_rows_that_are_there() {
     changed.truncate(590);
     assert_eq!(centre_of(&changed), centre);
 }
+
+/// Queries with sets of their own: several sets in one search, sets that have one of their own, and sets for whose lists
+/// there is no memory.
+#[test]
+fn queries_with_sets_of_their_own_find_their_rows() {
+    fn check<T: Element>(metric: Metric, rows: usize, budget: Option<u64>, k: usize, expected: u64) {
+        let mut case = Case::<T>::new(metric, 5, (rows, 9), budget);
+        // No row, few, a half, all; of few rows the numbers are shorter than the bits.
+        let sets = [0, 60, 2, 1, 60].map(|of| case.some(of));
+        let places = [0..1, 1..3, 3..4, 4..8, 8..9];
+        let row_sets: Vec<sets::RowSet<'_>> = sets
+            .iter()
+            .zip(places)
+            .map(|(rows, queries)| sets::RowSet { rows, count: rows.count_ones(), queries })
+            .collect();
+        let (mut ids, mut distances) = (vec![7; 9 * k], vec![7.0; 9 * k]);
+        let queries = VectorSlice::of(&case.queries, case.dim);
+        let searches = case.index.search_sets(queries, &row_sets, k, (&mut ids, &mut distances)).unwrap();
+        assert_eq!(searches, expected, "{metric:?}, {rows} rows, {budget:?}");
+        for set in &row_sets {
+            let sorted = case.sorted(Some(set.rows));
+            for query in set.queries.clone() {
+                let mut expected = sorted[query].clone();
+                expected.resize(expected.len().max(k), (NONE, metric.worst()));
+                let found = ids[query * k..][..k].iter().copied().zip(distances[query * k..][..k].iter().copied());
+                assert!(found.eq(expected[..k].iter().copied()), "{metric:?}, {rows} rows, {budget:?}, query {query}");
+            }
+        }
+    }
+    for metric in Metric::ALL {
+        // 300 rows for four queries are too many products for a launch with others.
+        check::<f32>(metric, 300, None, 6, 2);
+        check::<f16>(metric, 90, None, 100, 1);
+        check::<u8>(metric, 90, None, 1, 1);
+        // The rows are streamed.
+        check::<f32>(metric, 300, Some(20_000), 6, 5);
+    }
+}
