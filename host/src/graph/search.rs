@@ -9,7 +9,7 @@ use super::links::Links;
 use super::walk::{Ranks, Walker, key_of, node_of};
 use crate::filter::FilterGroup;
 use crate::flat::RowSet;
-use crate::index::each::{GroupPart, group_by_group, parts, search_all};
+use crate::index::each::{group_by_group, search_all, slots_of_groups};
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
@@ -75,11 +75,12 @@ impl<T: Element> Searching for LinkedVectors<T> {
             events::path("graph search", || self.device(), "exact", exact.iter().map(|set| set.queries.len()).sum());
             statistics = self.flat.search_sets(device, queries, k, &exact, (ids, distances))?;
         }
-        let parts = parts(queries, self.dim(), k, walking.iter().map(|set| set.queries.clone()), (ids, distances));
-        let walked = search_all(walking.iter().zip(parts).collect(), false, |(set, part): (&RowSet<'_>, _)| {
-            let (queries, ids, distances): GroupPart<'_, T> = part;
-            let request = SearchRequest::new(VectorSlice::of(queries, self.dim()), options, Some(set.rows));
-            let statistics = self.search_request(&request, k, options.beam, (ids, distances))?;
+        let slots = slots_of_groups(k, walking.iter().map(|set| set.queries.clone()), (ids, distances));
+        let jobs = walking.iter().zip(slots).collect();
+        let walked = search_all(jobs, false, |(set, slots): (&RowSet<'_>, _)| {
+            let some = VectorSlice::of(queries, self.dim()).part(set.queries.clone());
+            let request = SearchRequest::new(some, options, Some(set.rows));
+            let statistics = self.search_request(&request, k, options.beam, slots)?;
             Ok(SearchStatistics { accepted: set.count as u64 * statistics.queries, ..statistics })
         })?;
         statistics.add(walked);

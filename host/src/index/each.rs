@@ -76,26 +76,24 @@ fn checked<'a, K: Searching>(kind: &K, queries: &'a [K::Element], filters: &[Fil
 /// Number of searches that run on a device at the same time, so that copies of one overlap kernels of another.
 const AT_ONCE: usize = 4;
 
-/// The queries of a group, and their slots.
-pub(crate) type GroupPart<'a, T> = (&'a [T], &'a mut [u64], &'a mut [f32]);
+/// The slots of some queries: `k` ids and distances for each.
+pub(crate) type Slots<'a> = (&'a mut [u64], &'a mut [f32]);
 
-/// The queries and the slots of groups, whose places ascend and may leave out queries.
-pub(crate) fn parts<'a, T>(
-    queries: &'a [T],
-    dim: usize,
+/// The slots of groups, whose places ascend and may leave out queries.
+pub(crate) fn slots_of_groups<'a>(
     k: usize,
-    groups: impl ExactSizeIterator<Item = Range<usize>>,
-    (mut ids, mut distances): (&'a mut [u64], &'a mut [f32]),
-) -> Vec<GroupPart<'a, T>> {
-    let (mut parts, mut taken) = (Vec::with_capacity(groups.len()), 0);
+    groups: impl Iterator<Item = Range<usize>>,
+    (mut ids, mut distances): Slots<'a>,
+) -> Vec<Slots<'a>> {
+    let (mut of_groups, mut taken) = (Vec::new(), 0);
     for places in groups {
         let (skipped, slots) = ((places.start - taken) * k, places.len() * k);
         let (own_ids, rest_of_ids) = ids[skipped..].split_at_mut(slots);
         let (own_distances, rest_of_distances) = distances[skipped..].split_at_mut(slots);
         (ids, distances, taken) = (rest_of_ids, rest_of_distances, places.end);
-        parts.push((&queries[places.start * dim..places.end * dim], own_ids, own_distances));
+        of_groups.push((own_ids, own_distances));
     }
-    parts
+    of_groups
 }
 
 /// Searches for each of some jobs, and adds up what the searches did. On the CPU they share the pool; on devices a few
@@ -133,14 +131,15 @@ pub(crate) fn group_by_group<K: Searching>(
     k: usize,
     options: &SearchOptions<'_>,
     groups: &[FilterGroup<'_>],
-    results: (&mut [u64], &mut [f32]),
+    results: Slots<'_>,
     on_cpu: bool,
 ) -> Result<SearchStatistics> {
-    let parts = parts(queries, kind.dim(), k, groups.iter().map(|(_, places)| places.clone()), results);
-    let jobs = groups.iter().zip(parts).collect();
-    search_all(jobs, on_cpu, |((filter, _), (queries, ids, distances)): (&FilterGroup<'_>, GroupPart<'_, _>)| {
+    let slots = slots_of_groups(k, groups.iter().map(|(_, places)| places.clone()), results);
+    let jobs = groups.iter().zip(slots).collect();
+    search_all(jobs, on_cpu, |((filter, places), slots): (&FilterGroup<'_>, Slots<'_>)| {
         let options = SearchOptions { filter: Some(*filter), ..*options };
-        let (statistics, among) = kind.search(queries, k, &options, (ids, distances))?;
+        let queries = &queries[places.start * kind.dim()..places.end * kind.dim()];
+        let (statistics, among) = kind.search(queries, k, &options, slots)?;
         let accepted = among.map_or(kind.len(), |among| among.count_ones()) as u64;
         Ok(SearchStatistics { accepted: accepted * statistics.queries, ..statistics })
     })

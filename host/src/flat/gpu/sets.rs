@@ -7,7 +7,7 @@
 //! # Which sets share a launch
 //! A search among the rows of one set reads these rows anyway. Where the filter on tensor cores would not pay for the
 //! queries of the set, that search computes the canonical distances of the accepted rows, and so does this one, for all
-//! such sets at once. The other sets are searched one after the other. The results are the same: canonical distances
+//! such sets at once. The other sets have a search each. The results are the same: canonical distances
 //! have one definition, and equal ones are in the order of rows.
 //!
 //! # Cost
@@ -33,13 +33,14 @@ use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Tiling};
 use crate::filter::FilterGroup;
 use crate::flat::backend::FlatBackend;
-use crate::neighbors::slots::Slots;
+use crate::index::each::{Slots, search_all, slots_of_groups};
+use crate::neighbors::slots;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::search_options::SearchRequest;
 use crate::select::gpu::{Columns, Select, SelectPlan, select};
 use crate::threads::apart;
 use crate::vectors::VectorSlice;
-use crate::{Bitset, Error, Result, SearchOptions, events, host_memory};
+use crate::{Bitset, Error, Result, SearchOptions, SearchStatistics, events, host_memory};
 
 /// A bit for each row, set if some queries may find the row; the number of these rows; and the places of the queries.
 #[derive(Clone)]
@@ -48,9 +49,6 @@ pub(crate) struct RowSet<'a> {
     pub(crate) count: usize,
     pub(crate) queries: Range<usize>,
 }
-
-/// The results of a call: `k` slots for each query.
-type Results<'a> = (&'a mut [u64], &'a mut [f32]);
 
 /// The largest numbers of a batch of sets.
 #[derive(Clone, Copy)]
@@ -141,7 +139,7 @@ impl FlatDevice {
         queries: VectorSlice<'_>,
         sets: &[RowSet<'_>],
         k: usize,
-        (ids, distances): Results<'_>,
+        (ids, distances): Slots<'_>,
     ) -> Result<u64> {
         let resident = match &self.rows {
             BaseRows::Device(resident) => Some(&**resident),
@@ -149,34 +147,35 @@ impl FlatDevice {
         };
         let (shared, others): (Vec<&RowSet<'_>>, Vec<_>) = sets.iter().partition(|set| self.shares(set));
         let Some(resident) = resident.filter(|_| shared.len() > 1) else {
-            return self.search_one_by_one(queries, sets.iter(), k, (ids, distances));
+            return self.search_apart(queries, &sets.iter().collect::<Vec<_>>(), k, (ids, distances));
         };
-        let searches = self.search_one_by_one(queries, others.into_iter(), k, (ids, distances))?;
+        let searches = self.search_apart(queries, &others, k, (ids, distances))?;
         // `apart` keeps a pool thread from starting another search while it has a lane.
         match apart(|| self.search_lists(resident, queries, &shared, k, (ids, distances))) {
             // The lists of one query may be too long, where a search by itself takes rows in pieces.
             Err(Error::OutOfDeviceMemory { .. }) => {
-                Ok(searches + self.search_one_by_one(queries, shared.into_iter(), k, (ids, distances))?)
+                Ok(searches + self.search_apart(queries, &shared, k, (ids, distances))?)
             }
             result => result.map(|()| searches + 1),
         }
     }
 
     /// As [`search_sets`](Self::search_sets) by a search for each set.
-    fn search_one_by_one<'a>(
+    fn search_apart(
         &self,
         queries: VectorSlice<'_>,
-        mut sets: impl Iterator<Item = &'a RowSet<'a>>,
+        sets: &[&RowSet<'_>],
         k: usize,
-        (ids, distances): Results<'_>,
+        results: Slots<'_>,
     ) -> Result<u64> {
-        sets.try_fold(0, |searches, set| {
-            let slots = set.queries.start * k..set.queries.end * k;
+        let slots = slots_of_groups(k, sets.iter().map(|set| set.queries.clone()), results);
+        search_all(sets.iter().zip(slots).collect(), false, |(set, (ids, distances)): (&&RowSet<'_>, Slots<'_>)| {
             let some = queries.part(set.queries.clone());
             let request = SearchRequest::new(some, &SearchOptions::new(), Some(set.rows));
-            self.search(&request, k, &mut ids[slots.clone()], &mut distances[slots])?;
-            Ok(searches + 1)
+            self.search(&request, k, ids, distances)?;
+            Ok(SearchStatistics { passes: 1, ..SearchStatistics::default() })
         })
+        .map(|statistics| statistics.passes)
     }
 
     /// Whether a search among the rows of a set computes the canonical distances of all of them.
@@ -192,7 +191,7 @@ impl FlatDevice {
         queries: VectorSlice<'_>,
         sets: &[&RowSet<'_>],
         k: usize,
-        (ids, distances): Results<'_>,
+        (ids, distances): Slots<'_>,
     ) -> Result<()> {
         let block = self.prepared_block(resident)?;
         // Places of queries, and the set of each.
@@ -216,7 +215,7 @@ impl FlatDevice {
         let (mut found_ids, mut found) = (host_memory::zeroed(slots)?, host_memory::zeroed(slots)?);
         let outs = found_ids.chunks_mut(tiling.rows * k).zip(found.chunks_mut(tiling.rows * k));
         tiling.run(&self.runtime, &self.lanes, outs, |lane, tile, (ids, distances)| {
-            let slots = Slots { k, worst: self.shape.metric.worst(), ids, distances };
+            let slots = slots::Slots { k, worst: self.shape.metric.worst(), ids, distances };
             self.search_tile_of_lists(&block, lane, some.part(tile.clone()), &of[tile], (most, each), slots)
         })?;
         for (&place, (found_ids, found)) in places.iter().zip(found_ids.chunks(k).zip(found.chunks(k))) {
@@ -234,7 +233,7 @@ impl FlatDevice {
         queries: VectorSlice<'_>,
         of: &[&RowSet<'_>],
         (most, each): (Most, u32),
-        mut slots: Slots<'_>,
+        mut slots: slots::Slots<'_>,
     ) -> Result<()> {
         let (runtime, shape, count) = (&self.runtime, self.shape, queries.len());
         let plan = ListsPlan::new(shape, count, most, each, runtime.limits());
