@@ -48,7 +48,8 @@ pub fn case(seed: u64, device: Device) -> Outcome {
 }
 
 fn drawn<T: Component>(seed: u64, random: &mut Random, device: Device) -> Outcome {
-    let mut shape = vectors::shape(random, work(random, device) / 4, 60);
+    let most = work(random, device) / 4;
+    let mut shape = vectors::shape(random, most, 60);
     shape.n = shape.n.clamp(1, 3_000);
     shape.nq = shape.nq.min(24);
     let filters: Vec<(u64, usize)> =
