@@ -360,11 +360,6 @@ impl<T: Element> Flat<T> {
         self.backend.as_device().filter(|_| !self.is_empty())
     }
 
-    /// Whether the rows are in host memory, and the CPU searches them.
-    pub(crate) fn is_on_cpu(&self) -> bool {
-        self.backend.host_rows().is_some()
-    }
-
     /// The ids of the rows, for an index that adds to the rows.
     pub(crate) fn row_ids(&self) -> &Arc<RowIds> {
         &self.rows
@@ -490,7 +485,7 @@ impl<T: Element> Searching for Flat<T> {
         results: (&mut [u64], &mut [f32]),
     ) -> Result<SearchStatistics> {
         let Some(device) = self.one_device() else {
-            return group_by_group(self, queries, k, options, groups, results, self.is_on_cpu());
+            return group_by_group(self, queries, k, options, groups, results);
         };
         let accepted = self.accepted_by(groups)?;
         let sets: Vec<RowSet<'_>> = RowSet::all(&accepted, groups).collect();
@@ -498,7 +493,7 @@ impl<T: Element> Searching for Flat<T> {
     }
 
     fn shares_filters(&self) -> bool {
-        self.is_on_cpu() || self.resident_rows().is_some()
+        self.resident_rows().is_some()
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {

@@ -61,7 +61,7 @@ impl<T: Element> Searching for LinkedVectors<T> {
         results: (&mut [u64], &mut [f32]),
     ) -> Result<SearchStatistics> {
         let Some(device) = self.flat.one_device() else {
-            return group_by_group(self, queries, k, options, groups, results, self.flat.is_on_cpu());
+            return group_by_group(self, queries, k, options, groups, results);
         };
         let accepted = self.flat.accepted_by(groups)?;
         let (mut exact, mut walking) = (Vec::new(), Vec::new());
@@ -77,7 +77,7 @@ impl<T: Element> Searching for LinkedVectors<T> {
         }
         let slots = slots_of_groups(k, walking.iter().map(|set| set.queries.clone()), (ids, distances));
         let jobs = walking.iter().zip(slots).collect();
-        let walked = search_all(jobs, false, |(set, slots): (&RowSet<'_>, _)| {
+        let walked = search_all(jobs, |(set, slots): (&RowSet<'_>, _)| {
             let some = VectorSlice::of(queries, self.dim()).part(set.queries.clone());
             let request = SearchRequest::new(some, options, Some(set.rows));
             let statistics = self.search_request(&request, k, options.beam, slots)?;

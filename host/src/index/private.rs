@@ -96,7 +96,7 @@ pub trait Searching: Stored {
         groups: &[FilterGroup<'_>],
         results: (&mut [u64], &mut [f32]),
     ) -> Result<SearchStatistics>;
-    /// Whether groups with filters of their own take less time in one call than in a call each.
+    /// Whether groups with filters of their own take less time in one call than in as many calls at the same time.
     fn shares_filters(&self) -> bool;
     /// Whether the results of a search for fewer neighbours are the first ones of a search for more, with these
     /// options.

@@ -47,11 +47,6 @@ pub(crate) trait IvfBackend: Send + Sync {
         None
     }
 
-    /// Whether this is the CPU alone.
-    fn is_cpu(&self) -> bool {
-        false
-    }
-
     /// A back end for a snapshot of the index. It has the images of this one, and shares their memory until one of the
     /// two updates them.
     fn snapshot(&self) -> Box<dyn IvfBackend>;

@@ -106,11 +106,11 @@ impl<T: Element> Searching for Ivf<T> {
         groups: &[FilterGroup<'_>],
         results: (&mut [u64], &mut [f32]),
     ) -> Result<SearchStatistics> {
-        group_by_group(self, queries, k, options, groups, results, self.backend.is_cpu())
+        group_by_group(self, queries, k, options, groups, results)
     }
 
     fn shares_filters(&self) -> bool {
-        self.backend.is_cpu()
+        false
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {

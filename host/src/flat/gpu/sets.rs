@@ -169,7 +169,7 @@ impl FlatDevice {
         results: Slots<'_>,
     ) -> Result<u64> {
         let slots = slots_of_groups(k, sets.iter().map(|set| set.queries.clone()), results);
-        search_all(sets.iter().zip(slots).collect(), false, |(set, (ids, distances)): (&&RowSet<'_>, Slots<'_>)| {
+        search_all(sets.iter().zip(slots).collect(), |(set, (ids, distances)): (&&RowSet<'_>, Slots<'_>)| {
             let some = queries.part(set.queries.clone());
             let request = SearchRequest::new(some, &SearchOptions::new(), Some(set.rows));
             self.search(&request, k, ids, distances)?;

@@ -235,10 +235,6 @@ fn run_by_list<C: Collect>(
 }
 
 impl IvfBackend for IvfCpu {
-    fn is_cpu(&self) -> bool {
-        true
-    }
-
     fn search(
         &self,
         view: &View<'_>,
