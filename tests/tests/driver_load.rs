@@ -132,6 +132,7 @@ fn searches_and_changes_beside_others_do_not_wait_for_the_device() {
     let mut few = GraphIndex::<f32>::builder(DIM).device(device).build().unwrap();
     few.add(&base).unwrap();
     filters_share_launches("graph", &few);
+    drop(few);
     for encoding in [Encoding::Flat, Encoding::Scalar8, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }] {
         // Trained on the CPU, which is faster, and gives the same bits.
         let mut ivf = IvfIndex::<f32>::builder(DIM, 8).encoding(encoding).device(Device::Cpu).build().unwrap();

@@ -19,8 +19,8 @@ impl RowIds {
     /// O(rows / 64 + ids · log rows) for ids, O(rows) for a function.
     ///
     /// # Errors
-    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); [`Error::Mismatch`](crate::Error::Mismatch) for a filter
-    /// for each query.
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); [`Error::Mismatch`](crate::Error::Mismatch) for a
+    /// filter for each query.
     pub(crate) fn accepted<'a>(&self, filter: Filter<'a>) -> Result<Cow<'a, Bitset>> {
         Ok(Cow::Owned(match (filter, self.live()) {
             (Filter::Bits(bits), None) => return Ok(Cow::Borrowed(bits)),

@@ -74,9 +74,9 @@ fn checked<'a, K: Searching>(kind: &K, queries: &'a [K::Element], filters: &[Fil
 
 /// Number of searches that run at the same time: on a device copies of one overlap kernels of another. On the CPU each
 /// search uses all threads, and more searches at a time only compete for the cache. 64 queries of 100,000 × 64 vectors,
-/// each with a filter of its own that accepts 1 in 10, on two threads of an AMD EPYC, beside other work, 2026-11-28: an exact
-/// index took 37 to 74 ms one search after the other, 26 to 35 with four at a time, and 83 where all shared a pool of
-/// threads; inverted files 47 to 56, 30 to 56 and 98.
+/// each with a filter of its own that accepts 1 in 10, on two threads of an AMD EPYC, beside other work, 2026-11-28: an
+/// exact index took 37 to 74 ms one search after the other, 26 to 35 with four at a time, and 83 where all shared a
+/// pool of threads; inverted files 47 to 56, 30 to 56 and 98.
 const AT_ONCE: usize = 4;
 
 /// The slots of some queries: `k` ids and distances for each.

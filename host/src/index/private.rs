@@ -86,8 +86,8 @@ pub trait Searching: Stored {
         options: &SearchOptions<'a>,
         results: (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>>;
-    /// As [`search`](Self::search) of groups of queries that have one filter each, in one call. `options` have no filter;
-    /// the places of the groups are those of all queries, and ascend.
+    /// As [`search`](Self::search) of groups of queries that have one filter each, in one call. `options` have no
+    /// filter; the places of the groups are those of all queries, and ascend.
     fn search_groups(
         &self,
         queries: &[Self::Element],

@@ -37,8 +37,8 @@ enum Place {
     Ids(usize, usize),
     Except(usize, usize),
     Function(usize),
-    /// The filter of the request with this number alone: functions without captured values may share a place, and a list
-    /// of one filter for each query says nothing of it.
+    /// The filter of the request with this number alone: functions without captured values may share a place, and a
+    /// list of one filter for each query says nothing of it.
     Alone(u64),
 }
 

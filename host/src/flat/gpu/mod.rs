@@ -35,7 +35,7 @@ mod preparation;
 mod prepared;
 mod range;
 mod rows;
-pub(crate) mod sets;
+pub(super) mod sets;
 mod steps;
 #[cfg(test)]
 mod tests;

@@ -604,8 +604,8 @@ fn the_centre_is_that_of_the_rows_that_are_there() {
     assert_eq!(centre_of(&changed), centre);
 }
 
-/// Queries with sets of their own: several sets in one search, sets that have one of their own, and sets for whose lists
-/// there is no memory.
+/// Queries with sets of their own: several sets in one search, sets that have one of their own, and sets for whose
+/// lists there is no memory.
 #[test]
 fn queries_with_sets_of_their_own_find_their_rows() {
     // Returns whether rows are streamed, and the number of searches; `None` if there is too little memory for a search
