@@ -13,6 +13,9 @@ const K: usize = 7;
 /// Squared distances are whole numbers below this one, so f32 has all of them.
 const RADIUS: f32 = 9.0;
 
+/// Squared distance and id of vectors, best first, for each query.
+type Ranked = Vec<Vec<(f32, u64)>>;
+
 /// Vectors of small whole numbers, with ids.
 struct Vectors {
     ids: Vec<u64>,
@@ -29,7 +32,7 @@ impl Vectors {
     }
 
     /// Squared distance and id of each vector that `accepts` accepts, best first, for each query.
-    fn ranked(&self, accepts: &dyn Fn(u64) -> bool) -> Vec<Vec<(f32, u64)>> {
+    fn ranked(&self, accepts: &dyn Fn(u64) -> bool) -> Ranked {
         let of_query = |query: &[f32]| {
             let rows = self.ids.iter().zip(self.components.chunks_exact(DIM));
             let accepted = rows.filter(|(id, _)| accepts(**id));
@@ -67,7 +70,7 @@ fn check<I: Kind<Element = f32>>(mut index: Index<I>, dense: bool, options: &Sea
                 same(&found, &ranked, &what);
                 assert_eq!(found, index.search_with(&vectors.queries, K, &options).unwrap(), "{what}");
                 assert_eq!((statistics.queries, statistics.accepted), (4, ranked[0].len() as u64), "{what}");
-                let near: Vec<Vec<(f32, u64)>> = ranked.iter().map(|row| within(row).to_vec()).collect();
+                let near: Ranked = ranked.iter().map(|row| within(row).to_vec()).collect();
                 same(&index.search_with(&vectors.queries, K, &options.radius(RADIUS)).unwrap(), &near, &what);
                 let within = index.range_search(&vectors.queries, RADIUS, &options).unwrap();
                 same_within(&within, &ranked, &what);
@@ -100,7 +103,7 @@ fn check_each<I: Kind<Element = f32>>(
     let (empty, none): (&[u64], &[u64]) = (&[], &[]);
     let (all_ranked, none_ranked) = (vectors.ranked(&|_| true), vectors.ranked(&|_| false));
     for turn in 0..12 {
-        let drawn: Vec<(Filter<'_>, &Vec<Vec<(f32, u64)>>)> = (0..4)
+        let drawn: Vec<(Filter<'_>, &Ranked)> = (0..4)
             .map(|_| match (random.below(3), random.below(steps.len())) {
                 (0, at) => (Filter::Bits(&bits[at]), &ranked[at]),
                 (1, at) => (Filter::Ids(&named[at]), &ranked[at]),
@@ -110,15 +113,14 @@ fn check_each<I: Kind<Element = f32>>(
             })
             .collect();
         let filters: Vec<Filter<'_>> = drawn.iter().map(|(filter, _)| *filter).collect();
-        let expected: Vec<Vec<(f32, u64)>> =
-            drawn.iter().enumerate().map(|(query, (_, ranked))| ranked[query].clone()).collect();
+        let expected: Ranked = drawn.iter().enumerate().map(|(query, (_, ranked))| ranked[query].clone()).collect();
         let what = format!("{place}, turn {turn}: {filters:?}");
         let options = options.filter(Filter::Each(&filters));
         let (found, statistics) = index.search_with_statistics(&vectors.queries, K, &options).unwrap();
         same(&found, &expected, &what);
         let accepted: usize = expected.iter().map(Vec::len).sum();
         assert_eq!((statistics.queries, statistics.accepted), (4, accepted as u64), "{what}");
-        let near: Vec<Vec<(f32, u64)>> = expected.iter().map(|row| within(row).to_vec()).collect();
+        let near: Ranked = expected.iter().map(|row| within(row).to_vec()).collect();
         same(&index.search_with(&vectors.queries, K, &options.radius(RADIUS)).unwrap(), &near, &what);
         same_within(&index.range_search(&vectors.queries, RADIUS, &options).unwrap(), &expected, &what);
     }
