@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 pub use self::info::IndexInfo;
 use crate::error::FileDefect;
+use crate::filter::FilterGroup;
 use crate::graph::file as graph;
 use crate::index::kind::GRAPH;
 #[cfg(feature = "cuda")]
@@ -19,7 +20,7 @@ use crate::ivf::Encoding;
 use crate::ivf::file as lists;
 use crate::{
     Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Placement, RangeNeighbors, Result, SearchOptions,
-    UnknownName, Watch,
+    SearchStatistics, UnknownName, Watch,
 };
 #[cfg(feature = "cuda")]
 use crate::{
@@ -328,6 +329,15 @@ impl<T: Element> Searching for Any<T> {
     forwarded! {
         fn check_queries(&self, queries: &[T], call: &'static str) -> Result<()>;
         fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors>;
+        fn search_groups(
+            &self,
+            queries: &[T],
+            k: usize,
+            options: &SearchOptions<'_>,
+            groups: &[FilterGroup<'_>],
+            results: (&mut [u64], &mut [f32])
+        ) -> Result<SearchStatistics>;
+        fn shares_filters(&self) -> bool;
         fn prefixes(&self, options: &SearchOptions<'_>) -> bool;
         fn most_effort(&self) -> Option<(usize, &'static str)>;
         fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()>;

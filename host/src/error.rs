@@ -102,9 +102,9 @@ pub enum Error {
     WrongLength {
         /// Name of what the array holds: `results` (slots: queries times k), `ids`, `weights` (one for each vector),
         /// `lengths` (one for each row), `payloads` (one for each key), `filter bits` (one for each vector, or for each
-        /// bit of the other filter), `vectors of the base`, `components of starting centroids` (clusters times
-        /// dimension), `components of codebooks` (dimension · 2^bits), `queries` or `neighbours of a
-        /// query` (in comparisons of results).
+        /// bit of the other filter), `filters` (one for each query), `vectors of the base`,
+        /// `components of starting centroids` (clusters times dimension), `components of codebooks` (dimension ·
+        /// 2^bits), `queries` or `neighbours of a query` (in comparisons of results).
         what: &'static str,
         /// The length that is needed.
         expected: usize,
@@ -206,8 +206,8 @@ pub enum Error {
     /// A type or a metric is another one than an index, an encoding or an algorithm takes.
     #[error("{what}: {actual}; {expected} is needed")]
     Mismatch {
-        /// Name of what differs: `metric of the refiner`, `element type for encoding f16` or `key type for
-        /// warp-select`.
+        /// Name of what differs: `metric of the refiner`, `element type for encoding f16`, `key type for warp-select`,
+        /// or `filter`, where filters for each query cannot be.
         what: &'static str,
         /// The name that is needed.
         expected: &'static str,

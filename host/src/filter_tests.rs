@@ -4,14 +4,17 @@
 use test_random::Random;
 
 use crate::{
-    Device, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, NONE, Neighbors, Placement, RangeNeighbors,
-    SearchOptions, SearchStatistics,
+    Bitset, Device, Error, Filter, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, NONE, Neighbors, Placement,
+    RangeNeighbors, SearchOptions, SearchStatistics,
 };
 
 const DIM: usize = 3;
 const K: usize = 7;
 /// Squared distances are whole numbers below this one, so f32 has all of them.
 const RADIUS: f32 = 9.0;
+
+/// Squared distance and id of vectors, best first, for each query.
+type Ranked = Vec<Vec<(f32, u64)>>;
 
 /// Vectors of small whole numbers, with ids.
 struct Vectors {
@@ -29,7 +32,7 @@ impl Vectors {
     }
 
     /// Squared distance and id of each vector that `accepts` accepts, best first, for each query.
-    fn ranked(&self, accepts: &dyn Fn(u64) -> bool) -> Vec<Vec<(f32, u64)>> {
+    fn ranked(&self, accepts: &dyn Fn(u64) -> bool) -> Ranked {
         let of_query = |query: &[f32]| {
             let rows = self.ids.iter().zip(self.components.chunks_exact(DIM));
             let accepted = rows.filter(|(id, _)| accepts(**id));
@@ -67,18 +70,85 @@ fn check<I: Kind<Element = f32>>(mut index: Index<I>, dense: bool, options: &Sea
                 same(&found, &ranked, &what);
                 assert_eq!(found, index.search_with(&vectors.queries, K, &options).unwrap(), "{what}");
                 assert_eq!((statistics.queries, statistics.accepted), (4, ranked[0].len() as u64), "{what}");
-                let near: Vec<Vec<(f32, u64)>> = ranked.iter().map(|row| within(row).to_vec()).collect();
+                let near: Ranked = ranked.iter().map(|row| within(row).to_vec()).collect();
                 same(&index.search_with(&vectors.queries, K, &options.radius(RADIUS)).unwrap(), &near, &what);
                 let within = index.range_search(&vectors.queries, RADIUS, &options).unwrap();
                 same_within(&within, &ranked, &what);
             }
         }
+        check_each(&index, &vectors, options, random, &format!("{place}, round {round}"));
         let gone: Vec<u64> = vectors.ids.iter().copied().filter(|_| random.below(2) == 0).collect();
         index.remove(&gone).unwrap();
         let rows = vectors.ids.iter().zip(vectors.components.chunks_exact(DIM));
         vectors.components = rows.filter(|(id, _)| !gone.contains(id)).flat_map(|(_, row)| row).copied().collect();
         vectors.ids.retain(|id| !gone.contains(id));
     }
+}
+
+/// Checks searches whose queries have filters of their own: some the same, some of several forms.
+fn check_each<I: Kind<Element = f32>>(
+    index: &Index<I>,
+    vectors: &Vectors,
+    options: &SearchOptions<'_>,
+    random: &mut Random,
+    place: &str,
+) {
+    let steps = [1, 2, 5, 70, 1_000_000];
+    let bits = steps.map(|step| index.filter(|id| id % step == 0));
+    let of_step = |step: u64| vectors.ids.iter().copied().filter(move |id| id % step == 0);
+    let (named, ranked) =
+        (steps.map(|step| of_step(step).collect::<Vec<_>>()), steps.map(|step| vectors.ranked(&|id| id % step == 0)));
+    let odd = |id: u64| id % 2 == 1;
+    let odd_ranked = vectors.ranked(&odd);
+    let (empty, none): (&[u64], &[u64]) = (&[], &[]);
+    let (all_ranked, none_ranked) = (vectors.ranked(&|_| true), vectors.ranked(&|_| false));
+    for turn in 0..12 {
+        let drawn: Vec<(Filter<'_>, &Ranked)> = (0..4)
+            .map(|_| match (random.below(3), random.below(steps.len())) {
+                (0, at) => (Filter::Bits(&bits[at]), &ranked[at]),
+                (1, at) => (Filter::Ids(&named[at]), &ranked[at]),
+                (_, 0) => (Filter::Except(empty), &all_ranked),
+                (_, 1) => (Filter::Ids(none), &none_ranked),
+                _ => (Filter::Function(&odd), &odd_ranked),
+            })
+            .collect();
+        let filters: Vec<Filter<'_>> = drawn.iter().map(|(filter, _)| *filter).collect();
+        let expected: Ranked = drawn.iter().enumerate().map(|(query, (_, ranked))| ranked[query].clone()).collect();
+        let what = format!("{place}, turn {turn}: {filters:?}");
+        let options = options.filter(Filter::Each(&filters));
+        let (found, statistics) = index.search_with_statistics(&vectors.queries, K, &options).unwrap();
+        same(&found, &expected, &what);
+        let accepted: usize = expected.iter().map(Vec::len).sum();
+        assert_eq!((statistics.queries, statistics.accepted), (4, accepted as u64), "{what}");
+        let near: Ranked = expected.iter().map(|row| within(row).to_vec()).collect();
+        same(&index.search_with(&vectors.queries, K, &options.radius(RADIUS)).unwrap(), &near, &what);
+        same_within(&index.range_search(&vectors.queries, RADIUS, &options).unwrap(), &expected, &what);
+    }
+    let stale = Bitset::new(1);
+    let one = [Filter::Except(empty)];
+    let all = [one[0]; 4];
+    let with_stale = [one[0], one[0], Filter::Bits(&stale), one[0]];
+    let nested = [one[0], one[0], one[0], Filter::Each(&one)];
+    let options_of = |filters| options.filter(Filter::Each(filters));
+    let no_queries = index.search_with(&[], K, &options_of(&[])).unwrap();
+    assert_eq!(no_queries.queries(), 0, "{place}");
+    let refused = |filters| {
+        let (mut ids, mut distances) = ([5; 4 * K], [5.0; 4 * K]);
+        let error = index.search_into(&vectors.queries, K, &options_of(filters), &mut ids, &mut distances).unwrap_err();
+        assert_eq!((ids, distances), ([5; 4 * K], [5.0; 4 * K]), "{place}: {error}");
+        assert_eq!(index.range_search(&vectors.queries, 1.0, &options_of(filters)).unwrap_err().kind(), error.kind());
+        error
+    };
+    let error = refused(&one);
+    assert!(matches!(error, Error::WrongLength { what: "filters", expected: 4, actual: 1 }), "{place}: {error}");
+    let error = refused(&with_stale);
+    assert!(matches!(error, Error::WrongLength { what: "filter bits", actual: 1, .. }), "{place}: {error}");
+    let error = refused(&nested);
+    assert!(matches!(error, Error::Mismatch { what: "filter", .. }), "{place}: {error}");
+    let mut bad = vectors.queries.clone();
+    bad[2 * DIM + 1] = f32::NAN;
+    let error = index.search_with(&bad, K, &options_of(&all)).unwrap_err();
+    assert!(matches!(error, Error::NotFinite { row: 2, column: 1, .. }), "{place}: {error}");
 }
 
 fn same(found: &Neighbors, ranked: &[Vec<(f32, u64)>], what: &str) {

@@ -25,7 +25,8 @@
 pub struct SearchStatistics {
     /// Number of queries.
     pub queries: u64,
-    /// Number of vectors that could be results: those that the filter accepts; without a filter, all.
+    /// Number of vectors that could be results: those that the filter accepts; without a filter, all. With a filter for
+    /// each query the sum over the queries.
     pub accepted: u64,
     /// Number of queries that were compared with every accepted vector, or whose search read every list. No neighbour
     /// of these is missing.
@@ -35,7 +36,7 @@ pub struct SearchStatistics {
     pub lists: u64,
     /// Largest number of lists that were read for one query in one pass.
     pub most_lists: u64,
-    /// Number of vectors that the walks of a graph kept; 0 without walks.
+    /// Number of vectors that the walks of a graph kept, the largest of them; 0 without walks.
     pub beam: u64,
     /// Number of candidates that a refined search ranked by the original vectors; 0 for other searches.
     pub refined: u64,
@@ -65,6 +66,18 @@ impl SearchStatistics {
     pub(crate) fn compared_all(&mut self, queries: usize) {
         self.passes += 1;
         self.exact_queries += queries as u64;
+    }
+
+    /// Adds the statistics of a search of other queries in the same call.
+    pub(crate) fn add(&mut self, other: SearchStatistics) {
+        self.queries += other.queries;
+        self.accepted += other.accepted;
+        self.exact_queries += other.exact_queries;
+        self.lists += other.lists;
+        self.most_lists = self.most_lists.max(other.most_lists);
+        self.beam = self.beam.max(other.beam);
+        self.refined += other.refined;
+        self.passes += other.passes;
     }
 
     /// Notes a pass of walks that keep `beam` vectors.

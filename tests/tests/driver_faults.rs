@@ -23,7 +23,7 @@ use warpann::pq::ProductQuantizer;
 use warpann::select::{Best, Rows, select_k};
 use warpann::views::{DeviceNeighbors, DeviceVectors};
 use warpann::{
-    Batcher, Device, Error, FlatIndex, GraphIndex, Index, IndexWriter, Kind, Metric, Neighbors, NoDeviceReason,
+    Batcher, Device, Error, Filter, FlatIndex, GraphIndex, Index, IndexWriter, Kind, Metric, Neighbors, NoDeviceReason,
     Placement, Request, SearchOptions, ShiftedIndex,
 };
 use warpann_tests::property::seeds;
@@ -308,6 +308,10 @@ fn flat(counts: &mut Counts) {
         |index| Ok(vec![index.len() as u64]),
     );
     scenario(counts, "flat: search", full, |index| search(index), nothing);
+    let filters = [Filter::Ids(&[3, 5, 20]), Filter::Except(&[7]), Filter::Ids(&[])];
+    let each = SearchOptions::new().filter(Filter::Each(&filters));
+    let filtered = |index: &FlatIndex<f32>| Ok(bits(&index.search_with(&queries, 5, &each)?));
+    scenario(counts, "flat: filters of each query", full, |index| filtered(index), nothing);
     scenario(
         counts,
         "flat: reconstruct",

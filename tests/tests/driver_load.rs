@@ -10,7 +10,9 @@ use std::thread;
 
 use cuda_driver_emulator as driver;
 use warpann::ivf::Encoding;
-use warpann::{Device, FlatIndex, GraphIndex, Index, IndexWriter, IvfIndex, Kind, Metric, SearchOptions};
+use warpann::{
+    Bitset, Device, Filter, FlatIndex, GraphIndex, Index, IndexWriter, IvfIndex, Kind, Metric, SearchOptions,
+};
 
 /// Number of threads of a search: as many as an index has lanes.
 const THREADS: usize = 32;
@@ -69,6 +71,30 @@ fn first_searches_do_not_wait(name: &str, index: &Index<impl Kind<Element = f32>
     );
 }
 
+/// Queries with filters of their own, whose search makes far fewer calls of the driver than one for each.
+fn filters_share_launches(name: &str, index: &Index<impl Kind<Element = f32>>) {
+    const QUERIES: u64 = 16;
+    let queries = vectors(QUERIES as usize);
+    // Sets that come as numbers, and sets that come as bits.
+    let bits: Vec<Bitset> = (1..=QUERIES).map(|number| index.filter(|id| id % (3 * number) == 0)).collect();
+    let filters: Vec<Filter<'_>> = bits.iter().map(Filter::Bits).collect();
+    let options = SearchOptions::new().filter(Filter::Each(&filters));
+    let together = || index.search_with(&queries, 5, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let alone = || {
+        let search = |(query, &filter)| index.search_one(query, 5, &SearchOptions::new().filter(filter)).unwrap();
+        queries.chunks_exact(DIM).zip(&filters).map(search).collect::<Vec<_>>()
+    };
+    let expected = (together(), alone());
+    let (found, shared) = driver::watch(together);
+    let (found_alone, own) = driver::watch(alone);
+    assert!((found, found_alone) == expected, "{name}: other results");
+    for (at, alone) in expected.1.iter().enumerate() {
+        assert_eq!(expected.0.row(at), alone.row(0), "{name}, query {at}");
+    }
+    println!("{name}: {} calls of the driver for {QUERIES} filters, {} by searches for each", shared.len(), own.len());
+    assert!(own.len() > 8 * shared.len(), "{name}: {} calls together, {} alone", shared.len(), own.len());
+}
+
 /// Changes beside a reader that has the version before each. The first ones make what the later ones use.
 fn later_changes_do_not_wait(name: &str, index: Index<impl Kind<Element = f32>>, options: &SearchOptions<'_>) {
     let mut writer = IndexWriter::new(index);
@@ -98,9 +124,15 @@ fn searches_and_changes_beside_others_do_not_wait_for_the_device() {
     let mut flat = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
     flat.add(&base).unwrap();
     first_searches_do_not_wait("exact", &flat, &none);
+    filters_share_launches("exact", &flat);
     let mut graph = GraphIndex::<f32>::builder(DIM).exact_ratio(0).device(device).build().unwrap();
     graph.add(&base).unwrap();
     first_searches_do_not_wait("graph", &graph, &none);
+    // The exact ratio of a graph makes searches under its filters exact.
+    let mut few = GraphIndex::<f32>::builder(DIM).device(device).build().unwrap();
+    few.add(&base).unwrap();
+    filters_share_launches("graph", &few);
+    drop(few);
     for encoding in [Encoding::Flat, Encoding::Scalar8, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }] {
         // Trained on the CPU, which is faster, and gives the same bits.
         let mut ivf = IvfIndex::<f32>::builder(DIM, 8).encoding(encoding).device(Device::Cpu).build().unwrap();

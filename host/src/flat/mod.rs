@@ -23,13 +23,17 @@ use half::{bf16, f16};
 pub(crate) use self::backend::FlatBackend;
 use self::cpu::FlatCpu;
 use self::former::FormerRows;
-use self::gpu::FlatDevice;
+pub(crate) use self::gpu::FlatDevice;
 pub(crate) use self::gpu::ResidentRows;
+pub(crate) use self::gpu::sets::RowSet;
 use self::grid::FlatGrid;
 use crate::device::open::open;
+use crate::filter::FilterGroup;
 use crate::ids::row_ids::RowIds;
 use crate::index::Index;
+use crate::index::each::group_by_group;
 use crate::index::private::{Searched, Searching, Stored};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::product::gpu::VectorShape;
 use crate::search::PlannedSearch;
 use crate::search_options::SearchRequest;
@@ -321,6 +325,48 @@ impl<T: Element> Flat<T> {
         self.rows.accepted(filter).map(Some)
     }
 
+    /// The rows that filters accept, and their numbers.
+    ///
+    /// # Errors
+    /// Those of [`Filter::check`]; [`Error::OutOfHostMemory`].
+    pub(crate) fn accepted_by<'a>(&'a self, groups: &[FilterGroup<'a>]) -> Result<Vec<(Cow<'a, Bitset>, usize)>> {
+        let accepted = |group: &FilterGroup<'a>| {
+            group.0.check(self.len(), || self.rows.stamp())?;
+            let rows = self.rows.accepted(group.0)?;
+            let count = rows.count_ones();
+            Ok((rows, count))
+        };
+        let rows: Vec<Result<(Cow<'a, Bitset>, usize)>> = groups.par_iter().map(accepted).collect();
+        rows.into_iter().collect()
+    }
+
+    /// Searches for queries that may find the rows of sets, on the device, in as few launches as they can share. There
+    /// is at least one row.
+    pub(crate) fn search_sets(
+        &self,
+        device: &FlatDevice,
+        queries: &[T],
+        k: usize,
+        sets: &[RowSet<'_>],
+        (ids, distances): (&mut [u64], &mut [f32]),
+    ) -> Result<SearchStatistics> {
+        let searches = device.search_sets(VectorSlice::of(queries, self.dim()), sets, k, (ids, distances))?;
+        let mut statistics = SearchStatistics { passes: searches, ..SearchStatistics::default() };
+        for set in sets {
+            self.rows.name(&mut ids[set.queries.start * k..set.queries.end * k]);
+            let count = set.queries.len() as u64;
+            statistics.queries += count;
+            statistics.exact_queries += count;
+            statistics.accepted += count * set.count as u64;
+        }
+        Ok(statistics)
+    }
+
+    /// The device that has the index, if it is one and the index is not empty.
+    pub(crate) fn one_device(&self) -> Option<&FlatDevice> {
+        self.backend.as_device().filter(|_| !self.is_empty())
+    }
+
     /// The ids of the rows, for an index that adds to the rows.
     pub(crate) fn row_ids(&self) -> &Arc<RowIds> {
         &self.rows
@@ -436,6 +482,26 @@ impl<T: Element> Searching for Flat<T> {
             statistics.compared_all(count);
         }
         Ok((statistics, among))
+    }
+
+    fn search_groups(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        groups: &[FilterGroup<'_>],
+        results: (&mut [u64], &mut [f32]),
+    ) -> Result<SearchStatistics> {
+        let Some(device) = self.one_device() else {
+            return group_by_group(self, queries, k, options, groups, results);
+        };
+        let accepted = self.accepted_by(groups)?;
+        let sets: Vec<RowSet<'_>> = RowSet::all(&accepted, groups).collect();
+        self.search_sets(device, queries, k, &sets, results)
+    }
+
+    fn shares_filters(&self) -> bool {
+        self.resident_rows().is_some()
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {

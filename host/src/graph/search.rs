@@ -7,6 +7,9 @@ use super::codes::Distances;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Ranks, Walker, key_of, node_of};
+use crate::filter::FilterGroup;
+use crate::flat::RowSet;
+use crate::index::each::{group_by_group, search_all, slots_of_groups};
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
@@ -47,6 +50,45 @@ impl<T: Element> Searching for LinkedVectors<T> {
         let request = SearchRequest::new(VectorSlice::of(queries, self.dim()), options, accepted.as_deref());
         let statistics = self.search_request(&request, k, options.beam, (ids, distances))?;
         Ok((statistics, accepted))
+    }
+
+    fn search_groups(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        groups: &[FilterGroup<'_>],
+        results: (&mut [u64], &mut [f32]),
+    ) -> Result<SearchStatistics> {
+        let Some(device) = self.flat.one_device() else {
+            return group_by_group(self, queries, k, options, groups, results);
+        };
+        let accepted = self.flat.accepted_by(groups)?;
+        let (mut exact, mut walking) = (Vec::new(), Vec::new());
+        for set in RowSet::all(&accepted, groups) {
+            let walks = self.width(set.count, k, options.beam)?.is_some();
+            (if walks { &mut walking } else { &mut exact }).push(set);
+        }
+        let (ids, distances) = results;
+        let mut statistics = SearchStatistics::default();
+        if !exact.is_empty() {
+            events::path("graph search", || self.device(), "exact", exact.iter().map(|set| set.queries.len()).sum());
+            statistics = self.flat.search_sets(device, queries, k, &exact, (ids, distances))?;
+        }
+        let slots = slots_of_groups(k, walking.iter().map(|set| set.queries.clone()), (ids, distances));
+        let jobs = walking.iter().zip(slots).collect();
+        let walked = search_all(jobs, |(set, slots): (&RowSet<'_>, _)| {
+            let some = VectorSlice::of(queries, self.dim()).part(set.queries.clone());
+            let request = SearchRequest::new(some, options, Some(set.rows));
+            let statistics = self.search_request(&request, k, options.beam, slots)?;
+            Ok(SearchStatistics { accepted: set.count as u64 * statistics.queries, ..statistics })
+        })?;
+        statistics.add(walked);
+        Ok(statistics)
+    }
+
+    fn shares_filters(&self) -> bool {
+        self.flat.shares_filters()
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
@@ -126,19 +168,24 @@ impl<T: Element> LinkedVectors<T> {
         Ok(statistics)
     }
 
-    /// The walks of a search for `k` vectors; `None` if it is exact.
-    fn walk<'a>(&'a self, request: &SearchRequest<'a>, k: usize, beam: Option<usize>) -> Result<Option<Walk<'a>>> {
-        let among = request.filter;
+    /// The width of the walks among `accepted` rows, and their graph; `None` if the search is exact.
+    fn width(&self, accepted: usize, k: usize, beam: Option<usize>) -> Result<Option<(usize, &Links)>> {
         let beam = beam.unwrap_or_else(|| self.builder.beam.max(k.saturating_mul(2)));
         if beam == 0 {
             return Err(Error::Zero { what: "beam" });
         }
         let rows = self.flat.row_ids().rows();
-        let accepted = among.map_or(rows, Bitset::count_ones);
         // Of the nodes of a beam, about as large a share is accepted as of all rows.
         let width = beam.max(k).max(LEAST_BEAM).saturating_mul(rows).div_ceil(accepted.max(1)).min(rows);
         let links = self.links().filter(|_| accepted > self.builder.exact_ratio.saturating_mul(width));
-        let Some(links) = links else { return Ok(None) };
+        Ok(links.map(|links| (width, links)))
+    }
+
+    /// The walks of a search for `k` vectors; `None` if it is exact.
+    fn walk<'a>(&'a self, request: &SearchRequest<'a>, k: usize, beam: Option<usize>) -> Result<Option<Walk<'a>>> {
+        let among = request.filter;
+        let accepted = among.map_or(self.flat.row_ids().rows(), Bitset::count_ones);
+        let Some((width, links)) = self.width(accepted, k, beam)? else { return Ok(None) };
         let (nodes, later) = match among {
             Some(among) if !links.twins().is_empty() => {
                 let (nodes, later) = links.twins().accepted_nodes(among)?;

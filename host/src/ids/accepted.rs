@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::row_ids::RowIds;
+use crate::filter::not_one;
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::{Bitset, Filter, Result, host_memory};
 
@@ -18,7 +19,8 @@ impl RowIds {
     /// O(rows / 64 + ids · log rows) for ids, O(rows) for a function.
     ///
     /// # Errors
-    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory); [`Error::Mismatch`](crate::Error::Mismatch) for a
+    /// filter for each query.
     pub(crate) fn accepted<'a>(&self, filter: Filter<'a>) -> Result<Cow<'a, Bitset>> {
         Ok(Cow::Owned(match (filter, self.live()) {
             (Filter::Bits(bits), None) => return Ok(Cow::Borrowed(bits)),
@@ -36,6 +38,7 @@ impl RowIds {
                 let words = turns(0..self.rows().div_ceil(64)).with_min_len(LEAST_WORDS).map(word);
                 Bitset::of_words(host_memory::collected_in_parallel(words)?, self.rows())
             }
+            (Filter::Each(_), _) => return Err(not_one()),
         }))
     }
 

@@ -7,6 +7,7 @@
 
 #[cfg(feature = "cuda")]
 mod device;
+pub(crate) mod each;
 pub(crate) mod kind;
 pub(crate) mod private;
 #[cfg(test)]
@@ -25,7 +26,7 @@ use crate::io::Open;
 use crate::neighbors::cut_off;
 use crate::validate::{check_length, check_radius, check_results, check_whole};
 use crate::{
-    Bitset, Element, Error, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result, SearchOptions,
+    Bitset, Element, Error, Filter, Metric, NONE, Neighbors, Placement, RangeNeighbors, Result, SearchOptions,
     SearchStatistics, Watch, host_memory,
 };
 
@@ -402,7 +403,7 @@ impl<K: Kind> Index<K> {
     ///
     /// # Errors
     /// As [`search`](Self::search), and [`Error::WrongLength`] or [`Error::StaleFilter`] for a filter,
-    /// [`Error::BadNumber`] for a radius.
+    /// [`Error::Mismatch`] for filters for each query inside of each other, [`Error::BadNumber`] for a radius.
     pub fn search_with(&self, queries: &[K::Element], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
         Ok(self.found(queries, k, options)?.0)
     }
@@ -419,7 +420,10 @@ impl<K: Kind> Index<K> {
         options: &SearchOptions<'_>,
     ) -> Result<(Neighbors, SearchStatistics)> {
         let (found, (statistics, among)) = self.found(queries, k, options)?;
-        let accepted = among.map_or(self.len(), |among| among.count_ones()) as u64;
+        let accepted = match (among, options.filter) {
+            (None, Some(Filter::Each(_))) => statistics.accepted,
+            (among, _) => among.map_or(self.len(), |among| among.count_ones()) as u64,
+        };
         Ok((found, SearchStatistics { accepted, ..statistics }))
     }
 
@@ -471,7 +475,13 @@ impl<K: Kind> Index<K> {
         options: &SearchOptions<'a>,
         (ids, distances): (&mut [u64], &mut [f32]),
     ) -> Result<private::Searched<'a>> {
-        let searched = self.kind.search(queries, k, options, (ids, distances))?;
+        let results = (&mut *ids, &mut *distances);
+        let searched = match options.filter {
+            Some(Filter::Each(filters)) => {
+                (each::search_each(&self.kind, queries, k, options, filters, results)?, None)
+            }
+            _ => self.kind.search(queries, k, options, results)?,
+        };
         cut_off(self.metric(), options.radius, k, ids, distances);
         Ok(searched)
     }
@@ -493,7 +503,10 @@ impl<K: Kind> Index<K> {
         check_radius(radius)?;
         check_whole(queries, self.dim())?;
         self.kind.check_queries(queries, "range_search")?;
-        self.kind.range_search(queries, radius, options)
+        match options.filter {
+            Some(Filter::Each(filters)) => each::range_search_each(&self.kind, queries, radius, options, filters),
+            _ => self.kind.range_search(queries, radius, options),
+        }
     }
 }
 

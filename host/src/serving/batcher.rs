@@ -12,8 +12,9 @@ use super::answer::{Answer, Outcome, Slot, Ticket};
 use super::queue::Pending;
 use super::request::Request;
 use super::waiting_room::WaitingRoom;
+use crate::filter::FilterGroups;
 use crate::neighbors::cut_off;
-use crate::{Error, Index, IndexReader, Kind, Neighbors, Refusal, Result, SearchOptions};
+use crate::{Element, Error, Filter, Index, IndexReader, Kind, Neighbors, Refusal, Result, SearchOptions};
 
 /// Least number of requests of a full batch, whatever it takes: a smaller one hardly takes less.
 const LEAST: usize = 16;
@@ -131,8 +132,10 @@ impl BatcherBuilder {
 /// ```
 ///
 /// Requests are searched in the order in which they came, together with later ones that the same search can answer:
-/// with the same options, a `k` up to the same power of two, and the same filter or none. Each result has the bits of
-/// [`Index::search_with`] in the version of the index that was current when the search began.
+/// with the same options, a `k` up to the same power of two, and all with a filter or all without. The filters of one
+/// search are one, or differ where that costs less than a search for each: on a GPU in exact indexes and
+/// graphs. Each result has the bits of [`Index::search_with`] in the version of the index that was current when the
+/// search began.
 ///
 /// A batcher that is dropped first answers the requests that it has accepted.
 pub struct Batcher<K: Kind> {
@@ -209,8 +212,8 @@ impl<K: Kind> Batcher<K> {
     /// own faults those that need no search: [`Error::Zero`], [`Error::BadNumber`], [`Error::WrongDimension`],
     /// [`Error::NotFinite`], [`Error::NotTrained`].
     pub fn submit(&self, request: Request<K::Element>) -> Result<Answer> {
-        self.shared.check(&request)?;
-        self.enqueue(request)
+        let shares_filters = self.shared.check(&request)?;
+        self.enqueue(request, shares_filters)
     }
 
     /// Answers a request and waits for it. While a place for a search is free and no request waits, the search runs on
@@ -222,7 +225,7 @@ impl<K: Kind> Batcher<K> {
     /// # Panics
     /// With the panic of a filter function of the request.
     pub fn search(&self, request: Request<K::Element>) -> Result<Neighbors> {
-        self.shared.check(&request)?;
+        let shares_filters = self.shared.check(&request)?;
         match self.shared.place_for_caller()? {
             Some(place) => {
                 let counters = &self.shared.counters;
@@ -232,15 +235,15 @@ impl<K: Kind> Batcher<K> {
                 counters.ended(&outcome);
                 super::answer::unwrapped(outcome)
             }
-            None => self.enqueue(request)?.wait(),
+            None => self.enqueue(request, shares_filters)?.wait(),
         }
     }
 
     /// Puts a request that was checked into the queue.
-    fn enqueue(&self, request: Request<K::Element>) -> Result<Answer> {
+    fn enqueue(&self, request: Request<K::Element>, shares_filters: bool) -> Result<Answer> {
         let slot = Slot::new(request.deadline);
         let answer = Answer { slot: Arc::clone(&slot) };
-        self.shared.push(Pending { request, slot: Ticket(slot) })?;
+        self.shared.push(Pending { request, slot: Ticket(slot), shares_filters })?;
         Ok(answer)
     }
 
@@ -332,10 +335,11 @@ impl<K: Kind> Shared<K> {
         result.unwrap_or_else(|| unreachable!("a source calls the function that it gets"))
     }
 
-    fn check(&self, request: &Request<K::Element>) -> Result<()> {
-        self.with(|index| request.check(&index.kind))?;
+    /// Checks a request. Returns whether one search may have it together with requests under other filters.
+    fn check(&self, request: &Request<K::Element>) -> Result<bool> {
+        let shares_filters = self.with(|index| request.check(&index.kind).map(|()| index.kind.shares_filters()))?;
         let late = request.deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if late { Err(Error::Refused(Refusal::Expired)) } else { Ok(()) }
+        if late { Err(Error::Refused(Refusal::Expired)) } else { Ok(shares_filters) }
     }
 
     /// A place for a search on the caller's thread, if one is free and no request waits.
@@ -386,11 +390,15 @@ impl<K: Kind> Shared<K> {
             !begun
         };
         batch.extract_if(.., ends).for_each(let_go);
-        let rows = if batch.len() > 1 { self.search_together(batch, memory) } else { None };
-        counters.searches.fetch_add(if rows.is_some() { 1 } else { batch.len() as u64 }, Ordering::Relaxed);
-        let mut rows = rows.into_iter().flatten();
-        for pending in batch.drain(..) {
-            let outcome = rows.next().map_or_else(|| self.search_alone(&pending.request), |row| Ok(Ok(row)));
+        self.answer(&batch.iter().collect::<Vec<_>>(), memory);
+        batch.drain(..).for_each(let_go);
+    }
+
+    /// Searches for requests of one group together if that can be, else for those with one filter and one k, and else
+    /// for each alone. Gives each its result.
+    fn answer(&self, batch: &[&Pending<K::Element>], memory: &mut Vec<K::Element>) {
+        let counters = &self.counters;
+        let finish = |pending: &Pending<K::Element>, outcome: Outcome| {
             let succeeded = matches!(outcome, Ok(Ok(_)));
             let counter = match (pending.slot.finish(outcome), succeeded) {
                 (false, _) => &counters.cancelled,
@@ -398,8 +406,19 @@ impl<K: Kind> Shared<K> {
                 (true, false) => &counters.failed,
             };
             counter.fetch_add(1, Ordering::Relaxed);
-            let_go(pending);
+        };
+        if let Some(rows) = self.search_together(batch, memory) {
+            counters.searches.fetch_add(1, Ordering::Relaxed);
+            batch.iter().zip(rows).for_each(|(pending, row)| finish(pending, Ok(Ok(row))));
+            return;
         }
+        let parts = alike(batch);
+        if parts.len() > 1 && parts.len() < batch.len() {
+            parts.iter().for_each(|part| self.answer(part, memory));
+            return;
+        }
+        counters.searches.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        batch.iter().for_each(|pending| finish(pending, self.search_alone(&pending.request)));
     }
 
     /// Searches for one request.
@@ -408,11 +427,19 @@ impl<K: Kind> Shared<K> {
         catch_unwind(AssertUnwindSafe(|| self.with(search)))
     }
 
-    /// Searches for requests of one group. Returns the results of each; `None` if they cannot be searched together, or
-    /// the search fails.
-    fn search_together(&self, batch: &[Pending<K::Element>], queries: &mut Vec<K::Element>) -> Option<Vec<Neighbors>> {
-        let first = &batch.first()?.request;
-        let options = SearchOptions { radius: None, ..first.search_options() };
+    /// Searches for requests of one group. Returns the results of each; `None` if there is only one, they cannot be
+    /// searched together, or the search fails.
+    fn search_together(
+        &self,
+        batch: &[&Pending<K::Element>],
+        queries: &mut Vec<K::Element>,
+    ) -> Option<impl Iterator<Item = Neighbors>> {
+        let [first, _, ..] = batch else { return None };
+        let filters: Vec<Filter<'_>> =
+            batch.iter().filter_map(|pending| pending.request.search_options().filter).collect();
+        let one = filters.windows(2).all(|pair| pair[0].is(pair[1]));
+        let filter = if one { filters.first().copied() } else { Some(Filter::Each(&filters)) };
+        let options = SearchOptions { radius: None, filter, ..first.request.search_options() };
         let k = batch.iter().map(|pending| pending.request.k).max()?;
         let same_k = batch.iter().all(|pending| pending.request.k == k);
         let search = |index: &Index<K>| {
@@ -431,10 +458,26 @@ impl<K: Kind> Shared<K> {
                 cut_off(metric, options.radius, *k, &mut row.ids, &mut row.distances);
                 row
             });
-            Some(rows.collect())
+            Some(rows.collect::<Vec<_>>().into_iter())
         };
         catch_unwind(AssertUnwindSafe(|| self.with(search))).ok().flatten()
     }
+}
+
+/// The requests in parts that have one filter and one k each.
+fn alike<'a, T: Element>(batch: &[&'a Pending<T>]) -> Vec<Vec<&'a Pending<T>>> {
+    let none = Filter::Except(&[]);
+    let filters: Vec<Filter<'_>> =
+        batch.iter().map(|pending| pending.request.search_options().filter.unwrap_or(none)).collect();
+    let FilterGroups { mut order, groups } = FilterGroups::new(&filters);
+    let k_of = |at: &usize| batch[*at].request.k;
+    let mut parts = Vec::new();
+    for (_, places) in groups {
+        order[places.clone()].sort_by_key(k_of);
+        let of_k = order[places].chunk_by(|a, b| k_of(a) == k_of(b));
+        parts.extend(of_k.map(|part| part.iter().map(|&at| batch[at]).collect()));
+    }
+    parts
 }
 
 #[cfg(test)]

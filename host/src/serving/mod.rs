@@ -28,9 +28,13 @@
 //! results of a search do not depend on its other queries. Requests with different `k` share a search where the first
 //! of more results are the results ([`prefixes`](crate::index::private::Searching::prefixes)).
 //!
+//! Requests with different filters share one where the kind of the index says that this costs less
+//! ([`shares_filters`](crate::index::private::Searching::shares_filters)): the search has a filter for each query
+//! ([`Filter::Each`](crate::Filter::Each)).
+//!
 //! # Failures
-//! If a search of several requests fails or panics, each is searched again alone, so that every request gets its own
-//! error, and the others their results.
+//! If a search of several requests fails or panics, those of each filter are searched by themselves, and if that fails
+//! as well, each alone. So every request gets its own error, and the others their results.
 //!
 //! | file | content |
 //! |---|---|

@@ -11,6 +11,8 @@ use crate::{Element, Filter, Scan, SearchOptions};
 pub(super) struct Pending<T> {
     pub request: Request<T>,
     pub slot: Ticket,
+    /// Whether one search may have it together with requests under other filters.
+    pub shares_filters: bool,
 }
 
 /// Equal for requests that one search can answer.
@@ -29,20 +31,25 @@ struct Group {
 /// theirs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Place {
+    /// Any filter: one search may have several.
+    Shared,
     Bits(usize),
     Ids(usize, usize),
     Except(usize, usize),
     Function(usize),
-    /// The filter of the request with this number alone: functions without captured values may share a place.
+    /// The filter of the request with this number alone: functions without captured values may share a place, and a
+    /// list of one filter for each query says nothing of it.
     Alone(u64),
 }
 
 impl Group {
     /// The group of the request with this number.
-    fn of<T: Element>(request: &Request<T>, number: u64) -> Group {
+    fn of<T: Element>(pending: &Pending<T>, number: u64) -> Group {
+        let request = &pending.request;
         // Each row is cut to its radius afterwards, and without a refiner the candidates of one have no effect.
         let SearchOptions { probes, filter, widen, scan, beam, refine: _, radius: _ } = request.search_options();
         let filter = filter.map(|filter| match (filter, &request.filter) {
+            _ if pending.shares_filters => Place::Shared,
             (Filter::Bits(bits), _) => Place::Bits(std::ptr::from_ref(bits).addr()),
             (Filter::Ids(ids), _) => Place::Ids(ids.as_ptr().addr(), ids.len()),
             (Filter::Except(ids), _) => Place::Except(ids.as_ptr().addr(), ids.len()),
@@ -50,7 +57,7 @@ impl Group {
                 // In an Arc there are counters before the function, so no two have one place.
                 Place::Function(Arc::as_ptr(function).cast::<u8>().addr())
             }
-            (Filter::Function(_), _) => Place::Alone(number),
+            (Filter::Function(_) | Filter::Each(_), _) => Place::Alone(number),
         });
         Group { k: request.k.checked_next_power_of_two().unwrap_or(request.k), probes, beam, widen, scan, filter }
     }
@@ -75,7 +82,7 @@ impl<T> Default for Queue<T> {
 impl<T: Element> Queue<T> {
     pub fn push(&mut self, pending: Pending<T>) {
         let number = self.arrived;
-        let group = Group::of(&pending.request, number);
+        let group = Group::of(&pending, number);
         let waiting = self.groups.entry(group).or_default();
         if waiting.is_empty() {
             self.oldest.insert(number, group);
@@ -107,10 +114,10 @@ mod tests {
         Request::new([query], k)
     }
 
-    fn pushed(requests: impl IntoIterator<Item = Request<f32>>) -> Queue<f32> {
+    fn pushed(requests: impl IntoIterator<Item = Request<f32>>, shares_filters: bool) -> Queue<f32> {
         let mut queue = Queue::default();
         for request in requests {
-            queue.push(Pending { request, slot: Ticket(Slot::new(None)) });
+            queue.push(Pending { request, slot: Ticket(Slot::new(None)), shares_filters });
         }
         queue
     }
@@ -133,10 +140,10 @@ mod tests {
     fn the_oldest_request_is_served_first_with_those_of_its_group() {
         let probes = |query, probes| request(query, 10).options(SearchOptions::new().probes(probes));
         let all = [probes(0.0, 1), probes(1.0, 2), probes(2.0, 1), probes(3.0, 3), probes(4.0, 2), probes(5.0, 1)];
-        assert_eq!(batches(pushed(all.clone()), 9), [vec![0.0, 2.0, 5.0], vec![1.0, 4.0], vec![3.0]]);
+        assert_eq!(batches(pushed(all.clone(), false), 9), [vec![0.0, 2.0, 5.0], vec![1.0, 4.0], vec![3.0]]);
         // What a batch leaves keeps its turn.
-        assert_eq!(batches(pushed(all), 2), [vec![0.0, 2.0], vec![1.0, 4.0], vec![3.0], vec![5.0]]);
-        assert_eq!(batches(pushed([]), 2), Vec::<Vec<f32>>::new());
+        assert_eq!(batches(pushed(all, false), 2), [vec![0.0, 2.0], vec![1.0, 4.0], vec![3.0], vec![5.0]]);
+        assert_eq!(batches(pushed([], false), 2), Vec::<Vec<f32>>::new());
     }
 
     #[test]
@@ -176,6 +183,10 @@ mod tests {
             vec![13.0],
             vec![14.0],
         ];
-        assert_eq!(batches(pushed(all), 9), expected);
+        assert_eq!(batches(pushed(all.clone(), false), 99), expected);
+        // Where filters share a search, those without one and those of other options still have their own.
+        let expected =
+            [vec![0.0, 1.0], vec![2.0], (3..=12).map(|query| query as f32).collect(), vec![13.0], vec![14.0]];
+        assert_eq!(batches(pushed(all, true), 99), expected);
     }
 }

@@ -42,7 +42,8 @@ impl<T: Element> Request<T> {
     }
 
     /// Sets the vectors that the search may return, instead of a filter of the options. Requests whose filters are
-    /// clones of one share a search; those with other filters do not.
+    /// clones of one share a search everywhere, and its bits are made once; those with other filters share one where it
+    /// costs less ([`Batcher`](crate::Batcher)).
     pub fn filter(mut self, filter: impl Into<SharedFilter>) -> Self {
         self.filter = Some(filter.into());
         self

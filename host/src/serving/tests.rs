@@ -462,52 +462,170 @@ impl crate::Snapshot for (FlatIndex<f32>, i32) {
     }
 }
 
-/// Requests that are waited for, dropped, late or refused, by many threads: each ends once.
-#[test]
-fn every_request_ends_once() {
-    let batcher = BatcherBuilder::new().waiting(64).serve(exact(50, Device::Cpu)).unwrap();
-    let (accepted, refused, outcomes) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+/// How requests ended, as their senders saw it.
+#[derive(Debug, Default)]
+struct Ends {
+    accepted: AtomicUsize,
+    full: AtomicUsize,
+    answered: AtomicUsize,
+    expired: AtomicUsize,
+    dropped: AtomicUsize,
+}
+
+impl Ends {
+    /// Counts the end of a request that was accepted and waited for, and compares its results.
+    fn ended(&self, result: Result<Neighbors>, expected: &Neighbors) {
+        match result {
+            Ok(found) => {
+                assert_eq!(&found, expected);
+                self.answered.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Error::Refused(Refusal::Expired)) => drop(self.expired.fetch_add(1, Ordering::Relaxed)),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// Sends `count` of the requests, whose results are known: with a deadline or none, waited for, awaited or dropped.
+fn send<K: Kind<Element = f32>>(
+    batcher: &Batcher<K>,
+    known: &[(Request<f32>, Neighbors)],
+    ends: &Ends,
+    count: usize,
+    random: &mut Random,
+) {
+    let mut open = Vec::new();
+    for _ in 0..count {
+        let (request, expected) = &known[random.below(known.len())];
+        let refused_full = |result: Result<()>| {
+            let full = matches!(result, Err(Error::Refused(Refusal::Full { .. })));
+            ends.full.fetch_add(usize::from(full), Ordering::Relaxed);
+            assert!(full || matches!(result, Err(Error::Refused(Refusal::Expired))), "{result:?}");
+        };
+        if random.below(8) == 0 {
+            // Without a deadline, so a refusal says that the request was not accepted.
+            match batcher.search(request.clone()) {
+                Err(error) => refused_full(Err(error)),
+                found => {
+                    ends.accepted.fetch_add(1, Ordering::Relaxed);
+                    ends.ended(found, expected);
+                }
+            }
+            continue;
+        }
+        let after = [None, Some(random.below(300) as u64), Some(600_000_000)][random.below(3)];
+        let deadline = after.map(|micros| Instant::now() + Duration::from_micros(micros));
+        match batcher.submit(deadline.into_iter().fold(request.clone(), Request::deadline)) {
+            Ok(answer) => {
+                ends.accepted.fetch_add(1, Ordering::Relaxed);
+                open.push((answer, expected));
+            }
+            Err(error) => refused_full(Err(error)),
+        }
+        // Up to a few requests of a thread wait at the same time.
+        while open.len() > random.below(24) {
+            let (answer, expected) = open.swap_remove(random.below(open.len()));
+            match random.below(3) {
+                0 => {
+                    drop(answer);
+                    ends.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+                1 => ends.ended(answer.wait(), expected),
+                _ => ends.ended(block_on(answer), expected),
+            }
+        }
+    }
+    open.into_iter().for_each(|(answer, expected)| ends.ended(answer.wait(), expected));
+}
+
+/// Sends random requests by many threads. Each ends once: with the results of its search alone, or refused.
+fn check_ends(requests: usize) {
+    const THREADS: usize = 8;
+    let index = exact(200, Device::Cpu);
+    let filters = [
+        SharedFilter::from(index.filter(|id| id % 5 != 0)),
+        SharedFilter::Ids([4, 8, 15, 16, 23, 42].into()),
+        SharedFilter::Except([0, 1, 2].into()),
+        SharedFilter::Function(Arc::new(|id| id % 2 == 0)),
+    ];
+    let mut random = Random::new(8);
+    let known: Vec<(Request<f32>, Neighbors)> = (0..400)
+        .map(|_| {
+            let request = Request { deadline: None, ..random_request(&index, &filters, &mut random) };
+            let expected = alone(&index, &request);
+            (request, expected)
+        })
+        .collect();
+    let builder = BatcherBuilder::new().waiting(64).workers(3);
+    let (batcher, ends) = (builder.serve(index).unwrap(), Ends::default());
     thread::scope(|scope| {
-        for number in 0..8 {
-            let (batcher, accepted, refused, outcomes) = (&batcher, &accepted, &refused, &outcomes);
-            scope.spawn(move || {
-                let mut random = Random::new(number);
-                let mut answers = Vec::new();
-                for _ in 0..2_000 {
-                    let mut request = Request::new(vectors(1, &mut random), 1 + random.below(3));
-                    if random.below(2) == 0 {
-                        request = request.deadline(Instant::now() + Duration::from_micros(random.below(300) as u64));
-                    }
-                    match batcher.submit(request) {
-                        Ok(answer) => {
-                            accepted.fetch_add(1, Ordering::Relaxed);
-                            answers.push(answer);
-                        }
-                        Err(Error::Refused(Refusal::Full { most: 64 } | Refusal::Expired)) => {
-                            refused.fetch_add(1, Ordering::Relaxed);
-                        }
-                        Err(other) => panic!("{other}"),
-                    }
-                    // Some are waited for, some are given up, some stay.
-                    if random.below(3) == 0
-                        && let Some(answer) = answers.pop()
-                        && random.below(2) == 0
-                    {
-                        match answer.wait() {
-                            Ok(_) | Err(Error::Refused(Refusal::Expired)) => outcomes.fetch_add(1, Ordering::Relaxed),
-                            Err(other) => panic!("{other}"),
-                        };
-                    }
-                }
-                for answer in answers {
-                    assert!(matches!(block_on(answer), Ok(_) | Err(Error::Refused(Refusal::Expired))));
-                }
-            });
+        for number in 0..THREADS {
+            let (batcher, known, ends) = (&batcher, &known, &ends);
+            scope.spawn(move || send(batcher, known, ends, requests / THREADS, &mut Random::new(number as u64)));
         }
     });
     batcher.close();
-    let BatcherStatistics { answered, failed, expired, cancelled, waiting, running, .. } = batcher.statistics();
-    assert_eq!((failed, waiting, running), (0, 0, 0));
-    assert_eq!(answered + expired + cancelled, accepted.into_inner() as u64);
-    assert!(answered >= 100 && outcomes.into_inner() >= 100, "{answered} answered, {refused:?} refused");
+    let counts = batcher.statistics();
+    let [accepted, full, answered, expired, dropped] =
+        [&ends.accepted, &ends.full, &ends.answered, &ends.expired, &ends.dropped]
+            .map(|count| count.load(Ordering::Relaxed) as u64);
+    assert_eq!((counts.failed, counts.waiting, counts.running, counts.full), (0, 0, 0, full), "{ends:?}, {counts:?}");
+    assert_eq!(accepted, answered + expired + dropped, "{ends:?}, {counts:?}");
+    assert_eq!(accepted, counts.answered + counts.expired + counts.cancelled, "{ends:?}, {counts:?}");
+    // A result that nobody fetched counts as answered, or as cancelled if nobody waited when it came.
+    assert!((answered..=answered + dropped).contains(&counts.answered), "{ends:?}, {counts:?}");
+    // Every end occurs, and requests shared searches.
+    let least = requests as u64 / 500;
+    assert!(answered > least && expired > least && dropped > least && counts.cancelled > 0, "{ends:?}, {counts:?}");
+    assert!(counts.searches < counts.answered, "{counts:?}");
+}
+
+#[test]
+fn every_request_ends_once() {
+    check_ends(40_000);
+}
+
+#[test]
+#[ignore = "takes 8 s in an optimised build"]
+fn each_of_a_million_requests_ends_once() {
+    check_ends(1_000_000);
+}
+
+/// Requests with filters of their own are one search where the index shares filters.
+#[test]
+fn requests_with_filters_of_their_own_share_a_search() {
+    fn searches<K: Kind<Element = f32> + 'static>(index: Index<K>) -> u64 {
+        let batcher = batcher_with(index.snapshot(), 1);
+        let gate = Arc::new(Gate::default());
+        let first = batcher.submit(gate.request()).unwrap();
+        gate.wait_for_a_visitor();
+        let mut random = Random::new(6);
+        let requests: Vec<Request<f32>> = (1..7)
+            .map(|step| {
+                let filter = index.filter(|id| id % step == 0);
+                Request::new(vectors(1, &mut random), 3).filter(filter)
+            })
+            .collect();
+        let answers: Vec<_> = requests.iter().map(|request| batcher.submit(request.clone()).unwrap()).collect();
+        gate.open();
+        first.wait().unwrap();
+        for (request, answer) in requests.iter().zip(answers) {
+            assert_eq!(answer.wait().unwrap(), alone(&index, request));
+        }
+        batcher.close();
+        batcher.statistics().searches
+    }
+    let rows = vectors(60, &mut Random::new(4));
+    for (device, shared) in [(Device::Cpu, 7), (Device::Emulator, 2)] {
+        let mut flat = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
+        flat.add(&rows).unwrap();
+        assert_eq!(searches(flat), shared);
+        let mut graph = GraphIndex::<f32>::builder(DIM).device(device).exact_ratio(1).build().unwrap();
+        graph.add(&rows).unwrap();
+        assert_eq!(searches(graph), shared);
+        let mut ivf = IvfIndex::<f32>::builder(DIM, 6).device(device).build().unwrap();
+        ivf.train(&rows).unwrap();
+        ivf.add(&rows).unwrap();
+        assert_eq!(searches(ivf), 7);
+    }
 }

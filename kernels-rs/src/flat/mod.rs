@@ -5,6 +5,7 @@
 //! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
 //! | [`gather_rows`] | copies listed rows to another set, and back | |
+//! | [`list_rows`] | lists of the rows that each query of a batch may find | |
 //! | [`mask_values`] | leaves rows out of the filter | |
 //! | [`mask_distances`] | leaves rows out of a selection | |
 //! | [`rescan`] | the best rows for queries without a proof, without the host | |
@@ -16,6 +17,7 @@ pub mod candidates;
 pub mod count_within;
 pub mod filter;
 pub mod gather_rows;
+pub mod list_rows;
 pub mod mask_distances;
 pub mod mask_values;
 pub mod name_results;

@@ -11,6 +11,7 @@ mod distance;
 mod encode;
 mod filter;
 mod graph;
+mod list_rows;
 mod lists;
 mod pq;
 mod rerank;

@@ -24,6 +24,7 @@
 
 pub mod changes;
 pub mod deep;
+pub mod filters;
 pub mod flat;
 pub mod graph;
 pub mod ivf;
@@ -63,6 +64,7 @@ pub struct Kind {
 /// All kinds of properties.
 pub const KINDS: &[Kind] = &[
     Kind { name: "flat", case: flat::case, share: (1500, 150), kept: &[225, 238, 677] },
+    Kind { name: "filters", case: filters::case, share: (600, 60), kept: &[] },
     Kind { name: "ivf", case: ivf::case, share: (1000, 100), kept: &[434, 520] },
     Kind {
         name: "changes",

@@ -19,6 +19,8 @@ pub(super) const MOST_QUERIES: usize = u32::MAX as usize / 2;
 pub(crate) struct Tuning {
     /// Component products (queries × rows × components) up to which the filter costs more than it saves.
     pub direct_work: u64,
+    /// Component products of the queries of a set of rows up to which they are searched with those of other sets.
+    pub shared_work: u64,
     /// Smallest number of sample rows for the first threshold.
     pub sample_rows: u32,
     /// Number of slots of a query's list in the first attempt of a range search.
@@ -31,12 +33,12 @@ impl Tuning {
         if limits.emulated {
             // The emulator exists to run kernels, so it uses the filter from the smallest case on that has more rows
             // than neighbours. A small sample lets small cases have the middle pass, and short lists let them overflow.
-            return Tuning { direct_work: 0, sample_rows: 128, range_list: 32 };
+            return Tuning { direct_work: 0, shared_work: 2_000, sample_rows: 128, range_list: 32 };
         }
         // Below this much work the filter's extra launches cost more than the bytes it saves. On an H200 with 128
         // components: 500,000 rows for one query (0.128 ms with the filter, 0.132 without), 125,000 for two (0.089,
-        // 0.086), 60,000 for four (0.076, 0.070).
-        Tuning { direct_work: 48_000_000, sample_rows: 8192, range_list: 1024 }
+        // 0.086), 60,000 for four (0.076, 0.070). A set of rows that shares a launch must have no more.
+        Tuning { direct_work: 48_000_000, shared_work: 48_000_000, sample_rows: 8192, range_list: 1024 }
     }
 }
 

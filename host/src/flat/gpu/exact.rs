@@ -89,7 +89,7 @@ impl Block {
     ///
     /// # Safety
     /// The selection, earlier on the same stream, writes all its results, and the flags are written.
-    unsafe fn copy_results(
+    pub(super) unsafe fn copy_results(
         &self,
         on: OnStream<'_>,
         from: &Select<f32>,

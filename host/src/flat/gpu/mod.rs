@@ -19,6 +19,7 @@
 //! | `prepared` | the rows that have copies, norms and bounds |
 //! | `range` | the rows of a block within a radius |
 //! | `rows` | the memory of the rows |
+//! | `sets` | queries that may each find other rows |
 //! | `steps` | the k best of a block for queries in device memory |
 
 #[cfg(any(feature = "cuda", test))]
@@ -34,6 +35,7 @@ mod preparation;
 mod prepared;
 mod range;
 mod rows;
+pub(super) mod sets;
 mod steps;
 #[cfg(test)]
 mod tests;

@@ -440,7 +440,11 @@ mod tests {
     fn passes_visit_every_tile_once() {
         for rows in [1, 128, 129, 2_600, 40_000, 1_000_000] {
             for k in [1, 10, 100, 1_000] {
-                let passes = Passes::choose(Tuning { direct_work: 0, sample_rows: 8_192, range_list: 1024 }, rows, k);
+                let passes = Passes::choose(
+                    Tuning { direct_work: 0, shared_work: 0, sample_rows: 8_192, range_list: 1024 },
+                    rows,
+                    k,
+                );
                 assert!((passes.sample - 1) * passes.sample_stride < passes.tiles);
                 let mut seen = vec![0; passes.tiles as usize];
                 let mut visit = |tiles: u32, stride: u32, skip: u32| {

@@ -603,3 +603,58 @@ fn the_centre_is_that_of_the_rows_that_are_there() {
     changed.truncate(590);
     assert_eq!(centre_of(&changed), centre);
 }
+
+/// Queries with sets of their own: several sets in one search, sets that have one of their own, and sets for whose
+/// lists there is no memory.
+#[test]
+fn queries_with_sets_of_their_own_find_their_rows() {
+    // Returns whether rows are streamed, and the number of searches; `None` if there is too little memory for a search
+    // of one set as well.
+    fn check<T: Element>(metric: Metric, rows: usize, budget: Option<u64>, k: usize) -> Option<(bool, u64)> {
+        let mut case = Case::<T>::new(metric, 5, (rows, 9), budget);
+        // No row, few, a half, all; of few rows the numbers are shorter than the bits.
+        let sets = [0, 60, 2, 1, 60].map(|of| case.some(of));
+        let places = [0..1, 1..3, 3..4, 4..8, 8..9];
+        let row_sets: Vec<sets::RowSet<'_>> = sets
+            .iter()
+            .zip(places)
+            .map(|(rows, queries)| sets::RowSet { rows, count: rows.count_ones(), queries })
+            .collect();
+        let (mut ids, mut distances) = (vec![7; 9 * k], vec![7.0; 9 * k]);
+        let queries = VectorSlice::of(&case.queries, case.dim);
+        let searches = match case.index.search_sets(queries, &row_sets, k, (&mut ids, &mut distances)) {
+            Err(error @ Error::OutOfDeviceMemory { .. }) => {
+                let mut alone = row_sets.iter().map(|set| {
+                    let (some, count) = (queries.part(set.queries.clone()), set.queries.len() * k);
+                    let request = SearchRequest { filter: Some(set.rows), ..SearchRequest::among_all(some) };
+                    case.index.search(&request, k, &mut ids[..count], &mut distances[..count])
+                });
+                assert!(alone.any(|result| result.is_err()), "{metric:?}, {budget:?}: {error}");
+                return None;
+            }
+            searches => searches.unwrap(),
+        };
+        for set in &row_sets {
+            let sorted = case.sorted(Some(set.rows));
+            for query in set.queries.clone() {
+                let mut expected = sorted[query].clone();
+                expected.resize(expected.len().max(k), (NONE, metric.worst()));
+                let found = ids[query * k..][..k].iter().copied().zip(distances[query * k..][..k].iter().copied());
+                assert!(found.eq(expected[..k].iter().copied()), "{metric:?}, {rows} rows, {budget:?}, query {query}");
+            }
+        }
+        Some((case.streamed(), searches))
+    }
+    for metric in Metric::ALL {
+        // 300 rows for four queries are too many products for a launch with others.
+        assert_eq!(check::<f32>(metric, 300, None, 6), Some((false, 2)));
+        assert_eq!(check::<f16>(metric, 90, None, 100), Some((false, 1)));
+        assert_eq!(check::<u8>(metric, 90, None, 1), Some((false, 1)));
+    }
+    // With too little memory the rows are streamed, and each set has a search of its own.
+    let budgets = [100_000, 200_000, 300_000, 400_000, 600_000, 800_000, 1_600_000];
+    let outcomes: Vec<_> =
+        budgets.into_iter().filter_map(|budget| check::<f32>(Metric::L2, 3_000, Some(budget), 6)).collect();
+    assert!(outcomes.contains(&(true, 5)) && outcomes.contains(&(false, 3)), "{outcomes:?}");
+    assert!(outcomes.iter().all(|&(streamed, searches)| !streamed || searches == 5), "{outcomes:?}");
+}
