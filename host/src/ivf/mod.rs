@@ -221,11 +221,11 @@ impl<T: Element> IvfIndexBuilder<T> {
         self
     }
 
-    /// Lets the index train itself when it has `vectors` vectors; 0 chooses 39 for each list. Until then it keeps vectors
-    /// as they are, and every search is exact. Vectors can be added, replaced, removed and saved from the start. The call
-    /// that adds the last of these vectors trains the index with all of them, and takes as long; it fails if training
-    /// does, and has then added nothing. Searches find as many true neighbours as before only with enough probes: call
-    /// [`tune`](IvfIndex::tune) when [`is_trained`](IvfIndex::is_trained) has become true.
+    /// Lets the index train itself when it has `vectors` vectors; 0 chooses 39 for each list. Until then it keeps
+    /// vectors as they are, and every search is exact. Vectors can be added, replaced, removed and saved from the
+    /// start. The call that adds the last of these vectors trains the index with all of them, and takes as long; it
+    /// fails if training does, and has then added nothing. Searches find as many true neighbours as before only with
+    /// enough probes: call [`tune`](IvfIndex::tune) when [`is_trained`](IvfIndex::is_trained) has become true.
     ///
     /// A file of an index that is not trained yet keeps `vectors`, but neither seed, nor iterations, nor points per
     /// centroid: a loaded index trains itself with their defaults.
@@ -257,8 +257,8 @@ impl<T: Element> IvfIndexBuilder<T> {
     ///
     /// # Errors
     /// [`Error::Zero`] (no components, or no lists), [`Error::TooMany`], [`Error::NotDivisible`],
-    /// [`Error::OutOfRange`], [`Error::Mismatch`]; [`Error::TooFewTrainingVectors`] if the index cannot train itself with
-    /// so few; and the errors of opening the device, as in
+    /// [`Error::OutOfRange`], [`Error::Mismatch`]; [`Error::TooFewTrainingVectors`] if the index cannot train itself
+    /// with so few; and the errors of opening the device, as in
     /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if
     /// there is no usable device.
     pub fn build(self) -> Result<IvfIndex<T>> {
@@ -328,7 +328,8 @@ impl<T: Element> IvfIndex<T> {
         self.kind.trained.is_some() && self.kind.waits_for.is_none()
     }
 
-    /// Number of lists. An index that has not trained itself yet has one ([`IvfStatistics::lists`]), and will have these.
+    /// Number of lists. An index that has not trained itself yet has one ([`IvfStatistics::lists`]), and will have
+    /// these.
     pub fn lists(&self) -> usize {
         self.kind.settings.lists
     }

@@ -10,12 +10,12 @@
 //! training:        all vectors, in the order of their ids; new centroids and tables; each vector gets a list and a code
 //! ```
 //! One list of whole vectors is an inverted file as any other: searches, filters, changes, snapshots, images on devices
-//! and files need nothing of their own. Training makes other lists beside those that there are, and replaces them at the
-//! end. So snapshots keep the former lists, and a training that fails or is cancelled leaves the index as it was.
+//! and files need nothing of their own. Training makes other lists beside those that there are, and replaces them at
+//! the end. So snapshots keep the former lists, and a training that fails or is cancelled leaves the index as it was.
 //!
 //! # Cost
-//! Training: that of [`IvfIndex::train`] and of adding all vectors, a copy of the vectors (4 bytes a component of a code),
-//! and the lists twice until the former ones are dropped. A device gets all lists anew with the next search.
+//! Training: that of [`IvfIndex::train`] and of adding all vectors, a copy of the vectors (4 bytes a component of a
+//! code), and the lists twice until the former ones are dropped. A device gets all lists anew with the next search.
 
 use std::sync::Arc;
 
@@ -45,9 +45,10 @@ impl<T: Element> IvfIndex<T> {
     /// ([`drift`](Self::drift), [`IvfStatistics::clamped_vectors`](super::IvfStatistics::clamped_vectors)).
     ///
     /// With [`Encoding::Flat`] the vectors are those that were added, and the index is that which training with them in
-    /// the order of their ids, and adding them, makes. An encoding that keeps codes has only the vectors for which codes
-    /// stand, so each call adds the error of new codes to that of the old ones. Who has the original vectors loses
-    /// nothing by [`clear`](Self::clear), [`train`](Self::train) and [`add_with_ids`](Self::add_with_ids) instead.
+    /// the order of their ids, and adding them, makes. An encoding that keeps codes has only the vectors for which
+    /// codes stand, so each call adds the error of new codes to that of the old ones. Who has the original vectors
+    /// loses nothing by [`clear`](Self::clear), [`train`](Self::train) and [`add_with_ids`](Self::add_with_ids)
+    /// instead.
     ///
     /// Other lists need another number of probes for the same recall: call [`tune`](Self::tune) afterwards. Beside
     /// readers both are one change, so that none sees lists that are not tuned:
@@ -85,13 +86,14 @@ impl<T: Element> IvfIndex<T> {
         self.kind.retrain(watch)
     }
 
-    /// How far the vectors have moved since training: the mean squared distance of the stored vectors from the centroids
-    /// of their lists, divided by that of the training vectors. About 1 if both are alike. Far above 1, lists are no
-    /// longer near what they hold; [`retrain`](Self::retrain) makes others. `None` without training, without vectors,
-    /// and for an index from a file of a version that did not keep the second distance.
+    /// How far the vectors have moved since training: the mean squared distance of the stored vectors from the
+    /// centroids of their lists, divided by that of the training vectors. About 1 if both are alike. Far above 1, lists
+    /// are no longer near what they hold; [`retrain`](Self::retrain) makes others. `None` without training, without
+    /// vectors, and for an index from a file of a version that did not keep the second distance.
     ///
-    /// Under cosine, vectors count with the length 1. Of codes, the vectors for which they stand count: these lie nearer to
-    /// the centroids than vectors beyond the reach of codes do, so the number is smaller then. Of many vectors an even
+    /// Under cosine, vectors count with the length 1. Of codes, the vectors for which they stand count: these lie
+    /// nearer to the centroids than vectors beyond the reach of codes do, so there
+    /// [`IvfStatistics::clamped_vectors`](super::IvfStatistics::clamped_vectors) tells more. Of many vectors an even
     /// sample of about 4,096 is measured. O(lists + min(len, 4096) · dim).
     pub fn drift(&self) -> Option<f64> {
         self.kind.drift()

@@ -115,8 +115,8 @@ pub struct Shape {
     pub exponent: u32,
     /// Numbers of vectors and components that were added beyond the reach of the codes.
     pub clamped: Clamped,
-    /// The number of vectors with which the index trains itself; 0 if it is trained. Until then the file has one list of
-    /// whole vectors, and `lists` and `encoding` are those of the trained index.
+    /// The number of vectors with which the index trains itself; 0 if it is trained. Until then the file has one list
+    /// of whole vectors, and `lists` and `encoding` are those of the trained index.
     pub waits_for: u32,
     /// The mean squared distance of training vectors from the centroids of their lists; 0 if it is not known.
     pub spread: f32,
