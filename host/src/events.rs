@@ -120,6 +120,13 @@ pub(crate) fn clamped(encoding: impl FnOnce() -> String, vectors: u64, clamped: 
     }
 }
 
+/// An inverted file was trained with the vectors that it has.
+#[inline(always)]
+pub(crate) fn lists_trained(device: impl FnOnce() -> String, vectors: usize, lists: usize) {
+    #[cfg(feature = "tracing")]
+    caught(|| tracing::info!(target: "warpann", device = device(), vectors, lists, "lists trained"));
+}
+
 /// A graph index changed, and the graph of its vectors could not be made for `reason`.
 #[inline(always)]
 pub(crate) fn graph_missing(device: impl FnOnce() -> String, vectors: usize, reason: &Error) {

@@ -29,6 +29,7 @@
 //! | WARN | `device failed and is not used again` | `device`, `shard`, `left`: number of other devices that hold the shard, `reason` |
 //! | WARN | `vectors beyond the training` | `encoding`, `vectors`: number of added vectors with clamped components, `clamped`: number of these components ([`clamped_components`](crate::ivf::IvfStatistics::clamped_components)), `components`: number of all that were added together; DEBUG if at most one in 1,000 is clamped |
 //! | WARN | `no graph could be made, so searches are exact` | `device`, `vectors`: number of vectors of a [`GraphIndex`](crate::GraphIndex) that changed, `reason`; the next change makes a graph |
+//! | INFO | `lists trained` | `device`, `vectors`, `lists` of an [`IvfIndex`](crate::IvfIndex) that was trained with the vectors that it has |
 //! | INFO | `base exceeds the memory budget and is streamed` | `device`, `budget` in bytes |
 //! | DEBUG | `path chosen` | `operation`, `device`, `path`: the way of a search, `queries` |
 //! | DEBUG | `upload` | `content`, `device`, `bytes`, `milliseconds`, which include the preparation for searches where it follows at once |

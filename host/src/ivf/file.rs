@@ -112,7 +112,12 @@ impl<T: Element> Ivf<T> {
         if let Some(budget) = budget {
             builder = builder.memory_budget(budget);
         }
-        builder.restore(trained, lists, shape.probes as usize, shape.clamped)
+        if shape.waits_for > 0 {
+            builder = builder.train_at(shape.waits_for as usize);
+        }
+        let mut index = builder.restore(trained, lists, shape.probes as usize, shape.clamped)?;
+        index.spread = shape.spread;
+        Ok(index)
     }
 
     /// A hash of everything on which searches with the index's default number of probes depend. Two indexes that would
@@ -123,7 +128,7 @@ impl<T: Element> Ivf<T> {
     pub(crate) fn fingerprint(&self) -> Result<u64> {
         let trained = self.trained().ok_or(Error::NotTrained { call: "search" })?;
         let Content { shape, centroids, codebooks, rotation, lists } = self.content(trained);
-        let shape = Shape { clamped: Clamped::default(), ..shape };
+        let shape = Shape { clamped: Clamped::default(), spread: 0.0, ..shape };
         let header = format::encode(&shape, &Places::default(), &Default::default());
         let mut hashes = vec![checksum::xxh64(&header)];
         hashes.extend([centroids, codebooks, rotation].map(|part| checksum::of_bytes(bytemuck::cast_slice(part))));
@@ -145,11 +150,14 @@ impl<T: Element> Ivf<T> {
             metric: self.metric(),
             encoding: self.settings.encoding,
             dim: self.dim() as u64,
-            lists: self.lists() as u64,
+            lists: self.settings.lists as u64,
             vectors: self.len() as u64,
             probes: self.probes as u64,
             exponent: trained.codec.exponent(),
             clamped: self.clamped,
+            // The number of rows has 32 bits, and an index has less vectors than it waits for.
+            waits_for: self.waits_for.map_or(0, |vectors| u32::try_from(vectors).unwrap_or(u32::MAX)),
+            spread: self.spread,
         };
         let lists = (0..lists.count()).map(|list| (lists.ids(list), lists.codes(list).runs().collect())).collect();
         Content { shape, centroids: &trained.centroids, codebooks, rotation, lists }
@@ -167,7 +175,7 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
         return Err(FileDefect::WrongElement { actual: shape.element.name().into(), expected: T::TYPE.name() });
     }
     let dim = shape.dim as usize;
-    let scheme = shape.encoding.scheme();
+    let scheme = shape.stored_encoding().scheme();
     let (codebooks, rotation) = (file.values(Section::Codebooks), file.values(Section::Rotation));
     let codec = scheme
         .codec(FileParts { dim, element: shape.element, codebooks, rotation, exponent: shape.exponent })

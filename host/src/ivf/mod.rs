@@ -47,6 +47,9 @@ pub(crate) mod grid;
 pub(crate) mod held;
 mod lists;
 mod refine;
+mod retrain;
+#[cfg(test)]
+mod retrain_tests;
 mod search;
 mod settings;
 mod statistics;
@@ -146,6 +149,10 @@ pub struct Ivf<T: Element> {
     probes: usize,
     /// Numbers of vectors and components that were added beyond the reach of the codes.
     clamped: Clamped,
+    /// The number of vectors with which the index trains itself. Until then it has one list of whole vectors.
+    waits_for: Option<usize>,
+    /// The mean squared distance of training vectors from the centroids of their lists; 0 if it is not known.
+    spread: f32,
     backend: Box<dyn IvfBackend>,
     /// Shared with snapshots until one of the indexes is trained or moved.
     coders: Arc<KeptCoders>,
@@ -214,6 +221,31 @@ impl<T: Element> IvfIndexBuilder<T> {
         self
     }
 
+    /// Lets the index train itself when it has `vectors` vectors; 0 chooses 39 for each list. Until then it keeps
+    /// vectors as they are, and every search is exact. Vectors can be added, replaced, removed and saved from the
+    /// start. The call that adds the last of these vectors trains the index with all of them, and takes as long; it
+    /// fails if training does, and has then added nothing. Searches find as many true neighbours as before only with
+    /// enough probes: call [`tune`](IvfIndex::tune) when [`is_trained`](IvfIndex::is_trained) has become true.
+    ///
+    /// A file of an index that is not trained yet keeps `vectors`, but neither seed, nor iterations, nor points per
+    /// centroid: a loaded index trains itself with their defaults.
+    ///
+    /// ```
+    /// use warpann::{Device, IvfIndex};
+    ///
+    /// let rows = |first: usize, count: usize| (first..first + count).map(|i| (i as f32).sin()).collect::<Vec<f32>>();
+    /// let mut index = IvfIndex::<f32>::builder(1, 4).train_at(100).device(Device::Cpu).build()?;
+    /// index.add(&rows(0, 99))?;
+    /// assert_eq!((index.is_trained(), index.search(&rows(7, 1), 1)?.ids[0]), (false, 7));
+    /// index.add(&rows(99, 1))?;
+    /// assert_eq!((index.is_trained(), index.len(), index.statistics().lists), (true, 100, 4));
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    pub fn train_at(mut self, vectors: usize) -> Self {
+        self.settings.train_at = Some(vectors);
+        self
+    }
+
     /// Sets whether the CPU searches with its widest SIMD instructions (`true` unless set) or only with those that
     /// every processor of its architecture has. Results are the same; the setting is for measurements.
     pub fn simd(mut self, simd: bool) -> Self {
@@ -225,7 +257,8 @@ impl<T: Element> IvfIndexBuilder<T> {
     ///
     /// # Errors
     /// [`Error::Zero`] (no components, or no lists), [`Error::TooMany`], [`Error::NotDivisible`],
-    /// [`Error::OutOfRange`], [`Error::Mismatch`]; and the errors of opening the device, as in
+    /// [`Error::OutOfRange`], [`Error::Mismatch`]; [`Error::TooFewTrainingVectors`] if the index cannot train itself
+    /// with so few; and the errors of opening the device, as in
     /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if
     /// there is no usable device.
     pub fn build(self) -> Result<IvfIndex<T>> {
@@ -234,18 +267,22 @@ impl<T: Element> IvfIndexBuilder<T> {
 
     fn open(mut self) -> Result<Ivf<T>> {
         self.settings.check(T::TYPE)?;
+        let (dim, waits_for) = (self.settings.dim, self.settings.trains_at()?);
+        let trained = waits_for.map(|_| Trained::one_list::<T>(dim).map(Arc::new)).transpose()?;
         let backend = open_ivf(&mut self.settings)?;
-        let code_bytes = self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE);
-        let lists = Arc::new(Lists::new(0, code_bytes));
+        let encoding = if waits_for.is_some() { Encoding::Flat } else { self.settings.encoding };
+        let lists = Lists::new(usize::from(waits_for.is_some()), encoding.scheme().code_bytes(dim, T::TYPE));
         let probes = self.settings.lists.isqrt().div_ceil(2);
         let settings = self.settings;
         let clamped = Clamped::default();
         Ok(Ivf {
             settings,
-            trained: None,
-            lists,
+            trained,
+            lists: Arc::new(lists),
             probes,
             clamped,
+            waits_for,
+            spread: 0.0,
             backend,
             coders: Arc::default(),
             element: PhantomData,
@@ -279,22 +316,25 @@ impl<T: Element> IvfIndex<T> {
                 iterations: 20,
                 points_per_centroid: 256,
                 simd: true,
+                train_at: None,
             },
             element: PhantomData,
         }
     }
 
-    /// Whether [`train`](Self::train) has succeeded; only then can vectors be added.
+    /// Whether [`train`](Self::train) has succeeded, or the index has [trained itself](IvfIndexBuilder::train_at). Only
+    /// then, and to an index that trains itself, can vectors be added.
     pub fn is_trained(&self) -> bool {
-        self.kind.trained.is_some()
+        self.kind.trained.is_some() && self.kind.waits_for.is_none()
     }
 
-    /// Number of lists.
+    /// Number of lists. An index that has not trained itself yet has one ([`IvfStatistics::lists`]), and will have
+    /// these.
     pub fn lists(&self) -> usize {
         self.kind.settings.lists
     }
 
-    /// The encoding, which determines what the index keeps of each vector.
+    /// The encoding, which determines what the index keeps of each vector once it is trained.
     pub fn encoding(&self) -> Encoding {
         self.kind.settings.encoding
     }
@@ -302,7 +342,8 @@ impl<T: Element> IvfIndex<T> {
     /// The centroids of the lists, row-major: lists × dim components, in rotated space if the encoding rotates. Empty
     /// until trained.
     pub fn centroids(&self) -> &[f32] {
-        self.kind.trained.as_ref().map_or(&[], |trained| &trained.centroids)
+        let trained = self.kind.trained().filter(|_| self.is_trained());
+        trained.map_or(&[], |trained| &trained.centroids)
     }
 
     /// The product quantizer of residuals; `None` until trained, and for all encodings except [`Encoding::Pq`].
@@ -343,9 +384,9 @@ impl<T: Element> IvfIndex<T> {
 }
 
 impl<T: Element> Ivf<T> {
-    /// Number of lists.
+    /// Number of lists; one if the index has not trained itself yet.
     pub(crate) fn lists(&self) -> usize {
-        self.settings.lists
+        if self.waits_for.is_some() { 1 } else { self.settings.lists }
     }
 
     /// The devices in use, and the memory budget that the caller set.
@@ -438,8 +479,8 @@ impl<T: Element> Stored for Ivf<T> {
     }
 
     fn describe(&self, to: &mut fmt::DebugStruct<'_, '_>) {
-        to.field("lists", &self.lists()).field("encoding", &self.settings.encoding);
-        to.field("is_trained", &self.trained.is_some());
+        to.field("lists", &self.settings.lists).field("encoding", &self.settings.encoding);
+        to.field("is_trained", &(self.trained.is_some() && self.waits_for.is_none()));
     }
 
     fn snapshot(&self) -> Self {
@@ -449,6 +490,8 @@ impl<T: Element> Stored for Ivf<T> {
             lists: Arc::clone(&self.lists),
             probes: self.probes,
             clamped: self.clamped,
+            waits_for: self.waits_for,
+            spread: self.spread,
             backend: self.backend.snapshot(),
             coders: Arc::clone(&self.coders),
             element: PhantomData,

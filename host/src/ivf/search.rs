@@ -131,7 +131,8 @@ impl<T: Element> Searching for Ivf<T> {
     }
 
     fn most_effort(&self) -> Option<(usize, &'static str)> {
-        Some((self.lists(), "a search of all lists"))
+        // Before an index has trained itself, searches are exact, and probes are for later.
+        self.waits_for.is_none().then(|| (self.lists(), "a search of all lists"))
     }
 
     fn search_all(&self, queries: &[T], k: usize, results: (&mut [u64], &mut [f32])) -> Result<()> {

@@ -21,6 +21,10 @@ pub(crate) struct Settings {
     pub(crate) iterations: usize,
     pub(crate) points_per_centroid: usize,
     pub(crate) simd: bool,
+    /// The number of vectors with which the index trains itself; 0 for one that follows from the number of lists;
+    /// `None` if the caller trains it.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub(crate) train_at: Option<usize>,
 }
 
 impl Settings {

@@ -10,7 +10,7 @@ use crate::Element;
 pub struct IvfStatistics {
     /// Number of vectors in the index.
     pub vectors: u64,
-    /// Number of lists.
+    /// Number of lists; 1 if the index has not [trained itself](super::IvfIndexBuilder::train_at) yet.
     pub lists: usize,
     /// Number of lists without a vector.
     pub empty_lists: usize,
@@ -48,13 +48,13 @@ pub struct IvfStatistics {
 impl<T: Element> IvfIndex<T> {
     /// Computes the distribution of the vectors over the lists, and the memory of the index. O(lists).
     pub fn statistics(&self) -> IvfStatistics {
-        let lists = self.lists();
+        let lists = self.kind.lists();
         let lengths = || (0..self.kind.lists.count()).map(|list| self.kind.lists.length(list));
         let vectors = self.len() as u64;
         let squares: f64 = lengths().map(|length| (length as f64).powi(2)).sum();
         let imbalance = if vectors == 0 { 1.0 } else { lists as f64 * squares / (vectors as f64).powi(2) };
         let code_bytes = self.kind.lists.code_bytes();
-        let centroids = size_of_val(self.centroids()) as u64;
+        let centroids = self.kind.trained().map_or(0, |trained| size_of_val(&trained.centroids[..])) as u64;
         IvfStatistics {
             vectors,
             lists,

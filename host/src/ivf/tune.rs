@@ -28,7 +28,7 @@ impl<T: Element> IvfIndex<T> {
             let found = self.search_with(queries, k, &options)?;
             Ok(recall(&found.ids, k, truth, k, k))
         };
-        smallest(self.lists(), target, "a search of all lists", measure)
+        smallest(self.kind.lists(), target, "a search of all lists", measure)
     }
 }
 

@@ -67,6 +67,14 @@ impl<T: Element> IvfIndex<T> {
         let mut batches = batches.into_iter();
         let dim = self.dim();
         let mut first = 0;
+        // Vectors are coded in batches once the index has trained itself.
+        while self.kind.waits_for.is_some() {
+            let Some(batch) = batches.next() else { return Ok(()) };
+            let rows = batch.as_ref();
+            let added = check_whole(rows, dim).and_then(|_| Changed::add(&mut self.kind, rows, None, &Watch::none()));
+            added.map_err(|error| error.after_rows(first))?;
+            first += rows.len() / dim;
+        }
         self.kind.stream(|coder| {
             let Some(batch) = batches.next() else { return Ok(None) };
             let rows = batch.as_ref();
@@ -96,8 +104,9 @@ impl<T: Element> Changed for Ivf<T> {
         self.trained_for("upsert")?;
         let known = ids.iter().filter(|&&id| self.contains(id)).count();
         self.check_room(ids.len() - known)?;
-        let Coded { labels, codes, clamped } = self.coded(rows, "upsert", &Watch::none())?;
-        Lists::own(&mut self.lists)?.put(&labels, &codes, ids)?;
+        let (watch, more) = (Watch::none(), ids.len() - known);
+        let Coded { labels, codes, clamped } = self.coded(rows, "upsert", &watch)?;
+        self.change_lists(more, &watch, |lists| lists.put(&labels, &codes, ids))?;
         self.clamped = self.clamped + clamped;
         Ok(())
     }
@@ -113,18 +122,21 @@ impl<T: Element> Changed for Ivf<T> {
 
     fn merge(&mut self, other: &Ivf<T>) -> Result<()> {
         let (ours, theirs) = (self.trained_for("merge")?, other.trained_for("merge")?);
+        // Whole vectors have no lists yet, so any training will do for them.
+        let is_whole = other.waits_for.is_some();
         let same_bits =
             |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
         let tables = ours.codec.sections().into_iter().zip(theirs.codec.sections());
         let same_tables = tables.into_iter().all(|(ours, theirs)| same_bits(ours, theirs));
         let checks = [
             (self.dim() == other.dim(), "dimension"),
-            (self.lists() == other.lists(), "number of lists"),
+            (is_whole || self.waits_for.is_none(), "training"),
+            (self.settings.lists == other.settings.lists, "number of lists"),
             (self.metric() == other.metric(), "metric"),
             (self.settings.encoding == other.settings.encoding, "encoding"),
-            (same_bits(&ours.centroids, &theirs.centroids), "centroids"),
-            (same_tables, "codebooks"),
-            (ours.codec.exponent() == theirs.codec.exponent(), "scale of the codes"),
+            (is_whole || same_bits(&ours.centroids, &theirs.centroids), "centroids"),
+            (is_whole || same_tables, "codebooks"),
+            (is_whole || ours.codec.exponent() == theirs.codec.exponent(), "scale of the codes"),
         ];
         if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
             return Err(Error::Incompatible { what });
@@ -133,8 +145,12 @@ impl<T: Element> Changed for Ivf<T> {
             return Ok(());
         }
         self.check_room(other.len())?;
-        if let Some(id) = self.lists.find_any(&other.ids()) {
+        let ids = other.ids();
+        if let Some(id) = self.lists.find_any(&ids) {
             return Err(Error::DuplicateId { id });
+        }
+        if is_whole {
+            return self.append(&other.whole_rows(&ids)?, &ids, &Watch::none());
         }
         Lists::own(&mut self.lists)?.append_lists(&other.lists)?;
         self.clamped = self.clamped + other.clamped;
@@ -159,7 +175,16 @@ impl<T: Element> Ivf<T> {
         if !self.is_empty() {
             return Err(Error::NotEmpty { len: self.len() as u64 });
         }
-        let (dim, lists, metric) = (self.dim(), self.lists(), self.metric());
+        let (trained, spread) = self.trained_by(rows, watch)?;
+        let lists = self.settings.lists;
+        let code_bytes = self.settings.encoding.scheme().code_bytes(self.dim(), T::TYPE);
+        self.install(trained, spread, Lists::new(lists, code_bytes), Clamped::default());
+        Ok(())
+    }
+
+    /// The training by these vectors, and the mean squared distance of some of them from the centroids of their lists.
+    pub(super) fn trained_by<E: Element>(&self, rows: &[E], watch: &Watch<'_>) -> Result<(Trained, f32)> {
+        let (dim, lists, metric) = (self.dim(), self.settings.lists, self.metric());
         let have = check_whole(rows, dim)?;
         let scheme = self.settings.encoding.scheme();
         let need = lists.max(scheme.least_training());
@@ -172,7 +197,7 @@ impl<T: Element> Ivf<T> {
         let wanted = lists.saturating_mul(settings.points_per_centroid.max(1)).max(scheme.most_training());
         let chosen = (wanted < have).then(|| Random::new(seed).sample(have, wanted));
         let sample = chosen.as_ref().map(|chosen| gather(rows, dim, chosen)).transpose()?;
-        let rows = sample.as_deref().unwrap_or(rows);
+        let sample = sample.as_deref().unwrap_or(rows);
         // Errors name rows of the sample; the caller needs the row of `rows`.
         let named = |error: Error| error.with_row(|row| chosen.as_ref().map_or(row, |chosen| chosen[row]));
         let spherical = metric.assigned_by().is_spherical();
@@ -185,16 +210,13 @@ impl<T: Element> Ivf<T> {
         if let Some(bytes) = settings.budget {
             kmeans = kmeans.memory_budget(bytes);
         }
-        let rows = VectorSlice::of(rows, dim);
+        let rows = VectorSlice::of(sample, dim);
         // k-means checks the vectors while it reads them, perhaps after they were transformed. Encodings may refuse
         // them before, by other errors.
         let trained = scheme.train(Training { kmeans, rows, metric, seed, device, watch });
         let trained = trained.or_else(|error| rows.check_finite(Input::Training).and(Err(error))).map_err(named)?;
-        self.lists = Arc::new(Lists::new(lists, self.lists.code_bytes()));
-        self.trained = Some(Arc::new(trained));
-        self.clamped = Clamped::default();
-        self.coders = Arc::default();
-        Ok(())
+        let spread = self.spread_of(&trained, sample)?;
+        Ok((trained, spread))
     }
 
     /// Appends whole rows with ids that are new, different and not reserved.
@@ -205,7 +227,7 @@ impl<T: Element> Ivf<T> {
             return Ok(());
         }
         let Coded { labels, codes, clamped } = self.coded(rows, "add", watch)?;
-        Lists::own(&mut self.lists)?.append(&labels, &codes, ids)?;
+        self.change_lists(ids.len(), watch, |lists| lists.append(&labels, &codes, ids))?;
         self.clamped = self.clamped + clamped;
         Ok(())
     }
@@ -289,7 +311,7 @@ impl<T: Element> Ivf<T> {
 
 impl Trained {
     /// Writes the vector for which a code in a list stands to `to`.
-    fn restore(&self, list: usize, code: &[u8], to: &mut [f32]) -> Result<()> {
+    pub(super) fn restore(&self, list: usize, code: &[u8], to: &mut [f32]) -> Result<()> {
         let mut vector = vec![0.0; to.len()];
         self.codec.decode_into(code, &self.centroids[list * to.len()..][..to.len()], &mut vector);
         to.copy_from_slice(&self.codec.restored(vector)?);
@@ -312,6 +334,13 @@ impl IvfIndex<f32> {
             return Err(Error::WrongDimension { expected: self.dim(), actual: generator.dim() });
         }
         let mut first = rows.start;
+        // Vectors are generated where they are coded once the index has trained itself.
+        while let Some(vectors) = self.kind.waits_for.filter(|_| first < rows.end) {
+            let count = (rows.end - first).min(GENERATED_BATCH).min((vectors - self.len()).max(1) as u64);
+            let added = self.add(&generator.rows(first, count as usize));
+            added.map_err(|error| error.after_rows((first - rows.start) as usize))?;
+            first += count;
+        }
         self.kind.stream(|coder| {
             if first >= rows.end {
                 return Ok(None);
@@ -326,7 +355,11 @@ impl IvfIndex<f32> {
 }
 
 /// Lists and codes of whole rows, which are coded in batches if somebody watches.
-fn coded_in_batches<'r, T: Element>(coder: &Coder<'_, T>, rows: &'r [T], watch: &Watch<'_>) -> Result<Coded<'r>> {
+pub(super) fn coded_in_batches<'r, T: Element>(
+    coder: &Coder<'_, T>,
+    rows: &'r [T],
+    watch: &Watch<'_>,
+) -> Result<Coded<'r>> {
     if !watch.is_some() {
         return coder.code(rows);
     }

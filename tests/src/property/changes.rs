@@ -165,9 +165,14 @@ fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device, corn
     // Under cosine, queries for codes are rounded when they are normalised, which this model does not.
     let metric = if encoding == Encoding::Flat { metric } else { random.pick(&[Metric::L2, Metric::InnerProduct]) };
     let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).iterations(2);
+    // An index that trains itself gets its lists in one of the changes.
+    let trains_itself = encoding == Encoding::Flat && random.once_in(2);
+    let builder = if trains_itself { builder.train_at(15 + random.below(60)) } else { builder };
     let mut index = builder.device(Device::Cpu).build().map_err(text)?;
     let sample: Vec<T> = (0..20 * dim).map(|_| component(random)).collect();
-    index.train(&sample).map_err(text)?;
+    if !trains_itself {
+        index.train(&sample).map_err(text)?;
+    }
     let coder = match encoding {
         Encoding::Flat => None,
         _ => Some(Index::from_bytes(&index.to_bytes().map_err(text)?, Device::Cpu, None).map_err(text)?),

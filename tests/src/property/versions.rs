@@ -87,8 +87,13 @@ pub fn case(seed: u64, device: Device) -> Outcome {
                 _ => Encoding::Flat,
             };
             let builder = IvfIndex::<f32>::builder(dim, lists).metric(metric).encoding(encoding).iterations(2);
+            // An index that trains itself gets its lists in one of the versions.
+            let trains_itself = encoding == Encoding::Flat && random.once_in(2);
+            let builder = if trains_itself { builder.train_at(count / 2 + random.below(count)) } else { builder };
             let mut index = builder.device(Device::Cpu).build().map_err(text)?;
-            index.train(&sample).map_err(text)?;
+            if !trains_itself {
+                index.train(&sample).map_err(text)?;
+            }
             let coder = (encoding != Encoding::Flat).then(|| index.snapshot());
             index.move_to(placement).map_err(text)?;
             run(&case(SearchOptions::new().probes(lists)), index, coder, count, changes, &mut random)

@@ -56,6 +56,8 @@ impl<T: Element> Flat<T> {
             probes: 1,
             exponent: 0,
             clamped: Clamped::default(),
+            waits_for: 0,
+            spread: 0.0,
         };
         let lists = vec![(ids.as_slice(), vec![bytemuck::cast_slice(&rows)])];
         use_content(Content { shape, centroids: &centroid, codebooks: &[], rotation: &[], lists })
@@ -68,7 +70,7 @@ impl<T: Element> Flat<T> {
         bad: impl Fn(FileDefect) -> Error,
     ) -> Result<Self> {
         let shape = file.shape();
-        if shape.encoding != Encoding::Flat {
+        if shape.stored_encoding() != Encoding::Flat {
             return Err(bad(FileDefect::Inconsistent("a flat index holds whole vectors, not codes")));
         }
         let (_, lists) = parts::<T>(file).map_err(bad)?;

@@ -56,6 +56,11 @@ const TABLE_END: usize = TABLE + 24 * Section::ALL.len();
 const _: () = assert!(WORD == TABLE_END + 16);
 /// The offset of the exponent of the scale.
 const EXPONENT: usize = 36;
+/// The offset of the number of vectors with which an index trains itself, and that of the distance of training vectors.
+const WAITS_FOR: usize = WORD + 4;
+const SPREAD: usize = WORD + 8;
+/// The offset of the bytes that are reserved.
+const RESERVED: usize = WORD + 12;
 /// The offset of the header's checksum.
 pub const SUM: usize = HEADER - 8;
 
@@ -95,7 +100,7 @@ impl Section {
 }
 
 /// The content of a header, except the places of the sections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shape {
     /// `None` in a file of an earlier version.
     pub kind: Option<IndexKind>,
@@ -110,23 +115,38 @@ pub struct Shape {
     pub exponent: u32,
     /// Numbers of vectors and components that were added beyond the reach of the codes.
     pub clamped: Clamped,
+    /// The number of vectors with which the index trains itself; 0 if it is trained. Until then the file has one list
+    /// of whole vectors, and `lists` and `encoding` are those of the trained index.
+    pub waits_for: u32,
+    /// The mean squared distance of training vectors from the centroids of their lists; 0 if it is not known.
+    pub spread: f32,
 }
 
 /// The place of every section, in the order of [`Section::ALL`].
 pub type Places = [Range<u64>; Section::ALL.len()];
 
 impl Shape {
+    /// The encoding of the codes in the file.
+    pub fn stored_encoding(&self) -> Encoding {
+        if self.waits_for > 0 { Encoding::Flat } else { self.encoding }
+    }
+
+    /// Number of lists in the file.
+    pub fn stored_lists(&self) -> u64 {
+        if self.waits_for > 0 { 1 } else { self.lists }
+    }
+
     /// Bytes of one vector's code; saturates at the largest usize.
     pub fn code_bytes(&self) -> u64 {
         let dim = usize::try_from(self.dim).unwrap_or(usize::MAX);
-        self.encoding.scheme().code_bytes(dim, self.element) as u64
+        self.stored_encoding().scheme().code_bytes(dim, self.element) as u64
     }
 
     /// The places of the sections; `None` if they exceed the largest memory.
     pub fn places(&self) -> Option<Places> {
-        let Self { dim, lists, vectors, .. } = *self;
+        let (Self { dim, vectors, .. }, lists) = (*self, self.stored_lists());
         let product = |factors: &[u64]| factors.iter().try_fold(1u64, |product, &factor| product.checked_mul(factor));
-        let [codebooks, rotation] = self.encoding.scheme().section_lengths(dim)?;
+        let [codebooks, rotation] = self.stored_encoding().scheme().section_lengths(dim)?;
         let lengths = [
             product(&[4, dim, lists])?,
             lists.checked_add(1)?.checked_mul(8)?,
@@ -161,7 +181,18 @@ impl Shape {
         if probes == 0 {
             return fail("0 probes");
         }
-        self.encoding.scheme().contradiction(dim, self.element).map_or(Ok(()), fail)
+        if let Some(contradiction) = self.encoding.scheme().contradiction(dim, self.element) {
+            return fail(contradiction);
+        }
+        let least = lists.max(self.encoding.scheme().least_training() as u64);
+        if self.waits_for > 0 && (u64::from(self.waits_for) < least || vectors >= u64::from(self.waits_for)) {
+            return fail("the number of vectors for training");
+        }
+        let is_distance = self.spread.is_finite() && self.spread.is_sign_positive();
+        if !is_distance || self.waits_for > 0 && self.spread > 0.0 {
+            return fail("the distance of training vectors");
+        }
+        Ok(())
     }
 }
 
@@ -174,6 +205,8 @@ pub fn encode(shape: &Shape, places: &Places, checksums: &[u64; Section::ALL.len
     put(8, bytemuck::cast_slice(&codes));
     put(20, bytemuck::cast_slice(&shape.encoding.file_words()));
     put(WORD, &IndexKind::word(shape.kind));
+    put(WAITS_FOR, &shape.waits_for.to_le_bytes());
+    put(SPREAD, &shape.spread.to_le_bytes());
     put(EXPONENT, &shape.exponent.to_le_bytes());
     put(40, bytemuck::cast_slice(&[shape.dim, shape.lists, shape.vectors, shape.probes]));
     put(TABLE_END, bytemuck::cast_slice(&[shape.clamped.vectors, shape.clamped.components]));
@@ -209,11 +242,13 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Sec
         probes: long(64),
         exponent: word(EXPONENT),
         clamped: Clamped { vectors: long(TABLE_END), components: long(TABLE_END + 8) },
+        waits_for: word(WAITS_FOR),
+        spread: f32::from_bits(word(SPREAD)),
     };
     shape.check()?;
-    let scheme = shape.encoding.scheme();
+    let scheme = shape.stored_encoding().scheme();
     let is_unknown = shape.exponent > scheme.greatest_exponent() || shape.clamped.is_any() && !scheme.clamps();
-    if is_unknown || header[WORD + 4..SUM].iter().any(|&byte| byte != 0) {
+    if is_unknown || header[RESERVED..SUM].iter().any(|&byte| byte != 0) {
         return Err(FileDefect::BadHeader("reserved bytes are not zero"));
     }
     let places = shape.places().ok_or(FileDefect::TooLarge { rows: shape.vectors, dim: shape.dim })?;

@@ -119,7 +119,7 @@ impl IndexFile {
             Section::Codebooks => (finite(bytes, f32::is_finite), "a codeword is not finite"),
             Section::Rotation => (finite(bytes, f32::is_finite), "the rotation is not finite"),
             Section::Codes => {
-                return (xxh64(bytes), self.shape.encoding.scheme().defect(bytes, from, self.shape.element));
+                return (xxh64(bytes), self.shape.stored_encoding().scheme().defect(bytes, from, self.shape.element));
             }
             Section::Starts | Section::Ids => (true, ""),
         };

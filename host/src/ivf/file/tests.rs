@@ -36,6 +36,8 @@ impl Sample {
             probes: 3,
             exponent: 0,
             clamped: Clamped::default(),
+            waits_for: 0,
+            spread: 0.0,
         };
         let floats = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
         let (codebooks, rotation, unused) = match encoding {
@@ -268,7 +270,9 @@ fn what_contradicts_itself_is_refused_by_name() {
     assert_eq!(patched(scalar8(), 36, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(f16(), 216, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(flat(), 231, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
-    assert_eq!(patched(coded(), 236, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(coded(), 236, &[1]), inconsistent("the number of vectors for training"));
+    assert_eq!(patched(coded(), 243, &[0x80]), inconsistent("the distance of training vectors"));
+    assert_eq!(patched(coded(), 244, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(coded(), 232, &[3]), FileDefect::BadHeader("unknown kind of index"));
     assert_eq!(patched(coded(), 233, &[1]), FileDefect::BadHeader("unknown kind of index"));
     assert_eq!(patched(f16(), 12, &[3]), inconsistent("f16 codes of vectors that are not f32"));
