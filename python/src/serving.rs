@@ -117,7 +117,7 @@ impl IndexWriter {
 ///     index: an index, of which the batcher takes a snapshot, or an :class:`IndexWriter`, whose versions it follows.
 ///     waiting: the most requests that wait; further ones are refused (``Refused``, reason "full").
 ///     target: seconds from a request to its answer that batches keep, as long as no more requests wait than one takes.
-///     workers: number of searches at once.
+///     workers: number of searches at once; None: one for two processors, at least 4 and at most 8.
 ///
 /// A batcher is a context manager, which closes it. A batcher that is dropped first answers what it has accepted.
 ///
@@ -148,10 +148,11 @@ pub fn close_batchers(py: Python<'_>) {
 #[pymethods]
 impl Batcher {
     #[new]
-    #[pyo3(signature = (index, *, waiting=65536, target=0.002, workers=4))]
-    fn new(py: Python<'_>, index: &Bound<'_, PyAny>, waiting: usize, target: f64, workers: usize) -> PyResult<Self> {
+    #[pyo3(signature = (index, *, waiting=65536, target=0.002, workers=None))]
+    fn new(py: Python<'_>, index: &Bound<'_, PyAny>, waiting: usize, target: f64, workers: Option<usize>) -> PyResult<Self> {
         let target = seconds(py, "target", target)?;
-        let builder = BatcherBuilder::new().waiting(waiting).target(target).workers(workers);
+        let builder = BatcherBuilder::new().waiting(waiting).target(target);
+        let builder = workers.iter().fold(builder, |builder, &workers| builder.workers(workers));
         let (serving, element, dim) = if let Ok(writer) = index.cast::<IndexWriter>() {
             let writer = writer.get();
             (detached(py, || Ok(writer.writing.batcher(builder)?))?, writer.element, writer.dim)

@@ -87,9 +87,9 @@ pub struct Args {
     /// The time from a request to its answer that batches keep, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 2.0)]
     target: f64,
-    /// Number of searches at once.
-    #[arg(long, default_value_t = 4, value_parser = positive)]
-    workers: usize,
+    /// Number of searches at once; default: one for two processors, at least 4 and at most 8.
+    #[arg(long, value_parser = positive)]
+    workers: Option<usize>,
     /// Number of threads that send requests.
     #[arg(long, default_value_t = 2, value_parser = positive)]
     senders: usize,
@@ -202,7 +202,9 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     let mut writer = IndexWriter::new(index);
     let filters = filters(args.filters, &writer.current());
     let target = Duration::from_secs_f64(args.target / 1e3);
-    let batcher = BatcherBuilder::new().target(target).workers(args.workers).serve(writer.reader())?;
+    let builder = BatcherBuilder::new().target(target);
+    let builder = args.workers.iter().fold(builder, |builder, &workers| builder.workers(workers));
+    let batcher = builder.serve(writer.reader())?;
     let load = Load { args, queries: &queries, dim: writer.current().dim(), filters: &filters, batcher: &batcher };
 
     summary.print(out)?;

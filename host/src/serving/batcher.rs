@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem::take;
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,13 @@ use crate::{Element, Error, Filter, Index, IndexReader, Kind, Neighbors, Refusal
 const LEAST: usize = 16;
 /// Largest number of requests of a batch.
 const MOST: usize = 4_096;
+
+/// Processors for one worker, and the limits of the number of workers. On a machine with 16 processors and an H200, a
+/// graph answered 1.35 million requests a second by 4 workers and 1.57 by 8; at 80 % of this the p99 was 1.3 and .47 ms
+/// (2026-11-28).
+const PROCESSORS_OF_A_WORKER: usize = 2;
+const LEAST_WORKERS: usize = 4;
+const MOST_WORKERS: usize = 8;
 
 /// Settings of a [`Batcher`].
 ///
@@ -41,12 +49,15 @@ pub struct BatcherBuilder {
 
 impl Default for BatcherBuilder {
     fn default() -> Self {
-        BatcherBuilder { waiting: 1 << 16, target: Duration::from_millis(2), workers: 4 }
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let workers = (processors / PROCESSORS_OF_A_WORKER).clamp(LEAST_WORKERS, MOST_WORKERS);
+        BatcherBuilder { waiting: 1 << 16, target: Duration::from_millis(2), workers }
     }
 }
 
 impl BatcherBuilder {
-    /// The default settings: 65,536 requests may wait, a target of 2 ms, 4 workers.
+    /// The default settings: 65,536 requests may wait, a target of 2 ms, a worker for two processors, at least 4 and at
+    /// most 8.
     pub fn new() -> Self {
         Self::default()
     }

@@ -96,10 +96,10 @@ impl Directory {
         self.addresses.truncate(count);
         self.addresses.reserve(count - self.addresses.len())?;
         self.addresses.extend((self.addresses.len()..count).map(|_| Address::default()));
-        let rank = |at: &Address| Some((*self.ranks[at.list as usize].get(at.place as usize)?, *at));
-        let moved: Vec<(u32, Address)> = places.iter().filter_map(rank).collect();
-        self.addresses.own(moved.iter().map(|&(rank, _)| rank as usize));
-        moved.into_iter().for_each(|(rank, at)| self.addresses.set(rank as usize, at));
+        let rank = |at: &Address| self.ranks[at.list as usize].get(at.place as usize);
+        let moved: Vec<u32> = places.iter().filter_map(rank).copied().collect();
+        self.own_addresses(&moved);
+        self.place(places);
         self.ids = current.ids.shared()?;
         Ok(())
     }
@@ -144,6 +144,20 @@ impl Directory {
     /// The ranks of each list, for [`Directory::reserve`].
     pub(super) fn lists(&mut self) -> &mut [Arc<Vec<u32>>] {
         &mut self.ranks
+    }
+
+    /// The id of each rank, and the ranks of each list.
+    pub(super) fn ids_and_lists(&mut self) -> (&RowIds, &mut [Arc<Vec<u32>>]) {
+        (&self.ids, &mut self.ranks)
+    }
+
+    /// Notes that the vectors at these places have them, as the ranks of the lists say. There may be none at a place.
+    pub(super) fn place(&mut self, places: &[Address]) {
+        for at in places {
+            if let Some(&rank) = self.ranks[at.list as usize].get(at.place as usize) {
+                self.addresses.set(rank as usize, *at);
+            }
+        }
     }
 
     /// The same, and nothing else of the directory.

@@ -27,6 +27,7 @@ mod former;
 mod journal;
 mod list;
 mod log;
+mod moves;
 
 use std::borrow::Cow;
 use std::iter;
@@ -42,6 +43,7 @@ pub(crate) use self::directory::{Address, Directory};
 pub(crate) use self::journal::Changes;
 use self::journal::Journal;
 use self::list::List;
+use self::moves::Moves;
 use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
 use crate::parallel::{Loop, ParallelSlice, owned, turns};
@@ -415,8 +417,8 @@ impl Lists {
         Ok(())
     }
 
-    /// As [`Lists::append`], but ids may be known: such a vector gets a new code, and perhaps a new list. On error
-    /// nothing changes.
+    /// As [`Lists::append`], but ids, which differ, may be known: such a vector gets a new code, and perhaps a new list.
+    /// On error nothing changes.
     pub(crate) fn put(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
         let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&row| self.find(ids[row]).is_some());
         if known.is_empty() {
@@ -429,30 +431,12 @@ impl Lists {
         // All memory is reserved first, so that after the append nothing fails.
         self.reserve(&RowsByList::new(labels, self.lists.len())?)?;
         self.own_lists_of(&pick(ids, &known))?;
+        let moves = Moves::new(self, &known, labels, ids)?;
         self.append(&of_new.0, &new_codes, &of_new.1)?;
         // Many new vectors drop the directory.
         self.directory();
         self.begin_change(false);
-        let mut changed = Vec::with_capacity(2 * known.len());
-        for row in known {
-            let Some(directory) = self.directory.get_mut() else { continue };
-            let Some(rank) = directory.rank(ids[row]) else { continue };
-            let (at, list) = (directory.address(rank), labels[row]);
-            if at.list == list {
-                List::own(&mut self.lists[list as usize]).codes.replace(at.place as usize, code(row));
-                changed.push(at);
-                continue;
-            }
-            self.swap_remove(at, &mut changed);
-            let Lists { lists, directory, .. } = self;
-            let to = List::own(&mut lists[list as usize]);
-            changed.push(Address { list, place: to.ids().len() as u32 });
-            to.codes.extend(code(row));
-            to.ids.append(size_of::<u64>(), 1, |_| bytemuck::bytes_of(&ids[row]));
-            directory.get_mut().into_iter().for_each(|directory| directory.push(rank, list as usize));
-        }
-        self.journal.changed(changed, self.len);
-        Ok(())
+        self.carry_out(&moves, codes, ids)
     }
 
     /// Makes the memory of lists that have some of these ids our own.
