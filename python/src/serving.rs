@@ -149,7 +149,13 @@ pub fn close_batchers(py: Python<'_>) {
 impl Batcher {
     #[new]
     #[pyo3(signature = (index, *, waiting=65536, target=0.002, workers=None))]
-    fn new(py: Python<'_>, index: &Bound<'_, PyAny>, waiting: usize, target: f64, workers: Option<usize>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        index: &Bound<'_, PyAny>,
+        waiting: usize,
+        target: f64,
+        workers: Option<usize>,
+    ) -> PyResult<Self> {
         let target = seconds(py, "target", target)?;
         let builder = BatcherBuilder::new().waiting(waiting).target(target);
         let builder = workers.iter().fold(builder, |builder, &workers| builder.workers(workers));

@@ -232,7 +232,7 @@ class IndexWriter:
 @final
 class Batcher:
     def __new__(
-        cls, index: Index | IndexWriter, *, waiting: int = 65536, target: float = 0.002, workers: int = 4
+        cls, index: Index | IndexWriter, *, waiting: int = 65536, target: float = 0.002, workers: int | None = None
     ) -> Self: ...
     def submit(
         self,
