@@ -190,6 +190,8 @@ pub trait Writing: Send + Sync {
     fn version(&self) -> u64;
     /// Publishes what `change` makes of the last version. Changes of several threads come one after the other.
     fn change(&self, change: Change<'_>) -> crate::call::Result<()>;
+    /// Frees the memory of former versions that no reader has any more.
+    fn release(&self) -> crate::call::Result<()>;
     /// A batcher for the versions.
     fn batcher(&self, builder: BatcherBuilder) -> Result<Box<dyn Serving>>;
 }
@@ -516,6 +518,11 @@ impl<T: Element> Writing for Writer<T> {
             *index = next.snapshot();
             Ok(())
         })
+    }
+
+    fn release(&self) -> crate::call::Result<()> {
+        crate::call::lock(&self.writer)?.release();
+        Ok(())
     }
 
     fn batcher(&self, builder: BatcherBuilder) -> Result<Box<dyn Serving>> {
