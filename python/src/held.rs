@@ -25,7 +25,7 @@ use warpann::DeviceWorkspace;
 #[cfg(feature = "cuda")]
 use warpann::cust::sys::CUstream;
 #[cfg(feature = "cuda")]
-use warpann::views::{DeviceNeighbors, DeviceVectors};
+use warpann::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 
 /// Does `$body` with `$type` as the type of an element type.
 macro_rules! with_element {
@@ -124,6 +124,19 @@ pub trait Held: Send + Sync {
         stream: usize,
         queries: Plain<'_>,
         results: (Plain<'_>, Plain<'_>),
+    ) -> Result<()>;
+    /// Enqueues a range search from device memory to the tensors of ids, distances and counts.
+    ///
+    /// # Safety
+    /// As [`search_device`](Self::search_device).
+    #[cfg(feature = "cuda")]
+    unsafe fn range_search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: usize,
+        queries: Plain<'_>,
+        radius: f32,
+        results: (Plain<'_>, Plain<'_>, Plain<'_>),
     ) -> Result<()>;
     /// Adds vectors in device memory, in the order of the default stream, for which it waits.
     ///
@@ -371,6 +384,24 @@ impl<T: Element> Held for AnyIndex<T> {
             let queries = DeviceVectors::<T>::of_tensor(queries.0, AnyIndex::dim(self))?;
             let results = DeviceNeighbors::of_tensors(ids.0, distances.0)?;
             AnyIndex::search_device(self, workspace, stream as CUstream, &queries, &results)
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    unsafe fn range_search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: usize,
+        queries: Plain<'_>,
+        radius: f32,
+        (ids, distances, counts): (Plain<'_>, Plain<'_>, Plain<'_>),
+    ) -> Result<()> {
+        // SAFETY: the tensors are those of their owners, as the caller promises.
+        unsafe {
+            let queries = DeviceVectors::<T>::of_tensor(queries.0, AnyIndex::dim(self))?;
+            let results = DeviceNeighbors::of_tensors(ids.0, distances.0)?;
+            let counts = DeviceCounts::of_tensor(counts.0)?;
+            AnyIndex::range_search_device(self, workspace, stream as CUstream, &queries, radius, &results, &counts)
         }
     }
 

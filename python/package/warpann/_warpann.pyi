@@ -276,6 +276,14 @@ class Workspace:
     def search(
         self, queries: _Tensor, *, out: tuple[_Tensor, _Tensor] | None = None, stream: int | None = None
     ) -> tuple[Any, Any]: ...
+    def range_search(
+        self,
+        queries: _Tensor,
+        radius: float,
+        *,
+        out: tuple[_Tensor, _Tensor, _Tensor] | None = None,
+        stream: int | None = None,
+    ) -> tuple[Any, Any, Any]: ...
     @property
     def device_bytes(self) -> int: ...
 
