@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
     /// Write the vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy, parquet) or the ids (ivecs, ibin, npy, parquet). A
-    /// Parquet file has one column of lists, embedding or ids; --column gives it another name.
+    /// Parquet file gets one column of lists, embedding or ids.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Element type of the written vectors: f32, f16, u8 or i8. Default: that of the format; for npy that of the input.
@@ -199,8 +199,7 @@ impl Args {
             };
             match to {
                 Written::Parquet => {
-                    let column = self.access.column.as_deref();
-                    self.stdout.write_bytes(&self.out, &parquet::write_vectors(&self.out, column, &rows, dim)?)?;
+                    self.stdout.write_bytes(&self.out, &parquet::write_vectors(&self.out, &rows, dim)?)?;
                 }
                 _ => self.stdout.write_vectors(&self.out, &rows, dim)?,
             }
@@ -217,11 +216,9 @@ impl Args {
             return Err(Failure::Message("--element and --round are for vectors; the input holds ids".into()));
         }
         let range = self.range(ids.rows)?;
-        let (column, part) = (self.access.column.as_deref(), &ids.ids[range.start * ids.k..range.end * ids.k]);
+        let part = &ids.ids[range.start * ids.k..range.end * ids.k];
         match to {
-            Written::Parquet => {
-                self.stdout.write_bytes(&self.out, &parquet::write_ids(&self.out, column, part, ids.k)?)?;
-            }
+            Written::Parquet => self.stdout.write_bytes(&self.out, &parquet::write_ids(&self.out, part, ids.k)?)?,
             _ => self.stdout.write_ids(&self.out, part, ids.k)?,
         }
         Ok(range.len())

@@ -117,11 +117,11 @@ mod off {
         refused(path)
     }
 
-    pub fn write_vectors<T: Element>(path: &Path, _: Option<&str>, _: &[T], _: usize) -> Outcome<Vec<u8>> {
+    pub fn write_vectors<T: Element>(path: &Path, _: &[T], _: usize) -> Outcome<Vec<u8>> {
         refused(path)
     }
 
-    pub fn write_ids(path: &Path, _: Option<&str>, _: &[u64], _: usize) -> Outcome<Vec<u8>> {
+    pub fn write_ids(path: &Path, _: &[u64], _: usize) -> Outcome<Vec<u8>> {
         refused(path)
     }
 }

@@ -119,7 +119,7 @@ fn searches_and_indexes_take_ids_of_a_column() {
     files.run("build --base @polars-list.parquet --ids id --lists 4 --device cpu --out @of.ivf");
     let report = files.json("search --index @of.ivf --query @ten.fbin --probes 4 --k 1 --show 10 --device cpu");
     assert_eq!(report["neighbours"][9]["ids"][0], 127);
-    files.run("convert --in @pyarrow.parquet --skip 40 --out @more.parquet --column vector");
+    files.run("convert --in @pyarrow.parquet --skip 40 --out @more.parquet");
     files.failure(1, "add --index @of.ivf --base @more.parquet --ids id --device cpu");
     files.run("add --index @of.ivf --base @more.parquet --device cpu");
     assert_eq!(files.json("info --index @of.ivf")["vectors"], 60);
@@ -175,23 +175,30 @@ fn what_is_written_is_read_again() {
         [("pyarrow", "f32", "fbin"), ("half", "f16", "npy"), ("bytes", "u8", "u8bin"), ("signed", "i8", "i8bin")]
     {
         files.run(&format!("convert --in @{name}.parquet --out @first.{back}"));
-        let report = files.json(&format!("convert --in @{name}.parquet --out @out.parquet --column vec"));
+        let report = files.json(&format!("convert --in @{name}.parquet --out @out.parquet"));
         assert_eq!((&report["from"], &report["to"]), (&element.into(), &element.into()));
-        files.run(&format!("convert --in @out.parquet --column vec --out @second.{back}"));
+        files.run(&format!("convert --in @out.parquet --out @second.{back}"));
         assert_eq!(files.bytes(&format!("first.{back}")), files.bytes(&format!("second.{back}")), "{name}");
     }
     files.run("convert --in @neighbors.parquet --out @ids.parquet");
     files.run("convert --in @ids.parquet --out @second.ibin");
     files.run("convert --in @neighbors.parquet --out @first.ibin");
     assert_eq!(files.bytes("first.ibin"), files.bytes("second.ibin"));
-    files.failure(1, "convert --in @pyarrow.parquet --out @out.parquet --column a;b");
     // Results: the same rows as in csv.
     let search = "search --base @pyarrow.parquet --ids id --query @polars.parquet --k 3 --device cpu";
     files.run(&format!("{search} --out @found.parquet"));
     files.run(&format!("{search} --out @found.ibin"));
     files.run("convert --in @found.parquet --column id --out @ids.ibin");
     assert_eq!(ibin(&files, "ids.ibin"), ibin(&files, "found.ibin"));
-    files.run(&format!("{search} --radius 2 --out @within.parquet"));
+    files.run("build --base @pyarrow.parquet --ids id --lists 4 --device cpu --out @of.ivf");
+    let range = "search --index @of.ivf --query @polars.parquet --probes 4 --radius 40 --device cpu";
+    files.run(&format!("{range} --out @within.parquet"));
+    files.run(&format!("{range} --out @within.csv"));
+    files.run("convert --in @within.parquet --column id --out @ids.ibin");
+    let table = String::from_utf8(files.bytes("within.csv")).unwrap();
+    let expected: Vec<u32> =
+        table.lines().skip(1).map(|line| line.split(',').nth(2).unwrap().parse().unwrap()).collect();
+    assert!(expected.len() > ROWS && ibin(&files, "ids.ibin") == expected);
 }
 
 /// A safetensors file of tensors: name, type, shape, bytes.

@@ -21,7 +21,7 @@ use crate::report::{Failure, Outcome};
 
 /// The most values of a column in a row group.
 const GROUP: usize = 1 << 22;
-/// The name of the column of vectors, unless `--column` names it.
+/// The name of the column of vectors.
 const VECTORS: &str = "embedding";
 /// The name of the column of ids.
 const IDS: &str = "ids";
@@ -95,10 +95,6 @@ fn lists<D: DataType, T>(
     width: usize,
     stored: impl Fn(&[T]) -> Vec<D::T>,
 ) -> Outcome<Vec<u8>> {
-    let named = name.chars().all(|character| character.is_ascii_alphanumeric() || "_-.".contains(character));
-    if name.is_empty() || !named {
-        return Err(Failure::Message(format!("{name}: the name of a column has letters, digits, _, - and .")));
-    }
     let schema = format!(
         "message warpann {{ required group {name} (LIST) {{ repeated group list {{ required {element}; }} }} }}"
     );
@@ -120,31 +116,34 @@ fn lists<D: DataType, T>(
 }
 
 /// Vectors of dimension `dim` in a column of lists.
-pub fn write_vectors<T: Element>(path: &Path, name: Option<&str>, values: &[T], dim: usize) -> Outcome<Vec<u8>> {
-    let name = name.unwrap_or(VECTORS);
+pub fn write_vectors<T: Element>(path: &Path, values: &[T], dim: usize) -> Outcome<Vec<u8>> {
     let integers = |part: &[T]| part.iter().map(|value| value.to_f32() as i32).collect();
     match T::TYPE {
         ElementType::F32 => {
-            lists::<FloatType, T>(path, name, "float element", values, dim, |part| cast_slice(part).to_vec())
+            lists::<FloatType, T>(path, VECTORS, "float element", values, dim, |part| cast_slice(part).to_vec())
         }
         ElementType::F16 => {
             let element = "fixed_len_byte_array(2) element (FLOAT16)";
-            lists::<FixedLenByteArrayType, T>(path, name, element, values, dim, |part| {
+            lists::<FixedLenByteArrayType, T>(path, VECTORS, element, values, dim, |part| {
                 let halves = cast_slice::<T, [u8; 2]>(part).iter();
                 halves.map(|bytes| FixedLenByteArray::from(ByteArray::from(&bytes[..]))).collect()
             })
         }
-        ElementType::U8 => lists::<Int32Type, T>(path, name, "int32 element (INTEGER(8,false))", values, dim, integers),
-        ElementType::I8 => lists::<Int32Type, T>(path, name, "int32 element (INTEGER(8,true))", values, dim, integers),
+        ElementType::U8 => {
+            lists::<Int32Type, T>(path, VECTORS, "int32 element (INTEGER(8,false))", values, dim, integers)
+        }
+        ElementType::I8 => {
+            lists::<Int32Type, T>(path, VECTORS, "int32 element (INTEGER(8,true))", values, dim, integers)
+        }
         other => Err(Failure::Message(format!("{}: Parquet has no {other}", path.display()))),
     }
 }
 
 /// `k` ids for each row in a column of lists. An empty slot is −1.
-pub fn write_ids(path: &Path, name: Option<&str>, ids: &[u64], k: usize) -> Outcome<Vec<u8>> {
+pub fn write_ids(path: &Path, ids: &[u64], k: usize) -> Outcome<Vec<u8>> {
     if let Some(&id) = ids.iter().find(|&&id| id != NONE && id > GREATEST_ID) {
         let defect = FileDefect::IdTooLarge { id, limit: GREATEST_ID };
         return Err(Error::BadFile { path: path.to_owned(), defect }.into());
     }
-    lists::<Int64Type, u64>(path, name.unwrap_or(IDS), "int64 element", ids, k, |part| cast_slice(part).to_vec())
+    lists::<Int64Type, u64>(path, IDS, "int64 element", ids, k, |part| cast_slice(part).to_vec())
 }
