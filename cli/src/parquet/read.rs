@@ -1,6 +1,7 @@
 //! Reads columns of Parquet files.
 
 use std::fs::File;
+use std::panic::catch_unwind;
 use std::path::Path;
 
 use half::f16;
@@ -224,6 +225,12 @@ impl<T> Rows<T> {
                 break;
             }
             let group = column.reader.get_row_group(group).map_err(damaged)?;
+            let places = group.metadata().column(column.number);
+            let (first, bytes) = (places.dictionary_page_offset().unwrap_or(0), places.compressed_size());
+            // The crate panics for these.
+            if first < 0 || places.data_page_offset() < 0 || bytes < 0 {
+                return Err(column.failed("a place in the file is negative"));
+            }
             let chunk = group.get_column_reader(column.number).map_err(damaged)?;
             let mut chunk = get_typed_column_reader::<D>(chunk);
             let (mut values, mut defined, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
@@ -356,7 +363,14 @@ fn open(path: &Path) -> Outcome<SerializedFileReader<File>> {
 }
 
 /// The vectors or the ids of a column: the first `most` rows.
+///
+/// The crate panics for some files that are damaged; that is an error here, behind the panic's message.
 fn read(path: &Path, named: Option<&str>, most: Option<usize>, wanted: Wanted) -> Outcome<Matrix> {
+    catch_unwind(|| read_column(path, named, most, wanted))
+        .unwrap_or_else(|_| Err(Failure::Message(format!("{}: the file is damaged", path.display()))))
+}
+
+fn read_column(path: &Path, named: Option<&str>, most: Option<usize>, wanted: Wanted) -> Outcome<Matrix> {
     let first = files(path)?.swap_remove(0);
     let reader = open(&first)?;
     let values = Column::find(&first, &reader, named, wanted)?.values;
