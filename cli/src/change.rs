@@ -22,8 +22,8 @@ pub struct AddArgs {
     /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Vectors to add: fvecs, bvecs, fbin, u8bin, i8bin, npy, safetensors or parquet, or a folder or a pattern of Parquet
-    /// files. Other element types than that of the index are converted if that is exact.
+    /// Vectors to add: fvecs, bvecs, fbin, u8bin, i8bin, npy, safetensors or parquet, or a folder or a pattern of
+    /// Parquet files. Other element types than that of the index are converted if that is exact.
     #[arg(long, value_name = "FILE")]
     base: PathBuf,
     /// Add only the first N vectors; the file may end anywhere behind them.
@@ -53,8 +53,8 @@ pub struct RemoveArgs {
     /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Ids of the vectors to remove, each once: ibin, ivecs, npy, parquet or bin; or txt, with an id or a range such as 100-199
-    /// in each line. Empty slots are ignored. An id that the index does not hold is an error.
+    /// Ids of the vectors to remove, each once: ibin, ivecs, npy, parquet or bin; or txt, with an id or a range such as
+    /// 100-199 in each line. Empty slots are ignored. An id that the index does not hold is an error.
     #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// Write the changed index here and leave the old one. Default: replace the old one.

@@ -25,9 +25,9 @@ const FORMATS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, ivecs, ibin, npy, parqu
 /// Arguments of `convert`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy, safetensors, parquet) or ids (ivecs, ibin, bin, npy, safetensors,
-    /// parquet, txt, or big-ann ground truth without extension or as fbin); a folder or a pattern of Parquet files; or
-    /// an HDF5 file (hdf5, h5) with --dataset.
+    /// Vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy, safetensors, parquet) or ids (ivecs, ibin, bin, npy,
+    /// safetensors, parquet, txt, or big-ann ground truth without extension or as fbin); a folder or a pattern of
+    /// Parquet files; or an HDF5 file (hdf5, h5) with --dataset.
     #[arg(long = "in", value_name = "FILE")]
     input: PathBuf,
     /// With an HDF5 file: the dataset to convert. Files of ann-benchmarks have train, test, neighbors and distances.

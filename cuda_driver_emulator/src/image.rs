@@ -16,7 +16,7 @@ const MACHINE: u16 = 190;
 /// kernel of the form that waits has it, and no other kernel of the library (ptxas 13.5; sm_90, sm_100 and sm_120).
 const WAIT: u16 = 0x82e;
 
-/// What the driver keeps of an image.
+/// The parts of an image that the driver keeps.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Image {
     pub entries: Vec<String>,

@@ -25,7 +25,7 @@ const ARCHS: [(GpuArch, (i32, i32)); 4] =
 /// Most bytes of a group, unless one module has more: as much as loading a module decompresses. Groups of half the size
 /// are 8.9 MB in all, of twice the size 6.7 MB.
 const GROUP_BYTES: usize = 1 << 20;
-/// Level of zstd.
+/// Level of compression of zstd; 22, the last, saves 5 kB.
 const LEVEL: i32 = 19;
 
 /// The machine code of all modules.
@@ -43,7 +43,7 @@ impl MachineCode {
     }
 }
 
-/// What ptxas is to make: a form of a module for one architecture.
+/// A form of a module that ptxas assembles for one architecture.
 struct Job<'a> {
     module: &'a str,
     arch: GpuArch,

@@ -302,7 +302,7 @@ pub fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyAny>>> {
     found.into_iter().map(info).collect()
 }
 
-/// What this wheel was made of: the version, and the kernels for GPUs in it.
+/// The version of this wheel, and the kernels for GPUs in it.
 ///
 /// Returns:
 ///     BuildInfo

@@ -73,7 +73,7 @@ impl Values {
     }
 }
 
-/// What a column is read for.
+/// The content that a command takes from a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Vectors,
@@ -93,7 +93,7 @@ impl Wanted {
         })
     }
 
-    /// What [`takes`](Self::takes) asks for, in messages.
+    /// The columns for which [`takes`](Self::takes) is true, in messages.
     fn described(self) -> &'static str {
         match self {
             Self::Vectors => "lists of float, double, float16, uint8 or int8",
@@ -305,7 +305,7 @@ impl<T> Rows<T> {
 enum Bad {
     /// A finite number beyond the range of f32.
     Large(f64),
-    /// A negative id.
+    /// An id below −1, which is an empty slot.
     Id(i64),
     /// An integer beyond the range that the type of the column says, or a float16 of another size.
     OfType,

@@ -51,7 +51,8 @@ impl Args {
         Ok(())
     }
 
-    /// Writes the outputs. `rows` are ids and distances of each query; for output other than csv and parquet all have k.
+    /// Writes the outputs. `rows` are ids and distances of each query; for output other than csv and parquet all have
+    /// k.
     pub(super) fn write<'r>(
         &self,
         ids: &[u64],

@@ -514,8 +514,8 @@ fn load_image(image: &[u8]) -> std::result::Result<sys::CUmodule, Refusal> {
     let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
     let mut module = null_mut();
-    // SAFETY: PTX ends with NUL, and machine code says how long it is. Options and values are arrays of two that outlive
-    // the call. The log buffer has the size that is passed with it.
+    // SAFETY: PTX ends with NUL, and machine code says how long it is. Options and values are arrays of two that
+    // outlive the call. The log buffer has the size that is passed with it.
     let code = unsafe {
         sys::cuModuleLoadDataEx(
             &mut module,

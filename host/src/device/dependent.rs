@@ -7,8 +7,9 @@
 //!
 //! # How
 //! Streams of searches and of callers load modules of which every kernel first waits for the work ahead of it
-//! ([`dependent_ptx`](cuda_std::launch::dependent_ptx)), so any of their launches may have the attribute. The order of a stream, and what a kernel sees,
-//! are as without it. While a stream is captured, the attribute becomes part of the graph.
+//! ([`dependent_ptx`](cuda_std::launch::dependent_ptx)), so any of their launches may have the attribute. The order of
+//! a stream, and what a kernel sees, are as without it. While a stream is captured, the attribute becomes part of the
+//! graph.
 //!
 //! Only launches of at most one block for each multiprocessor have it. Blocks that wait hold registers and shared
 //! memory, which the kernel of another stream may need: with the attribute on every launch, 10,000 queries of a graph,

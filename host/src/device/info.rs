@@ -44,7 +44,7 @@ pub struct ModuleInfo {
     pub bytes: usize,
 }
 
-/// What this build of the library was made of.
+/// The version of a build of the library, and the kernels in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -132,7 +132,7 @@ pub fn modules() -> Vec<ModuleInfo> {
     modules
 }
 
-/// What this build was made of.
+/// The version and the kernels of this build.
 pub fn build() -> BuildInfo {
     #[cfg(not(feature = "cuda"))]
     let (compiler, ptx) = (None, Vec::new());

@@ -57,7 +57,7 @@ impl Cubin {
     }
 }
 
-/// What the driver says of a module that it does not load: its code and its log.
+/// The driver's code and log for a module that it does not load.
 pub struct Refusal {
     pub code: Code,
     pub log: String,

@@ -158,7 +158,7 @@ class Tuned(NamedTuple):
 
 
 class BuildInfo(NamedTuple):
-    """What a wheel was made of."""
+    """The version of a wheel, and the kernels in it."""
 
     version: str
     compiler: str | None
