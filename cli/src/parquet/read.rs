@@ -14,7 +14,7 @@ use parquet::schema::types::ColumnDescriptor;
 use warpann::io::{IdMatrix, Vectors};
 use warpann::{Element, Error, FileDefect, NONE};
 
-use super::files;
+use super::files::files;
 use crate::hdf5::Matrix;
 use crate::report::{Failure, Outcome};
 
