@@ -1,4 +1,4 @@
-"""Times the first search of a process on a GPU, for each kind of index: `python first_search.py [GPU] [PROCESSES]`.
+"""Times the first search of a process on a GPU, for each kind of index: `python first_search.py [DEVICE] [PROCESSES]`.
 
 Every process loads an index of 20,000 vectors of 128 components from a file and searches for one query. The driver's cache
 is off, so a wheel without machine code shows how long the driver compiles kernels.
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 
-def child(path: str, gpu: str) -> None:
+def child(path: str, device: str) -> None:
     """Prints the seconds of import, load, first search and second search."""
     times = [time.perf_counter()]
     import numpy as np
@@ -21,7 +21,7 @@ def child(path: str, gpu: str) -> None:
     import warpann
 
     times.append(time.perf_counter())
-    index = warpann.load(path, device=f"gpu:{gpu}")
+    index = warpann.load(path, device=device)
     times.append(time.perf_counter())
     query = np.ones((1, 128), np.float32)
     for _ in range(2):
@@ -30,15 +30,15 @@ def child(path: str, gpu: str) -> None:
     print(*(later - earlier for earlier, later in zip(times, times[1:])))
 
 
-def main(gpu: str = "0", processes: str = "5") -> None:
+def main(device: str = "gpu:0", processes: str = "5") -> None:
     import numpy as np
 
     import warpann
 
     info = warpann.build_info()
     print(f"warpann {info.version}; machine code: {', '.join(info.machine_code) or 'none'} ({info.assembler})")
-    for device in warpann.devices():
-        print(f"gpu:{device.number} is {device.name}, compute capability {device.compute_capability}, CUDA {device.driver}")
+    for gpu in warpann.devices():
+        print(f"gpu:{gpu.number} is {gpu.name}, compute capability {gpu.compute_capability}, CUDA {gpu.driver}")
     base = np.random.default_rng(1).normal(size=(20_000, 128)).astype(np.float32)
     indexes = {
         "flat": warpann.FlatIndex(128, device="cpu"),
@@ -56,10 +56,10 @@ def main(gpu: str = "0", processes: str = "5") -> None:
             index.save(path)
             lines = [
                 subprocess.run(
-                    [sys.executable, __file__, "--child", path, gpu],
+                    [sys.executable, __file__, "--child", path, device],
                     env={**os.environ, "CUDA_CACHE_DISABLE": "1"},
                     check=True,
-                    capture_output=True,
+                    stdout=subprocess.PIPE,
                     text=True,
                 ).stdout
                 for _ in range(int(processes))
