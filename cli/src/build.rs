@@ -18,7 +18,8 @@ use crate::vectors::{Access, exactly, with_element};
 /// Arguments of `build`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors to index: fvecs, bvecs, fbin, u8bin, i8bin or npy. The index keeps their element type.
+    /// Vectors to index: fvecs, bvecs, fbin, u8bin, i8bin, npy, safetensors or parquet, or a folder or a pattern of
+    /// Parquet files. The index keeps their element type.
     #[arg(long, value_name = "FILE")]
     pub base: PathBuf,
     /// Index only the first N vectors of the base; the file may end anywhere behind them.
@@ -33,9 +34,9 @@ pub struct Args {
     /// Default: 1048576.
     #[arg(long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
-    /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each
-    /// line. Default: 0, 1, 2, ..
-    #[arg(long, value_name = "FILE")]
+    /// Ids of the vectors, one for each: ibin, ivecs, npy or parquet; or txt, with an id or a range such as 100-199 in
+    /// each line; or, with a base in Parquet, the name of a column. Default: 0, 1, 2, ..
+    #[arg(long, value_name = "FILE|COLUMN")]
     pub ids: Option<PathBuf>,
     /// The file to write.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
@@ -73,7 +74,7 @@ impl Files {
         let inputs = [Some(&args.base), args.ids.as_ref(), args.recipes.ivf.train.as_ref(), args.recipes.graph.file()];
         check_files(args.access.stdin, inputs.into_iter().flatten().map(PathBuf::as_path), [out])?;
         let base = args.access.first_vectors(&args.base, args.rows)?;
-        let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
+        let ids = args.ids.as_ref().map(|ids| args.access.ids_of(&args.base, ids, args.rows)).transpose()?;
         let train = args.recipes.ivf.train.as_ref().map(|path| args.access.vectors(path)).transpose()?;
         if let Some(train) = &train
             && train.rows() > 0

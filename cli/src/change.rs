@@ -22,16 +22,17 @@ pub struct AddArgs {
     /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Vectors to add: fvecs, bvecs, fbin, u8bin, i8bin or npy. Other element types than that of the index are
-    /// converted if that is exact.
+    /// Vectors to add: fvecs, bvecs, fbin, u8bin, i8bin, npy, safetensors or parquet, or a folder or a pattern of
+    /// Parquet files. Other element types than that of the index are converted if that is exact.
     #[arg(long, value_name = "FILE")]
     base: PathBuf,
     /// Add only the first N vectors; the file may end anywhere behind them.
     #[arg(long, value_name = "N", value_parser = positive)]
     rows: Option<usize>,
-    /// Ids of the vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as 100-199 in each
-    /// line. Default: the numbers after the greatest id of the index.
-    #[arg(long, value_name = "FILE")]
+    /// Ids of the vectors, one for each: ibin, ivecs, npy or parquet; or txt, with an id or a range such as 100-199 in
+    /// each line; or, with a base in Parquet, the name of a column. Default: the numbers after the greatest id of the
+    /// index.
+    #[arg(long, value_name = "FILE|COLUMN")]
     ids: Option<PathBuf>,
     /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it.
     /// Default: 1048576.
@@ -52,8 +53,8 @@ pub struct RemoveArgs {
     /// The index to change, which `warpann build` made. Runs that change one index wait for each other.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     index: PathBuf,
-    /// Ids of the vectors to remove, each once: ibin, ivecs, npy or bin; or txt, with an id or a range such as 100-199
-    /// in each line. Empty slots are ignored. An id that the index does not hold is an error.
+    /// Ids of the vectors to remove, each once: ibin, ivecs, npy, parquet or bin; or txt, with an id or a range such as
+    /// 100-199 in each line. Empty slots are ignored. An id that the index does not hold is an error.
     #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// Write the changed index here and leave the old one. Default: replace the old one.
@@ -111,7 +112,7 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     IndexInfo::read(&args.index)?;
     let start = Instant::now();
     let base = spinning("reading", || args.access.first_vectors(&args.base, args.rows))?;
-    let ids = args.ids.as_ref().map(|path| args.access.ids(path)).transpose()?;
+    let ids = args.ids.as_ref().map(|ids| args.access.ids_of(&args.base, ids, args.rows)).transpose()?;
     let _lock = lock(target)?;
     let file = IndexInfo::read(&args.index)?;
     if base.rows() > 0 && base.dim() != file.dim {
@@ -119,7 +120,7 @@ pub fn run_add(args: &AddArgs, out: &Out) -> Outcome {
     }
     with_element!(file.element, T => {
         let rows = exactly::<T>(&base, &args.base)?;
-        let mut index = open::<Any<T>>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+        let mut index = open::<Any<T>>(&args.index, args.place.device.clone(), args.place.memory_budget, &args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         Any::add_all(&mut index, &rows, ids.as_ref().map(|ids| &ids.ids[..]), args.batch)?;
@@ -139,7 +140,7 @@ pub fn run_remove(args: &RemoveArgs, out: &Out) -> Outcome {
     let _lock = lock(target)?;
     let file = IndexInfo::read(&args.index)?;
     with_element!(file.element, T => {
-        let mut index = open::<Any<T>>(&args.index, Device::Cpu, None, args.access)?;
+        let mut index = open::<Any<T>>(&args.index, Device::Cpu, None, &args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         spinning(format!("removing {} vectors", ids.len()), || index.remove(&ids))?;
@@ -168,7 +169,7 @@ pub fn run_merge(args: &MergeArgs, out: &Out) -> Outcome {
     }
     with_element!(file.element, T => {
         let start = Instant::now();
-        let mut index = open::<Any<T>>(first, Device::Cpu, None, args.access)?;
+        let mut index = open::<Any<T>>(first, Device::Cpu, None, &args.access)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let step = Step::of("merging", others.len(), "indexes");

@@ -12,25 +12,29 @@ use warpann::{Element, ElementType, Error, FileDefect};
 
 use crate::hdf5::{self, Matrix};
 use crate::id_list;
+use crate::parquet::{self, is_parquet};
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
+use crate::safetensors::{self, is_safetensors};
 use crate::streams::{Stdout, Written, check_files, is_stream};
 use crate::vectors::{Access, convert, with_element};
 
 /// Extensions of the formats that the command writes.
-const FORMATS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, ivecs, ibin, npy";
+const FORMATS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, ivecs, ibin, npy, parquet";
 
 /// Arguments of `convert`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy) or ids (ivecs, ibin, bin, npy, txt, or big-ann ground truth
-    /// without extension or as fbin); or an HDF5 file (hdf5, h5) with --dataset.
+    /// Vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy, safetensors, parquet) or ids (ivecs, ibin, bin, npy,
+    /// safetensors, parquet, txt, or big-ann ground truth without extension or as fbin); a folder or a pattern of
+    /// Parquet files; or an HDF5 file (hdf5, h5) with --dataset.
     #[arg(long = "in", value_name = "FILE")]
     input: PathBuf,
     /// With an HDF5 file: the dataset to convert. Files of ann-benchmarks have train, test, neighbors and distances.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
-    /// Write the vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy) or the ids (ivecs, ibin, npy).
+    /// Write the vectors (fvecs, bvecs, fbin, u8bin, i8bin, npy, parquet) or the ids (ivecs, ibin, npy, parquet). A
+    /// Parquet file gets one column of lists, embedding or ids.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Element type of the written vectors: f32, f16, u8 or i8. Default: that of the format; for npy that of the input.
@@ -77,14 +81,7 @@ struct Report {
 
 /// Converts, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let format = match args.stdout.format_of(&args.out, FORMATS)? {
-        Written::Binary(format) => format,
-        // It is not one of the formats.
-        Written::Csv => {
-            let defect = FileDefect::UnknownExtension { known: FORMATS };
-            return Err(Error::BadFile { path: args.out.clone(), defect }.into());
-        }
-    };
+    let format = args.stdout.format_of(&args.out, FORMATS)?;
     if let (Some(element), Some(held)) = (args.element, element_of(format))
         && element != held
     {
@@ -131,7 +128,7 @@ impl Args {
     /// Reads the input for an output in `to`. An npy file can hold vectors or ids, and so can an fbin file, by its
     /// size: the output's format selects one; if the output is npy, the input does. A file without extension can only
     /// hold ids.
-    fn read(&self, to: Format) -> Outcome<Matrix> {
+    fn read(&self, to: Written) -> Outcome<Matrix> {
         if hdf5::is_hdf5(&self.input) {
             return hdf5::read(&self.input, self.dataset.as_deref());
         }
@@ -140,8 +137,18 @@ impl Args {
             return Err(Failure::Message(message));
         }
         let rows = self.rows.map(|rows| rows.saturating_add(self.skip));
+        if is_safetensors(&self.input) {
+            return safetensors::read(&self.input, self.access.column.as_deref(), rows);
+        }
         let vectors = || self.access.first_vectors(&self.input, rows).map(Matrix::Vectors);
         let ids = || self.access.ids(&self.input).map(Matrix::Ids);
+        if is_parquet(&self.input) {
+            return match (to.holds_vectors(), to.holds_ids()) {
+                (true, true) => parquet::matrix(&self.input, self.access.column.as_deref(), rows),
+                (true, false) => vectors(),
+                _ => ids(),
+            };
+        }
         if id_list::is_text(&self.input) {
             return ids();
         }
@@ -175,7 +182,7 @@ impl Args {
     }
 
     /// Writes the vectors. Returns the element types of input and output.
-    fn write_vectors(&self, vectors: &Vectors, to: Format) -> Outcome<(ElementType, ElementType)> {
+    fn write_vectors(&self, vectors: &Vectors, to: Written) -> Outcome<(ElementType, ElementType)> {
         if !to.holds_vectors() {
             return Err(self.wrong_kind("vectors", to));
         }
@@ -190,13 +197,18 @@ impl Args {
             } else {
                 convert::<T>(vectors, &self.input)?
             };
-            self.stdout.write_vectors(&self.out, &rows, dim)?;
+            match to {
+                Written::Parquet => {
+                    self.stdout.write_bytes(&self.out, &parquet::write_vectors(&self.out, &rows, dim)?)?;
+                }
+                _ => self.stdout.write_vectors(&self.out, &rows, dim)?,
+            }
         });
         Ok((from, target))
     }
 
     /// Writes the ids. Returns the number of rows.
-    fn write_ids(&self, ids: &IdMatrix, to: Format) -> Outcome<usize> {
+    fn write_ids(&self, ids: &IdMatrix, to: Written) -> Outcome<usize> {
         if !to.holds_ids() {
             return Err(self.wrong_kind("ids", to));
         }
@@ -204,17 +216,22 @@ impl Args {
             return Err(Failure::Message("--element and --round are for vectors; the input holds ids".into()));
         }
         let range = self.range(ids.rows)?;
-        self.stdout.write_ids(&self.out, &ids.ids[range.start * ids.k..range.end * ids.k], ids.k)?;
+        let part = &ids.ids[range.start * ids.k..range.end * ids.k];
+        match to {
+            Written::Parquet => self.stdout.write_bytes(&self.out, &parquet::write_ids(&self.out, part, ids.k)?)?,
+            _ => self.stdout.write_ids(&self.out, part, ids.k)?,
+        }
         Ok(range.len())
     }
 
-    fn wrong_kind(&self, kind: &str, to: Format) -> Failure {
+    fn wrong_kind(&self, kind: &str, to: Written) -> Failure {
         Failure::Message(format!("{}: holds {kind}, which {} files cannot hold", self.input.display(), to.extension()))
     }
 }
 
 /// The element type of the vectors of a format; `None` if it has several.
-fn element_of(format: Format) -> Option<ElementType> {
+fn element_of(format: Written) -> Option<ElementType> {
+    let Written::Binary(format) = format else { return None };
     match format {
         Format::Fvecs | Format::Fbin => Some(ElementType::F32),
         Format::Bvecs | Format::U8bin => Some(ElementType::U8),

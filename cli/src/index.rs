@@ -194,7 +194,7 @@ pub fn open<K: Kind>(
     path: &Path,
     device: impl Into<Placement>,
     memory_budget: Option<u64>,
-    access: Access,
+    access: &Access,
 ) -> Outcome<Index<K>> {
     Ok(spinning("opening the index", || Index::load_with(path, device, memory_budget, access.how))?)
 }

@@ -138,7 +138,7 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let mut index = open::<Any<T>>(path, args.device, args.memory_budget, args.access)?;
+    let mut index = open::<Any<T>>(path, args.device, args.memory_budget, &args.access)?;
     let probes = match index.inside_mut() {
         Any::Ivf(index) => {
             args.probes.map_or(Ok(()), |probes| index.set_probes(probes))?;

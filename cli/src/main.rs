@@ -15,6 +15,7 @@ mod info;
 mod kmeans;
 mod knn_graph;
 mod man;
+mod parquet;
 mod path;
 mod progress;
 #[cfg(feature = "mpi")]
@@ -22,6 +23,7 @@ mod ranks;
 mod recall;
 mod repeat;
 mod report;
+mod safetensors;
 #[cfg(test)]
 #[path = "../tests/common/schema.rs"]
 mod schema;

@@ -112,7 +112,7 @@ fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option
 
 fn search_base(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option<Report>> {
     let start = Instant::now();
-    let BaseFiles { base, queries, truth, dim } = agree(ranks, BaseFiles::read(args, path))?;
+    let BaseFiles { base, queries, truth, dim, .. } = agree(ranks, BaseFiles::read(args, path))?;
     with_element!(base.element(), T => {
         // They are of the same type now.
         let read = exactly::<T>(&base, path).and_then(|rows| Ok((rows, exactly::<T>(&queries, &args.query)?)));

@@ -21,7 +21,7 @@ pub struct Recall {
 
 /// Reads ground truth for `queries` queries and at least `k` neighbours each, whose ids are below `base` if it is
 /// given.
-pub fn read_truth(access: Access, path: &Path, queries: usize, k: usize, base: Option<usize>) -> Outcome<GroundTruth> {
+pub fn read_truth(access: &Access, path: &Path, queries: usize, k: usize, base: Option<usize>) -> Outcome<GroundTruth> {
     let truth = access.ground_truth(path)?;
     let (ids, path) = (&truth.ids, path.display());
     if ids.rows != queries {

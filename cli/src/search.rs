@@ -27,9 +27,14 @@ use options::{IndexOptions, Originals};
 /// Arguments of `search`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors for an exact search: fvecs, bvecs, fbin, u8bin, i8bin or npy.
+    /// Vectors for an exact search: fvecs, bvecs, fbin, u8bin, i8bin, npy, safetensors or parquet, or a folder or a
+    /// pattern of Parquet files.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     pub base: Option<PathBuf>,
+    /// Ids of the vectors of the base, one for each: ibin, ivecs, npy or parquet; or txt, with an id or a range such as
+    /// 100-199 in each line; or, with a base in Parquet, the name of a column. Default: 0, 1, 2, ..
+    #[arg(long, value_name = "FILE|COLUMN", conflicts_with = "index")]
+    ids: Option<PathBuf>,
     /// An index to search, which `warpann build` made.
     #[arg(long, value_name = "INDEX", conflicts_with_all = ["base", "metric"], value_parser = parse_index)]
     pub index: Option<PathBuf>,
@@ -60,12 +65,13 @@ pub struct Args {
     /// Prints two figures. recall@k: the fraction of the first k true neighbours that were found, averaged over
     /// queries. Recall by distance: the fraction of found neighbours that are at most as far as the k-th true one, by
     /// distances that are computed from the vectors, so that another order of equal distances does not count as a miss.
-    /// The second figure is not available with an index.
+    /// The second figure is not available with an index, nor with --ids.
     #[arg(long, value_name = "FILE")]
     pub gt: Option<PathBuf>,
-    /// Write the ids: ibin, ivecs or npy; or ids and distances: csv, with the columns query, rank, id and distance.
+    /// Write the ids: ibin, ivecs or npy; or ids and distances: csv or parquet, with the columns query, rank, id and
+    /// distance.
     ///
-    /// Queries and rows of the csv count from 0 and ranks from 1. A line is a neighbour; empty slots have no line.
+    /// Queries and rows of the table count from 0 and ranks from 1. A line is a neighbour; empty slots have no line.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Write the distances: fbin, fvecs or npy.
@@ -87,7 +93,7 @@ pub struct Args {
     /// `build --mpi` wrote. The results are those of one process; rank 0 prints and writes them. auto distributes the
     /// ranks of a machine among its GPUs.
     #[cfg(feature = "mpi")]
-    #[arg(long, conflicts_with_all = ["filter", "exclude", "refine", "within", "radius"])]
+    #[arg(long, conflicts_with_all = ["filter", "exclude", "refine", "within", "radius", "ids"])]
     pub mpi: bool,
 }
 
@@ -101,7 +107,7 @@ impl Args {
             self.options.none()?;
         }
         self.check_formats()?;
-        let inputs = [index, self.base.as_deref(), Some(&*self.query), self.gt.as_deref()];
+        let inputs = [index, self.base.as_deref(), Some(&*self.query), self.gt.as_deref(), self.ids.as_deref()];
         check_files(self.access.stdin, inputs.into_iter().flatten().chain(self.options.inputs()), self.outputs())
     }
 
@@ -200,7 +206,7 @@ impl IndexFiles {
         args.check_kind(&file)?;
         let queries = args.access.vectors(&args.query)?;
         check_dim(file.dim, &queries)?;
-        let read = |path: &Path| read_truth(args.access, path, queries.rows(), args.k, None);
+        let read = |path: &Path| read_truth(&args.access, path, queries.rows(), args.k, None);
         let truth = args.gt.as_deref().map(read).transpose()?;
         Ok(Self { file, queries, truth })
     }
@@ -209,6 +215,7 @@ impl IndexFiles {
 /// The files of an exact search, which agree with each other.
 pub struct BaseFiles {
     pub base: Vectors,
+    ids: Option<Vec<u64>>,
     pub queries: Vectors,
     pub truth: Option<GroundTruth>,
     pub dim: usize,
@@ -218,12 +225,17 @@ impl BaseFiles {
     /// Reads the files, and converts base and queries to one element type.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
         // The note below is printed when the step has ended.
-        let read = || Ok::<_, Failure>((args.access.vectors(path)?, args.access.vectors(&args.query)?));
-        let (mut base, mut queries) = spinning("reading", read)?;
+        let read = || {
+            let ids = args.ids.as_ref().map(|ids| args.access.ids_of(path, ids, None)).transpose()?;
+            Ok::<_, Failure>((args.access.vectors(path)?, ids, args.access.vectors(&args.query)?))
+        };
+        let (mut base, ids, mut queries) = spinning("reading", read)?;
         if base.rows() > 0 {
             check_dim(base.dim(), &queries)?;
         }
-        let read = |path: &Path| read_truth(args.access, path, queries.rows(), args.k, Some(base.rows()));
+        // Ground truth has the ids of the base.
+        let rows = ids.is_none().then_some(base.rows());
+        let read = |path: &Path| read_truth(&args.access, path, queries.rows(), args.k, rows);
         let truth = args.gt.as_deref().map(read).transpose()?;
         if base.element() != queries.element() {
             let (from, to) = (base.element().name(), queries.element().name());
@@ -236,7 +248,7 @@ impl BaseFiles {
         }
         // A vecs file without rows has no dimension. The other file has one, or there are no queries and no vectors.
         let dim = base.dim().max(queries.dim());
-        Ok(Self { base, queries, truth, dim })
+        Ok(Self { base, ids: ids.map(|ids| ids.ids), queries, truth, dim })
     }
 }
 
@@ -262,14 +274,14 @@ fn search_ivf<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: I
     let IndexFiles { file, queries, truth } = files;
     let queries = exactly::<T>(queries, &args.query)?;
     let count = queries.len() / file.dim;
-    let filter = args.options.filter(args.access)?;
-    let originals = spinning("reading the original vectors", || args.options.originals(args.access, file.dim))?;
+    let filter = args.options.filter(&args.access)?;
+    let originals = spinning("reading the original vectors", || args.options.originals(&args.access, file.dim))?;
     let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
     let room = room(args, count, file.metric)?;
     let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let index = open::<Ivf<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
+    let index = open::<Ivf<T>>(path, args.device.clone(), args.memory_budget, &args.access)?;
     args.check_ids(index.greatest_id())?;
     let refiner = match (&originals, &rows) {
         (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),
@@ -298,11 +310,11 @@ fn search_ivf<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: I
 fn search_vectors<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: Instant) -> Outcome<Report> {
     let IndexFiles { file, queries, truth } = files;
     let queries = exactly::<T>(queries, &args.query)?;
-    let filter = args.options.filter(args.access)?;
+    let filter = args.options.filter(&args.access)?;
     let room = room(args, queries.len() / file.dim, file.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let index = open::<Any<T>>(path, args.device.clone(), args.memory_budget, args.access)?;
+    let index = open::<Any<T>>(path, args.device.clone(), args.memory_budget, &args.access)?;
     args.check_ids(index.greatest_id())?;
     let filter = filter.map(|filter| filter.bits(&index));
     let build_seconds = start.elapsed().as_secs_f64();
@@ -320,8 +332,9 @@ fn search_vectors<T: Element>(args: &Args, path: &Path, files: &IndexFiles, star
 /// Adds vectors to an exact index and searches it.
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
-    args.check_ids((base.rows() as u64).checked_sub(1))?;
+    let BaseFiles { base, ids, queries, truth, dim } = BaseFiles::read(args, path)?;
+    let greatest = ids.as_ref().map_or((base.rows() as u64).checked_sub(1), |ids| ids.iter().copied().max());
+    args.check_ids(greatest)?;
     let results = results(queries.rows(), args.k, args.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
     with_element!(base.element(), T => {
@@ -329,11 +342,14 @@ fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
         let mut index = flat_builder::<T>(args, dim).device(args.device.clone()).build()?;
         // They are of the same type now.
         let vectors = exactly::<T>(&base, path)?;
-        spinning(format!("adding {} vectors", base.rows()), || index.add(&vectors))?;
+        spinning(format!("adding {} vectors", base.rows()), || match &ids {
+            Some(ids) => index.add_with_ids(&vectors, ids),
+            None => index.add(&vectors),
+        })?;
         let build_seconds = start.elapsed().as_secs_f64();
         let queries = exactly::<T>(&queries, &args.query)?;
         let about = About::flat(&index);
-        let (index, base) = (Index::Flat(index), Some(&*vectors));
+        let (index, base) = (Index::Flat(index), ids.is_none().then_some(&*vectors));
         let job = Job { args, about, queries, base, truth: truth.as_ref(), load_seconds, build_seconds };
         job.run(&index, results, Failure::from)
     })

@@ -9,6 +9,7 @@ use warpann::knn_graph::Graph;
 use warpann::{Element, Error, FileDefect};
 
 use crate::id_list;
+use crate::parquet;
 use crate::report::{Failure, Outcome, complain};
 
 /// The file name of standard input and standard output.
@@ -85,21 +86,34 @@ pub enum Written {
     Binary(Format),
     /// A table as text.
     Csv,
+    Parquet,
 }
 
 impl Written {
     /// The format with this extension.
     fn of_extension(extension: &str) -> Option<Self> {
-        let csv = extension.eq_ignore_ascii_case("csv").then_some(Self::Csv);
-        csv.or_else(|| Format::of_extension(extension).map(Self::Binary))
+        let mut others = [Self::Csv, Self::Parquet].into_iter();
+        let other = others.find(|format| extension.eq_ignore_ascii_case(format.extension()));
+        other.or_else(|| Format::of_extension(extension).map(Self::Binary))
     }
 
     /// The extension, without the dot.
-    fn extension(self) -> &'static str {
+    pub fn extension(self) -> &'static str {
         match self {
             Self::Binary(format) => format.extension(),
             Self::Csv => "csv",
+            Self::Parquet => parquet::EXTENSION,
         }
+    }
+
+    /// Whether the format can hold vectors.
+    pub fn holds_vectors(self) -> bool {
+        matches!(self, Self::Parquet) || matches!(self, Self::Binary(format) if format.holds_vectors())
+    }
+
+    /// Whether the format can hold ids.
+    pub fn holds_ids(self) -> bool {
+        matches!(self, Self::Parquet) || matches!(self, Self::Binary(format) if format.holds_ids())
     }
 }
 
@@ -147,6 +161,14 @@ impl Stdout {
             }
             _ => Ok(io::write_ids(path, ids, k)?),
         }
+    }
+
+    /// Writes the bytes of a whole file to a file or to standard output.
+    pub fn write_bytes(self, path: &Path, bytes: &[u8]) -> Outcome {
+        if !is_stream(path) {
+            return Ok(io::write_file(path, bytes)?);
+        }
+        to_stdout(|mut out| out.write_all(bytes).map_err(|source| Error::Io { path: STREAM.into(), source }))
     }
 
     /// Writes csv to a file or to standard output: a line with the names of the columns, which are the fields of a row,
@@ -219,10 +241,10 @@ pub fn refuse<'a>(mut files: impl Iterator<Item = &'a Path>) -> Outcome {
 }
 
 fn parse_written(text: &str) -> Result<Written, String> {
-    if text == "csv" {
-        return Ok(Written::Csv);
+    if let Some(other) = [Written::Csv, Written::Parquet].into_iter().find(|format| format.extension() == text) {
+        return Ok(other);
     }
-    text.parse().map(Written::Binary).map_err(|error: warpann::UnknownName| format!("{error}, csv"))
+    text.parse().map(Written::Binary).map_err(|error: warpann::UnknownName| format!("{error}, csv, parquet"))
 }
 
 /// The path of an index, which must be a file because the library maps and replaces it.

@@ -85,7 +85,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     }
     let report = with_element!(file.element, T => {
         let queries = exactly::<T>(&queries, &args.query)?;
-        let mut index = open::<Any<T>>(&args.index, args.place.device.clone(), args.place.memory_budget, args.access)?;
+        let mut index = open::<Any<T>>(&args.index, args.place.device.clone(), args.place.memory_budget, &args.access)?;
         tune(args, &mut index, &queries, start)?
     });
     let Report { device, index, k, recall, reached, load_seconds, tune_seconds, save_seconds, file, .. } = &report;

@@ -6,39 +6,79 @@ use std::path::Path;
 use warpann::io::{GroundTruth, IdMatrix, Open, Vectors};
 use warpann::{Element, ElementType, Error};
 
+use crate::hdf5::Matrix;
+use crate::parquet::{self, is_parquet};
 use crate::report::{Failure, Outcome, complain};
-use crate::streams::Stdin;
+use crate::safetensors::{self, is_safetensors};
+use crate::streams::{Stdin, is_stream};
 
 /// The option that selects whether files are read or mapped.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Access {
     /// auto reads files of vectors and indexes up to 64 MiB into memory and maps larger ones; read reads all, map maps
     /// all. A mapped file must not change during the run: if it is truncated, the system ends the program.
     #[arg(long = "map", value_name = "HOW", default_value_t)]
     pub how: Open,
+    /// The column of vectors in Parquet files, or the tensor in safetensors files. Default: the only one.
+    #[arg(long, value_name = "NAME")]
+    pub column: Option<String>,
     #[command(flatten)]
     pub stdin: Stdin,
 }
 
 impl Access {
     /// The vectors of a file or of standard input.
-    pub fn vectors(self, path: impl AsRef<Path>) -> Outcome<Vectors> {
+    pub fn vectors(&self, path: impl AsRef<Path>) -> Outcome<Vectors> {
         self.first_vectors(path, None)
     }
 
     /// The first `rows` vectors, or all.
-    pub fn first_vectors(self, path: impl AsRef<Path>, rows: Option<usize>) -> Outcome<Vectors> {
-        self.stdin.vectors(path.as_ref(), rows, self.how)
+    pub fn first_vectors(&self, path: impl AsRef<Path>, rows: Option<usize>) -> Outcome<Vectors> {
+        let (path, column) = (path.as_ref(), self.column.as_deref());
+        if is_parquet(path) {
+            return parquet::vectors(path, column, rows);
+        }
+        if !is_safetensors(path) {
+            return self.stdin.vectors(path, rows, self.how);
+        }
+        match safetensors::read(path, column, rows)? {
+            Matrix::Vectors(vectors) => Ok(vectors),
+            Matrix::Ids(_) => Err(Failure::Message(format!("{}: the tensor holds ids", path.display()))),
+        }
     }
 
     /// The ids of a file or of standard input.
-    pub fn ids(self, path: impl AsRef<Path>) -> Outcome<IdMatrix> {
-        self.stdin.ids(path.as_ref())
+    pub fn ids(&self, path: impl AsRef<Path>) -> Outcome<IdMatrix> {
+        let (path, column) = (path.as_ref(), self.column.as_deref());
+        if is_parquet(path) {
+            return parquet::only_ids(path, column);
+        }
+        if !is_safetensors(path) {
+            return self.stdin.ids(path);
+        }
+        match safetensors::read(path, column, None)? {
+            Matrix::Ids(ids) => Ok(ids),
+            Matrix::Vectors(_) => Err(Failure::Message(format!("{}: the tensor holds vectors", path.display()))),
+        }
+    }
+
+    /// The ids of the first `rows` vectors of `base`, or of all: a file of ids, or a column if `base` is Parquet.
+    pub fn ids_of(&self, base: &Path, ids: &Path, rows: Option<usize>) -> Outcome<IdMatrix> {
+        match ids.to_str() {
+            Some(column) if is_parquet(base) && ids.extension().is_none() && !is_stream(ids) => {
+                parquet::ids(base, Some(column), rows)
+            }
+            _ => self.ids(ids),
+        }
     }
 
     /// The ids of a file or of standard input, with their distances if there are any.
-    pub fn ground_truth(self, path: impl AsRef<Path>) -> Outcome<GroundTruth> {
-        self.stdin.ground_truth(path.as_ref())
+    pub fn ground_truth(&self, path: impl AsRef<Path>) -> Outcome<GroundTruth> {
+        let path = path.as_ref();
+        if is_parquet(path) || is_safetensors(path) {
+            return Ok(GroundTruth { ids: self.ids(path)?, distances: None });
+        }
+        self.stdin.ground_truth(path)
     }
 }
 

@@ -9,6 +9,7 @@ use cuda_std::emulator::{BoundLaunch, kernels};
 use cuda_std::launch::LaunchConfig;
 
 use crate::faults;
+use crate::image::Image;
 use crate::state::{Capture, Event, Function, HostMemory, Module, State, Work, lock, violation};
 
 pub const INVALID_VALUE: c_int = 1;
@@ -17,7 +18,8 @@ pub const NOT_INITIALIZED: c_int = 3;
 const NO_DEVICE: c_int = 100;
 pub const INVALID_DEVICE: c_int = 101;
 pub const INVALID_CONTEXT: c_int = 201;
-const INVALID_PTX: c_int = 218;
+pub const NO_BINARY_FOR_GPU: c_int = 209;
+pub const INVALID_PTX: c_int = 218;
 pub const INVALID_HANDLE: c_int = 400;
 const NOT_FOUND: c_int = 500;
 pub const ILLEGAL_ADDRESS: c_int = 700;
@@ -447,19 +449,10 @@ functions! {
         if image.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: an image of PTX ends with NUL.
-        let text = unsafe { CStr::from_ptr(image) }.to_str().map_err(|_| INVALID_PTX)?;
-        let entries = entries(text);
-        if entries.is_empty() {
-            return Err(INVALID_PTX);
-        }
+        // SAFETY: the caller promises an image.
+        let Image { entries, waits, static_shared } = unsafe { Image::read(image, state.devices[device].device.capability)? };
         let handle = state.handle();
-        // griddepcontrol needs compute capability 9.0; an older device refuses the text.
-        let waits = text.matches("griddepcontrol.wait;").count() == entries.len() && !text.contains("ld.global.nc");
-        if text.contains("griddepcontrol") && state.devices[device].device.capability < (9, 0) {
-            return Err(INVALID_PTX);
-        }
-        state.modules.insert(handle, Module { device, entries, waits, static_shared: static_shared(text) });
+        state.modules.insert(handle, Module { device, entries, waits, static_shared });
         // SAFETY: the caller promises the function's contract.
         unsafe { write(module, handle) }
     }
@@ -695,29 +688,6 @@ fn on_device(what: &str, device: Option<usize>, address: u64, bytes: usize) -> R
 
 /// Bytes of shared memory that a launch may have without `cuFuncSetAttribute`, static arrays included.
 const UNASKED_SHARED: i32 = 48 << 10;
-
-/// Bytes of the shared arrays that PTX text declares, such as `.shared .align 16 .b8 counts[128];`. The array for
-/// dynamic memory has no length and does not count.
-fn static_shared(ptx: &str) -> i32 {
-    let arrays = ptx.split(".shared ").skip(1).filter_map(|rest| {
-        let declaration = rest.split_once(';')?.0;
-        let (kind, length) = declaration.strip_suffix(']')?.rsplit_once('[')?;
-        let element = kind.split_whitespace().find_map(|word| word.strip_prefix(".b"))?;
-        Some(element.parse::<i32>().ok()? / 8 * length.parse::<i32>().ok()?)
-    });
-    arrays.sum()
-}
-
-/// The names of the entries of PTX text.
-fn entries(ptx: &str) -> Vec<String> {
-    let lines = ptx.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let names = lines.filter_map(|line| {
-        let (_, rest) = line.split_once(".entry ")?;
-        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$')).unwrap_or(rest.len());
-        Some(rest[..end].to_owned())
-    });
-    names.filter(|name| !name.is_empty()).collect()
-}
 
 /// A program that does the work of a graph.
 fn instantiated(graph: usize) -> Result<usize, c_int> {

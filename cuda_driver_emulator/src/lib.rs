@@ -10,13 +10,15 @@
 //! | module | content |
 //! |---|---|
 //! | `calls` | the driver's functions, with the signatures of cuda.h |
+//! | `image` | what is read of the images of modules |
 //! | `state` | devices, contexts, memory, modules, streams, events and graphs that exist, their owners, and the amounts in use |
 //! | `faults` | faults that a test sets, and the record of calls |
 //!
-//! - A module is PTX text, of which only the names of the entries are read. The kernel of an entry is the one with its
-//!   name among the kernels linked into the program (`cuda_std::emulator::kernels`). The emulator runs it with the
-//!   arguments at the raw addresses, with all its checks. A violation is printed, kept for [`violations`], and returned
-//!   as code 700 or 719.
+//! - A module is PTX text or machine code in ELF, of which the names of the entries, the shared memory and the waits
+//!   for the work ahead are read. Machine code for another generation is refused (209). The kernel of an entry is the
+//!   one with its name among the kernels linked into the program (`cuda_std::emulator::kernels`). The emulator runs it
+//!   with the arguments at the raw addresses, with all its checks. A violation is printed, kept for [`violations`], and
+//!   returned as code 700 or 719.
 //! - Device memory consists of buffers of the emulator, so a kernel that leaves an allocation is stopped. Copies and
 //!   fills must lie in an allocation as well, on the right device.
 //! - Each device has a primary context with a count of retentions. A thread has one current context or none. A call
@@ -43,6 +45,7 @@
 
 mod calls;
 mod faults;
+mod image;
 mod state;
 
 use cuda_loader::DriverInUse;

@@ -27,11 +27,15 @@ pub fn is_of_the_compiler(error: &(dyn Error + 'static)) -> bool {
 /// Returns the latter:
 ///
 /// ```text
+/// pub static COMPILER: &str = "rustc ..";
 /// pub static ARCH: &str = "sm_80";
 /// static COMPRESSED: &[u8] = include_bytes!("modules.bin");
 /// pub static MODULES: &[Module] = &[Module { name: "module", .. }, ..];
 /// pub static KERNELS: &[(&str, &str)] = &[("kernel", "module"), ..];
 /// ```
+///
+/// The feature `machine-code` adds `machine_code.bin`, the version of ptxas, and a field `cubins` of the modules
+/// ([`super::machine_code`]).
 pub fn write(kernels: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo gave no OUT_DIR")?);
     println!("cargo::rerun-if-env-changed=WARPANN_PTX_DIR");
@@ -43,6 +47,8 @@ pub fn write(kernels: &Path) -> Result<PathBuf, Box<dyn Error>> {
         }
     };
 
+    #[cfg(feature = "machine-code")]
+    let machine_code = super::machine_code::write(&modules, &out)?;
     let (mut compressed, mut rows, mut kernels) = (Vec::new(), String::new(), BTreeMap::new());
     for (name, ptx) in &modules {
         let start = compressed.len();
@@ -50,19 +56,24 @@ pub fn write(kernels: &Path) -> Result<PathBuf, Box<dyn Error>> {
         let target =
             ptx.lines().find_map(|line| line.strip_prefix(".target ")).ok_or("a module has no .target")?.trim();
         let (bytes, end) = (ptx.len(), compressed.len());
-        writeln!(
+        write!(
             rows,
-            "    Module {{ name: {name:?}, target: {target:?}, bytes: {bytes}, compressed: part({start}, {end}) }},"
+            "    Module {{ name: {name:?}, target: {target:?}, bytes: {bytes}, compressed: part(COMPRESSED, {start}, {end})"
         )?;
+        #[cfg(feature = "machine-code")]
+        write!(rows, ", cubins: {}", machine_code.of(name))?;
+        rows.push_str(" },\n");
         kernels.extend(entries(ptx)?.into_iter().map(|(kernel, _)| (kernel.to_owned(), name)));
     }
     let mut table = format!(
-        "// Written by the build script of warpann. Compiler of the kernels: {compiler}\n\
+        "// Written by the build script of warpann.\n\
+         /// Compiler of the kernels.\n\
+         pub static COMPILER: &str = {compiler:?};\n\
          /// Architecture of the modules that name no other.\n\
          pub static ARCH: &str = \"{ARCH}\";\n\
          static COMPRESSED: &[u8] = include_bytes!(\"modules.bin\");\n\
-         const fn part(start: usize, end: usize) -> &'static [u8] {{\n    \
-             COMPRESSED.split_at(end).0.split_at(start).1\n\
+         const fn part(of: &'static [u8], start: usize, end: usize) -> &'static [u8] {{\n    \
+             of.split_at(end).0.split_at(start).1\n\
          }}\n\
          /// Modules, sorted by name.\n\
          pub static MODULES: &[Module] = &[\n{rows}];\n\
@@ -73,6 +84,8 @@ pub fn write(kernels: &Path) -> Result<PathBuf, Box<dyn Error>> {
         writeln!(table, "    ({kernel:?}, {module:?}),")?;
     }
     table.push_str("];\n");
+    #[cfg(feature = "machine-code")]
+    table.push_str(&machine_code.table);
     write_if_changed(&out.join("modules.bin"), &compressed)?;
     let file = out.join("modules.rs");
     write_if_changed(&file, table.as_bytes())?;
@@ -100,7 +113,7 @@ fn ready_made(folder: &Path) -> Result<Vec<(String, String)>, Box<dyn Error>> {
 }
 
 /// Leaves a file with these bytes alone: its time stamp decides whether the library is compiled again.
-fn write_if_changed(file: &Path, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+pub fn write_if_changed(file: &Path, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     if std::fs::read(file).is_ok_and(|present| present == bytes) {
         return Ok(());
     }

@@ -2,12 +2,14 @@
 //!
 //! | build | file |
 //! |---|---|
-//! | feature `build-kernels` in a checkout of the repository | `OUT_DIR/modules.rs`, compiled here from `kernels-rs` ([`kernels`]) |
+//! | feature `build-kernels` in a checkout of the repository | `OUT_DIR/modules.rs`, compiled here from `kernels-rs` ([`kernels`]); with `machine-code` also assembled ([`machine_code`]) |
 //! | feature `cuda` in a package | `ptx/modules.rs` of the package, which `cargo xtask package` wrote |
 //! | without `cuda` | none |
 
 #[cfg(feature = "build-kernels")]
 mod kernels;
+#[cfg(feature = "machine-code")]
+mod machine_code;
 
 use std::path::Path;
 
@@ -43,6 +45,11 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         #[cfg(not(feature = "build-kernels"))]
         let file = Path::new(PACKAGED).to_owned();
         file
+    } else if cfg!(feature = "machine-code") {
+        return Err(
+            "the feature `machine-code` of warpann assembles the kernels of a checkout; this package has PTX only"
+                .into(),
+        );
     } else if Path::new(PACKAGED).exists() {
         Path::new(PACKAGED).to_owned()
     } else {

@@ -138,14 +138,14 @@ pub(crate) fn graph_missing(device: impl FnOnce() -> String, vectors: usize, rea
     });
 }
 
-/// The driver loaded a module of kernels, which it may have compiled.
+/// The driver loaded a module of kernels, which it may have compiled; `bytes` are those of its PTX.
 #[cfg(feature = "cuda")]
 #[inline(always)]
-pub(crate) fn module_loaded(device: usize, module: &'static str, bytes: usize, started: &Started) {
+pub(crate) fn module_loaded(device: usize, module: &'static str, form: &'static str, bytes: usize, started: &Started) {
     #[cfg(feature = "tracing")]
     caught(|| {
         tracing::debug!(
-            target: "warpann", device, module, bytes, milliseconds = started.milliseconds(), "kernel module loaded"
+            target: "warpann", device, module, form, bytes, milliseconds = started.milliseconds(), "kernel module loaded"
         );
     });
 }

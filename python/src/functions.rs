@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use warpann::element::ElementType;
 use warpann::kmeans::{Clustering, KMeans, Start};
 use warpann::select::{Best, Key, Rows};
@@ -299,6 +300,17 @@ pub fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyAny>>> {
         ))
     };
     found.into_iter().map(info).collect()
+}
+
+/// The version of this wheel, and the kernels for GPUs in it.
+///
+/// Returns:
+///     BuildInfo
+#[pyfunction]
+pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let of = warpann::device::info::build();
+    let tuple = |names: Vec<String>| PyTuple::new(py, names);
+    layer::build_info(py)?.call1((of.version, of.compiler, tuple(of.ptx)?, of.assembler, tuple(of.machine_code)?))
 }
 
 /// The mean share of the true neighbours that were found: k-recall@k.

@@ -25,7 +25,7 @@ use warpann::DeviceWorkspace;
 #[cfg(feature = "cuda")]
 use warpann::cust::sys::CUstream;
 #[cfg(feature = "cuda")]
-use warpann::views::{DeviceNeighbors, DeviceVectors};
+use warpann::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 
 /// Does `$body` with `$type` as the type of an element type.
 macro_rules! with_element {
@@ -125,6 +125,19 @@ pub trait Held: Send + Sync {
         queries: Plain<'_>,
         results: (Plain<'_>, Plain<'_>),
     ) -> Result<()>;
+    /// Enqueues a range search from device memory to the tensors of ids, distances and counts.
+    ///
+    /// # Safety
+    /// As [`search_device`](Self::search_device).
+    #[cfg(feature = "cuda")]
+    unsafe fn range_search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: usize,
+        queries: Plain<'_>,
+        radius: f32,
+        results: (Plain<'_>, Plain<'_>, Plain<'_>),
+    ) -> Result<()>;
     /// Adds vectors in device memory, in the order of the default stream, for which it waits.
     ///
     /// # Safety
@@ -190,6 +203,8 @@ pub trait Writing: Send + Sync {
     fn version(&self) -> u64;
     /// Publishes what `change` makes of the last version. Changes of several threads come one after the other.
     fn change(&self, change: Change<'_>) -> crate::call::Result<()>;
+    /// Frees the memory of former versions that no reader has any more.
+    fn release(&self) -> crate::call::Result<()>;
     /// A batcher for the versions.
     fn batcher(&self, builder: BatcherBuilder) -> Result<Box<dyn Serving>>;
 }
@@ -373,6 +388,24 @@ impl<T: Element> Held for AnyIndex<T> {
     }
 
     #[cfg(feature = "cuda")]
+    unsafe fn range_search_device(
+        &self,
+        workspace: &mut DeviceWorkspace,
+        stream: usize,
+        queries: Plain<'_>,
+        radius: f32,
+        (ids, distances, counts): (Plain<'_>, Plain<'_>, Plain<'_>),
+    ) -> Result<()> {
+        // SAFETY: the tensors are those of their owners, as the caller promises.
+        unsafe {
+            let queries = DeviceVectors::<T>::of_tensor(queries.0, AnyIndex::dim(self))?;
+            let results = DeviceNeighbors::of_tensors(ids.0, distances.0)?;
+            let counts = DeviceCounts::of_tensor(counts.0)?;
+            AnyIndex::range_search_device(self, workspace, stream as CUstream, &queries, radius, &results, &counts)
+        }
+    }
+
+    #[cfg(feature = "cuda")]
     unsafe fn add_device(&mut self, rows: Plain<'_>, ids: Option<&[u64]>) -> Result<()> {
         let stream = std::ptr::null_mut();
         // SAFETY: the tensor is that of its owner, as the caller promises.
@@ -516,6 +549,11 @@ impl<T: Element> Writing for Writer<T> {
             *index = next.snapshot();
             Ok(())
         })
+    }
+
+    fn release(&self) -> crate::call::Result<()> {
+        crate::call::lock(&self.writer)?.release();
+        Ok(())
     }
 
     fn batcher(&self, builder: BatcherBuilder) -> Result<Box<dyn Serving>> {

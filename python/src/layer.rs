@@ -35,5 +35,6 @@ looked_up! {
     clustering = "warpann._results", "Clustering";
     tuned = "warpann._results", "Tuned";
     device_info = "warpann._results", "DeviceInfo";
+    build_info = "warpann._results", "BuildInfo";
     answer = "warpann._answer", "Answer";
 }

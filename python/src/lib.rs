@@ -74,6 +74,7 @@ fn _warpann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::assign, module)?)?;
     module.add_function(wrap_pyfunction!(functions::knn_graph, module)?)?;
     module.add_function(wrap_pyfunction!(functions::devices, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::build_info, module)?)?;
     module.add_function(wrap_pyfunction!(functions::recall, module)?)?;
     module.add_function(wrap_pyfunction!(arrow::arrow_vectors, module)?)?;
     module.add_function(wrap_pyfunction!(index::load, module)?)?;

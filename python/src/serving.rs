@@ -103,6 +103,15 @@ impl IndexWriter {
         Ok(returned.unwrap_or_else(|| py.None()))
     }
 
+    /// Frees the memory of former versions that nobody has any more. Every change begins with this, so only a program
+    /// that has no more changes for a while needs it.
+    ///
+    /// Raises:
+    ///     Busy: a function in ``change`` of the same writer calls it.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.writing.release())
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let (number, held) = detached(py, || Ok(self.writing.current()))?;
         Ok(format!("<warpann.IndexWriter: version {number} of {}>", held.description()))

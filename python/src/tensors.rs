@@ -25,6 +25,7 @@ use warpann::{DeviceWorkspace, Error, SearchOptions};
 use crate::arrays::Readable;
 use crate::call::{self, detached};
 use crate::errors::{Failure, raised, wrong_type};
+use crate::held::Held;
 use crate::index::Index;
 
 /// Number of DLPack for CUDA devices.
@@ -114,11 +115,13 @@ impl Tensor {
         })
     }
 
-    fn write(&self) -> warpann::Result<Plain<'_>> {
-        Ok(Plain(match self {
-            Tensor::Versioned(tensor) => tensor.writable()?,
-            Tensor::Old(tensor) => tensor.writable()?,
-        }))
+    /// The tensor for results.
+    fn written(&self, py: Python<'_>) -> PyResult<Plain<'_>> {
+        let tensor = match self {
+            Tensor::Versioned(tensor) => tensor.writable(),
+            Tensor::Old(tensor) => tensor.writable(),
+        };
+        tensor.map(Plain).map_err(|error| raised(py, error))
     }
 }
 
@@ -194,9 +197,10 @@ pub struct DeviceTensor {
 }
 
 /// The types of elements: that of DLPack, and numpy's name.
-const TYPES: [(DLDataType, &str); 6] = [
+const TYPES: [(DLDataType, &str); 7] = [
     (DLDataType::F32, "float32"),
     (DLDataType::INT64, "int64"),
+    (DLDataType::UINT32, "uint32"),
     (DLDataType { code: 2, bits: 16, lanes: 1 }, "float16"),
     (DLDataType { code: 1, bits: 8, lanes: 1 }, "uint8"),
     (DLDataType { code: 0, bits: 8, lanes: 1 }, "int8"),
@@ -315,7 +319,7 @@ unsafe extern "C" fn drop_old(capsule: *mut ffi::PyObject) {
 /// Copies an array to the memory of a GPU.
 ///
 /// Args:
-///     array: a contiguous numpy array of float32, float16, uint8, int8 or int64 with one or two axes.
+///     array: a contiguous numpy array of float32, float16, uint8, int8, uint32 or int64 with one or two axes.
 ///     gpu: number of the GPU.
 ///
 /// Raises:
@@ -362,6 +366,39 @@ impl Workspace {
         let workspace = index.get().reading(py, |held| held.device_workspace(queries, k, options))?;
         Ok(Workspace { index: index.clone().unbind(), workspace: Mutex::new(workspace), k })
     }
+
+    /// New tensors for distances and ids.
+    fn results<'py>(&self, py: Python<'py>, rows: i64, gpu: usize) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let shape = vec![rows, i64::try_from(self.k).unwrap_or(i64::MAX)];
+        let (distances, ids) = detached(py, || {
+            let distances = DeviceTensor::new(shape.clone(), DLDataType::F32, gpu)?;
+            Ok((distances, DeviceTensor::new(shape, DLDataType::INT64, gpu)?))
+        })?;
+        Ok((Bound::new(py, distances)?.into_any(), Bound::new(py, ids)?.into_any()))
+    }
+
+    /// Enqueues a search, and waits for its stream. The index and the workspace are locked until the stream has done
+    /// the work. The caller's tensors say what the memory has, and their owners keep it until this returns.
+    fn run(
+        &self,
+        py: Python<'_>,
+        stream: usize,
+        gpu: usize,
+        enqueue: impl FnOnce(&dyn Held, &mut DeviceWorkspace) -> warpann::Result<()> + Send,
+    ) -> PyResult<()> {
+        let index = self.index.get();
+        detached(py, || {
+            let mut workspace = call::lock(&self.workspace)?;
+            let state = call::read(&index.state)?;
+            let context = enter(gpu)?;
+            let enqueued = enqueue(&*state.held, &mut workspace);
+            // Also after an error: a part of the search may run.
+            let waited = wait_for(stream, gpu);
+            drop(context);
+            enqueued?;
+            waited
+        })
+    }
 }
 
 #[pymethods]
@@ -392,37 +429,65 @@ impl Workspace {
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let stream = stream.unwrap_or(0);
         let asked = Tensor::of(queries, "queries", stream)?;
-        let (shape, gpu) = shape_and_gpu(asked.read(), py, "queries")?;
-        let rows = if shape.len() == 2 { shape[0] } else { 1 };
+        let (rows, gpu) = rows_and_gpu(asked.read(), py)?;
         let (distances, ids) = match out {
             Some(out) => out,
+            None => self.results(py, rows, gpu)?,
+        };
+        let (to_distances, to_ids) = (Tensor::of(&distances, "out", stream)?, Tensor::of(&ids, "out", stream)?);
+        let (queries, results) = (asked.read(), (to_ids.written(py)?, to_distances.written(py)?));
+        self.run(py, stream, gpu, |held, workspace| {
+            // SAFETY: as `run` says.
+            unsafe { held.search_device(workspace, stream, queries, results) }
+        })?;
+        Ok((distances, ids))
+    }
+
+    /// Searches for the vectors within a radius of queries in GPU memory, and waits for the results.
+    ///
+    /// Args:
+    ///     queries: as for :meth:`search`; those with NaN or infinity get the count 0 and distances NaN.
+    ///     radius: the largest distance; of similarities the least.
+    ///     out: (distances, ids, counts): tensors of float32, int64 and uint32 or int32, (queries, k) twice and
+    ///         (queries,), that get the results.
+    ///     stream: as for :meth:`search`.
+    ///
+    /// Returns:
+    ///     ``out``, or three new :class:`DeviceTensor`: the best k vectors within the radius, best first, −1 in places
+    ///     that are left, and the numbers of all vectors within the radius, which may exceed k.
+    ///
+    /// Raises:
+    ///     StaleWorkspace: the index has changed, or the workspace is one of walks in a graph.
+    ///     BadNumber: the radius is NaN. Others as for :meth:`search`.
+    #[pyo3(signature = (queries, radius, *, out=None, stream=None))]
+    fn range_search<'py>(
+        &self,
+        py: Python<'py>,
+        queries: &Bound<'py, PyAny>,
+        radius: f32,
+        out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+        stream: Option<usize>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let stream = stream.unwrap_or(0);
+        let asked = Tensor::of(queries, "queries", stream)?;
+        let (rows, gpu) = rows_and_gpu(asked.read(), py)?;
+        let (distances, ids, counts) = match out {
+            Some(out) => out,
             None => {
-                let shape = vec![rows, i64::try_from(self.k).unwrap_or(i64::MAX)];
-                let (distances, ids) = detached(py, || {
-                    let distances = DeviceTensor::new(shape.clone(), DLDataType::F32, gpu)?;
-                    Ok((distances, DeviceTensor::new(shape, DLDataType::INT64, gpu)?))
-                })?;
-                (Bound::new(py, distances)?.into_any(), Bound::new(py, ids)?.into_any())
+                let (distances, ids) = self.results(py, rows, gpu)?;
+                let counts = detached(py, || DeviceTensor::new(vec![rows], DLDataType::UINT32, gpu))?;
+                (distances, ids, Bound::new(py, counts)?.into_any())
             }
         };
         let (to_distances, to_ids) = (Tensor::of(&distances, "out", stream)?, Tensor::of(&ids, "out", stream)?);
-        let plain = |tensor| -> PyResult<Plain<'_>> { Tensor::write(tensor).map_err(|error| raised(py, error)) };
-        let (queries, results) = (asked.read(), (plain(&to_ids)?, plain(&to_distances)?));
-        let index = self.index.get();
-        detached(py, || {
-            let mut workspace = call::lock(&self.workspace)?;
-            let state = call::read(&index.state)?;
-            let context = enter(gpu)?;
-            // SAFETY: the tensors say what the memory has, and their owners keep it until this call returns; the
-            // index is locked and the workspace is, until the stream has done the work.
-            let enqueued = unsafe { state.held.search_device(&mut workspace, stream, queries, results) };
-            // Also after an error: a part of the search may run.
-            let waited = wait_for(stream, gpu);
-            drop(context);
-            enqueued?;
-            waited
+        let to_counts = Tensor::of(&counts, "out", stream)?;
+        let results = (to_ids.written(py)?, to_distances.written(py)?, to_counts.written(py)?);
+        let queries = asked.read();
+        self.run(py, stream, gpu, |held, workspace| {
+            // SAFETY: as `run` says.
+            unsafe { held.range_search_device(workspace, stream, queries, radius, results) }
         })?;
-        Ok((distances, ids))
+        Ok((distances, ids, counts))
     }
 
     /// Bytes of GPU memory of the workspace.
@@ -432,17 +497,17 @@ impl Workspace {
     }
 }
 
-/// The sizes of a tensor, and its GPU.
-fn shape_and_gpu(tensor: Plain<'_>, py: Python<'_>, argument: &str) -> PyResult<(Vec<i64>, usize)> {
+/// The number of queries of a tensor, and its GPU.
+fn rows_and_gpu(tensor: Plain<'_>, py: Python<'_>) -> PyResult<(i64, usize)> {
     let tensor = tensor.0;
     let axes = usize::try_from(tensor.ndim).ok().filter(|axes| matches!(axes, 1 | 2) && !tensor.shape.is_null());
     let gpu = usize::try_from(tensor.device.device_id).ok().filter(|_| tensor.device.device_type == CUDA);
     let (Some(axes), Some(gpu)) = (axes, gpu) else {
-        return Err(wrong_type(py, argument, "another tensor", "a tensor of one or two axes on a GPU"));
+        return Err(wrong_type(py, "queries", "another tensor", "a tensor of one or two axes on a GPU"));
     };
     // SAFETY: a tensor has as many sizes as axes.
     let shape = unsafe { std::slice::from_raw_parts(tensor.shape, axes) };
-    Ok((shape.to_vec(), gpu))
+    Ok((if axes == 2 { shape[0] } else { 1 }, gpu))
 }
 
 impl Index {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import reference
 import warpann
-from warpann import errors
+from warpann import _warpann, errors
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint32"])
@@ -128,6 +129,15 @@ def test_recall() -> None:
     assert warpann.recall([[1, -1]], [[1, -1]]) == 1.0
     with pytest.raises(errors.WrongShape):
         warpann.recall([[1]], [[1, 2]])
+
+
+def test_the_build_has_a_version_and_its_kernels() -> None:
+    info = warpann.build_info()
+    assert info.version == importlib.metadata.version("warpann")
+    # Compiler and PTX are there together, and so are assembler and machine code.
+    assert (info.compiler is None) == (info.ptx == ()) and (info.assembler is None) == (info.machine_code == ())
+    if hasattr(_warpann, "DeviceTensor"):
+        assert info.compiler is not None and info.compiler.startswith("rustc ") and "sm_80" in info.ptx
 
 
 def test_devices_are_listed() -> None:

@@ -23,6 +23,10 @@ needs_driver = pytest.mark.skipif(
 )
 
 
+# Shapes and types of the results of a range search.
+OUT: list[tuple[Any, Any]] = [((3, 5), np.float32), ((3, 5), np.int64), (3, np.uint32)]
+
+
 class Foreign:
     """A tensor of another library, which records the stream for which it was asked."""
 
@@ -85,6 +89,38 @@ def test_searches_from_gpu_memory_to_gpu_memory(driver: Any, dtype: str) -> None
         accepted = [id for id in ids if id % 2]
         expected = reference.search("l2", queries, vectors, 5, accepted)
         reference.check_equal(warpann.Neighbors(distances.numpy(), found.numpy()), expected)
+
+
+@needs_driver
+def test_range_searches_from_gpu_memory_to_gpu_memory(driver: Any) -> None:
+    rng = np.random.default_rng(2)
+    base = rng.integers(0, 5, (60, 4)).astype(np.float32)
+    queries = rng.integers(0, 5, (3, 4)).astype(np.float32)
+    everything = reference.search("l2", queries, dict(enumerate(base)), 60)
+    for index in each_index(base, "float32"):
+        index.add(base)
+        # A beam of all vectors: a graph then compares with each.
+        beam = 60 if isinstance(index, warpann.GraphIndex) else None
+        workspace = index.device_workspace(3, 5, beam=beam)
+        distances, ids, counts = workspace.range_search(driver.to_device(queries), 6.0)
+        assert counts.shape == (3,)
+        within = [sum(distance <= 6.0 for distance in row) for row in everything[0]]
+        assert counts.numpy().tolist() == within and max(within) > 5
+        for query, count in enumerate(within):
+            found = min(count, 5)
+            assert ids.numpy()[query].tolist() == [*everything[1][query][:found], *[-1] * (5 - found)]
+            assert distances.numpy()[query, :found].tolist() == list(everything[0][query][:found])
+        out = tuple(driver.to_device(np.zeros(shape, dtype)) for shape, dtype in OUT)
+        again = workspace.range_search(driver.to_device(queries), 6.0, out=out)
+        assert all(a is b for a, b in zip(again, out)) and out[2].numpy().tolist() == within
+        with pytest.raises(errors.BadNumber):
+            workspace.range_search(driver.to_device(queries), np.nan)
+        with pytest.raises(errors.BadMemory):
+            workspace.range_search(driver.to_device(queries), 6.0, out=(*out[:2], out[1]))
+        with pytest.raises(errors.BadMemory):
+            workspace.range_search(driver.to_device(queries), 6.0, out=(*out[:2], driver.to_device(np.zeros(3, np.uint32), 1)))
+        with pytest.raises(errors.WrongLength):
+            workspace.range_search(driver.to_device(queries), 6.0, out=(*out[:2], driver.to_device(np.zeros(2, np.uint32))))
 
 
 @needs_driver

@@ -58,6 +58,17 @@ def test_a_writer_publishes_whole_changes() -> None:
     assert "version 1" in repr(writer)
 
 
+def test_a_release_changes_no_version() -> None:
+    writer = warpann.IndexWriter(flat())
+    first = writer.current()
+    writer.change(lambda next: next.remove([1]))
+    writer.release()
+    assert (writer.version, len(first), len(writer.current())) == (1, 100, 99)
+    with pytest.raises(errors.Busy):
+        writer.change(lambda next: writer.release())
+    assert writer.version == 1
+
+
 def test_searches_see_whole_versions() -> None:
     """Each version has vectors of one value only."""
     index = warpann.FlatIndex(2, device="cpu")

@@ -66,7 +66,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 
 /// A new index of the base.
 fn index<T: Element>(args: &Args, dim: usize, base: &[T]) -> Outcome<(GraphIndex<T>, Seconds)> {
-    let (access, place) = (args.sweep.access, &args.sweep.place);
+    let (access, place) = (&args.sweep.access, &args.sweep.place);
     let graph = args.recipe.file().map(|path| access.stdin.graph(path)).transpose()?;
     let start = Instant::now();
     let index = args.recipe.build::<T>(&args.basis, place, (dim, base), None, graph.as_ref())?;

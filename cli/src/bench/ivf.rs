@@ -80,7 +80,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 
 /// A new index of the base.
 fn index<T: Element>(args: &Args, dim: usize, base: &[T]) -> Outcome<(IvfIndex<T>, Seconds)> {
-    let (access, place) = (args.sweep.access, &args.sweep.place);
+    let (access, place) = (&args.sweep.access, &args.sweep.place);
     let train = args.recipe.train.as_ref().map(|path| Ok::<_, Failure>((access.vectors(path)?, path))).transpose()?;
     let train = match &train {
         Some((train, _)) if train.dim() != dim => {

@@ -170,7 +170,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 fn answering<T: Element>(args: &Args, base: Option<&Vectors>) -> Outcome<AnyIndex<T>> {
     let Args { place: Place { device, memory_budget }, access, .. } = args;
     if let Some(path) = &args.index {
-        return open(path, device.clone(), *memory_budget, *access);
+        return open(path, device.clone(), *memory_budget, access);
     }
     let (path, base) = args.base.as_ref().zip(base).ok_or_else(|| Failure::Message("no index".into()))?;
     let builder = FlatIndex::<T>::builder(base.dim()).device(device.clone());

@@ -144,7 +144,7 @@ impl<'a> Files<'a> {
         let queries = exactly::<T>(&self.queries, &args.query)?;
         let (mut index, seconds) = match self.index {
             Some(path) => {
-                (open(path, args.place.device.clone(), args.place.memory_budget, args.access)?, Seconds::default())
+                (open(path, args.place.device.clone(), args.place.memory_budget, &args.access)?, Seconds::default())
             }
             None => make(self.queries.dim(), base.as_deref().unwrap_or_default())?,
         };
@@ -338,7 +338,7 @@ impl Truth {
     fn of<T: Element>(args: &Args, queries: &[T], metric: Metric, dim: usize, base: Option<&[T]>) -> Outcome<Self> {
         let k = args.k.iter().copied().max().unwrap_or(1);
         if let Some(path) = &args.gt {
-            let truth = read_truth(args.access, path, queries.len() / dim, k, None)?;
+            let truth = read_truth(&args.access, path, queries.len() / dim, k, None)?;
             return Ok(Self { k: truth.ids.k, ids: truth.ids.ids });
         }
         let mut flat = FlatIndex::<T>::new(dim, metric, args.place.device.clone())?;

@@ -89,7 +89,7 @@ impl IndexOptions {
     }
 
     /// Reads the ids of a filter, if the options name one.
-    pub fn filter(&self, access: Access) -> Outcome<Option<Filter<'_>>> {
+    pub fn filter(&self, access: &Access) -> Outcome<Option<Filter<'_>>> {
         let (path, keep) = match (&self.filter, &self.exclude) {
             (Some(path), _) => (path, true),
             (None, Some(path)) => (path, false),
@@ -100,7 +100,7 @@ impl IndexOptions {
     }
 
     /// The original vectors, if the options name them. `dim` is the dimension of the index.
-    pub fn originals(&self, access: Access, dim: usize) -> Outcome<Option<Originals<'_>>> {
+    pub fn originals(&self, access: &Access, dim: usize) -> Outcome<Option<Originals<'_>>> {
         let Some(path) = &self.refine else { return Ok(None) };
         let vectors = access.vectors(path)?;
         if vectors.dim() != dim {
@@ -147,7 +147,7 @@ enum Named {
 }
 
 impl Named {
-    fn read(path: &Path, access: Access) -> Outcome<Named> {
+    fn read(path: &Path, access: &Access) -> Outcome<Named> {
         // Ranges of a filter may hold more ids than memory.
         if id_list::is_text(path) {
             return Ok(Named::Ranges(joined(id_list::ranges(path)?)));

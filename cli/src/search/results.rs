@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use warpann::{Error, NONE};
 
 use super::Args;
+use crate::parquet;
 use crate::report::{Failure, Outcome};
 use crate::streams::{F32_FORMATS, Written};
 
 /// Extensions of the formats of `--out`.
-const RESULT_FORMATS: &str = "ibin, ivecs, npy, csv";
+const RESULT_FORMATS: &str = "ibin, ivecs, npy, csv, parquet";
 /// Columns of the csv.
 const COLUMNS: [&str; 4] = ["query", "rank", "id", "distance"];
 
@@ -26,9 +27,9 @@ impl Args {
         }
         let Some(path) = &self.out else { return Ok(()) };
         let format = self.stdout.format_of(path, RESULT_FORMATS)?;
-        if self.options.radius.is_some() && format != Written::Csv {
+        if self.options.radius.is_some() && matches!(format, Written::Binary(_)) {
             return Err(Failure::Message(format!(
-                "{}: the results of a range search are written as csv, because each query has another number of them",
+                "{}: the results of a range search are written as csv or parquet, because each query has another number of them",
                 path.display()
             )));
         }
@@ -38,16 +39,20 @@ impl Args {
     /// Checks that the file of the results can hold ids up to `greatest`.
     pub fn check_ids(&self, greatest: Option<u64>) -> Outcome {
         let (Some(path), Some(id)) = (&self.out, greatest) else { return Ok(()) };
-        if let Written::Binary(format) = self.stdout.format_of(path, RESULT_FORMATS)?
-            && id > format.greatest_id()
-        {
-            let defect = warpann::FileDefect::IdTooLarge { id, limit: format.greatest_id() };
+        let limit = match self.stdout.format_of(path, RESULT_FORMATS)? {
+            Written::Binary(format) => format.greatest_id(),
+            Written::Parquet => parquet::GREATEST_ID,
+            Written::Csv => u64::MAX,
+        };
+        if id > limit {
+            let defect = warpann::FileDefect::IdTooLarge { id, limit };
             return Err(Error::BadFile { path: path.to_owned(), defect }.into());
         }
         Ok(())
     }
 
-    /// Writes the outputs. `rows` are ids and distances of each query; for output other than csv all have k.
+    /// Writes the outputs. `rows` are ids and distances of each query; for output other than csv and parquet all have
+    /// k.
     pub(super) fn write<'r>(
         &self,
         ids: &[u64],
@@ -57,6 +62,7 @@ impl Args {
         if let Some(path) = &self.out {
             match self.stdout.format_of(path, RESULT_FORMATS)? {
                 Written::Csv => self.stdout.write_table(path, &COLUMNS, lines(rows))?,
+                Written::Parquet => self.stdout.write_bytes(path, &parquet::table(path, lines(rows))?)?,
                 Written::Binary(_) => self.stdout.write_ids(path, ids, self.k)?,
             }
         }

@@ -37,10 +37,10 @@ use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
 
 use super::backend::{Backend, Queue, ResultArray, TakeResults, WriteRows};
-use super::dependent::{self, DependentLaunches};
+use super::dependent::DependentLaunches;
 use super::driver as sys;
 use super::limits::{Limits, Products, check_launch};
-use super::ptx::{self, runs_warpgroups};
+use super::ptx::{self, Refusal, runs_warpgroups};
 use crate::threads::{piece_rows, work_off};
 use crate::{Error, MemoryDefect, NoDeviceReason, Result, events};
 
@@ -74,6 +74,8 @@ const ARRAY_ALIGN: usize = 64;
 pub(crate) struct Cuda {
     index: usize,
     name: String,
+    /// Compute capability: major, minor.
+    capability: (i32, i32),
     limits: Limits,
     /// The launches that may start before the work ahead has ended, if the device has them.
     dependent: Option<DependentLaunches>,
@@ -508,6 +510,30 @@ fn free_memory(device: usize) -> Result<u64> {
     Ok(free as u64)
 }
 
+/// Loads an image of a module, machine code or PTX with a NUL at its end, into the context that is current.
+fn load_image(image: &[u8]) -> std::result::Result<sys::CUmodule, Refusal> {
+    let mut log = vec![0u8; 8192];
+    let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
+    let mut module = null_mut();
+    // SAFETY: PTX ends with NUL, and machine code says how long it is. Options and values are arrays of two that
+    // outlive the call. The log buffer has the size that is passed with it.
+    let code = unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            image.as_ptr().cast(),
+            options.len() as u32,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    if code == 0 {
+        return Ok(module);
+    }
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+    Err(Refusal { code, log: String::from_utf8_lossy(&log[..end]).trim().to_owned() })
+}
+
 impl Cuda {
     fn open(index: usize) -> Result<Cuda> {
         let available = start_driver(index)?;
@@ -530,6 +556,7 @@ impl Cuda {
         };
         Ok(Cuda {
             index,
+            capability: (major, minor),
             dependent: DependentLaunches::find((major, minor), driver, limits.multiprocessors),
             limits,
             name,
@@ -640,8 +667,8 @@ impl Cuda {
             Some(module) => module.0,
             None => {
                 let started = events::Started::now();
-                let module = self.load_module(embedded, waits)?;
-                events::module_loaded(self.index, family, embedded.bytes, &started);
+                let (module, form) = embedded.load(self.capability, waits, load_image)?;
+                events::module_loaded(self.index, family, form.name(), embedded.bytes, &started);
                 modules.insert((family, waits), LoadedModule(module));
                 module
             }
@@ -654,42 +681,6 @@ impl Cuda {
             sys::NOT_FOUND => Err(missing(family)),
             other => self.check("cuModuleGetFunction", other).map(|()| function),
         }
-    }
-
-    /// Loads a module, which the driver compiles from PTX. If `waits`, its kernels first wait for the work ahead.
-    fn load_module(&self, embedded: &ptx::Module, waits: bool) -> Result<sys::CUmodule> {
-        let family = embedded.name;
-        let refused = |code, log| Error::PtxRefused { module: family, code, log };
-        let text = embedded.text().ok_or_else(|| refused(sys::INVALID_PTX, "the embedded bytes are damaged".into()))?;
-        let text = if waits {
-            dependent::module_text(&text).ok_or_else(|| {
-                refused(sys::INVALID_PTX, "no place was found where kernels can wait for the work ahead".into())
-            })?
-        } else {
-            text
-        };
-        let image = CString::new(text).map_err(|_| refused(sys::INVALID_PTX, "the text holds a NUL byte".into()))?;
-        let mut log = vec![0u8; 8192];
-        let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
-        let mut module = null_mut();
-        // SAFETY: the image ends with NUL. Options and values are arrays of two that outlive the call. The log buffer
-        // has the size that is passed with it.
-        let result = unsafe {
-            sys::cuModuleLoadDataEx(
-                &mut module,
-                image.as_ptr().cast(),
-                options.len() as u32,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
-        };
-        if result != 0 {
-            let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
-            let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
-            return Err(refused(result, log));
-        }
-        Ok(module)
     }
 
     /// Calls `work` with a pair of pinned buffers that no other copy uses, each for `bytes` bytes or for the largest

@@ -7,8 +7,9 @@
 //!
 //! # How
 //! Streams of searches and of callers load modules of which every kernel first waits for the work ahead of it
-//! ([`dependent_ptx`]), so any of their launches may have the attribute. The order of a stream, and what a kernel sees,
-//! are as without it. While a stream is captured, the attribute becomes part of the graph.
+//! ([`dependent_ptx`](cuda_std::launch::dependent_ptx)), so any of their launches may have the attribute. The order of
+//! a stream, and what a kernel sees, are as without it. While a stream is captured, the attribute becomes part of the
+//! graph.
 //!
 //! Only launches of at most one block for each multiprocessor have it. Blocks that wait hold registers and shared
 //! memory, which the kernel of another stream may need: with the attribute on every launch, 10,000 queries of a graph,
@@ -39,7 +40,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 
-use cuda_std::launch::{LaunchConfig, dependent_ptx};
+use cuda_std::launch::LaunchConfig;
 
 use super::driver as sys;
 use super::ptx::portable_only;
@@ -48,11 +49,6 @@ use super::ptx::portable_only;
 const CAPABILITY: (i32, i32) = (9, 0);
 /// The first CUDA version whose driver captures such launches.
 const DRIVER: (i32, i32) = (12, 3);
-
-/// The text of a module for such launches, from the embedded one; `None` if it cannot be changed.
-pub(super) fn module_text(text: &[u8]) -> Option<Vec<u8>> {
-    dependent_ptx(str::from_utf8(text).ok()?).map(String::into_bytes)
-}
 
 /// The driver's function for launches with attributes.
 #[derive(Clone, Copy)]
@@ -86,7 +82,7 @@ impl DependentLaunches {
     /// Launches a kernel with the attribute.
     ///
     /// # Safety
-    /// As `cuLaunchKernel`; the function is one of a module of [`Self::module_text`], and the config passed
+    /// As `cuLaunchKernel`; the function is one of a module whose kernels wait, and the config passed
     /// `check_launch`.
     pub unsafe fn launch(
         &self,
@@ -112,6 +108,8 @@ impl DependentLaunches {
 
 #[cfg(test)]
 mod tests {
+    use cuda_std::launch::dependent_ptx;
+
     use super::*;
     use crate::device::ptx;
 

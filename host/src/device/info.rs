@@ -44,6 +44,23 @@ pub struct ModuleInfo {
     pub bytes: usize,
 }
 
+/// The version of a build of the library, and the kernels in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct BuildInfo {
+    /// Version of the library.
+    pub version: String,
+    /// Compiler of the kernels, as it names itself; `None` without the `cuda` feature.
+    pub compiler: Option<String>,
+    /// PTX targets of the kernels, such as `sm_80` and `sm_90a`; the driver compiles them for its device.
+    pub ptx: Vec<String>,
+    /// Assembler of the machine code, such as `ptxas 13.5, V13.5.37`; `None` without the `machine-code` feature.
+    pub assembler: Option<String>,
+    /// Architectures whose machine code the build has, such as `sm_80`, for that and the later ones of the generation.
+    pub machine_code: Vec<String>,
+}
+
 /// The CPU that this program runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -115,8 +132,23 @@ pub fn modules() -> Vec<ModuleInfo> {
     modules
 }
 
+/// The version and the kernels of this build.
+pub fn build() -> BuildInfo {
+    #[cfg(not(feature = "cuda"))]
+    let (compiler, ptx) = (None, Vec::new());
+    #[cfg(feature = "cuda")]
+    let (compiler, ptx) = cuda::compiled();
+    #[cfg(not(feature = "machine-code"))]
+    let (assembler, machine_code) = (None, Vec::new());
+    #[cfg(feature = "machine-code")]
+    let (assembler, machine_code) = cuda::assembled();
+    BuildInfo { version: env!("CARGO_PKG_VERSION").to_owned(), compiler, ptx, assembler, machine_code }
+}
+
 #[cfg(feature = "cuda")]
 mod cuda {
+    use std::collections::BTreeSet;
+
     use super::{DeviceInfo, ModuleInfo};
     use crate::device::cuda::{Ordinal, driver_version, start_driver};
     use crate::device::driver::MULTIPROCESSOR_COUNT;
@@ -160,5 +192,17 @@ mod cuda {
             bytes: module.bytes,
         };
         ptx::MODULES.iter().map(module).collect()
+    }
+
+    /// The compiler, and the PTX targets in order.
+    pub fn compiled() -> (Option<String>, Vec<String>) {
+        let targets: BTreeSet<&str> = ptx::MODULES.iter().map(|module| module.target).collect();
+        (Some(ptx::COMPILER.to_owned()), targets.into_iter().map(str::to_owned).collect())
+    }
+
+    /// The assembler, and the architectures.
+    #[cfg(feature = "machine-code")]
+    pub fn assembled() -> (Option<String>, Vec<String>) {
+        (Some(ptx::ASSEMBLER.to_owned()), ptx::ASSEMBLED.iter().map(|&arch| arch.to_owned()).collect())
     }
 }

@@ -33,7 +33,7 @@
 //! | INFO | `base exceeds the memory budget and is streamed` | `device`, `budget` in bytes |
 //! | DEBUG | `path chosen` | `operation`, `device`, `path`: the way of a search, `queries` |
 //! | DEBUG | `upload` | `content`, `device`, `bytes`, `milliseconds`, which include the preparation for searches where it follows at once |
-//! | DEBUG | `kernel module loaded` | `device`, `module`, `bytes` of PTX, `milliseconds`, which include the driver's compilation |
+//! | DEBUG | `kernel module loaded` | `device`, `module`, `form`: `ptx` or `machine code`, `bytes` of PTX, `milliseconds`, which include the driver's compilation |
 //! | TRACE | `path chosen` | `operation`: `selection`, `path`: the method of k-selection, `rows`, `k` |
 //!
 //! A subscriber must not call this library, because some events are sent while a lock is held. If a subscriber panics,

@@ -109,7 +109,7 @@ impl DeviceWorkspace {
         let mut range = None;
         if let Some((radius, counts)) = within {
             check_radius(radius)?;
-            counts.check(count)?;
+            counts.check(count, on.gpu.index())?;
             if count > 0 {
                 on.gpu.check_memory("counts", counts.address())?;
             }

@@ -158,10 +158,10 @@ impl<'s> OnStream<'s> {
         's: 'b,
     {
         let len = Some(counts.len());
-        self.check("counts", counts.stream())?;
+        let gpu = Some(self.check("counts", counts.stream())?);
         let (address, guard) = counts.device_ptr_mut(self.stream);
         self.check_waits()?;
-        Ok(Borrowed { view: DeviceCounts { address, len }, _guards: [Some(guard), None] })
+        Ok(Borrowed { view: DeviceCounts { address, len, gpu }, _guards: [Some(guard), None] })
     }
 
     /// Checks that a buffer of the stream `owner` belongs to the context of this stream: an event of another one cannot

@@ -59,6 +59,10 @@ pub struct DLDataType {
 impl DLDataType {
     /// f32.
     pub const F32: DLDataType = DLDataType { code: 2, bits: 32, lanes: 1 };
+    /// u32, such as numbers of vectors.
+    pub const UINT32: DLDataType = DLDataType { code: 1, bits: 32, lanes: 1 };
+    /// i32, which libraries without u32 take for numbers of vectors.
+    pub const INT32: DLDataType = DLDataType { code: 0, bits: 32, lanes: 1 };
     /// u64, such as ids.
     pub const UINT64: DLDataType = DLDataType { code: 1, bits: 64, lanes: 1 };
     /// i64, which libraries without u64 take for ids.
@@ -358,7 +362,7 @@ mod tests {
     use half::bf16;
 
     use super::*;
-    use crate::views::{DeviceNeighbors, DeviceVectors};
+    use crate::views::{DeviceCounts, DeviceNeighbors, DeviceVectors};
 
     /// A tensor on GPU 1 with these sizes and strides.
     fn tensor(dtype: DLDataType, shape: &[i64], strides: Option<&[i64]>) -> DLTensor {
@@ -445,6 +449,21 @@ mod tests {
             apart,
             Err(Error::BadMemory { what: "distances", defect: MemoryDefect::OtherGpu { expected: 1, found: 0 } })
         ));
+    }
+
+    #[test]
+    fn counts_are_integers_of_32_bits() {
+        let of = |counts: &DLTensor| {
+            // SAFETY: as above.
+            unsafe { DeviceCounts::of_tensor(counts) }
+        };
+        for element in [DLDataType::UINT32, DLDataType::INT32] {
+            let view = of(&tensor(element, &[5], None)).unwrap();
+            assert_eq!((view.address(), view.places(), view.gpu()), (4160, Some(5), Some(1)));
+        }
+        let refused = of(&tensor(DLDataType::INT64, &[5], None));
+        let defect = MemoryDefect::Element { code: 0, bits: 64, lanes: 1 };
+        assert!(matches!(refused, Err(Error::BadMemory { what: "counts", defect: found }) if found == defect));
     }
 
     /// The places that `dlpack.h` gives on a machine of 64 bits.

@@ -198,18 +198,39 @@ pub struct DeviceCounts {
     address: u64,
     /// Number of places, if the view knows it.
     len: Option<usize>,
+    gpu: Option<usize>,
 }
 
 impl DeviceCounts {
     /// Numbers at a device address.
     pub fn new(address: u64) -> Self {
-        DeviceCounts { address, len: None }
+        DeviceCounts { address, len: None, gpu: None }
     }
 
     /// Numbers in a buffer of cust.
     #[cfg(feature = "cuda")]
     pub fn of_slice(counts: &mut cust::memory::DeviceSlice<u32>) -> Self {
-        DeviceCounts { address: counts.as_device_ptr().as_raw(), len: Some(counts.len()) }
+        DeviceCounts { address: counts.as_device_ptr().as_raw(), len: Some(counts.len()), gpu: None }
+    }
+
+    /// Numbers in a DLPack tensor of unsigned or signed integers of 32 bits; the latter hold numbers beyond 2³¹ − 1 as
+    /// negative ones.
+    ///
+    /// # Errors
+    /// [`Error::BadMemory`] as for [`DeviceVectors::of_tensor`].
+    ///
+    /// # Safety
+    /// As [`DeviceVectors::of_tensor`].
+    pub unsafe fn of_tensor(counts: &DLTensor) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        let (counts, columns) = unsafe { counts.matrix("counts", &[DLDataType::UINT32, DLDataType::INT32])? };
+        let places = counts.rows.saturating_mul(columns);
+        Ok(DeviceCounts { address: counts.address, len: Some(places), gpu: Some(counts.gpu) })
+    }
+
+    /// Number of the GPU, if the view was made of a tensor or of a buffer of cudarc, which know it.
+    pub fn gpu(&self) -> Option<usize> {
+        self.gpu
     }
 
     /// Device address of the first number.
@@ -222,9 +243,10 @@ impl DeviceCounts {
         self.len
     }
 
-    /// Checks the memory for a number of each of `queries` queries.
+    /// Checks the memory for a number of each of `queries` queries of an index on GPU `gpu`.
     #[cfg(feature = "cuda")]
-    pub(crate) fn check(&self, queries: usize) -> Result<()> {
+    pub(crate) fn check(&self, queries: usize, gpu: usize) -> Result<()> {
+        check_gpu("counts", self.gpu, gpu)?;
         self.len.map_or(Ok(()), |actual| check_length("results", queries, actual))?;
         if queries == 0 { Ok(()) } else { check_address::<u32>("counts", self.address) }
     }

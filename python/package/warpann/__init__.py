@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from warpann._results import (
     BatcherStatistics,
+    BuildInfo,
     Clustering,
     DeviceInfo,
     FlatStatistics,
@@ -34,6 +35,7 @@ from warpann._warpann import (
     IndexWriter,
     IvfIndex,
     assign,
+    build_info,
     devices,
     from_bytes,
     kmeans,
@@ -48,6 +50,7 @@ from warpann.errors import WarpannError
 __all__ = [
     "Batcher",
     "BatcherStatistics",
+    "BuildInfo",
     "Clustering",
     "DeviceInfo",
     "Filter",
@@ -67,6 +70,7 @@ __all__ = [
     "Tuned",
     "WarpannError",
     "assign",
+    "build_info",
     "devices",
     "from_bytes",
     "kmeans",

@@ -157,6 +157,20 @@ class Tuned(NamedTuple):
     """The recall that it reaches."""
 
 
+class BuildInfo(NamedTuple):
+    """The version of a wheel, and the kernels in it."""
+
+    version: str
+    compiler: str | None
+    """Compiler of the kernels; None in a wheel for the CPU."""
+    ptx: tuple[str, ...]
+    """Architectures of the kernels in PTX, which the driver compiles for its GPU."""
+    assembler: str | None
+    """Assembler of the machine code; None in a wheel without machine code."""
+    machine_code: tuple[str, ...]
+    """Architectures of the machine code, each for the later GPUs of its generation as well."""
+
+
 class DeviceInfo(NamedTuple):
     """A GPU of this machine."""
 

@@ -12,6 +12,7 @@ from typing_extensions import disjoint_base
 from warpann._answer import Answer
 from warpann._results import (
     BatcherStatistics,
+    BuildInfo,
     Clustering,
     DeviceInfo,
     FlatStatistics,
@@ -38,6 +39,7 @@ __all__ = [
     "Workspace",
     "arrow_vectors",
     "assign",
+    "build_info",
     "devices",
     "from_bytes",
     "kmeans",
@@ -228,6 +230,7 @@ class IndexWriter:
     @property
     def version(self) -> int: ...
     def change(self, function: Callable[[Any], _T], /) -> _T: ...
+    def release(self) -> None: ...
 
 @final
 class Batcher:
@@ -273,6 +276,14 @@ class Workspace:
     def search(
         self, queries: _Tensor, *, out: tuple[_Tensor, _Tensor] | None = None, stream: int | None = None
     ) -> tuple[Any, Any]: ...
+    def range_search(
+        self,
+        queries: _Tensor,
+        radius: float,
+        *,
+        out: tuple[_Tensor, _Tensor, _Tensor] | None = None,
+        stream: int | None = None,
+    ) -> tuple[Any, Any, Any]: ...
     @property
     def device_bytes(self) -> int: ...
 
@@ -307,6 +318,7 @@ def assign(
     vectors: _Vectors, centroids: ArrayLike, *, spherical: bool = False, device: str = "auto"
 ) -> NDArray[np.uint32]: ...
 def knn_graph(index: Index, vectors: _Vectors, k: int, *, progress: _Progress | None = None) -> Neighbors: ...
+def build_info() -> BuildInfo: ...
 def devices() -> list[DeviceInfo]: ...
 def to_device(array: NDArray[Any], gpu: int = 0) -> DeviceTensor: ...
 def recall(found: ArrayLike, truth: ArrayLike) -> float: ...
