@@ -176,6 +176,10 @@ impl Links {
         hashed(rows, dim, &inserted).into_iter().for_each(|heir| nodes.insert(heir));
         let (mut equal_nodes, mut replaced) = (0, false);
         for (hashed @ (_, row), is_node) in hashed(rows, dim, new).into_iter().zip(were_nodes) {
+            // A lower one of the new rows has found this one under its hash.
+            if self.twins.contains(row) {
+                continue;
+            }
             match nodes.find(rows, dim, hashed).map(|node| self.twins.node_of(node)).filter(|&node| node != row) {
                 Some(node) if !is_node => {
                     self.twins.add(node, row);

@@ -434,3 +434,23 @@ fn a_device_makes_the_same_graph_in_any_memory() {
     same_in_any_memory::<f32>();
     same_in_any_memory::<u8>();
 }
+
+/// Two rows that are no nodes get the vector under which one of them is still listed: both join one group, once.
+#[test]
+fn rows_join_a_group_once() {
+    let mut rows: Vec<f32> = (0..40).map(|row| row as f32).collect();
+    // Rows 1 and 2 are twins of row 0.
+    rows[..3].fill(0.0);
+    let mut index = GraphIndex::<f32>::builder(1).device(Device::Cpu).exact_ratio(0).build().unwrap();
+    index.add(&rows).unwrap();
+    index.add(&[99.0]).unwrap();
+    // Row 20 is listed under 20 and 500, and becomes a twin of row 1.
+    index.upsert(&[500.0], &[20]).unwrap();
+    index.upsert(&[500.0], &[1]).unwrap();
+    index.upsert(&[20.0, 20.0], &[2, 20]).unwrap();
+    index.add(&[20.0]).unwrap();
+    index.upsert(&[777.0], &[2]).unwrap();
+    index.upsert(&[600.0], &[20]).unwrap();
+    let nearest = |value: f32| index.search(&[value], 1).map(|found| (found.ids[0], found.distances[0])).unwrap();
+    assert_eq!([20.0, 600.0, 777.0, 500.0].map(nearest), [(41, 0.0), (20, 0.0), (2, 0.0), (1, 0.0)]);
+}
