@@ -282,15 +282,18 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     out.object(&report)
 }
 
+/// A latency of a row in milliseconds.
+type Latency = fn(&Row) -> f64;
+
 /// Latencies over answers a second, a line for each share of the requests.
 fn chart(report: &Report) -> Chart {
-    let lines: [(&str, fn(&Row) -> f64); 4] = [
+    let lines: [(&str, Latency); 4] = [
         ("half of the requests (p50)", |row| row.latency_p50_ms),
         ("99 of 100 (p99)", |row| row.latency_p99_ms),
         ("999 of 1,000 (p99.9)", |row| row.latency_p999_ms),
         ("the slowest", |row| row.latency_max_ms),
     ];
-    let series = |(subject, (name, latency)): (usize, (&str, fn(&Row) -> f64))| {
+    let series = |(subject, (name, latency)): (usize, (&str, Latency))| {
         let mut points: Vec<(f64, f64)> = report.rows.iter().map(|row| (row.answered, latency(row))).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         Series { name: name.into(), subject, variant: 0, points }

@@ -236,8 +236,8 @@ pub(super) fn list_starts(
     Ok(())
 }
 
-/// Returns the other nodes whose edges or parents have changed. `joined` is memory for their edges, which the next batch uses
-/// again: fresh pages cost as much as a kernel.
+/// Returns the other nodes whose edges or parents have changed. `joined` is memory for their edges, which the next
+/// batch uses again: fresh pages cost as much as a kernel.
 fn insert_batch(
     links: &mut Links,
     distances: &Distances<'_>,

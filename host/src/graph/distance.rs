@@ -33,8 +33,8 @@
 //! (AMD EPYC, one thread, 2026-11-25).
 //!
 //! Sums of integers are exact in any order, so bytes need none. A processor with AVX2 multiplies 16 differences or
-//! components of 16 bits and adds pairs of the products in one instruction: with d = 128 and the vectors in the cache, a
-//! distance takes 3.4 ns, and 6.2 as a loop over 32-bit numbers (AMD EPYC, one thread, 2026-11-28).
+//! components of 16 bits and adds pairs of the products in one instruction: with d = 128 and the vectors in the cache,
+//! a distance takes 3.4 ns, and 6.2 as a loop over 32-bit numbers (AMD EPYC, one thread, 2026-11-28).
 
 use warpann_kernels::graph::distance::scale_for_norm;
 
@@ -245,14 +245,14 @@ fn of_all_bytes<T: Byte>(
     }
 }
 
-/// What is added up over the components of two vectors of bytes: numbers between −2¹⁶ and 2¹⁶.
+/// The terms that are added up over the components of two vectors of bytes: numbers between −2¹⁶ and 2¹⁶.
 #[derive(Debug, Clone, Copy)]
 enum Term {
     Product,
     SquaredDifference,
 }
 
-/// So many terms fit an i32.
+/// Number of terms whose sum fits an i32.
 const PART: usize = 1 << 14;
 
 /// The sum of the terms.

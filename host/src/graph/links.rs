@@ -239,8 +239,8 @@ impl Links {
         Ok(Links { degree: self.degree, edges, parents, starts, entrance, twins, inserted: self.inserted })
     }
 
-    /// Makes this older graph equal to `current`, in which `nodes` have got other edges or parents since and the nodes after the
-    /// last one are new. Returns whether it is; `current` may have less nodes. O(nodes · degree).
+    /// Makes this older graph equal to `current`, in which `nodes` have got other edges or parents since and the nodes
+    /// after the last one are new. Returns whether it is; `current` may have less nodes. O(nodes · degree).
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).

@@ -114,8 +114,8 @@ impl RowImage {
     }
 
     /// The image of `before` with `rows` rows, at least as many as before; the new ones have no edges or parents, and
-    /// unspecified codes. Nothing is copied if nobody else has the image and there is room. The stream may still work on it on
-    /// return; `before` is then left to the caller, who keeps it until the stream has done the work.
+    /// unspecified codes. Nothing is copied if nobody else has the image and there is room. The stream may still work
+    /// on it on return; `before` is then left to the caller, who keeps it until the stream has done the work.
     pub(super) fn grown(
         on: OnStream<'_>,
         spares: &Spares,

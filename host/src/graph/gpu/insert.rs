@@ -399,8 +399,8 @@ impl<'a> DeviceInsert<'a> {
         Ok(())
     }
 
-    /// For each of these nodes, which are rows, the nearest pivots by the distance of walks, nearest first: `width` places
-    /// each.
+    /// For each of these nodes, which are rows, the nearest pivots by the distance of walks, nearest first: `width`
+    /// places each.
     ///
     /// # Errors
     /// As [`choose`](Self::choose).

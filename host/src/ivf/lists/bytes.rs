@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::directory::Address;
+use super::address::Address;
 
 use crate::io::FileBytes;
 use crate::{Error, Result, host_memory};

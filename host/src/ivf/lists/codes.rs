@@ -19,8 +19,8 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::address::Address;
 use super::bytes::Bytes;
-use super::directory::Address;
 use super::log::Log;
 use crate::{Result, host_memory};
 

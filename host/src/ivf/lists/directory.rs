@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::address::Address;
 use super::list::List;
 use crate::ids::row_ids::{Room, RowIds};
 use crate::parallel::{Loop, ParallelSlice};
@@ -17,13 +18,6 @@ use crate::{Result, host_memory};
 
 /// Removed vectors leave their ranks behind until there is one such rank for this many others.
 const RANKS_A_REMOVED_ONE: usize = 4;
-
-/// The list of a vector, and its place in the list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Address {
-    pub(crate) list: u32,
-    pub(crate) place: u32,
-}
 
 /// Ranks, ids and addresses of the vectors of [`Lists`](super::Lists).
 #[derive(Debug)]

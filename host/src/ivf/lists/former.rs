@@ -6,9 +6,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::directory::{Address, Directory};
+use super::Lists;
+use super::directory::Directory;
 use super::list::List;
-use super::{Lists, RowsByList};
+use super::rows_by_list::RowsByList;
 use crate::Result;
 use crate::shared::former::Former;
 use crate::shared::shared;
@@ -96,19 +97,5 @@ impl Lists {
         (self.len, self.greatest, self.stamp) = (current.len, current.greatest, current.stamp);
         (self.journal, self.former) = (current.journal.copied(), Former::default());
         Ok(true)
-    }
-}
-
-impl RowsByList {
-    /// Places, which ascend, by their lists: row i is place i.
-    fn of_places(places: &[Address]) -> RowsByList {
-        let mut ends = Vec::new();
-        for (place, end) in places.iter().zip(1..) {
-            match ends.last_mut() {
-                Some((list, last)) if *list == place.list => *last = end,
-                _ => ends.push((place.list, end)),
-            }
-        }
-        RowsByList { rows: (0..places.len() as u32).collect(), ends }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::directory::Address;
+use super::address::Address;
 
 /// A journal keeps this many places, or an eighth of the vectors if they are more: those of two changes of 1,000
 /// vectors that move between lists, of which each has three.

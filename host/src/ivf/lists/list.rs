@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::address::Address;
 use super::bytes::Bytes;
 use super::codes::Codes;
-use super::directory::Address;
 use crate::Result;
 use crate::shared::own;
 

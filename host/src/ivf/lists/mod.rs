@@ -12,7 +12,7 @@
 //!
 //! # Cost
 //! Adding n vectors is a counting sort by list, O(n), and one copy of each code, both in parallel. It allocates nothing
-//! for each vector, and does not read the vectors that the lists already hold. Few vectors ([`FEW`]) are sorted and
+//! for each vector, and does not read the vectors that the lists already hold. Few vectors are sorted and
 //! copied by the calling thread.
 //!
 //! The directory is made by the first call that needs it: a search, a removal, a look for an id that may be known.
@@ -20,6 +20,7 @@
 //! journal ([`Changes`]), by which images learn what they lack. Many vectors drop the directory instead
 //! ([`Lists::are_many`]).
 
+mod address;
 mod bytes;
 mod codes;
 mod directory;
@@ -28,34 +29,32 @@ mod journal;
 mod list;
 mod log;
 mod moves;
+mod rows_by_list;
 
 use std::borrow::Cow;
 use std::iter;
 use std::mem::take;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+pub(crate) use self::address::Address;
 pub(crate) use self::bytes::Bytes;
 pub(crate) use self::codes::CodeRows;
 use self::codes::Codes;
-pub(crate) use self::directory::{Address, Directory};
+pub(crate) use self::directory::Directory;
 pub(crate) use self::journal::Changes;
 use self::journal::Journal;
 use self::list::List;
 use self::moves::Moves;
+use self::rows_by_list::RowsByList;
 use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
-use crate::parallel::{Loop, ParallelSlice, owned, turns};
+use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::shared::former::Former;
 use crate::threads::work_off;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Bitset, Error, Filter, Result, host_memory};
 
-/// Up to this number of vectors are appended by the calling thread.
-const FEW: usize = 1 << 10;
-/// Up to this number of lists are copied by the calling thread.
-const FEW_COPIED: usize = 1 << 5;
 /// Number of lists that a thread frees at a time, and the bytes of memory whose copy takes as long as to free a list.
 const FREED_TOGETHER: usize = 1 << 6;
 const FREED_BYTES: usize = 1 << 10;
@@ -417,8 +416,8 @@ impl Lists {
         Ok(())
     }
 
-    /// As [`Lists::append`], but ids, which differ, may be known: such a vector gets a new code, and perhaps a new list.
-    /// On error nothing changes.
+    /// As [`Lists::append`], but ids, which differ, may be known: such a vector gets a new code, and perhaps a new
+    /// list. On error nothing changes.
     pub(crate) fn put(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
         let (known, new): (Vec<usize>, Vec<usize>) = (0..ids.len()).partition(|&row| self.find(ids[row]).is_some());
         if known.is_empty() {
@@ -431,12 +430,16 @@ impl Lists {
         // All memory is reserved first, so that after the append nothing fails.
         self.reserve(&RowsByList::new(labels, self.lists.len())?)?;
         self.own_lists_of(&pick(ids, &known))?;
-        let moves = Moves::new(self, &known, labels, ids)?;
+        let moves = Moves::new(self.directory(), self.lists.len(), &known, labels, ids)?;
         self.append(&of_new.0, &new_codes, &of_new.1)?;
         // Many new vectors drop the directory.
         self.directory();
         self.begin_change(false);
-        self.carry_out(&moves, codes, ids)
+        let Lists { lists, directory, .. } = self;
+        let Some(directory) = directory.get_mut() else { return Ok(()) };
+        let changed = moves.carry_out(lists, directory, codes, ids)?;
+        self.journal.changed(changed, self.len);
+        Ok(())
     }
 
     /// Makes the memory of lists that have some of these ids our own.
@@ -521,103 +524,6 @@ impl Drop for Lists {
 /// The elements at these places.
 fn pick<V: Copy>(from: &[V], places: &[usize]) -> Vec<V> {
     places.iter().map(|&place| from[place]).collect()
-}
-
-/// The work for what a list has, and the rows of the list.
-type ListWork<'a, V> = &'a (dyn Fn(&mut Arc<V>, &[u32]) -> Result<()> + Sync);
-
-/// Rows by the list to which each belongs.
-struct RowsByList {
-    /// The rows of each list, ascending, list after list.
-    rows: Vec<u32>,
-    /// The lists that have rows, ascending, and the end of each list's rows.
-    ends: Vec<(u32, u32)>,
-}
-
-impl RowsByList {
-    /// Row i belongs to list `labels[i]` of `lists`.
-    fn new(labels: &[u32], lists: usize) -> Result<RowsByList> {
-        if labels.len() > FEW {
-            return RowsByList::counted(labels, lists);
-        }
-        let mut rows: Vec<u32> = (0..labels.len() as u32).collect();
-        rows.sort_by_key(|&row| labels[row as usize]);
-        let mut ends: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
-        for (&row, end) in rows.iter().zip(1..) {
-            let list = labels[row as usize];
-            match ends.last_mut().filter(|last| last.0 == list) {
-                Some(last) => last.1 = end,
-                None => ends.push((list, end)),
-            }
-        }
-        Ok(RowsByList { rows, ends })
-    }
-
-    /// The same by counting, in parallel.
-    fn counted(labels: &[u32], lists: usize) -> Result<RowsByList> {
-        // Each part has separate counters, one for each list, so a part has at least as many rows as lists.
-        let parts = (labels.len() / lists.max(1)).clamp(1, rayon::current_num_threads());
-        let part_rows = labels.len().div_ceil(parts).max(1);
-        let mut places: Vec<Vec<u32>> = labels
-            .par_chunks(part_rows)
-            .map(|labels| {
-                let mut counts = host_memory::zeroed(lists)?;
-                labels.iter().for_each(|&label| counts[label as usize] += 1);
-                Ok(counts)
-            })
-            .collect()
-            .into_iter()
-            .collect::<Result<_>>()?;
-        let mut ends = Vec::new();
-        let mut end = 0;
-        for list in 0..lists {
-            let start = end;
-            for places in &mut places {
-                (places[list], end) = (end, end + places[list]);
-            }
-            if end > start {
-                ends.push((list as u32, end));
-            }
-        }
-        let order = host_memory::collected_in_parallel(labels.par_iter().map(|_| AtomicU32::new(0)))?;
-        owned(places).zip(labels.par_chunks(part_rows)).enumerate().for_each(|(part, (mut places, labels))| {
-            for (row, &label) in (part * part_rows..).zip(labels) {
-                let place = &mut places[label as usize];
-                order[*place as usize].store(row as u32, Ordering::Relaxed);
-                *place += 1;
-            }
-        });
-        let rows = host_memory::collected_in_parallel(order.par_iter().map(|row| row.load(Ordering::Relaxed)))?;
-        Ok(RowsByList { rows, ends })
-    }
-
-    /// The lists that have rows, each with its rows.
-    fn lists(&self) -> impl Iterator<Item = (usize, &[u32])> {
-        let mut start = 0;
-        self.ends.iter().map(move |&(list, end)| {
-            let rows = &self.rows[start as usize..end as usize];
-            start = end;
-            (list as usize, rows)
-        })
-    }
-
-    /// Does `work` for each list that has rows, in parallel if that pays: if the rows are many, or if the lists are and
-    /// have to be copied, because snapshots have them.
-    fn each<V: Send + Sync>(&self, lists: &mut [Arc<V>], work: ListWork<'_, V>) -> Result<()> {
-        let copied = self.ends.len() > FEW_COPIED && Arc::strong_count(&lists[self.ends[0].0 as usize]) > 1;
-        if self.rows.len() <= FEW && !copied {
-            return self.lists().try_for_each(|(list, rows)| work(&mut lists[list], rows));
-        }
-        let mut parts = Vec::with_capacity(self.ends.len());
-        let (mut rest, mut first) = (lists, 0);
-        for (list, rows) in self.lists() {
-            let Some((part, others)) = rest[list - first..].split_first_mut() else { break };
-            parts.push((part, rows));
-            (rest, first) = (others, list + 1);
-        }
-        let work = owned(parts).with_min_len(FEW_COPIED / 4).map(|(list, rows)| work(list, rows));
-        work.collect().into_iter().collect()
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::rows_by_list::FEW;
 use super::*;
 use test_random::Random;
 

@@ -1,0 +1,8 @@
+//! The address of a vector.
+
+/// The list of a vector, and its place in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Address {
+    pub(crate) list: u32,
+    pub(crate) place: u32,
+}
