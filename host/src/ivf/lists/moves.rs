@@ -12,7 +12,7 @@ use super::list::List;
 use super::rows_by_list::RowsByList;
 use crate::Result;
 
-/// What happens in a list to a vector. `row` is its number among those that change.
+/// A step of a list with one vector. `row` is its number among those that change.
 #[derive(Clone, Copy)]
 enum Step {
     /// It gets another code.
