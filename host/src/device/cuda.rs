@@ -46,13 +46,13 @@ use crate::{Error, MemoryDefect, NoDeviceReason, Result, events};
 
 /// Copies of at least this many bytes go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
-/// Size of a pinned buffer in bytes, and of the portions in which more is copied. With two buffers the host's copy
-/// overlaps the transfer. Copies of other searches wait for a portion: the p99 of searches beside the upload of an
-/// image of 512 MB was .44 ms with 32 MB and .18 with 4 MB, and .07 without an upload; the first search, which uploads,
-/// took 37 and 54 ms (H200, driver 580, 2026-11-28). Two buffers of 32 MB took 18 to 35 ms to make, in which other
-/// threads waited for the driver.
+/// Size of a pinned buffer in bytes, and of the portions in which more is copied to the host. With two buffers the
+/// host's copy overlaps the transfer. Two buffers of 32 MB took 18 to 35 ms to make, in which other threads waited for
+/// the driver.
 const PINNED_BYTES: usize = RECEIVED_BYTES + (64 << 10);
-/// Bytes of one transfer to the device, of which two are under way together. The copies of searches wait for these.
+/// Bytes of one transfer to the device, of which two are under way together. The copies of searches wait for these: the
+/// p99 of searches beside the upload of an image of 512 MB was .44 ms with 32 MB and .18 with 4 MB, and .07 without an
+/// upload; the first search, which uploads, took 37 and 54 ms, and 46 with 1 MB (H200, driver 580, 2026-11-28).
 const SENT_BYTES: usize = 1 << 20;
 /// Size of the pinned buffers for results that need no more: those of a thousand queries for 7 neighbours, or of one
 /// query for thousands.
