@@ -126,7 +126,8 @@ impl IndexWriter {
 ///     index: an index, of which the batcher takes a snapshot, or an :class:`IndexWriter`, whose versions it follows.
 ///     waiting: the most requests that wait; further ones are refused (``Refused``, reason "full").
 ///     target: seconds from a request to its answer that batches keep, as long as no more requests wait than one takes.
-///     workers: number of searches at once; None: one for two processors, at least 4 and at most 8.
+///     workers: number of searches at once; None: 4 for an exact index, for
+///         others one for two processors, at least 4 and at most 8.
 ///
 /// A batcher is a context manager, which closes it. A batcher that is dropped first answers what it has accepted.
 ///

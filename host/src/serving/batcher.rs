@@ -23,11 +23,19 @@ const LEAST: usize = 16;
 const MOST: usize = 4_096;
 
 /// Processors for one worker, and the limits of the number of workers. On a machine with 16 processors and an H200, a
-/// graph answered 1.35 million requests a second by 4 workers and 1.57 by 8; at 80 % of this the p99 was 1.3 and .47 ms
-/// (2026-11-28).
+/// graph answered 1.13 to 1.41 million requests a second by 4 workers and 1.57 to 1.84 by 8; at 80 % of this the p99 was
+/// 1.1 to 1.5 and .41 to .47 ms. An exact index answered 1.06 to 1.16 million by 4 and .61 to .96 by 8: there, more
+/// workers make smaller batches, each of which reads all vectors (2026-11-28).
 const PROCESSORS_OF_A_WORKER: usize = 2;
 const LEAST_WORKERS: usize = 4;
 const MOST_WORKERS: usize = 8;
+
+/// The number of workers for an index, unless the caller has set it. An exact index has the least.
+fn workers_for<K: Kind>(index: &Index<K>) -> usize {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let most = if index.kind.most_effort().is_none() { LEAST_WORKERS } else { MOST_WORKERS };
+    (processors / PROCESSORS_OF_A_WORKER).clamp(LEAST_WORKERS, most)
+}
 
 /// Settings of a [`Batcher`].
 ///
@@ -44,20 +52,18 @@ const MOST_WORKERS: usize = 8;
 pub struct BatcherBuilder {
     waiting: usize,
     target: Duration,
-    workers: usize,
+    workers: Option<usize>,
 }
 
 impl Default for BatcherBuilder {
     fn default() -> Self {
-        let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        let workers = (processors / PROCESSORS_OF_A_WORKER).clamp(LEAST_WORKERS, MOST_WORKERS);
-        BatcherBuilder { waiting: 1 << 16, target: Duration::from_millis(2), workers }
+        BatcherBuilder { waiting: 1 << 16, target: Duration::from_millis(2), workers: None }
     }
 }
 
 impl BatcherBuilder {
-    /// The default settings: 65,536 requests may wait, a target of 2 ms, a worker for two processors, at least 4 and at
-    /// most 8.
+    /// The default settings: 65,536 requests may wait, a target of 2 ms, 4 workers for an exact index, and for others one
+    /// for two processors, at least 4 and at most 8.
     pub fn new() -> Self {
         Self::default()
     }
@@ -79,7 +85,7 @@ impl BatcherBuilder {
     /// Sets the number of searches at once, on a thread each. On a GPU several hide the time of copies and launches; on
     /// the CPU each search uses all cores.
     pub fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers;
+        self.workers = Some(workers);
         self
     }
 
@@ -103,13 +109,15 @@ impl BatcherBuilder {
         of: IndexReader<I>,
         part: impl Fn(&I) -> &Index<K> + Send + Sync + 'static,
     ) -> Result<Batcher<K>> {
-        if self.workers == 0 {
+        let workers = self.workers.unwrap_or_else(|| workers_for(part(&of.current())));
+        if workers == 0 {
             return Err(Error::Zero { what: "workers" });
         }
         let source = move |visit: &mut dyn FnMut(&Index<K>)| visit(part(&of.current()));
         let shared = Arc::new(Shared {
             source: Box::new(source),
             settings: self,
+            workers,
             room: WaitingRoom::new(self.waiting),
             running: AtomicUsize::new(0),
             limit: AtomicUsize::new(LEAST),
@@ -117,7 +125,7 @@ impl BatcherBuilder {
         });
         // If a thread cannot start, the drop of the batcher ends the others.
         let batcher = Batcher { shared, workers: Mutex::default() };
-        for number in 0..self.workers {
+        for number in 0..workers {
             let shared = Arc::clone(&batcher.shared);
             let started = thread::Builder::new().name(format!("warpann batcher {number}")).spawn(move || shared.work());
             batcher.workers().push(started.map_err(|source| Error::Thread { source })?);
@@ -160,6 +168,8 @@ type Source<K> = Box<dyn Fn(&mut dyn FnMut(&Index<K>)) + Send + Sync>;
 struct Shared<K: Kind> {
     source: Source<K>,
     settings: BatcherBuilder,
+    /// Largest number of searches at once.
+    workers: usize,
     room: WaitingRoom<K::Element>,
     /// Number of searches that run.
     running: AtomicUsize,
@@ -358,7 +368,7 @@ impl<K: Kind> Shared<K> {
         if self.room.is_closed() {
             return Err(Error::Refused(Refusal::Closed));
         }
-        let free = |running| (self.room.is_empty() && running < self.settings.workers).then_some(running + 1);
+        let free = |running| (self.room.is_empty() && running < self.workers).then_some(running + 1);
         let taken = self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
         Ok(taken.is_ok().then(|| Place(self)))
     }
