@@ -87,7 +87,8 @@ pub struct Args {
     /// The time from a request to its answer that batches keep, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 2.0)]
     target: f64,
-    /// Number of searches at once; default: 4 for an exact index, else one for two processors, at least 4 and at most 8.
+    /// Number of searches at once; default: 4 for an exact index, else one for two processors, at least 4 and at
+    /// most 8.
     #[arg(long, value_parser = positive)]
     workers: Option<usize>,
     /// Number of threads that send requests.
