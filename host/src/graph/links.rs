@@ -287,14 +287,17 @@ impl Links {
     }
 
     /// Brings the lists of the start nodes up to date after rows, which ascend, got other vectors. The distance is that
-    /// of the lists. Returns whether they are; otherwise there are none, and they must be made anew.
+    /// of the lists. Returns whether they are; otherwise they are as before, and must be made anew.
     #[must_use]
     pub(super) fn list_starts_after(&mut self, changed: &[u32], distance: &WalkDistance<'_>) -> bool {
         if !changed.iter().any(|row| self.starts.binary_search(row).is_ok()) {
             return true;
         }
-        let after = take(&mut self.entrance).after(&self.starts, changed, distance);
-        after.map(|entrance| self.entrance = entrance).is_some()
+        let can_follow = self.entrance.can_follow(&self.starts, changed);
+        if can_follow {
+            self.entrance = take(&mut self.entrance).after(&self.starts, changed, distance);
+        }
+        can_follow
     }
 
     /// All places, node after node.
