@@ -215,7 +215,11 @@ impl<T: Element> Ivf<T> {
         // them before, by other errors.
         let trained = scheme.train(Training { kmeans, rows, metric, seed, device, watch });
         let trained = trained.or_else(|error| rows.check_finite(Input::Training).and(Err(error))).map_err(named)?;
-        let spread = self.spread_of(&trained, sample)?;
+        // Vectors that the codes cannot hold are refused when they are added; here they only leave the spread unknown.
+        let spread = match self.spread_of(&trained, sample) {
+            Err(error) if error.is_input() => 0.0,
+            spread => spread?,
+        };
         Ok((trained, spread))
     }
 
