@@ -8,7 +8,6 @@ use std::str::FromStr;
 
 pub use self::info::IndexInfo;
 use crate::error::FileDefect;
-use crate::filter::FilterGroup;
 use crate::graph::file as graph;
 use crate::index::kind::GRAPH;
 #[cfg(feature = "cuda")]
@@ -18,6 +17,7 @@ use crate::index::{Index, IndexKind};
 use crate::io::Open;
 use crate::ivf::Encoding;
 use crate::ivf::file as lists;
+use crate::search_options::GroupedSearch;
 use crate::{
     Element, Error, FlatIndex, GraphIndex, IvfIndex, Metric, Placement, RangeNeighbors, Result, SearchOptions,
     SearchStatistics, UnknownName, Watch,
@@ -331,12 +331,9 @@ impl<T: Element> Searching for Any<T> {
         fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors>;
         fn search_groups(
             &self,
-            queries: &[T],
-            k: usize,
-            options: &SearchOptions<'_>,
-            groups: &[FilterGroup<'_>],
+            search: &GroupedSearch<'_, T>,
             results: (&mut [u64], &mut [f32])
-        ) -> Result<SearchStatistics>;
+        ) -> Result<Option<SearchStatistics>>;
         fn shares_filters(&self) -> bool;
         fn prefixes(&self, options: &SearchOptions<'_>) -> bool;
         fn most_effort(&self) -> Option<(usize, &'static str)>;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::filter::FilterGroup;
 use crate::names::named;
 use crate::validate::check_radius;
 use crate::vectors::VectorSlice;
@@ -195,6 +196,19 @@ impl<'a> SearchOptions<'a> {
     pub(crate) fn check_radius(&self) -> Result<()> {
         self.radius.map_or(Ok(()), check_radius)
     }
+}
+
+/// A search for queries in groups that have one filter each.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupedSearch<'a, T> {
+    /// The queries, group by group.
+    pub(crate) queries: &'a [T],
+    /// Number of neighbours of each.
+    pub(crate) k: usize,
+    /// The options of all, which have no filter.
+    pub(crate) options: &'a SearchOptions<'a>,
+    /// The groups, whose places are those of all queries, and ascend.
+    pub(crate) groups: &'a [FilterGroup<'a>],
 }
 
 /// The queries and the options of a search, checked, on their way from the index to the devices of any kind; k or the

@@ -41,14 +41,15 @@ pub(crate) fn shared<V: Clone>(values: &[V]) -> Result<Vec<V>> {
     Ok(copies)
 }
 
-/// Makes values those of `current`, of which there are not less, `width` of each row: `rows`, which ascend, have
-/// changed, and those after the last are new.
+/// Makes values those of `current`, `width` of each row: `rows`, which ascend, have changed, and those after the last
+/// are new. There may be listed rows that `current` does not have.
 pub(crate) fn catch_up<V: Copy + Send + Sync>(
     values: &mut Vec<V>,
     current: &[V],
     rows: &[u32],
     width: usize,
 ) -> Result<()> {
+    values.truncate(current.len());
     let before = values.len();
     host_memory::extend(values, &current[before..])?;
     let rows = &rows[..rows.partition_point(|&row| (row as usize) < before / width)];

@@ -52,17 +52,23 @@ fn check_counts(reports: &[Progress]) {
     }
 }
 
-/// Stops a call at its report number `stop`: the callback panics or cancels.
-fn stop_at(stop: usize, panics: bool, call: impl FnOnce(&Watch<'_>) -> Result<()>) {
-    let mut calls = 0;
-    let watch = Watch::new(|_| {
-        calls += 1;
-        match calls > stop {
+/// A watch that stops a call at its report number `stop`, by a panic with this number or by cancelling it. Counts the
+/// reports.
+pub(crate) fn stopping(stop: usize, panics: bool, reports: &mut usize) -> Watch<'_> {
+    Watch::new(move |_| {
+        *reports += 1;
+        match *reports > stop {
             true if panics => resume_unwind(Box::new(stop)),
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
-    });
+    })
+}
+
+/// Stops a call at its report number `stop`: the callback panics or cancels.
+fn stop_at(stop: usize, panics: bool, call: impl FnOnce(&Watch<'_>) -> Result<()>) {
+    let mut reports = 0;
+    let watch = stopping(stop, panics, &mut reports);
     match catch_unwind(AssertUnwindSafe(|| call(&watch))) {
         Ok(result) => assert!(!panics && matches!(result, Err(Error::Cancelled)), "report {stop}: {result:?}"),
         Err(panic) => assert!(panics && panic.downcast_ref() == Some(&stop), "report {stop}: another panic"),

@@ -374,10 +374,10 @@ impl<T: Element> Flat<T> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::ops::ControlFlow;
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
+    use crate::watch_tests::stopping;
     use crate::{Device, FlatIndex, Metric};
 
     thread_local! {
@@ -433,14 +433,7 @@ mod tests {
                 for (stop, panics) in [(0, false), (0, true), (1, false), (1, true)] {
                     let mut index = full(placement.clone(), &[20, 30]);
                     let mut calls = 0;
-                    let watch = Watch::new(|_| {
-                        calls += 1;
-                        match calls > stop {
-                            true if panics => resume_unwind(Box::new(())),
-                            true => ControlFlow::Break(()),
-                            false => ControlFlow::Continue(()),
-                        }
-                    });
+                    let watch = stopping(stop, panics, &mut calls);
                     let added =
                         catch_unwind(AssertUnwindSafe(|| index.add_watched(&vectors(&new), Some(&new), &watch)));
                     drop(watch);

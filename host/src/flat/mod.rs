@@ -31,12 +31,11 @@ use crate::device::open::open;
 use crate::filter::FilterGroup;
 use crate::ids::row_ids::RowIds;
 use crate::index::Index;
-use crate::index::each::group_by_group;
 use crate::index::private::{Searched, Searching, Stored};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::gpu::VectorShape;
 use crate::search::PlannedSearch;
-use crate::search_options::SearchRequest;
+use crate::search_options::{GroupedSearch, SearchRequest};
 use crate::shards::check_queries;
 use crate::shared::former::Former;
 use crate::validate::check_dim;
@@ -486,18 +485,13 @@ impl<T: Element> Searching for Flat<T> {
 
     fn search_groups(
         &self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'_>,
-        groups: &[FilterGroup<'_>],
+        &GroupedSearch { queries, k, groups, .. }: &GroupedSearch<'_, T>,
         results: (&mut [u64], &mut [f32]),
-    ) -> Result<SearchStatistics> {
-        let Some(device) = self.one_device() else {
-            return group_by_group(self, queries, k, options, groups, results);
-        };
+    ) -> Result<Option<SearchStatistics>> {
+        let Some(device) = self.one_device() else { return Ok(None) };
         let accepted = self.accepted_by(groups)?;
         let sets: Vec<RowSet<'_>> = RowSet::all(&accepted, groups).collect();
-        self.search_sets(device, queries, k, &sets, results)
+        self.search_sets(device, queries, k, &sets, results).map(Some)
     }
 
     fn shares_filters(&self) -> bool {

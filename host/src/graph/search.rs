@@ -7,14 +7,13 @@ use super::codes::Distances;
 use super::gpu::DeviceWalk;
 use super::links::Links;
 use super::walk::{Ranks, Walker, key_of, node_of};
-use crate::filter::FilterGroup;
 use crate::flat::RowSet;
-use crate::index::each::{group_by_group, search_all, slots_of_groups};
+use crate::index::each::{search_all, slots_of_groups};
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::slots::search_again;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::Scorer;
-use crate::search_options::SearchRequest;
+use crate::search_options::{GroupedSearch, SearchRequest};
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Bitset, Element, Error, Metric, NONE, RangeNeighbors, Result, SearchOptions, SearchStatistics, events};
 
@@ -54,15 +53,10 @@ impl<T: Element> Searching for LinkedVectors<T> {
 
     fn search_groups(
         &self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'_>,
-        groups: &[FilterGroup<'_>],
+        &GroupedSearch { queries, k, options, groups }: &GroupedSearch<'_, T>,
         results: (&mut [u64], &mut [f32]),
-    ) -> Result<SearchStatistics> {
-        let Some(device) = self.flat.one_device() else {
-            return group_by_group(self, queries, k, options, groups, results);
-        };
+    ) -> Result<Option<SearchStatistics>> {
+        let Some(device) = self.flat.one_device() else { return Ok(None) };
         let accepted = self.flat.accepted_by(groups)?;
         let (mut exact, mut walking) = (Vec::new(), Vec::new());
         for set in RowSet::all(&accepted, groups) {
@@ -84,7 +78,7 @@ impl<T: Element> Searching for LinkedVectors<T> {
             Ok(SearchStatistics { accepted: set.count as u64 * statistics.queries, ..statistics })
         })?;
         statistics.add(walked);
-        Ok(statistics)
+        Ok(Some(statistics))
     }
 
     fn shares_filters(&self) -> bool {

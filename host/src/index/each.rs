@@ -4,7 +4,7 @@
 //! queries ──by filter──► groups ──one search by the kind──► results of groups ──► results in the order of the queries
 //! ```
 //!
-//! A kind searches all groups in one call, and decides what they share. Results are those of a search for each query
+//! A kind whose groups share work searches them in one call; else each group has a search. Results are those of a search for each query
 //! under its filter.
 
 use std::ops::Range;
@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::private::Searching;
 use crate::filter::{FilterGroup, FilterGroups};
+use crate::search_options::GroupedSearch;
 use crate::threads::at_once;
 use crate::validate::check_length;
 use crate::vectors::VectorSlice;
@@ -31,8 +32,11 @@ pub(super) fn search_each<K: Searching>(
     let (options, sorted) = (SearchOptions { filter: None, ..*options }, queries.gather(&order)?);
     let sorted = sorted.as_slice(kind.dim()).components();
     let mut found = Neighbors::none(kind.metric(), order.len(), k)?;
-    let results = (&mut found.ids[..], &mut found.distances[..]);
-    let statistics = kind.search_groups(sorted, k, &options, &groups, results)?;
+    let search = GroupedSearch { queries: sorted, k, options: &options, groups: &groups };
+    let statistics = match kind.search_groups(&search, (&mut found.ids, &mut found.distances))? {
+        Some(statistics) => statistics,
+        None => group_by_group(kind, &search, (&mut found.ids, &mut found.distances))?,
+    };
     for (&query, (row_ids, row_distances)) in order.iter().zip(found.rows()) {
         ids[query * k..][..k].copy_from_slice(row_ids);
         distances[query * k..][..k].copy_from_slice(row_distances);
@@ -120,13 +124,10 @@ pub(crate) fn search_all<J: Send>(
     Ok(all)
 }
 
-/// Searches for groups of queries, one search for each group. `options` have no filter.
-pub(crate) fn group_by_group<K: Searching>(
+/// A search for each group.
+fn group_by_group<K: Searching>(
     kind: &K,
-    queries: &[K::Element],
-    k: usize,
-    options: &SearchOptions<'_>,
-    groups: &[FilterGroup<'_>],
+    &GroupedSearch { queries, k, options, groups }: &GroupedSearch<'_, K::Element>,
     results: Slots<'_>,
 ) -> Result<SearchStatistics> {
     let slots = slots_of_groups(k, groups.iter().map(|(_, places)| places.clone()), results);

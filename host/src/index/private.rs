@@ -6,12 +6,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
-use crate::filter::FilterGroup;
 use crate::io::Open;
 #[cfg(feature = "cuda")]
 use crate::search::PlannedSearch;
 #[cfg(feature = "cuda")]
 use crate::search::workspace::{OnGpu, PlannedVersion};
+use crate::search_options::GroupedSearch;
 #[cfg(feature = "cuda")]
 use crate::select::device::CUstream;
 #[cfg(feature = "cuda")]
@@ -86,18 +86,19 @@ pub trait Searching: Stored {
         options: &SearchOptions<'a>,
         results: (&mut [u64], &mut [f32]),
     ) -> Result<Searched<'a>>;
-    /// As [`search`](Self::search) of groups of queries that have one filter each, in one call. `options` have no
-    /// filter; the places of the groups are those of all queries, and ascend.
+    /// As [`search`](Self::search) of groups of queries in one call. `None` if they share nothing; the results are then
+    /// as before.
     fn search_groups(
         &self,
-        queries: &[Self::Element],
-        k: usize,
-        options: &SearchOptions<'_>,
-        groups: &[FilterGroup<'_>],
-        results: (&mut [u64], &mut [f32]),
-    ) -> Result<SearchStatistics>;
+        _search: &GroupedSearch<'_, Self::Element>,
+        _results: (&mut [u64], &mut [f32]),
+    ) -> Result<Option<SearchStatistics>> {
+        Ok(None)
+    }
     /// Whether groups with filters of their own take less time in one call than in as many calls at the same time.
-    fn shares_filters(&self) -> bool;
+    fn shares_filters(&self) -> bool {
+        false
+    }
     /// Whether the results of a search for fewer neighbours are the first ones of a search for more, with these
     /// options.
     fn prefixes(&self, options: &SearchOptions<'_>) -> bool;

@@ -325,7 +325,7 @@ impl<T: Element> IvfIndex<T> {
     /// Whether [`train`](Self::train) has succeeded, or the index has [trained itself](IvfIndexBuilder::train_at). Only
     /// then, and to an index that trains itself, can vectors be added.
     pub fn is_trained(&self) -> bool {
-        self.kind.trained.is_some() && self.kind.waits_for.is_none()
+        self.kind.is_trained()
     }
 
     /// Number of lists. An index that has not trained itself yet has one ([`IvfStatistics::lists`]), and will have
@@ -480,7 +480,7 @@ impl<T: Element> Stored for Ivf<T> {
 
     fn describe(&self, to: &mut fmt::DebugStruct<'_, '_>) {
         to.field("lists", &self.settings.lists).field("encoding", &self.settings.encoding);
-        to.field("is_trained", &(self.trained.is_some() && self.waits_for.is_none()));
+        to.field("is_trained", &self.is_trained());
     }
 
     fn snapshot(&self) -> Self {

@@ -89,7 +89,8 @@ impl<T: Element> IvfIndex<T> {
     /// How far the vectors have moved since training: the mean squared distance of the stored vectors from the
     /// centroids of their lists, divided by that of the training vectors. About 1 if both are alike. Far above 1, lists
     /// are no longer near what they hold; [`retrain`](Self::retrain) makes others. `None` without training, without
-    /// vectors, and for an index from a file of a version that did not keep the second distance.
+    /// vectors, for an index from a file of a version that did not keep the second distance, and if codes cannot hold
+    /// all training vectors.
     ///
     /// Under cosine, vectors count with the length 1. Of codes, the vectors for which they stand count: these lie
     /// nearer to the centroids than vectors beyond the reach of codes do, so there
@@ -192,12 +193,22 @@ impl<T: Element> Ivf<T> {
         let settings = &self.settings;
         let coders = Coders::new(settings);
         let Coded { labels, codes, clamped } = coded_in_batches(&Coder::new(settings, &trained, &coders), rows, watch)?;
-        let code_bytes = settings.encoding.scheme().code_bytes(settings.dim, T::TYPE);
-        let mut lists = Lists::new(settings.lists, code_bytes);
+        let mut lists = self.no_vectors();
         lists.append(&labels, &codes, ids)?;
         events::lists_trained(|| self.device(), ids.len(), settings.lists);
         self.install(trained, spread, lists, clamped);
         Ok(())
+    }
+
+    /// Lists without vectors, as those of the trained index.
+    pub(super) fn no_vectors(&self) -> Lists {
+        let Settings { lists, dim, encoding, .. } = self.settings;
+        Lists::new(lists, encoding.scheme().code_bytes(dim, T::TYPE))
+    }
+
+    /// Whether the index has been trained, by its caller or by itself.
+    pub(super) fn is_trained(&self) -> bool {
+        self.trained.is_some() && self.waits_for.is_none()
     }
 
     /// Makes the index one of another training, with the lists of its vectors.
@@ -232,7 +243,7 @@ impl<T: Element> Ivf<T> {
     }
 
     fn drift(&self) -> Option<f64> {
-        let trained = self.trained().filter(|_| self.waits_for.is_none() && self.spread > 0.0 && !self.is_empty())?;
+        let trained = self.trained().filter(|_| self.is_trained() && self.spread > 0.0 && !self.is_empty())?;
         let (lists, step) = (&self.lists, self.len().div_ceil(MEASURED));
         let mut passed = 0;
         let measured = (0..lists.count()).flat_map(|list| {

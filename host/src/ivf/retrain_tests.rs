@@ -2,11 +2,12 @@
 //! exact index before that.
 
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use test_random::Random;
 
 use super::{Encoding, IvfIndex, IvfIndexBuilder};
+use crate::watch_tests::stopping;
 use crate::{Device, Element, Error, FlatIndex, IndexWriter, Metric, Placement, SearchOptions, Watch, recall};
 
 const DIM: usize = 4;
@@ -182,14 +183,7 @@ fn a_training_that_ends_early_changes_nothing() {
         let mut stopped = 0;
         for (stop, panics) in (0..).flat_map(|stop| [(stop, false), (stop, true)]) {
             let mut calls = 0;
-            let watch = Watch::new(|_| {
-                calls += 1;
-                match calls > stop {
-                    true if panics => resume_unwind(Box::new(())),
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            });
+            let watch = stopping(stop, panics, &mut calls);
             let row = &all[..DIM];
             let added = catch_unwind(AssertUnwindSafe(|| match index.is_trained() {
                 false => index.add_watched(row, None, &watch),

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 
 use super::{Bitset, Ivf, IvfIndex, RangeNeighbors, Refiner, SearchOptions, SearchRequest};
-use crate::filter::FilterGroup;
-use crate::index::each::group_by_group;
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::cut_off;
 use crate::vectors::VectorSlice;
@@ -96,21 +94,6 @@ impl<T: Element> Searching for Ivf<T> {
         };
         request.queries.located(Input::Queries, found)?;
         Ok((statistics, filter))
-    }
-
-    fn search_groups(
-        &self,
-        queries: &[T],
-        k: usize,
-        options: &SearchOptions<'_>,
-        groups: &[FilterGroup<'_>],
-        results: (&mut [u64], &mut [f32]),
-    ) -> Result<SearchStatistics> {
-        group_by_group(self, queries, k, options, groups, results)
-    }
-
-    fn shares_filters(&self) -> bool {
-        false
     }
 
     fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {

@@ -176,9 +176,7 @@ impl<T: Element> Ivf<T> {
             return Err(Error::NotEmpty { len: self.len() as u64 });
         }
         let (trained, spread) = self.trained_by(rows, watch)?;
-        let lists = self.settings.lists;
-        let code_bytes = self.settings.encoding.scheme().code_bytes(self.dim(), T::TYPE);
-        self.install(trained, spread, Lists::new(lists, code_bytes), Clamped::default());
+        self.install(trained, spread, self.no_vectors(), Clamped::default());
         Ok(())
     }
 

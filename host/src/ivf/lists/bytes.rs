@@ -3,9 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::address::Address;
-
 use crate::io::FileBytes;
+use crate::shared::catch_up;
 use crate::{Error, Result, host_memory};
 
 /// Bytes that start at a multiple of 8, so that they can be read as components or ids.
@@ -66,20 +65,14 @@ impl Bytes {
         Ok(Bytes::Owned { words, len })
     }
 
-    /// Makes the bytes equal to `current`, which has other rows of `bytes` bytes at these places, and at no others.
-    pub(super) fn catch_up(&mut self, current: &Bytes, bytes: usize, places: &[Address]) -> Result<()> {
+    /// Makes these words of 8 bytes equal to `current`, which has other ones at the places `rows`, and at no others.
+    pub(super) fn catch_up(&mut self, current: &Bytes, rows: &[u32]) -> Result<()> {
         let Bytes::Owned { words, len } = self else {
             *self = current.copied(0)?;
             return Ok(());
         };
-        let from = current.get();
-        host_memory::reserve(words, from.len().div_ceil(8).saturating_sub(words.len()))?;
-        words.resize(from.len().div_ceil(8), 0);
-        *len = from.len();
-        let to = &mut bytemuck::cast_slice_mut::<_, u8>(words)[..*len];
-        for start in places.iter().map(|at| at.place as usize * bytes).filter(|&start| start < from.len()) {
-            to[start..][..bytes].copy_from_slice(&from[start..][..bytes]);
-        }
+        catch_up(words, bytemuck::cast_slice(current.get()), rows, 1)?;
+        *len = current.get().len();
         Ok(())
     }
 

@@ -19,9 +19,9 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::address::Address;
 use super::bytes::Bytes;
 use super::log::Log;
+use crate::shared::catch_up;
 use crate::{Result, host_memory};
 
 /// A log has room for one code for this number of rows, so a code that changes pays for the copies of as many.
@@ -173,18 +173,13 @@ impl Codes {
         Ok(Codes { base: Arc::clone(&self.base), scattered, ..*self })
     }
 
-    /// Makes the codes of a former version equal to `current`, which has other ones at these places, and at no others.
-    pub(super) fn catch_up(&mut self, current: &Codes, places: &[Address]) -> Result<()> {
+    /// Makes the codes of a former version equal to `current`, which has other ones at the places `rows`, and at no others.
+    pub(super) fn catch_up(&mut self, current: &Codes, rows: &[u32]) -> Result<()> {
         if let (Some(own), Some(at)) = (&mut self.scattered, &current.scattered)
             && Arc::ptr_eq(&self.base, &current.base)
             && own.log.is_before(&at.log)
         {
-            let more = at.places.len().saturating_sub(own.places.len());
-            host_memory::reserve(&mut own.places, more)?;
-            own.places.resize(at.places.len(), 0);
-            for place in places.iter().map(|at| at.place as usize).filter(|&place| place < at.places.len()) {
-                own.places[place] = at.places[place];
-            }
+            catch_up(&mut own.places, &at.places, rows, 1)?;
             own.log = at.log.shared();
             self.rows = current.rows;
         } else {

@@ -12,7 +12,7 @@ use super::address::Address;
 use super::list::List;
 use crate::ids::row_ids::{Room, RowIds};
 use crate::parallel::{Loop, ParallelSlice};
-use crate::shared::{Blocks, own_with_room, shared};
+use crate::shared::{Blocks, catch_up, own_with_room, shared};
 use crate::validate::MAX_ROWS;
 use crate::{Result, host_memory};
 
@@ -69,18 +69,13 @@ impl Directory {
         Ok(Directory { ids: self.ids.shared()?, ranks: shared(&self.ranks)?, addresses: self.addresses.shared()? })
     }
 
-    /// Makes the ranks of a list of a former version those of `current`, which has others at these places.
-    pub(super) fn catch_up_ranks(ranks: &mut Arc<Vec<u32>>, current: &[u32], places: &[Address]) -> Result<()> {
+    /// Makes the ranks of a list of a former version those of `current`, which has others at the places `rows`.
+    pub(super) fn catch_up_ranks(ranks: &mut Arc<Vec<u32>>, current: &[u32], rows: &[u32]) -> Result<()> {
         let Some(ranks) = Arc::get_mut(ranks) else {
             *ranks = Arc::new(host_memory::copied(current)?);
             return Ok(());
         };
-        host_memory::reserve(ranks, current.len().saturating_sub(ranks.len()))?;
-        ranks.resize(current.len(), 0);
-        for place in places.iter().map(|at| at.place as usize).filter(|&place| place < current.len()) {
-            ranks[place] = current[place];
-        }
-        Ok(())
+        catch_up(ranks, current, rows, 1)
     }
 
     /// Makes this directory of a former version, whose lists have the ranks of `current` already, equal to `current`.

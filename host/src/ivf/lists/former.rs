@@ -12,7 +12,7 @@ use super::list::List;
 use super::rows_by_list::RowsByList;
 use crate::Result;
 use crate::shared::former::Former;
-use crate::shared::shared;
+use crate::shared::{own, shared};
 
 /// One in this number of vectors may have changed since a former version before it is given up.
 const A_CHANGED_ONE: usize = 8;
@@ -22,16 +22,15 @@ impl Lists {
     /// a copy that shares the memory of each list until it changes: O(lists + len / 64) at most. On error nothing
     /// changes.
     pub(crate) fn own(lists: &mut Arc<Lists>) -> Result<&mut Lists> {
-        // Nobody can copy the Arc meanwhile: that takes a reference to one of its copies, and the caller has the only
-        // one.
-        if Arc::strong_count(lists) > 1 {
-            let mut next = lists.next()?;
-            next.former = Former::new(Some(Arc::clone(lists)));
-            *lists = Arc::new(next);
-        } else if lists.is_former_far() {
+        let before = (Arc::strong_count(lists) > 1).then(|| Arc::clone(lists));
+        if before.is_none() && lists.is_former_far() {
             *lists.former.get() = None;
         }
-        Ok(Arc::get_mut(lists).unwrap_or_else(|| unreachable!("there are no weak references, and no other Arc")))
+        own(lists, |lists| {
+            let mut next = lists.next()?;
+            next.former = Former::new(before);
+            Ok(next)
+        })
     }
 
     /// Whether bringing the former version up to date is as much work as a copy.
@@ -79,16 +78,20 @@ impl Lists {
             return Ok(false);
         }
         let rows = RowsByList::of_places(places);
-        let of = |rows: &[u32]| &places[rows[0] as usize..][..rows.len()];
-        rows.each(&mut self.lists, &|list, rows| {
-            let places = of(rows);
-            List::catch_up(list, &current.lists[places[0].list as usize], places)
+        // A list, and its places.
+        let of = |rows: &[u32]| {
+            let places = &places[rows[0] as usize..][..rows.len()];
+            (places[0].list as usize, places.iter().map(|at| at.place).collect::<Vec<u32>>())
+        };
+        rows.each(&mut self.lists, &|to, rows| {
+            let (list, rows) = of(rows);
+            List::catch_up(to, &current.lists[list], &rows)
         })?;
         match (self.directory.get_mut(), current.directory.get()) {
             (Some(directory), Some(of_current)) => {
-                rows.each(directory.lists(), &|ranks, rows| {
-                    let places = of(rows);
-                    Directory::catch_up_ranks(ranks, of_current.ranks(places[0].list as usize), places)
+                rows.each(directory.lists(), &|to, rows| {
+                    let (list, rows) = of(rows);
+                    Directory::catch_up_ranks(to, of_current.ranks(list), &rows)
                 })?;
                 directory.catch_up(of_current, places)?;
             }

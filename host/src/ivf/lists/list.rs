@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::address::Address;
 use super::bytes::Bytes;
 use super::codes::Codes;
 use crate::Result;
@@ -33,12 +32,12 @@ impl List {
         list.ids.reserve(ids)
     }
 
-    /// Makes a list of a former version equal to `current`, which has other vectors at these places, and at no others.
-    pub(super) fn catch_up(list: &mut Arc<List>, current: &List, places: &[Address]) -> Result<()> {
+    /// Makes a list of a former version equal to `current`, which has other vectors at the places `rows`, and at no others.
+    pub(super) fn catch_up(list: &mut Arc<List>, current: &List, rows: &[u32]) -> Result<()> {
         match Arc::get_mut(list) {
             Some(own) => {
-                own.codes.catch_up(&current.codes, places)?;
-                own.ids.catch_up(&current.ids, size_of::<u64>(), places)
+                own.codes.catch_up(&current.codes, rows)?;
+                own.ids.catch_up(&current.ids, rows)
             }
             None => {
                 *list = Arc::new(List { codes: current.codes.shared()?, ids: current.ids.copied(0)? });

@@ -23,6 +23,18 @@ pub(super) struct RowsByList {
     ends: Vec<(u32, u32)>,
 }
 
+/// The different ones of these lists, which ascend, and where each ends.
+fn ends_of(lists: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+    let mut ends: Vec<(u32, u32)> = Vec::new();
+    for (list, end) in lists.zip(1..) {
+        match ends.last_mut().filter(|last| last.0 == list) {
+            Some(last) => last.1 = end,
+            None => ends.push((list, end)),
+        }
+    }
+    ends
+}
+
 impl RowsByList {
     /// Row i belongs to list `labels[i]` of `lists`.
     pub(super) fn new(labels: &[u32], lists: usize) -> Result<RowsByList> {
@@ -31,27 +43,13 @@ impl RowsByList {
         }
         let mut rows: Vec<u32> = (0..labels.len() as u32).collect();
         rows.sort_by_key(|&row| labels[row as usize]);
-        let mut ends: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
-        for (&row, end) in rows.iter().zip(1..) {
-            let list = labels[row as usize];
-            match ends.last_mut().filter(|last| last.0 == list) {
-                Some(last) => last.1 = end,
-                None => ends.push((list, end)),
-            }
-        }
+        let ends = ends_of(rows.iter().map(|&row| labels[row as usize]));
         Ok(RowsByList { rows, ends })
     }
 
     /// Places, which ascend, by their lists: row i is place i.
     pub(super) fn of_places(places: &[Address]) -> RowsByList {
-        let mut ends = Vec::new();
-        for (place, end) in places.iter().zip(1..) {
-            match ends.last_mut() {
-                Some((list, last)) if *list == place.list => *last = end,
-                _ => ends.push((place.list, end)),
-            }
-        }
-        RowsByList { rows: (0..places.len() as u32).collect(), ends }
+        RowsByList { rows: (0..places.len() as u32).collect(), ends: ends_of(places.iter().map(|at| at.list)) }
     }
 
     /// The same as [`RowsByList::new`] by counting, in parallel.
