@@ -266,7 +266,9 @@ fn insert_batch(
             device.set(links, &[], &moved)?;
         }
     }
-    joined.resize(back.nodes.len() * degree, NO_NODE);
+    let places = back.nodes.len() * degree;
+    host_memory::reserve(joined, places.saturating_sub(joined.len()))?;
+    joined.resize(places, NO_NODE);
     match device {
         Some(device) => device.join(&back, joined)?,
         None => join(links, distances, &back, joined),

@@ -28,7 +28,6 @@ use crate::flat::Flat;
 use crate::ids::row_ids::RowIds;
 use crate::index::private::{Changed, Stored};
 use crate::knn_graph::{Graph, NO_NODE};
-use crate::parallel::{Loop, ParallelSlice};
 use crate::random::gather;
 use crate::shared::former::Former;
 use crate::shared::own_with_room;
@@ -41,8 +40,6 @@ use crate::{Element, Error, Placement, Result, Watch, events, host_memory};
 /// Searches of indexes with fewer rows are exact: this number of places of a beam, each of which costs as much as
 /// [`exact_ratio`](super::GraphIndexBuilder::exact_ratio) vectors. So they need no edges.
 const FEW: usize = 16;
-/// Components that a thread copies at a time.
-const COPIED: usize = 1 << 16;
 
 /// A new graph is made without those rows whose vectors others have, if there are more than this number of one vector.
 /// Fewer take only a few places among the candidates of others, and are joined afterwards.
@@ -514,14 +511,9 @@ impl<T: Element> LinkedVectors<T> {
 
 /// A copy of vectors, made by all threads.
 fn copied<T: Element>(rows: &[T]) -> Result<Vec<T>> {
-    // Memory that was never touched is cheaper to fill.
-    let mut copy = host_memory::zeroed(rows.len())?;
-    fill(&mut copy, rows);
+    let mut copy = Vec::new();
+    host_memory::extend(&mut copy, rows)?;
     Ok(copy)
-}
-
-fn fill<T: Element>(to: &mut [T], from: &[T]) {
-    to.par_chunks_mut(COPIED).zip(from.par_chunks(COPIED)).for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 /// Whether a row before a change has another id, or none, after it.

@@ -17,6 +17,7 @@
 //! parent. So a batch brings its edges and those of the nodes that got edges back to the host, 4 · degree bytes each,
 //! and the image gets the parents that the host has found.
 
+use std::iter;
 use std::mem::replace;
 use std::sync::Arc;
 
@@ -226,7 +227,7 @@ impl<'a> DeviceInsert<'a> {
     }
 
     /// The rows that walks compare first, and the vectors, if those are codes.
-    fn compared(&self) -> [Option<ComparedRows<'a>>; 2] {
+    fn compared(&self) -> (ComparedRows<'a>, Option<ComparedRows<'a>>) {
         let (resident, distances) = (&self.resident, &self.distances);
         let of_vectors = |distance| ComparedRows {
             distance,
@@ -235,7 +236,7 @@ impl<'a> DeviceInsert<'a> {
             row_bytes: resident.shape.row_bytes(),
         };
         let Some(codes) = compared_codes(resident, &distances.fast) else {
-            return [Some(of_vectors(distances.fast)), None];
+            return (of_vectors(distances.fast), None);
         };
         let stride = code_stride(codes.dim());
         let rows = self
@@ -244,7 +245,13 @@ impl<'a> DeviceInsert<'a> {
             .at(self.image.rows.codes)
             .take(self.image.rows.len * stride);
         let by_codes = ComparedRows { distance: distances.fast, rows, stride, row_bytes: stride };
-        [Some(by_codes), distances.codes.map(|_| of_vectors(distances.exact))]
+        (by_codes, distances.codes.map(|_| of_vectors(distances.exact)))
+    }
+
+    /// The rows of each launch of walks and prunings.
+    fn turns(&self) -> impl Iterator<Item = ComparedRows<'a>> {
+        let (first, vectors) = self.compared();
+        iter::once(first).chain(vectors)
     }
 
     /// The edges of a batch of nodes, and the nodes whose edges vectors have decided. `outside` are those of these
@@ -265,8 +272,7 @@ impl<'a> DeviceInsert<'a> {
             unsafe {
                 runtime.copy_to_device(stream, nodes, batch)?;
                 runtime.copy_to_device(stream, at.at(arrays.doubtful), &words)?;
-                for (compared, queries) in self.compared().into_iter().zip(arrays.queries) {
-                    let Some(compared) = compared else { continue };
+                for (compared, queries) in self.turns().zip(arrays.queries) {
                     gather_rows(on, compared.rows.into(), nodes.into(), at.at(queries), compared.row_bytes)?;
                 }
                 let width = most_chosen(degree);
@@ -406,11 +412,10 @@ impl<'a> DeviceInsert<'a> {
     /// As [`choose`](Self::choose).
     pub(in super::super) fn nearest_pivots(&self, nodes: &[u32], pivots: &[u32], width: usize) -> Result<Vec<u32>> {
         let arrays = &self.arrays;
-        let batch = arrays.found.len() / width;
         let mut nearest: Vec<u32> = host_memory::zeroed(nodes.len() * width)?;
-        let [compared, _] = self.compared();
-        let Some(compared) = compared else { return Ok(nearest) };
-        let batch = batch.min(arrays.queries[0].len() / compared.row_bytes).min(arrays.nodes.len());
+        let (compared, _) = self.compared();
+        let rooms = [arrays.found.len() / width, arrays.queries[0].len() / compared.row_bytes, arrays.nodes.len()];
+        let batch = rooms.into_iter().fold(usize::MAX, usize::min);
         self.with_lane(|on, at| {
             let OnStream { runtime, stream } = on;
             let list = at.at(arrays.pivots.part(0, pivots.len()));
@@ -448,8 +453,7 @@ impl<'a> DeviceInsert<'a> {
             Among::Batch => (at.at(arrays.nodes.part(0, count)).into(), pivots.take(0)),
         };
         let codes = self.distances.codes;
-        for (turn, compared) in self.compared().into_iter().enumerate() {
-            let Some(compared) = compared else { continue };
+        for (turn, compared) in self.turns().enumerate() {
             let walk = Walk {
                 queries: at.at(arrays.queries[turn]).into(),
                 doubtful: codes.map(|_| at.at(arrays.doubtful)),
@@ -569,8 +573,7 @@ impl<'a> DeviceInsert<'a> {
     /// Nodes, words and candidates are in place.
     unsafe fn prune(&self, on: OnStream<'_>, at: Scratch, (count, width): (usize, usize), whole: usize) -> Result<()> {
         let arrays = &self.arrays;
-        for (turn, compared) in self.compared().into_iter().enumerate() {
-            let Some(compared) = compared else { continue };
+        for (turn, compared) in self.turns().enumerate() {
             let prune = Prune {
                 rows: compared.rows.into(),
                 stride: compared.stride as u32,
