@@ -4,8 +4,8 @@
 //! queries ──by filter──► groups ──one search by the kind──► results of groups ──► results in the order of the queries
 //! ```
 //!
-//! A kind whose groups share work searches them in one call; else each group has a search. Results are those of a search for each query
-//! under its filter.
+//! A kind whose groups share work searches them in one call; else each group has a search. Results are those of a
+//! search for each query under its filter.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

@@ -173,7 +173,8 @@ impl Codes {
         Ok(Codes { base: Arc::clone(&self.base), scattered, ..*self })
     }
 
-    /// Makes the codes of a former version equal to `current`, which has other ones at the places `rows`, and at no others.
+    /// Makes the codes of a former version equal to `current`, which has other ones at the places `rows`, and at no
+    /// others.
     pub(super) fn catch_up(&mut self, current: &Codes, rows: &[u32]) -> Result<()> {
         if let (Some(own), Some(at)) = (&mut self.scattered, &current.scattered)
             && Arc::ptr_eq(&self.base, &current.base)

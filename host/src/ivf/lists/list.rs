@@ -32,7 +32,8 @@ impl List {
         list.ids.reserve(ids)
     }
 
-    /// Makes a list of a former version equal to `current`, which has other vectors at the places `rows`, and at no others.
+    /// Makes a list of a former version equal to `current`, which has other vectors at the places `rows`, and at no
+    /// others.
     pub(super) fn catch_up(list: &mut Arc<List>, current: &List, rows: &[u32]) -> Result<()> {
         match Arc::get_mut(list) {
             Some(own) => {
