@@ -23,8 +23,8 @@ const LEAST: usize = 16;
 const MOST: usize = 4_096;
 
 /// Processors for one worker, and the limits of the number of workers. On a machine with 16 processors and an H200, a
-/// graph answered 1.13 to 1.41 million requests a second by 4 workers and 1.57 to 1.84 by 8; at 80 % of this the p99
-/// was 1.1 to 1.5 and .41 to .47 ms. An exact index answered 1.06 to 1.16 million by 4 and .61 to .96 by 8: there, more
+/// graph answered 1.30 to 1.46 million requests a second by 4 workers and 1.57 to 1.84 by 8; at 80 % of this the p99
+/// was 1.1 to 1.5 and .41 to .47 ms. An exact index answered 1.06 million by 4 and .61 and .96 by 8: there, more
 /// workers make smaller batches, each of which reads all vectors (2026-11-28).
 const PROCESSORS_OF_A_WORKER: usize = 2;
 const LEAST_WORKERS: usize = 4;
