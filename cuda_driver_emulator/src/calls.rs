@@ -26,6 +26,7 @@ pub const ILLEGAL_ADDRESS: c_int = 700;
 pub const LAUNCH_FAILED: c_int = 719;
 pub const STREAM_CAPTURE_UNSUPPORTED: c_int = 900;
 const STREAM_CAPTURE_INVALIDATED: c_int = 901;
+const NOT_READY: c_int = 600;
 const NOT_SUPPORTED: c_int = 801;
 
 type Done = Result<(), c_int>;
@@ -322,6 +323,18 @@ functions! {
         state.pools.get(&pool).map(|_| ()).ok_or(INVALID_VALUE)
     }
 
+    fn cuMemPoolSetAccess(pool: usize, access: *const [c_int; 3], count: usize) {
+        let state = lock();
+        // SAFETY: the caller passes null or a description.
+        let &[location, device, flags] = unsafe { access.as_ref() }.ok_or(INVALID_VALUE)?;
+        state.device(device)?;
+        // CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
+        if (count, location, flags) != (1, 1, 3) {
+            return Err(INVALID_VALUE);
+        }
+        state.pools.get(&pool).map(|_| ()).ok_or(INVALID_VALUE)
+    }
+
     fn cuMemPoolTrimTo(pool: usize, kept: usize) {
         let _ = kept;
         lock().pools.get(&pool).map(|_| ()).ok_or(INVALID_VALUE)
@@ -562,11 +575,19 @@ functions! {
     give_back cuStreamDestroy_v2(stream: usize) {
         let mut state = lock();
         may_give_back(&state)?;
+        state.busy.remove(&stream);
         state.streams.remove(&stream).map(|_| ()).ok_or(INVALID_HANDLE)
     }
 
     fn cuStreamSynchronize(stream: usize) {
         waiting(stream).map(|_| ())
+    }
+
+    // Work ends before its call returns, but the first query after it says that it is under way.
+    fn cuStreamQuery(stream: usize) {
+        let mut state = lock();
+        state.stream(stream)?;
+        if state.busy.remove(&stream) { Err(NOT_READY) } else { Ok(()) }
     }
 
     fn cuStreamBeginCapture_v2(stream: usize, mode: c_int) {
@@ -700,10 +721,14 @@ fn instantiated(graph: usize) -> Result<usize, c_int> {
 
 /// Does work of a stream now, or when the graph runs into which the stream is captured.
 fn submit(stream: usize, work: impl Fn() -> Done + Send + Sync + 'static) -> Done {
-    if let Some(capture) = lock().captures.get_mut(&stream) {
-        let work: Work = Arc::new(work);
-        capture.work.push(work);
-        return Ok(());
+    {
+        let mut state = lock();
+        if let Some(capture) = state.captures.get_mut(&stream) {
+            let work: Work = Arc::new(work);
+            capture.work.push(work);
+            return Ok(());
+        }
+        state.busy.insert(stream);
     }
     work()
 }
@@ -713,6 +738,7 @@ fn submit(stream: usize, work: impl Fn() -> Done + Send + Sync + 'static) -> Don
 fn waiting(stream: usize) -> Result<usize, c_int> {
     let mut state = lock();
     state.may_wait()?;
+    state.busy.remove(&stream);
     state.stream(stream)
 }
 

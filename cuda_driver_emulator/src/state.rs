@@ -1,7 +1,7 @@
 //! The state of the driver: devices with their contexts, memory, modules, streams and events, and the amounts in use.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
@@ -135,6 +135,8 @@ pub struct State {
     pub host: HashMap<usize, HostMemory>,
     /// The device of each stream.
     pub streams: HashMap<usize, usize>,
+    /// The streams with work after which nobody has waited.
+    pub busy: HashSet<usize>,
     /// The device of each memory pool.
     pub pools: HashMap<usize, usize>,
     pub events: HashMap<usize, Event>,

@@ -16,13 +16,23 @@
 //! whose median was 77 µs. So a search makes none of these calls once the index has been searched in the same way
 //! before:
 //!
-//! - streams are made ahead, and waited for in order ([`super::lanes`]);
+//! - streams are made ahead, and waited for in order ([`super::lanes`]), and those of an index that is dropped serve
+//!   the next one;
 //! - scratch of lanes comes from a memory pool of the device, which keeps [`POOL_KEEPS`] bytes
 //!   ([`Backend::allocate_on`]);
 //! - pinned buffers for small results are made ahead ([`Backend::make_ready`]).
 //!
-//! Some calls remain. Rows, images and tables of an index are ordinary memory, since they change with the index and not
-//! with a search. Pinned buffers for copies above [`SMALL_PINNED_BYTES`], and modules, are made by the first search
+//! Other indexes are loaded, built, changed and dropped beside the searches. So their memory comes from a pool as well,
+//! one that keeps nothing ([`VersionPool`]). Beside 8 threads with short searches, 512 MB that were allocated and freed
+//! every 6 ms raised their p99 from 75 to 470 µs by `cuMemAlloc` and `cuMemFree`, in 16 pieces to 484, and not at all by
+//! a pool (72 to 78 µs). Pinned buffers of 64 MB stopped them for 31 ms, of 64 KB for 1.1 (H200, driver 580,
+//! 2026-11-28).
+//!
+//! `cuMemFree` waits for all work that may use the memory. Memory of the pool is freed in the order of a stream that
+//! waits for the library's other streams ([`Cuda::free_later`]). `cuCtxSynchronize` would do, but it ends the capture of
+//! a graph by another thread.
+//!
+//! Some calls remain. Pinned buffers for copies above [`SMALL_PINNED_BYTES`], and modules, are made by the first search
 //! that needs them.
 
 use std::cell::Cell;
@@ -31,7 +41,7 @@ use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
@@ -91,6 +101,9 @@ pub(crate) struct Cuda {
     has_pools: bool,
     /// The memory pool of lanes, once there are lanes.
     pool: Mutex<Option<Pool>>,
+    /// The memory pool of all other memory, once there is some.
+    version_pool: Mutex<Option<VersionPool>>,
+    streams: Mutex<Streams>,
     /// Indices of the devices for which [`Cuda::reach`] succeeded.
     reached: Mutex<HashSet<usize>>,
 }
@@ -156,6 +169,32 @@ struct Pool(sys::CUmemoryPool);
 // SAFETY: any thread may use a pool.
 unsafe impl Send for Pool {}
 
+/// Memory that no stream owns, and the streams in whose order it is allocated and freed. They are destroyed with the
+/// device.
+#[derive(Clone, Copy)]
+struct VersionPool {
+    pool: Pool,
+    allocations: OfStream,
+    releases: OfStream,
+    /// The event by which `releases` waits for other streams.
+    done: OfEvent,
+}
+
+/// An event of the library's whose handle outlives what has this.
+#[derive(Clone, Copy)]
+struct OfEvent(sys::CUevent);
+
+// SAFETY: any thread may use an event.
+unsafe impl Send for OfEvent {}
+
+/// The streams of the library, which are destroyed with the device.
+#[derive(Default)]
+struct Streams {
+    all: Vec<OfStream>,
+    /// Those that nobody has. They may have work.
+    idle: Vec<OfStream>,
+}
+
 /// A stream of the library's whose handle outlives what has this.
 #[derive(Clone, Copy)]
 struct OfStream(sys::CUstream);
@@ -170,14 +209,23 @@ pub(crate) struct Memory {
     address: u64,
     bytes: usize,
     device: Arc<Cuda>,
-    /// The stream in whose order memory of the pool is freed; `None` for memory that is not of the pool.
-    stream: Option<OfStream>,
+    origin: Origin,
+}
+
+/// Where memory comes from.
+enum Origin {
+    /// `cuMemAlloc`, because the device has no pools.
+    Driver,
+    /// The pool of all memory but that of lanes.
+    VersionPool,
+    /// The pool of lanes. It is freed in the order of the stream.
+    Pool(OfStream),
 }
 
 impl Memory {
     /// An allocation of no bytes, for which the driver is not called.
     pub fn none(device: &CudaDevice) -> Memory {
-        Memory { address: 0, bytes: 0, device: device.clone(), stream: None }
+        Memory { address: 0, bytes: 0, device: device.clone(), origin: Origin::Driver }
     }
 
     /// Size of the memory in bytes.
@@ -189,17 +237,18 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != 0 {
-            self.device.release(|| match self.stream {
+            self.device.release(|| match self.origin {
                 // SAFETY: the address came from cuMemAllocFromPoolAsync and is freed once, and the stream exists.
-                Some(stream) => unsafe { sys::cuMemFreeAsync(self.address, stream.0) },
+                Origin::Pool(stream) => unsafe { sys::cuMemFreeAsync(self.address, stream.0) },
+                Origin::VersionPool => self.device.free_later(self.address),
                 // SAFETY: the address came from cuMemAlloc and is freed once.
-                None => unsafe { sys::cuMemFree_v2(self.address) },
+                Origin::Driver => unsafe { sys::cuMemFree_v2(self.address) },
             });
         }
     }
 }
 
-/// A stream of the device. One that the library created is destroyed when dropped.
+/// A stream of the device. One of the library's serves another user when this is dropped.
 pub(crate) struct Stream {
     raw: sys::CUstream,
     device: Arc<Cuda>,
@@ -226,14 +275,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !self.owned {
-            return;
+        if self.owned {
+            self.device.streams().idle.push(OfStream(self.raw));
         }
-        self.device.release(|| {
-            // SAFETY: the handle came from cuStreamCreate and is destroyed once; the driver finishes the stream's work
-            // first.
-            unsafe { sys::cuStreamDestroy_v2(self.raw) };
-        });
     }
 }
 
@@ -349,14 +393,26 @@ impl Drop for Cuda {
         let modules = std::mem::take(self.modules.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
         let pinned = std::mem::take(self.pinned.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
         let pool = self.pool.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let versions = self.version_pool.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
         self.release(move || {
+            let ends = versions.map(|pool| [pool.allocations, pool.releases]);
+            for OfStream(stream) in streams.all.into_iter().chain(ends.into_iter().flatten()) {
+                // SAFETY: the handle came from cuStreamCreate and is destroyed once; the driver finishes the stream's
+                // work first.
+                unsafe { sys::cuStreamDestroy_v2(stream) };
+            }
             for module in modules.into_values() {
                 // SAFETY: the handle came from cuModuleLoadDataEx and is unloaded once; no launch follows, because the
                 // device is dropped.
                 unsafe { sys::cuModuleUnload(module.0) };
             }
             drop(pinned);
-            if let Some(Pool(pool)) = pool {
+            if let Some(VersionPool { done: OfEvent(done), .. }) = versions {
+                // SAFETY: the handle came from cuEventCreate and is destroyed once.
+                unsafe { sys::cuEventDestroy_v2(done) };
+            }
+            for Pool(pool) in versions.map(|versions| versions.pool).into_iter().chain(pool) {
                 // SAFETY: the handle came from cuMemPoolCreate and is destroyed once. Memory of the pool keeps the
                 // device alive.
                 unsafe { sys::cuMemPoolDestroy(pool) };
@@ -567,6 +623,8 @@ impl Cuda {
             made_ahead: Mutex::default(),
             has_pools: device.has_pools()?,
             pool: Mutex::default(),
+            version_pool: Mutex::default(),
+            streams: Mutex::default(),
             reached: Mutex::default(),
         })
     }
@@ -705,37 +763,107 @@ impl Cuda {
         Ok(Pair { buffers: [self.new_pinned(bytes)?, self.new_pinned(bytes)?], next: Cell::new(0), bytes })
     }
 
-    /// The memory pool of lanes; `None` if the device has none.
-    fn pool(self: &Arc<Self>) -> Result<Option<Pool>> {
-        if !self.has_pools {
-            return Ok(None);
-        }
-        let mut pool = self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(pool) = *pool {
-            return Ok(Some(pool));
-        }
-        let _current = self.enter()?;
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A new stream.
+    fn new_stream(&self) -> Result<OfStream> {
+        let mut raw = null_mut();
+        // SAFETY: the driver writes the handle; flags 0 are allowed.
+        self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
+        Ok(OfStream(raw))
+    }
+
+    /// A new memory pool, which keeps this number of bytes. The caller has entered the device.
+    fn new_pool(&self, mut keeps: u64) -> Result<Pool> {
         let (mut raw, properties) = (null_mut(), sys::MemoryPoolProperties::of_device(self.context.ordinal));
         // SAFETY: the driver reads the properties and writes the handle.
         self.check("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut raw, &properties) })?;
-        let mut kept = POOL_KEEPS as u64;
         // SAFETY: the pool exists; the driver reads 64 bits.
         let result = unsafe {
-            sys::cuMemPoolSetAttribute(raw, sys::POOL_RELEASE_THRESHOLD, std::ptr::from_mut(&mut kept).cast())
+            sys::cuMemPoolSetAttribute(raw, sys::POOL_RELEASE_THRESHOLD, std::ptr::from_mut(&mut keeps).cast())
         };
         if let Err(error) = self.check("cuMemPoolSetAttribute", result) {
             // SAFETY: the handle came from cuMemPoolCreate, and nothing else has it.
             unsafe { sys::cuMemPoolDestroy(raw) };
             return Err(error);
         }
-        Ok(Some(*pool.insert(Pool(raw))))
+        Ok(Pool(raw))
     }
 
-    /// Returns the memory that the pool keeps to the driver, if there is a pool. The caller has entered the device.
-    fn trim_pool(&self) -> bool {
+    /// The memory pool of lanes; `None` if the device has none. The caller has entered the device.
+    fn pool(&self) -> Result<Option<Pool>> {
+        if !self.has_pools {
+            return Ok(None);
+        }
+        let mut pool = self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if pool.is_none() {
+            *pool = Some(self.new_pool(POOL_KEEPS as u64)?);
+        }
+        Ok(*pool)
+    }
+
+    /// The memory pool of other memory; `None` if the device has none. The caller has entered the device.
+    fn version_pool(&self) -> Result<Option<VersionPool>> {
+        if !self.has_pools {
+            return Ok(None);
+        }
+        let mut versions = self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if versions.is_none() {
+            // What an error leaves is destroyed with the context.
+            let (allocations, releases) = (self.new_stream()?, self.new_stream()?);
+            let mut done = null_mut();
+            // SAFETY: the driver writes the handle.
+            let result = unsafe { sys::cuEventCreate(&mut done, sys::EVENT_DISABLE_TIMING) };
+            self.check("cuEventCreate", result)?;
+            *versions = Some(VersionPool { pool: self.new_pool(0)?, allocations, releases, done: OfEvent(done) });
+        }
+        Ok(*versions)
+    }
+
+    /// Frees memory of [`VersionPool`] once the work is done that the library's streams have now. The caller has
+    /// entered the device.
+    fn free_later(&self, address: u64) -> sys::Code {
+        // The lock keeps the event for this call.
+        let versions = self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let Some(VersionPool { releases, done, .. }) = *versions else { unreachable!("the memory came from the pool") };
+        for &OfStream(stream) in &self.streams().all {
+            // SAFETY: streams and event live as long as the device.
+            unsafe {
+                if sys::cuStreamQuery(stream) == sys::NOT_READY
+                    && (sys::cuEventRecord(done.0, stream) != 0
+                        || sys::cuStreamWaitEvent(releases.0, done.0, 0) != 0)
+                {
+                    sys::cuStreamSynchronize(stream);
+                }
+            }
+        }
+        // SAFETY: the address came from cuMemAllocFromPoolAsync and is freed once, by the caller.
+        unsafe { sys::cuMemFreeAsync(address, releases.0) }
+    }
+
+    /// Waits for what was [freed](Self::free_later), and returns all memory that pools keep to the driver. Returns
+    /// whether there are pools. The caller has entered the device.
+    fn trim_pools(&self) -> bool {
+        let versions = *self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(VersionPool { releases: OfStream(releases), .. }) = versions {
+            // SAFETY: the stream lives as long as the device.
+            unsafe { sys::cuStreamSynchronize(releases) };
+        }
         let pool = *self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // SAFETY: the pool exists as long as the device.
-        pool.is_some_and(|Pool(pool)| unsafe { sys::cuMemPoolTrimTo(pool, 0) } == 0)
+        let pools = versions.map(|versions| versions.pool).into_iter().chain(pool);
+        // SAFETY: the pools exist as long as the device.
+        pools.map(|Pool(pool)| unsafe { sys::cuMemPoolTrimTo(pool, 0) } == 0).fold(false, |any, trimmed| any | trimmed)
+    }
+
+    /// Free memory in bytes, after what was [freed](Self::free_later). The caller has entered the device.
+    fn free_memory_now(&self) -> Result<u64> {
+        if let Some(VersionPool { releases: OfStream(releases), .. }) = self.version_pool()? {
+            // SAFETY: the stream lives as long as the device.
+            self.check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(releases) })?;
+        }
+        free_memory(self.index)
     }
 
     /// Sets up access to the memory of another device, at the first call. If access is not possible (another root
@@ -754,6 +882,11 @@ impl Cuda {
             match unsafe { sys::cuCtxEnablePeerAccess(other.context.raw, 0) } {
                 sys::PEER_ACCESS_ALREADY_ENABLED => {}
                 result => self.check("cuCtxEnablePeerAccess", result)?,
+            }
+            let access = sys::MemoryAccess::of_device(self.context.ordinal);
+            for Pool(pool) in other.version_pool()?.map(|versions| versions.pool).into_iter().chain(other.pool()?) {
+                // SAFETY: the pool lives as long as the other device; the driver reads the description.
+                self.check("cuMemPoolSetAccess", unsafe { sys::cuMemPoolSetAccess(pool, &access, 1) })?;
             }
         }
         reached.insert(other.index);
@@ -883,38 +1016,50 @@ impl Backend for CudaDevice {
 
     fn free_memory(&self) -> Result<u64> {
         let _current = Cuda::enter(self)?;
-        free_memory(self.index)
+        self.free_memory_now()
     }
 
     fn allocate(&self, bytes: usize) -> Result<Memory> {
-        let mut address = 0;
-        if bytes > 0 {
-            let _current = Cuda::enter(self)?;
-            let mut allocate = || {
-                // SAFETY: the driver writes the address.
-                unsafe { sys::cuMemAlloc_v2(&mut address, bytes) }
-            };
-            let code = match allocate() {
-                sys::OUT_OF_MEMORY if self.trim_pool() => allocate(),
-                code => code,
-            };
-            match code {
-                sys::OUT_OF_MEMORY => {
-                    // If the driver does not report the free memory, the error is still that of the allocation.
-                    let (device, code) = (self.index, sys::OUT_OF_MEMORY);
-                    let available =
-                        free_memory(device).map_err(|_| Error::Driver { call: "cuMemAlloc", device, code })?;
-                    return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
-                }
-                other => self.check("cuMemAlloc", other)?,
-            }
+        if bytes == 0 {
+            return Ok(Memory::none(self));
         }
-        Ok(Memory { address, bytes, device: self.clone(), stream: None })
+        let _current = Cuda::enter(self)?;
+        let versions = self.version_pool()?;
+        let mut address = 0;
+        let mut allocate = || match versions {
+            // SAFETY: the driver writes the address; pool and stream live as long as the device.
+            Some(VersionPool { pool, allocations, .. }) => unsafe {
+                sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool.0, allocations.0)
+            },
+            // SAFETY: the driver writes the address.
+            None => unsafe { sys::cuMemAlloc_v2(&mut address, bytes) },
+        };
+        let code = match allocate() {
+            sys::OUT_OF_MEMORY if self.trim_pools() => allocate(),
+            code => code,
+        };
+        let (device, call) = (self.index, if versions.is_some() { "cuMemAllocFromPoolAsync" } else { "cuMemAlloc" });
+        match code {
+            sys::OUT_OF_MEMORY => {
+                // If the driver does not report the free memory, the error is still that of the allocation.
+                let available = free_memory(device).map_err(|_| Error::Driver { call, device, code })?;
+                return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
+            }
+            other => self.check(call, other)?,
+        }
+        let origin = if versions.is_some() { Origin::VersionPool } else { Origin::Driver };
+        let memory = Memory { address, bytes, device: self.clone(), origin };
+        if let Some(VersionPool { allocations: OfStream(allocations), .. }) = versions {
+            // So that all streams may use the memory.
+            // SAFETY: the stream lives as long as the device.
+            self.check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(allocations) })?;
+        }
+        Ok(memory)
     }
 
     fn allocate_on(&self, stream: &Stream, bytes: usize) -> Result<Memory> {
-        let Some(Pool(pool)) = self.pool()?.filter(|_| bytes > 0) else { return self.allocate(bytes) };
         let _current = Cuda::enter(self)?;
+        let Some(Pool(pool)) = self.pool()?.filter(|_| bytes > 0) else { return self.allocate(bytes) };
         let mut address = 0;
         // SAFETY: the driver writes the address; pool and stream exist.
         match unsafe { sys::cuMemAllocFromPoolAsync(&mut address, bytes, pool, stream.raw) } {
@@ -926,7 +1071,7 @@ impl Backend for CudaDevice {
             }
             code => self.check("cuMemAllocFromPoolAsync", code)?,
         }
-        let memory = Memory { address, bytes, device: self.clone(), stream: Some(OfStream(stream.raw)) };
+        let memory = Memory { address, bytes, device: self.clone(), origin: Origin::Pool(OfStream(stream.raw)) };
         // So that other streams may use the memory as well. The stream has no other work.
         self.synchronize(stream)?;
         Ok(memory)
@@ -958,10 +1103,16 @@ impl Backend for CudaDevice {
     }
 
     fn stream(&self) -> Result<Stream> {
-        let _current = Cuda::enter(self)?;
-        let mut raw = null_mut();
-        // SAFETY: the driver writes the handle; flags 0 are allowed.
-        self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
+        let idle = self.streams().idle.pop();
+        let OfStream(raw) = match idle {
+            Some(stream) => stream,
+            None => {
+                let _current = Cuda::enter(self)?;
+                let stream = self.new_stream()?;
+                self.streams().all.push(stream);
+                stream
+            }
+        };
         Ok(Stream { raw, device: self.clone(), owned: true, dependent: false })
     }
 

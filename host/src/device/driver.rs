@@ -32,6 +32,8 @@ pub const NO_DEVICE: Code = 100;
 pub const INVALID_PTX: Code = 218;
 /// `CUDA_ERROR_NOT_FOUND`.
 pub const NOT_FOUND: Code = 500;
+/// `CUDA_ERROR_NOT_READY`: a stream has work.
+pub const NOT_READY: Code = 600;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
 pub const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
 
@@ -127,6 +129,22 @@ impl MemoryPoolProperties {
     }
 }
 
+/// `CUmemAccessDesc`: the device that may use the memory of a pool.
+#[repr(C)]
+pub struct MemoryAccess {
+    location_type: c_int,
+    location_id: c_int,
+    flags: c_int,
+}
+
+impl MemoryAccess {
+    /// A device may read and write.
+    pub fn of_device(ordinal: c_int) -> MemoryAccess {
+        // CU_MEM_LOCATION_TYPE_DEVICE and CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
+        MemoryAccess { location_type: 1, location_id: ordinal, flags: 3 }
+    }
+}
+
 // SAFETY: names and parameters are those of NVIDIA's cuda.h, where CUresult, CUdevice and the enums are ints.
 unsafe extern "C" {
     pub fn cuInit(flags: c_uint) -> Code;
@@ -149,6 +167,7 @@ unsafe extern "C" {
     pub fn cuMemFreeAsync(address: u64, stream: CUstream) -> Code;
     pub fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const MemoryPoolProperties) -> Code;
     pub fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_int, value: *mut c_void) -> Code;
+    pub fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const MemoryAccess, count: usize) -> Code;
     pub fn cuMemPoolTrimTo(pool: CUmemoryPool, kept: usize) -> Code;
     pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> Code;
     pub fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code;
@@ -191,6 +210,7 @@ unsafe extern "C" {
     ) -> Code;
     pub fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Code;
     pub fn cuStreamDestroy_v2(stream: CUstream) -> Code;
+    pub fn cuStreamQuery(stream: CUstream) -> Code;
     pub fn cuStreamSynchronize(stream: CUstream) -> Code;
     pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> Code;
     pub fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Code;
