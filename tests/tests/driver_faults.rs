@@ -46,7 +46,7 @@ const ONCE: usize = 80;
 /// `WARPANN_FAULTS=all` makes all fail.
 const ONCE_OF_CHANGES: usize = 10;
 /// Calls that release something, or that restore a context: their errors cannot be reported.
-const SILENT: [&str; 9] = [
+const SILENT: [&str; 10] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDevicePrimaryCtxRelease_v2",
@@ -56,6 +56,7 @@ const SILENT: [&str; 9] = [
     "cuMemFreeHost",
     "cuModuleUnload",
     "cuStreamDestroy_v2",
+    "cuStreamQuery",
 ];
 
 /// Whether the library may continue after the failure: the error cannot be reported, or the library does the work in
@@ -199,9 +200,9 @@ where
             assert_eq!((after.bytes, after.allocations), (before.bytes, before.allocations), "{leak}");
             // An index that outlives the failure, the other one of a merge, does without a lane whose work failed.
             assert!(after.streams <= before.streams, "{leak}");
-            // A pinned buffer has one event. Two pairs may be in use at once where several threads work.
+            // A pinned buffer has one event; the others were there before. Two pairs may be in use at once where several threads work.
             let pinned = after.host_allocations;
-            assert_eq!(after.events, pinned, "{leak}");
+            assert_eq!(after.events - pinned, before.events - before.host_allocations, "{leak}");
             assert!(pinned <= before.host_allocations + 4 * usize::from(self.several), "{leak}");
             // Modules stay with the device, and those that were not needed before may come.
             assert_eq!(after.retained, before.retained, "{leak}");
@@ -824,8 +825,9 @@ fn opening(counts: &mut Counts) {
         driver::set_current_context(0);
         assert_eq!(act(device).unwrap_or_else(|error| panic!("{at}, again: {error}")), expected, "{at}");
         let left = driver::usage(device);
-        assert_eq!((left.bytes, left.allocations, left.streams, left.retained), (0, 0, 0, 1), "{at}: {left:?}");
-        assert_eq!(left.events, left.host_allocations, "{at}: {left:?}");
+        assert_eq!((left.bytes, left.allocations, left.retained), (0, 0, 1), "{at}: {left:?}");
+        // If the device has pools, one event orders what is freed.
+        assert!(matches!(left.events - left.host_allocations, 0 | 1), "{at}: {left:?}");
     }
     counts.scenarios += 1;
     counts.calls += calls.len();
