@@ -220,9 +220,9 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// The test command of the README.
+/// The test command of the README. It runs all test programs, also after one that fails.
 pub fn test(arguments: &[String]) -> Result<()> {
-    shell::run(cargo().args(["test", "--workspace"]).args(arguments))
+    shell::run(cargo().args(["test", "--workspace", "--no-fail-fast"]).args(arguments))
 }
 
 fn main() -> ExitCode {
