@@ -201,11 +201,12 @@ pub(super) fn insert(
     watch: &Watch<'_>,
 ) -> Result<Vec<u32>> {
     links.count_inserted(rows.len());
-    let (mut rest, mut changed, mut joined) = (rows, rows.to_vec(), Vec::new());
+    let (mut rest, mut changed, mut memory) = (rows, rows.to_vec(), (Back::default(), Vec::new()));
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
         watch.report(Stage::Linking, rows.len() - rest.len(), rows.len())?;
-        changed.extend(insert_batch(links, distances, batch, accepted, device.as_ref(), &mut joined)?);
+        changed.extend(insert_batch(links, distances, batch, accepted, device.as_ref(), &mut memory)?);
+        changed.extend_from_slice(&memory.0.nodes);
         let nodes = links.len() - links.twins().len() - later.len();
         let new_starts = links.grow_starts(batch[batch.len() - 1] + 1, nodes).to_vec();
         if !new_starts.is_empty() {
@@ -236,15 +237,15 @@ pub(super) fn list_starts(
     Ok(())
 }
 
-/// Returns the other nodes whose edges or parents have changed. `joined` is memory for their edges, which the next
-/// batch uses again: fresh pages cost as much as a kernel.
+/// Returns the nodes that have other parents. `back` has the nodes that got edges back on return, and `joined` is memory
+/// for their edges, which the next batch uses again.
 fn insert_batch(
     links: &mut Links,
     distances: &Distances<'_>,
     batch: &[u32],
     accepted: Option<&Bitset>,
     device: Option<&DeviceInsert<'_>>,
-    joined: &mut Vec<u32>,
+    (back, joined): &mut (Back, Vec<u32>),
 ) -> Result<Vec<u32>> {
     let degree = links.degree();
     let outside = outside(distances, batch);
@@ -253,7 +254,7 @@ fn insert_batch(
         None => choose(links, distances, batch, &outside, accepted),
     };
     links.set_all(batch, &chosen.edges);
-    let back = Back::of(batch, &chosen, degree);
+    back.follow(batch, &chosen, degree);
     // A long vector whose edges are all held would have none to a longer one. Under the other metrics it would not, and
     // held edges to far classes are ways that walks need: without them graphs of ten classes that came one by one found
     // .74 instead of .9 (CPU, 2026-11-26).
@@ -267,22 +268,23 @@ fn insert_batch(
         }
     }
     let places = back.nodes.len() * degree;
-    host_memory::reserve(joined, places.saturating_sub(joined.len()))?;
-    joined.resize(places, NO_NODE);
+    if joined.len() < places {
+        host_memory::reserve(joined, places - joined.len())?;
+        joined.resize(places, NO_NODE);
+    }
+    let joined = &mut joined[..places];
     match device {
-        Some(device) => device.join(&back, joined)?,
-        None => join(links, distances, &back, joined),
+        Some(device) => device.join(back, joined)?,
+        None => join(links, distances, back, joined),
     };
     links.set_all(&back.nodes, joined);
-    links.reach_batch(batch, &back, joined);
+    links.reach_batch(batch, back, joined);
     let parents = links.adopt(&distances.fast, batch);
     if let Some(device) = device {
         device.set(links, &parents, batch)?;
     }
-    let mut changed = back.nodes;
-    changed.extend(parents);
-    changed.extend(moved);
-    Ok(changed)
+    moved.extend(parents);
+    Ok(moved)
 }
 
 /// Whether codes cannot stand for each row of a batch. If there are no codes, vectors decide anyway.
