@@ -4,17 +4,23 @@
 //! the index keeps its size. A search under a filter is compared, to the bit, with one of an index that has only the
 //! accepted vectors. A graph gets a tenth of its vectors in one addition, loses another tenth, and its recall is
 //! compared with that of a new graph of the same vectors. An index of each kind gets a thousand other vectors in each
-//! of some versions, as an `IndexWriter` makes them, with a search in each version.
+//! of some versions, as an `IndexWriter` makes them, with a search in each version: alone, and beside threads that
+//! search for one query after the other.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rayon::ThreadPoolBuilder;
 use warpann::ivf::Encoding;
 use warpann::{FlatIndex, GraphIndex, Index, IndexWriter, IvfIndex, Kind, Metric, SearchOptions, recall};
 use warpann_measure::{Searches, Times, timed};
 
-use crate::Outcome;
 use crate::ivf::filled;
 use crate::record::{Measured, Record};
 use crate::set::{exact, made};
 use crate::vectors::same_bits;
+use crate::{Failure, Outcome};
 
 /// Arguments of `changes`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +46,12 @@ pub struct Args {
 const K: usize = 10;
 /// Vectors of a batch of changes.
 const BATCH: usize = 1_000;
+/// Threads that search while an index changes.
+const READERS: usize = 8;
+/// Time from the end of a change to the next one, beside readers.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A prime number: the ids of changes all over an index are so many places apart, modulo its length.
+const STEP: usize = 611_953;
 /// Lists that a search of inverted files reads.
 const PROBES: usize = 8;
 /// Widths of the beam of searches in a graph.
@@ -149,12 +161,16 @@ impl Job<'_> {
         self.versions(changed)
     }
 
-    /// Versions of an index, each with other vectors for a batch of ids all over it, and the first search of each.
+    /// Versions of an index, each with other vectors for a batch of ids all over it, and the first search of each; then
+    /// the same [beside readers](Self::beside_readers).
     fn versions(&mut self, index: Index<impl Kind<Element = f32>>) -> Outcome {
         let (queries, dim, ids) = (self.queries, self.dim, index.ids());
         let batch = BATCH.min(ids.len() / 2);
-        let spread: Vec<u64> = (0..batch).map(|at| ids[at * (ids.len() / batch)]).collect();
-        let (rows, options) = (self.rows(&spread), SearchOptions::new().probes(PROBES));
+        // Ids with equal distances would hit each of a graph's pivots, which changes of a program seldom do.
+        let mut places: Vec<usize> = (0..batch).map(|at| (at + 1) * STEP % ids.len()).collect();
+        places.sort_unstable();
+        let scattered: Vec<u64> = places.into_iter().map(|place| ids[place]).collect();
+        let (rows, options) = (self.rows(&scattered), SearchOptions::new().probes(PROBES));
         let (len, nq) = (index.len(), queries.len() / dim);
         let mut writer = IndexWriter::new(index);
         let (mut changing, mut searching, mut verified) = (Vec::new(), Vec::new(), true);
@@ -162,18 +178,101 @@ impl Job<'_> {
         for version in 0..2 + self.record.repeat(20) {
             let scale = 1.0 - 1e-4 * (1 + version) as f32;
             let moved: Vec<f32> = rows.iter().map(|x| x * scale).collect();
-            let changed = timed(|| writer.change(|index| index.upsert(&moved, &spread)))?.1;
+            let changed = timed(|| writer.change(|index| index.upsert(&moved, &scattered)))?.1;
             let current = writer.current();
             let searched = timed(|| current.search_with(queries, K, &options))?.1;
-            verified &= current.len() == len && spread.iter().all(|&id| current.contains(id));
+            verified &= current.len() == len && scattered.iter().all(|&id| current.contains(id));
             if version >= 2 {
                 changing.push(changed);
                 searching.push(searched);
             }
         }
         let bytes = size_of_val(rows.as_slice()) as f64;
-        self.add(&format!("upsert {batch} spread, as a version"), 0, Times::new(changing), bytes, verified)?;
-        self.add(&format!("search nq={nq}, first of a version"), K, Times::new(searching), 0.0, verified)
+        self.add(&format!("upsert {batch} scattered, as a version"), 0, Times::new(changing), bytes, verified)?;
+        self.add(&format!("search nq={nq}, first of a version"), K, Times::new(searching), 0.0, verified)?;
+        self.beside_readers(&mut writer, &rows, &scattered)
+    }
+
+    /// Versions as above, which half of the processors make, beside threads that search for one query after the other;
+    /// and these searches, also without changes.
+    fn beside_readers(
+        &mut self,
+        writer: &mut IndexWriter<Index<impl Kind<Element = f32>>>,
+        rows: &[f32],
+        ids: &[u64],
+    ) -> Outcome {
+        let (queries, dim, options) = (self.queries, self.dim, SearchOptions::new().probes(PROBES));
+        let changers = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads().div_ceil(2)).build();
+        let changers = changers.map_err(Failure::Threads)?;
+        let (reader, over) = (writer.reader(), AtomicBool::new(false));
+        // Loads the kernels of a search for one query.
+        reader.current().search_one(&queries[..dim], K, &options)?;
+        let read = |number: usize| -> warpann::Result<Vec<f64>> {
+            let mut times = Vec::new();
+            for query in queries.chunks_exact(dim).cycle().skip(number) {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (found, time) = timed(|| reader.current().search_one(query, K, &options))?;
+                times.push(if found.ids.len() == K { time } else { f64::NAN });
+            }
+            Ok(times)
+        };
+        let beside = |work: &mut dyn FnMut() -> warpann::Result<()>| -> warpann::Result<Times> {
+            over.store(false, Ordering::Relaxed);
+            thread::scope(|scope| {
+                let readers: Vec<_> = (0..READERS).map(|number| scope.spawn(move || read(number))).collect();
+                let done = work();
+                over.store(true, Ordering::Relaxed);
+                let times = readers
+                    .into_iter()
+                    .map(|reader| reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+                let times: Vec<Vec<f64>> = times.collect::<warpann::Result<_>>()?;
+                done.map(|()| Times::new(times.concat()))
+            })
+        };
+        let repeat = self.record.repeat(40);
+        let rest = beside(&mut || {
+            thread::sleep(repeat as u32 * PAUSE);
+            Ok(())
+        })?;
+        let (mut changing, mut in_all) = (Vec::new(), Vec::new());
+        let busy = beside(&mut || {
+            for version in 0..repeat {
+                let scale = 1.0 + 1e-4 * (1 + version) as f32;
+                let moved: Vec<f32> = rows.iter().map(|x| x * scale).collect();
+                let start = Instant::now();
+                let milliseconds = || start.elapsed().as_secs_f64() * 1e3;
+                // A search brings the version to the device before a reader does.
+                let changed = changers.install(|| {
+                    writer.change(|index| {
+                        index.upsert(&moved, ids)?;
+                        let changed = milliseconds();
+                        index.search_with(&queries[..dim], K, &options).map(|_| changed)
+                    })
+                })?;
+                changing.push(changed);
+                in_all.push(milliseconds());
+                thread::sleep(PAUSE);
+            }
+            Ok(())
+        })?;
+        let bytes = size_of_val(rows) as f64;
+        let case = format!("upsert {} scattered beside {READERS} readers", ids.len());
+        self.add(&case, 0, Times::new(changing), bytes, true)?;
+        self.add(&format!("{case}, and a search"), 0, Times::new(in_all), bytes, true)?;
+        for (name, times) in [("at rest", rest), ("beside changes", busy)] {
+            let (verified, tail) = (times.milliseconds().iter().all(|time| time.is_finite()), times.percentile(0.999));
+            self.add(&format!("search nq=1 by {READERS} readers {name}"), K, times, 0.0, verified)?;
+            self.add(
+                &format!("search nq=1 by {READERS} readers {name} p99.9"),
+                K,
+                Times::new(vec![tail]),
+                0.0,
+                verified,
+            )?;
+        }
+        Ok(())
     }
 
     /// Searches, alone and right after a batch of changes.
