@@ -42,6 +42,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn address(&self, memory: &Self::Memory) -> *mut u8;
     /// Creates a stream without work.
     fn stream(&self) -> Result<Self::Stream>;
+    /// As [`stream`](Self::stream). Where the device can, the work of such streams goes ahead of that of others.
+    fn urgent_stream(&self) -> Result<Self::Stream>;
     /// Copies `rows` rows of `row_bytes` each to device memory, in stream order. `write` writes the rows.
     ///
     /// # Safety

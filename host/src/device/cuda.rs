@@ -191,8 +191,8 @@ unsafe impl Send for OfEvent {}
 #[derive(Default)]
 struct Streams {
     all: Vec<OfStream>,
-    /// Those that nobody has. They may have work.
-    idle: Vec<OfStream>,
+    /// Those that nobody has: the usual ones, and the urgent ones. They may have work.
+    idle: [Vec<OfStream>; 2],
 }
 
 /// A stream of the library's whose handle outlives what has this.
@@ -253,6 +253,7 @@ pub(crate) struct Stream {
     raw: sys::CUstream,
     device: Arc<Cuda>,
     owned: bool,
+    urgent: bool,
     /// Whether small launches may start before the work ahead has ended (`dependent`).
     dependent: bool,
 }
@@ -263,7 +264,7 @@ unsafe impl Send for Stream {}
 impl Stream {
     /// A stream of the caller's, in the device's primary context; null is the default stream. It is not destroyed.
     pub fn of_caller(device: &CudaDevice, raw: sys::CUstream) -> Stream {
-        Stream { raw, device: device.clone(), owned: false, dependent: true }
+        Stream { raw, device: device.clone(), owned: false, urgent: false, dependent: true }
     }
 
     /// The same stream for short chains of small kernels, such as searches: see `dependent`.
@@ -276,7 +277,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.owned {
-            self.device.streams().idle.push(OfStream(self.raw));
+            self.device.streams().idle[usize::from(self.urgent)].push(OfStream(self.raw));
         }
     }
 }
@@ -767,12 +768,28 @@ impl Cuda {
         self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A new stream.
-    fn new_stream(&self) -> Result<OfStream> {
+    /// A new stream. The caller has entered the device.
+    fn new_stream(&self, urgent: bool) -> Result<OfStream> {
+        let priority = if urgent { sys::HIGHEST_PRIORITY } else { sys::USUAL_PRIORITY };
         let mut raw = null_mut();
         // SAFETY: the driver writes the handle; flags 0 are allowed.
-        self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
-        Ok(OfStream(raw))
+        let result = unsafe { sys::cuStreamCreateWithPriority(&mut raw, 0, priority) };
+        self.check("cuStreamCreateWithPriority", result).map(|()| OfStream(raw))
+    }
+
+    /// A stream that nobody has, or a new one.
+    fn any_stream(self: &Arc<Self>, urgent: bool) -> Result<Stream> {
+        let idle = self.streams().idle[usize::from(urgent)].pop();
+        let OfStream(raw) = match idle {
+            Some(stream) => stream,
+            None => {
+                let _current = self.enter()?;
+                let stream = self.new_stream(urgent)?;
+                self.streams().all.push(stream);
+                stream
+            }
+        };
+        Ok(Stream { raw, device: self.clone(), owned: true, urgent, dependent: false })
     }
 
     /// A new memory pool, which keeps this number of bytes. The caller has entered the device.
@@ -812,7 +829,7 @@ impl Cuda {
         let mut versions = self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if versions.is_none() {
             // What an error leaves is destroyed with the context.
-            let (allocations, releases) = (self.new_stream()?, self.new_stream()?);
+            let (allocations, releases) = (self.new_stream(false)?, self.new_stream(false)?);
             let mut done = null_mut();
             // SAFETY: the driver writes the handle.
             let result = unsafe { sys::cuEventCreate(&mut done, sys::EVENT_DISABLE_TIMING) };
@@ -832,8 +849,7 @@ impl Cuda {
             // SAFETY: streams and event live as long as the device.
             unsafe {
                 if sys::cuStreamQuery(stream) == sys::NOT_READY
-                    && (sys::cuEventRecord(done.0, stream) != 0
-                        || sys::cuStreamWaitEvent(releases.0, done.0, 0) != 0)
+                    && (sys::cuEventRecord(done.0, stream) != 0 || sys::cuStreamWaitEvent(releases.0, done.0, 0) != 0)
                 {
                     sys::cuStreamSynchronize(stream);
                 }
@@ -1103,17 +1119,11 @@ impl Backend for CudaDevice {
     }
 
     fn stream(&self) -> Result<Stream> {
-        let idle = self.streams().idle.pop();
-        let OfStream(raw) = match idle {
-            Some(stream) => stream,
-            None => {
-                let _current = Cuda::enter(self)?;
-                let stream = self.new_stream()?;
-                self.streams().all.push(stream);
-                stream
-            }
-        };
-        Ok(Stream { raw, device: self.clone(), owned: true, dependent: false })
+        self.any_stream(false)
+    }
+
+    fn urgent_stream(&self) -> Result<Stream> {
+        self.any_stream(true)
     }
 
     unsafe fn copy_rows_to_device(

@@ -71,6 +71,10 @@ pub const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
 /// `CU_EVENT_DEFAULT`: the event records its time.
 #[cfg(feature = "internals")]
 pub const EVENT_DEFAULT: c_uint = 0;
+/// The priority of a stream that was given none.
+pub const USUAL_PRIORITY: c_int = 0;
+/// A priority that no device exceeds: the driver takes the nearest that the device has.
+pub const HIGHEST_PRIORITY: c_int = -5;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 
@@ -208,7 +212,7 @@ unsafe extern "C" {
         arguments: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) -> Code;
-    pub fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Code;
+    pub fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Code;
     pub fn cuStreamDestroy_v2(stream: CUstream) -> Code;
     pub fn cuStreamQuery(stream: CUstream) -> Code;
     pub fn cuStreamSynchronize(stream: CUstream) -> Code;

@@ -84,6 +84,10 @@ impl Backend for Emulator {
         Ok(Immediate)
     }
 
+    fn urgent_stream(&self) -> Result<Immediate> {
+        Ok(Immediate)
+    }
+
     unsafe fn copy_rows_to_device(
         &self,
         _: &Immediate,

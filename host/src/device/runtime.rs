@@ -213,6 +213,15 @@ impl Runtime {
         })
     }
 
+    /// See [`Backend::urgent_stream`].
+    pub fn urgent_stream(&self) -> Result<Stream> {
+        Ok(match self {
+            #[cfg(feature = "cuda")]
+            Runtime::Cuda(device) => Stream::Cuda(device.urgent_stream()?),
+            Runtime::Emulator(device) => Stream::Emulator(device.urgent_stream()?),
+        })
+    }
+
     /// Copies `rows` rows of `row_bytes` each to device memory, in stream order. `write` writes the rows.
     ///
     /// # Safety

@@ -84,8 +84,8 @@ impl FlatDevice {
         let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
             // SAFETY: both sets have room for `count` rows, and lie in different memory.
-            unsafe { self.runtime.copy(&lane.stream, to, from.take(self.count * self.shape.row_bytes()))? };
-            self.runtime.synchronize(&lane.stream)
+            unsafe { self.runtime.copy(&lane.background, to, from.take(self.count * self.shape.row_bytes()))? };
+            self.runtime.synchronize(&lane.background)
         })?;
         Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(Preparation::default()) })
     }
@@ -113,8 +113,8 @@ impl FlatDevice {
         let prepared = old.prepared.with(|prepared| {
             self.lanes.with(&self.runtime, |lane| {
                 // SAFETY: both memories have the bytes of the layout, and differ.
-                unsafe { self.runtime.copy(&lane.stream, to, from)? };
-                self.runtime.synchronize(&lane.stream)
+                unsafe { self.runtime.copy(&lane.background, to, from)? };
+                self.runtime.synchronize(&lane.background)
             })?;
             Result::Ok(prepared.clone())
         })?;
@@ -139,11 +139,11 @@ impl FlatDevice {
             let mut layout = Layout::default();
             let list = layout.array(numbers.len());
             let list = lane.scratch(&self.runtime, layout.bytes())?.at(list);
-            let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
+            let on = OnStream { runtime: &self.runtime, stream: &lane.background };
             // SAFETY: the scratch has room for the numbers, and the new memory for the rows. The numbers are those of
             // resident rows.
             unsafe { self.gather(on, self.set(old), numbers, list, to)? };
-            self.runtime.synchronize(&lane.stream)
+            self.runtime.synchronize(&lane.background)
         })?;
         Ok(Some(Resident { memory, layout, capacity: numbers.len(), prepared: Exclusive::new(Preparation::default()) }))
     }
@@ -155,7 +155,7 @@ impl FlatDevice {
         let copy = |to: &mut [u8]| {
             self.lanes.with(&self.runtime, |lane| {
                 // SAFETY: the caller asks only for rows that exist.
-                unsafe { self.runtime.copy_to_host(&lane.stream, to, from) }
+                unsafe { self.runtime.copy_to_host(&lane.background, to, from) }
             })
         };
         if stride == row {
@@ -191,8 +191,8 @@ impl FlatDevice {
         let started = events::Started::now();
         self.lanes.with(&self.runtime, |lane| {
             // SAFETY: the caller promises the room.
-            unsafe { upload_vectors(&self.runtime, &lane.stream, self.shape, to, rows)? };
-            self.runtime.synchronize(&lane.stream)
+            unsafe { upload_vectors(&self.runtime, &lane.background, self.shape, to, rows)? };
+            self.runtime.synchronize(&lane.background)
         })?;
         let bytes = (rows.len() * self.shape.row_bytes()) as u64;
         events::uploaded("base", || self.runtime.describe(), bytes, &started);
@@ -217,22 +217,22 @@ impl FlatDevice {
                 None => lane.scratch(&self.runtime, layout.bytes())?,
             };
             let (list, staging, before) = (scratch.at(list), scratch.at(staging), scratch.at(before));
-            let on = OnStream { runtime: &self.runtime, stream: &lane.stream };
+            let on = OnStream { runtime: &self.runtime, stream: &lane.background };
             // SAFETY: the memory has room for the numbers and the rows. The numbers are those of resident rows, and
             // differ.
             unsafe {
-                self.runtime.copy_to_device(&lane.stream, list, &numbers)?;
-                upload_vectors(&self.runtime, &lane.stream, self.shape, staging, rows)?;
+                self.runtime.copy_to_device(&lane.background, list, &numbers)?;
+                upload_vectors(&self.runtime, &lane.background, self.shape, staging, rows)?;
                 gather_rows(on, to.take(self.count * row_bytes).into(), list.into(), before, row_bytes)?;
-                self.runtime.synchronize(&lane.stream)?;
+                self.runtime.synchronize(&lane.background)?;
                 scatter_rows(on, staging.into(), list.into(), to, row_bytes)?;
             }
-            let scattered = self.runtime.synchronize(&lane.stream);
+            let scattered = self.runtime.synchronize(&lane.background);
             if scattered.is_err() {
                 // SAFETY: as above. A device that can do nothing any more has no rows either, so its errors do not
                 // matter.
                 let _ = unsafe { scatter_rows(on, before.into(), list.into(), to, row_bytes) };
-                let _ = self.runtime.synchronize(&lane.stream);
+                let _ = self.runtime.synchronize(&lane.background);
             }
             scattered
         })

@@ -109,8 +109,8 @@ impl<'a> DeviceBuild<'a> {
         apart(|| {
             resident.lanes.with(runtime, |lane| {
                 // SAFETY: the memory has room for the codes, and no other work uses it yet.
-                unsafe { upload_codes(runtime, &lane.stream, to, codes)? };
-                runtime.synchronize(&lane.stream)
+                unsafe { upload_codes(runtime, &lane.background, to, codes)? };
+                runtime.synchronize(&lane.background)
             })
         })?;
         Ok(Some(DeviceBuild { resident, distance, degree, compared: to.into(), _codes: memory }))

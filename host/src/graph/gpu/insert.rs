@@ -144,7 +144,7 @@ impl<'a> DeviceInsert<'a> {
         (batch, accepted): (usize, Option<&Bitset>),
         lane: &mut Lane,
     ) -> Result<(Image, VersionMemory, Arrays)> {
-        let (runtime, stream, degree) = (resident.runtime, &lane.stream, links.degree());
+        let (runtime, stream, degree) = (resident.runtime, &lane.background, links.degree());
         let codes = compared_codes(resident, &distances.fast);
         let row_bytes = codes.map_or(resident.shape.row_bytes(), |codes| code_stride(codes.dim()));
         let of_vectors = if distances.codes.is_some() { batch * resident.shape.row_bytes() } else { 0 };
@@ -209,9 +209,9 @@ impl<'a> DeviceInsert<'a> {
         // `apart` keeps a pool thread from starting another search while it has a lane.
         apart(|| {
             self.resident.lanes.with(runtime, |lane| {
-                let done = work(OnStream { runtime, stream: &lane.stream }, at);
+                let done = work(OnStream { runtime, stream: &lane.background }, at);
                 // The next step may have another lane.
-                runtime.synchronize(&lane.stream).and(done)
+                runtime.synchronize(&lane.background).and(done)
             })
         })
     }

@@ -415,7 +415,7 @@ impl<'a> DeviceWalk<'a> {
         apart(|| {
             self.resident
                 .lanes
-                .with(runtime, |lane| device.image(runtime, &lane.stream, self.links, (self.codes(), shifts)))
+                .with(runtime, |lane| device.image(runtime, &lane.background, self.links, (self.codes(), shifts)))
         })
     }
 

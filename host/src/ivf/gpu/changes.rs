@@ -147,7 +147,7 @@ impl Resident {
             Err(Error::OutOfDeviceMemory { .. }) => return Ok(Update::Impossible),
             scratch => scratch?,
         };
-        let on = OnStream { runtime, stream: &lane.stream };
+        let on = OnStream { runtime, stream: &lane.background };
         let chunks = changed.rows.len().div_ceil(most.max(1)).max(1);
         for chunk in 0..chunks {
             let rows = &changed.rows[chunk * most..changed.rows.len().min((chunk + 1) * most)];

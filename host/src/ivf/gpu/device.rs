@@ -81,7 +81,12 @@ impl IvfDevice {
                         spare => spare,
                     };
                     let copy = |lane: &mut Lane| {
-                        shared.copied(OnStream { runtime: &self.runtime, stream: &lane.stream }, view, budget, spare)
+                        shared.copied(
+                            OnStream { runtime: &self.runtime, stream: &lane.background },
+                            view,
+                            budget,
+                            spare,
+                        )
                     };
                     let copied = self.lanes.with(&self.runtime, copy);
                     if copied.is_err() {
@@ -100,7 +105,7 @@ impl IvfDevice {
                     // two.
                 }
             }
-            let made = |lane: &mut Lane| Resident::new(&self.runtime, &lane.stream, view, budget, growth);
+            let made = |lane: &mut Lane| Resident::new(&self.runtime, &lane.background, view, budget, growth);
             let made = self.lanes.with(&self.runtime, made)?;
             Ok(resident.insert(Arc::new(made)).clone())
         })

@@ -267,7 +267,7 @@ impl IvfDevice {
         let counters = lane.counters(&self.runtime)?;
         Ok(Search {
             on: OnStream { runtime: &self.runtime, stream: &lane.stream },
-            copies: &lane.copies,
+            copies: &lane.background,
             resident,
             element,
             plan,
