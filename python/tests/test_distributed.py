@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -353,6 +355,21 @@ def test_other_threads_run_while_ranks_wait() -> None:
         return index.search(np.zeros(3), 1)
 
     assert at_ranks(4, work)[0].ids.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("mpi", [str(Path(sys.executable).with_name("mpiexec")), "-n", "3", sys.executable]),
+        ("torch", [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]),
+    ],
+)
+def test_ranks_that_are_processes(kind: str, command: list[str]) -> None:
+    pytest.importorskip({"mpi": "mpi4py", "torch": "torch"}[kind])
+    program = Path(__file__).parents[1] / "several_ranks.py"
+    ended = subprocess.run([*command, str(program), kind], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("3 ranks, the bits of one index") == 2
 
 
 def test_parts_of_other_shapes_are_refused() -> None:
