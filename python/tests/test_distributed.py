@@ -149,6 +149,21 @@ def test_the_other_ways_to_call_it() -> None:
     assert found[0][4].ids.shape == (0, 4)
 
 
+def test_shards_may_be_graphs() -> None:
+    base = integers(30, 3, 1)
+    # So few vectors that searches are exact.
+    make = lambda: warpann.GraphIndex(3, device="cpu")  # noqa: E731
+    one = make()
+    one.add(base)
+
+    def work(communicator: Any) -> Any:
+        index = ShardedIndex(communicator, make, device="cpu")
+        index.add(base[communicator.rank * 15 :][:15])
+        return index.search(base, 5, beam=20)
+
+    check_root(at_ranks(2, work), one.search(base, 5, beam=20))
+
+
 @pytest.mark.parametrize("encoding", ["flat", "opq:2x4"])
 def test_inverted_files_are_trained_once_and_survive_their_files(encoding: str, tmp_path: Path) -> None:
     base, queries = integers(300, 4, 1), integers(9, 4, 2)

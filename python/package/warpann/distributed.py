@@ -102,7 +102,8 @@ class ShardedIndex:
     All methods are collective, except ``len``, the attributes and those of ``shard``: every rank calls them in the same
     order, in one thread. Arguments are the same at every rank unless they say otherwise. If a rank fails, it raises its
     exception and all others raise ``RankFailed``; the index is as it was, and the next call works. If the communicator
-    itself raises, the exception leaves the call, and the ranks are out of step: do not use the index any more.
+    itself raises, or Ctrl-C comes while a rank waits for the others, the exception leaves the call, and the ranks are
+    out of step: do not use the index any more.
 
     Args:
         communicator: the ranks; see :class:`Communicator`.

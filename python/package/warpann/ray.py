@@ -75,7 +75,8 @@ class ShardedIndex:
         except BaseException:
             self.close()
             raise
-        self._len, self._metric = sum(lengths), metrics[0]
+        self._len: int = sum(lengths)
+        self._metric: str = metrics[0]
 
     @classmethod
     def build(
@@ -208,8 +209,9 @@ class _Shard:
         empty.clear()
         return len(self.index), self.index.metric, hashlib.sha256(empty.to_bytes()).digest()
 
-    def search(self, queries: Any, k: int, options: dict[str, Any]) -> tuple[Any, Any]:
-        return tuple(self.index.search(queries, k, **options))  # type: ignore[return-value]
+    def search(self, queries: Any, k: int, options: dict[str, Any]) -> Neighbors:
+        found: Neighbors = self.index.search(queries, k, **options)
+        return found
 
 
 def _build(
