@@ -84,13 +84,25 @@ def test_an_actor_that_is_killed_comes_back_from_its_part(tmp_path: Path) -> Non
         assert index.search(queries[:0], 5).ids.shape == (0, 5)
     with ShardedIndex(folder, device="cpu") as index:
         reference.check_equal(index.search(queries, 12), expected)
-        # An actor that cannot come back.
-        (folder / "part.1-of-3").unlink()
+        # An actor that cannot come back, until its file does.
+        part = folder / "part.1-of-3"
+        whole = part.read_bytes()
+        part.unlink()
         ray.kill(index._actors[1], no_restart=False)
+        with pytest.raises(errors.Io) as caught:
+            index.search(queries, 12)
+        assert type(caught.value) is errors.Io and caught.value.path == str(part)
+        part.write_bytes(whole)
+        reference.check_equal(index.search(queries, 12), expected)
+        # An actor that is ended for good.
+        ray.kill(index._actors[1])
         with pytest.raises(ray.exceptions.RayActorError):
             index.search(queries, 12)
-    with pytest.raises(errors.Io):
-        ShardedIndex(folder, device="cpu")
+    for content, kind in ((whole[:-9], errors.BadFile), (None, errors.Io)):
+        part.unlink() if content is None else part.write_bytes(content)
+        with pytest.raises(kind) as caught:
+            ShardedIndex(folder, device="cpu")
+        assert type(caught.value) is kind
 
 
 def test_exact_shards_with_ids(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ The package ``ray`` is needed, and for Parquet files ``pyarrow``.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import hashlib
 import importlib
 import os
@@ -20,7 +22,7 @@ import numpy as np
 from warpann._arrays import _to_numpy, _wrong_type
 from warpann._results import Neighbors
 from warpann._warpann import Filter, Index, from_bytes, load, merge_parts
-from warpann.errors import Incompatible, Io, NotEmpty, UnknownName
+from warpann.errors import Incompatible, Io, NotEmpty, UnknownName, WarpannError
 
 __all__ = ["ShardedIndex"]
 
@@ -139,6 +141,10 @@ class ShardedIndex:
         try:
             _answers(tasks)
         except BaseException:
+            # After Ctrl-C tasks still run.
+            for task in tasks:
+                ray.cancel(task)
+            ray.wait(tasks, num_returns=len(tasks))
             for part in parts:
                 part.unlink(missing_ok=True)
             if not existed:
@@ -173,7 +179,8 @@ class ShardedIndex:
             Neighbors, as ``search`` of an index.
 
         Raises:
-            As ``search`` of an index; the exceptions of Ray if an actor cannot be started again.
+            As ``search`` of an index; Io or BadFile if an actor that was started again cannot open its file; the exceptions of
+            Ray if it cannot be started.
         """
         if isinstance(filter, Filter) or (filter is not None and getattr(filter, "dtype", None) == bool):
             raise _wrong_type("filter", type(filter).__name__, "ids, a range or a function")
@@ -201,16 +208,27 @@ class _Shard:
     """The index of an actor."""
 
     def __init__(self, part: Path, device: str, memory_budget: int | None) -> None:
-        self.index = load(part, device=device, memory_budget=memory_budget)
+        self._open = functools.partial(load, part, device=device, memory_budget=memory_budget)
+        self._index: Any = None
+        # Calls raise the error with its class; Ray would make it one of an actor that died.
+        with contextlib.suppress(WarpannError):
+            self.index()
+
+    def index(self) -> Any:
+        """The index; a call tries again what did not work before."""
+        if self._index is None:
+            self._index = self._open()
+        return self._index
 
     def about(self) -> tuple[int, str, bytes]:
         """The number of vectors, the metric, and what stands for the settings and the training."""
-        empty = self.index.snapshot()
+        index = self.index()
+        empty = index.snapshot()
         empty.clear()
-        return len(self.index), self.index.metric, hashlib.sha256(empty.to_bytes()).digest()
+        return len(index), index.metric, hashlib.sha256(empty.to_bytes()).digest()
 
     def search(self, queries: Any, k: int, options: dict[str, Any]) -> Neighbors:
-        found: Neighbors = self.index.search(queries, k, **options)
+        found: Neighbors = self.index().search(queries, k, **options)
         return found
 
 
