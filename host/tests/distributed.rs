@@ -125,6 +125,15 @@ fn inverted_file_shards_answer_as_one_index_and_survive_their_files() {
             Some(ids) => one.add_with_ids(&base, ids).unwrap(),
             None => one.add(&base).unwrap(),
         }
+        // Two thirds of the vectors: in the probed lists a shard has fewer than k of them for some queries.
+        let accepts = |id: u64| !id.is_multiple_of(3);
+        let filtered = SearchOptions::new().probes(2).filter_by(&accepts).widen(false);
+        let found = at_ranks(3, |ranks| {
+            let sharded = Sharded::<_, IvfIndex<f32>>::build(ranks, builder(), &base, ids, None)?;
+            sharded.search(&queries, 30, &filtered)
+        });
+        check(found, &one.search_with(&queries, 30, &filtered).unwrap());
+
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index.ivf");
         let options = SearchOptions::new().probes(3);

@@ -16,6 +16,10 @@
 //! on the query and the vector alone; the lists that a query probes depend on the centroids alone; every shard returns
 //! exactly its k best. So the merged k best by (distance, lower id) are those of one index.
 //!
+//! A filtered search of inverted files needs [`SearchOptions::widen`] set to false for that. Otherwise a shard reads
+//! more lists until it has k accepted vectors itself, where one index would stop earlier. The merged vectors are then
+//! at least as near, place by place.
+//!
 //! # Failure
 //! The other ranks must not wait for a rank that has failed. Before ranks exchange results they [`agree`] that all have
 //! one. If a rank has failed, it returns its error and all others return [`Error::RankFailed`]; every rank may then
@@ -325,7 +329,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
     }
 
     /// Collective: as [`IvfIndex::search_with`] in the whole index, at rank 0; `None` at the others. Each rank passes a
-    /// different filter, for the vectors in its shard.
+    /// different filter, for the vectors in its shard; with `widen(false)` the results are those of one index.
     ///
     /// # Errors
     /// As [`IvfIndex::search_with`]; [`Error::RankFailed`] if another rank failed.
