@@ -2,9 +2,9 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use warpann::distributed::{Ranks, Sharded, agree, share};
+use warpann::distributed::{Ranks, Sharded, agree, merge_parts, share};
 use warpann::ivf::Encoding;
-use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, Neighbors, Result, SearchOptions};
+use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, NONE, Neighbors, Result, SearchOptions};
 
 /// A way to send bytes, and a way to receive them.
 type Link = (Sender<Vec<u8>>, Receiver<Vec<u8>>);
@@ -125,6 +125,15 @@ fn inverted_file_shards_answer_as_one_index_and_survive_their_files() {
             Some(ids) => one.add_with_ids(&base, ids).unwrap(),
             None => one.add(&base).unwrap(),
         }
+        // Two thirds of the vectors: in the probed lists a shard has fewer than k of them for some queries.
+        let accepts = |id: u64| !id.is_multiple_of(3);
+        let filtered = SearchOptions::new().probes(2).filter_by(&accepts).widen(false);
+        let found = at_ranks(3, |ranks| {
+            let sharded = Sharded::<_, IvfIndex<f32>>::build(ranks, builder(), &base, ids, None)?;
+            sharded.search(&queries, 30, &filtered)
+        });
+        check(found, &one.search_with(&queries, 30, &filtered).unwrap());
+
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index.ivf");
         let options = SearchOptions::new().probes(3);
@@ -169,9 +178,13 @@ fn a_rank_that_fails_stops_all_and_the_next_call_works() {
         let failed = sharded.search(if ranks.rank() == 2 { &bad } else { &base[..2] }, 1).map(|_| ());
         // Different numbers of queries.
         let unequal = sharded.search(&base[..2 * (1 + ranks.rank())], 1).map(|_| ());
-        (failed, unequal, sharded.search(&base[..2], 1).map(|found| found.map(|found| found.ids)))
+        // Different numbers of queries and of neighbours, with results of the same size.
+        let (queries, k) = if ranks.rank() == 1 { (2, 1) } else { (1, 2) };
+        let other_shape = sharded.search(&base[..2 * queries], k).map(|_| ());
+        let worked = sharded.search(&base[..2], 1).map(|found| found.map(|found| found.ids));
+        (failed, unequal, other_shape, worked)
     });
-    for (rank, (failed, unequal, worked)) in results.into_iter().enumerate() {
+    for (rank, (failed, unequal, other_shape, worked)) in results.into_iter().enumerate() {
         match failed {
             Err(Error::NotFinite { column: 1, .. }) if rank == 2 => {}
             Err(Error::RankFailed { rank: 2, reason }) if rank < 2 => {
@@ -179,10 +192,12 @@ fn a_rank_that_fails_stops_all_and_the_next_call_works() {
             }
             other => panic!("rank {rank}: {other:?}"),
         }
-        match unequal {
-            Err(Error::Incompatible { .. }) if rank == 0 => {}
-            Err(Error::RankFailed { rank: 0, .. }) if rank > 0 => {}
-            other => panic!("rank {rank}: {other:?}"),
+        for refused in [unequal, other_shape] {
+            match refused {
+                Err(Error::Incompatible { .. }) if rank == 0 => {}
+                Err(Error::RankFailed { rank: 0, .. }) if rank > 0 => {}
+                other => panic!("rank {rank}: {other:?}"),
+            }
         }
         assert_eq!(worked.unwrap(), (rank == 0).then(|| vec![0]));
     }
@@ -194,4 +209,24 @@ fn a_rank_that_fails_stops_all_and_the_next_call_works() {
         matches!(outcomes[2], Err(Error::RankFailed { rank: 1, .. }))
             && matches!(outcomes[3], Err(Error::Zero { what: "k" }))
     );
+}
+
+#[test]
+fn parts_are_merged_and_unequal_ones_refused() {
+    let part = |k, ids: &[u64], distances: &[f32]| Neighbors { k, ids: ids.to_vec(), distances: distances.to_vec() };
+    let near = part(2, &[4, 2, NONE, NONE], &[1.0, 2.0, f32::INFINITY, f32::INFINITY]);
+    let far = part(2, &[3, 9, 7, NONE], &[1.0, 1.5, 0.5, f32::INFINITY]);
+    let both = part(2, &[3, 4, 7, NONE], &[1.0, 1.0, 0.5, f32::INFINITY]);
+    assert_eq!(merge_parts(Metric::L2, vec![near.clone(), far]).unwrap(), both);
+    assert_eq!(merge_parts(Metric::L2, vec![near.clone()]).unwrap(), near);
+    for unequal in [
+        vec![],
+        vec![near.clone(), part(1, &near.ids, &near.distances)],
+        vec![near.clone(), part(2, &[1, 2], &[0.0, 0.0])],
+        vec![near.clone(), part(2, &near.ids, &near.distances[..3])],
+        vec![part(3, &near.ids, &near.distances)],
+        vec![part(0, &near.ids, &near.distances)],
+    ] {
+        assert!(matches!(merge_parts(Metric::L2, unequal), Err(Error::Incompatible { .. })));
+    }
 }

@@ -12,6 +12,7 @@ use warpann::flat::FlatStatistics;
 use warpann::graph::GraphStatistics;
 use warpann::ivf::{Encoding, IvfStatistics, Refiner};
 use warpann::knn_graph::{Graph, KnnGraph};
+use warpann::pq::ProductQuantizer;
 use warpann::{
     Answer, Any, AnyIndex, Batcher, BatcherBuilder, BatcherStatistics, Bitset, Element, Error, IndexKind, IndexReader,
     IndexWriter, Metric, Neighbors, Placement, RangeNeighbors, Request, Result, SearchOptions, SearchStatistics,
@@ -157,6 +158,7 @@ pub trait HeldIvf {
     fn lists(&self) -> usize;
     fn encoding(&self) -> Encoding;
     fn centroids(&self) -> &[f32];
+    fn quantizer(&self) -> Option<&ProductQuantizer>;
     fn probes(&self) -> usize;
     fn set_probes(&mut self, probes: usize) -> Result<()>;
     fn train(&mut self, rows: &[u8], watch: &Watch<'_>) -> Result<()>;
@@ -450,6 +452,10 @@ impl<T: Element> HeldIvf for warpann::IvfIndex<T> {
 
     fn centroids(&self) -> &[f32] {
         self.centroids()
+    }
+
+    fn quantizer(&self) -> Option<&ProductQuantizer> {
+        self.quantizer()
     }
 
     fn probes(&self) -> usize {

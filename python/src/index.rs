@@ -755,6 +755,17 @@ impl PyIvfIndex {
         matrix(py, centroids, index.dim)
     }
 
+    /// The codebooks of product quantization: float32, (sub-quantizers, 2**bits, dim / sub-quantizers). They code the
+    /// residuals of vectors, in rotated space if the encoding rotates. None for other encodings, and until trained.
+    #[getter]
+    fn codebooks<'py>(slf: PyRef<'py, Self>, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let found = slf.as_super().reading(py, |held| {
+            let quantizer = held.ivf()?.quantizer();
+            Ok(quantizer.map(|q| (q.codebooks().to_vec(), (q.sub_quantizers(), q.codewords(), q.width()))))
+        })?;
+        found.map(|(values, shape)| vector(py, values).call_method1("reshape", (shape,))).transpose()
+    }
+
     /// Number of lists that a search reads unless it says otherwise; files keep it.
     #[getter]
     fn probes(slf: PyRef<'_, Self>, py: Python<'_>) -> PyResult<usize> {

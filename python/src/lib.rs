@@ -11,6 +11,7 @@
 //! | `filter` | filters of searches |
 //! | `serving` | versions of an index, and batches of single requests |
 //! | `functions` | k-selection, k-means, k-NN graphs, devices |
+//! | `ranks` | groups of processes, and results of shards |
 //! | `arrow` | vectors of Arrow's arrays |
 //! | `tensors` | tensors in the memory of a GPU (feature `cuda`) |
 //! | `layer` | what the module takes from the Python layer |
@@ -25,6 +26,7 @@ mod functions;
 mod held;
 mod index;
 mod layer;
+mod ranks;
 mod serving;
 #[cfg(feature = "cuda")]
 mod tensors;
@@ -57,6 +59,7 @@ fn _warpann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<serving::IndexWriter>()?;
     module.add_class::<serving::Batcher>()?;
     module.add_class::<serving::PendingRequest>()?;
+    module.add_class::<ranks::Ranks>()?;
     #[cfg(feature = "cuda")]
     {
         module.add_class::<tensors::DeviceTensor>()?;
@@ -77,6 +80,7 @@ fn _warpann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::build_info, module)?)?;
     module.add_function(wrap_pyfunction!(functions::recall, module)?)?;
     module.add_function(wrap_pyfunction!(arrow::arrow_vectors, module)?)?;
+    module.add_function(wrap_pyfunction!(ranks::merge_parts, module)?)?;
     module.add_function(wrap_pyfunction!(index::load, module)?)?;
     module.add_function(wrap_pyfunction!(index::from_bytes, module)?)?;
     Ok(())

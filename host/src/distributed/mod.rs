@@ -16,6 +16,10 @@
 //! on the query and the vector alone; the lists that a query probes depend on the centroids alone; every shard returns
 //! exactly its k best. So the merged k best by (distance, lower id) are those of one index.
 //!
+//! A filtered search of inverted files needs [`SearchOptions::widen`] set to false for that. Otherwise a shard reads
+//! more lists until it has k accepted vectors itself, where one index would stop earlier. The merged vectors are then
+//! at least as near, place by place.
+//!
 //! # Failure
 //! The other ranks must not wait for a rank that has failed. Before ranks exchange results they [`agree`] that all have
 //! one. If a rank has failed, it returns its error and all others return [`Error::RankFailed`]; every rank may then
@@ -92,26 +96,55 @@ pub fn agree<V, E: Display + From<Error>>(ranks: &impl Ranks, outcome: Result<V,
 /// base.
 ///
 /// # Errors
-/// As [`agree`] on `mine`; [`Error::Incompatible`] if ranks searched for different numbers of queries or neighbours.
-pub fn merge(ranks: &impl Ranks, metric: Metric, mine: Result<Neighbors>) -> Result<Option<Neighbors>> {
-    let Neighbors { k, ids, distances } = agree(ranks, mine)?;
-    let parts = ranks.gather([bytemuck::cast_slice::<_, u8>(&ids), bytemuck::cast_slice(&distances)].concat());
+/// As [`agree`] on `mine`, and as [`merge_parts`].
+pub fn merge<E: Display + From<Error>>(
+    ranks: &impl Ranks,
+    metric: Metric,
+    mine: Result<Neighbors, E>,
+) -> Result<Option<Neighbors>, E> {
+    let mine = agree(ranks, mine)?;
+    let k = (mine.k as u64).to_le_bytes();
+    let others =
+        ranks.gather([&k[..], bytemuck::cast_slice(&mine.ids), bytemuck::cast_slice(&mine.distances)].concat());
     let all = (ranks.rank() == 0).then(|| {
-        let mut all = Neighbors { k, ids, distances };
-        let slots = all.ids.len();
-        let others = parts[1..].iter().map(|part| {
-            if part.len() != slots * (size_of::<u64>() + size_of::<f32>()) {
-                return Err(Error::Incompatible { what: "number of queries or neighbours" });
-            }
-            let (ids, distances) = part.split_at(slots * size_of::<u64>());
-            // Copies, because received bytes may be unaligned.
-            Ok((bytemuck::pod_collect_to_vec::<u8, u64>(ids), bytemuck::pod_collect_to_vec::<u8, f32>(distances)))
-        });
-        let others = others.collect::<Result<Vec<_>>>()?;
-        shards::merge(metric, k, &mut all.ids, &mut all.distances, &others);
-        Ok(all)
+        let others = others.iter().skip(1).map(|bytes| received(bytes).ok_or(UNEQUAL));
+        let parts = std::iter::once(Ok(mine)).chain(others).collect::<Result<Vec<_>>>()?;
+        Ok(merge_parts(metric, parts)?)
     });
     agree(ranks, all.transpose())
+}
+
+/// The k best of the results of several shards, which have different ids. Each shard searched for the same queries and
+/// k. O(shards · queries · k).
+///
+/// # Errors
+/// [`Error::Incompatible`] if there is no part, or if parts have different numbers of queries or neighbours.
+pub fn merge_parts(metric: Metric, parts: Vec<Neighbors>) -> Result<Neighbors> {
+    let (k, slots) = parts.first().map_or((0, 1), |first| (first.k, first.ids.len()));
+    let same = |part: &Neighbors| part.k == k && part.ids.len() == slots && part.distances.len() == slots;
+    if !slots.is_multiple_of(k) || !parts.iter().all(same) {
+        return Err(UNEQUAL);
+    }
+    let mut parts = parts.into_iter().map(|part| (part.ids, part.distances));
+    let (mut ids, mut distances) = parts.next().ok_or(UNEQUAL)?;
+    shards::merge(metric, k, &mut ids, &mut distances, &parts.collect::<Vec<_>>());
+    Ok(Neighbors { k, ids, distances })
+}
+
+/// Shards did not search for the same.
+const UNEQUAL: Error = Error::Incompatible { what: "number of queries or neighbours" };
+
+/// The results that a rank sent: k, all ids and all distances. `None` if the bytes have another form.
+fn received(bytes: &[u8]) -> Option<Neighbors> {
+    let (&k, rest) = bytes.split_first_chunk()?;
+    let slots = rest.len() / (size_of::<u64>() + size_of::<f32>());
+    let (ids, distances) = rest.split_at(slots * size_of::<u64>());
+    if distances.len() != slots * size_of::<f32>() {
+        return None;
+    }
+    // Copies, because received bytes may be unaligned.
+    let (ids, distances) = (bytemuck::pod_collect_to_vec(ids), bytemuck::pod_collect_to_vec(distances));
+    Some(Neighbors { k: u64::from_le_bytes(k) as usize, ids, distances })
 }
 
 /// The file of this rank's shard of the index `path`: `path` with `.RANK-of-COUNT` appended.
@@ -296,7 +329,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
     }
 
     /// Collective: as [`IvfIndex::search_with`] in the whole index, at rank 0; `None` at the others. Each rank passes a
-    /// different filter, for the vectors in its shard.
+    /// different filter, for the vectors in its shard; with `widen(false)` the results are those of one index.
     ///
     /// # Errors
     /// As [`IvfIndex::search_with`]; [`Error::RankFailed`] if another rank failed.

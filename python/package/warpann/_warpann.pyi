@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, TypeVar, final
 
@@ -36,6 +37,7 @@ __all__ = [
     "IndexWriter",
     "IvfIndex",
     "PendingRequest",
+    "Ranks",
     "Workspace",
     "arrow_vectors",
     "assign",
@@ -45,6 +47,7 @@ __all__ = [
     "kmeans",
     "knn_graph",
     "load",
+    "merge_parts",
     "recall",
     "select_k",
     "to_device",
@@ -59,11 +62,20 @@ class _Tensor(Protocol):
     def __dlpack_device__(self) -> tuple[Any, int]: ...
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
+class _Communicator(Protocol):
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def bcast(self, value: Any, root: int) -> Any: ...
+    def gather(self, value: Any, root: int) -> list[Any] | None: ...
+
 _Vectors: TypeAlias = ArrayLike | _ArrowArray
 _Ids: TypeAlias = ArrayLike | Iterable[int]
 _Accepts: TypeAlias = Filter | NDArray[np.bool_] | ArrayLike | Iterable[int] | Callable[[int], bool]
 _Progress: TypeAlias = Callable[[Progress], bool | None]
 _Path: TypeAlias = str | os.PathLike[str]
+_Found: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 @final
 class Filter:
@@ -181,6 +193,8 @@ class IvfIndex(Index):
     @property
     def centroids(self) -> NDArray[np.float32]: ...
     @property
+    def codebooks(self) -> NDArray[np.float32] | None: ...
+    @property
     def probes(self) -> int: ...
     @probes.setter
     def probes(self, probes: int, /) -> None: ...
@@ -291,6 +305,22 @@ class Workspace:
 class PendingRequest:
     def cancel(self) -> None: ...
 
+@final
+class Ranks:
+    def __new__(cls, communicator: _Communicator, /) -> Self: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def broadcast(self, data: bytes, /) -> bytes: ...
+    def gather(self, data: bytes, /) -> list[bytes]: ...
+    def agree(self, failed: BaseException | None, /) -> None: ...
+    def merge(
+        self, metric: str, found: _Found | None, failed: BaseException | None, /
+    ) -> Neighbors | None: ...
+    def part(self, path: _Path, /) -> Path: ...
+
+def merge_parts(metric: str, parts: list[_Found], /) -> Neighbors: ...
 def load(
     path: _Path, *, device: str = "auto", memory_budget: int | None = None, mapped: bool | None = None
 ) -> Any: ...

@@ -240,7 +240,7 @@ class Mismatch(InputError):
 
 
 class Incompatible(InputError):
-    """Two indexes cannot be merged."""
+    """Indexes, or the results of shards, cannot be merged."""
 
     what: str
 
