@@ -5,7 +5,7 @@
     python cpu_libraries.py --table RECORD.csv
 
 SET.hdf5 is a data set in the layout of ann-benchmarks and VIBE (../vibe/make_data.py makes two). Each index is built in a process
-of its own, one after the other, and then waits. A round measures every index at every effort: all queries in one call, and
+of its own, one after the other, and then waits; the time of a build, which is a single one, is printed and not recorded. A round measures every index at every effort: all queries in one call, and
 single queries one after the other. So a load of the machine from elsewhere meets all libraries alike. A row has the median, the
 least and the greatest time of the rounds (single queries: of the medians of the rounds). --table takes the least.
 
@@ -23,12 +23,14 @@ import sys
 import time
 
 K = 10
-BEAMS = (10, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+BEAMS = (10, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
 PROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LISTS = 1024
 # Of a round: single queries at each effort.
-SINGLE = 300
+SINGLE = 200
 TARGETS = (0.9, 0.95, 0.99)
+# Efforts with a recall outside of this range are measured in the first round only.
+RANGE = (0.8, 0.998)
 
 
 def warpann_index(threads, metric, train, kind, *arguments, **options):
@@ -183,7 +185,7 @@ def measure(options):
     context = multiprocessing.get_context("spawn")
     started, measured = [], collections.defaultdict(list)
     for name, package, kind, settings, build, arguments, effort_name, efforts in INDEXES:
-        if options.only and kind not in options.only:
+        if kind == "hnsw" and arguments[0] not in options.links:
             continue
         record = rows.Record(
             options.out, options.date, name, importlib.metadata.version(package), rows.cpu(options.threads), "",
@@ -195,23 +197,27 @@ def measure(options):
         )
         child.start()
         theirs.close()
-        record.add(" ".join(f"build {kind} {shape} {settings}".split()), 0, [1e3 * ours.recv()])
+        print(f"{kind} {settings} built in {ours.recv():.1f} s")
         started.append((record, kind, settings, effort_name, efforts, ours))
+    recalls = {}
     for turn in range(options.rounds):
         for at, (_, _, _, _, efforts, connection) in enumerate(started):
             for effort in efforts:
+                if turn and not RANGE[0] <= recalls[at, effort] <= RANGE[1] and len(efforts) > 1:
+                    continue
                 connection.send(effort)
-                measured[at, effort].append(connection.recv())
+                time_of_batch, time_of_one, found = connection.recv()
+                measured[at, effort].append((time_of_batch, time_of_one))
+                recalls[at, effort] = rows.recall(found, truth, K)
         print(f"round {turn + 1} of {options.rounds}", flush=True)
     for at, (record, kind, settings, effort_name, efforts, connection) in enumerate(started):
         connection.send(None)
         for effort in efforts:
-            times, latencies, found = zip(*measured[at, effort])
-            recall = rows.recall(found[0], truth, K)
+            times, latencies = zip(*measured[at, effort])
             end = f"{effort_name}={effort}" if effort_name else ""
             case = lambda *words: " ".join(" ".join(words).split())
-            record.add(case(kind, shape, settings, f"nq={batch}", end), K, sorted(times), recall)
-            record.add(case("latency", kind, shape, settings, end), K, sorted(latencies), recall)
+            record.add(case(kind, shape, settings, f"nq={batch}", end), K, sorted(times), recalls[at, effort])
+            record.add(case("latency", kind, shape, settings, end), K, sorted(latencies), recalls[at, effort])
 
 
 def at_recall(points, target):
@@ -258,7 +264,7 @@ if __name__ == "__main__":
         arguments.add_argument(f"--{name}")
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--rounds", type=int, default=5)
-    arguments.add_argument("--only", nargs="*", help="kinds of index: graph, hnsw, ivf-flat, ivf-sq8, exact")
+    arguments.add_argument("--links", type=int, nargs="*", default=(16, 32), help="of HNSW: 16, 32 or both")
     options = arguments.parse_args()
     if options.table:
         table(options.table)
