@@ -93,8 +93,9 @@ def milliseconds(work, repeat, drain=lambda: None, warm=2):
 class Record:
     """A CSV file to append to, and lines on standard output."""
 
-    def __init__(self, path, date, implementation, version, device, driver):
+    def __init__(self, path, date, implementation, version, device, driver, revision=""):
         self.about = dict(date=date, implementation=implementation, version=version, device=device, driver=driver)
+        self.about["revision"] = revision
         self.path = pathlib.Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists() or self.path.stat().st_size == 0:

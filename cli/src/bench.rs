@@ -6,6 +6,7 @@ mod graph;
 mod ivf;
 mod kmeans;
 mod outputs;
+mod page;
 mod picture;
 mod point;
 mod record;

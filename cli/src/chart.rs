@@ -65,8 +65,16 @@ pub struct Series {
     /// The subject of the series, which gives it colour and markers, and the variant, which gives it dashes.
     pub subject: usize,
     pub variant: usize,
+    pub marks: Vec<Mark>,
+}
+
+/// A point of a series.
+#[derive(Debug, Clone)]
+pub struct Mark {
     /// x, and y above 0.
-    pub points: Vec<(f64, f64)>,
+    pub place: (f64, f64),
+    /// A browser shows this text while the pointer is on the mark. Lines end with line feeds.
+    pub text: String,
 }
 
 /// A chart of some series.
@@ -101,12 +109,13 @@ impl Style {
         Plot::Line(LinePlot::new().with_data(points.to_vec()).with_color(self.colour).with_line_style(dashes))
     }
 
-    /// Markers in the middle of a small white space, so that they stand out from lines.
-    fn markers(&self, points: &[(f64, f64)]) -> impl Iterator<Item = Plot> {
+    /// Markers in the middle of a small white space, so that they stand out from lines. The pointer is on a mark if it
+    /// is on any of its shapes, so each has the text.
+    fn markers(&self, points: &[(f64, f64)], texts: &[String]) -> impl Iterator<Item = Plot> {
         let inside = self.hollow.then_some((3.0, WHITE));
         [(6.5, WHITE), (5.0, self.colour)].into_iter().chain(inside).map(|(size, colour)| {
             let markers = ScatterPlot::new().with_data(points.to_vec()).with_marker(self.marker);
-            Plot::Scatter(markers.with_size(size).with_color(colour))
+            Plot::Scatter(markers.with_size(size).with_color(colour).with_tooltip_labels(texts.to_vec()))
         })
     }
 }
@@ -118,22 +127,28 @@ fn best_line(points: &[(f64, f64)]) -> Plot {
 impl Chart {
     /// Writes the chart as SVG and as PNG.
     pub fn write(&self, svg: &Path, png: &Path) -> Outcome {
-        let scene = self.scene();
-        warpann::io::write_file(svg, SvgBackend::new().render_scene(&scene).as_bytes())?;
-        let picture = PngBackend::new().render_scene(&scene).map_err(Failure::Message)?;
+        warpann::io::write_file(svg, self.svg().as_bytes())?;
+        let picture = PngBackend::new().render_scene(&self.scene()).map_err(Failure::Message)?;
         Ok(warpann::io::write_file(png, &picture)?)
     }
 
+    pub fn svg(&self) -> String {
+        SvgBackend::new().render_scene(&self.scene())
+    }
+
     fn scene(&self) -> Scene {
-        let drawable = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
-            points.iter().copied().filter(|&(x, y)| x.is_finite() && y.is_finite() && y > 0.0).collect()
-        };
-        let series: Vec<_> = self.series.iter().map(|one| (Style::of(one), drawable(&one.points))).collect();
-        let best = self.best.iter().map(|line| best_line(&drawable(line)));
-        let lines = series.iter().map(|(style, points)| style.line(points));
-        let markers = series.iter().flat_map(|(style, points)| style.markers(points));
+        let drawable = |&(x, y): &(f64, f64)| x.is_finite() && y.is_finite() && y > 0.0;
+        let series = self.series.iter().map(|one| {
+            let marks = one.marks.iter().filter(|mark| drawable(&mark.place));
+            let (points, texts): (Vec<_>, Vec<_>) = marks.map(|mark| (mark.place, mark.text.clone())).unzip();
+            (Style::of(one), points, texts)
+        });
+        let series: Vec<_> = series.collect();
+        let best = self.best.iter().map(|line| best_line(&line.iter().copied().filter(drawable).collect::<Vec<_>>()));
+        let lines = series.iter().map(|(style, points, _)| style.line(points));
+        let markers = series.iter().flat_map(|(style, points, texts)| style.markers(points, texts));
         let plots: Vec<Plot> = best.chain(lines).chain(markers).collect();
-        let points = || series.iter().flat_map(|(_, points)| points);
+        let points = || series.iter().flat_map(|(_, points, _)| points);
         let (low, high) = logarithmic_ends(points().map(|&(_, y)| y));
         let layout = Layout::new(range(points().map(|&(x, _)| x)), (low, high)).with_width(WIDTH).with_clamp_axis();
         let layout = layout.with_box_axes().with_log_y().with_y_axis_min(low).with_y_axis_max(high);
@@ -159,7 +174,7 @@ impl Chart {
             match self.series.get(index).map(Style::of) {
                 Some(style) => {
                     keys.push(style.line(&[(KEYS, up), (KEYS + 36.0, up)]));
-                    keys.extend(style.markers(&[(KEYS + 18.0, up)]));
+                    keys.extend(style.markers(&[(KEYS + 18.0, up)], &[]));
                 }
                 // The ends of a line are round and reach further than its points.
                 None => keys.push(best_line(&[(KEYS + BEST_WIDTH / 2.0, up), (KEYS + 36.0 - BEST_WIDTH / 2.0, up)])),
@@ -237,12 +252,17 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
 
+    /// Marks at the places, named by their numbers.
+    fn marks(places: impl IntoIterator<Item = (f64, f64)>) -> Vec<Mark> {
+        places.into_iter().enumerate().map(|(at, place)| Mark { place, text: format!("point <{at}>") }).collect()
+    }
+
     fn chart() -> Chart {
         let series = |name: &str, subject: usize, scale: f64| Series {
             name: name.into(),
             subject,
             variant: 0,
-            points: (0..12).map(|i| (1.0 - 0.5 / f64::from(1 + i * i), scale / f64::from(1 + i))).collect(),
+            marks: marks((0..12).map(|i| (1.0 - 0.5 / f64::from(1 + i * i), scale / f64::from(1 + i)))),
         };
         Chart {
             title: "flat <4096> & co".into(),
@@ -264,7 +284,7 @@ mod tests {
             |index: usize| (1..9).map(|i| (0.1 * f64::from(i), 1e3 * (1 + index) as f64 / f64::from(i * i))).collect();
         let device = "gpu:0 (NVIDIA H200), gpu:1 (NVIDIA H200); gpu:2 (NVIDIA H200), gpu:3 (NVIDIA H200)";
         let series =
-            |index| Series { name: name(index), subject: index / 3, variant: index % 3, points: points(index) };
+            |index| Series { name: name(index), subject: index / 3, variant: index % 3, marks: marks(points(index)) };
         Chart {
             title: format!("Recall and speed on {device}, of the first 10000 queries"),
             series: (0..count).map(series).collect(),
@@ -340,8 +360,8 @@ mod tests {
             assert!(expected.iter().all(|label| all.iter().any(|text| text == label)), "{expected:?}: {all:?}");
         }
         // Without a point that can be drawn there are axes all the same.
-        let points = vec![(0.5, 0.0), (f64::NAN, 1.0), (0.5, f64::INFINITY)];
-        let empty = Chart { series: vec![Series { points, ..chart().series[0].clone() }], ..chart() };
+        let marks = marks([(0.5, 0.0), (f64::NAN, 1.0), (0.5, f64::INFINITY)]);
+        let empty = Chart { series: vec![Series { marks, ..chart().series[0].clone() }], ..chart() };
         assert!(labels(empty).contains(&"10".to_owned()));
         assert_eq!([short(1e3), short(5e6), short(200.0), short(1.0)], ["1k", "5M", "200", "1"]);
         assert_eq!([short(0.5), short(0.02), short(2e9)], ["0.5", "0.02", "2G"]);
@@ -349,8 +369,7 @@ mod tests {
 
     #[test]
     fn svg_holds_every_line_and_escapes_names() {
-        let svg = |chart: &Chart| SvgBackend::new().render_scene(&chart.scene());
-        let text = svg(&chart());
+        let text = chart().svg();
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
         assert!(
             text.contains("flat &lt;4096&gt; &amp; co") && text.contains("batch 10000") && text.contains("rotate(-90")
@@ -359,7 +378,12 @@ mod tests {
         let circles = text.matches(&format!("fill=\"{}\"", LOOKS[1].0)).count();
         assert_eq!(circles, 12 + 1, "{text}");
         assert!(!text.contains("clip-path"), "{text}");
-        let crowded = svg(&crowded(3));
+        // Both shapes of a mark have its text, and the marks of the legend have none.
+        for at in 0..12 {
+            assert_eq!(text.matches(&format!("<title>point &lt;{at}&gt;</title>")).count(), 2 * 2, "{text}");
+        }
+        assert_eq!(text.matches("<title>").count(), 12 * 2 * 2, "{text}");
+        let crowded = crowded(3).svg();
         assert!(crowded.contains("best of all") && crowded.matches(BEST).count() == 2, "{crowded}");
         assert!(crowded.matches("stroke-dasharray=\"9 7\"").count() == 2, "{crowded}");
     }

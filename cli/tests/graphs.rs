@@ -412,6 +412,7 @@ date,implementation,version,revision,device,driver,case,k,ms_median,ms_min,ms_ma
 2026-01-01,ours,1,abc,card,5,kmeans 600x6 f32,,12.5,12,13,,
 2026-01-01,theirs,2,,card,5,graph 600x6 f32 degree=12 nq=20 beam=16,5,2,1,3,0.75,
 2026-01-01,theirs,2,,card,5,graph 600x6 f32 degree=12 nq=20 beam=16,1,1,1,1,0.75,
+2026-01-01,theirs,2,,card,5,hnsw 600x6 f32 links=8 nq=20 ef=48,5,4,3,5,0.8125,
 ";
 
 #[test]
@@ -481,19 +482,22 @@ fn the_speed_of_a_graph_is_measured_and_drawn_with_that_of_others() {
             "ours, graph 600x6 f32 degree=12, card".into(),
             "ours, device data graph 600x6 f32 device to device, card".into(),
             "theirs, graph 600x6 f32 degree=12, card".into(),
+            "theirs, hnsw 600x6 f32 links=8, card".into(),
         ]
     );
     assert_eq!(points(0).len(), 4);
     assert_eq!(points(1), [[16.0, 0.875, 40_000.0, 0.5], [32.0, 0.9375, 25_000.0, 0.8]]);
     assert_eq!(points(2), [[16.0, 0.875, 80_000.0, 0.25]]);
     assert_eq!(points(3), [[16.0, 0.75, 10_000.0, 2.0]]);
+    assert_eq!(points(4), [[48.0, 0.8125, 5_000.0, 4.0]]);
     let text = printed(&files, chart);
     assert!(text.lines().nth(2).unwrap().trim_start().starts_with("k    beam   batch"), "{text}");
     let all = files.json("chart @record.csv --out @all");
-    assert_eq!(all["curves"].as_array().unwrap().len(), 4);
+    assert_eq!(all["curves"].as_array().unwrap().len(), 5);
 
     let header = RECORD.lines().next().unwrap();
-    let others = RECORD.lines().filter(|line| !line.contains("beam=")).collect::<Vec<_>>().join("\n");
+    let others =
+        RECORD.lines().filter(|line| !line.contains("beam=") && !line.contains("ef=")).collect::<Vec<_>>().join("\n");
     for (name, text, expected) in [
         ("others.csv", others.as_str(), "no row with a recall and a case such as 'graph "),
         ("empty.csv", header, "no row with a recall"),

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::outputs::{check_outputs, named};
+use super::page::page;
 use super::picture::{EXTENSIONS, Picture};
 use super::point::{Axis, Measured, Point};
 use super::record;
 use crate::report::{Failure, Out, Outcome, SCHEMA, positive};
-use crate::streams::Stdin;
+use crate::streams::{Stdin, check_files};
 
 /// Arguments of `chart`.
 #[derive(Debug, clap::Args)]
@@ -19,7 +20,8 @@ pub struct Args {
     /// data.
     #[arg(required = true, value_name = "REPORT")]
     reports: Vec<PathBuf>,
-    /// Write the chart as NAME.svg and NAME.png.
+    /// Write the chart as NAME.svg and NAME.png. If NAME ends with .html, write one page of this name instead: the
+    /// chart, and a table of all points that a click sorts.
     #[arg(long, value_name = "NAME")]
     out: PathBuf,
     /// The quantity of the vertical axis.
@@ -76,7 +78,6 @@ struct CurveReport<'a> {
 struct PointReport<'a> {
     #[serde(flatten)]
     point: &'a Point,
-    /// Whether no point of another curve with the same k and batch beats this point, nor another point of its curve.
     best: bool,
 }
 
@@ -89,7 +90,12 @@ struct Report<'a> {
 /// Draws the chart and prints the best points.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let inputs = args.reports.iter().map(PathBuf::as_path);
-    check_outputs(Stdin::default(), inputs, Some(&args.out), EXTENSIONS, None)?;
+    let as_page = args.out.extension().is_some_and(|extension| extension == "html");
+    if as_page {
+        check_files(Stdin::default(), inputs, [&*args.out])?;
+    } else {
+        check_outputs(Stdin::default(), inputs, Some(&args.out), EXTENSIONS, None)?;
+    }
     let (mut all, mut paths) = (Vec::new(), Vec::new());
     for path in &args.reports {
         for mut measured in read(path)? {
@@ -112,23 +118,21 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         return Err(Failure::Message("the reports have no row with this k and batch".to_owned()));
     }
     let picture = Picture::of(&all, args.axis);
-    picture.write(&args.out)?;
-
-    let files: Vec<String> =
-        EXTENSIONS.iter().map(|extension| named(&args.out, extension).display().to_string()).collect();
+    let files: Vec<String> = if as_page {
+        warpann::io::write_file(&args.out, page(&picture).as_bytes())?;
+        vec![args.out.display().to_string()]
+    } else {
+        picture.write(&args.out)?;
+        EXTENSIONS.iter().map(|extension| named(&args.out, extension).display().to_string()).collect()
+    };
     out.field("chart", files.join(", "))?;
     out.field("curves", picture.curves.len())?;
-    let mut names = all.iter().flat_map(|measured| &measured.points).map(|point| point.effort.name());
-    let first = names.next().unwrap_or_default();
-    let effort = if names.all(|name| name == first) { first } else { "effort" };
-    let heads = ["k", effort, "batch", "recall@k", "queries/s", "p50 ms"];
+    let heads = ["k", picture.efforts(), "batch", "recall@k", "queries/s", "p50 ms"];
     let [k, effort, batch, recall, speed, p50] = heads;
     out.line(format_args!("{k:>5} {effort:>7} {batch:>7} {recall:>9} {speed:>11} {p50:>9}  best of all"))?;
     let mut curves = Vec::new();
     for curve in &picture.curves {
-        let rivals = || picture.curves.iter().filter(|rival| (rival.k, rival.batch) == (curve.k, curve.batch));
-        let best = |point: &Point| !rivals().flat_map(|rival| &rival.points).any(|other| other.beats(point, args.axis));
-        let points = curve.points.iter().map(|point| PointReport { point, best: best(point) });
+        let points = curve.points.iter().map(|point| PointReport { point, best: picture.is_best(curve, point) });
         curves.push(CurveReport { name: &curve.name, points: points.collect() });
     }
     let mut best: Vec<(&str, &Point)> = curves

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::outputs::named;
 use super::point::{Axis, Measured, Point};
-use crate::chart::{Chart, Series};
+use crate::chart::{Chart, Mark, Series};
 use crate::report::Outcome;
 
 /// Extensions of the files of a chart.
@@ -25,6 +25,7 @@ pub struct Curve {
 pub struct Picture {
     pub chart: Chart,
     pub curves: Vec<Curve>,
+    axis: Axis,
 }
 
 impl Picture {
@@ -84,7 +85,11 @@ impl Picture {
         let looks = |curve: &Curve| if all.len() == 1 { (curve.variant, 0) } else { (curve.subject, curve.variant) };
         let series = curves.iter().map(|curve| {
             let (subject, variant) = looks(curve);
-            Series { name: curve.name.clone(), subject, variant, points: places(&curve.points, axis) }
+            let mark = |point: &Point| Mark {
+                place: (point.recall, point.y(axis)),
+                text: hover_text(&all[curve.subject], point),
+            };
+            Series { name: curve.name.clone(), subject, variant, marks: curve.points.iter().map(mark).collect() }
         });
         let chart = Chart {
             title: match all {
@@ -97,7 +102,20 @@ impl Picture {
             series: series.collect(),
             best: best_lines(&curves, axis).iter().map(|line| places(line, axis)).collect(),
         };
-        Self { chart, curves }
+        Self { chart, curves, axis }
+    }
+
+    /// The name of the efforts of all points: `probes`, `beam`, or `effort` if there are both.
+    pub fn efforts(&self) -> &'static str {
+        let mut names = self.curves.iter().flat_map(|curve| &curve.points).map(|point| point.effort.name());
+        let first = names.next().unwrap_or_default();
+        if names.all(|name| name == first) { first } else { "effort" }
+    }
+
+    /// Whether no point of another curve with the same k and batch beats this point, nor another point of its curve.
+    pub fn is_best(&self, curve: &Curve, point: &Point) -> bool {
+        let rivals = self.curves.iter().filter(|rival| (rival.k, rival.batch) == (curve.k, curve.batch));
+        !rivals.flat_map(|rival| &rival.points).any(|other| other.beats(point, self.axis))
     }
 
     /// Writes NAME.svg and NAME.png.
@@ -105,6 +123,15 @@ impl Picture {
         let [svg, png] = EXTENSIONS.map(|extension| named(name, extension));
         self.chart.write(&svg, &png)
     }
+}
+
+fn hover_text(Measured { index, device, .. }: &Measured, point: &Point) -> String {
+    let Point { k, effort, batch, recall, queries_per_second, latency_p50_ms } = point;
+    format!(
+        "{index}\n{device}\n{} {}, k = {k}, batch {batch}\nrecall {recall:.6}\n{queries_per_second:.0} queries/s\np50 {latency_p50_ms:.3} ms",
+        effort.name(),
+        effort.count()
+    )
 }
 
 fn places(points: &[Point], axis: Axis) -> Vec<(f64, f64)> {

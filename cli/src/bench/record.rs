@@ -23,15 +23,16 @@ struct Row {
 
 impl Row {
     /// The name of the series and the point, if the row measures the recall of walks in a graph: its case is
-    /// `graph NxDIM TYPE degree=D nq=Q beam=B` or `device data graph beam=B NxDIM TYPE nq=Q device to device`.
+    /// `graph NxDIM TYPE degree=D nq=Q beam=B`, `hnsw NxDIM TYPE links=M nq=Q ef=B` or
+    /// `device data graph beam=B NxDIM TYPE nq=Q device to device`.
     fn point(&self) -> Option<(String, Point)> {
         let on_device = self.case.starts_with("device data graph ") && self.case.ends_with(" device to device");
-        if !on_device && !self.case.starts_with("graph ") {
+        if !on_device && !["graph ", "hnsw "].iter().any(|kind| self.case.starts_with(kind)) {
             return None;
         }
         let words = || self.case.split(' ');
         let number = |name: &str| words().find_map(|word| word.strip_prefix(name))?.parse::<usize>().ok();
-        let (batch, beam) = (number("nq=")?, number("beam=")?);
+        let (batch, beam) = (number("nq=")?, number("beam=").or_else(|| number("ef="))?);
         let (ms, recall) = (self.ms_median.filter(|&ms| ms > 0.0)?, self.recall.filter(|recall| recall.is_finite())?);
         let point = Point {
             k: self.k?,
@@ -42,7 +43,7 @@ impl Row {
             latency_p50_ms: ms,
         };
         // The words that the rows of a series share.
-        let shared = words().filter(|word| !["nq=", "beam="].iter().any(|name| word.starts_with(name)));
+        let shared = words().filter(|word| !["nq=", "beam=", "ef="].iter().any(|name| word.starts_with(name)));
         let name = format!("{}, {}", self.implementation, shared.collect::<Vec<_>>().join(" "));
         Some((name, point))
     }

@@ -20,7 +20,7 @@ use warpann_measure::arrivals::{Answers, Clock, Machine, Service, closed_loop, o
 use warpann_measure::{Times, timed};
 
 use super::outputs::{check_outputs, named, write_json};
-use crate::chart::{Chart, Series};
+use crate::chart::{Chart, Mark, Series};
 use crate::index::{Place, Summary, open};
 use crate::progress::Step;
 use crate::report::{Failure, Out, Outcome, positive};
@@ -295,9 +295,13 @@ fn chart(report: &Report) -> Chart {
         ("the slowest", |row| row.latency_max_ms),
     ];
     let series = |(subject, (name, latency)): (usize, (&str, Latency))| {
-        let mut points: Vec<(f64, f64)> = report.rows.iter().map(|row| (row.answered, latency(row))).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Series { name: name.into(), subject, variant: 0, points }
+        let mark = |row: &Row| Mark {
+            place: (row.answered, latency(row)),
+            text: format!("{name}\n{:.0} answers/s\n{:.3} ms", row.answered, latency(row)),
+        };
+        let mut marks: Vec<Mark> = report.rows.iter().map(mark).collect();
+        marks.sort_by(|a, b| a.place.0.total_cmp(&b.place.0));
+        Series { name: name.into(), subject, variant: 0, marks }
     };
     let beside = match (&report.changes, report.loads) {
         (None, None) => "",
