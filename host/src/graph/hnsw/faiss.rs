@@ -70,7 +70,7 @@ pub(super) fn write<T: Element>(hierarchy: &Hierarchy<T>, out: &mut impl Write) 
     head(HNSW_FLAT, hierarchy, out)?;
 
     // As FAISS chooses levels, with at least one more than the file has: the level of an added vector is random.
-    let mean = 1.0 / (hierarchy.places(1) as f64).ln();
+    let mean = 1.0 / (hierarchy.degree() as f64).ln();
     let probability = |level: usize| (-(level as f64) / mean).exp() * (1.0 - (-1.0 / mean).exp());
     let probabilities = (0..).map(|level| (level, probability(level)));
     let probabilities: Vec<f64> =
@@ -251,7 +251,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
         if !is_end(at) || at > count {
             return Err(wrong());
         }
-        edges.push(values::<i32>(of_node.ok_or_else(wrong)?).take_while(|&other| other >= 0).map(|other| other as u32))?;
+        edges.push(
+            values::<i32>(of_node.ok_or_else(wrong)?).take_while(|&other| other >= 0).map(|other| other as u32),
+        )?;
     }
     if at != count {
         return Err(wrong());
@@ -268,13 +270,14 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let vectors = copied(vector_of(&mut fields, len.saturating_mul(head.dim), 4)?)?;
     let mut ids = None;
     if is_mapped {
-        ids = Some(copied::<u64>(vector_of(&mut fields, len, 8)?)?).filter(|ids| !ids.iter().copied().eq(0..len as u64));
+        ids =
+            Some(copied::<u64>(vector_of(&mut fields, len, 8)?)?).filter(|ids| !ids.iter().copied().eq(0..len as u64));
         if ids.iter().flatten().any(|&id| id > MOST_ID) {
             return Err(FileDefect::Inconsistent("a negative id"));
         }
     }
     fields.finish()?;
-    let (edges, degree) = edges.finish();
+    let (edges, degree) = edges.finish()?;
     let beam = usize::try_from(beam).ok().filter(|&beam| beam > 0);
     Ok(Parsed { info: head.info(), vectors, ids, removed: Vec::new(), edges, degree, beam })
 }

@@ -10,14 +10,14 @@
 //! ```text
 //! level 1      the start nodes: each 64th node, and more in small graphs
 //! level l + 1  each 16th node of level l, at random
-//! top          the first level of at most degree + 1 nodes
+//! top          the first level of at most 2 · degree + 1 nodes
 //! ```
 //! The edges of the top level lead from each of its nodes to all others, so a walk finds the nearest of them. The edges
 //! of a level between are those of a graph index of its nodes, which are chosen as those of level 0: near, in different
 //! directions, and some far.
 //!
-//! All levels have room for as many edges as level 0, where HNSW has half as many above. One node in 64 has such edges,
-//! so they cost 2 % of the memory, and moves without a beam need more choice.
+//! These levels have room for twice as many edges as level 0, where HNSW has half as many. One node in 64 has such
+//! edges, so they cost 3 % of the memory of edges, and moves without a beam need more choice.
 //!
 //! # Equal vectors
 //! Rows with equal vectors are one node of our graph. In the file, each of them has the edges of that node and one
@@ -28,7 +28,7 @@ use std::collections::HashMap;
 
 use crate::graph::distance::normalise;
 use crate::graph::links::Links;
-use crate::graph::{GraphIndex, GraphIndexBuilder, LinkedVectors};
+use crate::graph::{DEGREES, GraphIndex, GraphIndexBuilder, LinkedVectors};
 use crate::index::private::{Changed, Stored};
 use crate::knn_graph::NO_NODE;
 use crate::random::{Random, gather};
@@ -41,7 +41,7 @@ const NODES_A_NEXT_ONE: usize = 16;
 struct Level {
     /// Its nodes, ascending.
     nodes: Vec<u32>,
-    /// Nodes × degree: the nodes that edges lead to, then [`NO_NODE`].
+    /// Nodes × [places](places_above): the nodes that edges lead to, then [`NO_NODE`].
     edges: Vec<u32>,
 }
 
@@ -105,10 +105,18 @@ impl<T: Element> Hierarchy<T> {
         self.index.builder.beam
     }
 
+    /// The largest number of edges of a node of the index.
+    pub(super) fn degree(&self) -> usize {
+        self.index.builder.settings.degree
+    }
+
     /// Number of places for edges at a level.
     pub(super) fn places(&self, level: usize) -> usize {
-        let degree = self.index.builder.settings.degree;
-        if level == 0 && !self.next_equal.is_empty() { degree + 1 } else { degree }
+        let degree = self.degree();
+        match level {
+            0 => degree + usize::from(!self.next_equal.is_empty()),
+            _ => places_above(degree),
+        }
     }
 
     /// The number of the top level.
@@ -133,8 +141,8 @@ impl<T: Element> Hierarchy<T> {
         if let Some(level) = level.checked_sub(1) {
             let Level { nodes, edges } = &self.levels[level];
             if let Ok(at) = nodes.binary_search(&row) {
-                let degree = self.places(1);
-                to.extend(edges[at * degree..][..degree].iter().copied().take_while(|&other| other != NO_NODE));
+                let places = self.places(1);
+                to.extend(edges[at * places..][..places].iter().copied().take_while(|&other| other != NO_NODE));
             }
         } else if let Some(links) = self.index.links() {
             to.extend_from_slice(links.of(links.twins().node_of(row)));
@@ -148,6 +156,11 @@ impl<T: Element> Hierarchy<T> {
         to.extend(self.index.rows()[row * dim..][..dim].iter().map(|&component| component.to_f32()));
         normalise(self.metric(), &mut to[first..]);
     }
+}
+
+/// Number of places for edges of a node above level 0.
+fn places_above(degree: usize) -> usize {
+    (2 * degree).min(DEGREES.1)
 }
 
 /// An index of these rows that has a graph, however few they are.
@@ -165,13 +178,14 @@ fn linked<T: Element>(like: &GraphIndexBuilder<T>, rows: &[T], ids: Option<Vec<u
 
 /// The levels above the graph `links` of an index.
 fn levels_above<T: Element>(index: &LinkedVectors<T>, links: &Links) -> Result<Vec<Level>> {
-    let degree = links.degree();
+    let places = places_above(links.degree());
+    let builder = index.builder.clone().degree(places);
     let mut random = Random::new(index.builder.settings.seed);
     let mut nodes: Cow<'_, [u32]> = Cow::Borrowed(links.starts());
     let mut levels = Vec::new();
-    while nodes.len() > degree + 1 {
-        let places: Vec<usize> = nodes.iter().map(|&node| node as usize).collect();
-        let level = linked(&index.builder, &gather(index.rows(), index.dim(), &places)?, None)?;
+    while nodes.len() > places + 1 {
+        let rows: Vec<usize> = nodes.iter().map(|&node| node as usize).collect();
+        let level = linked(&builder, &gather(index.rows(), index.dim(), &rows)?, None)?;
         let edges = level.links().map_or(&[][..], Links::edges);
         let named = |&other: &u32| if other == NO_NODE { NO_NODE } else { nodes[other as usize] };
         let edges = host_memory::collected(edges.iter().map(named), edges.len())?;
@@ -180,10 +194,10 @@ fn levels_above<T: Element>(index: &LinkedVectors<T>, links: &Links) -> Result<V
         levels.push(Level { nodes: nodes.into_owned(), edges });
         nodes = Cow::Owned(next);
     }
-    let mut edges = Vec::with_capacity(nodes.len() * degree);
+    let mut edges = Vec::with_capacity(nodes.len() * places);
     for &node in &*nodes {
         let others = nodes.iter().copied().filter(|&other| other != node);
-        edges.extend(others.chain(std::iter::repeat(NO_NODE)).take(degree));
+        edges.extend(others.chain(std::iter::repeat(NO_NODE)).take(places));
     }
     levels.push(Level { nodes: nodes.into_owned(), edges });
     Ok(levels)

@@ -9,13 +9,13 @@
 //! | 8..24 | u64: capacity, number of nodes |
 //! | 24..48 | u64: bytes of a node, place of its label, place of its vector |
 //! | 48..56 | i32: top level; u32: entry point; both −1 if there is no node |
-//! | 56..80 | u64: M above level 0, places for edges at level 0, M |
+//! | 56..80 | u64: places for edges above level 0, places at level 0, M: edges of a node that is added |
 //! | 80..88 | f64: 1 / ln M |
 //! | 88..96 | u64: efConstruction |
 //!
 //! Then each node: u16, the number of its edges; a byte whose lowest bit says that it is deleted; a byte 0; the places,
 //! u32 each; the vector; the label, u64. Then for each node u32, the number of bytes of its levels above 0, and these:
-//! for each level u32, the number of edges, and M places.
+//! for each level u32, the number of edges, and the places.
 
 use std::io::{self, Write};
 
@@ -44,8 +44,10 @@ pub(super) fn write<T: Element>(hierarchy: &Hierarchy<T>, out: &mut impl Write) 
     let entry = hierarchy.entry();
     let top = if entry.is_some() { hierarchy.top() as u32 } else { u32::MAX };
     out.write_all(bytemuck::bytes_of(&[top, entry.unwrap_or(u32::MAX)]))?;
-    out.write_all(bytemuck::bytes_of(&[above, layout.places, above].map(|places| places as u64)))?;
-    out.write_all(bytemuck::bytes_of(&(1.0 / (above as f64).ln())))?;
+    // hnswlib gives an added node M edges at level 0, so M must not be the number of places above.
+    let degree = hierarchy.degree();
+    out.write_all(bytemuck::bytes_of(&[above, layout.places, degree].map(|places| places as u64)))?;
+    out.write_all(bytemuck::bytes_of(&(1.0 / (degree as f64).ln())))?;
     out.write_all(bytemuck::bytes_of(&EF_CONSTRUCTION))?;
 
     let (mut edges, mut components) = (Vec::new(), Vec::new());
@@ -173,6 +175,6 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     }
     fields.finish()?;
     let ids = Some(ids).filter(|ids: &Vec<u64>| !ids.iter().copied().eq(0..len as u64));
-    let (edges, degree) = edges.finish();
+    let (edges, degree) = edges.finish()?;
     Ok(Parsed { info: header.info(), vectors, ids, removed, edges, degree, beam: None })
 }

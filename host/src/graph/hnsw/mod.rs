@@ -18,11 +18,17 @@
 //! then returns cosines, and hnswlib one minus the cosine.
 //!
 //! # In
-//! Level 0 becomes the graph of [`GraphIndexBuilder::build_with_graph`]. Its start nodes are those of any graph of this
+//! Level 0 becomes the graph of [`GraphIndexBuilder::build_with_graph`], after nodes to which no edge leads have got one
+//! from a free place (`parsed`). Its start nodes are those of any graph of this
 //! library, so the upper levels and the entry point are not needed, and only their sizes are checked.
 //!
 //! # Recall
-//! 100,000 SIFT descriptors and other sets: docs/PYTHON.md has the figures of all three programs at equal beams.
+//! A walk of this library expands the eight nearest nodes of its beam at a time, and one of HNSW the nearest. So ours
+//! computes more distances with the same beam, and finds more where beams are narrow: of 20,000 random vectors of 32
+//! components, .807 against .700 at a beam of 16 with 1.57 times the distances, .964 against .955 at 64 with 1.1 times,
+//! .993 against .992 at 128. With one node at a time, our walk found .694 and .950 of a part of these queries, also if
+//! it began at as many start nodes as the beam has places. Of 20,000 SIFT descriptors it was .9728 against .9477 at 16,
+//! .9896 against .9845 at 32, and .9986 against .9979 at 64 (L2; two cores of an AMD EPYC, 2026-11-28).
 
 mod faiss;
 mod fuzz;
@@ -160,7 +166,8 @@ impl GraphIndexBuilder<f32> {
     /// Opens the device and creates an index of the vectors, ids and edges of an HNSW file that FAISS, hnswlib or
     /// [`GraphIndex::save_hnsw`] wrote. The format is known by the first bytes. [`HnswInfo::read`] tells the dimension.
     ///
-    /// Level 0 of the file becomes the graph as in [`build_with_graph`](Self::build_with_graph). The degree of the
+    /// Level 0 of the file becomes the graph as in [`build_with_graph`](Self::build_with_graph), and a node to which no
+    /// edge leads gets one from a node near it that has a free place, if there is one. The degree of the
     /// index is the number of places at level 0, at least 4. FAISS's efSearch becomes the beam. Vectors that hnswlib
     /// marked as deleted are removed vectors. The vectors stay as the file has them: those of a file for cosine have
     /// norm 1.
@@ -187,7 +194,11 @@ impl GraphIndexBuilder<f32> {
         }
         let metric = self.settings.metric;
         if let Some(of_file) = info.metric.filter(|&of_file| of_file != stored_metric(metric)) {
-            return Err(Error::Mismatch { what: "metric of the file", expected: metric.name(), actual: of_file.name() });
+            return Err(Error::Mismatch {
+                what: "metric of the file",
+                expected: metric.name(),
+                actual: of_file.name(),
+            });
         }
         self.beam = beam.unwrap_or(self.beam);
         let mut index = self.build_with_graph(&vectors, ids.as_deref(), &Graph::of_rows(edges, degree))?;
