@@ -872,9 +872,9 @@ impl PyGraphIndex {
 
     /// Writes the index as an HNSW file of another library, which finds about as much at the same beam on a CPU.
     ///
-    /// The vectors become float32. For "cosine" they are divided by their norms, and the metric of the file is the inner
-    /// product: give FAISS queries of norm 1, and load hnswlib's file for its space "cosine". Removed vectors are left
-    /// out.
+    /// The vectors become float32. For "cosine" they are divided by their norms, and the metric of the file is the
+    /// inner product: give FAISS queries of norm 1, and load hnswlib's file for its space "cosine". Removed vectors are
+    /// left out.
     ///
     /// Args:
     ///     path: the file, which gets its name when it is complete.
@@ -889,8 +889,8 @@ impl PyGraphIndex {
 
     /// Opens an HNSW file that FAISS, hnswlib or :meth:`save_hnsw` wrote.
     ///
-    /// Level 0 becomes the graph. FAISS's efSearch becomes :attr:`beam`, labels become ids, and vectors that hnswlib has
-    /// marked as deleted are removed.
+    /// Level 0 becomes the graph. FAISS's efSearch becomes :attr:`beam`, labels become ids, and vectors that hnswlib
+    /// has marked as deleted are removed.
     ///
     /// Args:
     ///     path: a file of ``IndexHNSWFlat``, also inside of ``IndexIDMap2``, or of hnswlib with vectors of float32.

@@ -23,12 +23,12 @@
 use std::io::{self, Write};
 
 use super::hierarchy::Hierarchy;
+use super::info::{HnswFormat, HnswInfo, stored_metric};
 use super::parsed::{Edges, Fields, Parsed, copied, dimension, values};
-use super::{HnswFormat, HnswInfo, stored_metric};
 use crate::error::FileDefect;
 use crate::{Element, Error, Metric, Result};
 
-/// Maps with ids.
+/// Indexes that have the ids, and another index inside.
 const ID_MAPS: [&[u8; 4]; 2] = [b"IxM2", b"IxMp"];
 const HNSW_FLAT: &[u8; 4] = b"IHNf";
 /// Bytes of a word of four letters and a header.
@@ -60,7 +60,7 @@ pub(super) fn check_ids<T: Element>(hierarchy: &Hierarchy<T>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file.
+/// Writes the file. Its ids have been [checked](check_ids).
 pub(super) fn write<T: Element>(hierarchy: &Hierarchy<T>, out: &mut impl Write) -> io::Result<()> {
     let (len, top) = (hierarchy.len(), hierarchy.top());
     let ids = hierarchy.ids().map_err(io::Error::other)?;
@@ -210,7 +210,7 @@ fn vector_of<'a>(fields: &mut Fields<'a>, len: usize, bytes: usize) -> Result<&'
     fields.values(len, bytes)
 }
 
-/// Reads a file.
+/// Reads and checks a file.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let mut fields = Fields::new(bytes);
     let (head, is_mapped) = Head::of_graph(&mut fields)?;

@@ -39,7 +39,7 @@ const NODES_A_NEXT_ONE: usize = 16;
 
 /// A level above level 0.
 struct Level {
-    /// Its nodes, ascending.
+    /// The rows of the level, ascending.
     nodes: Vec<u32>,
     /// Nodes × [places](places_above): the nodes that edges lead to, then [`NO_NODE`].
     edges: Vec<u32>,

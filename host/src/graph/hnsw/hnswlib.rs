@@ -20,8 +20,8 @@
 use std::io::{self, Write};
 
 use super::hierarchy::Hierarchy;
+use super::info::{HnswFormat, HnswInfo};
 use super::parsed::{Edges, Fields, Parsed, dimension, room, values};
-use super::{HnswFormat, HnswInfo};
 use crate::Element;
 use crate::error::FileDefect;
 
@@ -35,7 +35,7 @@ pub(super) fn is_hnswlib(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0; 8])
 }
 
-/// Writes the file.
+/// Writes the file, without room for vectors that are added: hnswlib takes a capacity when it loads it.
 pub(super) fn write<T: Element>(hierarchy: &Hierarchy<T>, out: &mut impl Write) -> io::Result<()> {
     let (len, above) = (hierarchy.len(), hierarchy.places(1));
     let layout = Layout { places: hierarchy.places(0), dim: hierarchy.dim() };
@@ -145,7 +145,7 @@ pub(super) fn info(first: &[u8]) -> Result<HnswInfo, FileDefect> {
     Ok(Header::read(&mut Fields::new(first))?.info())
 }
 
-/// Reads a file.
+/// Reads and checks a file.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let mut fields = Fields::new(bytes);
     let header = Header::read(&mut fields)?;

@@ -5,6 +5,7 @@
 //! | `hierarchy` | the levels above the graph, for a file |
 //! | `faiss` | `IndexHNSWFlat` of FAISS |
 //! | `hnswlib` | `HierarchicalNSW` of hnswlib |
+//! | `info` | formats, and the shape of a file |
 //! | `parsed` | what both formats have, once it is read and checked |
 //! | `fuzz` | any bytes as a file |
 //!
@@ -18,9 +19,9 @@
 //! then returns cosines, and hnswlib one minus the cosine.
 //!
 //! # In
-//! Level 0 becomes the graph of [`GraphIndexBuilder::build_with_graph`], after nodes to which no edge leads have got one
-//! from a free place (`parsed`). Its start nodes are those of any graph of this
-//! library, so the upper levels and the entry point are not needed, and only their sizes are checked.
+//! Level 0 becomes the graph of [`GraphIndexBuilder::build_with_graph`], after nodes to which no edge leads have got
+//! one from a free place (`parsed`). Its start nodes are those of any graph of this library, so the upper levels and
+//! the entry point are not needed, and only their sizes are checked.
 //!
 //! # Recall
 //! A walk of this library expands the eight nearest nodes of its beam at a time, and one of HNSW the nearest. So ours
@@ -34,6 +35,7 @@ mod faiss;
 mod fuzz;
 mod hierarchy;
 mod hnswlib;
+mod info;
 mod parsed;
 #[cfg(test)]
 mod tests;
@@ -41,79 +43,28 @@ mod tests;
 use std::io::{BufWriter, Read};
 use std::path::Path;
 
+#[doc(hidden)]
 pub use self::fuzz::read_any_hnsw_bytes;
 use self::hierarchy::Hierarchy;
+use self::info::stored_metric;
+pub use self::info::{HnswFormat, HnswInfo};
 use self::parsed::Parsed;
 use super::{GraphIndex, GraphIndexBuilder};
 use crate::error::FileDefect;
 use crate::io::{self, Open};
 use crate::knn_graph::Graph;
-use crate::{Element, Error, Metric, Result};
+use crate::{Element, Error, Result};
 
 /// Bytes of a file that tell its format and shape.
 const FIRST: usize = if faiss::FIRST > hnswlib::HEADER { faiss::FIRST } else { hnswlib::HEADER };
 
-/// A format of HNSW files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum HnswFormat {
-    /// `IndexHNSWFlat` of FAISS, inside of an `IndexIDMap2` if the ids are not 0, 1, 2, ..
-    Faiss,
-    /// `HierarchicalNSW` of hnswlib, as its method `saveIndex` writes it, with the ids as labels. The file has no
-    /// metric.
-    Hnswlib,
-}
-
-impl HnswFormat {
-    /// All formats, in the order of this table.
-    pub const ALL: [HnswFormat; 2] = [HnswFormat::Faiss, HnswFormat::Hnswlib];
-
-    /// Name on the command line: `faiss`, `hnswlib`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            HnswFormat::Faiss => "faiss",
-            HnswFormat::Hnswlib => "hnswlib",
-        }
+/// The format of a file with these first bytes.
+fn format_of(first: &[u8]) -> Result<HnswFormat, FileDefect> {
+    if faiss::is_faiss(first) {
+        return Ok(HnswFormat::Faiss);
     }
-
-    /// The format of a file with these first bytes.
-    fn of_first(bytes: &[u8]) -> Result<Self, FileDefect> {
-        if faiss::is_faiss(bytes) {
-            return Ok(HnswFormat::Faiss);
-        }
-        let is_hnswlib = hnswlib::is_hnswlib(bytes);
-        is_hnswlib.then_some(HnswFormat::Hnswlib).ok_or(FileDefect::BadHeader("no HNSW file of FAISS or hnswlib"))
-    }
-
-    fn info(self, first: &[u8]) -> Result<HnswInfo, FileDefect> {
-        match self {
-            HnswFormat::Faiss => faiss::info(first),
-            HnswFormat::Hnswlib => hnswlib::info(first),
-        }
-    }
-
-    fn parse(self, bytes: &[u8]) -> Result<Parsed, FileDefect> {
-        match self {
-            HnswFormat::Faiss => faiss::parse(bytes),
-            HnswFormat::Hnswlib => hnswlib::parse(bytes),
-        }
-    }
-}
-
-crate::names::named!(HnswFormat, name, "a format of HNSW files");
-
-/// The shape of an HNSW file, by its header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HnswInfo {
-    /// The format.
-    pub format: HnswFormat,
-    /// Number of components of a vector.
-    pub dim: usize,
-    /// [`Metric::L2`] or [`Metric::InnerProduct`]; `None` in files of hnswlib, which do not have it.
-    pub metric: Option<Metric>,
-    /// Number of vectors, with those that hnswlib has marked as deleted.
-    pub vectors: u64,
+    let is_hnswlib = hnswlib::is_hnswlib(first);
+    is_hnswlib.then_some(HnswFormat::Hnswlib).ok_or(FileDefect::BadHeader("no HNSW file of FAISS or hnswlib"))
 }
 
 impl HnswInfo {
@@ -126,7 +77,10 @@ impl HnswInfo {
         let mut first = Vec::new();
         let read = io::open_regular(path)?.0.take(FIRST as u64).read_to_end(&mut first);
         read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        let info = HnswFormat::of_first(&first).and_then(|format| format.info(&first));
+        let info = format_of(&first).and_then(|format| match format {
+            HnswFormat::Faiss => faiss::info(&first),
+            HnswFormat::Hnswlib => hnswlib::info(&first),
+        });
         info.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
     }
 }
@@ -209,13 +163,8 @@ impl GraphIndexBuilder<f32> {
 
 /// The content of a file.
 fn parsed(bytes: &[u8]) -> Result<Parsed, FileDefect> {
-    HnswFormat::of_first(bytes)?.parse(bytes)
-}
-
-/// The metric of a file for an index of this metric.
-fn stored_metric(metric: Metric) -> Metric {
-    match metric {
-        Metric::L2 => Metric::L2,
-        Metric::InnerProduct | Metric::Cosine => Metric::InnerProduct,
+    match format_of(bytes)? {
+        HnswFormat::Faiss => faiss::parse(bytes),
+        HnswFormat::Hnswlib => hnswlib::parse(bytes),
     }
 }

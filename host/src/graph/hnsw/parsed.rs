@@ -1,8 +1,8 @@
-//! What HNSW files of all formats have, once it is read and checked.
+//! The content that HNSW files of all formats have in common, and the reading of their fields.
 
 use bytemuck::AnyBitPattern;
 
-use super::HnswInfo;
+use super::info::HnswInfo;
 use crate::error::FileDefect;
 use crate::graph::{DEGREES, MAX_NODES};
 use crate::knn_graph::NO_NODE;

@@ -219,7 +219,7 @@ impl<'a> Naive<'a> {
     }
 }
 
-/// A search of HNSW in the file finds what the index finds at the same beam: also in clusters that no edge connects,
+/// A search of HNSW in the file finds what the index finds: also in clusters that no edge connects,
 /// which need the upper levels, and where half of the vectors are equal to others.
 #[test]
 fn searches_of_files_find_what_the_index_finds() {
@@ -234,16 +234,17 @@ fn searches_of_files_find_what_the_index_finds() {
         index.add(&base).unwrap();
         let file = written(&index, HnswFormat::Hnswlib);
         let naive = Naive::new(&file);
+        // A walk of HNSW expands one node at a time, and ours eight: with a beam of about twelve more, it finds as
+        // much. Among equal vectors each row takes a place of a beam.
         let beam = 48;
+        let their_beam = if twins { 2 * beam } else { beam } + 12;
         let mut found = index.search_with(&queries, K, &SearchOptions::new().beam(beam)).unwrap();
         let truth = index.exact().search(&queries, K).unwrap();
         let ours = recall(&found, &truth);
         let rows = queries.chunks_exact(DIM).zip(found.ids.chunks_exact_mut(K));
-        rows.for_each(|(query, ids)| ids.copy_from_slice(&naive.search(query, metric, beam)[..K]));
+        rows.for_each(|(query, ids)| ids.copy_from_slice(&naive.search(query, metric, their_beam)[..K]));
         let theirs = recall(&found, &truth);
-        // Among equal vectors each row takes a place of a beam there.
-        let least = if twins { 0.9 } else { ours - 0.01 };
-        assert!(theirs >= least, "{metric}, twins {twins}: {theirs}, ours {ours}");
+        assert!(theirs >= ours - 0.01, "{metric}, twins {twins}: {theirs}, ours {ours}");
     }
 }
 
