@@ -132,7 +132,7 @@ def test_inverted_files_with_all_lists_probed(
     check(index.search(queries, k), theirs.search(queries, k), TOLERANCE * scale(metric, queries, base))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32), dim=st.integers(2, 40), centroids=st.integers(2, 20))
 def test_kmeans_reaches_the_objective_of_faiss(seed: int, dim: int, centroids: int) -> None:
     """One cloud, where all local minima are about as good. Among clusters that lie apart, both depend on their start."""

@@ -8,7 +8,7 @@ use super::*;
 use crate::graph::tests::{DIM, K, clustered, recall, walking};
 use crate::knn_graph::NO_NODE;
 use crate::random::Random;
-use crate::{Device, SearchOptions};
+use crate::{Device, Metric, SearchOptions};
 
 /// Number of vectors of a file of another program.
 const COUNT: usize = 40;
