@@ -96,7 +96,8 @@ class _Base:
         if self.space != "cosine":
             return vectors
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)) + np.float32(1e-30)
-        return vectors / norms[:, None]
+        units: NDArray[np.float32] = vectors / norms[:, None]
+        return units
 
     def _labels(self, ids: Any, rows: int) -> NDArray[np.int64]:
         if ids is None:
@@ -126,6 +127,9 @@ def _last_of_each(labels: NDArray[np.int64]) -> NDArray[np.intp]:
 class Index(_Base):
     """An approximate index: ``hnswlib.Index``."""
 
+    # Labels that are marked as deleted. Their vectors stay in the index, and searches leave them out.
+    _deleted: set[int]
+
     def __init__(self, space: str | None = None, dim: int | None = None, *, index: Index | None = None) -> None:
         if index is not None:
             # A snapshot shares memory until one of the two changes.
@@ -139,8 +143,7 @@ class Index(_Base):
         self._ef = 10
         self._m = self._ef_construction = 0
         self._allow_replace = False
-        # Labels that are marked as deleted. Their vectors stay in the index, and searches leave them out.
-        self._deleted: set[int] = set()
+        self._deleted = set()
         self._live: warpann.Filter | None = None
 
     def init_index(
