@@ -36,8 +36,9 @@
 //!
 //! On the random vectors our walk computed 1.57 times the distances at 16 and 1.1 times at 64. With one node at a time
 //! it found .694 and .950 of a part of these queries, also if it began at as many start nodes as the beam has places.
-//! With an ef of 12 more than the beam, FAISS finds at least as much as ours in both sets, at all of these beams (two
-//! cores of an AMD EPYC, 2026-11-28).
+//! With an ef of 12 more than the beam, FAISS finds at least as much as ours in both sets, at all of these beams. Among
+//! clusters under the inner product it takes an ef half as wide again: .9876 at 72, and ours .9882 at 48 (4,000 vectors
+//! of 24 components in 60 clusters; two cores of an AMD EPYC, 2026-11-28).
 
 mod faiss;
 mod fuzz;

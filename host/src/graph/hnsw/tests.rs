@@ -99,6 +99,20 @@ fn built(bytes: &[u8], dim: usize, metric: Metric) -> GraphIndex<f32> {
     builder.build_parsed(parsed(bytes).unwrap()).unwrap()
 }
 
+/// The edges of an index are those of `graph`. For the inner product, nodes to which no edge led have got one in a free
+/// place of another node.
+fn check_edges(index: &GraphIndex<f32>, graph: &Graph, metric: Metric) {
+    let found = index.graph().unwrap().unwrap();
+    assert_eq!((found.len(), found.k()), (graph.len(), graph.k()));
+    let led_to: std::collections::HashSet<u32> = graph.neighbors().iter().copied().collect();
+    for node in 0..graph.len() {
+        let same = found.row(node).iter().zip(graph.row(node)).all(|(&found, &edge)| {
+            found == edge || (metric == Metric::InnerProduct && edge == NO_NODE && !led_to.contains(&found))
+        });
+        assert!(same, "{metric} {node}: {:?} {:?}", found.row(node), graph.row(node));
+    }
+}
+
 /// A file that is read again has the ids, the edges and the widened vectors of the index, in both formats.
 fn check_round_trip<T: Element>(metric: Metric) {
     let mut index = walking::<T>(metric);
@@ -113,7 +127,7 @@ fn check_round_trip<T: Element>(metric: Metric) {
             let again = built(&written(&index, format), DIM, metric);
             assert_eq!((again.ids(), again.metric(), again.degree()), (index.ids(), metric, 24), "{format}");
             assert_eq!(again.beam(), if format == HnswFormat::Faiss { 77 } else { 64 });
-            assert_eq!(again.graph().unwrap(), graph, "{format} {metric}");
+            check_edges(&again, graph.as_ref().unwrap(), metric);
             for id in index.ids() {
                 let wide: Vec<f64> = index.vector(id).unwrap().iter().map(|x| x.to_f32().into()).collect();
                 let norm = match metric {
@@ -234,10 +248,10 @@ fn searches_of_files_find_what_the_index_finds() {
         index.add(&base).unwrap();
         let file = written(&index, HnswFormat::Hnswlib);
         let naive = Naive::new(&file);
-        // A walk of HNSW expands one node at a time, and ours eight: with a beam of about twelve more, it finds as
-        // much. Among equal vectors each row takes a place of a beam.
+        // A walk of HNSW expands one node at a time, and ours eight: with a beam that is half as wide again, it finds
+        // as much. Among equal vectors each row takes a place of a beam.
         let beam = 48;
-        let their_beam = if twins { 2 * beam } else { beam } + 12;
+        let their_beam = if twins { 3 * beam } else { beam + beam / 2 };
         let mut found = index.search_with(&queries, K, &SearchOptions::new().beam(beam)).unwrap();
         let truth = index.exact().search(&queries, K).unwrap();
         let ours = recall(&found, &truth);
