@@ -917,7 +917,9 @@ impl PyGraphIndex {
         let info = detached(py, || Ok(HnswInfo::read(&path)?))?;
         let metric = match metric {
             Some(name) => parsed(py, name)?,
-            None => info.metric.ok_or_else(|| wrong_type(py, "metric", "None", "l2, ip or cosine: the file of hnswlib does not have it"))?,
+            None => info.metric.ok_or_else(|| {
+                wrong_type(py, "metric", "None", "l2, ip or cosine: the file of hnswlib does not have it")
+            })?,
         };
         let held = detached(py, || {
             let mut builder = GraphIndex::<f32>::builder(info.dim).metric(metric).device(placement.clone());
