@@ -1,5 +1,7 @@
 //! `warpann convert`.
 
+mod index;
+
 use std::borrow::Cow;
 use std::io::Read;
 use std::ops::Range;
@@ -8,8 +10,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::io::{self, Format, IdMatrix, Vectors};
-use warpann::{Element, ElementType, Error, FileDefect};
+use warpann::{Element, ElementType, Error, FileDefect, Metric};
 
+use self::index::{Converted, IndexFormat, parse_format};
 use crate::hdf5::{self, Matrix};
 use crate::id_list;
 use crate::parquet::{self, is_parquet};
@@ -44,6 +47,17 @@ pub struct Args {
     /// this option, a component that the type cannot hold is an error; components beyond its range always are.
     #[arg(long)]
     round: bool,
+    /// The input is a graph index, or an HNSW file of FAISS (IndexHNSWFlat) or hnswlib: write it in this format:
+    /// warpann, faiss or hnswlib.
+    ///
+    /// HNSW files hold f32. For cosine their vectors are divided by their norms, and their metric is the inner product.
+    #[arg(long, value_name = "FORMAT", value_parser = parse_format,
+          conflicts_with_all = ["dataset", "element", "round", "skip", "rows"])]
+    index: Option<IndexFormat>,
+    /// With --index and a file of hnswlib, which does not have its metric: l2, ip or cosine. Also cosine for a file of
+    /// FAISS with the inner product.
+    #[arg(long, requires = "index")]
+    metric: Option<Metric>,
     /// Leave out the first N rows.
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: usize,
@@ -64,7 +78,7 @@ fn parse_element(text: &str) -> Result<ElementType, String> {
 
 #[derive(Serialize)]
 struct Report {
-    /// `vectors` or `ids`.
+    /// `vectors`, `ids` or `index`.
     kind: &'static str,
     rows: usize,
     /// Dimension of vectors, or number of ids of a row.
@@ -81,6 +95,9 @@ struct Report {
 
 /// Converts, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
+    if let Some(format) = args.index {
+        return convert_index(args, format, out);
+    }
     let format = args.stdout.format_of(&args.out, FORMATS)?;
     if let (Some(element), Some(held)) = (args.element, element_of(format))
         && element != held
@@ -98,31 +115,51 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         }
         Matrix::Ids(ids) => ("ids", spinning("writing", || args.write_ids(ids, format))?, ids.k, None),
     };
-    let report = Report {
-        kind,
-        rows,
-        columns,
-        from: types.map(|(from, _)| from.name()),
-        to: types.map(|(_, to)| to.name()),
-        seconds: start.elapsed().as_secs_f64(),
-        input: args.input.display().to_string(),
-        out: args.out.display().to_string(),
-    };
-    match types {
-        Some((from, to)) => {
-            let changed = if from == to { String::new() } else { format!(" to {}", to.name()) };
-            out.field("vectors", format_args!("{rows}, dimension {columns}, {}{changed}", from.name()))?;
-        }
-        None => out.field("ids", format_args!("{rows} rows of {columns}"))?,
-    }
-    out.field("convert", format_args!("{:.3} s, from {} to {}", report.seconds, report.input, report.out))?;
-    out.object(&report)
+    args.report(out, kind, (rows, columns), types, start)
+}
+
+/// As [`run`], with `--index`.
+fn convert_index(args: &Args, format: IndexFormat, out: &Out) -> Outcome {
+    check_files(args.access.stdin, [&*args.input], [&*args.out])?;
+    let start = Instant::now();
+    let Converted { vectors, dim, from, to } = index::convert(&args.input, &args.out, format, args.metric)?;
+    args.report(out, "index", (vectors, dim), Some((from, to)), start)
 }
 
 impl Args {
     /// The files that the command writes, `-` for standard output.
     pub fn outputs(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(&*self.out)
+    }
+
+    /// Prints the report of what was written since `start`.
+    fn report(
+        &self,
+        out: &Out,
+        kind: &'static str,
+        (rows, columns): (usize, usize),
+        types: Option<(ElementType, ElementType)>,
+        start: Instant,
+    ) -> Outcome {
+        let report = Report {
+            kind,
+            rows,
+            columns,
+            from: types.map(|(from, _)| from.name()),
+            to: types.map(|(_, to)| to.name()),
+            seconds: start.elapsed().as_secs_f64(),
+            input: self.input.display().to_string(),
+            out: self.out.display().to_string(),
+        };
+        match types {
+            Some((from, to)) => {
+                let changed = if from == to { String::new() } else { format!(" to {}", to.name()) };
+                out.field("vectors", format_args!("{rows}, dimension {columns}, {}{changed}", from.name()))?;
+            }
+            None => out.field("ids", format_args!("{rows} rows of {columns}"))?,
+        }
+        out.field("convert", format_args!("{:.3} s, from {} to {}", report.seconds, report.input, report.out))?;
+        out.object(&report)
     }
 
     /// Reads the input for an output in `to`. An npy file can hold vectors or ids, and so can an fbin file, by its

@@ -10,6 +10,7 @@ use std::time::Instant;
 use warpann::element::ElementType;
 use warpann::flat::FlatStatistics;
 use warpann::graph::GraphStatistics;
+use warpann::graph::hnsw::HnswFormat;
 use warpann::ivf::{Encoding, IvfStatistics, Refiner};
 use warpann::knn_graph::{Graph, KnnGraph};
 use warpann::pq::ProductQuantizer;
@@ -178,6 +179,7 @@ pub trait HeldGraph {
     fn beam(&self) -> usize;
     fn set_beam(&mut self, beam: usize) -> Result<()>;
     fn edges(&self) -> Result<Option<Graph>>;
+    fn save_hnsw(&self, path: &Path, format: HnswFormat) -> Result<()>;
 }
 
 /// The methods of a batcher for an index of any element type.
@@ -500,6 +502,10 @@ impl<T: Element> HeldGraph for warpann::GraphIndex<T> {
 
     fn edges(&self) -> Result<Option<Graph>> {
         self.graph()
+    }
+
+    fn save_hnsw(&self, path: &Path, format: HnswFormat) -> Result<()> {
+        self.save_hnsw(path, format)
     }
 }
 

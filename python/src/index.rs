@@ -6,6 +6,7 @@ use std::sync::{PoisonError, RwLock, TryLockError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use warpann::element::ElementType;
+use warpann::graph::hnsw::HnswInfo;
 use warpann::io::Open;
 use warpann::ivf::Encoding;
 use warpann::{
@@ -15,7 +16,7 @@ use warpann::{
 
 use crate::arrays::{Ids, Vectors, matrix, neighbors, range_neighbors, vector, widened};
 use crate::call::{self, accepted, detached, watched};
-use crate::errors::{ELEMENTS, parsed, placement};
+use crate::errors::{ELEMENTS, parsed, placement, wrong_type};
 use crate::filter::{self, Filter};
 use crate::held::{Held, Statistics, with_element};
 use crate::layer;
@@ -878,6 +879,68 @@ impl PyGraphIndex {
     fn edges<'py>(slf: PyRef<'py, Self>, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let graph = slf.as_super().reading(py, |held| held.graph()?.edges())?;
         graph.map(|graph| matrix(py, widened(graph.neighbors()), graph.k())).transpose()
+    }
+
+    /// Writes the index as an HNSW file of another library, which finds about as much at the same beam on a CPU.
+    ///
+    /// The vectors become float32. For "cosine" they are divided by their norms, and the metric of the file is the
+    /// inner product: give FAISS queries of norm 1, and load hnswlib's file for its space "cosine". Removed vectors are
+    /// left out.
+    ///
+    /// Args:
+    ///     path: the file, which gets its name when it is complete.
+    ///     format: "faiss" (``faiss.read_index``; efSearch is :attr:`beam`) or "hnswlib" (``Index.load_index``).
+    ///
+    /// Raises:
+    ///     UnknownName, Io, OutOfHostMemory, DeviceError.
+    fn save_hnsw(slf: PyRef<'_, Self>, py: Python<'_>, path: PathBuf, format: &str) -> PyResult<()> {
+        let format = parsed(py, format)?;
+        slf.as_super().reading(py, |held| held.graph()?.save_hnsw(&path, format))
+    }
+
+    /// Opens an HNSW file that FAISS, hnswlib or :meth:`save_hnsw` wrote.
+    ///
+    /// Level 0 becomes the graph. FAISS's efSearch becomes :attr:`beam`, labels become ids, and vectors that hnswlib
+    /// has marked as deleted are removed.
+    ///
+    /// Args:
+    ///     path: a file of ``IndexHNSWFlat``, also inside of ``IndexIDMap2``, or of hnswlib with vectors of float32.
+    ///     metric: "l2", "ip" or "cosine". None means that of FAISS's file. hnswlib's file does not have it.
+    ///     exact_ratio, codes, device, memory_budget: as for a new index.
+    ///
+    /// Raises:
+    ///     BadFile: it is another file, or damaged.
+    ///     Mismatch: FAISS's file has another metric. "cosine" fits a file for the inner product.
+    ///     WrongType: hnswlib's file needs a metric.
+    ///     Io, DuplicateId, NotFinite, OutOfHostMemory, NoDevice, OutOfDeviceMemory.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, metric=None, exact_ratio=128, codes=true, device="auto", memory_budget=None))]
+    fn load_hnsw(
+        py: Python<'_>,
+        path: PathBuf,
+        metric: Option<&str>,
+        exact_ratio: usize,
+        codes: bool,
+        device: &str,
+        memory_budget: Option<u64>,
+    ) -> PyResult<Py<PyAny>> {
+        let placement = placement(py, device)?;
+        let info = detached(py, || Ok(HnswInfo::read(&path)?))?;
+        let metric = match metric {
+            Some(name) => parsed(py, name)?,
+            None => info.metric.ok_or_else(|| {
+                wrong_type(py, "metric", "None", "l2, ip or cosine: the file of hnswlib does not have it")
+            })?,
+        };
+        let held = detached(py, || {
+            let mut builder = GraphIndex::<f32>::builder(info.dim).metric(metric).device(placement.clone());
+            if let Some(budget) = memory_budget {
+                builder = builder.memory_budget(budget);
+            }
+            let index = builder.exact_ratio(exact_ratio).codes(codes).load_hnsw(&path, Open::Auto)?;
+            Ok(Box::new(AnyIndex::from(index)) as Box<dyn Held>)
+        })?;
+        Index::of(held, placement, memory_budget).object(py)
     }
 }
 

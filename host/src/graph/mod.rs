@@ -35,6 +35,7 @@
 //! | `spare` | the arrays of an older version, which the next change takes over |
 //! | `given` | an index of edges or neighbours that the caller has, and the edges of an index |
 //! | `file` | index files |
+//! | `hnsw` | files of HNSW graphs, which FAISS and hnswlib search |
 //!
 //! The vectors, their ids and removed vectors are those of a [`FlatIndex`] inside. The graph has only edges between its
 //! rows, and every exact search is one of the flat index.
@@ -71,6 +72,7 @@ mod given;
 #[cfg(test)]
 mod given_tests;
 mod gpu;
+pub mod hnsw;
 #[cfg(test)]
 mod insert_tests;
 mod links;

@@ -236,6 +236,17 @@ class GraphIndex(Index):
     def beam(self, beam: int, /) -> None: ...
     def statistics(self) -> GraphStatistics: ...
     def edges(self) -> NDArray[np.int64] | None: ...
+    def save_hnsw(self, path: _Path, format: str) -> None: ...
+    @staticmethod
+    def load_hnsw(
+        path: _Path,
+        *,
+        metric: str | None = None,
+        exact_ratio: int = 128,
+        codes: bool = True,
+        device: str = "auto",
+        memory_budget: int | None = None,
+    ) -> GraphIndex: ...
 
 @final
 class IndexWriter:
