@@ -200,7 +200,8 @@ where
             assert_eq!((after.bytes, after.allocations), (before.bytes, before.allocations), "{leak}");
             // An index that outlives the failure, the other one of a merge, does without a lane whose work failed.
             assert!(after.streams <= before.streams, "{leak}");
-            // A pinned buffer has one event; the others were there before. Two pairs may be in use at once where several threads work.
+            // A pinned buffer has one event; the others were there before. Two pairs may be in use at once where
+            // several threads work.
             let pinned = after.host_allocations;
             assert_eq!(after.events - pinned, before.events - before.host_allocations, "{leak}");
             assert!(pinned <= before.host_allocations + 4 * usize::from(self.several), "{leak}");

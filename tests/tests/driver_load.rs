@@ -4,8 +4,8 @@
 //! - Once one thread has searched an index, no other thread makes such a call.
 //! - Once an index has changed a few times beside a reader, no further change of a few vectors makes such a call, nor
 //!   does the first search after it.
-//! - Once an index of a kind was made, searched and dropped, another one is so without a call that stops the searches of
-//!   the others.
+//! - Once an index of a kind was made, searched and dropped, another one is so without a call that stops the searches
+//!   of the others.
 
 use std::sync::Barrier;
 use std::thread;
@@ -41,7 +41,8 @@ const WAITS: [&str; 17] = [
     "cuStreamDestroy_v2",
 ];
 
-/// Those of [`WAITS`] that take more than some µs. Questions about free memory, functions and events are asked by builds.
+/// Those of [`WAITS`] that take more than some µs. Questions about free memory, functions and events are asked by
+/// builds.
 const STOPS: [&str; 8] = [
     "cuCtxSynchronize",
     "cuMemAlloc_v2",

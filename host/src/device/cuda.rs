@@ -24,13 +24,13 @@
 //!
 //! Other indexes are loaded, built, changed and dropped beside the searches. So their memory comes from a pool as well,
 //! one that keeps nothing ([`VersionPool`]). Beside 8 threads with short searches, 512 MB that were allocated and freed
-//! every 6 ms raised their p99 from 75 to 470 µs by `cuMemAlloc` and `cuMemFree`, in 16 pieces to 484, and not at all by
-//! a pool (72 to 78 µs). Pinned buffers of 64 MB stopped them for 31 ms, of 64 KB for 1.1 (H200, driver 580,
+//! every 6 ms raised their p99 from 75 to 470 µs by `cuMemAlloc` and `cuMemFree`, in 16 pieces to 484, and not at all
+//! by a pool (72 to 78 µs). Pinned buffers of 64 MB stopped them for 31 ms, of 64 KB for 1.1 (H200, driver 580,
 //! 2026-11-28).
 //!
 //! `cuMemFree` waits for all work that may use the memory. Memory of the pool is freed in the order of a stream that
-//! waits for the library's other streams ([`Cuda::free_later`]). `cuCtxSynchronize` would do, but it ends the capture of
-//! a graph by another thread.
+//! waits for the library's other streams ([`Cuda::free_later`]). `cuCtxSynchronize` would do, but it ends the capture
+//! of a graph by another thread.
 //!
 //! Some calls remain. Pinned buffers for copies above [`SMALL_PINNED_BYTES`], and modules, are made by the first search
 //! that needs them.

@@ -237,8 +237,8 @@ pub(super) fn list_starts(
     Ok(())
 }
 
-/// Returns the nodes that have other parents. `back` has the nodes that got edges back on return, and `joined` is memory
-/// for their edges, which the next batch uses again.
+/// Returns the nodes that have other parents. `back` has the nodes that got edges back on return, and `joined` is
+/// memory for their edges, which the next batch uses again.
 fn insert_batch(
     links: &mut Links,
     distances: &Distances<'_>,
