@@ -212,7 +212,7 @@ pub(crate) struct Memory {
     origin: Origin,
 }
 
-/// Where memory comes from.
+/// The origin of memory.
 enum Origin {
     /// `cuMemAlloc`, because the device has no pools.
     Driver,

@@ -61,13 +61,13 @@ struct Part {
     others: usize,
 }
 
-/// Where the edges back of a part come.
+/// The places of the edges back of a part.
 struct Places<'a> {
     keys: &'a [u64],
     nodes: &'a mut [u32],
     /// For each node the end of its list.
     ends: &'a mut [u32],
-    /// Where the first list begins.
+    /// The place of the first list in `others` of all parts.
     first: usize,
     others: &'a mut [u32],
     numbers: &'a mut [u16],
