@@ -889,23 +889,38 @@ impl Cuda {
         if reached.contains(&other.index) {
             return Ok(());
         }
-        let mut possible = 0;
-        // SAFETY: the driver writes the number.
-        let result = unsafe { sys::cuDeviceCanAccessPeer(&mut possible, self.context.ordinal, other.context.ordinal) };
-        self.check("cuDeviceCanAccessPeer", result)?;
-        if possible != 0 {
+        if self.can_use(other)? {
             // SAFETY: the context lives as long as `other`, and this device's context is current.
             match unsafe { sys::cuCtxEnablePeerAccess(other.context.raw, 0) } {
                 sys::PEER_ACCESS_ALREADY_ENABLED => {}
                 result => self.check("cuCtxEnablePeerAccess", result)?,
             }
-            let access = sys::MemoryAccess::of_device(self.context.ordinal);
-            for Pool(pool) in other.version_pool()?.map(|versions| versions.pool).into_iter().chain(other.pool()?) {
-                // SAFETY: the pool lives as long as the other device; the driver reads the description.
-                self.check("cuMemPoolSetAccess", unsafe { sys::cuMemPoolSetAccess(pool, &access, 1) })?;
-            }
+            other.open_pools_to(self)?;
+        }
+        // Either device may do a copy.
+        if other.can_use(self)? {
+            self.open_pools_to(other)?;
         }
         reached.insert(other.index);
+        Ok(())
+    }
+
+    /// Whether this device can use the memory of another one.
+    fn can_use(&self, other: &Cuda) -> Result<bool> {
+        let mut possible = 0;
+        // SAFETY: the driver writes the number.
+        let result = unsafe { sys::cuDeviceCanAccessPeer(&mut possible, self.context.ordinal, other.context.ordinal) };
+        self.check("cuDeviceCanAccessPeer", result).map(|()| possible != 0)
+    }
+
+    /// Lets another device use the memory of the pools, which follow no context.
+    fn open_pools_to(&self, other: &Cuda) -> Result<()> {
+        let _current = self.enter()?;
+        let access = sys::MemoryAccess::of_device(other.context.ordinal);
+        for Pool(pool) in self.version_pool()?.map(|versions| versions.pool).into_iter().chain(self.pool()?) {
+            // SAFETY: the pool lives as long as this device; the driver reads the description.
+            self.check("cuMemPoolSetAccess", unsafe { sys::cuMemPoolSetAccess(pool, &access, 1) })?;
+        }
         Ok(())
     }
 
