@@ -98,10 +98,10 @@ impl<T: Element> GraphIndex<T> {
     /// Writes the index as an HNSW file, which FAISS (`faiss.read_index`) or hnswlib (`Index.load_index`) searches on a
     /// CPU. At the same beam (efSearch, ef) they find about as many of the nearest vectors as this index.
     ///
-    /// Both formats hold f32: other elements are widened. For [`Metric::Cosine`] the vectors are divided by their
-    /// norms, and the metric of the file is the inner product: FAISS needs queries that are divided by theirs, and
-    /// hnswlib divides them if the file is loaded for its space `cosine`. Removed vectors are left out. The beam
-    /// of the index is the efSearch of FAISS's file; hnswlib's has none.
+    /// Both formats hold f32: other elements are widened. For [`Metric::Cosine`](crate::Metric::Cosine) the vectors are
+    /// divided by their norms, and the metric of the file is the inner product: FAISS needs queries that are divided by
+    /// theirs, and hnswlib divides them if the file is loaded for its space `cosine`. Removed vectors are left out. The
+    /// beam of the index is the efSearch of FAISS's file; hnswlib's has none.
     ///
     /// O(len · degree), and the building of graphs of each 64th vector and fewer. A file that exists is replaced once
     /// the new one is complete.
