@@ -62,11 +62,12 @@ fn inverted_files_and_k_means_fill_one_record() {
     let cpu = ["--device", "cpu"];
     let mut before = 0;
     // One vector out and in; a search, and four after changes; five filters; the first seven of inverted files; three
-    // changes of a graph, and six searches; of each kind a change as a version, and the first search after it.
+    // changes of a graph, and six searches; of each kind a change as a version, and the first search after it, and
+    // beside readers two times of a change and four of searches.
     let (success, text) = grid(&["changes"].into_iter().chain(common).chain(cpu).collect::<Vec<_>>());
     assert!(success, "{text}");
-    assert_eq!(rows(&path).len(), 2 * (2 + 5) + 5 + 3 + 2 * 3 + 3 * 2, "{text}");
-    before += 34;
+    assert_eq!(rows(&path).len(), 2 * (2 + 5) + 5 + 3 + 2 * 3 + 3 * (2 + 6), "{text}");
+    before += 52;
     // Four encodings: three times of the build, 2 k and three small batches at three numbers of probes; four levels of
     // two each; k-means of two sizes; a build of two times, and two k at five numbers of probes; an exact graph, and a
     // build of two times with graphs at two numbers of probes; ground truth, and for two lengths of codes three times
