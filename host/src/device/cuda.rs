@@ -169,8 +169,8 @@ struct Pool(sys::CUmemoryPool);
 // SAFETY: any thread may use a pool.
 unsafe impl Send for Pool {}
 
-/// Memory that no stream owns, and the streams in whose order it is allocated and freed. They are destroyed with the
-/// device.
+/// Memory that no stream owns, and the streams in whose order it is allocated and freed. Pool and event are destroyed
+/// with the device.
 #[derive(Clone, Copy)]
 struct VersionPool {
     pool: Pool,
@@ -397,8 +397,7 @@ impl Drop for Cuda {
         let versions = self.version_pool.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
         self.release(move || {
-            let ends = versions.map(|pool| [pool.allocations, pool.releases]);
-            for OfStream(stream) in streams.all.into_iter().chain(ends.into_iter().flatten()) {
+            for OfStream(stream) in streams.all {
                 // SAFETY: the handle came from cuStreamCreate and is destroyed once; the driver finishes the stream's
                 // work first.
                 unsafe { sys::cuStreamDestroy_v2(stream) };
@@ -778,18 +777,15 @@ impl Cuda {
     }
 
     /// A stream that nobody has, or a new one.
-    fn any_stream(self: &Arc<Self>, urgent: bool) -> Result<Stream> {
+    fn any_stream(&self, urgent: bool) -> Result<OfStream> {
         let idle = self.streams().idle[usize::from(urgent)].pop();
-        let OfStream(raw) = match idle {
-            Some(stream) => stream,
-            None => {
-                let _current = self.enter()?;
-                let stream = self.new_stream(urgent)?;
-                self.streams().all.push(stream);
-                stream
-            }
-        };
-        Ok(Stream { raw, device: self.clone(), owned: true, urgent, dependent: false })
+        if let Some(stream) = idle {
+            return Ok(stream);
+        }
+        let _current = self.enter()?;
+        let stream = self.new_stream(urgent)?;
+        self.streams().all.push(stream);
+        Ok(stream)
     }
 
     /// A new memory pool, which keeps this number of bytes. The caller has entered the device.
@@ -828,13 +824,22 @@ impl Cuda {
         }
         let mut versions = self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if versions.is_none() {
-            // What an error leaves is destroyed with the context.
-            let (allocations, releases) = (self.new_stream(false)?, self.new_stream(false)?);
-            let mut done = null_mut();
-            // SAFETY: the driver writes the handle.
-            let result = unsafe { sys::cuEventCreate(&mut done, sys::EVENT_DISABLE_TIMING) };
-            self.check("cuEventCreate", result)?;
-            *versions = Some(VersionPool { pool: self.new_pool(0)?, allocations, releases, done: OfEvent(done) });
+            let mut streams = Vec::new();
+            let mut made = || -> Result<VersionPool> {
+                streams.push(self.any_stream(false)?);
+                streams.push(self.any_stream(false)?);
+                let done = Event::new(self, sys::EVENT_DISABLE_TIMING)?;
+                let (pool, raw) = (self.new_pool(0)?, OfEvent(done.raw));
+                std::mem::forget(done);
+                Ok(VersionPool { pool, allocations: streams[0], releases: streams[1], done: raw })
+            };
+            match made() {
+                Ok(made) => *versions = Some(made),
+                Err(error) => {
+                    self.streams().idle[0].append(&mut streams);
+                    return Err(error);
+                }
+            }
         }
         Ok(*versions)
     }
@@ -1134,11 +1139,13 @@ impl Backend for CudaDevice {
     }
 
     fn stream(&self) -> Result<Stream> {
-        self.any_stream(false)
+        let OfStream(raw) = self.any_stream(false)?;
+        Ok(Stream { raw, device: self.clone(), owned: true, urgent: false, dependent: false })
     }
 
     fn urgent_stream(&self) -> Result<Stream> {
-        self.any_stream(true)
+        let OfStream(raw) = self.any_stream(true)?;
+        Ok(Stream { raw, device: self.clone(), owned: true, urgent: true, dependent: false })
     }
 
     unsafe fn copy_rows_to_device(
