@@ -398,8 +398,8 @@ impl Drop for Cuda {
         let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
         self.release(move || {
             for OfStream(stream) in streams.all {
-                // SAFETY: the handle came from cuStreamCreate and is destroyed once; the driver finishes the stream's
-                // work first.
+                // SAFETY: the handle came from cuStreamCreateWithPriority and is destroyed once; the driver finishes
+                // the stream's work first.
                 unsafe { sys::cuStreamDestroy_v2(stream) };
             }
             for module in modules.into_values() {
@@ -767,13 +767,8 @@ impl Cuda {
         self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A new stream. The caller has entered the device.
-    fn new_stream(&self, urgent: bool) -> Result<OfStream> {
-        let priority = if urgent { sys::HIGHEST_PRIORITY } else { sys::USUAL_PRIORITY };
-        let mut raw = null_mut();
-        // SAFETY: the driver writes the handle; flags 0 are allowed.
-        let result = unsafe { sys::cuStreamCreateWithPriority(&mut raw, 0, priority) };
-        self.check("cuStreamCreateWithPriority", result).map(|()| OfStream(raw))
+    fn versions(&self) -> MutexGuard<'_, Option<VersionPool>> {
+        self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// A stream that nobody has, or a new one.
@@ -783,9 +778,13 @@ impl Cuda {
             return Ok(stream);
         }
         let _current = self.enter()?;
-        let stream = self.new_stream(urgent)?;
-        self.streams().all.push(stream);
-        Ok(stream)
+        let priority = if urgent { sys::HIGHEST_PRIORITY } else { sys::USUAL_PRIORITY };
+        let mut raw = null_mut();
+        // SAFETY: the driver writes the handle; flags 0 are allowed.
+        let result = unsafe { sys::cuStreamCreateWithPriority(&mut raw, 0, priority) };
+        self.check("cuStreamCreateWithPriority", result)?;
+        self.streams().all.push(OfStream(raw));
+        Ok(OfStream(raw))
     }
 
     /// A new memory pool, which keeps this number of bytes. The caller has entered the device.
@@ -822,7 +821,7 @@ impl Cuda {
         if !self.has_pools {
             return Ok(None);
         }
-        let mut versions = self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut versions = self.versions();
         if versions.is_none() {
             let mut streams = Vec::new();
             let mut made = || -> Result<VersionPool> {
@@ -848,7 +847,7 @@ impl Cuda {
     /// entered the device.
     fn free_later(&self, address: u64) -> sys::Code {
         // The lock keeps the event for this call.
-        let versions = self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let versions = self.versions();
         let Some(VersionPool { releases, done, .. }) = *versions else { unreachable!("the memory came from the pool") };
         for &OfStream(stream) in &self.streams().all {
             // SAFETY: streams and event live as long as the device.
@@ -864,27 +863,23 @@ impl Cuda {
         unsafe { sys::cuMemFreeAsync(address, releases.0) }
     }
 
-    /// Waits for what was [freed](Self::free_later), and returns all memory that pools keep to the driver. Returns
-    /// whether there are pools. The caller has entered the device.
-    fn trim_pools(&self) -> bool {
-        let versions = *self.version_pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(VersionPool { releases: OfStream(releases), .. }) = versions {
-            // SAFETY: the stream lives as long as the device.
-            unsafe { sys::cuStreamSynchronize(releases) };
-        }
-        let pool = *self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let pools = versions.map(|versions| versions.pool).into_iter().chain(pool);
-        // SAFETY: the pools exist as long as the device.
-        pools.map(|Pool(pool)| unsafe { sys::cuMemPoolTrimTo(pool, 0) } == 0).fold(false, |any, trimmed| any | trimmed)
+    /// Waits for what was [freed](Self::free_later). The caller has entered the device.
+    fn wait_for_releases(&self) -> Result<()> {
+        let versions = *self.versions();
+        let Some(VersionPool { releases: OfStream(releases), .. }) = versions else { return Ok(()) };
+        // SAFETY: the stream lives as long as the device.
+        self.check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(releases) })
     }
 
-    /// Free memory in bytes, after what was [freed](Self::free_later). The caller has entered the device.
-    fn free_memory_now(&self) -> Result<u64> {
-        if let Some(VersionPool { releases: OfStream(releases), .. }) = self.version_pool()? {
-            // SAFETY: the stream lives as long as the device.
-            self.check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(releases) })?;
-        }
-        free_memory(self.index)
+    /// Returns all memory that pools keep to the driver, also what was [freed](Self::free_later). Returns whether there
+    /// are pools. The caller has entered the device.
+    fn trim_pools(&self) -> bool {
+        // If it fails, the memory is missing, and the allocation says so.
+        let _ = self.wait_for_releases();
+        let pool = *self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let pools = self.versions().map(|versions| versions.pool).into_iter().chain(pool);
+        // SAFETY: the pools exist as long as the device.
+        pools.map(|Pool(pool)| unsafe { sys::cuMemPoolTrimTo(pool, 0) } == 0).fold(false, |any, trimmed| any | trimmed)
     }
 
     /// Sets up access to the memory of another device, at the first call. If access is not possible (another root
@@ -1052,7 +1047,8 @@ impl Backend for CudaDevice {
 
     fn free_memory(&self) -> Result<u64> {
         let _current = Cuda::enter(self)?;
-        self.free_memory_now()
+        self.wait_for_releases()?;
+        free_memory(self.index)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Memory> {

@@ -8,8 +8,9 @@ use crate::parallel::{Loop, ParallelSlice, owned};
 /// Largest number of nodes that are inserted at a time. Each is compared with all others. The number of a node in its
 /// batch has 16 bits in [`Back`].
 ///
-/// 100,000 vectors of 128 components came into 900,000 in 510 ms with 1,024, 407 with 2,048 and 386 with 4,096; the
-/// recall at a beam of 24 was .972, .985 and .964, and that of a new graph .962 (H200 with 16 cores, 2026-11-28).
+/// 100,000 vectors of 128 components came into 900,000 in 407 ms with 2,048 and 386 with 4,096, and in 470 to 510 with
+/// 1,024 in an earlier revision; the recall at a beam of 24 was .985, .964 and .972, and that of a new graph .962. With
+/// memory that is used again, 4,096 took 322 to 346 ms (H200s with 16 cores, 2026-11-28).
 pub(super) const BATCH: usize = if cfg!(test) { 256 } else { 4096 };
 
 /// How many times the degree a node gets edges back from a batch, at most. A long vector can be among the edges of
