@@ -8,12 +8,14 @@
 //! | B, K = 16, 16-bit elements | 2 elements, low half first | column g, rows 2t + 8·r and the next |
 //! | A, K = 8, tf32 | 1 element | row g + 8·(r % 2), column t + 4·(r / 2) |
 //! | B, K = 8, tf32 | 1 element | column g, row t + 4·r |
-//! | C and D, f32 | 1 element | row g + 8·(r / 2), column 2t + r % 2 |
+//! | A, K = 32, bytes | 4 elements, lowest byte first | row g + 8·(r % 2), columns 4t + 16·(r / 2) and the next three |
+//! | B, K = 32, bytes | 4 elements, lowest byte first | column g, rows 4t + 16·r and the next three |
+//! | C and D, f32 or i32 | 1 element | row g + 8·(r / 2), column 2t + r % 2 |
 //!
-//! In bytes, the tf32 fragments of A and B have the layout of the 16-bit fragments, so `ldmatrix` loads both.
+//! In memory, all these fragments of A have one layout, and so have those of B: `ldmatrix` loads all of them.
 //!
 //! # Rounding
-//! Products are exact. The GPU adds the products of one instruction in an undocumented order and alignment, and
+//! Sums of bytes are exact, and wrap around beyond 32 bits. Products of floats are exact. The GPU adds the products of one instruction in an undocumented order and alignment, and
 //! truncates. The emulator adds them to C one by one, k ascending, and rounds each sum to nearest. So the GPU and the
 //! emulator agree to the bit only if all sums are exact.
 //!
@@ -98,4 +100,26 @@ pub unsafe fn mma_m16n8k16_bf16(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2]) {
 pub unsafe fn mma_m16n8k8_tf32(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2]) {
     // SAFETY: same contract.
     unsafe { imp::mma::m16n8k8_tf32(c, a, b, Location::caller()) }
+}
+
+macro_rules! byte_products {
+    ($($(#[$doc:meta])* $name:ident, $imp:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// All lanes of the warp arrive, at the same call.
+        #[track_caller]
+        #[inline(always)]
+        pub unsafe fn $name(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2]) {
+            // SAFETY: same contract.
+            unsafe { imp::mma::$imp(c, a, b, Location::caller()) }
+        }
+    )*};
+}
+
+byte_products! {
+    /// C += A · B with elements from -128 to 127 and exact sums, K = 32 (`mma.m16n8k32.s32.s8.s8.s32`).
+    mma_m16n8k32_s8, m16n8k32_s8;
+    /// C += A · B with elements from 0 to 255 and exact sums, K = 32 (`mma.m16n8k32.s32.u8.u8.s32`).
+    mma_m16n8k32_u8, m16n8k32_u8;
 }

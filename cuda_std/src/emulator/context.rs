@@ -141,11 +141,10 @@ pub struct Warp {
     pub mixed: bool,
     /// A result that all lanes of a collective share, computed by the first: pass, mask, value.
     pub shared_result: (u64, u32, u32),
-    /// Operands of a matrix product as f32, decoded by the first lane in the pass named: A row by row, B column by
-    /// column.
-    pub product: Box<Product>,
-    /// The same of a product of the warp's group; made by the first.
-    pub chunks: Option<Box<Chunks>>,
+    /// Operands of matrix products, decoded by the first lane.
+    pub products: Box<Products>,
+    /// The same of products of the warp's group.
+    pub chunks: GroupProducts,
     /// Lanes that the block has, that have returned, and that the next pass resumes.
     pub existing: u32,
     pub exited: u32,
@@ -160,18 +159,45 @@ pub struct Warp {
     pub clock: WarpClock,
 }
 
-/// Decoded operands of the pass `pass`.
-pub struct Product {
+/// Decoded operands of the pass `pass`, with inner dimension `K`: A row by row, B column by column.
+pub struct Product<N, const K: usize> {
     pub pass: u64,
-    pub a: [[f32; 16]; 16],
-    pub b: [[f32; 16]; 8],
+    pub a: [[N; K]; 16],
+    pub b: [[N; K]; 8],
+}
+
+impl<N: Default + std::marker::Copy, const K: usize> Default for Product<N, K> {
+    fn default() -> Self {
+        Self { pass: 0, a: [[N::default(); K]; 16], b: [[N::default(); K]; 8] }
+    }
+}
+
+/// The operands of a warp's products.
+#[derive(Default)]
+pub struct Products {
+    pub of_16_bits: Product<f32, 16>,
+    pub of_tf32: Product<f32, 8>,
+    pub of_bytes: Product<i32, 32>,
 }
 
 /// Decoded operands of the pass `pass`: the warp's 16 rows of A, and all rows of B.
-pub struct Chunks {
+pub struct Chunks<N, const K: usize> {
     pub pass: u64,
-    pub a: [[f32; 64]; 16],
-    pub b: [[f32; 64]; 128],
+    pub a: [[N; K]; 16],
+    pub b: [[N; K]; 128],
+}
+
+impl<N: Default + std::marker::Copy, const K: usize> Default for Chunks<N, K> {
+    fn default() -> Self {
+        Self { pass: 0, a: [[N::default(); K]; 16], b: [[N::default(); K]; 128] }
+    }
+}
+
+/// The operands of a warp's part of products of its group, made by the first product.
+#[derive(Default)]
+pub struct GroupProducts {
+    pub of_halves: Option<Box<Chunks<f32, 64>>>,
+    pub of_bytes: Option<Box<Chunks<i32, 128>>>,
 }
 
 thread_local! {

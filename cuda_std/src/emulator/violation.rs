@@ -31,7 +31,11 @@ pub enum Operation {
     MmaF16,
     MmaBf16,
     MmaTf32,
+    MmaS8,
+    MmaU8,
     StartF16,
+    StartS8,
+    StartU8,
     WaitForProducts,
     /// Waiting in a loop for what another thread stores.
     Spin,
@@ -56,7 +60,11 @@ impl Operation {
                 | Self::MmaF16
                 | Self::MmaBf16
                 | Self::MmaTf32
+                | Self::MmaS8
+                | Self::MmaU8
                 | Self::StartF16
+                | Self::StartS8
+                | Self::StartU8
                 | Self::WaitForProducts
         )
     }
@@ -87,7 +95,11 @@ impl Operation {
             Self::MmaF16 => "mma_m16n8k16_f16",
             Self::MmaBf16 => "mma_m16n8k16_bf16",
             Self::MmaTf32 => "mma_m16n8k8_tf32",
+            Self::MmaS8 => "mma_m16n8k32_s8",
+            Self::MmaU8 => "mma_m16n8k32_u8",
             Self::StartF16 => "wgmma::start_f16",
+            Self::StartS8 => "wgmma::start_s8",
+            Self::StartU8 => "wgmma::start_u8",
             Self::WaitForProducts => "wgmma::wait",
             Self::Spin => "a waiting loop",
         }

@@ -135,6 +135,84 @@ proptest! {
     }
 }
 
+/// Adds one product of matrices of bytes A and B to C.
+#[kernel(key = bool, true => product_s8 = with_s8, false => product_u8 = with_u8)]
+struct ByteProduct {
+    /// The fragment of A of each lane.
+    a: Ptr<[u32; 4]>,
+    /// The fragment of B of each lane.
+    b: Ptr<[u32; 2]>,
+    /// The fragment of C of each lane.
+    c: PtrMut<[i32; 4]>,
+}
+
+macro_rules! byte_bodies {
+    ($($name:ident = $mma:ident;)*) => {$(
+        /// # Safety
+        /// The arrays have a fragment for each of 32 lanes.
+        unsafe fn $name(ByteProduct { a, b, c }: ByteProduct) {
+            let lane = warp::lane_id() as usize;
+            // SAFETY: a fragment a lane, lane < 32; all lanes arrive.
+            unsafe {
+                let mut sum = global::load(c.add(lane));
+                mma::$mma(&mut sum, &global::load(a.add(lane)), global::load(b.add(lane)));
+                global::store(c.add(lane), sum);
+            }
+        }
+    )*};
+}
+
+byte_bodies! {
+    with_s8 = mma_m16n8k32_s8;
+    with_u8 = mma_m16n8k32_u8;
+}
+
+/// A fragment of each lane of A (16 rows of 32), B (8 columns of 32) and C (16 × 8), and D by a plain loop, against the
+/// kernel.
+fn check_bytes(signed: bool, a: &[[u8; 32]], b: &[[u8; 32]], c: &[[i32; 8]]) -> Result<(), TestCaseError> {
+    let value = |byte: u8| if signed { i64::from(byte as i8) } else { i64::from(byte) };
+    let word = |row: &[u8; 32], at: usize| u32::from_le_bytes(row[at..at + 4].try_into().unwrap());
+    let (mut fa, mut fb, mut fc) = (Vec::new(), Vec::new(), Vec::new());
+    for lane in 0..32 {
+        let (g, t) = (lane / 4, lane % 4);
+        fa.push([word(&a[g], 4 * t), word(&a[g + 8], 4 * t), word(&a[g], 4 * t + 16), word(&a[g + 8], 4 * t + 16)]);
+        fb.push([word(&b[g], 4 * t), word(&b[g], 4 * t + 16)]);
+        fc.push([c[g][2 * t], c[g][2 * t + 1], c[g + 8][2 * t], c[g + 8][2 * t + 1]]);
+    }
+    let (fa, fb, mut out) = (Buffer::from_slice(&fa), Buffer::from_slice(&fb), Buffer::from_slice(&fc));
+    let launch = ByteProduct { a: fa.as_ptr(), b: fb.as_ptr(), c: out.as_mut_ptr() };
+    // SAFETY: a fragment a lane.
+    unsafe { emulator::launch(ByteProduct::kernel(signed), one_block(32, 0), launch) }.unwrap();
+    for (lane, found) in out.to_vec().into_iter().enumerate() {
+        for (r, found) in found.into_iter().enumerate() {
+            let (row, column) = (lane / 4 + r / 2 * 8, lane % 4 * 2 + r % 2);
+            let product: i64 = (0..32).map(|k| value(a[row][k]) * value(b[column][k])).sum();
+            prop_assert_eq!(found, (i64::from(c[row][column]) + product) as i32, "row {}, column {}", row, column);
+        }
+    }
+    Ok(())
+}
+
+/// Rows of bytes, in which the greatest and the least of either type are frequent.
+fn byte_rows(rows: usize) -> impl Strategy<Value = Vec<[u8; 32]>> {
+    let byte = prop_oneof![Just(0u8), Just(127), Just(128), Just(255), any::<u8>()];
+    prop::collection::vec(prop::collection::vec(byte, 32).prop_map(|row| row.try_into().unwrap()), rows)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn byte_products(
+        a in byte_rows(16),
+        b in byte_rows(8),
+        c in prop::collection::vec(prop::array::uniform8(any::<i32>()), 16),
+        signed in any::<bool>(),
+    ) {
+        check_bytes(signed, &a, &b, &c)?;
+    }
+}
+
 /// Copies four 8 × 8 matrices of u16 to shared memory, at addresses that are not in order, and loads them three ways.
 #[kernel]
 unsafe fn load_matrices(input: Ptr<u16>, out: PtrMut<[u32; 10]>) {

@@ -5,7 +5,7 @@ use crate::{
     Site,
     emulator::{
         clock::LANES,
-        context::{Lane, Product, WIDE, current, meet},
+        context::{Lane, Product, Products, WIDE, current, meet},
         violation::Operation,
     },
 };
@@ -78,42 +78,49 @@ pub unsafe fn ldmatrix_x4_trans(row: u32, site: Site) -> [u32; 4] {
     std::array::from_fn(|matrix| element(matrix, row) | element(matrix, row + 1) << 16)
 }
 
-/// C += A · B for operands that `decode` puts into the product's matrices, with inner dimension `K`.
+/// The fragments of a product.
+type Fragments<'a, N> = (&'a mut [N; 4], &'a [u32; 4], [u32; 2]);
+
+/// C += A · B for operands that `decode` puts into the product's matrices; `sum` adds the product of a row of A and a
+/// column of B to an element of C.
 ///
 /// # Safety
 /// Within a launch.
 #[inline(always)]
-unsafe fn multiply<const K: usize>(
+unsafe fn multiply<N, const K: usize>(
     operation: Operation,
-    c: &mut [f32; 4],
-    a: &[u32; 4],
-    b: [u32; 2],
+    (c, a, b): Fragments<'_, N>,
     site: Site,
-    decode: impl FnOnce(&mut Product, &[[u32; WIDE]; LANES]),
+    of_warp: impl FnOnce(&mut Products) -> &mut Product<N, K>,
+    decode: impl FnOnce(&mut Product<N, K>, &[[u32; WIDE]; LANES]),
+    sum: impl Fn(&mut N, &[N; K], &[N; K]),
 ) {
     let words = [a[0], a[1], a[2], a[3], b[0], b[1]];
     // SAFETY: the running thread's warp is alive; nothing else runs on this OS thread.
     unsafe {
         let (lane, fragments) = exchange(operation, words, site);
         let warp = (*lane).warp;
-        let product = &mut *(*warp).product;
+        let product = of_warp(&mut (*warp).products);
         if product.pass != (*warp).pass {
             product.pass = (*warp).pass;
             decode(product, fragments);
         }
         let (row, column) = ((*lane).lane as usize / 4, (*lane).lane as usize % 4 * 2);
         for (i, c) in c.iter_mut().enumerate() {
-            let (a, b) = (&product.a[row + i / 2 * 8], &product.b[column + i % 2]);
-            for k in 0..K {
-                *c += a[k] * b[k];
-            }
+            sum(c, &product.a[row + i / 2 * 8], &product.b[column + i % 2]);
         }
     }
 }
 
+/// Adds products of floats one by one.
+#[inline(always)]
+fn sum_floats<const K: usize>(c: &mut f32, a: &[f32; K], b: &[f32; K]) {
+    a.iter().zip(b).for_each(|(a, b)| *c += a * b);
+}
+
 /// Decodes fragments of 16-bit elements. Once a warp, so not worth a copy in the kernel.
 #[inline(never)]
-fn decode_16(product: &mut Product, fragments: &[[u32; WIDE]; LANES], value: impl Fn(u16) -> f32) {
+fn decode_16(product: &mut Product<f32, 16>, fragments: &[[u32; WIDE]; LANES], value: impl Fn(u16) -> f32) {
     for (lane, words) in fragments.iter().enumerate() {
         let (group, member) = (lane / 4, lane % 4);
         for half in 0..2 {
@@ -130,7 +137,7 @@ fn decode_16(product: &mut Product, fragments: &[[u32; WIDE]; LANES], value: imp
 
 /// Decodes fragments of tf32 elements: f32 without the low 13 bits.
 #[inline(never)]
-fn decode_tf32(product: &mut Product, fragments: &[[u32; WIDE]; LANES]) {
+fn decode_tf32(product: &mut Product<f32, 8>, fragments: &[[u32; WIDE]; LANES]) {
     for (lane, words) in fragments.iter().enumerate() {
         let (group, member) = (lane / 4, lane % 4);
         let element = |register: usize| f32::from_bits(words[register] & !0x1fff);
@@ -143,24 +150,39 @@ fn decode_tf32(product: &mut Product, fragments: &[[u32; WIDE]; LANES]) {
     }
 }
 
+/// Decodes fragments of bytes.
+#[inline(never)]
+fn decode_8(product: &mut Product<i32, 32>, fragments: &[[u32; WIDE]; LANES], value: impl Fn(u8) -> i32) {
+    for (lane, words) in fragments.iter().enumerate() {
+        let (group, member) = (lane / 4, lane % 4);
+        for (register, word) in words[..6].iter().enumerate() {
+            for (byte, bits) in word.to_le_bytes().into_iter().enumerate() {
+                let k = 4 * member + byte;
+                match register {
+                    0..4 => product.a[group + register % 2 * 8][k + register / 2 * 16] = value(bits),
+                    _ => product.b[group][k + (register - 4) * 16] = value(bits),
+                }
+            }
+        }
+    }
+}
+
 /// # Safety
 /// As `mma::mma_m16n8k16_f16`.
 #[inline(always)]
 pub unsafe fn m16n8k16_f16(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
-    let decode =
-        |product: &mut Product, fragments: &_| decode_16(product, fragments, |bits| f16::from_bits(bits).to_f32());
+    let decode = |product: &mut _, fragments: &_| decode_16(product, fragments, |bits| f16::from_bits(bits).to_f32());
     // SAFETY: same contract.
-    unsafe { multiply::<16>(Operation::MmaF16, c, a, b, site, decode) }
+    unsafe { multiply(Operation::MmaF16, (c, a, b), site, |of| &mut of.of_16_bits, decode, sum_floats) }
 }
 
 /// # Safety
 /// As `mma::mma_m16n8k16_bf16`.
 #[inline(always)]
 pub unsafe fn m16n8k16_bf16(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
-    let decode =
-        |product: &mut Product, fragments: &_| decode_16(product, fragments, |bits| bf16::from_bits(bits).to_f32());
+    let decode = |product: &mut _, fragments: &_| decode_16(product, fragments, |bits| bf16::from_bits(bits).to_f32());
     // SAFETY: same contract.
-    unsafe { multiply::<16>(Operation::MmaBf16, c, a, b, site, decode) }
+    unsafe { multiply(Operation::MmaBf16, (c, a, b), site, |of| &mut of.of_16_bits, decode, sum_floats) }
 }
 
 /// # Safety
@@ -168,5 +190,29 @@ pub unsafe fn m16n8k16_bf16(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2], site: S
 #[inline(always)]
 pub unsafe fn m16n8k8_tf32(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
     // SAFETY: same contract.
-    unsafe { multiply::<8>(Operation::MmaTf32, c, a, b, site, decode_tf32) }
+    unsafe { multiply(Operation::MmaTf32, (c, a, b), site, |of| &mut of.of_tf32, decode_tf32, sum_floats) }
+}
+
+/// Adds products of bytes, which wrap around as on a GPU.
+#[inline(always)]
+fn sum_bytes(c: &mut i32, a: &[i32; 32], b: &[i32; 32]) {
+    *c = a.iter().zip(b).fold(*c, |sum, (a, b)| sum.wrapping_add(a * b));
+}
+
+/// # Safety
+/// As `mma::mma_m16n8k32_s8`.
+#[inline(always)]
+pub unsafe fn m16n8k32_s8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
+    let decode = |product: &mut _, fragments: &_| decode_8(product, fragments, |bits| i32::from(bits as i8));
+    // SAFETY: same contract.
+    unsafe { multiply(Operation::MmaS8, (c, a, b), site, |of| &mut of.of_bytes, decode, sum_bytes) }
+}
+
+/// # Safety
+/// As `mma::mma_m16n8k32_u8`.
+#[inline(always)]
+pub unsafe fn m16n8k32_u8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
+    let decode = |product: &mut _, fragments: &_| decode_8(product, fragments, i32::from);
+    // SAFETY: same contract.
+    unsafe { multiply(Operation::MmaU8, (c, a, b), site, |of| &mut of.of_bytes, decode, sum_bytes) }
 }

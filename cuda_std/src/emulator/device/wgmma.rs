@@ -5,7 +5,7 @@ use crate::{
     Site,
     emulator::{
         clock::LANES,
-        context::{Chunks, Lane, access, current, fail, meet},
+        context::{Chunks, GroupProducts, Lane, access, current, fail, meet},
         violation::{Operation, ViolationKind},
     },
 };
@@ -27,12 +27,12 @@ pub fn publish(_: Site) {
 }
 
 /// The components of row `row` of the chunk at `place`, whose bytes were checked.
-fn decode_row(place: *const u8, row: u32, to: &mut [f32; 64]) {
-    for (part, to) in to.chunks_exact_mut(8).enumerate() {
+fn decode_row<N, const K: usize>(place: *const u8, row: u32, to: &mut [N; K], decode: &impl Fn(&[u8; 16], &mut [N])) {
+    let parts = (ROW_BYTES / PART_BYTES) as usize;
+    for (part, to) in to.chunks_exact_mut(K / parts).enumerate() {
         let at = row * ROW_BYTES + (part as u32 ^ (row % 8)) * PART_BYTES;
-        // SAFETY: the row was checked, so it is inside the memory; parts are aligned.
-        let bits = unsafe { place.wrapping_add(at as usize).cast::<[u16; 8]>().read() };
-        to.iter_mut().zip(bits).for_each(|(to, bits)| *to = f16::from_bits(bits).to_f32());
+        // SAFETY: the row was checked, so it is inside the memory.
+        decode(&unsafe { place.wrapping_add(at as usize).cast::<[u8; 16]>().read() }, to);
     }
 }
 
@@ -56,21 +56,11 @@ unsafe fn check_rows(lane: *mut Lane, (own_rows, b, columns): (u32, u32, u32), s
 /// The sums of a lane.
 pub trait Sums {
     /// # Safety
-    /// As `wgmma::start_f16`.
-    unsafe fn start(&mut self, a: u32, b: u32, add: bool, site: Site);
-
-    /// # Safety
     /// As `wgmma::wait`.
     unsafe fn wait(&mut self, site: Site);
 }
 
-impl<const TILES: usize> Sums for [[f32; 4]; TILES] {
-    #[inline(always)]
-    unsafe fn start(&mut self, a: u32, b: u32, add: bool, site: Site) {
-        // SAFETY: same contract.
-        unsafe { start_f16(self, a, b, add, site) }
-    }
-
+impl<N, const TILES: usize> Sums for [[N; 4]; TILES] {
     #[inline(always)]
     unsafe fn wait(&mut self, site: Site) {
         // SAFETY: same contract.
@@ -78,10 +68,87 @@ impl<const TILES: usize> Sums for [[f32; 4]; TILES] {
     }
 }
 
+/// The sums of products of f16 components.
+pub trait HalfSums: Sums {
+    /// # Safety
+    /// As `wgmma::start_f16`.
+    unsafe fn start_f16(&mut self, a: u32, b: u32, add: bool, site: Site);
+}
+
+impl<const TILES: usize> HalfSums for [[f32; 4]; TILES] {
+    #[inline(always)]
+    unsafe fn start_f16(&mut self, a: u32, b: u32, add: bool, site: Site) {
+        // SAFETY: same contract.
+        unsafe { start_halves(self, (a, b, add), site) }
+    }
+}
+
+/// The sums of products of bytes.
+pub trait ByteSums: Sums {
+    /// # Safety
+    /// As `wgmma::start_s8`.
+    unsafe fn start_s8(&mut self, a: u32, b: u32, add: bool, site: Site);
+
+    /// # Safety
+    /// As `wgmma::start_u8`.
+    unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
+}
+
+impl<const TILES: usize> ByteSums for [[i32; 4]; TILES] {
+    #[inline(always)]
+    unsafe fn start_s8(&mut self, a: u32, b: u32, add: bool, site: Site) {
+        // SAFETY: same contract.
+        unsafe { start_bytes(self, Operation::StartS8, (a, b, add), |byte| i32::from(byte as i8), site) }
+    }
+
+    #[inline(always)]
+    unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site) {
+        // SAFETY: same contract.
+        unsafe { start_bytes(self, Operation::StartU8, (a, b, add), i32::from, site) }
+    }
+}
+
 /// # Safety
 /// As `wgmma::start_f16`.
 #[inline(never)]
-unsafe fn start_f16(d: &mut [[f32; 4]], a: u32, b: u32, add: bool, site: Site) {
+unsafe fn start_halves(d: &mut [[f32; 4]], operands: (u32, u32, bool), site: Site) {
+    let decode = |from: &[u8; 16], to: &mut [f32]| {
+        let halves = from.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32());
+        to.iter_mut().zip(halves).for_each(|(to, half)| *to = half);
+    };
+    let product = (Operation::StartF16, operands, site);
+    // SAFETY: same contract.
+    unsafe { multiply(d, product, |of| of.of_halves.get_or_insert_default(), &decode, |sum, a, b| *sum += a * b) }
+}
+
+/// # Safety
+/// As `wgmma::start_s8`.
+#[inline(never)]
+unsafe fn start_bytes(
+    d: &mut [[i32; 4]],
+    operation: Operation,
+    operands: (u32, u32, bool),
+    value: impl Fn(u8) -> i32,
+    site: Site,
+) {
+    let decode = |from: &[u8; 16], to: &mut [i32]| to.iter_mut().zip(from).for_each(|(to, &byte)| *to = value(byte));
+    let (product, sum) = ((operation, operands, site), |sum: &mut i32, a, b| *sum = sum.wrapping_add(a * b));
+    // SAFETY: same contract.
+    unsafe { multiply(d, product, |of| of.of_bytes.get_or_insert_default(), &decode, sum) }
+}
+
+/// The product of the chunks at two addresses, added to `d` or in its place.
+///
+/// # Safety
+/// As `wgmma::start_f16`.
+#[inline(always)]
+unsafe fn multiply<N: Default + Copy, const K: usize>(
+    d: &mut [[N; 4]],
+    (operation, (a, b, add), site): (Operation, (u32, u32, bool), Site),
+    of_warp: impl FnOnce(&mut GroupProducts) -> &mut Box<Chunks<N, K>>,
+    decode: &impl Fn(&[u8; 16], &mut [N]),
+    sum: impl Fn(&mut N, N, N),
+) {
     let lane = current();
     // SAFETY: the running thread, holding no reference across `meet`; its warp and block are alive, and nothing else
     // runs on this OS thread. Rows are read where they were checked.
@@ -99,16 +166,15 @@ unsafe fn start_f16(d: &mut [[f32; 4]], a: u32, b: u32, add: bool, site: Site) {
         let columns = 8 * d.len() as u32;
         check_rows(lane, (own_rows, b, columns), site);
         (*lane).products.push((own_rows, b, columns));
-        meet(lane, Operation::StartF16, u32::MAX, site);
+        meet(lane, operation, u32::MAX, site);
         let (warp, block) = ((*lane).warp, (*lane).block);
         let pass = (*warp).pass;
-        let chunks =
-            (*warp).chunks.get_or_insert_with(|| Box::new(Chunks { pass: 0, a: [[0.0; 64]; 16], b: [[0.0; 64]; 128] }));
+        let chunks = of_warp(&mut (*warp).chunks);
         if chunks.pass != pass {
             chunks.pass = pass;
             let (own, all) = ((*block).shared.place(own_rows), (*block).shared.place(b));
-            (0..).zip(&mut chunks.a).for_each(|(row, to)| decode_row(own, row, to));
-            (0..columns).zip(&mut chunks.b).for_each(|(row, to)| decode_row(all, row, to));
+            (0..).zip(&mut chunks.a).for_each(|(row, to)| decode_row(own, row, to, decode));
+            (0..columns).zip(&mut chunks.b).for_each(|(row, to)| decode_row(all, row, to, decode));
         }
         let number = (*lane).lane as usize;
         let (row, column) = (number / 4, number % 4 * 2);
@@ -116,12 +182,12 @@ unsafe fn start_f16(d: &mut [[f32; 4]], a: u32, b: u32, add: bool, site: Site) {
             let (a, next_a) = (&chunks.a[row], &chunks.a[row + 8]);
             let (b, next_b) = (&chunks.b[8 * j + column], &chunks.b[8 * j + column + 1]);
             // Four sums at a time, because each addition waits for the one before it in its sum.
-            let mut sums = if add { *d } else { [0.0; 4] };
-            for i in 0..a.len() {
-                sums[0] += a[i] * b[i];
-                sums[1] += a[i] * next_b[i];
-                sums[2] += next_a[i] * b[i];
-                sums[3] += next_a[i] * next_b[i];
+            let mut sums = if add { *d } else { [N::default(); 4] };
+            for i in 0..K {
+                sum(&mut sums[0], a[i], b[i]);
+                sum(&mut sums[1], a[i], next_b[i]);
+                sum(&mut sums[2], next_a[i], b[i]);
+                sum(&mut sums[3], next_a[i], next_b[i]);
             }
             *d = sums;
         }
