@@ -39,12 +39,12 @@ pub struct CompactCandidates {
     pub query_count: u32,
     /// The metric of the scores.
     pub metric: Metric,
-    /// Number of components of an f16 copy, with padding.
-    pub padded: u32,
+    /// The γ of products ([`QueryTerms::gamma`]).
+    pub gamma: f32,
     /// Upper bound of the norm of each query.
     pub query_norms: Ptr<f32>,
-    /// Upper bound of the residual of each query: the norm of the query minus its f16 copy.
-    pub query_residuals: Ptr<f32>,
+    /// Upper bound of the residual of each query: the norm of the query minus its f16 copy. Absent: no residuals.
+    pub query_residuals: Option<Ptr<f32>>,
     /// The base's greatest norm and greatest residual: two numbers.
     pub base_bounds: Ptr<f32>,
     /// The k-th smallest u of the list of query q, at place q · `found_stride`; NaN if the list has fewer than k
@@ -83,7 +83,7 @@ impl CompactCandidates {
 /// As [`CompactCandidates`].
 #[inline(always)]
 unsafe fn compact(launch: CompactCandidates) {
-    let CompactCandidates { query_count, metric, padded, query_norms, query_residuals, base_bounds, .. } = launch;
+    let CompactCandidates { query_count, metric, gamma, query_norms, query_residuals, base_bounds, .. } = launch;
     let CompactCandidates { found, found_stride, first, thresholds, values, rows, counts, stride, overflow, .. } =
         launch;
     let overflowed = launch.overflowed;
@@ -98,14 +98,14 @@ unsafe fn compact(launch: CompactCandidates) {
         let len = count.min(stride);
         let x = Bounds {
             norm: global::load_nc(query_norms.wrapping_add(query)),
-            residual: global::load_nc(query_residuals.wrapping_add(query)),
+            residual: query_residuals.map_or(0.0, |of| global::load_nc(of.wrapping_add(query))),
         };
         let y = Bounds { norm: global::load_nc(*base_bounds), residual: global::load_nc(base_bounds.wrapping_add(1)) };
         let found = global::load_nc(found.wrapping_add(query * found_stride as usize));
         // `min_f32` ignores a NaN and returns the other number.
         let threshold =
             if first != 0 { found } else { math::min_f32(found, global::load(thresholds.wrapping_add(query))) };
-        let highest = threshold + 2.0 * QueryTerms::new(metric, padded, x).error(metric, y);
+        let highest = threshold + 2.0 * QueryTerms::with_gamma(metric, gamma, x).error(metric, y);
         let list = query * stride as usize;
         let mut kept = 0;
         let mut start = 0;

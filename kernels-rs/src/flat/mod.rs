@@ -3,6 +3,8 @@
 //! | module | algorithm | source |
 //! |---|---|---|
 //! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
+//! | [`byte_filter`] | the same for vectors of bytes, by exact products of the stored rows | |
+//! | [`pass`] | the tiles that a filter visits, and its output | |
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
 //! | [`gather_rows`] | copies listed rows to another set, and back | |
 //! | [`list_rows`] | lists of the rows that each query of a batch may find | |
@@ -13,13 +15,16 @@
 //! | [`stage_rows`] | takes vectors from the caller's device memory | |
 //! | [`name_results`] | results for the caller's device memory | |
 
+pub mod byte_filter;
 pub mod candidates;
 pub mod count_within;
+mod epilogue;
 pub mod filter;
 pub mod gather_rows;
 pub mod list_rows;
 pub mod mask_distances;
 pub mod mask_values;
 pub mod name_results;
+pub mod pass;
 pub mod rescan;
 pub mod stage_rows;

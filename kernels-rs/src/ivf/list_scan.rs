@@ -615,8 +615,13 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
     }
 }
 
-impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool, const APPEND: bool>
-    Epilogue<P, ROWS, COLUMNS> for ItemScores<'_, RESIDENT, APPEND>
+impl<
+    P: TileProduct<ROWS, COLUMNS, Sum = f32>,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+    const APPEND: bool,
+> Epilogue<P, ROWS, COLUMNS> for ItemScores<'_, RESIDENT, APPEND>
 {
     #[inline(always)]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
@@ -701,7 +706,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
 #[inline(always)]
 pub(crate) unsafe fn scan<
     R: Rows,
-    P: TileProduct<ROWS, COLUMNS>,
+    P: TileProduct<ROWS, COLUMNS, Sum = f32>,
     const ROWS: usize,
     const COLUMNS: usize,
     const QUERIES: u32,

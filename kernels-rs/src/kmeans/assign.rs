@@ -477,7 +477,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     /// # Safety
     /// The tile was waited for.
     #[inline(always)]
-    unsafe fn first_look<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize>(
+    unsafe fn first_look<P: TileProduct<ROWS, COLUMNS, Sum = f32>, const ROWS: usize, const COLUMNS: usize>(
         &self,
         part: &P,
         numbers: &TileNumbers,
@@ -556,7 +556,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     /// # Safety
     /// The tile was waited for.
     #[inline(always)]
-    unsafe fn offer_row<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize>(
+    unsafe fn offer_row<P: TileProduct<ROWS, COLUMNS, Sum = f32>, const ROWS: usize, const COLUMNS: usize>(
         &self,
         part: &P,
         tile: u32,
@@ -643,7 +643,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     }
 }
 
-impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>
+impl<P: TileProduct<ROWS, COLUMNS, Sum = f32>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>
     Epilogue<P, ROWS, COLUMNS> for Nearest<RESIDENT>
 {
     #[inline(always)]
@@ -712,7 +712,12 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
 /// # Safety
 /// As [`Assign`].
 #[inline(always)]
-unsafe fn assign<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>(
+unsafe fn assign<
+    P: TileProduct<ROWS, COLUMNS, Sum = f32>,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+>(
     launch: Assign,
 ) {
     let thread = thread::thread_idx_x();

@@ -106,10 +106,29 @@ impl QueryTerms {
         }
     }
 
+    /// γ of the module documentation for copies of `padded` components: infinite if nothing is proved. 0 is that of
+    /// exact products.
+    #[inline(always)]
+    pub fn gamma(padded: u32) -> f32 {
+        if padded <= MOST_COMPONENTS { (padded + 16) as f32 * (1.0 / 4_194_304.0) } else { f32::INFINITY }
+    }
+
     /// The terms of a query, for copies of `padded` components.
     #[inline(always)]
     pub fn new(metric: Metric, padded: u32, x: Bounds) -> QueryTerms {
-        let gamma = if padded <= MOST_COMPONENTS { (padded + 16) as f32 * (1.0 / 4_194_304.0) } else { f32::INFINITY };
+        QueryTerms::with_gamma(metric, QueryTerms::gamma(padded), x)
+    }
+
+    /// The terms of a query of norm at most `norm`, for exact products of vectors without residuals: what covers the
+    /// roundings of numbers to f32.
+    #[inline(always)]
+    pub fn exact(metric: Metric, norm: f32) -> QueryTerms {
+        QueryTerms::with_gamma(metric, 0.0, Bounds { norm, residual: 0.0 })
+    }
+
+    /// The terms of a query, for products with [`gamma`](Self::gamma).
+    #[inline(always)]
+    pub fn with_gamma(metric: Metric, gamma: f32, x: Bounds) -> QueryTerms {
         let per_norm = x.residual + gamma * x.norm;
         let up = 1.0 + Self::UNIT;
         match metric {

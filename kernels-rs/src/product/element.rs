@@ -32,6 +32,15 @@ pub enum ElementKey {
     I8,
 }
 
+/// Name of an element type of bytes: the key of kernels that exist for these only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteKey {
+    /// [`U8`].
+    U8,
+    /// [`I8`].
+    I8,
+}
+
 /// IEEE binary32 elements.
 #[derive(Clone, Copy)]
 pub struct F32;

@@ -82,7 +82,7 @@ pub trait Epilogue<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUM
     ///
     /// # Safety
     /// The data that [`Operands::load_tile`] loaded with the tile is in shared memory.
-    unsafe fn tile(&mut self, part: &P, tile: u32, scores: &Scores<ROWS, COLUMNS>);
+    unsafe fn tile(&mut self, part: &P, tile: u32, scores: &Scores<ROWS, COLUMNS, P::Sum>);
 }
 
 /// One pass of tiles over the rows of a block.

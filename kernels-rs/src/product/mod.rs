@@ -10,6 +10,7 @@
 //! | [`element`] | loading four vector components of any element type |
 //! | [`metric`] | metrics, and all decisions that depend on them |
 //! | [`prepare`] | half-precision operands of vectors, with proved error norms |
+//! | [`prepare_bytes`] | the numbers of vectors of bytes, whose products are exact |
 //! | [`bounds`] | the error bound of a score of such operands |
 //! | [`tile`] | chunks of rows in shared memory: layout and copies |
 //! | [`ring`] | the place of chunks in shared memory during a product |
@@ -24,5 +25,6 @@ pub mod instruction;
 pub mod mainloop;
 pub mod metric;
 pub mod prepare;
+pub mod prepare_bytes;
 pub mod ring;
 pub mod tile;

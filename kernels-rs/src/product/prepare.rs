@@ -155,7 +155,7 @@ pub unsafe fn copy_row<E: Element>(row: RowOperand<E>, copy: *mut u16, copy_quad
 /// # Safety
 /// The list has the row's tile.
 #[inline(always)]
-unsafe fn listed_row(tiles: Option<Ptr<u32>>, at: u32) -> u32 {
+pub(crate) unsafe fn listed_row(tiles: Option<Ptr<u32>>, at: u32) -> u32 {
     let Some(tiles) = tiles else { return at };
     // SAFETY: as the caller promises.
     let tile = unsafe { global::load(tiles.wrapping_add((at / TILE_ROWS) as usize)) };

@@ -45,6 +45,11 @@ pub enum Residency {
 impl Residency {
     /// The residency of rows of `stride` components, a multiple of [`CHUNK`].
     pub const fn of(stride: u32) -> Residency {
-        if stride / CHUNK <= RESIDENT_CHUNKS { Residency::Resident } else { Residency::Streamed }
+        Residency::of_chunks(stride / CHUNK)
+    }
+
+    /// The residency of rows of `chunks` chunks.
+    pub const fn of_chunks(chunks: u32) -> Residency {
+        if chunks <= RESIDENT_CHUNKS { Residency::Resident } else { Residency::Streamed }
     }
 }

@@ -1,7 +1,7 @@
 //! Chunks of rows in shared memory: layout and copies.
 //!
-//! Rows are f16 copies of [`crate::product::prepare`]. A tile has 128 of them, and a chunk has 64 components of each:
-//! 128 bytes in a row, in 16-byte parts. Part p of row r is at part `p ^ (r & 7)` of the row. With this layout neither
+//! Rows are f16 copies of [`crate::product::prepare`], or vectors of bytes. A tile has 128 of them, and a chunk has 64
+//! components of each, or 128 bytes: 128 bytes in a row, in 16-byte parts. Part p of row r is at part `p ^ (r & 7)` of the row. With this layout neither
 //! `ldmatrix` nor `cp.async` has bank conflicts, and `wgmma` reads it directly.
 
 use cuda_std::shared::SharedPtr;
@@ -71,6 +71,55 @@ impl ChunkCopy {
             unroll::<ROWS_A_THREAD>(|i| {
                 let from = from.wrapping_add((i as u32 * self.down) as usize).cast();
                 async_copy::copy_16(to.add(i as u32 * ROWS_AT_ONCE * CHUNK_BYTES), from);
+            });
+        }
+    }
+}
+
+/// One thread's share of the copies of chunks of rows of bytes, which need not fill their last chunk: 16 bytes of every
+/// [`ROWS_AT_ONCE`]-th row.
+#[derive(Clone, Copy)]
+pub struct ByteCopy {
+    /// The start of the share in a tile in global memory, and in shared memory, in bytes.
+    from: u32,
+    to: u32,
+    /// Distance from one row of the share to the next, in bytes.
+    down: u32,
+    /// Number of bytes from the start of the share to the end of its row.
+    left: u32,
+}
+
+impl ByteCopy {
+    /// The share of thread `thread`, for rows of `stride` bytes, a multiple of 16.
+    #[inline(always)]
+    pub fn new(thread: u32, stride: u32) -> ByteCopy {
+        let (row, part) = (thread / 8, thread % 8);
+        ByteCopy {
+            from: row * stride + 16 * part,
+            to: part_offset(row, part),
+            down: ROWS_AT_ONCE * stride,
+            left: stride.saturating_sub(16 * part),
+        }
+    }
+
+    /// Starts the copy of chunk `chunk` of 128 rows into shared memory, with zeros behind the ends of rows. All threads
+    /// of the block arrive.
+    ///
+    /// # Safety
+    /// `rows` has 128 rows, aligned to 16 bytes, and the chunk starts in them; `to` has room for 16 KiB.
+    #[inline(always)]
+    pub unsafe fn copy(&self, to: SharedPtr<u8>, rows: *const u8, chunk: u32) {
+        let skipped = chunk * CHUNK_BYTES;
+        // Rows end at multiples of 16, so a part is all there or not at all.
+        let bytes = if skipped < self.left { 16 } else { 0 };
+        let rows = rows.wrapping_add((self.from + skipped) as usize);
+        // SAFETY: rows of source and destination are below 128, as the caller promises. The swizzle depends on the low
+        // three bits of the row, which repeat after 8 rows.
+        unsafe {
+            let to = to.add(self.to);
+            unroll::<ROWS_A_THREAD>(|i| {
+                let from = rows.wrapping_add((i as u32 * self.down) as usize);
+                async_copy::copy_16_zfill(to.add(i as u32 * ROWS_AT_ONCE * CHUNK_BYTES), from, bytes);
             });
         }
     }

@@ -7,7 +7,7 @@
 
 use cuda_std::emulator::Buffer;
 use test_random::Random;
-use warpann_kernels::flat::filter::{Filter, FilterOutput, tile_number};
+use warpann_kernels::flat::filter::{Filter, FilterOutput, FilterPass, tile_number};
 use warpann_kernels::product::bounds::{Bounds, QueryTerms};
 use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::instruction::Instruction;
@@ -103,9 +103,6 @@ impl Data {
             queries: query_copies.as_ptr(),
             base: base_copies.as_ptr(),
             stride: self.stride as u32,
-            query_count: queries as u32,
-            row_count: rows as u32,
-            metric: self.metric,
             query_greatest: greatest[0].as_ptr(),
             base_greatest: greatest[1].as_ptr(),
             query_norms: query_bounds.0.as_ptr(),
@@ -113,14 +110,19 @@ impl Data {
             base_values: values.as_ptr(),
             tile_norms: tile_bounds.0.as_ptr(),
             tile_residuals: tile_bounds.1.as_ptr(),
-            tiles,
-            tile_stride,
-            tile_skip,
-            thresholds: thresholds_at.as_ptr(),
-            out_values: out_values.as_mut_ptr(),
-            out_rows: out_rows.as_mut_ptr(),
-            counts: counts.as_mut_ptr(),
-            out_stride: out_stride as u32,
+            pass: FilterPass {
+                query_count: queries as u32,
+                row_count: rows as u32,
+                metric: self.metric,
+                tiles,
+                tile_stride,
+                tile_skip,
+                thresholds: thresholds_at.as_ptr(),
+                out_values: out_values.as_mut_ptr(),
+                out_rows: out_rows.as_mut_ptr(),
+                counts: counts.as_mut_ptr(),
+                out_stride: out_stride as u32,
+            },
         };
         // SAFETY: the arrays have these shapes, and copies are padded to whole tiles.
         unsafe {
@@ -281,9 +283,6 @@ fn shares_fill_whole_waves() {
             queries: empty.cast(),
             base: empty.cast(),
             stride: 64,
-            query_count: queries,
-            row_count: tiles * 128,
-            metric: Metric::L2,
             query_greatest: empty,
             base_greatest: empty,
             query_norms: empty.cast(),
@@ -291,14 +290,19 @@ fn shares_fill_whole_waves() {
             base_values: empty.cast(),
             tile_norms: empty.cast(),
             tile_residuals: empty.cast(),
-            tiles,
-            tile_stride: 1,
-            tile_skip: 0,
-            thresholds: empty.cast(),
-            out_values: cuda_std::PtrMut::empty(),
-            out_rows: cuda_std::PtrMut::empty(),
-            counts: cuda_std::PtrMut::empty(),
-            out_stride: 0,
+            pass: FilterPass {
+                query_count: queries,
+                row_count: tiles * 128,
+                metric: Metric::L2,
+                tiles,
+                tile_stride: 1,
+                tile_skip: 0,
+                thresholds: empty.cast(),
+                out_values: cuda_std::PtrMut::empty(),
+                out_rows: cuda_std::PtrMut::empty(),
+                counts: cuda_std::PtrMut::empty(),
+                out_stride: 0,
+            },
         };
         let [x, y, _] = launch.config(Instruction::MmaSync, multiprocessors).grid;
         (x, y)

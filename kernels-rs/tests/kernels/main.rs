@@ -7,6 +7,7 @@
 //! milliseconds. The
 //! references are sorts and sums on the host, and share no code with the kernels.
 
+mod byte_filter;
 mod distance;
 mod encode;
 mod filter;

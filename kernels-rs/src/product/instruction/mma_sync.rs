@@ -1,13 +1,16 @@
-//! `mma.sync.m16n8k16`: each warp reads its rows and columns with `ldmatrix` and multiplies them, independent of other
+//! `mma.sync.m16n8k16`, and `m16n8k32` for bytes: each warp reads its rows and columns with `ldmatrix` and multiplies them, independent of other
 //! warps. Any device.
 //!
 //! What lost: four warps of 64 × 64, see [`crate::flat::filter`].
+
+use core::marker::PhantomData;
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{mma, unroll, warp};
 
-use super::{Instruction, Scores, TileProduct};
+use super::{Instruction, Operand, Scores, TileProduct};
+use crate::product::element::F16;
 use crate::product::tile::part_offset;
 
 /// Number of warps of a block.
@@ -15,26 +18,29 @@ const WARPS: u32 = 8;
 /// Largest number of columns of a warp, in eights.
 const MOST_COLUMNS: usize = 4;
 
-/// Eight warps, `DOWN` of them one below the other. Each has 16 · ROWS of the rows and 8 · COLUMNS of the columns.
+/// Eight warps, `DOWN` of them one below the other. Each has 16 · ROWS of the rows and 8 · COLUMNS of the columns, with
+/// components of type `O`.
 #[derive(Clone, Copy)]
-pub struct MmaSync<const DOWN: u32, const ROWS: usize, const COLUMNS: usize> {
+pub struct MmaSync<const DOWN: u32, const ROWS: usize, const COLUMNS: usize, O: Operand = F16> {
     warp_row: u32,
     warp_column: u32,
     lane: u32,
+    operand: PhantomData<O>,
 }
 
-impl<const DOWN: u32, const ROWS: usize, const COLUMNS: usize> TileProduct<ROWS, COLUMNS>
-    for MmaSync<DOWN, ROWS, COLUMNS>
+impl<const DOWN: u32, const ROWS: usize, const COLUMNS: usize, O: Operand> TileProduct<ROWS, COLUMNS>
+    for MmaSync<DOWN, ROWS, COLUMNS, O>
 {
     const INSTRUCTION: Instruction = Instruction::MmaSync;
-    type Sums = Scores<ROWS, COLUMNS>;
-    const START: Self::Sums = [[[0.0; 4]; COLUMNS]; ROWS];
+    type Sum = O::Sum;
+    type Sums = Scores<ROWS, COLUMNS, O::Sum>;
+    const START: Self::Sums = [[[O::ZERO; 4]; COLUMNS]; ROWS];
 
     #[inline(always)]
     fn new(warp: u32, lane: u32) -> Self {
         const { assert!(COLUMNS <= MOST_COLUMNS && COLUMNS.is_multiple_of(2), "two columns of `mma` a load") };
         let across = WARPS / DOWN;
-        MmaSync { warp_row: warp / across, warp_column: warp % across, lane }
+        MmaSync { warp_row: warp / across, warp_column: warp % across, lane, operand: PhantomData }
     }
 
     #[inline(always)]
@@ -103,7 +109,7 @@ impl<const DOWN: u32, const ROWS: usize, const COLUMNS: usize> TileProduct<ROWS,
                 unroll::<ROWS>(|i| {
                     unroll::<COLUMNS>(|j| {
                         let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
-                        mma::mma_m16n8k16_f16(&mut sums[i][j], &a[i], b);
+                        O::multiply(&mut sums[i][j], &a[i], b);
                     });
                 });
             }
@@ -111,7 +117,7 @@ impl<const DOWN: u32, const ROWS: usize, const COLUMNS: usize> TileProduct<ROWS,
     }
 
     #[inline(always)]
-    fn scores(sums: &Self::Sums) -> Scores<ROWS, COLUMNS> {
+    fn scores(sums: &Self::Sums) -> Scores<ROWS, COLUMNS, O::Sum> {
         *sums
     }
 }

@@ -6,8 +6,8 @@
 //! | [`wgmma`] | `wgmma`, by warpgroups, straight from shared memory | compute capability 9.0 |
 //!
 //! A new instruction is a file here, with its sums and their places, and rows in the `#[kernel]` of the products that
-//! use it. Sums may have any type and any place (integers; tensor memory) if [`TileProduct::scores`] returns them as
-//! f32 in registers.
+//! use it. Sums may have any place (tensor memory) if [`TileProduct::scores`] returns them in registers. [`Operand`] says
+//! what is multiplied: f16 components, with f32 sums, or bytes, with exact i32 sums.
 
 pub mod mma_sync;
 pub mod wgmma;
@@ -16,8 +16,9 @@ pub use mma_sync::MmaSync;
 pub use wgmma::Wgmma;
 
 use cuda_std::shared::SharedPtr;
-use cuda_std::unroll;
+use cuda_std::{mma, unroll};
 
+use crate::product::element::{F16, I8, U8};
 use crate::product::ring::Ring;
 
 /// The instruction that multiplies a tile: a part of the key of kernels that exist for several.
@@ -41,9 +42,46 @@ impl Instruction {
     }
 }
 
+/// The components that are multiplied. In a chunk in shared memory the components of all of them lie in the same way,
+/// so instructions differ by name and by their sums only.
+pub trait Operand: Copy {
+    /// The type of the sums: exact i32 for bytes.
+    type Sum: Copy;
+
+    /// The sum of no products.
+    const ZERO: Self::Sum;
+
+    /// Adds the products of 32 bytes of 16 rows and of 8 columns (`mma.sync`).
+    ///
+    /// # Safety
+    /// All lanes of the warp arrive, at the same call.
+    unsafe fn multiply(sums: &mut [Self::Sum; 4], rows: &[u32; 4], columns: [u32; 2]);
+}
+
+macro_rules! operands {
+    ($($name:ident: $sum:ty, $zero:literal, $mma:ident;)*) => {$(
+        impl Operand for $name {
+            type Sum = $sum;
+            const ZERO: $sum = $zero;
+
+            #[inline(always)]
+            unsafe fn multiply(sums: &mut [$sum; 4], rows: &[u32; 4], columns: [u32; 2]) {
+                // SAFETY: the same contract.
+                unsafe { mma::$mma(sums, rows, columns) }
+            }
+        }
+    )*};
+}
+
+operands! {
+    F16: f32, 0.0, mma_m16n8k16_f16;
+    U8: i32, 0, mma_m16n8k32_u8;
+    I8: i32, 0, mma_m16n8k32_s8;
+}
+
 /// A lane's share of the products of a tile: `[i][j]` has rows [`TileProduct::row`] (i, 0) and (i, 1), each at columns
 /// [`TileProduct::column`] + 8j and + 8j + 1.
-pub type Scores<const ROWS: usize, const COLUMNS: usize> = [[[f32; 4]; COLUMNS]; ROWS];
+pub type Scores<const ROWS: usize, const COLUMNS: usize, Sum = f32> = [[[Sum; 4]; COLUMNS]; ROWS];
 
 /// Number `at` of the 2 · `COLUMNS`, at most 32, numbers that `entry` returns for columns and their halves. It is found
 /// by selects, one bit of `at` after the other, so that the numbers stay in registers.
@@ -75,7 +113,10 @@ pub trait TileProduct<const ROWS: usize, const COLUMNS: usize>: Copy {
     /// The instruction of this product.
     const INSTRUCTION: Instruction;
 
-    /// The type of a lane's sums.
+    /// The type of a product: f32 for f16 components, i32 for bytes.
+    type Sum: Copy;
+
+    /// The type of all sums of a lane.
     type Sums: Copy;
 
     /// The sums before the first tile.
@@ -120,6 +161,6 @@ pub trait TileProduct<const ROWS: usize, const COLUMNS: usize>: Copy {
         meanwhile: impl FnOnce(),
     );
 
-    /// The sums of a tile, as f32.
-    fn scores(sums: &Self::Sums) -> Scores<ROWS, COLUMNS>;
+    /// The sums of a tile.
+    fn scores(sums: &Self::Sums) -> Scores<ROWS, COLUMNS, Self::Sum>;
 }

@@ -1,44 +1,86 @@
 //! `wgmma`: two warpgroups multiply directly from shared memory, 64 rows at a time, while their threads do other work.
 //! Devices of compute capability 9.0 only.
 //!
-//! The sums are f32, as those of `mma.sync`, but the order of additions may differ, so scores may differ in their last
+//! The sums of f16 components are f32, as those of `mma.sync`, but the order of additions may differ, so scores may differ in their last
 //! bits. [`crate::product::bounds`] covers either order, so results are the same.
+
+use core::marker::PhantomData;
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::wgmma::{self, Fragment};
+use cuda_std::wgmma;
 
-use super::{Instruction, Scores, TileProduct};
+use super::{Instruction, Operand, Scores, TileProduct};
+use crate::product::element::{F16, I8, U8};
 use crate::product::tile::{CHUNK_BYTES, TILE_ROWS};
 
 /// Number of rows that a warpgroup multiplies.
 const GROUP_ROWS: u32 = 64;
 
-/// Two warpgroups with 64 × 8 · COLUMNS of the products each: one below the other for 128 rows and COLUMNS = 16, side
-/// by side for 64 rows and COLUMNS = 8.
-#[derive(Clone, Copy)]
-pub struct Wgmma<const COLUMNS: usize> {
-    warp: u32,
-    lane: u32,
+/// Components that a warpgroup multiplies, with 8 · COLUMNS columns.
+pub trait GroupOperand<const COLUMNS: usize>: Operand {
+    /// Starts the product of a chunk of 64 rows and of the columns' rows of another.
+    ///
+    /// # Safety
+    /// As [`wgmma::start_f16`].
+    unsafe fn start(sums: &mut [[Self::Sum; 4]; COLUMNS], rows: SharedPtr<u8>, tile: SharedPtr<u8>, add: bool);
+
+    /// Waits for all products that were started.
+    ///
+    /// # Safety
+    /// As [`wgmma::wait`].
+    unsafe fn wait(sums: &mut [[Self::Sum; 4]; COLUMNS]);
 }
 
-impl<const COLUMNS: usize> Wgmma<COLUMNS> {
+macro_rules! group_operands {
+    ($($columns:literal: $name:ident = $start:ident;)*) => {$(
+        impl GroupOperand<$columns> for $name {
+            #[inline(always)]
+            unsafe fn start(sums: &mut [[Self::Sum; 4]; $columns], rows: SharedPtr<u8>, tile: SharedPtr<u8>, add: bool) {
+                // SAFETY: the same contract.
+                unsafe { wgmma::$start(sums, rows, tile, add) }
+            }
+
+            #[inline(always)]
+            unsafe fn wait(sums: &mut [[Self::Sum; 4]; $columns]) {
+                // SAFETY: the same contract.
+                unsafe { wgmma::wait(sums) }
+            }
+        }
+    )*};
+}
+
+group_operands! {
+    8: F16 = start_f16;
+    16: F16 = start_f16;
+    16: U8 = start_u8;
+    16: I8 = start_s8;
+}
+
+/// Two warpgroups with 64 × 8 · COLUMNS of the products each: one below the other for 128 rows and COLUMNS = 16, side
+/// by side for 64 rows and COLUMNS = 8. The components have type `O`.
+#[derive(Clone, Copy)]
+pub struct Wgmma<const COLUMNS: usize, O = F16> {
+    warp: u32,
+    lane: u32,
+    operand: PhantomData<O>,
+}
+
+impl<const COLUMNS: usize, O> Wgmma<COLUMNS, O> {
     /// Number of warpgroups side by side.
     const ACROSS: u32 = TILE_ROWS / (8 * COLUMNS as u32);
 }
 
-impl<const COLUMNS: usize> TileProduct<1, COLUMNS> for Wgmma<COLUMNS>
-where
-    [[f32; 4]; COLUMNS]: Fragment,
-{
+impl<const COLUMNS: usize, O: GroupOperand<COLUMNS>> TileProduct<1, COLUMNS> for Wgmma<COLUMNS, O> {
     const INSTRUCTION: Instruction = Instruction::Wgmma;
-    type Sums = Scores<1, COLUMNS>;
-    const START: Self::Sums = [[[0.0; 4]; COLUMNS]; 1];
+    type Sum = O::Sum;
+    type Sums = Scores<1, COLUMNS, O::Sum>;
+    const START: Self::Sums = [[[O::ZERO; 4]; COLUMNS]; 1];
 
     #[inline(always)]
     fn new(warp: u32, lane: u32) -> Self {
-        Wgmma { warp, lane }
+        Wgmma { warp, lane, operand: PhantomData }
     }
 
     #[inline(always)]
@@ -90,15 +132,15 @@ where
         unsafe {
             warp::sync_warp(FULL_MASK);
             let (rows, tile) = (rows.add(self.first_row() * CHUNK_BYTES), tile.add(self.first_column() * CHUNK_BYTES));
-            wgmma::start_f16(&mut sums[0], rows, tile, add);
+            O::start(&mut sums[0], rows, tile, add);
             meanwhile();
             warp::sync_warp(FULL_MASK);
-            wgmma::wait(&mut sums[0]);
+            O::wait(&mut sums[0]);
         }
     }
 
     #[inline(always)]
-    fn scores(sums: &Self::Sums) -> Scores<1, COLUMNS> {
+    fn scores(sums: &Self::Sums) -> Scores<1, COLUMNS, O::Sum> {
         *sums
     }
 }

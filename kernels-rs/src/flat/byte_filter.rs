@@ -1,0 +1,399 @@
+//! The filter of exact search for vectors of bytes: [`crate::flat::filter`] with exact products of the stored rows.
+//!
+//! # Problem
+//! As for f16 copies: find all base rows that may be among the best k of a query. Bytes need no copy: their products are
+//! exact in 32-bit sums, at twice the rate of f16, and a row takes half the bytes of its f16 copy.
+//!
+//! # Algorithm
+//! With A = ⟨x, y⟩ from the tensor cores, exact, and the value of the row ([`crate::product::prepare_bytes`]):
+//!
+//! | metric | value | score | a group of pairs is examined if one has |
+//! |---|---|---|---|
+//! | squared L2 | ‖y‖² as i32 | ‖y‖² − 2A | A − ⌊value / 2⌋ ≥ −limit / 2, in integers |
+//! | inner product | 0 | −A | A ≥ −limit, in integers |
+//! | cosine | −1 / ‖y‖ as f32 | A · value / ‖x‖ | that ≤ limit, in f32 |
+//!
+//! The passes, lists and thresholds are those of the filter of f16 copies, and so is the proof, with an error E that
+//! covers the roundings of numbers to f32 only ([`QueryTerms::exact`]).
+//!
+//! The integer look is never stricter than the score: ⌊v / 2⌋ ≤ v / 2, and A − ⌊v / 2⌋ is an integer, so it is at least
+//! −limit / 2 rounded towards zero. Rows that take no part, and padding, have the bits of +∞ as their value: as an
+//! integer it exceeds every ‖y‖², so they do not pass, and where they are examined their score is +∞.
+//!
+//! # Limits
+//! A sum of d products of u8 is at most 255² · d, and of i8 at most 2¹⁴ · d. ‖y‖² must stay below the bits of +∞, and
+//! A − ⌊v / 2⌋ above −2³¹: [`most_components`]. Longer vectors take the filter of f16 copies.
+//!
+//! # How it maps to the machine
+//! As the filter of f16 copies. A chunk has 128 components. Rows are not padded to whole chunks: the copy fills the rest
+//! with zeros. The integer look costs an addition with a maximum for each pair, and half a shift. The conversion to f32,
+//! which takes twice the time of a multiplication, is left to pairs that are examined, and to cosine.
+//!
+//! # Cost
+//! Floor: 2·nq·n·d operations at the rate of bytes (1.3 ms for 10,000 × 1,000,000 × 128 on an H200), and one read of the
+//! base for every 128 queries, from L2. Not yet measured on a GPU.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::math::{min_f32, mul_add_f32};
+use cuda_std::shared::SharedPtr;
+use cuda_std::{Ptr, async_copy, global, kernel, shared, thread, unroll};
+
+use crate::flat::epilogue::{
+    AppendWithin, DenseBounds, GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, info_at, terms_at, values,
+};
+use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, tile_number};
+use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::element::{ByteKey, I8, U8};
+use crate::product::instruction::{Instruction, MmaSync, TileProduct, Wgmma};
+use crate::product::mainloop::{Operands, Pass};
+use crate::product::metric::Metric;
+use crate::product::ring::Residency;
+use crate::product::tile::{ByteCopy, CHUNK_BYTES, CHUNK_TILE_BYTES, TILE_ROWS};
+
+/// The value of rows that take no part and of padding, as bits: +∞.
+const LEFT_OUT: u32 = f32::INFINITY.to_bits();
+
+/// Largest number of components of a type for which sums and comparisons stay in 32 bits (module documentation).
+pub const fn most_components(element: ByteKey) -> u32 {
+    match element {
+        // 255² · d < LEFT_OUT.
+        ByteKey::U8 => (LEFT_OUT - 1) / (255 * 255),
+        // 2¹⁴ · d + LEFT_OUT / 2 ≤ 2³¹.
+        ByteKey::I8 => ((1 << 31) - LEFT_OUT / 2) >> 14,
+    }
+}
+
+const _: () = assert!(most_components(ByteKey::U8) == 32_896 && most_components(ByteKey::I8) == 65_792);
+
+/// Number of chunks of a row of `stride` bytes.
+#[inline(always)]
+const fn chunks(stride: u32) -> u32 {
+    stride.div_ceil(CHUNK_BYTES)
+}
+
+/// Computes bounds of the scores of queries against tiles of the base; see the module documentation.
+///
+/// # Safety
+/// The arrays are as long as the fields say; the rows, and `base_values`, are padded to whole tiles of 128 rows, whatever
+/// the padding rows hold. The residency in the kernel's key is [`Self::residency`].
+#[kernel(
+    key = (ByteKey, Instruction, FilterOutput, Residency),
+    max_threads = 256,
+    (ByteKey::U8, Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
+        => filter_u8_dense_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, U8>, 4, 4, true, true>,
+    /// One block a multiprocessor, as for f16 copies.
+    (ByteKey::U8, Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
+        => filter_u8_dense_streamed(min_blocks = 1) = filter::<MmaSync<2, 4, 4, U8>, 4, 4, false, true>,
+    (ByteKey::U8, Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
+        => filter_u8_append_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, U8>, 4, 4, true, false>,
+    (ByteKey::U8, Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
+        => filter_u8_append_streamed(min_blocks = 2) = filter::<MmaSync<2, 4, 4, U8>, 4, 4, false, false>,
+    (ByteKey::U8, Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
+        => filter_u8_dense_resident_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, U8>, 1, 16, true, true>,
+    (ByteKey::U8, Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
+        => filter_u8_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, U8>, 1, 16, false, true>,
+    (ByteKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
+        => filter_u8_append_resident_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, U8>, 1, 16, true, false>,
+    (ByteKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
+        => filter_u8_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, U8>, 1, 16, false, false>,
+    (ByteKey::I8, Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
+        => filter_i8_dense_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, I8>, 4, 4, true, true>,
+    /// One block a multiprocessor, as for f16 copies.
+    (ByteKey::I8, Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
+        => filter_i8_dense_streamed(min_blocks = 1) = filter::<MmaSync<2, 4, 4, I8>, 4, 4, false, true>,
+    (ByteKey::I8, Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
+        => filter_i8_append_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, I8>, 4, 4, true, false>,
+    (ByteKey::I8, Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
+        => filter_i8_append_streamed(min_blocks = 2) = filter::<MmaSync<2, 4, 4, I8>, 4, 4, false, false>,
+    (ByteKey::I8, Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
+        => filter_i8_dense_resident_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, I8>, 1, 16, true, true>,
+    (ByteKey::I8, Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
+        => filter_i8_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, I8>, 1, 16, false, true>,
+    (ByteKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
+        => filter_i8_append_resident_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, I8>, 1, 16, true, false>,
+    (ByteKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
+        => filter_i8_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, I8>, 1, 16, false, false>,
+)]
+pub struct ByteFilter {
+    /// The queries as stored: rows of `stride` bytes, aligned to 16.
+    pub queries: Ptr<u8>,
+    /// The base as stored: rows of `stride` bytes, aligned to 16.
+    pub base: Ptr<u8>,
+    /// Distance from one row to the next in bytes: a multiple of 16, padded with zeros, at most
+    /// [`most_components`] padded.
+    pub stride: u32,
+    /// The value of each query ([`crate::product::prepare_bytes`]).
+    pub query_values: Ptr<u32>,
+    /// Upper bound of the norm of each query.
+    pub query_norms: Ptr<f32>,
+    /// The value of each base row ([`crate::product::prepare_bytes`]); the bits of +∞ for padding and for rows that take
+    /// no part.
+    pub base_values: Ptr<u32>,
+    /// The greatest norm of each base tile.
+    pub tile_norms: Ptr<f32>,
+    /// The tiles and the output.
+    #[group]
+    pub pass: FilterPass,
+}
+
+impl ByteFilter {
+    /// The residency of the queries, which depends on `stride`.
+    pub fn residency(&self) -> Residency {
+        Residency::of_chunks(chunks(self.stride))
+    }
+
+    /// The grid of [`FilterPass`].
+    pub fn config(&self, instruction: Instruction, multiprocessors: u32) -> LaunchConfig {
+        self.pass.config(multiprocessors, HEADER_BYTES + instruction.ring().bytes(chunks(self.stride)))
+    }
+}
+
+/// Loads queries, tiles of the base, and the data of a tile that the epilogue needs.
+struct BaseTiles {
+    launch: ByteFilter,
+    share: Share,
+    copy: ByteCopy,
+    query_tile: *const u8,
+    thread: u32,
+    /// The number of the current tile.
+    tile: u32,
+}
+
+impl Operands for BaseTiles {
+    #[inline(always)]
+    unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
+        // SAFETY: the queries are padded to whole tiles.
+        unsafe { self.copy.copy(to, self.query_tile, chunk) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
+        let ByteFilter { base, stride, base_values, tile_norms, pass, .. } = self.launch;
+        let thread = self.thread;
+        // SAFETY: the tile exists, and the arrays of the base cover whole tiles; so do their norms.
+        unsafe {
+            if chunk == 0 {
+                self.tile = tile_number(self.share.visited(visit), pass.tile_stride, pass.tile_skip);
+                let info = info_at(visit);
+                let (tile, part) = (self.tile as usize, thread as usize);
+                if thread < TILE_ROWS / 4 {
+                    let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
+                    async_copy::copy_16(info.add(16 * thread), from.cast());
+                } else if thread == TILE_ROWS / 4 {
+                    async_copy::copy_4(TileWord::Norm.of(info), tile_norms.wrapping_add(tile).cast());
+                } else if thread == TILE_ROWS / 4 + 1 {
+                    TileWord::Number.of::<u32>(info).store(self.tile);
+                }
+            }
+            // 128 · stride fits 32 bits, because `most_components` bounds stride.
+            let at = self.tile as usize * (TILE_ROWS * stride) as usize;
+            self.copy.copy(to, base.wrapping_add(at), chunk);
+        }
+    }
+}
+
+/// The bounds of pairs of bytes.
+#[derive(Clone, Copy)]
+struct ByteBounds {
+    pass: FilterPass,
+}
+
+impl ByteBounds {
+    /// Writes the numbers of the block's queries to shared memory: the term of the error that a norm of the base
+    /// multiplies, the factor of the scores, the own term, and the own term plus the threshold. Other threads may read
+    /// them after the next barrier. Dense kernels have no thresholds.
+    ///
+    /// # Safety
+    /// As [`ByteFilter`]; the header of the block's shared memory is free.
+    #[inline(always)]
+    unsafe fn new(launch: ByteFilter, first_query: u32, dense: bool) -> ByteBounds {
+        let ByteFilter { query_values, query_norms, pass, .. } = launch;
+        let FilterPass { metric, query_count, thresholds, .. } = pass;
+        let thread = thread::thread_idx_x();
+        // Padded queries have the threshold −∞, so no pair of them is kept.
+        if thread < TILE_QUERIES {
+            let query = (first_query + thread) as usize;
+            let (mut norm, mut value, mut threshold) = (0.0, 0, f32::NEG_INFINITY);
+            // SAFETY: the caller promises the shapes; queries are compared with their number.
+            unsafe {
+                if query < query_count as usize {
+                    norm = global::load_nc(query_norms.wrapping_add(query));
+                    value = global::load_nc(query_values.wrapping_add(query));
+                    if !dense {
+                        threshold = global::load_nc(thresholds.wrapping_add(query));
+                    }
+                }
+                let terms = QueryTerms::exact(metric, norm);
+                let factor = match metric {
+                    Metric::L2 => -2.0,
+                    Metric::InnerProduct => -1.0,
+                    // Not negative zero, so that a product with it is not NaN where the other factor is +∞.
+                    Metric::Cosine => 0.0 - f32::from_bits(value),
+                };
+                let words = [terms.per_norm, factor, terms.own, terms.own + threshold];
+                terms_at().add(thread).store(global::F32x4(words));
+            }
+        }
+        ByteBounds { pass }
+    }
+}
+
+/// One bit for each group of eight pairs of two rows, as [`PairBounds::hits`] has them. `look` adds a pair to what is
+/// known of its group, which starts as `start`; `within` says whether a group of row `half` may have a hit.
+///
+/// # Safety
+/// As [`PairBounds::hits`].
+#[inline(always)]
+unsafe fn groups<T: Copy, const COLUMNS: usize>(
+    sums: &[[i32; 4]; COLUMNS],
+    (info, column): (SharedPtr<u8>, u32),
+    start: T,
+    look: impl Fn(T, i32, f32) -> T,
+    within: impl Fn(T, usize) -> bool,
+) -> u32 {
+    let mut hits = 0u32;
+    unroll::<GROUPS>(|group| {
+        if 4 * group < COLUMNS {
+            let mut best = [start; 2];
+            unroll::<4>(|j| {
+                let at = 4 * group + j;
+                // SAFETY: the columns are those of the lane.
+                let value = unsafe { values(info, column + 8 * at as u32) };
+                unroll::<2>(|half| {
+                    unroll::<2>(|e| best[half] = look(best[half], sums[at % COLUMNS][2 * half + e], value[e]))
+                });
+            });
+            unroll::<2>(|half| hits |= (within(best[half], half) as u32) << (2 * group + half));
+        }
+    });
+    hits
+}
+
+impl ByteBounds {
+    /// Whether a score has twice the product.
+    #[inline(always)]
+    fn doubles(&self) -> bool {
+        match self.pass.metric {
+            Metric::L2 => true,
+            Metric::InnerProduct | Metric::Cosine => false,
+        }
+    }
+}
+
+impl PairBounds for ByteBounds {
+    type Sum = i32;
+
+    #[inline(always)]
+    fn pass(&self) -> FilterPass {
+        self.pass
+    }
+
+    #[inline(always)]
+    unsafe fn query(&self, row: u32) -> QueryNumbers {
+        // SAFETY: as the caller promises.
+        let [per_norm, factor, own, own_and_limit] = unsafe { terms_at().add(row).load() }.0;
+        QueryNumbers { terms: QueryTerms { per_norm, per_residual: 0.0, own }, own_and_limit, factor }
+    }
+
+    #[inline(always)]
+    unsafe fn tile(&self, info: SharedPtr<u8>) -> Bounds {
+        // SAFETY: as the caller promises.
+        unsafe { Bounds { norm: TileWord::Norm.of::<f32>(info).load(), residual: 0.0 } }
+    }
+
+    #[inline(always)]
+    fn score(&self, sum: i32, value: f32, factor: f32) -> f32 {
+        let product = sum as f32;
+        if value.to_bits() == LEFT_OUT {
+            return f32::INFINITY;
+        }
+        match self.pass.metric {
+            Metric::L2 => mul_add_f32(product, factor, value.to_bits() as f32),
+            Metric::InnerProduct => product * factor,
+            Metric::Cosine => product * value * factor,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn hits<const COLUMNS: usize>(
+        &self,
+        sums: &[[i32; 4]; COLUMNS],
+        info: SharedPtr<u8>,
+        column: u32,
+        limits: [f32; 2],
+        factors: [f32; 2],
+    ) -> u32 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.pass.metric {
+                Metric::L2 | Metric::InnerProduct => {
+                    // Rounded towards zero; infinite limits saturate.
+                    let least = |half: usize| (limits[half] * if self.doubles() { -0.5 } else { -1.0 }) as i32;
+                    let least = [least(0), least(1)];
+                    // The sum of a row that takes no part may wrap around. Then its group is examined without need.
+                    let look =
+                        |most: i32, sum: i32, value: f32| most.max(sum.wrapping_sub((value.to_bits() >> 1) as i32));
+                    groups(sums, (info, column), i32::MIN, look, |most, half| most >= least[half])
+                }
+                Metric::Cosine => {
+                    let look = |least: f32, sum: i32, value: f32| min_f32(least, sum as f32 * value);
+                    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+                    let within = |least: f32, half: usize| !(least * factors[half] > limits[half]);
+                    groups(sums, (info, column), f32::INFINITY, look, within)
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`ByteFilter`].
+#[inline(always)]
+unsafe fn filter<
+    P: TileProduct<ROWS, COLUMNS, Sum = i32>,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+    const DENSE: bool,
+>(
+    launch: ByteFilter,
+) {
+    let Some(share) = Share::of_block(launch.pass.tiles) else { return };
+    let tiles = share.tiles(launch.pass.tiles);
+    let first_query = thread::block_idx_x() * TILE_QUERIES;
+    let thread = thread::thread_idx_x();
+    // SAFETY: for the whole body, the caller promises the shapes; rows are padded to whole tiles, so tile loads stay
+    // inside, and shared addresses lie inside the shared memory of the launch.
+    unsafe {
+        let bounds = ByteBounds::new(launch, first_query, DENSE);
+        let mut operands = BaseTiles {
+            launch,
+            share,
+            copy: ByteCopy::new(thread, launch.stride),
+            query_tile: launch.queries.wrapping_add(first_query as usize * launch.stride as usize),
+            thread,
+            tile: 0,
+        };
+        let pass = Pass {
+            at: shared::dynamic::<u8>().add(HEADER_BYTES),
+            rows_bytes: CHUNK_TILE_BYTES,
+            chunks: chunks(launch.stride),
+            tiles,
+            stages: P::INSTRUCTION.ring().stages(RESIDENT),
+        };
+        if DENSE {
+            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut DenseBounds { bounds, first_query, share });
+        } else {
+            let mut epilogue = AppendWithin::new(bounds, first_query, tiles);
+            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut epilogue);
+        }
+    }
+}

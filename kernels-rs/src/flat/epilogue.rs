@@ -1,0 +1,329 @@
+//! What a filter does with the products of a tile: it stores upper bounds of all pairs, or appends the pairs that a
+//! threshold keeps to lists. [`PairBounds`] is the part that depends on the operands.
+//!
+//! # Shared memory
+//! The header of a block: the numbers of its 128 queries, the data of the tiles in flight, and the queues of pairs.
+//! Pairs that are kept wait in the queue of their warp until there are enough of them for their atomics to overlap.
+
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{atomic, global, shared, unroll, warp};
+
+use crate::flat::pass::{FilterPass, Share, TILE_QUERIES};
+use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::instruction::{Scores, TileProduct, entry_of};
+use crate::product::mainloop::Epilogue;
+use crate::product::tile::{THREADS, TILE_ROWS};
+
+/// Bytes of the data of a tile that the epilogue needs: 128 values, greatest norm, greatest residual, number of the
+/// tile.
+const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
+/// Number of tiles whose chunks can be in flight at once.
+const INFOS: u32 = 4;
+/// Bytes of the data of the queries that the epilogue needs: four numbers for each.
+const TERMS_BYTES: u32 = TILE_QUERIES * 16;
+/// Largest number of groups of eight pairs that a lane has in one row.
+pub(crate) const GROUPS: usize = 4;
+/// Capacity of the queue of a warp in shared memory, in pairs. At the end of a tile, a queue that is more than half
+/// full is appended to the lists.
+const QUEUE: u32 = 64;
+const QUEUES_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
+/// Bytes of the header of a block's shared memory.
+pub(crate) const HEADER_BYTES: u32 = (QUEUES_AT + THREADS / 32 * QUEUE * 16).next_multiple_of(1024);
+
+/// The place of the four numbers of each of the block's queries.
+#[inline(always)]
+pub(crate) fn terms_at() -> SharedPtr<global::F32x4> {
+    shared::dynamic::<u8>().cast()
+}
+
+/// The place of the data of tile `visit` of the block: 128 values, and the words behind them ([`TileWords`]).
+#[inline(always)]
+pub(crate) fn info_at(visit: u32) -> SharedPtr<u8> {
+    // SAFETY: the place is below `INFOS`.
+    unsafe { shared::dynamic::<u8>().add(TERMS_BYTES).add((visit % INFOS) * INFO_BYTES) }
+}
+
+/// The words behind the values of a tile.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum TileWord {
+    /// The greatest norm of the tile's rows.
+    Norm = TILE_ROWS * 4,
+    /// The greatest residual of the tile's rows.
+    Residual = TILE_ROWS * 4 + 4,
+    /// The number of the tile.
+    Number = TILE_ROWS * 4 + 8,
+}
+
+impl TileWord {
+    /// The place of the word in the data of a tile.
+    ///
+    /// # Safety
+    /// `info` is the data of a tile.
+    #[inline(always)]
+    pub unsafe fn of<T>(self, info: SharedPtr<u8>) -> SharedPtr<T> {
+        // SAFETY: the data of a tile have three words behind the values.
+        unsafe { info.add(self as u32).cast() }
+    }
+}
+
+/// The values of two neighbouring rows of a tile.
+///
+/// # Safety
+/// `column` is even and below 128.
+#[inline(always)]
+pub(crate) unsafe fn values(info: SharedPtr<u8>, column: u32) -> [f32; 2] {
+    // SAFETY: as the caller promises.
+    unsafe { info.add(column * 4).cast::<global::F32x2>().load().0 }
+}
+
+/// What a query of the block adds to the bounds of its pairs.
+#[derive(Clone, Copy)]
+pub(crate) struct QueryNumbers {
+    /// The terms of the error.
+    pub terms: QueryTerms,
+    /// The own term plus the threshold.
+    pub own_and_limit: f32,
+    /// A factor of the scores, if each query has its own.
+    pub factor: f32,
+}
+
+/// The bounds of the pairs of a block, for operands of one kind.
+pub(crate) trait PairBounds: Copy {
+    /// The type of a product.
+    type Sum: Copy;
+
+    /// The tiles and the output.
+    fn pass(&self) -> FilterPass;
+
+    /// The numbers of query `row` of the block.
+    ///
+    /// # Safety
+    /// `row` < 128, and the numbers were written before a barrier.
+    unsafe fn query(&self, row: u32) -> QueryNumbers;
+
+    /// The greatest norm and residual of a tile that was waited for.
+    ///
+    /// # Safety
+    /// `info` is the data of the tile.
+    unsafe fn tile(&self, info: SharedPtr<u8>) -> Bounds;
+
+    /// The score of a pair: of its product, the value of the base's row, and the query's own factor.
+    fn score(&self, sum: Self::Sum, value: f32, factor: f32) -> f32;
+
+    /// One bit for each group of eight pairs of a row, of which one may have a score up to the limit of the row, or NaN:
+    /// bit 2 · group + half. `sums` are the products of two rows at the lane's columns, the first of which is `column`.
+    ///
+    /// # Safety
+    /// `info` is the data of a tile that was waited for.
+    unsafe fn hits<const COLUMNS: usize>(
+        &self,
+        sums: &[[Self::Sum; 4]; COLUMNS],
+        info: SharedPtr<u8>,
+        column: u32,
+        limits: [f32; 2],
+        factors: [f32; 2],
+    ) -> u32;
+}
+
+/// Stores the upper bounds of all pairs.
+pub(crate) struct DenseBounds<B> {
+    pub bounds: B,
+    pub first_query: u32,
+    pub share: Share,
+}
+
+impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usize, const COLUMNS: usize>
+    Epilogue<P, ROWS, COLUMNS> for DenseBounds<B>
+{
+    #[inline(always)]
+    unsafe fn tile(&mut self, part: &P, visit: u32, sums: &Scores<ROWS, COLUMNS, B::Sum>) {
+        let FilterPass { metric, query_count, out_values, out_stride, .. } = self.bounds.pass();
+        // SAFETY: the tile was waited for; stores are checked against query_count, and a row has room for all visited
+        // tiles.
+        unsafe {
+            let info = info_at(visit);
+            let y = self.bounds.tile(info);
+            let of_base = QueryTerms::of_base(metric, y);
+            let column = part.column();
+            unroll::<ROWS>(|i| {
+                unroll::<2>(|half| {
+                    let query = self.first_query + part.row(i, half);
+                    if query < query_count {
+                        let QueryNumbers { terms, factor, .. } = self.bounds.query(part.row(i, half));
+                        let error = terms.error_from(terms.own + of_base, y);
+                        let out = query as usize * out_stride as usize
+                            + (self.share.visited(visit) * TILE_ROWS + column) as usize;
+                        unroll::<COLUMNS>(|j| {
+                            let value = values(info, column + 8 * j as u32);
+                            let score = |e: usize| self.bounds.score(sums[i][j][2 * half + e], value[e], factor);
+                            let pair = [score(0) + error, score(1) + error];
+                            let to = out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>();
+                            global::store(to, global::F32x2(pair));
+                        });
+                    }
+                });
+            });
+        }
+    }
+}
+
+/// Appends the pairs whose lower bound is at most the query's threshold to the query's list.
+pub(crate) struct AppendWithin<B> {
+    bounds: B,
+    first_query: u32,
+    /// Number of tiles of the block.
+    tiles: u32,
+    lane: u32,
+    /// Pairs that the warp keeps. They wait here until there are enough of them for their atomics to overlap.
+    queue: SharedPtr<global::U32x4>,
+    queued: u32,
+}
+
+impl<B: PairBounds> AppendWithin<B> {
+    #[inline(always)]
+    pub fn new(bounds: B, first_query: u32, tiles: u32) -> AppendWithin<B> {
+        AppendWithin { bounds, first_query, tiles, lane: warp::lane_id(), queue: SharedPtr::from_address(0), queued: 0 }
+    }
+
+    /// Appends one pair to a list; the words are its upper bound, its base row, and its query in the block.
+    ///
+    /// # Safety
+    /// The arrays of the pass are as long as its fields say.
+    #[inline(always)]
+    unsafe fn append(&self, [upper, row, query, _]: [u32; 4]) {
+        let FilterPass { row_count, query_count, counts, out_values, out_rows, out_stride, .. } = self.bounds.pass();
+        let query = self.first_query + query;
+        // Padded rows have the value +∞ and padded queries the threshold −∞, but an infinite threshold or a NaN lets
+        // such pairs pass.
+        if row >= row_count || query >= query_count {
+            return;
+        }
+        // SAFETY: the query exists, and the place is checked.
+        unsafe {
+            let place = atomic::add_u32(counts.wrapping_add(query as usize), 1);
+            if place < out_stride {
+                let at = query as usize * out_stride as usize + place as usize;
+                global::store(out_values.wrapping_add(at), f32::from_bits(upper));
+                global::store(out_rows.wrapping_add(at), row);
+            }
+        }
+    }
+
+    /// Appends the pairs of the queue to the lists if there are more than `from`.
+    ///
+    /// # Safety
+    /// As [`Self::append`]; all lanes of the warp arrive.
+    #[inline(always)]
+    unsafe fn append_queue(&mut self, from: u32) {
+        if self.queued > from {
+            warp::sync_warp(FULL_MASK);
+            let mut entry = self.lane;
+            while entry < self.queued.min(QUEUE) {
+                // SAFETY: entries below QUEUE, which were stored.
+                unsafe { self.append(self.queue.add(entry).load().0) };
+                entry += 32;
+            }
+            warp::sync_warp(FULL_MASK);
+            self.queued = 0;
+        }
+    }
+
+    /// Puts the pair `words(i)` in the queue for each bit i of `keeps`; a full queue appends it at once. All lanes of
+    /// the warp arrive.
+    ///
+    /// # Safety
+    /// As [`Self::append`].
+    #[inline(always)]
+    unsafe fn keep(&mut self, mut keeps: u32, words: impl Fn(u32) -> [u32; 4]) {
+        loop {
+            let waiting = warp::ballot(FULL_MASK, keeps != 0);
+            if waiting == 0 {
+                break;
+            }
+            if keeps != 0 {
+                let at = keeps.trailing_zeros();
+                keeps &= keeps - 1;
+                let words = words(at);
+                let place = self.queued + (waiting & ((1 << self.lane) - 1)).count_ones();
+                // SAFETY: the place is checked.
+                unsafe {
+                    if place < QUEUE {
+                        self.queue.add(place).store(global::U32x4(words));
+                    } else {
+                        self.append(words);
+                    }
+                }
+            }
+            self.queued += waiting.count_ones();
+        }
+    }
+}
+
+impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usize, const COLUMNS: usize>
+    Epilogue<P, ROWS, COLUMNS> for AppendWithin<B>
+{
+    /// Sets the address of the queue. It is set here because an address that is kept during the first steps occupies
+    /// registers.
+    #[inline(always)]
+    unsafe fn begin(&mut self, _: SharedPtr<u8>) {
+        let header = shared::dynamic::<u8>();
+        // SAFETY: the header has the queues of all warps.
+        self.queue = unsafe { header.add(QUEUES_AT).cast::<global::U32x4>().add(warp::warp_id() * QUEUE) };
+    }
+
+    #[inline(always)]
+    unsafe fn tile(&mut self, part: &P, visit: u32, sums: &Scores<ROWS, COLUMNS, B::Sum>) {
+        let bounds = self.bounds;
+        let metric = bounds.pass().metric;
+        // SAFETY: the tile was waited for, and all threads of the block arrive.
+        unsafe {
+            let info = info_at(visit);
+            let y = bounds.tile(info);
+            let of_base = QueryTerms::of_base(metric, y);
+            let column = part.column();
+            unroll::<ROWS>(|i| {
+                let limit_and_factor = |half: usize| {
+                    let QueryNumbers { terms, own_and_limit, factor } = bounds.query(part.row(i, half));
+                    (terms.error_from(own_and_limit + of_base, y), factor)
+                };
+                let [(first, first_factor), (second, second_factor)] = [limit_and_factor(0), limit_and_factor(1)];
+                let (limits, factors) = ([first, second], [first_factor, second_factor]);
+                let hits = bounds.hits(&sums[i], info, column, limits, factors);
+                // The hits of all lanes, so that the warp branches as one.
+                let hits = warp::reduce_or(FULL_MASK, hits);
+                if hits != 0 {
+                    unroll::<{ 2 * GROUPS }>(|group_half| {
+                        let (group, half) = (group_half / 2, group_half % 2);
+                        if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
+                            let mut scores = [[0.0f32; 2]; 4];
+                            let mut keeps = 0u32;
+                            unroll::<4>(|j| {
+                                let at = 4 * group + j;
+                                let value = values(info, column + 8 * at as u32);
+                                #[expect(
+                                    clippy::neg_cmp_op_on_partial_ord,
+                                    reason = "NaN on either side must keep the row"
+                                )]
+                                unroll::<2>(|e| {
+                                    let sum = sums[i][at % COLUMNS][2 * half + e];
+                                    scores[j][e] = bounds.score(sum, value[e], factors[half]);
+                                    keeps |= (!(scores[j][e] > limits[half]) as u32) << (2 * j + e);
+                                });
+                            });
+                            let error = bounds.query(part.row(i, half)).terms.error(metric, y);
+                            self.keep(keeps, |at| {
+                                let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
+                                let upper = entry_of::<4>(|j, e| scores[j][e], at) + error;
+                                let tile: u32 = TileWord::Number.of::<u32>(info).load();
+                                [upper.to_bits(), tile * TILE_ROWS + column, part.row(i, half), 0]
+                            });
+                        }
+                    });
+                }
+            });
+            self.append_queue(if visit + 1 < self.tiles { QUEUE / 2 } else { 0 });
+        }
+    }
+}
