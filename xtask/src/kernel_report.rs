@@ -15,6 +15,10 @@ use crate::shell::Result;
 pub const EXCUSED: &[(&str, &str)] = &[
     ("filter_append_resident", "on sm_80 the tile's number is spilled (8 bytes), with one access per tile"),
     ("filter_append_streamed", "on sm_80 the tile's number is spilled (8 bytes), with one access per tile"),
+    ("filter_u8_append_resident", "on sm_80, as the filter of f16 copies"),
+    ("filter_u8_append_streamed", "on sm_80, as the filter of f16 copies"),
+    ("filter_i8_append_resident", "on sm_80, as the filter of f16 copies"),
+    ("filter_i8_append_streamed", "on sm_80, as the filter of f16 copies"),
 ];
 
 /// Resources of one kernel on one architecture.

@@ -52,7 +52,7 @@ macro_rules! product {
     ($shape:literal, $types:literal, $flags:literal, [$($k:literal)*], $a:literal, $b:literal) => {
         concat!(
             "wgmma.mma_async.sync.aligned.", $shape, $types, " {{{0}", $(", {", $k, "}",)* "}}, ",
-            $a, ", ", $b, ", others, ", $flags, ";"
+            $a, ", ", $b, ", others", $flags, ";"
         )
     };
 }
@@ -133,12 +133,12 @@ macro_rules! sums {
         }
 
         impl HalfSums for [[f32; 4]; $tiles] {
-            chunk!(start_f16, $halves, ".f32.f16.f16", "1, 1, 0, 0", $j, $k);
+            chunk!(start_f16, $halves, ".f32.f16.f16", ", 1, 1, 0, 0", $j, $k);
         }
 
         impl ByteSums for [[i32; 4]; $tiles] {
-            chunk!(start_s8, $bytes, ".s32.s8.s8", "1, 1", $j, $k);
-            chunk!(start_u8, $bytes, ".s32.u8.u8", "1, 1", $j, $k);
+            chunk!(start_s8, $bytes, ".s32.s8.s8", "", $j, $k);
+            chunk!(start_u8, $bytes, ".s32.u8.u8", "", $j, $k);
         }
     };
 }

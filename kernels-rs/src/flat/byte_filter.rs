@@ -311,15 +311,14 @@ impl PairBounds for ByteBounds {
 
     #[inline(always)]
     fn score(&self, sum: i32, value: f32, factor: f32) -> f32 {
-        let product = sum as f32;
-        if value.to_bits() == LEFT_OUT {
-            return f32::INFINITY;
-        }
-        match self.pass.metric {
-            Metric::L2 => mul_add_f32(product, factor, value.to_bits() as f32),
-            Metric::InnerProduct => product * factor,
-            Metric::Cosine => product * value * factor,
-        }
+        // One formula with selected numbers, because a branch for each pair costs more.
+        let (scale, own) = match self.pass.metric {
+            Metric::L2 => (1.0, value.to_bits() as f32),
+            Metric::InnerProduct => (1.0, 0.0),
+            Metric::Cosine => (value, 0.0),
+        };
+        let score = mul_add_f32(sum as f32 * scale, factor, own);
+        if value.to_bits() == LEFT_OUT { f32::INFINITY } else { score }
     }
 
     #[inline(always)]
@@ -329,14 +328,17 @@ impl PairBounds for ByteBounds {
         info: SharedPtr<u8>,
         column: u32,
         limits: [f32; 2],
-        factors: [f32; 2],
+        rows: [u32; 2],
     ) -> u32 {
         // SAFETY: as the caller promises.
         unsafe {
             match self.pass.metric {
                 Metric::L2 | Metric::InnerProduct => {
-                    // Rounded towards zero; infinite limits saturate.
-                    let least = |half: usize| (limits[half] * if self.doubles() { -0.5 } else { -1.0 }) as i32;
+                    let least = |half: usize| {
+                        let least = limits[half] * if self.doubles() { -0.5 } else { -1.0 };
+                        // Rounded towards zero; infinite limits saturate.
+                        if least.is_nan() { i32::MIN } else { least as i32 }
+                    };
                     let least = [least(0), least(1)];
                     // The sum of a row that takes no part may wrap around. Then its group is examined without need.
                     let look =
@@ -344,6 +346,7 @@ impl PairBounds for ByteBounds {
                     groups(sums, (info, column), i32::MIN, look, |most, half| most >= least[half])
                 }
                 Metric::Cosine => {
+                    let factors = [self.query(rows[0]).factor, self.query(rows[1]).factor];
                     let look = |least: f32, sum: i32, value: f32| min_f32(least, sum as f32 * value);
                     #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
                     let within = |least: f32, half: usize| !(least * factors[half] > limits[half]);

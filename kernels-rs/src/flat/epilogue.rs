@@ -113,17 +113,18 @@ pub(crate) trait PairBounds: Copy {
     fn score(&self, sum: Self::Sum, value: f32, factor: f32) -> f32;
 
     /// One bit for each group of eight pairs of a row, of which one may have a score up to the limit of the row, or NaN:
-    /// bit 2 · group + half. `sums` are the products of two rows at the lane's columns, the first of which is `column`.
+    /// bit 2 · group + half. `sums` are the products of the queries `rows` of the block at the lane's columns, the first of
+    /// which is `column`.
     ///
     /// # Safety
-    /// `info` is the data of a tile that was waited for.
+    /// `info` is the data of a tile that was waited for, and the rows are as for [`query`](Self::query).
     unsafe fn hits<const COLUMNS: usize>(
         &self,
         sums: &[[Self::Sum; 4]; COLUMNS],
         info: SharedPtr<u8>,
         column: u32,
         limits: [f32; 2],
-        factors: [f32; 2],
+        rows: [u32; 2],
     ) -> u32;
 }
 
@@ -284,19 +285,20 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
             let of_base = QueryTerms::of_base(metric, y);
             let column = part.column();
             unroll::<ROWS>(|i| {
-                let limit_and_factor = |half: usize| {
-                    let QueryNumbers { terms, own_and_limit, factor } = bounds.query(part.row(i, half));
-                    (terms.error_from(own_and_limit + of_base, y), factor)
+                let rows = [part.row(i, 0), part.row(i, 1)];
+                let limit = |half: usize| {
+                    let QueryNumbers { terms, own_and_limit, .. } = bounds.query(rows[half]);
+                    terms.error_from(own_and_limit + of_base, y)
                 };
-                let [(first, first_factor), (second, second_factor)] = [limit_and_factor(0), limit_and_factor(1)];
-                let (limits, factors) = ([first, second], [first_factor, second_factor]);
-                let hits = bounds.hits(&sums[i], info, column, limits, factors);
+                let limits = [limit(0), limit(1)];
+                let hits = bounds.hits(&sums[i], info, column, limits, rows);
                 // The hits of all lanes, so that the warp branches as one.
                 let hits = warp::reduce_or(FULL_MASK, hits);
                 if hits != 0 {
                     unroll::<{ 2 * GROUPS }>(|group_half| {
                         let (group, half) = (group_half / 2, group_half % 2);
                         if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
+                            let QueryNumbers { terms, factor, .. } = bounds.query(part.row(i, half));
                             let mut scores = [[0.0f32; 2]; 4];
                             let mut keeps = 0u32;
                             unroll::<4>(|j| {
@@ -308,11 +310,11 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                                 )]
                                 unroll::<2>(|e| {
                                     let sum = sums[i][at % COLUMNS][2 * half + e];
-                                    scores[j][e] = bounds.score(sum, value[e], factors[half]);
+                                    scores[j][e] = bounds.score(sum, value[e], factor);
                                     keeps |= (!(scores[j][e] > limits[half]) as u32) << (2 * j + e);
                                 });
                             });
-                            let error = bounds.query(part.row(i, half)).terms.error(metric, y);
+                            let error = terms.error(metric, y);
                             self.keep(keeps, |at| {
                                 let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
                                 let upper = entry_of::<4>(|j, e| scores[j][e], at) + error;

@@ -275,7 +275,7 @@ impl PairBounds for HalfBounds {
         info: SharedPtr<u8>,
         column: u32,
         limits: [f32; 2],
-        _: [f32; 2],
+        _: [u32; 2],
     ) -> u32 {
         // One bit for each group of eight pairs of a row: chains of compares are short, and few pairs are examined
         // twice.
