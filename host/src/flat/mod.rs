@@ -213,7 +213,7 @@ impl FlatSettings {
     fn open_on(&self, device: Device, open_cpu: OpenCpu) -> Result<Box<dyn FlatBackend>> {
         let &FlatSettings { element, dim, metric, budget, .. } = self;
         if let Some(runtime) = open(device)?.1 {
-            return Ok(Box::new(FlatDevice::new(runtime, VectorShape { element, metric, dim }, budget)?));
+            return Ok(Box::new(FlatDevice::new(runtime, VectorShape::of_rows(element, metric, dim), budget)?));
         }
         Ok(open_cpu(dim, metric, budget))
     }

@@ -54,7 +54,7 @@ pub(crate) fn nearest(
     k: usize,
     found: &mut Neighbors,
 ) -> Result<()> {
-    let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim: generator.dim() };
+    let shape = VectorShape::new(ElementType::F32, Metric::L2, generator.dim());
     let budget = runtime.budget(None)?;
     let plan = |rows: usize| {
         let mut layout = Layout::default();

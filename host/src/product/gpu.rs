@@ -1,5 +1,6 @@
 //! Sets of vectors on the device, and the operands that the kernels of `prepare` compute from them: f16 copies, norms
-//! and bounds.
+//! and bounds. Vectors of bytes of flat indexes have no copies and no residuals, because products multiply the rows as
+//! stored ([`Operands`]).
 //!
 //! ```text
 //! set: rows as stored | f16 copies | values | norms | residuals | the same of tiles | greatest component | bounds | Σx² | centre
@@ -12,16 +13,28 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::flat::byte_filter::most_components;
 use warpann_kernels::flat::filter;
 use warpann_kernels::product::bounds::QueryTerms;
+use warpann_kernels::product::element::ByteKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::product::prepare::{Greatest, Prepare};
+use warpann_kernels::product::prepare_bytes::PrepareBytes;
 
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Element, ElementType, Input, Metric, Result};
+
+/// What the tensor cores multiply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operands {
+    /// f16 copies of the rows: their products have an error.
+    Halves,
+    /// The rows as stored, which are bytes: their products are exact.
+    Bytes(ByteKey),
+}
 
 /// Type, metric and dimension of vectors on the device; they determine strides and sizes.
 #[derive(Debug, Clone, Copy)]
@@ -32,12 +45,65 @@ pub(crate) struct VectorShape {
     pub metric: Metric,
     /// Number of components of a vector, without padding.
     pub dim: usize,
+    /// What the products of the vectors multiply.
+    pub operands: Operands,
 }
 
 impl VectorShape {
-    /// Distance from one row to the next in components: the dimension, padded with zeros to a multiple of 4.
+    /// Vectors whose products multiply f16 copies.
+    pub fn new(element: ElementType, metric: Metric, dim: usize) -> VectorShape {
+        VectorShape { element, metric, dim, operands: Operands::Halves }
+    }
+
+    /// Vectors that are compared with others of the same type. Bytes are multiplied as they are, up to the dimension at
+    /// which sums stay in 32 bits.
+    pub fn of_rows(element: ElementType, metric: Metric, dim: usize) -> VectorShape {
+        let key = match element {
+            ElementType::U8 => Some(ByteKey::U8),
+            ElementType::I8 => Some(ByteKey::I8),
+            ElementType::F32 | ElementType::F16 | ElementType::Bf16 => None,
+        };
+        let operands = match key {
+            Some(key) if dim <= most_components(key) as usize => Operands::Bytes(key),
+            _ => Operands::Halves,
+        };
+        VectorShape { operands, ..VectorShape::new(element, metric, dim) }
+    }
+
+    /// Distance from one row to the next in components: the dimension, padded with zeros to a multiple of 4. Rows that
+    /// are multiplied as they are take multiples of 16 bytes, which the copies to shared memory need.
     pub fn stride(self) -> usize {
-        self.dim.next_multiple_of(4)
+        match self.operands {
+            Operands::Halves => self.dim.next_multiple_of(4),
+            Operands::Bytes(_) => self.dim.next_multiple_of(16),
+        }
+    }
+
+    /// Whether a centre is subtracted from vectors before they are multiplied.
+    pub fn is_centred(self) -> bool {
+        match self.operands {
+            Operands::Halves => self.metric.ignores_translation(),
+            Operands::Bytes(_) => false,
+        }
+    }
+
+    /// The part of scores that depends on one vector only, of the bits of its value in a prepared set.
+    pub fn value_of(self, bits: u32) -> f32 {
+        match self.operands {
+            Operands::Halves => f32::from_bits(bits),
+            Operands::Bytes(_) => match self.metric {
+                Metric::L2 => bits as f32,
+                Metric::InnerProduct | Metric::Cosine => 0.0,
+            },
+        }
+    }
+
+    /// The error of products relative to the norms of their operands ([`QueryTerms::gamma`]).
+    pub fn gamma(self) -> f32 {
+        match self.operands {
+            Operands::Halves => QueryTerms::gamma(self.copy_stride() as u32),
+            Operands::Bytes(_) => 0.0,
+        }
     }
 
     /// Distance from one f16 copy to the next in components: the dimension, padded to whole chunks.
@@ -45,9 +111,13 @@ impl VectorShape {
         self.dim.next_multiple_of(filter::CHUNK as usize)
     }
 
-    /// Whether scores from half-precision products have a proved error bound at this dimension.
+    /// Whether scores from products have a proved error bound at this dimension.
     pub fn has_bound(self) -> bool {
-        u32::try_from(self.copy_stride()).is_ok_and(|padded| QueryTerms::are_proved(self.metric.of_kernel(), padded))
+        let is_proved = |padded| QueryTerms::are_proved(self.metric.of_kernel(), padded);
+        match self.operands {
+            Operands::Halves => u32::try_from(self.copy_stride()).is_ok_and(is_proved),
+            Operands::Bytes(_) => true,
+        }
     }
 
     /// Size of a row on the device in bytes, padding included.
@@ -69,28 +139,30 @@ fn padded(count: usize, tile: u32) -> usize {
 /// The places of the parts of a prepared set of vectors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SetLayout {
-    /// The rows as stored.
+    /// The rows as stored. Where they are the operands of products, padded to whole tiles; padding rows may hold
+    /// anything.
     rows: Reserved<u8>,
-    /// f16 operands: one copy of each row, padded to whole tiles.
+    /// f16 operands: one copy of each row, padded to whole tiles. Empty where products multiply the rows.
     pub copy: Reserved<u16>,
     /// The arrays `values`, `norms` and `residuals`, one after the other.
     pub numbers: Reserved<f32>,
     /// The part of a score that depends on one vector only: ‖v‖² (squared L2) or 0. Padded to whole tiles, as are norms
-    /// and residuals.
+    /// and residuals. Where products multiply the rows, these are the bits that
+    /// [`prepare_bytes`](warpann_kernels::product::prepare_bytes) describes.
     pub values: Reserved<f32>,
     /// An upper bound of the norm of each vector and of its copy.
     pub norms: Reserved<f32>,
-    /// An upper bound of the norm of each copy's rounding error.
+    /// An upper bound of the norm of each copy's rounding error. Empty without copies.
     pub residuals: Reserved<f32>,
     /// The span of the four arrays below. It starts as zeros, because kernels raise its words to maxima.
     greatest_values: Reserved<u32>,
     /// Bits of the greatest norm of each tile of 128 vectors.
     pub tile_norms: Reserved<u32>,
-    /// Bits of the greatest residual of each tile of 128 vectors.
+    /// Bits of the greatest residual of each tile of 128 vectors; zeros without copies.
     pub tile_residuals: Reserved<u32>,
-    /// Bits of the greatest |component| of the set.
+    /// Bits of the greatest |component| of the set; zero without copies.
     pub greatest: Reserved<u32>,
-    /// Bits of the greatest norm and of the greatest residual of the set.
+    /// Bits of the greatest norm and of the greatest residual of the set; without copies the second is zero.
     pub bounds: Reserved<u32>,
     squares: Option<Reserved<f64>>,
     centre: Reserved<f32>,
@@ -101,11 +173,16 @@ impl SetLayout {
     pub fn reserve(layout: &mut Layout, shape: VectorShape, rows: usize) -> SetLayout {
         let padded = padded(rows, filter::TILE_ROWS);
         let tiles = padded / filter::TILE_ROWS as usize;
-        let stored = layout.array(rows.saturating_mul(shape.row_bytes()));
-        let copy = layout.array(padded.saturating_mul(shape.copy_stride()));
+        let (stored, copies) = match shape.operands {
+            Operands::Halves => (rows, padded),
+            Operands::Bytes(_) => (padded, 0),
+        };
+        let stored = layout.array(stored.saturating_mul(shape.row_bytes()));
+        let copy = layout.array(copies.saturating_mul(shape.copy_stride()));
         // One span, because the kernel that assigns points to many centroids takes all three arrays by one pointer.
-        let numbers = layout.array(padded.saturating_mul(3));
-        let [values, norms, residuals] = [0, 1, 2].map(|array| numbers.part(padded.saturating_mul(array), padded));
+        let numbers = layout.array(padded.saturating_mul(2).saturating_add(copies));
+        let [values, norms] = [0, 1].map(|array| numbers.part(padded.saturating_mul(array), padded));
+        let residuals = numbers.part(padded.saturating_mul(2), copies);
         // One span, so that one fill zeroes it.
         let greatest_values = layout.array::<u32>(2 * tiles + 3);
         let (tile_norms, rest) = greatest_values.split_at(tiles);
@@ -343,7 +420,7 @@ fn write_padded(rows: &[u8], shape: VectorShape, to: &mut [u8]) {
     }
 }
 
-/// Computes the f16 copies, norms and bounds of a set whose rows (and centre, if `centred`) are on the device.
+/// Computes the f16 copies, if there are any, and the norms and bounds of a set whose rows (and centre, if `centred`) are on the device.
 ///
 /// # Safety
 /// `SetLayout::reserve` laid out the memory of the set with this `shape`.
@@ -354,12 +431,10 @@ pub(crate) unsafe fn prepare_set(
     set: VectorSet,
     centred: bool,
 ) -> Result<()> {
-    let (from, to) = of_set(shape, set, centred, None);
     // SAFETY: every part has the size that the kernels require; the fill comes first in stream order.
     unsafe {
         runtime.fill(stream, set.part(set.layout.greatest_values), 0)?;
-        greatest_of(runtime, stream, from)?;
-        prepare_rows(runtime, stream, from, to)
+        prepare_parts(runtime, stream, shape, set, centred, None)
     }
 }
 
@@ -378,13 +453,52 @@ pub(crate) unsafe fn prepare_tiles(
     tiles: Ptr<u32>,
     greatest: u32,
 ) -> Result<bool> {
-    let (from, to) = of_set(shape, set, centred, Some(tiles));
     // The tiles are prepared before the host has seen the greatest component, so that it waits once. A greater one is
     // rare. SAFETY: every part has the size that the kernels require. Words of greatest values are only raised.
     unsafe {
-        greatest_of(runtime, stream, from)?;
-        prepare_rows(runtime, stream, from, to)?;
+        prepare_parts(runtime, stream, shape, set, centred, Some(tiles))?;
         Ok(greatest_in(runtime, stream, set)? == greatest)
+    }
+}
+
+/// Prepares the rows of a set, or of the listed tiles.
+///
+/// # Safety
+/// As [`prepare_set`]; the words of greatest values are zeros, or those of an earlier preparation.
+unsafe fn prepare_parts(
+    runtime: &Runtime,
+    stream: &Stream,
+    shape: VectorShape,
+    set: VectorSet,
+    centred: bool,
+    tiles: Option<Ptr<u32>>,
+) -> Result<()> {
+    // SAFETY: every part has the size that the kernels require, as the caller promises.
+    unsafe {
+        match shape.operands {
+            Operands::Halves => {
+                let (from, to) = of_set(shape, set, centred, tiles);
+                greatest_of(runtime, stream, from)?;
+                prepare_rows(runtime, stream, from, to)
+            }
+            Operands::Bytes(key) => {
+                let launch = PrepareBytes {
+                    rows: set.stored(shape),
+                    count: set.count,
+                    padded_count: set.layout.values.len() as u32,
+                    stride: shape.stride() as u32,
+                    metric: shape.metric.of_kernel(),
+                    tiles,
+                    tile_count: tiles.map_or(0, |tiles| tiles.len() as u32),
+                    values: set.part(set.layout.values.cast()),
+                    norms: set.part(set.layout.norms),
+                    tile_norms: set.part(set.layout.tile_norms),
+                    set_norm: set.part(set.layout.bounds).take(1),
+                    row_squares: set.squares(),
+                };
+                runtime.launch(stream, PrepareBytes::kernel(key), launch.config(), launch)
+            }
+        }
     }
 }
 

@@ -2,13 +2,15 @@
 //! have in common.
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
+use warpann_kernels::flat::byte_filter::ByteFilter;
+use warpann_kernels::flat::filter::{self, Filter, FilterOutput, FilterPass};
 use warpann_kernels::product::canonical::Canonical;
 
 use crate::Result;
 use crate::device::limits::Limits;
+use crate::device::queue::OnStream;
 use crate::device::runtime::{Runtime, Stream};
-use crate::product::gpu::{VectorSet, VectorShape, prepare_set, upload_vectors};
+use crate::product::gpu::{Operands, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::vectors::VectorSlice;
 
 /// Largest number of queries of a search: with padding it stays in u32.
@@ -105,21 +107,11 @@ impl Block {
     }
 
     /// A pass of the filter over all tiles of the base, without thresholds and outputs.
-    pub(super) fn filter(&self, queries: VectorSet) -> Filter {
-        Filter {
-            queries: queries.part(queries.layout.copy).into(),
-            base: self.base.part(self.base.layout.copy).into(),
-            stride: self.shape.copy_stride() as u32,
+    pub(super) fn pass(&self, queries: VectorSet) -> FilterPass {
+        FilterPass {
             query_count: queries.count,
             row_count: self.base.count,
             metric: self.shape.metric.of_kernel(),
-            query_greatest: queries.part(queries.layout.greatest).into(),
-            base_greatest: self.base.part(self.base.layout.greatest).into(),
-            query_norms: queries.part(queries.layout.norms).into(),
-            query_residuals: queries.part(queries.layout.residuals).into(),
-            base_values: self.mask.map_or_else(|| self.base.part(self.base.layout.values).into(), |mask| mask.values),
-            tile_norms: self.base.tile_norms(),
-            tile_residuals: self.base.tile_residuals(),
             tiles: self.base.count.div_ceil(filter::TILE_ROWS),
             tile_stride: 1,
             tile_skip: 0,
@@ -128,6 +120,62 @@ impl Block {
             out_rows: PtrMut::empty(),
             counts: PtrMut::empty(),
             out_stride: 0,
+        }
+    }
+
+    /// Launches one pass of the filter with the kernel for this device and these vectors. A pass without tiles launches
+    /// nothing.
+    ///
+    /// # Safety
+    /// The arrays of the pass are as long as its fields say; queries and base are prepared.
+    pub(super) unsafe fn launch_filter(
+        &self,
+        OnStream { runtime, stream }: OnStream<'_>,
+        output: FilterOutput,
+        queries: VectorSet,
+        pass: FilterPass,
+    ) -> Result<()> {
+        if pass.tiles == 0 {
+            return Ok(());
+        }
+        let (base, shape, limits) = (self.base, self.shape, runtime.limits());
+        let instruction = limits.products.instruction(pass.tiles);
+        let base_values = self.mask.map_or_else(|| base.part(base.layout.values).into(), |mask| mask.values);
+        // SAFETY: as the caller promises; queries are resident if their stride allows it.
+        unsafe {
+            match shape.operands {
+                Operands::Halves => {
+                    let launch = Filter {
+                        queries: queries.part(queries.layout.copy).into(),
+                        base: base.part(base.layout.copy).into(),
+                        stride: shape.copy_stride() as u32,
+                        query_greatest: queries.part(queries.layout.greatest).into(),
+                        base_greatest: base.part(base.layout.greatest).into(),
+                        query_norms: queries.part(queries.layout.norms).into(),
+                        query_residuals: queries.part(queries.layout.residuals).into(),
+                        base_values,
+                        tile_norms: base.tile_norms(),
+                        tile_residuals: base.tile_residuals(),
+                        pass,
+                    };
+                    let kernel = Filter::kernel((instruction, output, launch.residency()));
+                    runtime.launch(stream, kernel, launch.config(instruction, limits.multiprocessors), launch)
+                }
+                Operands::Bytes(key) => {
+                    let launch = ByteFilter {
+                        queries: queries.rows().into(),
+                        base: base.rows().into(),
+                        stride: shape.stride() as u32,
+                        query_values: queries.part(queries.layout.values.cast::<u32>()).into(),
+                        query_norms: queries.part(queries.layout.norms).into(),
+                        base_values: base_values.cast(),
+                        tile_norms: base.tile_norms(),
+                        pass,
+                    };
+                    let kernel = ByteFilter::kernel((key, instruction, output, launch.residency()));
+                    runtime.launch(stream, kernel, launch.config(instruction, limits.multiprocessors), launch)
+                }
+            }
         }
     }
 
@@ -184,27 +232,6 @@ impl Block {
     }
 }
 
-/// Launches one pass of the filter with the kernel for this device and these dimensions. A pass without tiles launches
-/// nothing.
-///
-/// # Safety
-/// As [`Filter`].
-pub(super) unsafe fn launch_filter(
-    runtime: &Runtime,
-    stream: &Stream,
-    output: FilterOutput,
-    launch: Filter,
-) -> Result<()> {
-    if launch.tiles == 0 {
-        return Ok(());
-    }
-    let limits = runtime.limits();
-    let instruction = limits.products.instruction(launch.tiles);
-    let kernel = Filter::kernel((instruction, output, launch.residency()));
-    // SAFETY: as the caller promises; queries are resident if their stride allows it.
-    unsafe { runtime.launch(stream, kernel, launch.config(instruction, limits.multiprocessors), launch) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,7 +246,7 @@ mod tests {
         let most = warpann_kernels::product::bounds::MOST_COMPONENTS as usize;
         for (dim, filters) in [(8, true), (most - 1, true), (most, true), (most + 1, false), (1 << 25, false)] {
             for metric in Metric::ALL {
-                let shape = VectorShape { element: ElementType::F32, metric, dim };
+                let shape = VectorShape::new(ElementType::F32, metric, dim);
                 let layout = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
                 let base = VectorSet::new(Scratch::new(PtrMut::empty()), layout, 1_000);
                 let block = Block {

@@ -17,15 +17,15 @@
 
 use cuda_std::PtrMut;
 use warpann_kernels::flat::candidates::CompactCandidates;
-use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
+use warpann_kernels::flat::filter::{self, FilterOutput, FilterPass};
 use warpann_kernels::product::canonical::Canonical;
 
-use super::block::{Block, Tuning, launch_filter};
+use super::block::{Block, Tuning};
 use crate::Result;
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set};
+use crate::product::gpu::{Operands, SetLayout, VectorSet, VectorShape, prepare_set};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Select, SelectPlan, select};
 
@@ -234,15 +234,15 @@ impl Block {
         let (upper, thresholds) = (scratch.at(plan.upper), scratch.at(plan.thresholds));
         let (list_values, list_rows, counts) = plan.lists(scratch);
         let (keys, ids) = (scratch.at(plan.keys), scratch.at(plan.ids));
-        let dense = Filter {
+        let dense = FilterPass {
             tiles: passes.sample,
             tile_stride: passes.sample_stride,
             out_values: upper,
             out_stride: passes.sample_columns(),
-            ..self.filter(set)
+            ..self.pass(set)
         };
         // The append passes start from this, which visits all tiles.
-        let append = Filter {
+        let append = FilterPass {
             tiles: passes.tiles,
             tile_stride: 1,
             thresholds: thresholds.into(),
@@ -257,7 +257,7 @@ impl Block {
         unsafe {
             runtime.fill(stream, scratch.at(plan.counters), 0)?;
 
-            launch_filter(runtime, stream, FilterOutput::Dense, dense)?;
+            self.launch_filter(on, FilterOutput::Dense, set, dense)?;
             let sample = Select {
                 keys: upper.into(),
                 ids: None,
@@ -287,15 +287,15 @@ impl Block {
             };
             self.apply_threshold(on, plan, scratch, set, k, true)?;
             if passes.middle == 0 {
-                launch_filter(runtime, stream, FilterOutput::Append, append)?;
+                self.launch_filter(on, FilterOutput::Append, set, append)?;
             } else {
                 let visited = passes.tiles.div_ceil(passes.middle);
-                let middle = Filter { tiles: visited, tile_stride: passes.middle, ..append };
-                launch_filter(runtime, stream, FilterOutput::Append, middle)?;
+                let middle = FilterPass { tiles: visited, tile_stride: passes.middle, ..append };
+                self.launch_filter(on, FilterOutput::Append, set, middle)?;
                 tighten()?;
                 let others =
-                    Filter { tiles: passes.tiles - visited, tile_stride: 0, tile_skip: passes.middle, ..append };
-                launch_filter(runtime, stream, FilterOutput::Append, others)?;
+                    FilterPass { tiles: passes.tiles - visited, tile_stride: 0, tile_skip: passes.middle, ..append };
+                self.launch_filter(on, FilterOutput::Append, set, others)?;
             }
             tighten()?;
 
@@ -326,12 +326,16 @@ impl Block {
         first: bool,
     ) -> Result<()> {
         let (values, rows, counts) = plan.lists(scratch);
+        let residuals = match self.shape.operands {
+            Operands::Halves => Some(set.part(set.layout.residuals).into()),
+            Operands::Bytes(_) => None,
+        };
         let launch = CompactCandidates {
             query_count: set.count,
             metric: self.shape.metric.of_kernel(),
-            padded: self.shape.copy_stride() as u32,
+            gamma: self.shape.gamma(),
             query_norms: set.part(set.layout.norms).into(),
-            query_residuals: set.part(set.layout.residuals).into(),
+            query_residuals: residuals,
             base_bounds: self.base.bounds(),
             found: scratch.at(plan.keys).skip(k as usize - 1).into(),
             found_stride: k,
@@ -352,6 +356,7 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use test_random::Random;
+    use warpann_kernels::product::instruction::Instruction;
 
     use super::*;
     use crate::device::lanes::Lanes;
@@ -359,7 +364,7 @@ mod tests {
     use crate::neighbors::slots::Slots;
     use crate::product::gpu::upload_rows;
     use crate::vectors::VectorSlice;
-    use crate::{Device, ElementType, FlatIndex, Metric};
+    use crate::{Device, Element, ElementType, FlatIndex, Metric};
 
     /// Random rows and queries with components from -0.5 to 0.5.
     fn vectors(dim: usize, rows: usize, queries: usize) -> (Vec<f32>, Vec<f32>) {
@@ -369,7 +374,7 @@ mod tests {
     }
 
     /// A filtered search on the emulator: ids, distances, and the number of queries with an overflowed list.
-    fn filtered(shape: VectorShape, base: &[f32], queries: &[f32], k: usize) -> (Vec<u64>, Vec<f32>, usize) {
+    fn filtered<T: Element>(shape: VectorShape, base: &[T], queries: &[T], k: usize) -> (Vec<u64>, Vec<f32>, usize) {
         let rows = base.len() / shape.dim;
         let runtime = Runtime::EMULATOR;
         let mut layout = Layout::default();
@@ -395,30 +400,56 @@ mod tests {
 
     fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
         let (base, queries) = vectors(8, rows, queries);
-        filtered(VectorShape { element: ElementType::F32, metric, dim: 8 }, &base, &queries, k).2
+        filtered(VectorShape::new(ElementType::F32, metric, 8), &base, &queries, k).2
     }
 
-    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds the
-    /// same as the CPU's search of all rows, and no candidate list overflows.
-    #[test]
-    fn every_product_filters_soundly() {
-        let mut seen = std::collections::BTreeSet::new();
-        for dim in [8, 100, 130] {
+    /// The filter finds the same as the CPU's search of all rows, and no candidate list overflows, for vectors of each of
+    /// the dimensions. Adds to `seen` whether queries are streamed, and the instructions of the sample and of the rest.
+    fn filters_soundly<T: Element>(
+        metric: Metric,
+        dims: [usize; 3],
+        of: impl Fn(f32) -> T,
+        seen: &mut std::collections::BTreeSet<(bool, Instruction, Instruction)>,
+    ) {
+        for dim in dims {
+            let shape = VectorShape::of_rows(T::TYPE, metric, dim);
+            let (bytes, chunk) = match shape.operands {
+                Operands::Halves => (2, 128),
+                Operands::Bytes(_) => (1, 128),
+            };
+            let streamed = (dim * bytes).div_ceil(chunk) > filter::RESIDENT_CHUNKS as usize;
             for (k, rows) in [(5, 700), (5, 2_500), (20, 900), (20, 4_200)] {
                 let passes = Passes::choose(Tuning::of(Runtime::EMULATOR.limits()), rows, k);
                 let visited = if passes.middle == 0 { passes.tiles } else { passes.tiles.div_ceil(passes.middle) };
                 let instruction = |tiles| Runtime::EMULATOR.limits().products.instruction(tiles);
-                seen.insert((dim > 128, instruction(passes.sample), instruction(visited)));
-                let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim };
+                seen.insert((streamed, instruction(passes.sample), instruction(visited)));
                 let (base, queries) = vectors(dim, rows as usize, 150);
-                let mut index = FlatIndex::<f32>::new(dim, Metric::L2, Device::Cpu).unwrap();
+                let [base, queries]: [Vec<T>; 2] = [base, queries].map(|all| all.into_iter().map(&of).collect());
+                let mut index = FlatIndex::<T>::new(dim, metric, Device::Cpu).unwrap();
                 index.add(&base).unwrap();
                 let expected = index.search(&queries, k as usize).unwrap();
                 let found = filtered(shape, &base, &queries, k as usize);
                 assert_eq!(found, (expected.ids, expected.distances, 0), "{dim} components, {rows} rows, k = {k}");
             }
         }
+    }
+
+    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed.
+    #[test]
+    fn every_product_filters_soundly() {
+        let mut seen = std::collections::BTreeSet::new();
+        filters_soundly(Metric::L2, [8, 100, 130], |x: f32| x, &mut seen);
         assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
+    }
+
+    #[test]
+    fn every_product_of_bytes_filters_soundly() {
+        for metric in Metric::ALL {
+            let mut seen = std::collections::BTreeSet::new();
+            filters_soundly(metric, [8, 130, 260], |x: f32| (x * 255.0 + 127.5) as u8, &mut seen);
+            assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
+            filters_soundly(metric, [8, 130, 260], |x: f32| (x * 255.0) as i8, &mut seen);
+        }
     }
 
     /// A list with fewer than k rows gives no threshold, so the earlier threshold must stay. An earlier version dropped

@@ -30,14 +30,15 @@
 //! others, and where the filter does not pay, the host gets the canonical distances of all rows.
 
 use cuda_std::Ptr;
-use warpann_kernels::flat::filter::{Filter, FilterOutput};
+use warpann_kernels::flat::filter::{FilterOutput, FilterPass};
 use warpann_kernels::product::canonical::Canonical;
 
-use super::block::{Block, MOST_QUERIES, launch_filter};
+use super::block::{Block, MOST_QUERIES};
 use super::rows::FlatDevice;
 use super::{TILE_QUERIES, TWO_LANES_FROM};
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
+use crate::device::queue::OnStream;
 use crate::device::runtime::Runtime;
 use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Tiling};
@@ -228,20 +229,21 @@ impl RangeSearch<'_> {
         unsafe {
             block.prepare_queries(runtime, stream, set, queries)?;
             runtime.copy_to_host(stream, &mut numbers, set.part(set.layout.values).take(count))?;
-            numbers.iter_mut().for_each(|number| *number = threshold(metric, radius, *number));
+            let own = |number: f32| block.shape.value_of(number.to_bits());
+            numbers.iter_mut().for_each(|number| *number = threshold(metric, radius, own(*number)));
             runtime.copy_to_device(stream, thresholds, &numbers)?;
             runtime.fill(stream, counts, 0)?;
             runtime.fill(stream, values, 0)?;
             runtime.fill(stream, rows, 0)?;
-            let append = Filter {
+            let append = FilterPass {
                 thresholds: thresholds.into(),
                 out_values: values,
                 out_rows: rows,
                 counts,
                 out_stride: capacity,
-                ..block.filter(set)
+                ..block.pass(set)
             };
-            launch_filter(runtime, stream, FilterOutput::Append, append)?;
+            block.launch_filter(OnStream { runtime, stream }, FilterOutput::Append, set, append)?;
             let of_lists = Canonical {
                 rows: Some(Ptr::from(rows)),
                 counts: Some(Ptr::from(counts)),

@@ -41,7 +41,7 @@ pub(super) struct Resident {
     pub(super) memory: VersionMemory,
     pub(super) layout: SetLayout,
     pub(super) capacity: usize,
-    /// The rows to which f16 copies and norms belong. The first search after a change makes those of the others.
+    /// The rows to which copies and norms belong. The first search after a change makes those of the others.
     pub(super) prepared: Exclusive<Preparation>,
 }
 
@@ -120,7 +120,7 @@ impl FlatDevice {
     }
 
     pub(super) fn centred(&self) -> bool {
-        self.shape.metric.ignores_translation()
+        self.shape.is_centred()
     }
 }
 

@@ -38,7 +38,7 @@ impl<T: Element> Case<T> {
 
     fn of(metric: Metric, dim: usize, rows: Vec<T>, queries: Vec<T>, budget: Option<u64>) -> Self {
         let runtime = open(Device::Emulator).unwrap().1.unwrap();
-        let shape = VectorShape { element: T::TYPE, metric, dim };
+        let shape = VectorShape::of_rows(T::TYPE, metric, dim);
         let mut index = FlatDevice::new(runtime, shape, budget).unwrap();
         index.add(VectorSlice::of(&rows, dim)).unwrap();
         Case { index, rows, queries, dim, metric, random: Random::new(5) }
@@ -437,7 +437,9 @@ fn small_budgets_gather_and_stream_in_pieces() {
     in_pieces::<f32>(Metric::L2, 400 << 10, false);
     in_pieces::<f16>(Metric::InnerProduct, 350 << 10, false);
     in_pieces::<f32>(Metric::Cosine, 200 << 10, true);
-    in_pieces::<u8>(Metric::L2, 200 << 10, true);
+    in_pieces::<u8>(Metric::L2, 200 << 10, false);
+    in_pieces::<u8>(Metric::L2, 44 << 10, true);
+    in_pieces::<i8>(Metric::Cosine, 56 << 10, true);
 }
 
 /// Lists that suffice, that overflow and become longer, and that are given up; with ties at the radius.
@@ -569,7 +571,7 @@ fn the_centre_is_that_of_the_rows_that_are_there() {
         let mut random = Random::new(count as u64);
         (0..count * DIM).map(|_| around + random.unit_f32()).collect()
     };
-    let shape = VectorShape { element: crate::ElementType::F32, metric: Metric::L2, dim: DIM };
+    let shape = VectorShape::new(crate::ElementType::F32, Metric::L2, DIM);
     let first = || {
         let mut index = FlatDevice::new(Runtime::EMULATOR, shape, None).unwrap();
         index.add(VectorSlice::of(&rows(600, 0.0), DIM)).unwrap();

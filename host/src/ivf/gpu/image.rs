@@ -178,7 +178,7 @@ impl<'a> ImagePlan<'a> {
         held: Option<Held>,
     ) -> Result<()> {
         let OnStream { runtime, stream } = on;
-        let shape = VectorShape { element: ElementType::F32, metric: view.metric, dim: self.dim };
+        let shape = VectorShape::new(ElementType::F32, view.metric, self.dim);
         // SAFETY: every part was reserved with the size that is written; the stream runs the copies in order.
         unsafe {
             runtime.copy_to_device(stream, memory.at(self.starts), &storage.starts)?;

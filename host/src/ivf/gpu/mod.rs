@@ -162,7 +162,7 @@ impl IvfDevice {
     /// The scratch of `search` has the size of its plan, and the plan is for these queries.
     unsafe fn begin(&self, search: &Search<'_>, view: &View<'_>, request: &SearchRequest<'_>) -> Result<()> {
         let (runtime, queries, dim) = (&self.runtime, request.queries, view.dim);
-        let shape = |element| VectorShape { element, metric: view.metric, dim };
+        let shape = |element| VectorShape::new(element, view.metric, dim);
         let count = queries.len();
         let parts = (count / BatchSizes::of(runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.on.stream } else { search.copies };
@@ -467,7 +467,7 @@ impl IvfBackend for IvfDevice {
         if products < few || !f32::all_finite(rows.components()) {
             return IvfCpu::new(None, true).search_rows(search, k, ids, distances);
         }
-        let shape = VectorShape { element: ElementType::F32, metric, dim: rows.dim() };
+        let shape = VectorShape::new(ElementType::F32, metric, rows.dim());
         // The image leaves this part of the budget.
         let budget = self.budget - resident_share(self.budget);
         let mut flat = FlatDevice::with_lanes(self.runtime.clone(), shape, budget, Arc::clone(&self.lanes));

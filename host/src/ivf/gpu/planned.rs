@@ -153,7 +153,7 @@ impl IvfDevice {
         k: u32,
         request: &SearchRequest<'_>,
     ) -> Result<PlannedSearch> {
-        let shape = VectorShape { element: view.element, metric: view.metric, dim: view.dim };
+        let shape = VectorShape::new(view.element, view.metric, view.dim);
         let names = match view.sparse_directory() {
             Some(directory) => directory.ids().names()?,
             None => None,

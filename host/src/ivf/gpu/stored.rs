@@ -206,6 +206,6 @@ impl Image {
     /// Which of the distances of [`Self::probe_metric`] are those of the nearest centroids.
     pub fn nearest_probes(&self) -> Best {
         let metric = self.metric.probed_by().metric();
-        VectorShape { element: ElementType::F32, metric, dim: self.dim as usize }.best()
+        VectorShape::new(ElementType::F32, metric, self.dim as usize).best()
     }
 }

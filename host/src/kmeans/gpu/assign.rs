@@ -334,7 +334,7 @@ mod tests {
     /// The path of vectors with too many components, for short vectors.
     #[test]
     fn queues_of_all_points_are_settled_by_the_definition() {
-        let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim: 3 };
+        let shape = VectorShape::new(ElementType::F32, Metric::L2, 3);
         let points: Vec<f32> = (0..70 * 3).map(|at| (at * 7919 % 101) as f32).collect();
         let centroids = &points[30..30 + 9 * 3];
         let layout = BatchLayout::new(shape, 70, false, false);

@@ -56,7 +56,7 @@ impl Assigner {
         budget: Option<u64>,
     ) -> Result<Self> {
         let count = check_clusters(centroids.len() / dim)?;
-        let shape = VectorShape { element: ElementType::F32, metric: by.metric(), dim };
+        let shape = VectorShape::new(ElementType::F32, by.metric(), dim);
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, count);
         let (bytes, budget) = (layout.bytes(), runtime.budget(budget)?);

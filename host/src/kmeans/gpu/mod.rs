@@ -66,7 +66,7 @@ impl Run<'_> {
 
 /// Bytes of the sums and totals of all clusters, and bytes of the sums alone.
 pub(crate) fn result_bytes(run: &Run<'_>, means: Means) -> [usize; 2] {
-    let shape = VectorShape { element: run.rows.element(), metric: Metric::L2, dim: run.rows.dim() };
+    let shape = VectorShape::new(run.rows.element(), Metric::L2, run.rows.dim());
     let layout = ClusterLayout::new(shape, run.clusters, means.scale.count());
     [layout.result_bytes(), layout.sum_bytes()]
 }
@@ -177,7 +177,7 @@ impl<'a> KMeansDevice<'a> {
         let Run { metric, clusters, rows, weights, budget } = run;
         check_clusters(clusters)?;
         let metric = metric.metric();
-        let shape = VectorShape { element: rows.element(), metric, dim: rows.dim() };
+        let shape = VectorShape::new(rows.element(), metric, rows.dim());
         let count = rows.len();
         let cluster_layout = ClusterLayout::new(shape, clusters, means.scale.count());
         let budget = Budget::new(&runtime, runtime.budget(budget)?).with_shared(cluster_layout.bytes());

@@ -386,7 +386,7 @@ fn points_beyond_the_budget_are_streamed() {
     let (rows, centroids) = (values(&mut random, 1000 * 10), values(&mut random, 6 * 10));
     let weights: Vec<f32> = values(&mut random, 1000).iter().map(|w| w + 0.5).collect();
     let whole = run_of(Assign::L2, 6, &rows, 10);
-    let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim: 10 };
+    let shape = VectorShape::new(ElementType::F32, Metric::L2, 10);
     let fixed = ClusterLayout::new(shape, 6, 1).bytes();
     let run = Run { weights: Some(&weights), budget: Some((fixed + 150_000) as u64), ..whole };
     let device = KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
@@ -417,7 +417,7 @@ fn parts_on_several_devices_equal_the_definition() {
     ] {
         let (rows, mut centroids) = (values(&mut random, 2500 * dim), values(&mut random, clusters * dim));
         let weights: Vec<f32> = values(&mut random, 2500).iter().map(|w| w + 0.5).collect();
-        let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim };
+        let shape = VectorShape::new(ElementType::F32, Metric::L2, dim);
         let run = Run { weights: weighted.then_some(&weights[..]), ..run_of(metric, clusters, &rows, dim) };
         let means = Means { scale: scale_of(&run), spherical: metric == Assign::InnerProduct };
         let fixed = ClusterLayout::new(shape, clusters, 1).bytes() + result_bytes(&run, means).iter().sum::<usize>();

@@ -18,7 +18,7 @@ const WARPS_PER_MULTIPROCESSOR: u64 = 64;
 /// Canonical inner products of each of the checked `rows` with each row of `matrix`: rows × matrix rows. All rows have
 /// `dim` components.
 pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
-    let shape = VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, dim };
+    let shape = VectorShape::new(ElementType::F32, Metric::InnerProduct, dim);
     let columns = matrix.len() / dim;
     let count = rows.len() / dim;
     let mut out = vec![0.0; count * columns];
