@@ -212,7 +212,7 @@ impl ScannedRows {
                 });
                 // SAFETY: the rows exist and have stride / 4 groups of components, as the query has.
                 let sums = unsafe {
-                    sums_by(metric, |quad| E::load4(x, quad), |b, quad| E::load4(pointers[b], quad), stride / 4, lane)
+                    sums_by(metric, |quad| E::quad(x, quad), |b, quad| E::quad(pointers[b], quad), stride / 4, lane)
                 };
                 let (mut sum, mut own) = (0.0, 0);
                 let mine = lane.wrapping_sub(turn) % 32;

@@ -38,7 +38,7 @@ use cuda_std::{Ptr, PtrMut, atomic, global, group, kernel, shared, shared_array,
 use crate::NO_ROW;
 use crate::ivf::encoding::flat::Stored;
 use crate::ivf::encoding::{Decode, StoredRows};
-use crate::product::canonical::{BATCH, over_norms, row_squares, squares, sums_by};
+use crate::product::canonical::{BATCH, Quad, over_norms, squares, sums_by};
 use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::Metric;
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
@@ -328,12 +328,12 @@ impl<E: Element> Query<E> {
         lane: u32,
     ) -> [f64; BATCH] {
         // SAFETY: as the caller promises; quad < quads.
-        let load = |b: usize, quad: u32| unsafe { rows.load4(numbers[b], lists[b], quad) };
+        let load = |b: usize, quad: u32| unsafe { rows.quad(numbers[b], lists[b], quad) };
         // SAFETY: as above.
-        let own = |quad: u32| unsafe { E::load4(self.components, quad) };
+        let own = |quad: u32| unsafe { E::quad(self.components, quad) };
         let mut distances = sums_by(self.metric, own, load, self.quads, lane);
         if self.metric.divides_by_norms() {
-            let of_rows = row_squares(load, self.quads, lane);
+            let of_rows = E::Quad::row_squares(load, self.quads, lane);
             unroll::<BATCH>(|b| {
                 distances[b] = over_norms(distances[b], self.squares * of_rows[b]);
             });

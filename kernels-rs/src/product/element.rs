@@ -4,11 +4,22 @@ use cuda_std::global;
 use cuda_std::global::{F32x4, U32x2};
 use cuda_std::math::{bf16_to_f32, f16_to_f32};
 
+use crate::product::canonical::{I8x4, Quad, U8x4};
+
 /// An element type in kernels: rows start at multiples of four elements and are padded with zeros to a multiple of
 /// four.
 pub trait Element: Copy {
     /// One component as stored.
     type Stored: Copy;
+
+    /// Four components as canonical distances sum them ([`crate::product::canonical`]).
+    type Quad: Quad;
+
+    /// Components 4·`at` .. 4·`at` + 4 of the row at `row`, in the form that canonical distances sum.
+    ///
+    /// # Safety
+    /// As [`load4`](Self::load4).
+    unsafe fn quad(row: *const Self::Stored, at: u32) -> Self::Quad;
 
     /// Components 4·`quad` .. 4·`quad` + 4 of the row at `row`.
     ///
@@ -59,6 +70,14 @@ pub struct I8;
 
 impl Element for F32 {
     type Stored = f32;
+    type Quad = [f32; 4];
+
+    #[inline(always)]
+    unsafe fn quad(row: *const Self::Stored, at: u32) -> [f32; 4] {
+        // SAFETY: the same contract.
+        unsafe { Self::load4(row, at) }
+    }
+
     #[inline(always)]
     unsafe fn load4(row: *const f32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
@@ -70,6 +89,14 @@ macro_rules! half_element {
     ($name:ident, $convert:path) => {
         impl Element for $name {
             type Stored = u16;
+            type Quad = [f32; 4];
+
+            #[inline(always)]
+            unsafe fn quad(row: *const Self::Stored, at: u32) -> [f32; 4] {
+                // SAFETY: the same contract.
+                unsafe { Self::load4(row, at) }
+            }
+
             #[inline(always)]
             unsafe fn load4(row: *const u16, quad: u32) -> [f32; 4] {
                 // SAFETY: as the caller promises.
@@ -84,6 +111,14 @@ half_element!(Bf16, bf16_to_f32);
 
 impl Element for U8 {
     type Stored = u8;
+    type Quad = U8x4;
+
+    #[inline(always)]
+    unsafe fn quad(row: *const u8, at: u32) -> U8x4 {
+        // SAFETY: the four components are readable, and aligned, as the caller promises.
+        U8x4(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })
+    }
+
     #[inline(always)]
     unsafe fn load4(row: *const u8, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
@@ -94,6 +129,14 @@ impl Element for U8 {
 
 impl Element for I8 {
     type Stored = i8;
+    type Quad = I8x4;
+
+    #[inline(always)]
+    unsafe fn quad(row: *const i8, at: u32) -> I8x4 {
+        // SAFETY: the four components are readable, and aligned, as the caller promises.
+        I8x4(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })
+    }
+
     #[inline(always)]
     unsafe fn load4(row: *const i8, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.

@@ -98,6 +98,10 @@ impl Metric {
 pub trait Term {
     /// The term of two components.
     fn of(x: f64, y: f64) -> f64;
+
+    /// The sum of the terms of some integer components, of the sum of their squares Σx² + Σy² and of their products,
+    /// modulo 2³².
+    fn of_sums(squares: i32, products: i32) -> i32;
 }
 
 /// The term of squared L2: (x − y)².
@@ -108,6 +112,11 @@ impl Term for SquaredDifference {
     fn of(x: f64, y: f64) -> f64 {
         (x - y) * (x - y)
     }
+
+    #[inline(always)]
+    fn of_sums(squares: i32, products: i32) -> i32 {
+        squares.wrapping_sub(products).wrapping_sub(products)
+    }
 }
 
 /// The term of an inner product: x · y.
@@ -117,6 +126,11 @@ impl Term for Product {
     #[inline(always)]
     fn of(x: f64, y: f64) -> f64 {
         x * y
+    }
+
+    #[inline(always)]
+    fn of_sums(_: i32, products: i32) -> i32 {
+        products
     }
 }
 

@@ -69,6 +69,12 @@ impl Decode for F16Rows {
         let halves = unsafe { element::F16::load4(self.row(row).cast(), quad) };
         halves.map(|half| half * self.unit)
     }
+
+    #[inline(always)]
+    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
+        // SAFETY: the same contract.
+        unsafe { Decode::load4(self, row, list, quad) }
+    }
 }
 
 impl Operand4 for F16Rows {

@@ -109,4 +109,10 @@ impl<E: Element> Decode for Stored<E> {
         // SAFETY: as the caller promises.
         unsafe { E::load4(self.rows.wrapping_add(row as usize * self.stride as usize), quad) }
     }
+
+    #[inline(always)]
+    unsafe fn quad(&self, row: u32, _: u32, quad: u32) -> E::Quad {
+        // SAFETY: as the caller promises.
+        unsafe { E::quad(self.rows.wrapping_add(row as usize * self.stride as usize), quad) }
+    }
 }

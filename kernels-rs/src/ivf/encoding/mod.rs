@@ -56,6 +56,12 @@ pub(crate) trait Decode: Copy {
     /// # Safety
     /// Row and list exist, and quad is inside the row.
     unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4];
+
+    /// The same components in the form that canonical distances to queries sum.
+    ///
+    /// # Safety
+    /// As [`load4`](Self::load4).
+    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> <Self::Query as Element>::Quad;
 }
 
 /// The scaled parts of f16 operands ([`crate::ivf::code_bounds::ScaleCodes`]); empty if an encoding has none.

@@ -174,6 +174,12 @@ impl Decode for Scalar8 {
             r
         }
     }
+
+    #[inline(always)]
+    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
+        // SAFETY: the same contract.
+        unsafe { Decode::load4(self, row, list, quad) }
+    }
 }
 
 impl Operand4 for Scalar8 {
