@@ -20,7 +20,7 @@ use crate::{Element, Result, SearchOptions};
 /// Vectors in the memory of the device of an index.
 #[derive(Clone, Copy)]
 pub(crate) struct HeldVectors<'a, T> {
-    /// The vectors, each padded to a multiple of 4 components.
+    /// The vectors, padded as the rows of a flat index on a device.
     pub(crate) on_device: Ptr<u8>,
     /// Some of them, in host memory.
     pub(crate) sample: &'a [T],

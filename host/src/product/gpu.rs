@@ -47,16 +47,19 @@ pub(crate) struct VectorShape {
     pub dim: usize,
     /// What the products of the vectors multiply.
     pub operands: Operands,
+    /// Whether rows take multiples of 16 bytes, which copies of their parts to shared memory need, and not of 4
+    /// components.
+    aligned: bool,
 }
 
 impl VectorShape {
     /// Vectors whose products multiply f16 copies.
     pub fn new(element: ElementType, metric: Metric, dim: usize) -> VectorShape {
-        VectorShape { element, metric, dim, operands: Operands::Halves }
+        VectorShape { element, metric, dim, operands: Operands::Halves, aligned: false }
     }
 
-    /// Vectors that are compared with others of the same type. Bytes are multiplied as they are, up to the dimension at
-    /// which sums stay in 32 bits.
+    /// Vectors that are compared with others of the same type. Rows of bytes take multiples of 16 bytes, and are
+    /// multiplied as they are, up to the dimension at which sums stay in 32 bits.
     pub fn of_rows(element: ElementType, metric: Metric, dim: usize) -> VectorShape {
         let key = match element {
             ElementType::U8 => Some(ByteKey::U8),
@@ -67,16 +70,17 @@ impl VectorShape {
             Some(key) if dim <= most_components(key) as usize => Operands::Bytes(key),
             _ => Operands::Halves,
         };
-        VectorShape { operands, ..VectorShape::new(element, metric, dim) }
+        VectorShape { operands, aligned: key.is_some(), ..VectorShape::new(element, metric, dim) }
     }
 
-    /// Distance from one row to the next in components: the dimension, padded with zeros to a multiple of 4. Rows that
-    /// are multiplied as they are take multiples of 16 bytes, which the copies to shared memory need.
+    /// These rows, whose products multiply f16 copies.
+    pub fn with_copies(self) -> VectorShape {
+        VectorShape { operands: Operands::Halves, ..self }
+    }
+
+    /// Distance from one row to the next in components: the dimension, padded with zeros.
     pub fn stride(self) -> usize {
-        match self.operands {
-            Operands::Halves => self.dim.next_multiple_of(4),
-            Operands::Bytes(_) => self.dim.next_multiple_of(16),
-        }
+        self.dim.next_multiple_of(if self.aligned { 16 / self.element.size() } else { 4 })
     }
 
     /// Whether a centre is subtracted from vectors before they are multiplied.
@@ -491,8 +495,9 @@ unsafe fn prepare_parts(
                     tiles,
                     tile_count: tiles.map_or(0, |tiles| tiles.len() as u32),
                     values: set.part(set.layout.values.cast()),
-                    norms: set.part(set.layout.norms),
-                    tile_norms: set.part(set.layout.tile_norms),
+                    of_lists: 0,
+                    norms: Some(set.part(set.layout.norms)),
+                    tile_norms: Some(set.part(set.layout.tile_norms)),
                     set_norm: set.part(set.layout.bounds).take(1),
                     row_squares: set.squares(),
                 };

@@ -24,6 +24,9 @@
 //!
 //! Vectors that a filter excludes, and padding between lists, get the score +∞.
 //!
+//! Vectors of bytes are multiplied as they are, by exact products of bytes ([`crate::ivf::encoding::bytes`]); their
+//! cosine has the factor 1/‖y‖ too.
+//!
 //! Codes of normalised vectors do not decode to vectors of length 1. For their cosine the value of a row is the factor
 //! 1/‖y‖ instead of a summand ([`ScanLists::row_factors`]), so score(x, y) = −⟨x, y⟩/‖y‖. It costs a multiplication and
 //! a comparison for each score, and no memory.
@@ -85,7 +88,7 @@ use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, 
 
 use crate::ivf::encoding::{OperandParts, StoredRows};
 use crate::ivf::pairs::padded;
-use crate::product::instruction::{Instruction, Scores, TileProduct};
+use crate::product::instruction::{Instruction, Scores, Sum, TileProduct};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 pub use crate::product::tile::{CHUNK, THREADS, TILE_ROWS};
 use crate::product::tile::{CHUNK_ALIGNMENT, CHUNK_TILE_BYTES, LEAST_SHARED_BYTES};
@@ -205,7 +208,7 @@ impl RowScan {
         items: u64,
         multiprocessors: u32,
     ) -> (&'static Kernel<ScanLists>, LaunchConfig) {
-        let (queries, chunks) = (self.queries(tile), launch.stride / CHUNK);
+        let (queries, chunks) = (self.queries(tile), launch.stride.div_ceil(CHUNK));
         let table = if self.table { launch.table_bytes() } else { 0 };
         let (residence, shared_bytes) = if self.table && chunks <= TABLE_CHUNKS && table <= TABLE_BYTES {
             (Residence::Resident, table_shared_bytes(queries, chunks, table))
@@ -238,13 +241,14 @@ impl RowScan {
 #[kernel(max_threads = 256, min_blocks = 2, elsewhere = scan_kernels)]
 #[derive(Default)]
 pub struct ScanLists {
-    /// f16 copies of the queries ([`crate::ivf::queries`]), `stride` components each.
+    /// f16 copies of the queries ([`crate::ivf::queries`]), or the queries as bytes, `stride` words each.
     pub queries: Ptr<u16>,
     /// The factor of each query. Dense use only; otherwise `grouped` has the factors.
     pub factors: Ptr<f32>,
     /// Number of queries. Dense use only.
     pub query_count: u32,
-    /// Distance from one copy to the next in components, for queries and `base`: a multiple of [`CHUNK`].
+    /// Distance from one row to the next in words of 16 bits, for queries and `base`: a multiple of [`CHUNK`]; for bytes
+    /// of 8, zero padded.
     pub stride: u32,
     /// (list, first pair in `grouped`, number of pairs, first row) of each item ([`crate::ivf::pairs`]); empty if
     /// `item_count` is absent.
@@ -266,7 +270,7 @@ pub struct ScanLists {
     pub row_count: u32,
     /// The term that is added to the product of each row, or its factor: +∞ for padding.
     pub values: Ptr<f32>,
-    /// Codes only: 1 if `values` are factors of the products. 0: they are added.
+    /// Codes and bytes only: 1 if `values` are factors of the products. 0: they are added.
     pub row_factors: u32,
     /// The rank of each row's id; empty if `filter` is absent.
     pub ranks: Ptr<u32>,
@@ -281,7 +285,7 @@ pub struct ScanLists {
     pub counts: PtrMut<u32>,
     /// [`Tile::Append`] only: capacity of a query's list.
     pub capacity: u32,
-    /// f16 copies only: the copies of the storage's rows, `stride` components each.
+    /// f16 copies, or vectors of bytes: the operands of the storage's rows, `stride` words each.
     pub base: Ptr<u16>,
     /// Codes only: the rows of the storage. The scan reads `parts` instead of codebooks and centroids.
     #[group]
@@ -356,6 +360,8 @@ pub(crate) trait Rows: Copy {
     const DENSE: bool;
     /// Whether the values of rows may be factors ([`ScanLists::row_factors`]).
     const FACTORS: bool;
+    /// Whether rows need not fill their last chunk, which then ends with zeros.
+    const PARTIAL: bool;
 
     /// The rows of a launch.
     fn of(launch: &ScanLists) -> Self;
@@ -479,8 +485,14 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
             // SAFETY: the numbers of the item's queries were written before a barrier; chunks exist.
             unsafe {
                 let query = self.numbers.add(row).load() as usize;
-                let at = query * self.work.stride as usize + (chunk * CHUNK + part * 8) as usize;
-                async_copy::copy_16(to.add(chunk_offset(row, part)), self.work.queries.wrapping_add(at).cast());
+                let word = chunk * CHUNK + part * 8;
+                let from = self.work.queries.wrapping_add(query * self.work.stride as usize + word as usize).cast();
+                let to = to.add(chunk_offset(row, part));
+                if R::PARTIAL {
+                    async_copy::copy_16_zfill(to, from, if word < self.work.stride { 16 } else { 0 });
+                } else {
+                    async_copy::copy_16(to, from);
+                }
             }
             row += THREADS / 8;
         }
@@ -615,13 +627,8 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
     }
 }
 
-impl<
-    P: TileProduct<ROWS, COLUMNS, Sum = f32>,
-    const ROWS: usize,
-    const COLUMNS: usize,
-    const RESIDENT: bool,
-    const APPEND: bool,
-> Epilogue<P, ROWS, COLUMNS> for ItemScores<'_, RESIDENT, APPEND>
+impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool, const APPEND: bool>
+    Epilogue<P, ROWS, COLUMNS> for ItemScores<'_, RESIDENT, APPEND>
 {
     #[inline(always)]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
@@ -651,7 +658,7 @@ impl<
     }
 
     #[inline(always)]
-    unsafe fn tile(&mut self, part: &P, _: u32, sums: &Scores<ROWS, COLUMNS>) {
+    unsafe fn tile(&mut self, part: &P, _: u32, sums: &Scores<ROWS, COLUMNS, P::Sum>) {
         let column = part.column();
         // SAFETY: the item's queries and the values of the tile were written before a barrier; places are below the
         // item's pairs.
@@ -674,7 +681,7 @@ impl<
                             if place < self.item.pairs {
                                 let factor = self.header.factors.add(place).load();
                                 let score = |j: usize, e: usize| {
-                                    let product = sums[i][(group * GROUP + j) % COLUMNS][2 * half + e];
+                                    let product = sums[i][(group * GROUP + j) % COLUMNS][2 * half + e].to_f32();
                                     let value = values[j][e];
                                     // The sum of an excluded row is +∞ as well, and two sides need fewer registers than
                                     // three.
@@ -706,7 +713,7 @@ impl<
 #[inline(always)]
 pub(crate) unsafe fn scan<
     R: Rows,
-    P: TileProduct<ROWS, COLUMNS, Sum = f32>,
+    P: TileProduct<ROWS, COLUMNS>,
     const ROWS: usize,
     const COLUMNS: usize,
     const QUERIES: u32,
@@ -718,7 +725,7 @@ pub(crate) unsafe fn scan<
     let mut rows = R::of(&work);
     let dense = R::DENSE && work.item_count.is_none();
     let thread = thread::thread_idx_x();
-    let chunks = work.stride / CHUNK;
+    let chunks = if R::PARTIAL { work.stride.div_ceil(CHUNK) } else { work.stride / CHUNK };
 
     // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; the
     // storage has a whole tile of rows from the start of every list's last tile.

@@ -3,6 +3,7 @@
 //! | module | algorithm | source |
 //! |---|---|---|
 //! | [`queries`] | half-precision operands of queries, and their error bounds | paper 5.2 |
+//! | [`byte_queries`] | the same for vectors of bytes, which are their own operands | |
 //! | [`widen`] | queries as they are compared with centroids and codes | |
 //! | [`pairs`] | pairs of query and list, grouped by list | paper 5.3 |
 //! | [`list_scan`] | list-major scan on tensor cores | paper 5.2, 5.3 |
@@ -13,6 +14,7 @@
 //! | [`code_bounds`] | the error of the half-precision operands of codes | |
 //! | [`range`] | number of candidates that may lie within a radius | |
 
+pub mod byte_queries;
 pub mod code_bounds;
 pub mod encoding;
 pub mod list_scan;

@@ -46,8 +46,10 @@ pub struct WidenQueries {
     pub normalise: u32,
     /// A word of each query: all components of a query become NaN if it is not 0. Absent: no query does.
     pub refused: Option<Ptr<u32>>,
-    /// Room for `count` rows of `stride` components.
+    /// Room for `count` rows of `to_stride` components.
     pub to: PtrMut<f32>,
+    /// Distance from one row of `to` to the next in components: a multiple of 4, at most `stride`.
+    pub to_stride: u32,
 }
 
 impl WidenQueries {
@@ -61,7 +63,7 @@ impl WidenQueries {
 /// As [`WidenQueries`].
 #[inline(always)]
 unsafe fn widen<E: Element>(launch: WidenQueries) {
-    let WidenQueries { rows, count, stride, normalise, refused, to } = launch;
+    let WidenQueries { rows, count, stride, normalise, refused, to, to_stride } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= count {
         return;
@@ -69,8 +71,8 @@ unsafe fn widen<E: Element>(launch: WidenQueries) {
     let lane = warp::lane_id();
     let quads = stride / 4;
     let row = rows.cast::<E::Stored>().wrapping_add(query as usize * stride as usize);
-    let to = to.wrapping_add(query as usize * stride as usize).cast::<F32x4>();
-    // SAFETY: query < count, and quads are below the stride.
+    let to = to.wrapping_add(query as usize * to_stride as usize).cast::<F32x4>();
+    // SAFETY: query < count, and quads are below the strides.
     unsafe {
         let square = if normalise != 0 { squares::<E>(row, quads, lane) } else { 0.0 };
         let norm = if square == 0.0 { 1.0 } else { math::sqrt_f64(square) };
@@ -79,7 +81,7 @@ unsafe fn widen<E: Element>(launch: WidenQueries) {
             None => false,
         };
         let mut quad = lane;
-        while quad < quads {
+        while quad < to_stride / 4 {
             let mut x = E::load4(row, quad);
             unroll::<4>(|e| {
                 let divided = if normalise != 0 { (x[e] as f64 / norm) as f32 } else { x[e] };

@@ -8,6 +8,8 @@
 //! norm ≥ √squares, rounded up (cosine: ≥ 1, the norm of the vector divided by its norm)
 //! ```
 //!
+//! For the list scan of inverted files ([`crate::ivf::encoding::bytes`]) values are f32: squares, 0, or 1 / √squares.
+//!
 //! There is no copy, no scale and no centre: exact products need none of them.
 //!
 //! # Cost
@@ -54,10 +56,12 @@ pub struct PrepareBytes {
     pub tile_count: u32,
     /// The value of each padded row.
     pub values: PtrMut<u32>,
-    /// Upper bound of the norm of each padded row.
-    pub norms: PtrMut<f32>,
-    /// Bits of the greatest norm of each tile of rows, which the launch raises.
-    pub tile_norms: PtrMut<u32>,
+    /// Whether values are those of the list scan: 0 for no.
+    pub of_lists: u32,
+    /// Upper bound of the norm of each padded row; absent: not written.
+    pub norms: Option<PtrMut<f32>>,
+    /// Bits of the greatest norm of each tile of rows, which the launch raises; absent: none.
+    pub tile_norms: Option<PtrMut<u32>>,
     /// Bits of the greatest norm of all rows, which the launch raises: one word.
     pub set_norm: PtrMut<u32>,
     /// The canonical Σx² of each of `count` rows; absent: not written.
@@ -72,12 +76,41 @@ impl PrepareBytes {
     }
 }
 
+/// Σ x² of a row of `stride` bytes, on every lane. All 32 lanes arrive.
+///
+/// # Safety
+/// The row has `stride` readable bytes, a multiple of 4, and is aligned to 4. The sum stays in 32 bits.
+#[inline(always)]
+pub(crate) unsafe fn row_squares<const SIGNED: bool>(row: *const u8, stride: u32, lane: u32) -> u32 {
+    let x = row.cast::<u32>();
+    let mut squares = 0;
+    let mut word = lane;
+    while word < stride / 4 {
+        // SAFETY: the row has stride / 4 words.
+        let four = unsafe { global::load_nc(x.wrapping_add(word as usize)) };
+        squares = if SIGNED { dot4_i8(four, four, squares as i32) as u32 } else { dot4_u8(four, four, squares) };
+        word += 32;
+    }
+    warp::reduce_add(FULL_MASK, squares)
+}
+
+/// An upper bound of the norm of a vector with Σx² = `squares`, divided by its norm for cosine.
+#[inline(always)]
+pub(crate) fn row_norm(metric: Metric, squares: f64) -> f32 {
+    let squares = match metric {
+        Metric::L2 | Metric::InnerProduct => squares,
+        // 1, or 0 if there is no direction.
+        Metric::Cosine => squares.min(1.0),
+    };
+    Bounds::of_squares(squares, 0.0).norm
+}
+
 /// # Safety
 /// As [`PrepareBytes`].
 #[inline(always)]
 unsafe fn prepare<const SIGNED: bool>(launch: PrepareBytes) {
-    let PrepareBytes { rows, count, padded_count, stride, metric, values, norms, .. } = launch;
-    let PrepareBytes { tile_norms, set_norm, row_squares, .. } = launch;
+    let PrepareBytes { rows, count, padded_count, stride, metric, values, of_lists, norms, .. } = launch;
+    let PrepareBytes { tile_norms, set_norm, row_squares: canonical, .. } = launch;
     let at = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     // SAFETY: a block has as many rows as warps, which divide a tile, so each row of the grid is one of a listed tile.
     let row = unsafe { listed_row(launch.tiles, at) };
@@ -86,40 +119,36 @@ unsafe fn prepare<const SIGNED: bool>(launch: PrepareBytes) {
     }
     let lane = warp::lane_id();
     let exists = row < count;
-    let mut squares = 0;
-    if exists {
-        let x = rows.wrapping_add(row as usize * stride as usize).cast::<u32>();
-        let mut word = lane;
-        while word < stride / 4 {
-            // SAFETY: the row has stride / 4 words.
-            let four = unsafe { global::load_nc(x.wrapping_add(word as usize)) };
-            squares = if SIGNED { dot4_i8(four, four, squares as i32) as u32 } else { dot4_u8(four, four, squares) };
-            word += 32;
-        }
-    }
-    let squares = warp::reduce_add(FULL_MASK, squares);
+    let x = rows.wrapping_add(if exists { row as usize * stride as usize } else { 0 });
+    // SAFETY: the row exists, or nothing is read.
+    let squares = unsafe { row_squares::<SIGNED>(x, if exists { stride } else { 0 }, lane) };
     if lane == 0 {
         let exact = squares as f64;
-        let (value, of_norm) = match metric {
-            Metric::L2 => (squares, exact),
-            Metric::InnerProduct => (0, exact),
-            // The norm of the vector divided by its norm is 1, or 0 if there is no direction.
+        let value = match metric {
+            Metric::L2 if of_lists != 0 => (exact as f32).to_bits(),
+            Metric::L2 => squares,
+            Metric::InnerProduct => 0,
+            Metric::Cosine if squares == 0 => 0,
             Metric::Cosine => {
-                let value = if squares == 0 { 0 } else { (-normaliser(metric, exact) as f32).to_bits() };
-                (value, exact.min(1.0))
+                let inverse = normaliser(metric, exact) as f32;
+                (if of_lists != 0 { inverse } else { -inverse }).to_bits()
             }
         };
-        let norm = Bounds::of_squares(of_norm, 0.0).norm;
+        let norm = row_norm(metric, exact);
         // SAFETY: the caller promises the shapes.
         unsafe {
             global::store(values.wrapping_add(row as usize), if exists { value } else { f32::INFINITY.to_bits() });
-            global::store(norms.wrapping_add(row as usize), norm);
-            raise(tile_norms.wrapping_add((row / TILE_ROWS) as usize), norm);
+            if let Some(norms) = norms {
+                global::store(norms.wrapping_add(row as usize), norm);
+            }
+            if let Some(tile_norms) = tile_norms {
+                raise(tile_norms.wrapping_add((row / TILE_ROWS) as usize), norm);
+            }
             raise(*set_norm, norm);
-            if let Some(row_squares) = row_squares
+            if let Some(canonical) = canonical
                 && exists
             {
-                global::store(row_squares.wrapping_add(row as usize), exact);
+                global::store(canonical.wrapping_add(row as usize), exact);
             }
         }
     }

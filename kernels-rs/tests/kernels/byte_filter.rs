@@ -59,8 +59,9 @@ impl Set {
             tiles: None,
             tile_count: 0,
             values: values.as_mut_ptr(),
-            norms: norms.as_mut_ptr(),
-            tile_norms: tile_norms.as_mut_ptr(),
+            of_lists: 0,
+            norms: Some(norms.as_mut_ptr()),
+            tile_norms: Some(tile_norms.as_mut_ptr()),
             set_norm: set_norm.as_mut_ptr(),
             row_squares: Some(squares.as_mut_ptr()),
         };

@@ -162,11 +162,11 @@ impl IvfDevice {
     /// The scratch of `search` has the size of its plan, and the plan is for these queries.
     unsafe fn begin(&self, search: &Search<'_>, view: &View<'_>, request: &SearchRequest<'_>) -> Result<()> {
         let (runtime, queries, dim) = (&self.runtime, request.queries, view.dim);
-        let shape = |element| VectorShape::new(element, view.metric, dim);
         let count = queries.len();
         let parts = (count / BatchSizes::of(runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.on.stream } else { search.copies };
-        let (own, wide) = (shape(view.element), shape(ElementType::F32));
+        let own = VectorShape::of_rows(view.element, view.metric, dim);
+        let wide = VectorShape::new(ElementType::F32, view.metric, dim);
         // SAFETY: the plan reserved room for the queries and the filter.
         unsafe {
             if let Some(filter) = request.filter {

@@ -13,6 +13,7 @@ use super::tables::{Precision, TablePlan};
 use crate::device::lanes::COUNTERS;
 use crate::device::limits::Limits;
 use crate::device::scratch::{Layout, Reserved};
+use crate::product::gpu::Operands;
 use crate::select::gpu::Columns;
 use crate::{ElementType, Result};
 
@@ -213,6 +214,12 @@ impl SearchPlan {
         let mut layout = Layout::default();
         let components = queries.saturating_mul(image.stride() as usize);
         let narrow = image.stored.in_place && element != ElementType::F32;
+        let narrow_bytes = queries.saturating_mul(image.row_stride() as usize).saturating_mul(element.size());
+        // Queries of bytes are the operands of the list scan.
+        let (bytes, f16_stride) = match image.stored.operands {
+            Operands::Halves => (false, image.f16_stride),
+            Operands::Bytes(_) => (true, 0),
+        };
         let cosine = image.operand_metric().divides_by_norms();
         let lists = image.lists as usize;
         let pair_count = queries.saturating_mul(search_shape.probes as usize);
@@ -243,10 +250,10 @@ impl SearchPlan {
             search_shape,
             compares_centroids,
             compares_lists,
-            narrow_queries: narrow.then(|| layout.array(components.saturating_mul(element.size()))),
+            narrow_queries: narrow.then(|| layout.array(narrow_bytes)),
             queries: layout.array(components),
-            operands: OperandsPlan::reserve(&mut layout, queries, image.f16_stride),
-            coarse_operands: (cosine && !compares_centroids)
+            operands: OperandsPlan::reserve(&mut layout, queries, f16_stride),
+            coarse_operands: ((cosine || bytes) && !compares_centroids)
                 .then(|| OperandsPlan::reserve(&mut layout, queries, image.f16_stride)),
             coarse_scores: layout.array(queries.saturating_mul(pairs::padded(image.lists) as usize)),
             coarse: Stage::reserve(

@@ -153,12 +153,14 @@ impl IvfDevice {
         k: u32,
         request: &SearchRequest<'_>,
     ) -> Result<PlannedSearch> {
-        let shape = VectorShape::new(view.element, view.metric, view.dim);
+        let in_place = view.codec.in_place();
+        let shape = if in_place { VectorShape::of_rows } else { VectorShape::new };
+        let shape = shape(view.element, view.metric, view.dim);
         let names = match view.sparse_directory() {
             Some(directory) => directory.ids().names()?,
             None => None,
         };
-        let (in_place, rotates) = (view.codec.in_place(), view.codec.rotation().is_some());
+        let rotates = view.codec.rotation().is_some();
         let converts = view.element != ElementType::F32 || view.metric.divides_by_norms() || rotates;
         let sizes = TableSizes {
             shape,
@@ -223,7 +225,7 @@ impl ListSearch {
 
     /// The shape of queries that are compared with centroids.
     fn wide(&self) -> VectorShape {
-        VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, ..self.shape }
+        VectorShape::new(ElementType::F32, Metric::InnerProduct, self.shape.dim)
     }
 
     /// Writes the queries of a tile to `search`, in the forms in which they are compared, and zeros for the queries
@@ -307,6 +309,7 @@ impl ListSearch {
             normalise: u32::from(!self.in_place && self.shape.metric.divides_by_norms()),
             refused,
             to,
+            to_stride: self.wide().stride() as u32,
         };
         let kernel = WidenQueries::kernel(self.shape.element.key());
         // SAFETY: as the caller promises.

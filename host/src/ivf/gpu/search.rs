@@ -16,6 +16,7 @@
 use std::ops::Range;
 
 use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::ivf::byte_queries::PrepareByteQueries;
 use warpann_kernels::ivf::code_bounds::CountLive;
 use warpann_kernels::ivf::encoding::flat;
 use warpann_kernels::ivf::list_scan::{ScanLists, TILE_ROWS, Tile};
@@ -24,6 +25,7 @@ use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::{ProbedLists, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
 use warpann_kernels::product::canonical::{self, Canonical};
+use warpann_kernels::product::element::ByteKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::Resident;
@@ -36,6 +38,7 @@ use crate::device::backend::ResultArray;
 use crate::device::queue::OnStream;
 use crate::device::runtime::Stream;
 use crate::device::scratch::{Reserved, Scratch};
+use crate::product::gpu::Operands;
 use crate::{ElementType, Result};
 
 /// A search that runs on a stream.
@@ -232,7 +235,7 @@ impl Search<'_> {
         Rescan {
             query_count: self.queries,
             queries: self.queries().into(),
-            stride: image.stride(),
+            stride: image.row_stride(),
             stored: image.stored_rows(),
             metric: from.metric,
             lists: from.lists,
@@ -272,7 +275,10 @@ impl Search<'_> {
         // SAFETY: as the caller promises.
         unsafe {
             if plan.compares_lists.is_none() {
-                self.prepare(&of, own)?;
+                match image.stored.operands {
+                    Operands::Halves => self.prepare(&of, own)?,
+                    Operands::Bytes(key) => self.prepare_bytes(&of, key)?,
+                }
             }
             if plan.compares_centroids {
                 return self.compare_centroids(&of);
@@ -411,6 +417,26 @@ impl Search<'_> {
         unsafe { self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch) }
     }
 
+    /// Finds factors, errors and shifts of some of the queries, which are bytes.
+    ///
+    /// # Safety
+    /// As [`Self::probe`].
+    unsafe fn prepare_bytes(&self, of: &Range<u32>, key: ByteKey) -> Result<()> {
+        let (image, to) = (&self.resident.image, self.plan.operands);
+        let launch = PrepareByteQueries {
+            rows: part(self.queries(), of, image.row_stride() as usize).into(),
+            count: of.len() as u32,
+            stride: image.row_stride(),
+            metric: image.row_metric(),
+            base_norm: image.bounds.take(1),
+            factors: part(self.at(to.factors), of, 1),
+            errors: part(self.at(to.errors), of, 1),
+            shifts: part(self.at(to.shifts), of, 1),
+        };
+        // SAFETY: as the caller promises.
+        unsafe { self.on.runtime.launch(self.on.stream, PrepareByteQueries::kernel(key), launch.config(), launch) }
+    }
+
     /// Groups the pairs of some probes by list. With `thresholds`, the pairs are for a scan that appends candidates up
     /// to the thresholds.
     ///
@@ -543,9 +569,14 @@ impl Search<'_> {
             return unsafe { tables::enqueue(&self.on, &what, &image, index.terms, tables, self.scratch) };
         }
         let stored = &image.stored;
+        // The operands of queries and rows, as words of 16 bits.
+        let (queries, stride, base) = match stored.operands {
+            Operands::Halves => (self.at(plan.operands.f16_queries).into(), image.f16_stride, stored.f16_rows),
+            Operands::Bytes(_) => (self.queries().cast::<u16>().into(), image.row_stride() / 2, stored.rows.cast()),
+        };
         let launch = ScanLists {
-            queries: self.at(plan.operands.f16_queries).into(),
-            stride: image.f16_stride,
+            queries,
+            stride,
             items: self.at(plan.items).into(),
             item_count: self.at(plan.item_count).into(),
             item_rows: Resident::item_rows(search_shape),
@@ -556,7 +587,7 @@ impl Search<'_> {
             row_factors: image.has_factors().into(),
             ranks: image.ranks,
             filter: self.filter_bits(),
-            base: stored.f16_rows,
+            base,
             stored: image.stored_rows(),
             parts: stored.parts,
             ..ScanLists::default()
@@ -624,6 +655,6 @@ impl Search<'_> {
     fn compared(&self) -> (&Stored, Rerank) {
         let image = &self.resident.image;
         let (queries, stored) = (self.queries().into(), image.stored_rows());
-        (&image.stored, Rerank { queries, stride: image.stride(), stored, ..Rerank::default() })
+        (&image.stored, Rerank { queries, stride: image.row_stride(), stored, ..Rerank::default() })
     }
 }

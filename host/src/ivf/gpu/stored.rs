@@ -7,12 +7,12 @@ use warpann_kernels::ivf::encoding::{OperandParts, StoredRows};
 use warpann_kernels::ivf::list_scan::RowScan;
 use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
-use warpann_kernels::product::element::ElementKey;
+use warpann_kernels::product::element::{ByteKey, ElementKey};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::tables;
 use super::tables::Terms;
-use crate::product::gpu::VectorShape;
+use crate::product::gpu::{Operands, VectorShape};
 use crate::select::Best;
 use crate::{ElementType, Metric};
 
@@ -26,8 +26,11 @@ pub(crate) struct Stored {
     /// Codes, `row_bytes` bytes each.
     pub rows: Ptr<u8>,
     pub row_bytes: u32,
-    /// f16 operands, [`Image::f16_stride`] components a row; for scans that do not decode.
+    /// f16 operands, [`Image::f16_stride`] components a row; for scans that do not decode. Empty where rows are the
+    /// operands.
     pub f16_rows: Ptr<u16>,
+    /// What the list scan multiplies. [`Operands::Bytes`]: the rows and the queries, as stored.
+    pub operands: Operands,
     /// As the fields of [`StoredRows`] with the same names.
     pub bits: u32,
     pub width: u32,
@@ -53,6 +56,8 @@ pub(crate) struct Stored {
 pub(crate) enum Measuring {
     /// Rows are vectors of this element type, and get f16 operands beside them.
     Operands(ElementType),
+    /// Rows are vectors of bytes, which are the operands.
+    Bytes(ByteKey),
     /// Rows are codes. If they are `scaled`, the scale follows from the greatest component of what they stand for,
     /// otherwise from the training.
     Codes { by: &'static Kernel<MeasureCodes>, scaled: bool },
@@ -67,6 +72,7 @@ impl Stored {
             rows,
             row_bytes: 0,
             f16_rows: Ptr::empty(),
+            operands: Operands::Halves,
             bits: 0,
             width: 0,
             codebooks: Ptr::empty(),
@@ -152,9 +158,17 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Number of components of a row of centroids, of stored vectors and of queries.
+    /// Number of components of a row of centroids, and of queries that are compared with them.
     pub fn stride(&self) -> u32 {
         self.dim.next_multiple_of(4)
+    }
+
+    /// Number of components of a row of stored vectors, and of queries that are compared with them.
+    pub fn row_stride(&self) -> u32 {
+        match self.stored.operands {
+            Operands::Halves => self.stride(),
+            Operands::Bytes(_) => self.stored.row_bytes,
+        }
     }
 
     /// The rows of the storage for launches that read them.
@@ -183,7 +197,10 @@ impl Image {
 
     /// Whether the values of rows are factors of their products (`warpann_kernels::ivf::code_bounds`).
     pub fn has_factors(&self) -> bool {
-        self.divides_scores() && self.stored.decodes
+        match self.stored.operands {
+            Operands::Halves => self.divides_scores() && self.stored.decodes,
+            Operands::Bytes(_) => self.metric.divides_by_norms(),
+        }
     }
 
     /// The arrays of the index for the scan by lookup tables.

@@ -4,6 +4,7 @@ use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes};
 use warpann_kernels::ivf::encoding::StoredRows;
+use warpann_kernels::product::prepare_bytes::PrepareBytes;
 
 use super::storage::{Storage, fill_rows};
 use super::stored::{Image, Measuring, Stored};
@@ -147,11 +148,11 @@ pub(crate) struct Measured<'a> {
     /// Codes, [`Stored::row_bytes`] each.
     pub codes: Ptr<u8>,
     pub row_count: u32,
-    /// The list of each row, `NO_ROW` for padding; empty for [`Measuring::Operands`].
+    /// The list of each row, `NO_ROW` for padding; empty for [`Measuring::Operands`] and [`Measuring::Bytes`].
     pub row_lists: Ptr<u32>,
     /// The bits of the greatest component of all rows of the image: one word.
     pub greatest: PtrMut<u32>,
-    /// f16 operands, [`Image::f16_stride`] components each; empty for [`Measuring::Codes`].
+    /// f16 operands, [`Image::f16_stride`] components each; empty for [`Measuring::Codes`] and [`Measuring::Bytes`].
     pub operands: PtrMut<u16>,
     /// The value that a scan adds to the product of each row.
     pub values: PtrMut<f32>,
@@ -191,6 +192,7 @@ impl Measured<'_> {
     pub unsafe fn raise_greatest(&self, on: OnStream<'_>) -> Result<()> {
         let &Measured { image, row_count, row_lists, greatest, .. } = self;
         match image.stored.measuring {
+            Measuring::Bytes(_) => Ok(()),
             // SAFETY: as the caller promises.
             Measuring::Operands(element) => unsafe { greatest_of(on.runtime, on.stream, self.unprepared(element)) },
             Measuring::Codes { scaled: false, .. } => Ok(()),
@@ -217,6 +219,25 @@ impl Measured<'_> {
                 let to = prepared(image, operands, values, bounds);
                 // SAFETY: as the caller promises.
                 unsafe { prepare_rows(on.runtime, on.stream, self.unprepared(element), to) }
+            }
+            Measuring::Bytes(key) => {
+                let launch = PrepareBytes {
+                    rows: self.codes,
+                    count: row_count,
+                    padded_count: row_count,
+                    stride: image.row_stride(),
+                    metric: image.row_metric(),
+                    tiles: None,
+                    tile_count: 0,
+                    values: values.cast(),
+                    of_lists: 1,
+                    norms: None,
+                    tile_norms: None,
+                    set_norm: bounds.take(1),
+                    row_squares: None,
+                };
+                // SAFETY: as the caller promises.
+                unsafe { on.runtime.launch(on.stream, PrepareBytes::kernel(key), launch.config(), launch) }
             }
             Measuring::Codes { by, .. } => {
                 let launch = MeasureCodes {

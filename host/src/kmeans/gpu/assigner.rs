@@ -110,7 +110,7 @@ impl Assigner {
 
     /// The shape of vectors of an element type.
     pub fn shape_of(&self, element: ElementType) -> VectorShape {
-        VectorShape { element, ..self.shape }
+        VectorShape::new(element, self.shape.metric, self.shape.dim)
     }
 
     /// Labels a batch whose rows, of this shape, are on the device, with the nearest centroids.
@@ -122,7 +122,13 @@ impl Assigner {
         // SAFETY: as the caller promises; the centroids have been prepared with this centre.
         unsafe {
             if self.is_centred() {
-                runtime.copy(stream, batch.set.centre(), centroids.centre())?;
+                // The batch may have longer rows, whose padding has zeros in the centre, too.
+                let (to, from) = (batch.set.centre(), centroids.centre());
+                let both = to.len().min(from.len());
+                runtime.copy(stream, to.take(both), from.take(both))?;
+                if to.len() > both {
+                    runtime.fill(stream, to.skip(both), 0)?;
+                }
             }
             prepare_set(runtime, stream, shape, batch.set, self.is_centred())?;
             assign_batch(runtime, stream, shape, batch, centroids, false)
@@ -146,7 +152,7 @@ impl Assigner {
         })
     }
 
-    /// As [`labels`](Self::labels), of vectors of this shape that the device has.
+    /// As [`labels`](Self::labels), of vectors that the device has as the rows of a flat index.
     ///
     /// # Errors
     /// The errors of the device; [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory) if the budget has no
@@ -155,7 +161,8 @@ impl Assigner {
     /// # Safety
     /// `rows` are whole vectors, finite, and nothing changes them during the call.
     pub unsafe fn labels_of_resident(&self, element: ElementType, rows: Ptr<u8>) -> Result<Vec<u32>> {
-        let shape = self.shape_of(element);
+        let Self { shape: VectorShape { metric, dim, .. }, .. } = *self;
+        let shape = VectorShape::of_rows(element, metric, dim).with_copies();
         let row_bytes = shape.row_bytes();
         self.labels_of(shape, rows.len() / row_bytes, |stream, tile, to| {
             let rows = rows.skip(tile.start * row_bytes).take(tile.len() * row_bytes);

@@ -113,7 +113,7 @@ pub(crate) struct ClusterLayout {
 impl ClusterLayout {
     /// Room for `clusters` centroids, with sums of `levels` levels; 0 levels means no means.
     pub fn new(shape: VectorShape, clusters: usize, levels: usize) -> ClusterLayout {
-        let shape = VectorShape { element: ElementType::F32, ..shape };
+        let shape = VectorShape::new(ElementType::F32, shape.metric, shape.dim);
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, clusters);
         let summed = if levels > 0 { clusters } else { 0 };

@@ -224,7 +224,7 @@ impl<'a> KMeansDevice<'a> {
     }
 
     fn cluster_shape(&self) -> VectorShape {
-        VectorShape { element: ElementType::F32, ..self.points.shape }
+        VectorShape::new(ElementType::F32, self.points.shape.metric, self.points.shape.dim)
     }
 
     /// The device that has the points.

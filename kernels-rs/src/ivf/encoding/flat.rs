@@ -52,6 +52,7 @@ pub(crate) struct Copies {
 impl Rows for Copies {
     const DENSE: bool = true;
     const FACTORS: bool = false;
+    const PARTIAL: bool = false;
     const STAGES: u32 = STAGES;
     type Ahead = ();
 

@@ -3,6 +3,7 @@
 //! | module | encoding |
 //! |---|---|
 //! | `flat` | vectors as they were added, scanned by their f16 operands |
+//! | `bytes` | vectors of bytes as they were added, which are also the operands |
 //! | `pq` | product-quantizer codes of residuals |
 //! | `f16` | f32 vectors stored as f16, which are also the operands |
 //! | `scalar8` | one byte for each component of residuals |
@@ -16,6 +17,7 @@ use cuda_std::{Ptr, group};
 
 use crate::product::element::Element;
 
+pub mod bytes;
 pub mod f16;
 pub mod flat;
 pub mod pq;

@@ -148,6 +148,7 @@ impl<const TABLE: bool> Decoded<TABLE> {
 impl<const TABLE: bool> Rows for Decoded<TABLE> {
     const DENSE: bool = false;
     const FACTORS: bool = true;
+    const PARTIAL: bool = false;
     const STAGES: u32 = if TABLE { 1 } else { STAGES };
     /// The codes of the thread's eight components, for each of its rows, one byte for each code: four codes if
     /// sub-vectors have two components; one for each quad if their width is a multiple of four.

@@ -206,6 +206,7 @@ pub(crate) struct Scaled {
 impl Rows for Scaled {
     const DENSE: bool = false;
     const FACTORS: bool = true;
+    const PARTIAL: bool = false;
     const STAGES: u32 = STAGES;
     /// The codes of the thread's eight components, for each of its rows.
     type Ahead = [[u32; 2]; ROWS_A_THREAD];

@@ -42,11 +42,31 @@ impl Instruction {
     }
 }
 
+/// The type of a sum of products.
+pub trait Sum: Copy {
+    /// The nearest f32.
+    fn to_f32(self) -> f32;
+}
+
+impl Sum for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+}
+
+impl Sum for i32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+}
+
 /// The components that are multiplied. In a chunk in shared memory the components of all of them lie in the same way,
 /// so instructions differ by name and by their sums only.
 pub trait Operand: Copy {
     /// The type of the sums: exact i32 for bytes.
-    type Sum: Copy;
+    type Sum: Sum;
 
     /// The sum of no products.
     const ZERO: Self::Sum;
@@ -114,7 +134,7 @@ pub trait TileProduct<const ROWS: usize, const COLUMNS: usize>: Copy {
     const INSTRUCTION: Instruction;
 
     /// The type of a product: f32 for f16 components, i32 for bytes.
-    type Sum: Copy;
+    type Sum: Sum;
 
     /// The type of all sums of a lane.
     type Sums: Copy;

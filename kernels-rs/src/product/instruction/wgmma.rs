@@ -53,6 +53,8 @@ macro_rules! group_operands {
 
 group_operands! {
     8: F16 = start_f16;
+    8: U8 = start_u8;
+    8: I8 = start_s8;
     16: F16 = start_f16;
     16: U8 = start_u8;
     16: I8 = start_s8;

@@ -1,47 +1,55 @@
-//! Vectors as they were added, on a device: re-ranking reads the elements, and the list scan reads f16 operands.
+//! Vectors as they were added, on a device: re-ranking reads the elements, and the list scan reads f16 operands, or the
+//! elements if they are bytes.
 
 use warpann_kernels::ivf::code_bounds::MarkPadding;
-use warpann_kernels::ivf::encoding::flat;
+use warpann_kernels::ivf::encoding::{bytes, flat};
 use warpann_kernels::ivf::list_scan::CHUNK;
 
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::gpu::stored::{Measuring, RerankKernels, Stored};
 use crate::ivf::gpu::stored_plan::{ImageShape, Measured, Source, StoredParts, StoredPlan};
+use crate::product::gpu::{Operands, VectorShape};
 use crate::{ElementType, Result};
 
 /// The places of the parts in the memory of the image.
 pub(super) struct FlatPlan {
-    element: ElementType,
-    dim: usize,
+    shape: VectorShape,
     rows: Reserved<u8>,
+    /// Empty for bytes.
     f16_rows: Reserved<u16>,
 }
 
 impl FlatPlan {
-    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, element: ElementType) -> Self {
-        let (dim, rows) = (shape.dim, shape.rows as usize);
+    pub fn new(layout: &mut Layout, image: &ImageShape<'_>, element: ElementType) -> Self {
+        let shape = VectorShape::of_rows(element, image.metric, image.dim);
+        let rows = image.rows as usize;
+        let copies = match shape.operands {
+            Operands::Halves => rows,
+            Operands::Bytes(_) => 0,
+        };
         Self {
-            element,
-            dim,
-            rows: layout.array(rows.saturating_mul(dim.next_multiple_of(4) * element.size())),
-            f16_rows: layout.array(rows.saturating_mul(dim.next_multiple_of(CHUNK as usize))),
+            shape,
+            rows: layout.array(rows.saturating_mul(shape.row_bytes())),
+            f16_rows: layout.array(copies.saturating_mul(image.dim.next_multiple_of(CHUNK as usize))),
         }
-    }
-
-    fn row_bytes(&self) -> usize {
-        self.dim.next_multiple_of(4) * self.element.size()
     }
 }
 
 impl StoredPlan for FlatPlan {
     fn stored(&self, memory: Scratch) -> Stored {
+        let element = self.shape.element;
+        let (scan, measuring) = match self.shape.operands {
+            Operands::Halves => (flat::SCAN, Measuring::Operands(element)),
+            Operands::Bytes(key) => (bytes::scan_of(key), Measuring::Bytes(key)),
+        };
         Stored {
             in_place: true,
             f16_rows: memory.at(self.f16_rows).into(),
-            row_bytes: self.row_bytes() as u32,
-            measuring: Measuring::Operands(self.element),
-            ..Stored::new(flat::SCAN, RerankKernels::Stored(self.element.key()), memory.at(self.rows).into())
+            operands: self.shape.operands,
+            row_bytes: self.shape.row_bytes() as u32,
+            measuring,
+            ..Stored::new(scan, RerankKernels::Stored(element.key()), memory.at(self.rows).into())
         }
     }
 
@@ -51,7 +59,7 @@ impl StoredPlan for FlatPlan {
 
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
         // SAFETY: as the caller promises; the plan reserved the rows.
-        unsafe { source.copy_codes(memory.at(self.rows), self.row_bytes()) }
+        unsafe { source.copy_codes(memory.at(self.rows), self.shape.row_bytes()) }
     }
 
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {

@@ -1,0 +1,132 @@
+//! Vectors of bytes as they were added: the list scan multiplies them with queries of bytes, by exact products.
+//!
+//! The scan of f16 operands reads twice the bytes, and the index keeps them beside the vectors. Bytes need neither: a
+//! score is that of the vectors themselves, up to the rounding of numbers to f32
+//! ([`QueryTerms::exact`](crate::product::bounds::QueryTerms::exact)).
+//!
+//! | metric | value of a row | factor of a query | score |
+//! |---|---|---|---|
+//! | squared L2 | ‖y‖² | −2 | ‖y‖² − 2⟨x, y⟩ |
+//! | inner product | 0 | −1 | −⟨x, y⟩ |
+//! | cosine | 1 / ‖y‖, a factor | −1 / ‖x‖ | −⟨x, y⟩ / (‖x‖‖y‖) |
+//!
+//! # Limits
+//! As in [`crate::flat::byte_filter`]: sums stay in 32 bits.
+
+use cuda_std::shared::SharedPtr;
+use cuda_std::{async_copy, unroll};
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::ivf::list_scan::RowScan;
+use crate::ivf::list_scan::{
+    APPEND_QUERIES, CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, STAGES, ScanKey, ScanLists, THREADS, Tile,
+    chunk_offset, scan, scan_kernels,
+};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::product::element::ByteKey;
+use crate::product::element::{I8, U8};
+use crate::product::instruction::{Instruction, MmaSync, Wgmma};
+
+/// The scan of vectors of bytes of a type.
+#[cfg(not(target_arch = "nvptx64"))]
+pub const fn scan_of(key: ByteKey) -> RowScan {
+    let kernel = match key {
+        ByteKey::U8 => scan_u8,
+        ByteKey::I8 => scan_i8,
+    };
+    RowScan { kernel, append_queries: APPEND_QUERIES, table: false }
+}
+
+scan_kernels! {
+    fn scan_u8(key: ScanKey) {
+        (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
+            scan_u8_64(min_blocks = 3) = scan::<Bytes, MmaSync<2, 2, 4, U8>, 2, 4, 64, true, false>,
+        (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
+            scan_u8_64_streamed = scan::<Bytes, MmaSync<2, 2, 4, U8>, 2, 4, 64, false, false>,
+        (_, Tile::Of16, Residence::Resident) =>
+            scan_u8_16(min_blocks = 3) = scan::<Bytes, MmaSync<1, 1, 2, U8>, 1, 2, 16, true, false>,
+        (_, Tile::Of16, Residence::Streamed) =>
+            scan_u8_16_streamed(min_blocks = 3) = scan::<Bytes, MmaSync<1, 1, 2, U8>, 1, 2, 16, false, false>,
+        (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
+            append_u8 = scan::<Bytes, MmaSync<2, 4, 4, U8>, 4, 4, APPEND_QUERIES, true, true>,
+        (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
+            append_u8_streamed = scan::<Bytes, MmaSync<2, 4, 4, U8>, 4, 4, APPEND_QUERIES, false, true>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
+            scan_u8_64_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<8, U8>, 1, 8, 64, true, false>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
+            scan_u8_64_streamed_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<8, U8>, 1, 8, 64, false, false>,
+        (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
+            append_u8_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<16, U8>, 1, 16, APPEND_QUERIES, true, true>,
+        (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
+            append_u8_streamed_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<16, U8>, 1, 16, APPEND_QUERIES, false, true>,
+    }
+}
+
+scan_kernels! {
+    fn scan_i8(key: ScanKey) {
+        (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
+            scan_i8_64(min_blocks = 3) = scan::<Bytes, MmaSync<2, 2, 4, I8>, 2, 4, 64, true, false>,
+        (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
+            scan_i8_64_streamed = scan::<Bytes, MmaSync<2, 2, 4, I8>, 2, 4, 64, false, false>,
+        (_, Tile::Of16, Residence::Resident) =>
+            scan_i8_16(min_blocks = 3) = scan::<Bytes, MmaSync<1, 1, 2, I8>, 1, 2, 16, true, false>,
+        (_, Tile::Of16, Residence::Streamed) =>
+            scan_i8_16_streamed(min_blocks = 3) = scan::<Bytes, MmaSync<1, 1, 2, I8>, 1, 2, 16, false, false>,
+        (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
+            append_i8 = scan::<Bytes, MmaSync<2, 4, 4, I8>, 4, 4, APPEND_QUERIES, true, true>,
+        (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
+            append_i8_streamed = scan::<Bytes, MmaSync<2, 4, 4, I8>, 4, 4, APPEND_QUERIES, false, true>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
+            scan_i8_64_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<8, I8>, 1, 8, 64, true, false>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
+            scan_i8_64_streamed_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<8, I8>, 1, 8, 64, false, false>,
+        (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
+            append_i8_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<16, I8>, 1, 16, APPEND_QUERIES, true, true>,
+        (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
+            append_i8_streamed_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<16, I8>, 1, 16, APPEND_QUERIES, false, true>,
+    }
+}
+
+/// The rows as stored, whose last chunk may end early.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes {
+    base: *const u16,
+    /// In words of 16 bits.
+    stride: u32,
+}
+
+impl Rows for Bytes {
+    const DENSE: bool = false;
+    const FACTORS: bool = true;
+    const PARTIAL: bool = true;
+    const STAGES: u32 = STAGES;
+    type Ahead = ();
+
+    #[inline(always)]
+    fn of(launch: &ScanLists) -> Self {
+        Self { base: *launch.base, stride: launch.stride }
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn ahead(&self, _: u32, _: u32, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, _: ()) {
+        let (row, part) = (thread / 8, thread % 8);
+        let word = chunk * CHUNK + part * 8;
+        // Rows end at multiples of 16 bytes, so a part is all there or not at all.
+        let bytes = if word < self.stride { 16 } else { 0 };
+        let from = self.base.wrapping_add((first + row) as usize * self.stride as usize + word as usize);
+        unroll::<ROWS_A_THREAD>(|i| {
+            let down = i as u32 * (THREADS / 8);
+            // SAFETY: rows row + down < 128, which exist. The swizzle repeats after 8 rows.
+            unsafe {
+                let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
+                async_copy::copy_16_zfill(to, from.wrapping_add(down as usize * self.stride as usize).cast(), bytes);
+            }
+        });
+    }
+}
