@@ -10,6 +10,9 @@
 //! | inner product | 0 | −1 | −⟨x, y⟩ |
 //! | cosine | 1 / ‖y‖, a factor | −1 / ‖x‖ | −⟨x, y⟩ / (‖x‖‖y‖) |
 //!
+//! Appending by `mma.sync` with resident queries would spill 84 to 172 bytes with two blocks a multiprocessor, so it has
+//! one.
+//!
 //! # Limits
 //! As in [`crate::flat::byte_filter`]: sums stay in 32 bits.
 
@@ -48,7 +51,7 @@ scan_kernels! {
         (_, Tile::Of16, Residence::Streamed) =>
             scan_u8_16_streamed(min_blocks = 3) = scan::<Bytes, MmaSync<1, 1, 2, U8>, 1, 2, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
-            append_u8 = scan::<Bytes, MmaSync<2, 4, 4, U8>, 4, 4, APPEND_QUERIES, true, true>,
+            append_u8(min_blocks = 1) = scan::<Bytes, MmaSync<2, 4, 4, U8>, 4, 4, APPEND_QUERIES, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
             append_u8_streamed = scan::<Bytes, MmaSync<2, 4, 4, U8>, 4, 4, APPEND_QUERIES, false, true>,
         (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
@@ -73,7 +76,7 @@ scan_kernels! {
         (_, Tile::Of16, Residence::Streamed) =>
             scan_i8_16_streamed(min_blocks = 3) = scan::<Bytes, MmaSync<1, 1, 2, I8>, 1, 2, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
-            append_i8 = scan::<Bytes, MmaSync<2, 4, 4, I8>, 4, 4, APPEND_QUERIES, true, true>,
+            append_i8(min_blocks = 1) = scan::<Bytes, MmaSync<2, 4, 4, I8>, 4, 4, APPEND_QUERIES, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
             append_i8_streamed = scan::<Bytes, MmaSync<2, 4, 4, I8>, 4, 4, APPEND_QUERIES, false, true>,
         (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
