@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use cuda_driver_emulator as driver;
 use libtest_mimic::{Arguments, Failed, Trial};
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::{Device, FlatIndex, GraphIndex, Metric, SearchOptions, ShiftedIndex};
+use warpann::{Device, Element, FlatIndex, GraphIndex, Metric, SearchOptions, ShiftedIndex};
 use warpann_kernels::ivf::rerank;
 use warpann_tests::cases::{Size, search_cases, select_cases};
 use warpann_tests::ivf::cases::ivf_cases;
@@ -110,14 +110,17 @@ fn memory_of_a_vector() -> Outcome {
     let mut checked = 0;
     for cells in &rows {
         let &[_, name, _, _, host, device, _] = cells.as_slice() else { return Err(format!("{cells:?}")) };
-        let coded = |encoding| inverted_file(DIM, encoding);
+        let coded = |encoding| inverted_file::<f32>(DIM, encoding);
         let (of_host, of_device) = match name {
-            "exact" => (None, exact(DIM)?),
+            "exact" => (None, exact::<f32>(DIM)?),
+            "exact, bytes" => (None, exact::<u8>(DIM)?),
+            "IVF-Flat, bytes" => inverted_file::<i8>(DIM, Encoding::Flat)?,
+            "graph of bytes, e = 32 edges" => graph::<u8>(DIM, 32)?,
             "IVF-Flat" => coded(Encoding::Flat)?,
             "IVF-F16" => coded(Encoding::F16)?,
             "IVF-SQ8" => coded(Encoding::Scalar8)?,
             "IVF-PQ, 32 bytes" => coded(Encoding::Pq { sub_quantizers: 32, bits: 8, rotate: false })?,
-            "graph, e = 32 edges" => graph(DIM, 32)?,
+            "graph, e = 32 edges" => graph::<f32>(DIM, 32)?,
             "shifted sort, d = 3" => (None, shifted(3)?),
             "shifted sort, d = 6" => (None, shifted(6)?),
             other => return Err(format!("nothing measures {other}")),
@@ -133,7 +136,7 @@ fn memory_of_a_vector() -> Outcome {
         }
         checked += 1;
     }
-    if checked == 8 { Ok(()) } else { Err(format!("{checked} rows were checked")) }
+    if checked == 11 { Ok(()) } else { Err(format!("{checked} rows were checked")) }
 }
 
 fn number(text: &str) -> Result<f64, String> {
@@ -141,8 +144,9 @@ fn number(text: &str) -> Result<f64, String> {
 }
 
 /// `count` vectors of `dim` components.
-fn vectors(count: usize, dim: usize) -> Vec<f32> {
-    (0..count * dim).map(|i| ((i * i) as f32 * 0.37).sin()).collect()
+fn vectors<T: Element>(count: usize, dim: usize) -> Vec<T> {
+    let scale = if size_of::<T>() == 1 { 100.0 } else { 1.0 };
+    (0..count * dim).map(|i| T::from_f32(((i * i) as f32 * 0.37).sin() * scale)).collect()
 }
 
 /// Numbers of vectors of the two indexes whose memory is compared, so that what does not grow with the vectors does not
@@ -164,9 +168,9 @@ fn growth<I>(index: impl Fn(usize) -> Result<I, warpann::Error>) -> Result<(f64,
     Ok((bytes / (COUNTS[1] - COUNTS[0]) as f64, [small, large]))
 }
 
-fn exact(dim: usize) -> Result<f64, String> {
+fn exact<T: Element>(dim: usize) -> Result<f64, String> {
     let index = |count| {
-        let mut index = FlatIndex::<f32>::new(dim, Metric::L2, Device::Gpu(MEASURED))?;
+        let mut index = FlatIndex::<T>::new(dim, Metric::L2, Device::Gpu(MEASURED))?;
         index.add(&vectors(count, dim)).map(|()| index)
     };
     Ok(growth(index)?.0)
@@ -181,9 +185,9 @@ fn shifted(dim: usize) -> Result<f64, String> {
 }
 
 /// Bytes in host memory, and on the device.
-fn graph(dim: usize, degree: usize) -> Result<(Option<f64>, f64), String> {
+fn graph<T: Element>(dim: usize, degree: usize) -> Result<(Option<f64>, f64), String> {
     let index = |count| {
-        let mut index = GraphIndex::<f32>::builder(dim).device(Device::Cpu).degree(degree).exact_ratio(1).build()?;
+        let mut index = GraphIndex::<T>::builder(dim).device(Device::Cpu).degree(degree).exact_ratio(1).build()?;
         let rows = vectors(count, dim);
         index.add(&rows)?;
         index.move_to(Device::Gpu(MEASURED))?;
@@ -197,10 +201,10 @@ fn graph(dim: usize, degree: usize) -> Result<(Option<f64>, f64), String> {
 }
 
 /// Bytes in host memory, and on the device.
-fn inverted_file(dim: usize, encoding: Encoding) -> Result<(Option<f64>, f64), String> {
+fn inverted_file<T: Element>(dim: usize, encoding: Encoding) -> Result<(Option<f64>, f64), String> {
     let index = |count| {
         let mut index =
-            IvfIndex::<f32>::builder(dim, LISTS).encoding(encoding).device(Device::Cpu).iterations(2).build()?;
+            IvfIndex::<T>::builder(dim, LISTS).encoding(encoding).device(Device::Cpu).iterations(2).build()?;
         let rows = vectors(count, dim);
         index.train(&rows[..COUNTS[0] * dim])?;
         index.add(&rows)?;

@@ -57,8 +57,8 @@ macro_rules! product {
     };
 }
 
-/// The four products of a chunk, of 32 bytes of every row each. Each product reads 32 bytes further along every row than
-/// the one before.
+/// The four products of a chunk, of 32 bytes of every row each. Each product reads 32 bytes further along every row
+/// than the one before.
 macro_rules! chunk {
     ($name:ident, $shape:literal, $types:literal, $flags:literal, [$($j:literal)*], $k:tt) => {
         #[inline(always)]
@@ -120,8 +120,8 @@ macro_rules! wait {
     };
 }
 
-/// The sums of 64 rows and 8 · `$tiles` columns: `$halves` and `$bytes` are the shapes of a product, `$j` the tiles, `$k`
-/// the registers behind the first.
+/// The sums of 64 rows and 8 · `$tiles` columns: `$halves` and `$bytes` are the shapes of a product, `$j` the tiles,
+/// `$k` the registers behind the first.
 macro_rules! sums {
     ($tiles:literal, $halves:literal, $bytes:literal, $j:tt, $k:tt) => {
         impl Sums for [[f32; 4]; $tiles] {

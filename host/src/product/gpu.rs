@@ -424,7 +424,8 @@ fn write_padded(rows: &[u8], shape: VectorShape, to: &mut [u8]) {
     }
 }
 
-/// Computes the f16 copies, if there are any, and the norms and bounds of a set whose rows (and centre, if `centred`) are on the device.
+/// Computes the f16 copies, if there are any, and the norms and bounds of a set whose rows (and centre, if `centred`)
+/// are on the device.
 ///
 /// # Safety
 /// `SetLayout::reserve` laid out the memory of the set with this `shape`.

@@ -1,8 +1,8 @@
 //! The filter of exact search for vectors of bytes: [`crate::flat::filter`] with exact products of the stored rows.
 //!
 //! # Problem
-//! As for f16 copies: find all base rows that may be among the best k of a query. Bytes need no copy: their products are
-//! exact in 32-bit sums, at twice the rate of f16, and a row takes half the bytes of its f16 copy.
+//! As for f16 copies: find all base rows that may be among the best k of a query. Bytes need no copy: their products
+//! are exact in 32-bit sums, at twice the rate of f16, and a row takes half the bytes of its f16 copy.
 //!
 //! # Algorithm
 //! With A = ⟨x, y⟩ from the tensor cores, exact, and the value of the row ([`crate::product::prepare_bytes`]):
@@ -25,13 +25,13 @@
 //! A − ⌊v / 2⌋ above −2³¹: [`most_components`]. Longer vectors take the filter of f16 copies.
 //!
 //! # How it maps to the machine
-//! As the filter of f16 copies. A chunk has 128 components. Rows are not padded to whole chunks: the copy fills the rest
-//! with zeros. The integer look costs an addition with a maximum for each pair, and half a shift. The conversion to f32,
-//! which takes twice the time of a multiplication, is left to pairs that are examined, and to cosine.
+//! As the filter of f16 copies. A chunk has 128 components. Rows are not padded to whole chunks: the copy fills the
+//! rest with zeros. The integer look costs an addition with a maximum for each pair, and half a shift. The conversion
+//! to f32, which takes twice the time of a multiplication, is left to pairs that are examined, and to cosine.
 //!
 //! # Cost
-//! Floor: 2·nq·n·d operations at the rate of bytes (1.3 ms for 10,000 × 1,000,000 × 128 on an H200), and one read of the
-//! base for every 128 queries, from L2. Not yet measured on a GPU.
+//! Floor: 2·nq·n·d operations at the rate of bytes (1.3 ms for 10,000 × 1,000,000 × 128 on an H200), and one read of
+//! the base for every 128 queries, from L2. Not yet measured on a GPU.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
@@ -74,8 +74,8 @@ const fn chunks(stride: u32) -> u32 {
 /// Computes bounds of the scores of queries against tiles of the base; see the module documentation.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; the rows, and `base_values`, are padded to whole tiles of 128 rows, whatever
-/// the padding rows hold. The residency in the kernel's key is [`Self::residency`].
+/// The arrays are as long as the fields say; the rows, and `base_values`, are padded to whole tiles of 128 rows,
+/// whatever the padding rows hold. The residency in the kernel's key is [`Self::residency`].
 #[kernel(
     key = (ByteKey, Instruction, FilterOutput, Residency),
     max_threads = 256,
@@ -134,8 +134,8 @@ pub struct ByteFilter {
     pub query_values: Ptr<u32>,
     /// Upper bound of the norm of each query.
     pub query_norms: Ptr<f32>,
-    /// The value of each base row ([`crate::product::prepare_bytes`]); the bits of +∞ for padding and for rows that take
-    /// no part.
+    /// The value of each base row ([`crate::product::prepare_bytes`]); the bits of +∞ for padding and for rows that
+    /// take no part.
     pub base_values: Ptr<u32>,
     /// The greatest norm of each base tile.
     pub tile_norms: Ptr<f32>,

@@ -112,9 +112,9 @@ pub(crate) trait PairBounds: Copy {
     /// The score of a pair: of its product, the value of the base's row, and the query's own factor.
     fn score(&self, sum: Self::Sum, value: f32, factor: f32) -> f32;
 
-    /// One bit for each group of eight pairs of a row, of which one may have a score up to the limit of the row, or NaN:
-    /// bit 2 · group + half. `sums` are the products of the queries `rows` of the block at the lane's columns, the first of
-    /// which is `column`.
+    /// One bit for each group of eight pairs of a row, of which one may have a score up to the limit of the row, or
+    /// NaN: bit 2 · group + half. `sums` are the products of the queries `rows` of the block at the lane's columns, the
+    /// first of which is `column`.
     ///
     /// # Safety
     /// `info` is the data of a tile that was waited for, and the rows are as for [`query`](Self::query).

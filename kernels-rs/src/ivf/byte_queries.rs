@@ -1,5 +1,5 @@
-//! Queries of bytes for the scan of vectors of bytes ([`crate::ivf::encoding::bytes`]): the factor of their products, the
-//! bound of a score's error, and the shift from a score to a distance. The queries themselves are the operands.
+//! Queries of bytes for the scan of vectors of bytes ([`crate::ivf::encoding::bytes`]): the factor of their products,
+//! the bound of a score's error, and the shift from a score to a distance. The queries themselves are the operands.
 //!
 //! # Cost
 //! One read of the queries, one warp a query.

@@ -247,8 +247,8 @@ pub struct ScanLists {
     pub factors: Ptr<f32>,
     /// Number of queries. Dense use only.
     pub query_count: u32,
-    /// Distance from one row to the next in words of 16 bits, for queries and `base`: a multiple of [`CHUNK`]; for bytes
-    /// of 8, zero padded.
+    /// Distance from one row to the next in words of 16 bits, for queries and `base`: a multiple of [`CHUNK`]; for
+    /// bytes of 8, zero padded.
     pub stride: u32,
     /// (list, first pair in `grouped`, number of pairs, first row) of each item ([`crate::ivf::pairs`]); empty if
     /// `item_count` is absent.

@@ -4,7 +4,7 @@ use cuda_std::global;
 use cuda_std::global::{F32x4, U32x2};
 use cuda_std::math::{bf16_to_f32, f16_to_f32};
 
-use crate::product::canonical::{I8x4, Quad, U8x4};
+use crate::product::quad::{I8x4, Quad, U8x4};
 
 /// An element type in kernels: rows start at multiples of four elements and are padded with zeros to a multiple of
 /// four.

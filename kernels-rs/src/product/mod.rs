@@ -8,6 +8,7 @@
 //! | module | algorithm |
 //! |---|---|
 //! | [`element`] | loading four vector components of any element type |
+//! | [`quad`] | sums of the terms of rows of such groups |
 //! | [`metric`] | metrics, and all decisions that depend on them |
 //! | [`prepare`] | half-precision operands of vectors, with proved error norms |
 //! | [`prepare_bytes`] | the numbers of vectors of bytes, whose products are exact |
@@ -26,5 +27,6 @@ pub mod mainloop;
 pub mod metric;
 pub mod prepare;
 pub mod prepare_bytes;
+pub mod quad;
 pub mod ring;
 pub mod tile;

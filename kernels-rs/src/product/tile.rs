@@ -1,8 +1,8 @@
 //! Chunks of rows in shared memory: layout and copies.
 //!
 //! Rows are f16 copies of [`crate::product::prepare`], or vectors of bytes. A tile has 128 of them, and a chunk has 64
-//! components of each, or 128 bytes: 128 bytes in a row, in 16-byte parts. Part p of row r is at part `p ^ (r & 7)` of the row. With this layout neither
-//! `ldmatrix` nor `cp.async` has bank conflicts, and `wgmma` reads it directly.
+//! components of each, or 128 bytes: 128 bytes in a row, in 16-byte parts. Part p of row r is at part `p ^ (r & 7)` of
+//! the row. With this layout neither `ldmatrix` nor `cp.async` has bank conflicts, and `wgmma` reads it directly.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, unroll};

@@ -1,5 +1,5 @@
-//! The filter of bytes, against sums of integers: every upper bound, and which pairs a threshold keeps. The numbers of the
-//! rows are those that `PrepareBytes` writes, which is compared with the same sums.
+//! The filter of bytes, against sums of integers: every upper bound, and which pairs a threshold keeps. The numbers of
+//! the rows are those that `PrepareBytes` writes, which is compared with the same sums.
 //!
 //! A pair with a score up to the threshold must be kept; one that exceeds it by more than twice the error may not.
 
@@ -274,8 +274,8 @@ fn pairs_within_the_limits_are_appended() {
     assert!(between > 500, "{between} lists are neither empty nor full");
 }
 
-/// Vectors of the most components, all of them the greatest or the least of the type: no sum and no comparison leaves 32
-/// bits.
+/// Vectors of the most components, all of them the greatest or the least of the type: no sum and no comparison leaves
+/// 32 bits.
 #[test]
 fn the_longest_vectors_of_extremes_stay_in_range() {
     for (case, (key, byte)) in [(ByteKey::U8, 255u8), (ByteKey::I8, 0x80)].into_iter().enumerate() {

@@ -403,15 +403,16 @@ mod tests {
         filtered(VectorShape::new(ElementType::F32, metric, 8), &base, &queries, k).2
     }
 
-    /// The filter finds the same as the CPU's search of all rows, and no candidate list overflows, for vectors of each of
-    /// the dimensions. Adds to `seen` whether queries are streamed, and the instructions of the sample and of the rest.
+    /// The filter finds the same as the CPU's search of all rows, and no candidate list overflows, for vectors of each
+    /// of the dimensions. Adds to `seen` whether queries are streamed, and the instructions of the sample and of the
+    /// rest.
     fn filters_soundly<T: Element>(
         metric: Metric,
-        dims: [usize; 3],
+        dims: &[usize],
         of: impl Fn(f32) -> T,
         seen: &mut std::collections::BTreeSet<(bool, Instruction, Instruction)>,
     ) {
-        for dim in dims {
+        for &dim in dims {
             let shape = VectorShape::of_rows(T::TYPE, metric, dim);
             let (bytes, chunk) = match shape.operands {
                 Operands::Halves => (2, 128),
@@ -438,17 +439,20 @@ mod tests {
     #[test]
     fn every_product_filters_soundly() {
         let mut seen = std::collections::BTreeSet::new();
-        filters_soundly(Metric::L2, [8, 100, 130], |x: f32| x, &mut seen);
+        filters_soundly(Metric::L2, &[8, 100, 130], |x: f32| x, &mut seen);
         assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
     }
 
     #[test]
     fn every_product_of_bytes_filters_soundly() {
-        for metric in Metric::ALL {
-            let mut seen = std::collections::BTreeSet::new();
-            filters_soundly(metric, [8, 130, 260], |x: f32| (x * 255.0 + 127.5) as u8, &mut seen);
-            assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
-            filters_soundly(metric, [8, 130, 260], |x: f32| (x * 255.0) as i8, &mut seen);
+        let unsigned = |x: f32| (x * 255.0 + 127.5) as u8;
+        let signed = |x: f32| (x * 255.0) as i8;
+        let mut seen = std::collections::BTreeSet::new();
+        filters_soundly(Metric::L2, &[8, 130, 260], unsigned, &mut seen);
+        assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
+        for metric in [Metric::InnerProduct, Metric::Cosine] {
+            filters_soundly(metric, &[40], unsigned, &mut seen);
+            filters_soundly(metric, &[130], signed, &mut seen);
         }
     }
 

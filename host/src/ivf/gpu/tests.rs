@@ -572,6 +572,17 @@ fn every_product_scans_soundly() {
     }
 }
 
+/// The same for bytes, which fill a chunk with twice as many components.
+#[test]
+fn every_product_of_bytes_scans_soundly() {
+    for (stored, appended) in [(64, 64), (650, 400)] {
+        let short = Case { dim: stored, n: 300, lists: 5, queries: 61, k: 3, probes: 5 };
+        check_batches::<u8>(Metric::L2, Encoding::Flat, &short, &[61, 62]);
+        let many = Case { dim: appended, n: 1_200, lists: 75, queries: 13, k: 1, probes: 75 };
+        check_batches::<i8>(Metric::Cosine, Encoding::Flat, &many, &[13, 14]);
+    }
+}
+
 /// An index on the CPU, which changes, and devices whose images follow: one for each shard.
 struct Follower<T: Element> {
     index: IvfIndex<T>,

@@ -10,8 +10,8 @@
 //! | inner product | 0 | −1 | −⟨x, y⟩ |
 //! | cosine | 1 / ‖y‖, a factor | −1 / ‖x‖ | −⟨x, y⟩ / (‖x‖‖y‖) |
 //!
-//! Appending by `mma.sync` with resident queries would spill 84 to 172 bytes with two blocks a multiprocessor, so it has
-//! one.
+//! Appending by `mma.sync` with resident queries would spill 84 to 172 bytes with two blocks a multiprocessor, so it
+//! has one.
 //!
 //! # Limits
 //! As in [`crate::flat::byte_filter`]: sums stay in 32 bits.

@@ -1,5 +1,5 @@
-//! `mma.sync.m16n8k16`, and `m16n8k32` for bytes: each warp reads its rows and columns with `ldmatrix` and multiplies them, independent of other
-//! warps. Any device.
+//! `mma.sync.m16n8k16`, and `m16n8k32` for bytes: each warp reads its rows and columns with `ldmatrix` and multiplies
+//! them, independent of other warps. Any device.
 //!
 //! What lost: four warps of 64 × 64, see [`crate::flat::filter`].
 

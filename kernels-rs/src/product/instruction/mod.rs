@@ -6,8 +6,8 @@
 //! | [`wgmma`] | `wgmma`, by warpgroups, straight from shared memory | compute capability 9.0 |
 //!
 //! A new instruction is a file here, with its sums and their places, and rows in the `#[kernel]` of the products that
-//! use it. Sums may have any place (tensor memory) if [`TileProduct::scores`] returns them in registers. [`Operand`] says
-//! what is multiplied: f16 components, with f32 sums, or bytes, with exact i32 sums.
+//! use it. Sums may have any place (tensor memory) if [`TileProduct::scores`] returns them in registers. [`Operand`]
+//! says what is multiplied: f16 components, with f32 sums, or bytes, with exact i32 sums.
 
 pub mod mma_sync;
 pub mod wgmma;

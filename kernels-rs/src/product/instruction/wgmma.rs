@@ -1,8 +1,8 @@
 //! `wgmma`: two warpgroups multiply directly from shared memory, 64 rows at a time, while their threads do other work.
 //! Devices of compute capability 9.0 only.
 //!
-//! The sums of f16 components are f32, as those of `mma.sync`, but the order of additions may differ, so scores may differ in their last
-//! bits. [`crate::product::bounds`] covers either order, so results are the same.
+//! The sums of f16 components are f32, as those of `mma.sync`, but the order of additions may differ, so scores may
+//! differ in their last bits. [`crate::product::bounds`] covers either order, so results are the same.
 
 use core::marker::PhantomData;
 
