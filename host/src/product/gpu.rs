@@ -27,7 +27,7 @@ use crate::select::Best;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Element, ElementType, Input, Metric, Result};
 
-/// What the tensor cores multiply.
+/// The operands of products on tensor cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operands {
     /// f16 copies of the rows: their products have an error.
@@ -45,7 +45,7 @@ pub(crate) struct VectorShape {
     pub metric: Metric,
     /// Number of components of a vector, without padding.
     pub dim: usize,
-    /// What the products of the vectors multiply.
+    /// The operands of the vectors' products.
     pub operands: Operands,
     /// Whether rows take multiples of 16 bytes, which copies of their parts to shared memory need, and not of 4
     /// components.

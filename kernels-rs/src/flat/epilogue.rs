@@ -1,4 +1,4 @@
-//! What a filter does with the products of a tile: it stores upper bounds of all pairs, or appends the pairs that a
+//! The use of the products of a tile by a filter. It stores upper bounds of all pairs, or appends the pairs that a
 //! threshold keeps to lists. [`PairBounds`] is the part that depends on the operands.
 //!
 //! # Shared memory
@@ -78,7 +78,7 @@ pub(crate) unsafe fn values(info: SharedPtr<u8>, column: u32) -> [f32; 2] {
     unsafe { info.add(column * 4).cast::<global::F32x2>().load().0 }
 }
 
-/// What a query of the block adds to the bounds of its pairs.
+/// The numbers of a query of the block for the bounds of its pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct QueryNumbers {
     /// The terms of the error.

@@ -140,10 +140,10 @@ macro_rules! byte_quad {
 }
 
 byte_quad! {
-    /// Four unsigned bytes.
+    /// Four neighbouring components of type u8, in one word.
     U8x4, |x: u32, y: u32, sum: i32| dot4_u8(x, y, sum as u32) as i32
 }
 byte_quad! {
-    /// Four signed bytes.
+    /// Four neighbouring components of type i8, in one word.
     I8x4, dot4_i8
 }

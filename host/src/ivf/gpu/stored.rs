@@ -29,7 +29,7 @@ pub(crate) struct Stored {
     /// f16 operands, [`Image::f16_stride`] components a row; for scans that do not decode. Empty where rows are the
     /// operands.
     pub f16_rows: Ptr<u16>,
-    /// What the list scan multiplies. [`Operands::Bytes`]: the rows and the queries, as stored.
+    /// The operands of the list scan. [`Operands::Bytes`]: the rows and the queries, as stored.
     pub operands: Operands,
     /// As the fields of [`StoredRows`] with the same names.
     pub bits: u32,

@@ -16,7 +16,7 @@ use crate::{ElementType, Result};
 pub(super) struct FlatPlan {
     shape: VectorShape,
     rows: Reserved<u8>,
-    /// Empty for bytes.
+    /// The f16 operands of the rows. Rows of bytes have none.
     f16_rows: Reserved<u16>,
 }
 
