@@ -62,7 +62,9 @@ const SILENT: [&str; 10] = [
 /// Whether the library may continue after the failure: the error cannot be reported, or the library does the work in
 /// smaller parts, or tries another way.
 fn may_be_silent(failed: Failed) -> bool {
-    SILENT.contains(&failed.name) || (failed.name.starts_with("cuMemAlloc") && failed.code == 2)
+    // A module is loaded again once the pools have given back what they keep.
+    let of_memory = failed.name.starts_with("cuMemAlloc") || failed.name == "cuModuleLoadDataEx";
+    SILENT.contains(&failed.name) || (of_memory && failed.code == 2)
 }
 
 type Bits = Vec<u64>;
