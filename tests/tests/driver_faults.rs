@@ -46,7 +46,7 @@ const ONCE: usize = 80;
 /// `WARPANN_FAULTS=all` makes all fail.
 const ONCE_OF_CHANGES: usize = 10;
 /// Calls that release something, or that restore a context: their errors cannot be reported.
-const SILENT: [&str; 10] = [
+const SILENT: [&str; 11] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDevicePrimaryCtxRelease_v2",
@@ -54,6 +54,7 @@ const SILENT: [&str; 10] = [
     "cuMemFreeAsync",
     "cuMemFree_v2",
     "cuMemFreeHost",
+    "cuMemPoolTrimTo",
     "cuModuleUnload",
     "cuStreamDestroy_v2",
     "cuStreamQuery",

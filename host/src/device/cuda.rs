@@ -44,6 +44,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
@@ -79,6 +80,8 @@ const POOL_KEEPS: usize = 128 << 20;
 const VERSIONS_KEEP: u64 = 1 << 30;
 /// The pool of indexes keeps at most one in this number of the device's bytes.
 const VERSIONS_SHARE: u64 = 16;
+/// Time between two looks whether the last memory of an idle device is free.
+const POLL: Duration = Duration::from_micros(50);
 /// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus,
 /// and small enough that the host processes one part while the next is copied.
 const RECEIVED_BYTES: usize = 4 << 20;
@@ -921,9 +924,15 @@ impl Cuda {
         let &mut VersionPool { pool: Pool(raw), used, .. } = pool;
         // Others do not wait for the lock.
         drop(versions);
-        if used == 0 && self.wait_for_releases().is_ok() {
-            // SAFETY: the pool exists as long as the device.
-            unsafe { sys::cuMemPoolTrimTo(raw, 0) };
+        if used == 0 {
+            // SAFETY: stream and pool live as long as the device.
+            unsafe {
+                // The driver gives back what it knows to be free. Nearly always the work is done by now.
+                while sys::cuStreamQuery(releases.0) == sys::NOT_READY {
+                    std::thread::sleep(POLL);
+                }
+                sys::cuMemPoolTrimTo(raw, 0);
+            }
         }
         code
     }
