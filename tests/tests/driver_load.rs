@@ -137,6 +137,8 @@ fn later_changes_do_not_wait(name: &str, index: Index<impl Kind<Element = f32>>,
     let ((), calls) = driver::watch(|| (6..10).for_each(&mut change));
     let waits: Vec<_> = calls.iter().map(|call| call.name).filter(|name| WAITS.contains(name)).collect();
     assert!(calls.len() > 8 && waits.is_empty(), "{name}: {} of {} calls wait: {waits:?}", waits.len(), calls.len());
+    let copies = calls.iter().filter(|call| call.name == "cuMemcpyDtoDAsync_v2").count();
+    assert_eq!(copies, 0, "{name}: versions copy what has not changed");
 }
 
 /// An index is made, searched and dropped beside another one.
@@ -207,7 +209,8 @@ fn kept_memory_is_free() {
 /// One test, because the driver and its record of calls are those of the process.
 #[test]
 fn searches_and_changes_beside_others_do_not_wait_for_the_device() {
-    driver::install(vec![driver::Device::default(), driver::Device { memory: 64 << 20, ..Default::default() }]).unwrap();
+    driver::install(vec![driver::Device::default(), driver::Device { memory: 64 << 20, ..Default::default() }])
+        .unwrap();
     let (base, none, device) = (vectors(400), SearchOptions::new(), Device::Gpu(0));
     let exact = || {
         let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, device).unwrap();
