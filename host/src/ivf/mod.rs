@@ -70,6 +70,7 @@ pub use self::file::{mend_index_bytes, read_any_index_bytes};
 use self::grid::IvfGrid;
 pub(crate) use self::lists::Lists;
 pub use self::refine::Refiner;
+use self::retrain::Age;
 use self::settings::Settings;
 pub use self::statistics::IvfStatistics;
 pub(crate) use self::view::View;
@@ -153,6 +154,7 @@ pub struct Ivf<T: Element> {
     waits_for: Option<usize>,
     /// The mean squared distance of training vectors from the centroids of their lists; 0 if it is not known.
     spread: f32,
+    age: Age,
     backend: Box<dyn IvfBackend>,
     /// Shared with snapshots until one of the indexes is trained or moved.
     coders: Arc<KeptCoders>,
@@ -283,6 +285,7 @@ impl<T: Element> IvfIndexBuilder<T> {
             clamped,
             waits_for,
             spread: 0.0,
+            age: Age::default(),
             backend,
             coders: Arc::default(),
             element: PhantomData,
@@ -492,6 +495,7 @@ impl<T: Element> Stored for Ivf<T> {
             clamped: self.clamped,
             waits_for: self.waits_for,
             spread: self.spread,
+            age: self.age.clone(),
             backend: self.backend.snapshot(),
             coders: Arc::clone(&self.coders),
             element: PhantomData,
