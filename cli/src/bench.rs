@@ -12,6 +12,7 @@ mod point;
 mod record;
 mod select;
 mod serve;
+mod soak;
 mod start_up;
 mod sweep;
 mod times;

@@ -47,7 +47,7 @@ const LOADERS: usize = 2;
 /// H200, 2026-11-28).
 const PROCESSORS_OF_A_CHANGER: usize = 2;
 /// Pause between two changes.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// Arguments of `bench serve`.
 #[derive(Debug, clap::Args)]
@@ -65,7 +65,7 @@ pub struct Args {
     place: Place,
     /// Neighbours of a request; of several numbers, separated by commas, each request takes one at random.
     #[arg(long, value_delimiter = ',', default_value = "10", value_parser = positive)]
-    k: Vec<usize>,
+    pub(super) k: Vec<usize>,
     /// Lists to read in inverted files; default: the number that the index stores.
     #[arg(long, value_parser = positive)]
     probes: Option<usize>,
@@ -74,16 +74,16 @@ pub struct Args {
     beam: Option<usize>,
     /// Number of filters, each of which accepts half of the vectors. Every second request has one of them.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    filters: usize,
+    pub(super) filters: usize,
     /// Vectors that are replaced together, again and again, while requests are answered.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    upserts: usize,
+    pub(super) upserts: usize,
     /// Threads that a change uses; default: half as many as there are processors.
-    #[arg(long, value_name = "N", value_parser = positive, requires = "upserts")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     change_threads: Option<usize>,
     /// An index that is loaded on the same device, again and again, while requests are answered.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
-    load: Option<PathBuf>,
+    pub(super) load: Option<PathBuf>,
     /// The time from a request to its answer that batches keep, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 2.0)]
     target: f64,
@@ -93,10 +93,15 @@ pub struct Args {
     workers: Option<usize>,
     /// Number of threads that send requests.
     #[arg(long, default_value_t = 2, value_parser = positive)]
-    senders: usize,
+    pub(super) senders: usize,
     /// Seconds of each row.
     #[arg(long, default_value_t = 5.0, conflicts_with = "quick")]
     seconds: f64,
+    /// Minutes of a soak instead of a measurement: requests with random deadlines, of which some are cancelled, beside
+    /// upserts and removals, and loads with --load. It fails if a request is lost, a sampled answer is wrong, or memory
+    /// grows.
+    #[arg(long, value_name = "MINUTES", conflicts_with_all = ["quick", "seconds", "out"])]
+    soak: Option<f64>,
     /// Measure each row for half a second.
     #[arg(long)]
     quick: bool,
@@ -195,6 +200,14 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     if queries.is_empty() || !queries.len().is_multiple_of(index.dim()) {
         return Err(Error::Ragged { what: "components", len: queries.len(), size: index.dim() }.into());
     }
+    let target = Duration::from_secs_f64(args.target / 1e3);
+    let builder = BatcherBuilder::new().target(target);
+    let builder = args.workers.iter().fold(builder, |builder, &workers| builder.workers(workers));
+    if let Some(minutes) = args.soak {
+        let length = Duration::try_from_secs_f64(minutes * 60.0).ok().filter(|length| !length.is_zero());
+        let length = length.ok_or_else(|| Failure::Message("--soak must be above 0".into()))?;
+        return super::soak::run(args, length, index, &queries, builder, out);
+    }
     let [single, paced] = single(args, &index, &queries)?;
     let under_way = (UNDER_WAY_SHARE * length.as_secs_f64() * 1e3 / single.median()) as usize;
     let depth = under_way.clamp(16, UNDER_WAY).div_ceil(args.senders);
@@ -202,9 +215,6 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     let described = (index.len(), index.metric().name());
     let mut writer = IndexWriter::new(index);
     let filters = filters(args.filters, &writer.current());
-    let target = Duration::from_secs_f64(args.target / 1e3);
-    let builder = BatcherBuilder::new().target(target);
-    let builder = args.workers.iter().fold(builder, |builder, &workers| builder.workers(workers));
     let batcher = builder.serve(writer.reader())?;
     let load = Load { args, queries: &queries, dim: writer.current().dim(), filters: &filters, batcher: &batcher };
 
@@ -319,7 +329,7 @@ fn chart(report: &Report) -> Chart {
 }
 
 /// Ends the threads beside the measurement, also if it fails.
-struct End<'a>(&'a AtomicBool);
+pub(super) struct End<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
@@ -327,11 +337,11 @@ impl Drop for End<'_> {
     }
 }
 
-fn joined<V>(result: thread::Result<Outcome<V>>) -> Outcome<V> {
+pub(super) fn joined<V>(result: thread::Result<Outcome<V>>) -> Outcome<V> {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-fn options(args: &Args) -> SearchOptions<'static> {
+pub(super) fn options(args: &Args) -> SearchOptions<'static> {
     SearchOptions::new().probes(args.probes).beam(args.beam)
 }
 
@@ -375,7 +385,7 @@ fn filters<T: Element>(count: usize, index: &AnyIndex<T>) -> Vec<SharedFilter> {
 }
 
 /// A vector near another one: equal vectors share a place in a graph, and programs seldom add them.
-fn near<T: Element>(row: &[T], random: &mut Random) -> Vec<T> {
+pub(super) fn near<T: Element>(row: &[T], random: &mut Random) -> Vec<T> {
     let factor = |random: &mut Random| 1.0 + (random.below(1 << 16) as f32 / 65_536.0 - 0.5) / 16.0;
     row.iter().map(|x| T::from_f32(x.to_f32() * factor(random))).collect()
 }
@@ -389,8 +399,7 @@ fn change<T: Element>(
 ) -> Outcome<Changes> {
     let (ids, dim, mut random) = (writer.current().ids(), writer.current().dim(), Random::new(3));
     let upserts = args.upserts.min(ids.len());
-    let threads = args.change_threads.unwrap_or_else(|| rayon::current_num_threads().div_ceil(PROCESSORS_OF_A_CHANGER));
-    let changers = pool(threads)?;
+    let changers = changers(args)?;
     let mut milliseconds = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let first = random.below(ids.len() - upserts + 1);
@@ -411,6 +420,11 @@ fn change<T: Element>(
     Ok(Changes { upserts, count, p50_ms: times.median(), max_ms: times.percentile(1.0) })
 }
 
+/// The threads of changes.
+pub(super) fn changers(args: &Args) -> Outcome<ThreadPool> {
+    pool(args.change_threads.unwrap_or_else(|| rayon::current_num_threads().div_ceil(PROCESSORS_OF_A_CHANGER)))
+}
+
 /// Threads for work beside requests.
 fn pool(threads: usize) -> Outcome<ThreadPool> {
     let pool = ThreadPoolBuilder::new().num_threads(threads).build();
@@ -418,7 +432,7 @@ fn pool(threads: usize) -> Outcome<ThreadPool> {
 }
 
 /// Loads an index and searches in it, again and again, by [`LOADERS`] threads. Returns how often.
-fn load_again<T: Element>(args: &Args, path: &std::path::Path, over: &AtomicBool) -> Outcome<usize> {
+pub(super) fn load_again<T: Element>(args: &Args, path: &std::path::Path, over: &AtomicBool) -> Outcome<usize> {
     let loaders = pool(LOADERS)?;
     let mut count = 0;
     while !over.load(Ordering::Relaxed) {
