@@ -173,8 +173,8 @@ fn memory(device: usize) -> (u64, u64) {
     (usage.bytes, usage.bytes + usage.kept_bytes)
 }
 
-/// What fits a device fits it also where a pool keeps some of its memory. The device has 64 MB, so the pool keeps 4 to
-/// 5 MB. With copies and norms a vector takes nearly six times its bytes.
+/// An index that fits a device fits it also while a pool keeps memory. The device has 64 MB, so the pool keeps 4 to 5
+/// MB. With copies and norms a vector takes nearly six times its bytes.
 fn kept_memory_is_free() {
     const KB: usize = 1 << 10;
     let index = |bytes: usize| {

@@ -1,11 +1,11 @@
-//! `warpann bench serve --soak`: requests with random deadlines and cancellations beside changes and loads, for a stated
-//! time.
+//! `warpann bench serve --soak`: requests with random deadlines and cancellations beside changes and loads, for a
+//! stated time.
 //!
 //! Four promises are checked. No request is lost: each that was accepted ends once. Each sampled answer has the bits of
 //! a search in a version that existed while the request was under way. It agrees with a model of that version, which
-//! knows the vector of each id and shares no code with the library: the ids are in the version, distances are those of
-//! the vectors, and no vector of an exact index is nearer than the last one that was found. Memory of host and devices
-//! does not grow after the first third of the time.
+//! knows the vector of each id: the ids are in the version, distances have the bits of their definition
+//! ([`test_cases::reference`]), and fewer vectors of an exact index are nearer than the last one than were found.
+//! Memory of host and devices does not grow after the first third of the time.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -17,13 +17,14 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use test_cases::reference::defined;
 use test_random::Random;
 use warpann::{
     Answer, Any, AnyIndex, Batcher, BatcherBuilder, Element, Error, Filter, IndexKind, IndexReader, IndexWriter,
-    Metric, Neighbors, Refusal, Request, SharedFilter,
+    Neighbors, Refusal, Request, SharedFilter,
 };
 
-use super::serve::{Args, End, PAUSE, changers, joined, load_again, near, options};
+use super::serving::{Args, End, PAUSE, changers, joined, load_again, near, options};
 use crate::index::Summary;
 use crate::progress::Step;
 use crate::report::{Failure, Out, Outcome};
@@ -38,15 +39,13 @@ const LOST: Duration = Duration::from_secs(60);
 const BETWEEN: Duration = Duration::from_millis(5);
 /// Versions whose models are kept: more than can pass during a request that is checked.
 const MODELS: usize = 8;
-/// Samples of memory.
+/// Number of times that memory is looked at.
 const SAMPLES: u32 = 120;
 /// Share, and bytes, by which memory may grow from the second third of the time to the last one.
 const GROWTH: f64 = 0.02;
 const GROWN_BYTES: f64 = 8e6;
 /// The bytes in a soak of less than a minute, in which the threads' allocators have not come to rest.
 const GROWN_BYTES_AT_FIRST: f64 = 64e6;
-/// Largest difference of a distance from that of the model, as a share of the squared lengths of both vectors.
-const TOLERANCE: f64 = 1e-5;
 /// Faults that are reported at most.
 const FAULTS: usize = 8;
 
@@ -82,10 +81,10 @@ impl<T: Element> Model<'_, T> {
     }
 
     /// The vector of an id in a version; `None` if it was removed.
-    fn vector(&self, at: usize, content: Content) -> Outcome<Option<Vec<f32>>> {
+    fn vector(&self, at: usize, content: Content) -> Outcome<Option<Vec<f64>>> {
         Ok(match content {
-            Content::First => Some(self.first.reconstruct(self.ids[at])?),
-            Content::Made(seed) => Some(self.made(seed).into_iter().map(T::to_f32).collect()),
+            Content::First => Some(self.first.reconstruct(self.ids[at])?.into_iter().map(f64::from).collect()),
+            Content::Made(seed) => Some(wide(&self.made(seed))),
             Content::Removed => None,
         })
     }
@@ -102,7 +101,7 @@ impl<T: Element> Model<'_, T> {
         versions.drain(..most);
     }
 
-    /// What is wrong with the result of a query in a version; `None` if nothing is.
+    /// Compares the result of a query with a version. Returns the first fault in words, or `None`.
     fn fault(
         &self,
         index: &AnyIndex<T>,
@@ -111,8 +110,7 @@ impl<T: Element> Model<'_, T> {
         accepts: &dyn Fn(u64) -> bool,
         found: &Neighbors,
     ) -> Outcome<Option<String>> {
-        let (metric, query): (_, Vec<f32>) = (index.metric(), query.iter().map(|x| x.to_f32()).collect());
-        let is_whole = self.is_whole.load(Relaxed);
+        let (metric, query, is_whole) = (index.metric(), wide(query), self.is_whole.load(Relaxed));
         let mut last = None;
         for (id, distance) in found.found(0) {
             let Ok(at) = self.ids.binary_search(&id) else { return Ok(Some(format!("id {id} never existed"))) };
@@ -122,9 +120,8 @@ impl<T: Element> Model<'_, T> {
             let Some(vector) = self.vector(at, content[at])? else {
                 return Ok(Some(format!("id {id} was found after its removal")));
             };
-            let (expected, scale) = distance_of(metric, &query, &vector);
-            let difference = (f64::from(distance) - expected).abs();
-            if is_whole && difference > TOLERANCE * scale {
+            let expected = defined(metric, &query, &vector);
+            if is_whole && distance != expected {
                 return Ok(Some(format!("id {id} was found at {distance}, and is at {expected}")));
             }
             last = Some(distance);
@@ -135,9 +132,8 @@ impl<T: Element> Model<'_, T> {
             if accepts(self.ids[at])
                 && let Some(vector) = self.vector(at, content)?
             {
-                let (distance, scale) = distance_of(metric, &query, &vector);
-                let by = (f64::from(last) - distance) * if metric == Metric::L2 { 1.0 } else { -1.0 };
-                nearer += usize::from(by > TOLERANCE * scale);
+                let distance = defined(metric, &query, &vector);
+                nearer += usize::from(if metric.larger_is_better() { distance > last } else { distance < last });
             }
         }
         let found = found.found(0).count();
@@ -145,27 +141,15 @@ impl<T: Element> Model<'_, T> {
     }
 }
 
-/// The distance or similarity of two vectors, and the scale of its rounding errors.
-fn distance_of(metric: Metric, query: &[f32], vector: &[f32]) -> (f64, f64) {
-    let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
-        query.iter().zip(vector).map(|(&x, &y)| term(f64::from(x), f64::from(y))).sum()
-    };
-    let (product, squares) = (sum(&|x, y| x * y), sum(&|x, _| x * x) + sum(&|_, y| y * y));
-    match metric {
-        Metric::L2 => (sum(&|x, y| (x - y).powi(2)), squares),
-        Metric::Cosine => {
-            let lengths = (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt();
-            (if lengths > 0.0 { product / lengths } else { 0.0 }, 1.0)
-        }
-        _ => (product, squares),
-    }
+fn wide<T: Element>(vector: &[T]) -> Vec<f64> {
+    vector.iter().map(|x| x.to_f32().into()).collect()
 }
 
 fn locked<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What has happened.
+/// Counts of requests by their ends, of samples, and the first faults.
 #[derive(Default)]
 struct Tally {
     accepted: AtomicU64,
@@ -234,7 +218,7 @@ impl Tally {
     }
 }
 
-/// Wakes a thread.
+/// A waker that unparks the thread which waits for an answer.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -243,7 +227,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Memory over time.
+/// Medians of memory, by which growth after the start of the process shows.
 #[derive(Default, Debug, Serialize)]
 struct Memory {
     /// Median bytes in the second third of the time.
@@ -265,7 +249,7 @@ impl Memory {
         Some(Memory { middle_bytes: median(middle)?, end_bytes: median(end)? })
     }
 
-    /// What is wrong with it, where so many bytes more are no fault.
+    /// The fault in words if the memory grew by more than [`GROWTH`] and this number of bytes.
     fn fault(&self, name: &str, bytes: f64) -> Option<String> {
         let &Memory { middle_bytes, end_bytes } = self;
         (end_bytes > middle_bytes * (1.0 + GROWTH) + bytes)
@@ -594,7 +578,7 @@ fn check<T: Element>(
 
 #[cfg(test)]
 mod tests {
-    use warpann::{Device, FlatIndex};
+    use warpann::{Device, FlatIndex, Metric};
 
     use super::*;
 

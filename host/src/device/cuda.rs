@@ -25,10 +25,10 @@
 //! Other indexes are loaded, built, changed and dropped beside the searches. So their memory comes from a pool as well
 //! ([`VersionPool`]). It keeps up to [`VERSIONS_KEEP`] bytes for the next index, because a timeline of loads beside
 //! readers had stops of 1.2 to 3.2 ms where the pool took memory from the driver and gave it back. When the last memory
-//! of the pool is freed, the pool gives everything back. Beside 8 threads with short searches, 512 MB that were allocated and freed
-//! every 6 ms raised their p99 from 75 to 470 µs by `cuMemAlloc` and `cuMemFree`, in 16 pieces to 484, and not at all
-//! by a pool (72 to 78 µs). Pinned buffers of 64 MB stopped them for 31 ms, of 64 KB for 1.1 (H200, driver 580,
-//! 2026-11-28).
+//! of the pool is freed, the pool gives everything back. Beside 8 threads with short searches, 512 MB that were
+//! allocated and freed every 6 ms raised their p99 from 75 to 470 µs by `cuMemAlloc` and `cuMemFree`, in 16 pieces to
+//! 484, and not at all by a pool (72 to 78 µs). Pinned buffers of 64 MB stopped them for 31 ms, of 64 KB for 1.1 (H200,
+//! driver 580, 2026-11-28).
 //!
 //! `cuMemFree` waits for all work that may use the memory. Memory of the pool is freed in the order of a stream that
 //! waits for the library's other streams ([`Cuda::free_later`]). `cuCtxSynchronize` would do, but it ends the capture
@@ -75,8 +75,9 @@ const PINNED_SIZES: [usize; 2] = [SMALL_PINNED_BYTES, PINNED_BYTES];
 /// Bytes of free memory that the pool of a device keeps, and has from the first lanes on: for 32 searches of one query
 /// in a million vectors, which take 4 MB each for scores.
 const POOL_KEEPS: usize = 128 << 20;
-/// Bytes of unused memory that the pool of indexes keeps while any of its memory is used: those of an inverted file of a
-/// million vectors of 128 floats with its halves, which had 750 MB. At most a share of the device: [`VERSIONS_SHARE`].
+/// Bytes of unused memory that the pool of indexes keeps while any of its memory is used: those of an inverted file of
+/// a million vectors of 128 floats with its halves, which had 750 MB. At most a share of the device:
+/// [`VERSIONS_SHARE`].
 const VERSIONS_KEEP: u64 = 1 << 30;
 /// The pool of indexes keeps at most one in this number of the device's bytes.
 const VERSIONS_SHARE: u64 = 16;

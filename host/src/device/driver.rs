@@ -47,8 +47,8 @@ pub const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 pub const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
 /// `CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED`.
 pub const MEMORY_POOLS_SUPPORTED: c_int = 115;
-/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`, a `u64`: a pool that has more bytes, used and unused together, gives unused ones
-/// back at the next wait for the device.
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`, a `u64`: a pool that has more bytes, used and unused together, gives unused
+/// ones back at the next wait for the device.
 pub const POOL_RELEASE_THRESHOLD: c_int = 4;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`, a `u64`: the bytes that a pool has, used and unused.
 pub const POOL_RESERVED_BYTES: c_int = 5;

@@ -33,6 +33,7 @@
 //! the device that codes them ([`IvfIndex::add_generated`]). A device needs 12 bytes for each vector in addition to the
 //! code (16 under squared L2).
 
+mod age;
 mod backend;
 mod coder;
 mod cpu;
@@ -61,6 +62,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use self::age::Age;
 pub(crate) use self::backend::{IvfBackend, RowSearch};
 use self::coder::KeptCoders;
 pub use self::encoding::Encoding;
@@ -70,7 +72,6 @@ pub use self::file::{mend_index_bytes, read_any_index_bytes};
 use self::grid::IvfGrid;
 pub(crate) use self::lists::Lists;
 pub use self::refine::Refiner;
-use self::retrain::Age;
 use self::settings::Settings;
 pub use self::statistics::IvfStatistics;
 pub(crate) use self::view::View;

@@ -18,8 +18,9 @@
 //! code), and the lists twice until the former ones are dropped. A device gets all lists anew with the next search.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
+use super::age::Age;
 use super::coder::{Coded, Coder, Coders};
 use super::encoding::{Clamped, FileParts};
 use super::update::coded_in_batches;
@@ -120,15 +121,6 @@ impl Settings {
             given => Ok(given),
         }
     }
-}
-
-/// Whether the lists of an index are known not to suit its vectors.
-#[derive(Default, Clone)]
-pub(super) struct Age {
-    /// Number of vectors that have changed since this was measured.
-    changed: usize,
-    /// Whether an event has told. Snapshots share it until the next training.
-    is_told: Arc<AtomicBool>,
 }
 
 impl Trained {

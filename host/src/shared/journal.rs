@@ -80,8 +80,8 @@ impl<P: Copy + PartialEq + Into<u64>> Journal<P> {
         (led_here || version == self.since || version == self.version).then(|| self.places.len() - first)
     }
 
-    /// The places that hold other vectors than at `version`, ascending; `None` if the journal does not reach back to it,
-    /// or if it is a version of other vectors, such as another snapshot that changed as well.
+    /// The places that hold other vectors than at `version`, ascending; `None` if the journal does not reach back to
+    /// it, or if it is a version of other vectors, such as another snapshot that changed as well.
     pub(crate) fn since(&self, version: u64) -> Option<Vec<P>> {
         let first = self.places.len() - self.count_since(version)?;
         let mut places: Vec<P> = self.places.range(first..).map(|&(_, place)| place).collect();
