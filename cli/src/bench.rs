@@ -12,6 +12,8 @@ mod point;
 mod record;
 mod select;
 mod serve;
+mod serving;
+mod soak;
 mod start_up;
 mod sweep;
 mod times;
@@ -40,7 +42,7 @@ enum Part {
     /// k-means: seconds and objective.
     Kmeans(kmeans::Args),
     /// Single requests that arrive at a rate: their latencies, with changes and loads beside them.
-    Serve(serve::Args),
+    Serve(serving::Args),
     /// Time of the first search of a process, which includes opening the device and loading kernels.
     StartUp(start_up::Args),
 }

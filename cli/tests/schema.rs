@@ -69,6 +69,8 @@ const LINES: &[&str] = &[
     "bench kmeans --device cpu --base @base.fbin --centroids 3 --iterations 0 --repeat 1",
     "bench serve --device cpu --base @base.fbin --query @query.npy --k 1,3 --filters 2 --quick --out @served",
     "bench serve --device cpu --index @x.ivf --query @query.npy --probes 2 --upserts 3 --change-threads 1 --load @x.graph --quick --senders 1 --workers 1",
+    "bench serve --device cpu --base @base.fbin --query @query.npy --k 1,3 --filters 2 --load @x.graph --soak 0.05",
+    "bench serve --device cpu --index @x.ivf --query @query.npy --upserts 3 --soak 0.02",
     "bench start-up --device cpu --n 50",
     "chart @flat.json @pq.json @graph.json --out @both",
     "completions bash",

@@ -184,6 +184,7 @@ fn long_commands_show_step_and_time_on_a_terminal_only() {
         ("verify --cases 3 --seed 4".to_owned(), &["verifying", "of 3 cases"]),
         ("verify --repeat 9 --seed 1".to_owned(), &["searching repeatedly", "of 9 searches"]),
         (format!("bench serve --base {base} --query {query} --quick"), &["measuring", "of 5 rows"]),
+        (format!("bench serve --base {base} --query {query} --soak 0.03"), &["soaking", "of 120 samples"]),
         ("bench start-up --n 50".to_owned(), &["searching", "of 2 searches"]),
         ("bench select --rows 2 --cols 50 --repeat 2".to_owned(), &["making keys", "measuring"]),
         ("bench exact --n 50 --dim 4 --queries 5 --repeat 2".to_owned(), &["adding the base", "measuring"]),

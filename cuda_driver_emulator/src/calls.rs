@@ -10,7 +10,7 @@ use cuda_std::launch::LaunchConfig;
 
 use crate::faults;
 use crate::image::Image;
-use crate::state::{Capture, Event, Function, HostMemory, Module, State, Work, lock, violation};
+use crate::state::{Capture, Event, Function, HostMemory, Module, Pool, State, Work, lock, violation};
 
 pub const INVALID_VALUE: c_int = 1;
 pub const OUT_OF_MEMORY: c_int = 2;
@@ -224,7 +224,9 @@ functions! {
     fn cuCtxSynchronize() {
         let mut state = lock();
         state.may_wait()?;
-        state.current().map(|_| ())
+        let device = state.current()?;
+        state.waited(device);
+        Ok(())
     }
 
     fn cuCtxEnablePeerAccess(peer: usize, flags: c_uint) {
@@ -237,7 +239,7 @@ functions! {
         let state = lock();
         let index = state.current()?;
         let memory = state.devices[index].device.memory;
-        let left = memory.saturating_sub(state.usage(index).bytes);
+        let left = state.free_bytes(index);
         // SAFETY: the caller promises the function's contract.
         unsafe {
             write(free, left as usize)?;
@@ -249,7 +251,7 @@ functions! {
         let mut state = lock();
         state.may_wait()?;
         let device = state.current()?;
-        let start = state.allocate(device, bytes)?;
+        let start = state.allocate(device, None, bytes)?;
         // SAFETY: the caller promises the function's contract.
         unsafe { write(address, start) }
     }
@@ -257,7 +259,7 @@ functions! {
     give_back cuMemFree_v2(address: u64) {
         let mut state = lock();
         may_give_back(&state)?;
-        let allocation = state.allocations.remove(&(address as usize)).ok_or(INVALID_VALUE)?;
+        let allocation = state.free(address)?;
         drop(state);
         drop(allocation);
         Ok(())
@@ -269,7 +271,7 @@ functions! {
         if !state.devices[device].device.memory_pools {
             return Err(NOT_SUPPORTED);
         }
-        let start = state.allocate(device, bytes)?;
+        let start = state.allocate(device, None, bytes)?;
         // SAFETY: the caller promises the function's contract.
         unsafe { write(address, start) }
     }
@@ -277,10 +279,10 @@ functions! {
     fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, pool: usize, stream: usize) {
         let mut state = lock();
         let device = state.stream(stream)?;
-        if state.pools.get(&pool) != Some(&device) {
+        if state.pools.get(&pool).is_none_or(|pool| pool.device != device) {
             return Err(INVALID_VALUE);
         }
-        let start = state.allocate(device, bytes)?;
+        let start = state.allocate(device, Some(pool), bytes)?;
         // SAFETY: the caller promises the function's contract.
         unsafe { write(address, start) }
     }
@@ -290,7 +292,7 @@ functions! {
         if !faults::fired() {
             state.stream(stream)?;
         }
-        let allocation = state.allocations.remove(&(address as usize)).ok_or(INVALID_VALUE)?;
+        let allocation = state.free(address)?;
         drop(state);
         drop(allocation);
         Ok(())
@@ -309,18 +311,35 @@ functions! {
             return Err(INVALID_VALUE);
         }
         let handle = state.handle();
-        state.pools.insert(handle, device);
+        state.pools.insert(handle, Pool { device, used: 0, reserved: 0, threshold: 0 });
         // SAFETY: the caller promises the function's contract.
         unsafe { write(pool, handle) }
     }
 
     fn cuMemPoolSetAttribute(pool: usize, attribute: c_int, value: *mut c_void) {
-        let state = lock();
-        // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: a number of 64 bits. The pools of this driver keep nothing.
+        let mut state = lock();
+        let pool = state.pools.get_mut(&pool).ok_or(INVALID_VALUE)?;
+        // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         if attribute != 4 || value.is_null() {
             return Err(INVALID_VALUE);
         }
-        state.pools.get(&pool).map(|_| ()).ok_or(INVALID_VALUE)
+        // SAFETY: the caller promises a number of 64 bits for this attribute.
+        pool.threshold = unsafe { value.cast::<u64>().read() };
+        Ok(())
+    }
+
+    fn cuMemPoolGetAttribute(pool: usize, attribute: c_int, value: *mut c_void) {
+        let state = lock();
+        let pool = state.pools.get(&pool).ok_or(INVALID_VALUE)?;
+        let number = match attribute {
+            // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, .._RESERVED_MEM_CURRENT and .._USED_MEM_CURRENT
+            4 => pool.threshold,
+            5 => pool.reserved,
+            7 => pool.used,
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: the caller promises room for a number of 64 bits.
+        unsafe { write(value.cast(), number) }
     }
 
     fn cuMemPoolSetAccess(pool: usize, access: *const [c_int; 3], count: usize) {
@@ -336,8 +355,7 @@ functions! {
     }
 
     fn cuMemPoolTrimTo(pool: usize, kept: usize) {
-        let _ = kept;
-        lock().pools.get(&pool).map(|_| ()).ok_or(INVALID_VALUE)
+        lock().pools.get_mut(&pool).map(|pool| pool.trim(kept as u64)).ok_or(INVALID_VALUE)
     }
 
     give_back cuMemPoolDestroy(pool: usize) {
@@ -676,7 +694,10 @@ functions! {
     }
 
     fn cuEventSynchronize(event: usize) {
-        lock().events.get(&event).map(|_| ()).ok_or(INVALID_HANDLE)
+        let mut state = lock();
+        let device = state.events.get(&event).ok_or(INVALID_HANDLE)?.device;
+        state.waited(device);
+        Ok(())
     }
 
     fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) {
@@ -739,7 +760,9 @@ fn waiting(stream: usize) -> Result<usize, c_int> {
     let mut state = lock();
     state.may_wait()?;
     state.busy.remove(&stream);
-    state.stream(stream)
+    let device = state.stream(stream)?;
+    state.waited(device);
+    Ok(device)
 }
 
 /// Runs a kernel on separate threads while the caller's thread sleeps. The caller's thread may belong to a rayon pool

@@ -28,8 +28,9 @@
 //!   recorded.
 //! - A stream can be captured into a graph, whose launches do the captured work again. A call that allocates or waits
 //!   in the thread that captures fails (900), and then the end of the capture does (901).
-//! - Each device has the memory of its settings; an allocation that does not fit fails (2). A memory pool keeps nothing
-//!   that is freed.
+//! - Each device has the memory of its settings; an allocation that does not fit fails (2). A memory pool keeps
+//!   what is freed up to its threshold, and gives the rest back when a thread waits for a stream, an event or the
+//!   context. What it keeps serves any allocation: the memory of a pool has no gaps here.
 //!
 //! # Faults
 //! Every function counts its calls. [`fail`] makes one of the next calls fail with a code, once or from then on

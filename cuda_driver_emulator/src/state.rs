@@ -55,6 +55,8 @@ pub struct Usage {
     pub bytes: u64,
     /// Number of allocations of device memory.
     pub allocations: usize,
+    /// Bytes that memory pools keep for later allocations.
+    pub kept_bytes: u64,
     /// Bytes of page-locked host memory that were allocated while the device's context was current.
     pub host_bytes: u64,
     /// Number of allocations of such memory.
@@ -78,7 +80,27 @@ pub struct Owner {
 
 pub struct Allocation {
     pub device: usize,
+    /// The pool that it came from.
+    pub pool: Option<usize>,
     pub buffer: Buffer<u8>,
+}
+
+/// A memory pool. Any memory that it keeps serves any allocation, in parts or together.
+pub struct Pool {
+    pub device: usize,
+    /// Bytes of its allocations.
+    pub used: u64,
+    /// Bytes that it took from the device and has not given back.
+    pub reserved: u64,
+    /// The pool gives back what it does not use of more than these bytes when somebody waits for the device.
+    pub threshold: u64,
+}
+
+impl Pool {
+    /// Gives unused memory back until at most `bytes` bytes are reserved.
+    pub fn trim(&mut self, bytes: u64) {
+        self.reserved = self.reserved.min(bytes.max(self.used));
+    }
 }
 
 pub struct HostMemory {
@@ -137,8 +159,7 @@ pub struct State {
     pub streams: HashMap<usize, usize>,
     /// The streams with work after which nobody has waited.
     pub busy: HashSet<usize>,
-    /// The device of each memory pool.
-    pub pools: HashMap<usize, usize>,
+    pub pools: HashMap<usize, Pool>,
     pub events: HashMap<usize, Event>,
     /// The captures of streams.
     pub captures: HashMap<usize, Capture>,
@@ -191,6 +212,7 @@ impl State {
         Usage {
             bytes: allocations.clone().map(|allocation| allocation.buffer.len() as u64).sum(),
             allocations: allocations.count(),
+            kept_bytes: self.pools.values().filter(|pool| of(pool.device)).map(|pool| pool.reserved - pool.used).sum(),
             host_bytes: host.clone().map(|host| size_of_val(&*host.memory) as u64).sum(),
             host_allocations: host.count(),
             streams: self.streams.values().filter(|&&device| of(device)).count(),
@@ -269,20 +291,47 @@ impl State {
         }
     }
 
-    /// Allocates memory of a device; returns its address.
-    pub fn allocate(&mut self, device: usize, bytes: usize) -> Result<u64, c_int> {
+    /// Bytes of a device that neither allocations nor pools have.
+    pub fn free_bytes(&self, device: usize) -> u64 {
+        let usage = self.usage(device);
+        self.devices[device].device.memory.saturating_sub(usage.bytes + usage.kept_bytes)
+    }
+
+    /// Allocates memory of a device, from one of its pools if one is given; returns its address.
+    pub fn allocate(&mut self, device: usize, pool: Option<usize>, bytes: usize) -> Result<u64, c_int> {
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        let left = self.devices[device].device.memory.saturating_sub(self.usage(device).bytes);
-        if bytes as u64 > left {
+        let free = self.free_bytes(device);
+        let mut from = pool.and_then(|pool| self.pools.get_mut(&pool));
+        let kept = from.as_ref().map_or(0, |pool| pool.reserved - pool.used);
+        if (bytes as u64).saturating_sub(kept) > free {
             return Err(OUT_OF_MEMORY);
+        }
+        if let Some(pool) = &mut from {
+            pool.used += bytes as u64;
+            pool.reserved = pool.reserved.max(pool.used);
         }
         let mut buffer = Buffer::<u8>::new_poisoned(bytes);
         // The provenance is exposed, because copies and kernels receive the address as a number.
         let start = buffer.as_mut_ptr().expose_provenance();
-        self.allocations.insert(start, Allocation { device, buffer });
+        self.allocations.insert(start, Allocation { device, pool, buffer });
         Ok(start as u64)
+    }
+
+    /// Takes an allocation out, which the caller drops without the lock.
+    pub fn free(&mut self, address: u64) -> Result<Allocation, c_int> {
+        let allocation = self.allocations.remove(&(address as usize)).ok_or(INVALID_VALUE)?;
+        if let Some(pool) = allocation.pool.and_then(|pool| self.pools.get_mut(&pool)) {
+            pool.used -= allocation.buffer.len() as u64;
+        }
+        Ok(allocation)
+    }
+
+    /// The calling thread has waited for work of a device: its pools give back what is above their thresholds.
+    pub fn waited(&mut self, device: usize) {
+        let of_device = self.pools.values_mut().filter(|pool| pool.device == device);
+        of_device.for_each(|pool| pool.trim(pool.threshold));
     }
 
     /// The device whose allocation holds `bytes` bytes from `address` on.

@@ -127,6 +127,32 @@ pub(crate) fn lists_trained(device: impl FnOnce() -> String, vectors: usize, lis
     caught(|| tracing::info!(target: "warpann", device = device(), vectors, lists, "lists trained"));
 }
 
+/// Whether a subscriber may want warnings, which are worth a measurement then.
+#[inline(always)]
+pub(crate) fn warnings_are_wanted() -> bool {
+    #[cfg(feature = "tracing")]
+    return caught(|| tracing::enabled!(target: "warpann", tracing::Level::WARN)).unwrap_or(false);
+    #[cfg(not(feature = "tracing"))]
+    false
+}
+
+/// The lists of an inverted file no longer suit its vectors.
+#[inline(always)]
+pub(crate) fn lists_are_old(
+    device: impl FnOnce() -> String,
+    vectors: usize,
+    lists: usize,
+    imbalance: f64,
+    drift: Option<f64>,
+) {
+    #[cfg(feature = "tracing")]
+    caught(|| {
+        tracing::warn!(
+            target: "warpann", device = device(), vectors, lists, imbalance, drift, "lists should be trained again"
+        );
+    });
+}
+
 /// A graph index changed, and the graph of its vectors could not be made for `reason`.
 #[inline(always)]
 pub(crate) fn graph_missing(device: impl FnOnce() -> String, vectors: usize, reason: &Error) {

@@ -5,6 +5,7 @@
 //! few values of all blocks, an older copy becomes the new one ([`catch_up`]): [`former`] says where it comes from.
 
 pub(crate) mod former;
+pub(crate) mod journal;
 
 use std::cmp::Ordering;
 use std::sync::Arc;

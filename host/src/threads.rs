@@ -138,6 +138,11 @@ impl<V> Exclusive<V> {
         Exclusive(Mutex::new(value))
     }
 
+    /// The value, which nobody else can have.
+    pub(crate) fn get_mut(&mut self) -> &mut V {
+        self.0.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Locks the value and calls `work`, which must not use a pool.
     pub(crate) fn with<W>(&self, work: impl FnOnce(&mut V) -> W) -> W {
         apart(|| work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)))

@@ -27,6 +27,7 @@ fn events_tell_what_the_library_decides() {
     a_base_beyond_the_budget();
     inverted_files();
     vectors_beyond_the_training();
+    lists_that_became_old();
     selection();
     a_subscriber_that_panics();
 }
@@ -146,6 +147,36 @@ fn vectors_beyond_the_training() {
     let all = named(&events, message);
     let expected = ["sq8", "300", "4800", "4800"].map(str::to_owned);
     assert_eq!((all.len(), all[0].level, fields(all[0])), (1, Level::WARN, expected));
+}
+
+/// Each training is followed by one event at most: for vectors that have moved, and for lists that are unequal.
+fn lists_that_became_old() {
+    let mut index = IvfIndex::<f32>::builder(DIM, 16).device(Device::Cpu).iterations(2).build().unwrap();
+    index.train(&vectors(400)).unwrap();
+    let told = |index: &mut IvfIndex, change: &dyn Fn(&mut IvfIndex)| {
+        let ((), events) = events_of(|| change(index));
+        let told = named(&events, "lists should be trained again");
+        assert!(told.iter().all(|event| event.level == Level::WARN));
+        let numbers = |event: &&Recorded| ["imbalance", "drift"].map(|name| event.field(name).parse::<f64>().unwrap());
+        told.iter().map(numbers).collect::<Vec<_>>()
+    };
+    let far: Vec<f32> = vectors(400).iter().map(|x| x + 5.0).collect();
+    assert_eq!(told(&mut index, &|index| index.add(&vectors(400)).unwrap()), [[0.0; 2]; 0]);
+    // Too few changes to measure the index, which is then measured with those that follow.
+    assert_eq!(told(&mut index, &|index| index.add(&far[..40 * DIM]).unwrap()), [[0.0; 2]; 0]);
+    let mut before = index.snapshot();
+    let moved = told(&mut index, &|index| index.add(&far[40 * DIM..]).unwrap());
+    assert!(moved.len() == 1 && moved[0][1] > 1.5, "{moved:?}");
+    assert_eq!(moved[0], [index.statistics().imbalance, index.drift().unwrap()]);
+    assert_eq!(told(&mut index, &|index| index.add(&far).unwrap()), [[0.0; 2]; 0]);
+    assert_eq!(told(&mut before, &|index| index.add(&far).unwrap()), [[0.0; 2]; 0], "a snapshot has the same training");
+    assert_eq!(told(&mut index, &|index| index.retrain().unwrap()), [[0.0; 2]; 0]);
+    assert_eq!(told(&mut index, &|index| index.remove(&[3, 4, 5]).unwrap()), [[0.0; 2]; 0]);
+    let equal = far[..DIM].repeat(4_000);
+    let unequal = told(&mut index, &|index| index.add(&equal).unwrap());
+    assert!(unequal.len() == 1 && unequal[0][0] > 4.0 && unequal[0][1] < 1.5, "{unequal:?}");
+    let ids: Vec<u64> = (100..1_300).collect();
+    assert_eq!(told(&mut index, &|index| _ = index.upsert(&far.repeat(3), &ids).unwrap()), [[0.0; 2]; 0]);
 }
 
 fn selection() {

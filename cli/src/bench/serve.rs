@@ -8,24 +8,23 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::Serialize;
 use test_random::Random;
 use warpann::io::Vectors;
 use warpann::{
     Answer, Any, AnyIndex, Batcher, BatcherBuilder, BatcherStatistics, Element, ElementType, Error, FlatIndex,
-    IndexInfo, IndexWriter, Request, SearchOptions, SharedFilter,
+    IndexInfo, IndexWriter, Request, SharedFilter,
 };
 use warpann_measure::arrivals::{Answers, Clock, Machine, Service, closed_loop, open_loop};
 use warpann_measure::{Times, timed};
 
 use super::outputs::{check_outputs, named, write_json};
+use super::serving::{Args, End, PAUSE, changers, joined, load_again, near, options};
 use crate::chart::{Chart, Mark, Series};
 use crate::index::{Place, Summary, open};
 use crate::progress::Step;
-use crate::report::{Failure, Out, Outcome, positive};
-use crate::streams::parse_index;
-use crate::vectors::{Access, exactly, with_element};
+use crate::report::{Failure, Out, Outcome};
+use crate::vectors::{exactly, with_element};
 
 /// Extensions of the files of --out.
 const EXTENSIONS: [&str; 3] = ["json", "svg", "png"];
@@ -39,74 +38,6 @@ const UNDER_WAY: usize = 8_192;
 const UNDER_WAY_SHARE: f64 = 0.25;
 /// Single searches, of which the median is reported.
 const SINGLE: usize = 1_000;
-/// Threads that load an index beside requests. With all processors loading took half as long, and the system let
-/// requests wait for whole slices of time: p99 at 1,000 requests a second 5 ms (16 processors, 2026-11-28).
-const LOADERS: usize = 2;
-/// Processors for one thread of a change. With a thread for each, requests at half of the highest rate had a p99 of 6.3
-/// ms beside changes, with one for two of 1.0, and changes took 7.8 and 7.2 ms (inverted file, 16 processors beside an
-/// H200, 2026-11-28).
-const PROCESSORS_OF_A_CHANGER: usize = 2;
-/// Pause between two changes.
-const PAUSE: Duration = Duration::from_millis(20);
-
-/// Arguments of `bench serve`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// The index that answers.
-    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
-    index: Option<PathBuf>,
-    /// Vectors of an exact index (l2) that answers instead of --index.
-    #[arg(long, value_name = "FILE", required_unless_present = "index", conflicts_with = "index")]
-    base: Option<PathBuf>,
-    /// File with the vectors to search for; each request takes one at random.
-    #[arg(long, value_name = "FILE")]
-    query: PathBuf,
-    #[command(flatten)]
-    place: Place,
-    /// Neighbours of a request; of several numbers, separated by commas, each request takes one at random.
-    #[arg(long, value_delimiter = ',', default_value = "10", value_parser = positive)]
-    k: Vec<usize>,
-    /// Lists to read in inverted files; default: the number that the index stores.
-    #[arg(long, value_parser = positive)]
-    probes: Option<usize>,
-    /// Width of the beam in a graph; default: the width that the index stores.
-    #[arg(long, value_parser = positive)]
-    beam: Option<usize>,
-    /// Number of filters, each of which accepts half of the vectors. Every second request has one of them.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    filters: usize,
-    /// Vectors that are replaced together, again and again, while requests are answered.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    upserts: usize,
-    /// Threads that a change uses; default: half as many as there are processors.
-    #[arg(long, value_name = "N", value_parser = positive, requires = "upserts")]
-    change_threads: Option<usize>,
-    /// An index that is loaded on the same device, again and again, while requests are answered.
-    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
-    load: Option<PathBuf>,
-    /// The time from a request to its answer that batches keep, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 2.0)]
-    target: f64,
-    /// Number of searches at once; default: 4 for an exact index, else one for two processors, at least 4 and at
-    /// most 8.
-    #[arg(long, value_parser = positive)]
-    workers: Option<usize>,
-    /// Number of threads that send requests.
-    #[arg(long, default_value_t = 2, value_parser = positive)]
-    senders: usize,
-    /// Seconds of each row.
-    #[arg(long, default_value_t = 5.0, conflicts_with = "quick")]
-    seconds: f64,
-    /// Measure each row for half a second.
-    #[arg(long)]
-    quick: bool,
-    /// Write the report as NAME.json, and latencies over answers a second as NAME.svg and NAME.png.
-    #[arg(long, value_name = "NAME")]
-    out: Option<PathBuf>,
-    #[command(flatten)]
-    access: Access,
-}
-
 /// A row of the table.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -195,6 +126,14 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     if queries.is_empty() || !queries.len().is_multiple_of(index.dim()) {
         return Err(Error::Ragged { what: "components", len: queries.len(), size: index.dim() }.into());
     }
+    let target = Duration::from_secs_f64(args.target / 1e3);
+    let builder = BatcherBuilder::new().target(target);
+    let builder = args.workers.iter().fold(builder, |builder, &workers| builder.workers(workers));
+    if let Some(minutes) = args.soak {
+        let length = Duration::try_from_secs_f64(minutes * 60.0).ok().filter(|length| !length.is_zero());
+        let length = length.ok_or_else(|| Failure::Message("--soak must be above 0".into()))?;
+        return super::soak::run(args, length, index, &queries, builder, out);
+    }
     let [single, paced] = single(args, &index, &queries)?;
     let under_way = (UNDER_WAY_SHARE * length.as_secs_f64() * 1e3 / single.median()) as usize;
     let depth = under_way.clamp(16, UNDER_WAY).div_ceil(args.senders);
@@ -202,9 +141,6 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, out: &Out) -> Outcom
     let described = (index.len(), index.metric().name());
     let mut writer = IndexWriter::new(index);
     let filters = filters(args.filters, &writer.current());
-    let target = Duration::from_secs_f64(args.target / 1e3);
-    let builder = BatcherBuilder::new().target(target);
-    let builder = args.workers.iter().fold(builder, |builder, &workers| builder.workers(workers));
     let batcher = builder.serve(writer.reader())?;
     let load = Load { args, queries: &queries, dim: writer.current().dim(), filters: &filters, batcher: &batcher };
 
@@ -318,23 +254,6 @@ fn chart(report: &Report) -> Chart {
     }
 }
 
-/// Ends the threads beside the measurement, also if it fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn joined<V>(result: thread::Result<Outcome<V>>) -> Outcome<V> {
-    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-fn options(args: &Args) -> SearchOptions<'static> {
-    SearchOptions::new().probes(args.probes).beam(args.beam)
-}
-
 /// The times of single searches, one after the other, and with pauses.
 fn single<T: Element>(args: &Args, index: &AnyIndex<T>, queries: &[T]) -> Outcome<[Times; 2]> {
     let mut rows = queries.chunks_exact(index.dim()).cycle();
@@ -374,12 +293,6 @@ fn filters<T: Element>(count: usize, index: &AnyIndex<T>) -> Vec<SharedFilter> {
         .collect()
 }
 
-/// A vector near another one: equal vectors share a place in a graph, and programs seldom add them.
-fn near<T: Element>(row: &[T], random: &mut Random) -> Vec<T> {
-    let factor = |random: &mut Random| 1.0 + (random.below(1 << 16) as f32 / 65_536.0 - 0.5) / 16.0;
-    row.iter().map(|x| T::from_f32(x.to_f32() * factor(random))).collect()
-}
-
 /// Replaces vectors by others near queries, again and again.
 fn change<T: Element>(
     args: &Args,
@@ -389,8 +302,7 @@ fn change<T: Element>(
 ) -> Outcome<Changes> {
     let (ids, dim, mut random) = (writer.current().ids(), writer.current().dim(), Random::new(3));
     let upserts = args.upserts.min(ids.len());
-    let threads = args.change_threads.unwrap_or_else(|| rayon::current_num_threads().div_ceil(PROCESSORS_OF_A_CHANGER));
-    let changers = pool(threads)?;
+    let changers = changers(args)?;
     let mut milliseconds = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let first = random.below(ids.len() - upserts + 1);
@@ -409,28 +321,6 @@ fn change<T: Element>(
     }
     let (count, times) = (milliseconds.len(), Times::new(milliseconds));
     Ok(Changes { upserts, count, p50_ms: times.median(), max_ms: times.percentile(1.0) })
-}
-
-/// Threads for work beside requests.
-fn pool(threads: usize) -> Outcome<ThreadPool> {
-    let pool = ThreadPoolBuilder::new().num_threads(threads).build();
-    pool.map_err(|error| Failure::Message(format!("no threads: {error}")))
-}
-
-/// Loads an index and searches in it, again and again, by [`LOADERS`] threads. Returns how often.
-fn load_again<T: Element>(args: &Args, path: &std::path::Path, over: &AtomicBool) -> Outcome<usize> {
-    let loaders = pool(LOADERS)?;
-    let mut count = 0;
-    while !over.load(Ordering::Relaxed) {
-        loaders.install(|| -> warpann::Result<()> {
-            let place = &args.place;
-            let index: AnyIndex<T> =
-                AnyIndex::load_with(path, place.device.clone(), place.memory_budget, args.access.how)?;
-            index.search(&vec![T::default(); index.dim()], 1).map(drop)
-        })?;
-        count += 1;
-    }
-    Ok(count)
 }
 
 /// The requests of a run.

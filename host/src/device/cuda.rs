@@ -22,11 +22,13 @@
 //!   ([`Backend::allocate_on`]);
 //! - pinned buffers for small results are made ahead ([`Backend::make_ready`]).
 //!
-//! Other indexes are loaded, built, changed and dropped beside the searches. So their memory comes from a pool as well,
-//! one that keeps nothing ([`VersionPool`]). Beside 8 threads with short searches, 512 MB that were allocated and freed
-//! every 6 ms raised their p99 from 75 to 470 µs by `cuMemAlloc` and `cuMemFree`, in 16 pieces to 484, and not at all
-//! by a pool (72 to 78 µs). Pinned buffers of 64 MB stopped them for 31 ms, of 64 KB for 1.1 (H200, driver 580,
-//! 2026-11-28).
+//! Other indexes are loaded, built, changed and dropped beside the searches. So their memory comes from a pool as well
+//! ([`VersionPool`]). It keeps up to [`VERSIONS_KEEP`] bytes for the next index, because a timeline of loads beside
+//! readers had stops of 1.2 to 3.2 ms where the pool took memory from the driver and gave it back. When the last memory
+//! of the pool is freed, the pool gives everything back. Beside 8 threads with short searches, 512 MB that were
+//! allocated and freed every 6 ms raised their p99 from 75 to 470 µs by `cuMemAlloc` and `cuMemFree`, in 16 pieces to
+//! 484, and not at all by a pool (72 to 78 µs). Pinned buffers of 64 MB stopped them for 31 ms, of 64 KB for 1.1 (H200,
+//! driver 580, 2026-11-28).
 //!
 //! `cuMemFree` waits for all work that may use the memory. Memory of the pool is freed in the order of a stream that
 //! waits for the library's other streams ([`Cuda::free_later`]). `cuCtxSynchronize` would do, but it ends the capture
@@ -42,6 +44,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
@@ -72,6 +75,14 @@ const PINNED_SIZES: [usize; 2] = [SMALL_PINNED_BYTES, PINNED_BYTES];
 /// Bytes of free memory that the pool of a device keeps, and has from the first lanes on: for 32 searches of one query
 /// in a million vectors, which take 4 MB each for scores.
 const POOL_KEEPS: usize = 128 << 20;
+/// Bytes of unused memory that the pool of indexes keeps while any of its memory is used: those of an inverted file of
+/// a million vectors of 128 floats with its halves, which had 750 MB. At most a share of the device:
+/// [`VERSIONS_SHARE`].
+const VERSIONS_KEEP: u64 = 1 << 30;
+/// The pool of indexes keeps at most one in this number of the device's bytes.
+const VERSIONS_SHARE: u64 = 16;
+/// Time between two looks whether the last memory of an idle device is free.
+const POLL: Duration = Duration::from_micros(50);
 /// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus,
 /// and small enough that the host processes one part while the next is copied.
 const RECEIVED_BYTES: usize = 4 << 20;
@@ -99,6 +110,8 @@ pub(crate) struct Cuda {
     made_ahead: Mutex<usize>,
     /// Whether the device has memory pools.
     has_pools: bool,
+    /// Bytes of unused memory that [`VersionPool`] keeps.
+    versions_keep: u64,
     /// The memory pool of lanes, once there are lanes.
     pool: Mutex<Option<Pool>>,
     /// The memory pool of all other memory, once there is some.
@@ -178,6 +191,43 @@ struct VersionPool {
     releases: OfStream,
     /// The event by which `releases` waits for other streams.
     done: OfEvent,
+    /// Bytes that were allocated and not freed. Memory whose release waits for a stream counts as free: an allocation
+    /// waits for the release if it needs the memory.
+    used: u64,
+    /// Bytes of unused memory that the pool keeps.
+    keeps: u64,
+    /// The pool's threshold ([`sys::POOL_RELEASE_THRESHOLD`]).
+    threshold: u64,
+}
+
+impl VersionPool {
+    /// The threshold at which a pool of `used` used bytes keeps `keeps` bytes, or up to a quarter more, so that small
+    /// allocations do not change the threshold.
+    fn threshold(used: u64, keeps: u64) -> u64 {
+        used.max(1).next_multiple_of((keeps / 4).max(1)) + keeps
+    }
+
+    /// Notes how many bytes are used now. Returns the driver's code if the pool has to keep more or less.
+    fn set_used(&mut self, used: u64) -> sys::Code {
+        self.used = used;
+        let mut threshold = VersionPool::threshold(used, self.keeps);
+        if threshold == self.threshold {
+            return 0;
+        }
+        self.threshold = threshold;
+        let value = std::ptr::from_mut(&mut threshold).cast();
+        // SAFETY: the pool lives as long as the device; the driver reads 64 bits.
+        unsafe { sys::cuMemPoolSetAttribute(self.pool.0, sys::POOL_RELEASE_THRESHOLD, value) }
+    }
+
+    /// Bytes that the pool has and nobody uses. The caller has entered device `device`.
+    fn unused(&self, device: usize) -> Result<u64> {
+        let mut reserved = 0u64;
+        let value = std::ptr::from_mut(&mut reserved).cast();
+        // SAFETY: the pool lives as long as the device; the driver writes 64 bits.
+        let code = unsafe { sys::cuMemPoolGetAttribute(self.pool.0, sys::POOL_RESERVED_BYTES, value) };
+        check(device, "cuMemPoolGetAttribute", code).map(|()| reserved.saturating_sub(self.used))
+    }
 }
 
 /// An event of the library's whose handle outlives what has this.
@@ -240,7 +290,7 @@ impl Drop for Memory {
             self.device.release(|| match self.origin {
                 // SAFETY: the address came from cuMemAllocFromPoolAsync and is freed once, and the stream exists.
                 Origin::Pool(stream) => unsafe { sys::cuMemFreeAsync(self.address, stream.0) },
-                Origin::VersionPool => self.device.free_later(self.address),
+                Origin::VersionPool => self.device.free_later(self.address, self.bytes as u64),
                 // SAFETY: the address came from cuMemAlloc and is freed once.
                 Origin::Driver => unsafe { sys::cuMemFree_v2(self.address) },
             });
@@ -622,6 +672,7 @@ impl Cuda {
             pinned: Mutex::default(),
             made_ahead: Mutex::default(),
             has_pools: device.has_pools()?,
+            versions_keep: VERSIONS_KEEP.min(device.total_memory()? / VERSIONS_SHARE),
             pool: Mutex::default(),
             version_pool: Mutex::default(),
             streams: Mutex::default(),
@@ -725,7 +776,11 @@ impl Cuda {
             Some(module) => module.0,
             None => {
                 let started = events::Started::now();
-                let (module, form) = embedded.load(self.capability, waits, load_image)?;
+                let load = |image: &[u8]| match load_image(image) {
+                    Err(Refusal { code: sys::OUT_OF_MEMORY, .. }) if self.trim_pools() => load_image(image),
+                    loaded => loaded,
+                };
+                let (module, form) = embedded.load(self.capability, waits, load)?;
                 events::module_loaded(self.index, family, form.name(), embedded.bytes, &started);
                 modules.insert((family, waits), LoadedModule(module));
                 module
@@ -828,9 +883,11 @@ impl Cuda {
                 streams.push(self.any_stream(false)?);
                 streams.push(self.any_stream(false)?);
                 let done = Event::new(self, sys::EVENT_DISABLE_TIMING)?;
-                let (pool, raw) = (self.new_pool(0)?, OfEvent(done.raw));
+                let (keeps, raw) = (self.versions_keep, OfEvent(done.raw));
+                let threshold = VersionPool::threshold(0, keeps);
+                let (pool, allocations, releases) = (self.new_pool(threshold)?, streams[0], streams[1]);
                 std::mem::forget(done);
-                Ok(VersionPool { pool, allocations: streams[0], releases: streams[1], done: raw })
+                Ok(VersionPool { pool, allocations, releases, done: raw, used: 0, keeps, threshold })
             };
             match made() {
                 Ok(made) => *versions = Some(made),
@@ -843,12 +900,14 @@ impl Cuda {
         Ok(*versions)
     }
 
-    /// Frees memory of [`VersionPool`] once the work is done that the library's streams have now. The caller has
-    /// entered the device.
-    fn free_later(&self, address: u64) -> sys::Code {
+    /// Frees memory of [`VersionPool`] once the work is done that the library's streams have now. The pool keeps it for
+    /// the next allocation, but returns all to the driver if no other memory of it is used. The caller has entered the
+    /// device.
+    fn free_later(&self, address: u64, bytes: u64) -> sys::Code {
         // The lock keeps the event for this call.
-        let versions = self.versions();
-        let Some(VersionPool { releases, done, .. }) = *versions else { unreachable!("the memory came from the pool") };
+        let mut versions = self.versions();
+        let Some(pool) = versions.as_mut() else { unreachable!("the memory came from the pool") };
+        let &mut VersionPool { releases, done, .. } = pool;
         for &OfStream(stream) in &self.streams().all {
             // SAFETY: streams and event live as long as the device.
             unsafe {
@@ -860,7 +919,23 @@ impl Cuda {
             }
         }
         // SAFETY: the address came from cuMemAllocFromPoolAsync and is freed once, by the caller.
-        unsafe { sys::cuMemFreeAsync(address, releases.0) }
+        let code = unsafe { sys::cuMemFreeAsync(address, releases.0) };
+        // If the driver refuses a new threshold, the pool keeps more.
+        pool.set_used(pool.used - bytes);
+        let &mut VersionPool { pool: Pool(raw), used, .. } = pool;
+        // Others do not wait for the lock.
+        drop(versions);
+        if used == 0 {
+            // SAFETY: stream and pool live as long as the device.
+            unsafe {
+                // The driver gives back what it knows to be free. Nearly always the work is done by now.
+                while sys::cuStreamQuery(releases.0) == sys::NOT_READY {
+                    std::thread::sleep(POLL);
+                }
+                sys::cuMemPoolTrimTo(raw, 0);
+            }
+        }
+        code
     }
 
     /// Waits for what was [freed](Self::free_later). The caller has entered the device.
@@ -1047,8 +1122,10 @@ impl Backend for CudaDevice {
 
     fn free_memory(&self) -> Result<u64> {
         let _current = Cuda::enter(self)?;
-        self.wait_for_releases()?;
-        free_memory(self.index)
+        // An allocation gets what the pool keeps, too.
+        let versions = *self.versions();
+        let unused = versions.map_or(Ok(0), |versions| versions.unused(self.index))?;
+        Ok(free_memory(self.index)? + unused)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Memory> {
@@ -1080,7 +1157,12 @@ impl Backend for CudaDevice {
             other => self.check(call, other)?,
         }
         let origin = if versions.is_some() { Origin::VersionPool } else { Origin::Driver };
+        let noted = match self.versions().as_mut().filter(|_| versions.is_some()) {
+            Some(pool) => pool.set_used(pool.used + bytes as u64),
+            None => 0,
+        };
         let memory = Memory { address, bytes, device: self.clone(), origin };
+        self.check("cuMemPoolSetAttribute", noted)?;
         if let Some(VersionPool { allocations: OfStream(allocations), .. }) = versions {
             // So that all streams may use the memory.
             // SAFETY: the stream lives as long as the device.

@@ -47,8 +47,11 @@ pub const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 pub const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
 /// `CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED`.
 pub const MEMORY_POOLS_SUPPORTED: c_int = 115;
-/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: the bytes of free memory that a pool keeps, as a `u64`.
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`, a `u64`: a pool that has more bytes, used and unused together, gives unused
+/// ones back at the next wait for the device.
 pub const POOL_RELEASE_THRESHOLD: c_int = 4;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`, a `u64`: the bytes that a pool has, used and unused.
+pub const POOL_RESERVED_BYTES: c_int = 5;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
@@ -171,6 +174,7 @@ unsafe extern "C" {
     pub fn cuMemFreeAsync(address: u64, stream: CUstream) -> Code;
     pub fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const MemoryPoolProperties) -> Code;
     pub fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_int, value: *mut c_void) -> Code;
+    pub fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: c_int, value: *mut c_void) -> Code;
     pub fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const MemoryAccess, count: usize) -> Code;
     pub fn cuMemPoolTrimTo(pool: CUmemoryPool, kept: usize) -> Code;
     pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> Code;

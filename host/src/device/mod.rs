@@ -28,6 +28,7 @@
 //! | WARN | `fallback to the CPU` | the same if the feature `cuda` is off, once in a process |
 //! | WARN | `device failed and is not used again` | `device`, `shard`, `left`: number of other devices that hold the shard, `reason` |
 //! | WARN | `vectors beyond the training` | `encoding`, `vectors`: number of added vectors with clamped components, `clamped`: number of these components ([`clamped_components`](crate::ivf::IvfStatistics::clamped_components)), `components`: number of all that were added together; DEBUG if at most one in 1,000 is clamped |
+//! | WARN | `lists should be trained again` | `device`, `vectors`, `lists`, `imbalance`, `drift` of an [`IvfIndex`](crate::IvfIndex) whose imbalance is above 4 or whose drift is above 1.5 after a change; once until the next training. The index is measured when as many vectors have changed as an eighth of those that it has, if there are as many as lists |
 //! | WARN | `no graph could be made, so searches are exact` | `device`, `vectors`: number of vectors of a [`GraphIndex`](crate::GraphIndex) that changed, `reason`; the next change makes a graph |
 //! | INFO | `lists trained` | `device`, `vectors`, `lists` of an [`IvfIndex`](crate::IvfIndex) that was trained with the vectors that it has |
 //! | INFO | `base exceeds the memory budget and is streamed` | `device`, `budget` in bytes |

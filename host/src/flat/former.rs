@@ -18,8 +18,8 @@ pub(super) struct FormerRows {
 }
 
 impl FormerRows {
-    /// The rows of a version that nothing has changed yet; `None` unless all are in host memory. Rows on devices are
-    /// copied there, into the memory of a former version ([`crate::device::spare`]).
+    /// The rows of a version that nothing has changed yet; `None` unless all are in host memory. A device brings rows
+    /// up to date itself, by a journal (`FlatDevice::caught_up`).
     pub(super) fn of(backend: Arc<dyn FlatBackend>) -> Option<Self> {
         let kept = backend.host_rows()?.len();
         Some(FormerRows { backend, kept, changed: ChangedRows::default() })

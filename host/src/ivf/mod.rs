@@ -33,6 +33,7 @@
 //! the device that codes them ([`IvfIndex::add_generated`]). A device needs 12 bytes for each vector in addition to the
 //! code (16 under squared L2).
 
+mod age;
 mod backend;
 mod coder;
 mod cpu;
@@ -61,6 +62,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use self::age::Age;
 pub(crate) use self::backend::{IvfBackend, RowSearch};
 use self::coder::KeptCoders;
 pub use self::encoding::Encoding;
@@ -153,6 +155,7 @@ pub struct Ivf<T: Element> {
     waits_for: Option<usize>,
     /// The mean squared distance of training vectors from the centroids of their lists; 0 if it is not known.
     spread: f32,
+    age: Age,
     backend: Box<dyn IvfBackend>,
     /// Shared with snapshots until one of the indexes is trained or moved.
     coders: Arc<KeptCoders>,
@@ -283,6 +286,7 @@ impl<T: Element> IvfIndexBuilder<T> {
             clamped,
             waits_for,
             spread: 0.0,
+            age: Age::default(),
             backend,
             coders: Arc::default(),
             element: PhantomData,
@@ -492,6 +496,7 @@ impl<T: Element> Stored for Ivf<T> {
             clamped: self.clamped,
             waits_for: self.waits_for,
             spread: self.spread,
+            age: self.age.clone(),
             backend: self.backend.snapshot(),
             coders: Arc::clone(&self.coders),
             element: PhantomData,

@@ -18,7 +18,9 @@
 //! code), and the lists twice until the former ones are dropped. A device gets all lists anew with the next search.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use super::age::Age;
 use super::coder::{Coded, Coder, Coders};
 use super::encoding::{Clamped, FileParts};
 use super::update::coded_in_batches;
@@ -34,6 +36,11 @@ use crate::{Device, Element, Error, Result, Watch, events, host_memory};
 
 /// Vectors for each list with which an index trains itself unless it is told another number. FAISS warns below it.
 const POINTS_OF_A_LIST: usize = 39;
+/// Above this imbalance, or this drift, an event says that the lists should be trained again.
+const MOST_IMBALANCE: f64 = 4.0;
+const MOST_DRIFT: f64 = 1.5;
+/// Both are measured after changes of one in this number of vectors, so that this is little of the work of changes.
+const VECTORS_A_CHANGED_ONE: usize = 8;
 /// The most vectors of which the distance from their centroids is measured.
 const MEASURED: usize = 1 << 12;
 
@@ -216,7 +223,32 @@ impl<T: Element> Ivf<T> {
         self.lists = Arc::new(lists);
         self.trained = Some(Arc::new(trained));
         (self.clamped, self.spread, self.waits_for) = (clamped, spread, None);
-        self.coders = Arc::default();
+        (self.coders, self.age) = (Arc::default(), Age::default());
+    }
+
+    /// The factor by which searches read more than with equal lists. O(lists).
+    pub(super) fn imbalance(&self) -> f64 {
+        let lengths = (0..self.lists.count()).map(|list| self.lists.length(list) as f64);
+        let squares: f64 = lengths.map(|length| length.powi(2)).sum();
+        if self.is_empty() { 1.0 } else { self.lists() as f64 * squares / (self.len() as f64).powi(2) }
+    }
+
+    /// Notes that vectors have come, changed or gone. Tells once, by an event, that the lists no longer suit the
+    /// vectors.
+    pub(super) fn note_changes(&mut self, vectors: usize) {
+        self.age.changed += vectors;
+        let is_due =
+            self.age.changed >= self.len() / VECTORS_A_CHANGED_ONE && !self.age.is_told.load(Ordering::Relaxed);
+        // With fewer vectors than lists, these are unequal by chance.
+        if !is_due || !self.is_trained() || self.len() < self.lists() || !events::warnings_are_wanted() {
+            return;
+        }
+        self.age.changed = 0;
+        let (imbalance, drift) = (self.imbalance(), self.drift());
+        let is_old = imbalance > MOST_IMBALANCE || drift.is_some_and(|drift| drift > MOST_DRIFT);
+        if is_old && !self.age.is_told.swap(true, Ordering::Relaxed) {
+            events::lists_are_old(|| self.device(), self.len(), self.lists(), imbalance, drift);
+        }
     }
 
     /// The mean squared distance of training vectors from the centroids of their lists. All work is the CPU's, so that

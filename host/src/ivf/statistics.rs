@@ -51,8 +51,6 @@ impl<T: Element> IvfIndex<T> {
         let lists = self.kind.lists();
         let lengths = || (0..self.kind.lists.count()).map(|list| self.kind.lists.length(list));
         let vectors = self.len() as u64;
-        let squares: f64 = lengths().map(|length| (length as f64).powi(2)).sum();
-        let imbalance = if vectors == 0 { 1.0 } else { lists as f64 * squares / (vectors as f64).powi(2) };
         let code_bytes = self.kind.lists.code_bytes();
         let centroids = self.kind.trained().map_or(0, |trained| size_of_val(&trained.centroids[..])) as u64;
         IvfStatistics {
@@ -63,7 +61,7 @@ impl<T: Element> IvfIndex<T> {
             shortest: lengths().min().unwrap_or(0),
             mean: vectors as f64 / lists as f64,
             longest: lengths().max().unwrap_or(0),
-            imbalance,
+            imbalance: self.kind.imbalance(),
             code_bytes,
             bytes: vectors * (code_bytes as u64).saturating_add(8) + centroids,
             clamped_vectors: self.kind.clamped.vectors,

@@ -108,11 +108,14 @@ impl<T: Element> Changed for Ivf<T> {
         let Coded { labels, codes, clamped } = self.coded(rows, "upsert", &watch)?;
         self.change_lists(more, &watch, |lists| lists.put(&labels, &codes, ids))?;
         self.clamped = self.clamped + clamped;
+        self.note_changes(ids.len());
         Ok(())
     }
 
     fn remove(&mut self, ids: &[u64]) -> Result<()> {
-        Lists::own(&mut self.lists)?.remove(ids)
+        Lists::own(&mut self.lists)?.remove(ids)?;
+        self.note_changes(ids.len());
+        Ok(())
     }
 
     fn clear(&mut self) {
@@ -154,6 +157,7 @@ impl<T: Element> Changed for Ivf<T> {
         }
         Lists::own(&mut self.lists)?.append_lists(&other.lists)?;
         self.clamped = self.clamped + other.clamped;
+        self.note_changes(other.len());
         Ok(())
     }
 
@@ -231,6 +235,7 @@ impl<T: Element> Ivf<T> {
         let Coded { labels, codes, clamped } = self.coded(rows, "add", watch)?;
         self.change_lists(ids.len(), watch, |lists| lists.append(&labels, &codes, ids))?;
         self.clamped = self.clamped + clamped;
+        self.note_changes(ids.len());
         Ok(())
     }
 
@@ -248,6 +253,7 @@ impl<T: Element> Ivf<T> {
     /// Appends the batches that `next` codes, in order, until it returns `None`. The ids count up.
     fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
         self.trained_for("add")?;
+        let before = self.len();
         // The batches may be large.
         self.coders.put(None);
         let Ivf { settings, trained, lists, clamped: all_clamped, .. } = self;
@@ -282,6 +288,7 @@ impl<T: Element> Ivf<T> {
             listed?;
             ready = coded?;
         }
+        self.note_changes(self.len() - before);
         Ok(())
     }
 

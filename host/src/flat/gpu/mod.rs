@@ -41,7 +41,6 @@ mod steps;
 mod tests;
 
 use std::iter::once;
-use std::mem::replace;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,12 +48,12 @@ use self::among::{MOST_LEFT_OUT, accepted, numbers_of};
 use self::block::Block;
 use self::copies::{gather_rows, scatter_rows};
 use self::prepared::Preparation;
-use self::rows::{BaseRows, Resident, Slots, set_layout};
+use self::rows::{BaseRows, Left, Resident, Slots, set_layout};
 pub(crate) use self::rows::{FlatDevice, ResidentRows};
 use super::backend::{FlatBackend, runs_of};
 use crate::device::queue::OnStream;
+use crate::device::runtime::Memory;
 use crate::device::scratch::Layout;
-use crate::device::spare::VersionMemory;
 use crate::device::tiling::Budget;
 use crate::product::gpu::{VectorSet, upload_vectors};
 use crate::search_options::SearchRequest;
@@ -70,17 +69,23 @@ const TWO_LANES_FROM: usize = 2048;
 const TILE_QUERIES: usize = 16_384;
 /// Bytes that are copied to the host at a time when a base outgrows the device.
 const FETCH_BYTES: usize = 64 << 20;
+/// One in this number of rows may have changed since a former version whose rows are brought up to date.
+const ROWS_A_CHANGED_ONE: usize = 4;
 /// Replaced rows of at most this number of bytes are uploaded to the scratch of a lane.
 const STAGED_BYTES: usize = 64 << 20;
 
 impl FlatDevice {
+    /// Memory of this number of bytes: that of a former version, if it has the same number, or else new memory.
+    fn memory_of(&self, bytes: usize) -> Result<Memory> {
+        self.spare.take(bytes as u64).map_or_else(|| self.runtime.allocate(bytes), |left| Ok(left.resident.memory))
+    }
+
     /// Allocates memory for `rows` rows and copies the first `self.count` rows to it, or returns an out-of-memory
     /// error.
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
-        let memory = self.spare.allocate(&self.runtime, all.bytes(), self.budget)?;
-        let set =
-            |memory: &VersionMemory, layout| VectorSet::new(self.runtime.scratch(memory), layout, self.count as u32);
+        let memory = self.memory_of(all.bytes())?;
+        let set = |memory: &Memory, layout| VectorSet::new(self.runtime.scratch(memory), layout, self.count as u32);
         let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
             // SAFETY: both sets have room for `count` rows, and lie in different memory.
@@ -99,14 +104,19 @@ impl FlatDevice {
         if old.capacity > 0 && fits(roomy) { Some(roomy) } else { fits(needed).then_some(needed) }
     }
 
-    /// A copy of the rows in other memory of the device, with room for `more` rows.
+    /// A copy of the rows in other memory of the device, with room for `more` rows: those of a former version, brought
+    /// up to date, if few rows have changed since.
     fn copy_of(&self, old: &Resident, more: usize) -> Result<Resident> {
         let needed = self.count + more;
         if needed > old.capacity {
             return self.grown(old, self.capacity_for(needed, old).unwrap_or(needed));
         }
         let bytes = set_layout(self.shape, old.capacity).1.bytes();
-        let memory = self.spare.allocate(&self.runtime, bytes, self.budget)?;
+        let memory = match self.spare.take(bytes as u64) {
+            Some(left) if self.is_near(&left, old) => return self.caught_up(left, old),
+            Some(left) => left.resident.memory,
+            None => self.runtime.allocate(bytes)?,
+        };
         let all = Layout::default().array::<u8>(bytes);
         let [to, from] = [&memory, &old.memory].map(|memory| self.runtime.scratch(memory).at(all));
         // The lock keeps searches from preparing rows meanwhile.
@@ -124,6 +134,55 @@ impl FlatDevice {
         Ok(Resident { memory, layout: old.layout, capacity: old.capacity, prepared: Exclusive::new(prepared) })
     }
 
+    /// Whether it is less work to bring rows that a former version has left up to date than to copy all: few rows have
+    /// changed since, and most of what belongs to rows was made.
+    fn is_near(&self, left: &Left, old: &Resident) -> bool {
+        let is_made = |resident: &Resident| resident.prepared.with(|prepared| prepared.is_made());
+        let changed = self.journal.count_since(left.version);
+        left.resident.capacity == old.capacity
+            && changed.is_some_and(|changed| changed * ROWS_A_CHANGED_ONE <= self.count)
+            && (is_made(&left.resident) || !is_made(old))
+    }
+
+    /// The rows that a former version has left, made equal to those of `old`, this version, from which the rows that
+    /// have changed since are copied. Searches of `old` wait for nothing.
+    fn caught_up(&self, left: Left, old: &Resident) -> Result<Resident> {
+        let Left { mut resident, version, count } = left;
+        let mut rows = self.journal.since(version).unwrap_or_default();
+        // The last rows may have come and gone.
+        rows.truncate(rows.partition_point(|&row| (row as usize) < self.count));
+        let prepared = resident.prepared.get_mut();
+        if self.count < count {
+            prepared.truncated(self.count);
+        }
+        rows.iter().for_each(|&row| prepared.changed(row as usize..row as usize + 1));
+        if rows.is_empty() {
+            return Ok(resident);
+        }
+        let row_bytes = self.shape.row_bytes();
+        let (from, to) = (self.set(old).rows(), self.set(&resident).rows());
+        self.lanes.with(&self.runtime, |lane| {
+            let each = (STAGED_BYTES / row_bytes).clamp(1, rows.len());
+            let mut layout = Layout::default();
+            let (list, staging) = (layout.array(rows.len()), layout.array::<u8>(each * row_bytes));
+            let scratch = lane.scratch(&self.runtime, layout.bytes())?;
+            let (list, staging) = (scratch.at(list), scratch.at(staging));
+            let on = OnStream { runtime: &self.runtime, stream: &lane.background };
+            // SAFETY: the scratch has room for the numbers and for `each` rows, and both sets have the listed rows,
+            // which differ. Nobody else has the rows of the former version, and no search changes rows.
+            unsafe {
+                self.runtime.copy_to_device(on.stream, list, &rows)?;
+                for first in (0..rows.len()).step_by(each) {
+                    let list = list.skip(first).take(each.min(rows.len() - first));
+                    gather_rows(on, from.into(), list.into(), staging, row_bytes)?;
+                    scatter_rows(on, staging.into(), list.into(), to, row_bytes)?;
+                }
+            }
+            self.runtime.synchronize(on.stream)
+        })?;
+        Ok(resident)
+    }
+
     /// Allocates memory for the listed rows and copies them to it; `None` if old and new memory do not fit the device
     /// together.
     fn without_others(&self, old: &Resident, numbers: &[u32]) -> Result<Option<Resident>> {
@@ -132,7 +191,7 @@ impl FlatDevice {
         if asked > self.budget {
             return Ok(None);
         }
-        let memory = match self.spare.allocate(&self.runtime, all.bytes(), self.budget) {
+        let memory = match self.memory_of(all.bytes()) {
             Ok(memory) => memory,
             Err(Error::OutOfDeviceMemory { .. }) => return Ok(None),
             Err(error) => return Err(error),
@@ -252,7 +311,7 @@ impl FlatDevice {
                 Err(Error::OutOfDeviceMemory { .. }) => return Ok(false),
                 Err(error) => return Err(error),
             };
-            self.set_rows(BaseRows::Device(grown.into()));
+            self.rows = BaseRows::Device(grown.into());
         }
         Ok(true)
     }
@@ -268,17 +327,15 @@ impl FlatDevice {
         Ok(true)
     }
 
-    /// Replaces the memory of the rows by other memory, for the same version.
-    fn set_rows(&mut self, rows: BaseRows) {
-        if let BaseRows::Device(mut old) = replace(&mut self.rows, rows) {
-            old.memory.outgrow();
-        }
-    }
-
-    /// Notes that copies and norms of these resident rows no longer belong to the rows.
-    fn changed(&self, rows: impl IntoIterator<Item = Range<usize>>) {
-        if let BaseRows::Device(resident) = &self.rows {
-            resident.prepared.with(|prepared| rows.into_iter().for_each(|rows| prepared.changed(rows)));
+    /// Notes that these resident rows change, or have changed: copies and norms no longer belong to them.
+    fn changed(&mut self, rows: impl IntoIterator<Item = Range<usize>>) {
+        if let BaseRows::Device(resident) = &mut self.rows {
+            let prepared = resident.prepared.get_mut();
+            self.journal.begin();
+            for rows in rows {
+                self.journal.changed(rows.start as u32..rows.end as u32, self.count);
+                prepared.changed(rows);
+            }
         }
     }
 
@@ -349,7 +406,7 @@ impl FlatBackend for FlatDevice {
             }
         };
         let (runtime, lanes, spare) = (self.runtime.clone(), Arc::clone(&self.lanes), Arc::clone(&self.spare));
-        Ok(Box::new(FlatDevice { runtime, rows, lanes, spare, ..*self }))
+        Ok(Box::new(FlatDevice { runtime, rows, lanes, journal: self.journal.copied(), spare, ..*self }))
     }
 
     fn emptied(&self) -> Box<dyn FlatBackend> {
@@ -362,7 +419,7 @@ impl FlatBackend for FlatDevice {
             if let BaseRows::Device(resident) = &self.rows {
                 events::base_streamed(|| self.runtime.describe(), self.budget);
                 let host = self.fetched(resident, 0..self.count, rows.len())?;
-                self.set_rows(BaseRows::Host { rows: host, slots: Exclusive::new(None) });
+                self.rows = BaseRows::Host { rows: host, slots: Exclusive::new(None) };
             }
             if let BaseRows::Host { rows: host, slots } = &mut self.rows {
                 host.reserve(rows.len() * self.shape.dim)?;
@@ -409,19 +466,21 @@ impl FlatBackend for FlatDevice {
             && numbers.len() < self.count
         {
             if let Some(resident) = self.without_others(resident, &numbers)? {
-                self.set_rows(BaseRows::Device(resident.into()));
+                self.rows = BaseRows::Device(resident.into());
             } else {
                 let mut host = self.fetched(resident, 0..self.count, 0)?;
                 host.keep(dim, &numbers);
-                self.set_rows(BaseRows::Device(Resident::empty(&self.runtime, self.shape).into()));
+                self.rows = BaseRows::Device(Resident::empty(&self.runtime, self.shape).into());
                 self.count = 0;
                 if !matches!(self.add_resident(host.as_slice(dim)), Ok(true)) {
                     events::base_streamed(|| self.runtime.describe(), self.budget);
-                    self.set_rows(BaseRows::Host { rows: host, slots: Exclusive::new(None) });
+                    self.rows = BaseRows::Host { rows: host, slots: Exclusive::new(None) };
                 }
             }
         }
         self.count = numbers.len();
+        self.journal.begin();
+        self.journal.everything_changed();
         Ok(())
     }
 
@@ -452,8 +511,10 @@ impl FlatBackend for FlatDevice {
             return;
         }
         self.count = len;
+        // Rows that come in their place are noted then.
+        self.journal.begin();
         match &mut self.rows {
-            BaseRows::Device(resident) => resident.prepared.with(|prepared| prepared.truncated(self.count)),
+            BaseRows::Device(resident) => resident.prepared.get_mut().truncated(self.count),
             BaseRows::Host { rows, .. } => rows.truncate(len * self.shape.dim),
         }
     }

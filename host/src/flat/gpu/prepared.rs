@@ -40,6 +40,11 @@ pub(super) struct CentreOfTiles {
 }
 
 impl Preparation {
+    /// Whether all rows had copies, norms and bounds once.
+    pub(super) fn is_made(&self) -> bool {
+        matches!(self.copies, Copies::Made { .. })
+    }
+
     /// Notes that rows have changed. The memory has room for them.
     pub(super) fn changed(&mut self, rows: Range<usize>) {
         if rows.is_empty() {

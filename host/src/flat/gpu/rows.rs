@@ -1,6 +1,7 @@
 //! The memory of a flat index on a device: rows in device memory, or rows in host memory with two places on the device
 //! for blocks of them.
 
+use std::mem::replace;
 use std::sync::Arc;
 
 use cuda_std::PtrMut;
@@ -11,9 +12,10 @@ use crate::Result;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::Layout;
-use crate::device::spare::{Spare, VersionMemory};
+use crate::device::spare::Spare;
 use crate::device::tiling::resident_share;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape};
+use crate::shared::journal::Journal;
 use crate::threads::Exclusive;
 use crate::vectors::VectorBuffer;
 
@@ -26,8 +28,31 @@ pub(crate) struct FlatDevice {
     pub(super) count: usize,
     pub(super) rows: BaseRows,
     pub(super) lanes: Arc<Lanes>,
-    /// Shared with copies, as the lanes are.
-    pub(super) spare: Arc<Spare<Memory>>,
+    /// The rows that have changed, by which rows that a former version has left are brought up to date.
+    pub(super) journal: Journal<u32>,
+    /// The rows of a former version. Shared with copies, as the lanes are.
+    pub(super) spare: Arc<Spare<Left>>,
+}
+
+/// Rows that a former version has left.
+pub(super) struct Left {
+    pub(super) resident: Resident,
+    /// The version of the rows in the journal.
+    pub(super) version: u64,
+    /// Number of rows.
+    pub(super) count: usize,
+}
+
+/// Leaves resident rows to the versions of the index that remain.
+impl Drop for FlatDevice {
+    fn drop(&mut self) {
+        let rows = replace(&mut self.rows, BaseRows::Device(Resident::empty(&self.runtime, self.shape).into()));
+        if let BaseRows::Device(resident) = rows {
+            let bytes = set_layout(self.shape, resident.capacity).1.bytes() as u64;
+            let left = Left { resident: *resident, version: self.journal.version(), count: self.count };
+            self.spare.keep(left, bytes, self.budget);
+        }
+    }
 }
 
 /// The memory of the rows: the device, or the host with slots on the device.
@@ -38,7 +63,7 @@ pub(super) enum BaseRows {
 
 /// Rows in device memory.
 pub(super) struct Resident {
-    pub(super) memory: VersionMemory,
+    pub(super) memory: Memory,
     pub(super) layout: SetLayout,
     pub(super) capacity: usize,
     /// The rows to which copies and norms belong. The first search after a change makes those of the others.
@@ -50,7 +75,7 @@ impl Resident {
     pub(super) fn empty(runtime: &Runtime, shape: VectorShape) -> Resident {
         let (layout, _) = set_layout(shape, 0);
         let prepared = Exclusive::new(Preparation::default());
-        Resident { memory: VersionMemory::none(runtime), layout, capacity: 0, prepared }
+        Resident { memory: runtime.no_memory(), layout, capacity: 0, prepared }
     }
 }
 
@@ -89,7 +114,8 @@ impl FlatDevice {
         lanes: Arc<Lanes>,
     ) -> Self {
         let rows = BaseRows::Device(Resident::empty(&runtime, shape).into());
-        FlatDevice { runtime, shape, tuning, budget, count: 0, rows, lanes, spare: Arc::default() }
+        let (journal, spare) = (Journal::new(), Arc::default());
+        FlatDevice { runtime, shape, tuning, budget, count: 0, rows, lanes, journal, spare }
     }
 
     /// All rows, if they are in the memory of the device.
@@ -109,7 +135,7 @@ impl FlatDevice {
         resident_share(self.budget)
     }
 
-    /// Bytes of the memory of resident rows, and of the spare memory.
+    /// Bytes of the memory of resident rows, and of those that a former version has left.
     pub(super) fn resident_bytes(&self, resident: &Resident) -> u64 {
         set_layout(self.shape, resident.capacity).1.bytes() as u64 + self.spare.bytes()
     }

@@ -1,5 +1,7 @@
 //! Filters, ranges, replaced and removed rows on the emulator, against a loop over all rows.
 
+use std::collections::BTreeSet;
+
 use half::{bf16, f16};
 use test_random::Random;
 
@@ -11,7 +13,7 @@ use crate::metric::canonical;
 use crate::neighbors::slots::Slots as ResultSlots;
 use crate::product::gpu::VectorShape;
 use crate::search::Range as Within;
-use crate::{Device, Element, Metric};
+use crate::{Device, Element, FlatIndex, Metric};
 
 /// A base in a back end, with a copy of its rows.
 struct Case<T: Element> {
@@ -659,4 +661,80 @@ fn queries_with_sets_of_their_own_find_their_rows() {
         budgets.into_iter().filter_map(|budget| check::<f32>(Metric::L2, 3_000, Some(budget), 6)).collect();
     assert!(outcomes.contains(&(true, 5)) && outcomes.contains(&(false, 3)), "{outcomes:?}");
     assert!(outcomes.iter().all(|&(streamed, searches)| !streamed || searches == 5), "{outcomes:?}");
+}
+
+/// Versions on the emulator that change and go in any order, also several that follow the same one, against versions on
+/// the CPU. Some take the rows that a former version has left.
+#[test]
+fn versions_take_rows_that_others_leave() {
+    const DIM: usize = 5;
+    let (mut caught_up, mut copied) = (0, 0);
+    for metric in Metric::ALL {
+        let mut random = Random::new(metric as u64 + 5);
+        let rows = components::<f32>(&mut random, 700 * DIM);
+        let made = |device: Device| {
+            let mut index = FlatIndex::<f32>::new(DIM, metric, device).unwrap();
+            index.add(&rows).unwrap();
+            index
+        };
+        let mut all = vec![(made(Device::Emulator), made(Device::Cpu))];
+        for step in 0..160u64 {
+            let at = random.below(all.len());
+            if all.len() < 2 || all.len() < 5 && random.below(4) == 0 {
+                let both = (all[at].0.snapshot(), all[at].1.snapshot());
+                all.push(both);
+            } else if random.below(5) == 0 {
+                drop(all.swap_remove(at));
+                continue;
+            }
+            // Mostly one version follows the other, and the former one goes.
+            let next = (all[at].0.snapshot(), all[at].1.snapshot());
+            let former = (random.below(4) > 0).then(|| std::mem::replace(&mut all[at], next));
+            let (index, expected) = &mut all[at];
+            let device = index.kind.one_device().unwrap();
+            let BaseRows::Device(resident) = &device.rows else { panic!("the rows are streamed") };
+            let bytes = set_layout(device.shape, resident.capacity).1.bytes() as u64;
+            let left = device.spare.take(bytes);
+            let is_near = left.map(|left| {
+                let is_near = device.is_near(&left, resident);
+                device.spare.keep(left, bytes, device.budget);
+                is_near
+            });
+            let is_kept = device.spare.bytes() > 0;
+            let ids = expected.ids();
+            let new = components::<f32>(&mut random, 300 * DIM);
+            // Few rows or many, the last of all, and rows that move together.
+            let (count, kind) = (if random.below(8) > 0 { 3 } else { 300 }, random.below(8));
+            let some: Vec<u64> =
+                BTreeSet::from_iter((0..count).map(|_| random.below(ids.len() + 40) as u64)).into_iter().collect();
+            for index in [&mut *index, expected] {
+                match kind {
+                    0 => index.add(&new[..count * DIM]).unwrap(),
+                    1 => index.remove(&ids[ids.len() - count.min(ids.len() / 2)..]).unwrap(),
+                    2 => {
+                        index.remove(&ids[..3]).unwrap();
+                        index.compact().unwrap();
+                    }
+                    _ => _ = index.upsert(&new[..some.len() * DIM], &some).unwrap(),
+                }
+            }
+            let takes_rows = is_kept && index.kind.one_device().unwrap().spare.bytes() == 0;
+            caught_up += usize::from(takes_rows && is_near == Some(true));
+            copied += usize::from(takes_rows && is_near == Some(false));
+            // Not every version is searched, so that some are not prepared.
+            drop(former);
+            if random.below(5) > 0 {
+                let (k, queries) = (1 + random.below(9), &new[..20 * DIM]);
+                let found = expected.search(queries, k).unwrap();
+                assert_eq!(index.search(queries, k).unwrap(), found, "{metric:?}, {step}");
+            }
+            for (index, expected) in &all {
+                let ids = expected.ids();
+                assert_eq!(index.ids(), ids, "{metric:?}, {step}");
+                let id = ids[random.below(ids.len())];
+                assert_eq!(index.vector(id).unwrap(), expected.vector(id).unwrap(), "{metric:?}, {step}, {id}");
+            }
+        }
+    }
+    assert!(caught_up > 20 && copied > 5, "{caught_up} brought up to date, {copied} copied");
 }

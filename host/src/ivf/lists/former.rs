@@ -98,7 +98,8 @@ impl Lists {
             _ => self.directory = current.shared_directory()?,
         }
         (self.len, self.greatest, self.stamp) = (current.len, current.greatest, current.stamp);
-        (self.journal, self.former) = (current.journal.copied(), Former::default());
+        (self.journal, self.renumbered) = (current.journal.copied(), current.renumbered);
+        self.former = Former::default();
         Ok(true)
     }
 }

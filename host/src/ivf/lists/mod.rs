@@ -25,7 +25,6 @@ mod bytes;
 mod codes;
 mod directory;
 mod former;
-mod journal;
 mod list;
 mod log;
 mod moves;
@@ -42,8 +41,6 @@ pub(crate) use self::bytes::Bytes;
 pub(crate) use self::codes::CodeRows;
 use self::codes::Codes;
 pub(crate) use self::directory::Directory;
-pub(crate) use self::journal::Changes;
-use self::journal::Journal;
 use self::list::List;
 use self::moves::Moves;
 use self::rows_by_list::RowsByList;
@@ -51,6 +48,7 @@ use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::shared::former::Former;
+use crate::shared::journal::Journal;
 use crate::threads::work_off;
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Bitset, Error, Filter, Result, host_memory};
@@ -61,6 +59,15 @@ const FREED_BYTES: usize = 1 << 10;
 /// More vectors than this, and more than a share of those in the lists, drop the directory.
 const MANY: usize = 1 << 12;
 const SHARE_OF_MANY: usize = 8;
+
+/// The places that hold other vectors than at some version, ascending; places past the end of a list hold nothing any
+/// more.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) places: Vec<Address>,
+    /// Whether vectors have new ranks, also those in other places.
+    pub(crate) renumbered: bool,
+}
 
 /// All lists of an index; see the module documentation.
 #[derive(Debug)]
@@ -73,7 +80,9 @@ pub(crate) struct Lists {
     /// The [`stamp`] of all ids.
     stamp: u64,
     directory: OnceLock<Directory>,
-    journal: Journal,
+    journal: Journal<Address>,
+    /// The last version that gave vectors new ranks.
+    renumbered: u64,
     /// The lists of a former version, whose memory the next change takes over.
     former: Former<Arc<Lists>>,
 }
@@ -87,6 +96,7 @@ impl Lists {
     /// Makes `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
     pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
         let empty = Arc::new(List::new(code_bytes));
+        let journal = Journal::new();
         Lists {
             code_bytes,
             lists: vec![empty; count],
@@ -94,7 +104,8 @@ impl Lists {
             greatest: None,
             stamp: 0,
             directory: OnceLock::new(),
-            journal: Journal::new(),
+            renumbered: journal.version(),
+            journal,
             former: Former::default(),
         }
     }
@@ -233,7 +244,8 @@ impl Lists {
 
     /// The changes since `version`; `None` if the journal does not reach back to it, or if it is that of other lists.
     pub(crate) fn changes_since(&self, version: u64) -> Option<Changes> {
-        self.journal.since(version)
+        let places = self.journal.since(version)?;
+        Some(Changes { places, renumbered: self.renumbered > version })
     }
 
     /// The number of places that were noted for [`changes_since`](Self::changes_since), some several times. O(log
@@ -381,7 +393,7 @@ impl Lists {
     fn begin_change(&mut self, renumbered: bool) {
         self.journal.begin();
         if renumbered {
-            self.journal.renumbered();
+            self.renumbered = self.journal.version();
         }
     }
 
@@ -498,7 +510,7 @@ impl Lists {
         if let Some(directory) = self.directory.get_mut() {
             self.greatest = directory.ids().last();
             if directory.forget() {
-                self.journal.renumbered();
+                self.renumbered = self.journal.version();
             }
         }
         Ok(())
