@@ -50,7 +50,8 @@ pub enum Error {
     /// continue.
     #[error("the {derived} of row {row} leaves the range of f32 at column {column}; divide all vectors by a constant")]
     Overflow {
-        /// Name of the computed vectors: `residual` (the vector minus the centroid of its list) or `rotated vector`.
+        /// Name of the computed vectors: `residual` (the vector minus the centroid of its list), `rotated vector`, or
+        /// `range of residuals` (the greatest minus the least of a component, of row 0, in a file of FAISS).
         derived: &'static str,
         /// Row of the vector from which the number was computed, from 0.
         row: usize,
