@@ -28,6 +28,8 @@
 //! ```
 
 mod faiss;
+#[cfg(test)]
+mod faiss_tests;
 mod flat;
 mod format;
 mod fuzz;

@@ -211,6 +211,15 @@ class IvfIndex(Index):
         radius: float | None = None,
         widen: bool = True,
     ) -> tuple[Neighbors, SearchStatistics]: ...
+    def save_faiss(self, path: _Path) -> None: ...
+    @staticmethod
+    def load_faiss(
+        path: _Path,
+        *,
+        metric: str | None = None,
+        device: str = "auto",
+        memory_budget: int | None = None,
+    ) -> IvfIndex: ...
 
 @final
 class GraphIndex(Index):

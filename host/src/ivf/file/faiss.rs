@@ -399,7 +399,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let codec = info.encoding.scheme().codec(parts).map_err(FileDefect::Inconsistent)?;
     let trained = Trained { centroids: finite_values(centroids, "a centroid is not finite")?, codec };
     let too_large = FileDefect::TooLarge { rows: info.vectors, dim: info.dim as u64 };
-    let owned = |&(codes, ids): &(&[u8], &[u8])| {
+    let owned = |&(codes, ids): &ListBytes<'_>| {
         let (codes, ids) = Bytes::owned(codes).ok().zip(Bytes::owned(ids).ok())?;
         Some((info.encoding.scheme().defect(codes.get(), 0, ElementType::F32), (codes, ids)))
     };
@@ -412,12 +412,15 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     Ok(Parsed { info, trained, lists })
 }
 
-/// Reads the codes and the ids of each list.
+/// The codes and the ids of a list.
+type ListBytes<'a> = (&'a [u8], &'a [u8]);
+
+/// Reads all lists.
 fn read_lists<'a>(
     fields: &mut Fields<'a>,
     info: &FaissInfo,
     code_bytes: usize,
-) -> Result<Vec<(&'a [u8], &'a [u8])>, FileDefect> {
+) -> Result<Vec<ListBytes<'a>>, FileDefect> {
     if &fields.get::<[u8; 4]>()? != LISTS {
         return Err(FileDefect::BadHeader("lists of FAISS that are not arrays in the file"));
     }
