@@ -207,8 +207,8 @@ pub enum Error {
     /// A type or a metric is another one than an index, an encoding or an algorithm takes.
     #[error("{what}: {actual}; {expected} is needed")]
     Mismatch {
-        /// Name of what differs: `metric of the refiner`, `element type for encoding f16`, `key type for warp-select`,
-        /// or `filter`, where filters for each query cannot be.
+        /// Name of what differs: `metric of the refiner`, `metric of the file`, `metric of codes for FAISS`,
+        /// `element type for encoding f16`, `key type for warp-select`, or `filter`, where filters for each query cannot be.
         what: &'static str,
         /// The name that is needed.
         expected: &'static str,

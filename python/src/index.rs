@@ -711,11 +711,14 @@ impl PyIvfIndex {
     /// Finds the centroids of the lists, and the tables of the encoding.
     ///
     /// Args:
-    ///     vectors: (rows, dim): at least as many as lists, like those that will be added. Larger sets are sampled.
+    ///     vectors: (rows, dim): at least as many as lists, like those that will be added. Larger sets are sampled. A
+    ///         tensor on a GPU by ``__dlpack__``, contiguous and of the element type of the index, is copied to host
+    ///         memory as a whole, so give a sample of a large one.
     ///     progress: as for :meth:`add`. A training can always be interrupted by Ctrl-C.
     ///
     /// Raises:
     ///     NotEmpty, TooFewTrainingVectors, NotFinite, Overflow, DoesNotFit, Cancelled.
+    ///     BadMemory, Driver: of a tensor.
     #[pyo3(signature = (vectors, *, progress=None))]
     fn train(
         slf: PyRef<'_, Self>,
@@ -724,7 +727,7 @@ impl PyIvfIndex {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let index: &Index = slf.as_super();
-        let vectors = index.vectors(vectors, "vectors")?;
+        let vectors = Vectors::on_host(vectors, Some(index.element), index.dim, "vectors")?;
         let rows = vectors.bytes();
         watched(py, progress, |watch| Ok(call::write(&index.state)?.held.ivf_mut()?.train(rows, watch)?))
     }
@@ -782,13 +785,16 @@ impl PyIvfIndex {
     ///
     /// Encoding "flat" becomes ``IndexIVFFlat``, other elements than float32 are widened; "pq" ``IndexIVFPQ``, and "opq"
     /// the same in an ``IndexPreTransform``; "sq8" and "f16" ``IndexIVFScalarQuantizer`` (``QT_8bit``, ``QT_fp16``). For
-    /// "cosine" vectors are divided by their norms and the metric is the inner product: give FAISS queries of norm 1.
+    /// "cosine" vectors are divided by their norms and the metric is the inner product: give FAISS queries of norm 1. Codes
+    /// under "cosine" do not map, because FAISS does not divide by the norms of decoded vectors: make an index for "l2"
+    /// of vectors of norm 1.
     ///
     /// Args:
     ///     path: the file, which gets its name when it is complete.
     ///
     /// Raises:
     ///     NotTrained.
+    ///     Mismatch: another encoding than "flat" under "cosine".
     ///     OutOfRange: encoding "f16" scaled the vectors, which it does if all components of the training are below 1.
     ///     Overflow: encoding "sq8", and float32 does not hold the range of a component.
     ///     Io, OutOfHostMemory.

@@ -133,13 +133,9 @@ fn check_round_trip<T: Element>(metric: Metric, encoding: Encoding) {
         assert_eq!(centroids(again.centroids()), centroids(index.centroids()));
         assert_eq!((again.ids(), again.probes(), again.encoding()), (index.ids(), 3, encoding));
         for id in index.ids() {
-            let norm = match (metric, encoding) {
-                (Metric::Cosine, Encoding::Flat) => {
-                    index.reconstruct(id).unwrap().iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
-                }
-                _ => 1.0,
-            };
-            let near = |(&x, &y): (&f32, &f32)| (f64::from(x) / norm - f64::from(y)).abs() <= 1e-4 * norm.min(1.0);
+            let square: f64 = index.reconstruct(id).unwrap().iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+            let norm = if metric == Metric::Cosine { square.sqrt() } else { 1.0 };
+            let near = |(&x, &y): (&f32, &f32)| (f64::from(x) / norm - f64::from(y)).abs() <= 1e-4;
             let (x, y) = (index.reconstruct(id).unwrap(), again.reconstruct(id).unwrap());
             assert!(x.iter().zip(&y).all(near), "{metric} {encoding} {id}: {x:?}, {y:?}");
         }
@@ -157,7 +153,8 @@ fn check_round_trip<T: Element>(metric: Metric, encoding: Encoding) {
 
 #[test]
 fn files_come_back_as_the_lists_that_they_were() {
-    for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
+    check_round_trip::<f32>(Metric::Cosine, Encoding::Flat);
+    for metric in [Metric::L2, Metric::InnerProduct] {
         check_round_trip::<f32>(metric, Encoding::Flat);
         check_round_trip::<f32>(metric, Encoding::Scalar8);
         check_round_trip::<f32>(metric, Encoding::Pq { sub_quantizers: 4, bits: 5, rotate: true });
@@ -189,9 +186,13 @@ fn what_faiss_cannot_have_is_refused() {
     halves.train(&vectors::<f32>(300, 1).iter().map(|x| x * 1e-3).collect::<Vec<_>>()).unwrap();
     let refused = halves.save_faiss(&path).err();
     assert!(matches!(refused, Some(Error::OutOfRange { value: 4, .. })), "{refused:?}");
+    for encoding in [Encoding::Scalar8, Encoding::F16, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }] {
+        let refused = trained::<f32>(Metric::Cosine, encoding).save_faiss(&path).err();
+        assert!(matches!(refused, Some(Error::Mismatch { actual: "cosine", .. })), "{refused:?}");
+    }
     let one_list = IvfIndex::<f32>::builder(1, 1).encoding(Encoding::Scalar8).device(Device::Cpu);
     let mut wide = one_list.build().unwrap();
-    wide.train(&[3e38, -3e38]).unwrap();
+    wide.train(&[f32::MAX, -f32::MAX]).unwrap();
     let refused = wide.save_faiss(&path).err();
     assert!(matches!(refused, Some(Error::Overflow { row: 0, column: 0, .. })), "{refused:?}");
     assert!(!path.exists());
