@@ -102,8 +102,8 @@ fn every_kind_and_metric_is_built_and_searched() {
 #[test]
 fn inverted_files_become_those_of_faiss_and_come_back() {
     let files = files();
-    for (kind, further) in [("ivf-flat", &[][..]), ("ivf-sq8", &[]), ("ivf-pq", &PQ)] {
-        build(&files, "x.ivf", &[&["--kind", kind, "--lists", "6"], further].concat());
+    for (kind, further) in [("ivf-flat", &[][..]), ("ivf-sq8", &["--kind", "ivf-sq8"]), ("ivf-pq", &PQ)] {
+        build(&files, "x.ivf", &[&["--lists", "6"], further].concat());
         let report = files.json("convert --in @x.ivf --index faiss --out @x.faiss");
         assert_eq!((&report["kind"], &report["from"], &report["to"]), (&"index".into(), &"f32".into(), &"f32".into()));
         let report = files.json("convert --in @x.faiss --index warpann --out @y.ivf");
