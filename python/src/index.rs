@@ -783,11 +783,11 @@ impl PyIvfIndex {
 
     /// Writes the index as an inverted file of FAISS (``faiss.read_index``), which searches the same lists and codes.
     ///
-    /// Encoding "flat" becomes ``IndexIVFFlat``, other elements than float32 are widened; "pq" ``IndexIVFPQ``, and "opq"
-    /// the same in an ``IndexPreTransform``; "sq8" and "f16" ``IndexIVFScalarQuantizer`` (``QT_8bit``, ``QT_fp16``). For
-    /// "cosine" vectors are divided by their norms and the metric is the inner product: give FAISS queries of norm 1. Codes
-    /// under "cosine" do not map, because FAISS does not divide by the norms of decoded vectors: make an index for "l2"
-    /// of vectors of norm 1.
+    /// Encoding "flat" becomes ``IndexIVFFlat``, other elements than float32 are widened; "pq" ``IndexIVFPQ``, and
+    /// "opq" the same in an ``IndexPreTransform``; "sq8" and "f16" ``IndexIVFScalarQuantizer`` (``QT_8bit``,
+    /// ``QT_fp16``). For "cosine" vectors are divided by their norms and the metric is the inner product: give FAISS
+    /// queries of norm 1. Codes under "cosine" do not map, because FAISS does not divide by the norms of decoded
+    /// vectors: make an index for "l2" of vectors of norm 1.
     ///
     /// Args:
     ///     path: the file, which gets its name when it is complete.
@@ -806,7 +806,8 @@ impl PyIvfIndex {
     /// probes, and float32 as its type.
     ///
     /// Args:
-    ///     path: a file of ``IndexIVFFlat``; of ``IndexIVFPQ`` with residuals, also in an ``IndexPreTransform`` with one
+    ///     path: a file of ``IndexIVFFlat``; of ``IndexIVFPQ`` with residuals, also in an ``IndexPreTransform`` with
+    ///     one
     ///         rotation; or of ``IndexIVFScalarQuantizer`` with ``QT_8bit`` of residuals or ``QT_fp16`` of vectors
     ///         (``by_residual`` False). The quantizer is an ``IndexFlat``, and there is no direct map.
     ///     metric: "l2", "ip" or "cosine". None means that of the file.

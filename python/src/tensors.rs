@@ -553,8 +553,8 @@ pub fn to_host(
         words.resize(len.div_ceil(8), 0);
         if len > 0 {
             let context = enter(gpu)?;
-            // SAFETY: the tensor says that the memory has as many bytes, its owner keeps it until this call returns, and
-            // `words` has room for them.
+            // SAFETY: the tensor says that the memory has as many bytes, its owner keeps it until this call returns,
+            // and `words` has room for them.
             let code = unsafe { sys::cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), address, len) };
             drop(context);
             succeeded("cuMemcpyDtoH", gpu, code)?;

@@ -65,21 +65,31 @@ impl Head {
         length(self.len, out)?;
         number([1u64 << 20; 2], out)?;
         number(1u8, out)?;
-        number(i32::from(stored_metric(self.metric) == Metric::L2), out)
+        let metric = match self.metric {
+            Metric::L2 => 1i32,
+            Metric::InnerProduct | Metric::Cosine => 0,
+        };
+        number(metric, out)
+    }
+
+    /// The letters of an IndexFlat of this metric.
+    fn flat_word(&self) -> &'static [u8; 4] {
+        match self.metric {
+            Metric::L2 => b"IxF2",
+            Metric::InnerProduct | Metric::Cosine => b"IxFI",
+        }
     }
 
     /// Writes the beginning of an IndexFlat of this shape. Its components follow.
     pub(crate) fn write_flat(&self, out: &mut impl Write) -> io::Result<()> {
-        let word = if stored_metric(self.metric) == Metric::L2 { b"IxF2" } else { b"IxFI" };
-        self.of(word).write(out)?;
+        self.of(self.flat_word()).write(out)?;
         length(self.len * self.dim, out)
     }
 
     /// Reads an IndexFlat of this shape: the bytes of its components.
     pub(crate) fn read_flat<'a>(&self, fields: &mut Fields<'a>) -> Result<&'a [u8], FileDefect> {
         let found = Head::read(fields)?.within(self)?;
-        let word = if self.metric == Metric::L2 { b"IxF2" } else { b"IxFI" };
-        if &found.word != word && &found.word != b"IxFl" {
+        if &found.word != self.flat_word() && &found.word != b"IxFl" {
             return Err(FileDefect::BadHeader("vectors or centroids of FAISS that are no IndexFlat"));
         }
         vector_of(fields, self.len.saturating_mul(self.dim), 4)

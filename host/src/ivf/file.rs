@@ -203,7 +203,8 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
     checked(Trained { centroids: file.values(Section::Centroids).to_vec(), codec }, code_bytes, lists)
 }
 
-/// The parts of an index, of the codes and ids of each list. Codes that are compared without decoding have been checked.
+/// The parts of an index, of the codes and ids of each list. Codes that are compared without decoding have been
+/// checked.
 fn checked(trained: Trained, code_bytes: usize, lists: Vec<(Bytes, Bytes)>) -> Result<(Trained, Lists), FileDefect> {
     let lists = Lists::from_parts(code_bytes, lists).map_err(|error| match error {
         Error::DuplicateId { .. } => FileDefect::Inconsistent("an id occurs twice"),

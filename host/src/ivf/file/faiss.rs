@@ -28,8 +28,8 @@
 //! Under cosine whole vectors are divided by their norms, and the metric is the inner product, as in HNSW files. Codes
 //! do not map: FAISS does not divide by the norms of decoded vectors. As inner products, codes of 12 bytes for 24
 //! components found .75 of the ten nearest and here .86, and as squared L2, .857 (4 of 32 lists, 8,000 vectors in 60
-//! clusters, 2026-11-29; of 8 bits for 4 components .24, .39 and .375). An index for squared L2 of vectors of norm 1 has
-//! the order of cosines, and does map.
+//! clusters, 2026-11-29; of 8 bits for 4 components .24, .39 and .375). An index for squared L2 of vectors of norm 1
+//! has the order of cosines, and does map.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -79,8 +79,8 @@ pub struct FaissInfo {
 }
 
 impl FaissInfo {
-    /// Reads the part of a file before its lists; only [`IvfIndexBuilder::load_faiss`] checks the lists. O(lists · dim).
-    /// The caller promises what [`Open::Map`] requires while this function runs.
+    /// Reads the part of a file before its lists; only [`IvfIndexBuilder::load_faiss`] checks the lists. O(lists ·
+    /// dim). The caller promises what [`Open::Map`] requires while this function runs.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::BadFile`] if it is no inverted file of FAISS, is damaged, or is one that this library
@@ -94,8 +94,9 @@ impl FaissInfo {
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// Writes the index as an inverted file of FAISS (`faiss.read_index`). With the same number of probes FAISS searches
-    /// the same lists and compares the same codes there; its distances are rounded to f32 while they are summed.
+    /// Writes the index as an inverted file of FAISS (`faiss.read_index`). With the same number of probes FAISS
+    /// searches the same lists and compares the same codes there; its distances are rounded to f32 while they are
+    /// summed.
     ///
     /// | encoding | index of FAISS |
     /// |---|---|
@@ -111,13 +112,13 @@ impl<T: Element> IvfIndex<T> {
     /// O(bytes). A file that exists is replaced once the new one is complete.
     ///
     /// # Errors
-    /// [`Error::NotTrained`]; [`Error::Mismatch`] for codes under cosine; [`Error::OutOfRange`] for an id above 2⁶³ − 1, or halves with a scale, which vectors below
-    /// 1 have; [`Error::Overflow`] if f32 does not hold the range of a component of residuals; [`Error::Io`];
-    /// [`Error::OutOfHostMemory`].
+    /// [`Error::NotTrained`]; [`Error::Mismatch`] for codes under cosine; [`Error::OutOfRange`] for an id above 2⁶³ −
+    /// 1, or halves with a scale, which vectors below 1 have; [`Error::Overflow`] if f32 does not hold the range of a
+    /// component of residuals; [`Error::Io`]; [`Error::OutOfHostMemory`].
     pub fn save_faiss(&self, path: impl AsRef<Path>) -> Result<()> {
         let trained =
             self.kind.trained().filter(|_| self.is_trained()).ok_or(Error::NotTrained { call: "save_faiss" })?;
-        if self.metric() == Metric::Cosine && self.encoding() != Encoding::Flat {
+        if self.metric().divides_by_norms() && self.encoding() != Encoding::Flat {
             let (expected, actual) = ("l2 or ip", self.metric().name());
             return Err(Error::Mismatch { what: "metric of codes for FAISS", expected, actual });
         }
@@ -423,7 +424,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
 /// The codes and the ids of a list.
 type ListBytes<'a> = (&'a [u8], &'a [u8]);
 
-/// Reads all lists.
+/// Reads the codes and the ids of each list; their lengths must add up to the number of vectors of the header.
 fn read_lists<'a>(
     fields: &mut Fields<'a>,
     info: &FaissInfo,

@@ -32,8 +32,8 @@ pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
     accepted
 }
 
-/// Reads `bytes` as an inverted file of FAISS, and searches an index that it has. Returns whether it has one. For fuzzers
-/// and tests.
+/// Reads `bytes` as an inverted file of FAISS, and searches an index that it has. Returns whether it has one. For
+/// fuzzers and tests.
 ///
 /// # Panics
 /// If reading, building or searching panics, or an index that was accepted does not find as many vectors as it has.
