@@ -100,6 +100,41 @@ fn every_kind_and_metric_is_built_and_searched() {
 }
 
 #[test]
+fn inverted_files_become_those_of_faiss_and_come_back() {
+    let files = files();
+    for (kind, further) in [("ivf-flat", &[][..]), ("ivf-sq8", &["--kind", "ivf-sq8"]), ("ivf-pq", &PQ)] {
+        build(&files, "x.ivf", &[&["--lists", "6"], further].concat());
+        let report = files.json("convert --in @x.ivf --index faiss --out @x.faiss");
+        assert_eq!((&report["kind"], &report["from"], &report["to"]), (&"index".into(), &"f32".into(), &"f32".into()));
+        let report = files.json("convert --in @x.faiss --index warpann --out @y.ivf");
+        assert_eq!(
+            (&report["kind"], &report["rows"]),
+            (&"index".into(), &files.json("info --index @x.ivf")["vectors"])
+        );
+        let found = |index: &str| {
+            let line = format!("search --device cpu --index @{index} --query @query.fvecs --probes 6 --show 20");
+            files.json(&line)["neighbours"].clone()
+        };
+        // Scalar codes have other roundings in files of FAISS.
+        assert!(kind == "ivf-sq8" || found("y.ivf") == found("x.ivf"), "{kind}");
+        let message = files.refused(1, "convert --in @x.ivf --index hnswlib --out @new");
+        assert!(message.contains("convert --index hnswlib is for graphs, not for an index of kind ivf-"), "{message}");
+        let message = files.refused(1, "convert --in @x.faiss --index warpann --metric cosine --out @new");
+        assert!(message.contains("metric of the file"), "{message}");
+        let message = files.refused(1, "convert --in @x.ivf --index faiss --metric l2 --out @new");
+        assert!(message.contains("this one has its metric"), "{message}");
+    }
+    build(&files, "x.ivf", &[&["--metric", "cosine"], PQ.as_slice()].concat());
+    let message = files.refused(1, "convert --in @x.ivf --index faiss --out @new");
+    assert!(message.contains("metric of codes for FAISS: cosine; l2 or ip is needed"), "{message}");
+    let bytes = files.bytes("x.faiss");
+    std::fs::write(files.path("cut.faiss"), &bytes[..bytes.len() - 1]).unwrap();
+    assert!(files.refused(1, "convert --in @cut.faiss --index warpann --out @new").contains("truncated"));
+    let message = files.refused(1, "convert --in @query.fvecs --index warpann --out @new");
+    assert!(message.contains("query.fvecs: header: "), "{message}");
+}
+
+#[test]
 fn ids_and_training_vectors_come_from_files() {
     let files = files();
     let ids: Vec<u64> = (0..600).map(|id| 5_000_000_000 + 3 * id).collect();

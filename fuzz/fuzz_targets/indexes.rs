@@ -4,6 +4,7 @@
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     warpann::ivf::read_any_index_bytes(bytes);
+    warpann::ivf::read_any_faiss_bytes(bytes);
     warpann::graph::hnsw::read_any_hnsw_bytes(bytes);
     let mut mended = bytes.to_vec();
     warpann::ivf::mend_index_bytes(&mut mended);

@@ -50,7 +50,8 @@ pub enum Error {
     /// continue.
     #[error("the {derived} of row {row} leaves the range of f32 at column {column}; divide all vectors by a constant")]
     Overflow {
-        /// Name of the computed vectors: `residual` (the vector minus the centroid of its list) or `rotated vector`.
+        /// Name of the computed vectors: `residual` (the vector minus the centroid of its list), `rotated vector`, or
+        /// `range of residuals` (the greatest minus the least of a component, of row 0, in a file of FAISS).
         derived: &'static str,
         /// Row of the vector from which the number was computed, from 0.
         row: usize,
@@ -206,8 +207,9 @@ pub enum Error {
     /// A type or a metric is another one than an index, an encoding or an algorithm takes.
     #[error("{what}: {actual}; {expected} is needed")]
     Mismatch {
-        /// Name of what differs: `metric of the refiner`, `element type for encoding f16`, `key type for warp-select`,
-        /// or `filter`, where filters for each query cannot be.
+        /// Name of what differs: `metric of the refiner`, `metric of the file`, `metric of codes for FAISS`,
+        /// `element type for encoding f16`, `key type for warp-select`, or `filter`, where filters for each query
+        /// cannot be.
         what: &'static str,
         /// The name that is needed.
         expected: &'static str,

@@ -52,13 +52,35 @@ impl<'py> Readable<'py> {
     }
 }
 
+/// The memory of vectors.
+enum Memory<'py> {
+    Array(Readable<'py>),
+    /// A copy of a tensor on a GPU.
+    #[cfg(feature = "cuda")]
+    Copy(crate::tensors::HostCopy),
+}
+
 /// Vectors of an element type.
 pub struct Vectors<'py> {
-    memory: Readable<'py>,
+    memory: Memory<'py>,
+    pub element: ElementType,
     /// Number of vectors.
     pub count: usize,
+    dim: usize,
     /// Whether the array has one axis: a single vector.
     pub single: bool,
+}
+
+/// The element type in which the vectors of an array are read: their own, if the library has it, else float32.
+pub fn own_element(value: &Bound<'_, PyAny>) -> ElementType {
+    let Ok(array) = value.cast::<PyUntypedArray>() else { return ElementType::F32 };
+    let dtype = array.dtype();
+    match (dtype.kind(), dtype.itemsize()) {
+        (b'f', 2) => ElementType::F16,
+        (b'u', 1) => ElementType::U8,
+        (b'i', 1) => ElementType::I8,
+        _ => ElementType::F32,
+    }
 }
 
 /// Kind and size of the numpy type that has an element type's bits.
@@ -101,17 +123,37 @@ impl<'py> Vectors<'py> {
         if dim != 0 && width != dim {
             return Err(raised(py, Error::WrongDimension { expected: dim, actual: width }));
         }
-        Ok(Vectors { memory, count, single })
+        Ok(Vectors { memory: Memory::Array(memory), element, count, dim: width, single })
+    }
+
+    /// As [`of`](Self::of), also for a tensor on a GPU, which is copied to the host. The element type is that of the
+    /// vectors if it is `None`.
+    pub fn on_host(
+        value: &Bound<'py, PyAny>,
+        element: Option<ElementType>,
+        dim: usize,
+        argument: &str,
+    ) -> PyResult<Self> {
+        #[cfg(feature = "cuda")]
+        if crate::tensors::gpu_of(value)?.is_some() {
+            let (copy, element, [count, dim]) = crate::tensors::to_host(value, element, dim, argument)?;
+            return Ok(Vectors { memory: Memory::Copy(copy), element, count, dim, single: false });
+        }
+        Self::of(value, element.unwrap_or_else(|| own_element(value)), dim, argument)
     }
 
     /// The components of all vectors, row after row.
     pub fn bytes(&self) -> &[u8] {
-        self.memory.bytes()
+        match &self.memory {
+            Memory::Array(array) => array.bytes(),
+            #[cfg(feature = "cuda")]
+            Memory::Copy(copy) => copy.bytes(),
+        }
     }
 
     /// Number of components of a vector.
     pub fn dim(&self) -> usize {
-        self.memory.shape().last().copied().unwrap_or(0)
+        self.dim
     }
 }
 

@@ -10,7 +10,7 @@ use warpann::kmeans::{Clustering, KMeans, Start};
 use warpann::select::{Best, Key, Rows};
 use warpann::{Device, Error};
 
-use crate::arrays::{Readable, Vectors, matrix, vector, widened};
+use crate::arrays::{Readable, Vectors, matrix, own_element, vector, widened};
 use crate::call::{self, detached, reported, watched};
 use crate::errors::{parsed, placement, unknown_text, wrong_shape, wrong_type};
 use crate::held::with_element;
@@ -90,22 +90,11 @@ fn select_typed<'py, K: Key + numpy::Element>(
     layer::selection(py)?.call1((keys, positions))
 }
 
-/// The element type in which the vectors of an array are read: their own, if the library has it, else float32.
-fn own_element(value: &Bound<'_, PyAny>) -> ElementType {
-    let Ok(array) = value.cast::<PyUntypedArray>() else { return ElementType::F32 };
-    let dtype = array.dtype();
-    match (dtype.kind(), dtype.itemsize()) {
-        (b'f', 2) => ElementType::F16,
-        (b'u', 1) => ElementType::U8,
-        (b'i', 1) => ElementType::I8,
-        _ => ElementType::F32,
-    }
-}
-
 /// Clusters vectors by k-means. The result has the same bits on every device.
 ///
 /// Args:
 ///     vectors: (rows, dim): arrays of float32, float16, uint8 and int8 are read in place, others become float32 once.
+///         A tensor on a GPU by ``__dlpack__`` is copied to host memory as a whole, so give a sample of a large one.
 ///     clusters: number of centroids.
 ///     iterations: 0 returns the first centroids.
 ///     seed: of all random choices.
@@ -149,8 +138,8 @@ pub fn kmeans<'py>(
     memory_budget: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let element = own_element(vectors);
-    let vectors = Vectors::of(vectors, element, 0, "vectors")?;
+    let vectors = Vectors::on_host(vectors, None, 0, "vectors")?;
+    let element = vectors.element;
     let weights = weights.map(|weights| Vectors::of(weights, ElementType::F32, 0, "weights")).transpose()?;
     let mut settings = KMeans::new(clusters)
         .iterations(iterations)

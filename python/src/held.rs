@@ -171,6 +171,7 @@ pub trait HeldIvf {
         options: &SearchOptions<'_>,
         base: (&[u8], Option<&[u64]>),
     ) -> Result<(Neighbors, SearchStatistics)>;
+    fn save_faiss(&self, path: &Path) -> Result<()>;
 }
 
 /// The methods that only graphs have.
@@ -484,6 +485,10 @@ impl<T: Element> HeldIvf for warpann::IvfIndex<T> {
             refiner = refiner.with_ids(ids)?;
         }
         self.search_refined(rows(queries), k, options, &refiner)
+    }
+
+    fn save_faiss(&self, path: &Path) -> Result<()> {
+        self.save_faiss(path)
     }
 }
 

@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use warpann::element::ElementType;
 use warpann::graph::hnsw::HnswInfo;
 use warpann::io::Open;
-use warpann::ivf::Encoding;
+use warpann::ivf::{Encoding, FaissInfo};
 use warpann::{
     AnyIndex, FlatIndex, GraphIndex, IndexInfo, IndexKind, IvfIndex, Metric, Placement, SearchOptions,
     SearchStatistics, SharedFilter,
@@ -711,11 +711,14 @@ impl PyIvfIndex {
     /// Finds the centroids of the lists, and the tables of the encoding.
     ///
     /// Args:
-    ///     vectors: (rows, dim): at least as many as lists, like those that will be added. Larger sets are sampled.
+    ///     vectors: (rows, dim): at least as many as lists, like those that will be added. Larger sets are sampled. A
+    ///         tensor on a GPU by ``__dlpack__``, contiguous and of the element type of the index, is copied to host
+    ///         memory as a whole, so give a sample of a large one.
     ///     progress: as for :meth:`add`. A training can always be interrupted by Ctrl-C.
     ///
     /// Raises:
     ///     NotEmpty, TooFewTrainingVectors, NotFinite, Overflow, DoesNotFit, Cancelled.
+    ///     BadMemory, Driver: of a tensor.
     #[pyo3(signature = (vectors, *, progress=None))]
     fn train(
         slf: PyRef<'_, Self>,
@@ -724,7 +727,7 @@ impl PyIvfIndex {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let index: &Index = slf.as_super();
-        let vectors = index.vectors(vectors, "vectors")?;
+        let vectors = Vectors::on_host(vectors, Some(index.element), index.dim, "vectors")?;
         let rows = vectors.bytes();
         watched(py, progress, |watch| Ok(call::write(&index.state)?.held.ivf_mut()?.train(rows, watch)?))
     }
@@ -776,6 +779,65 @@ impl PyIvfIndex {
     #[setter]
     fn set_probes(slf: PyRef<'_, Self>, py: Python<'_>, probes: usize) -> PyResult<()> {
         slf.as_super().changing(py, |held| held.ivf_mut()?.set_probes(probes))
+    }
+
+    /// Writes the index as an inverted file of FAISS (``faiss.read_index``), which searches the same lists and codes.
+    ///
+    /// Encoding "flat" becomes ``IndexIVFFlat``, other elements than float32 are widened; "pq" ``IndexIVFPQ``, and
+    /// "opq" the same in an ``IndexPreTransform``; "sq8" and "f16" ``IndexIVFScalarQuantizer`` (``QT_8bit``,
+    /// ``QT_fp16``). For "cosine" vectors are divided by their norms and the metric is the inner product: give FAISS
+    /// queries of norm 1. Codes under "cosine" do not map, because FAISS does not divide by the norms of decoded
+    /// vectors: make an index for "l2" of vectors of norm 1.
+    ///
+    /// Args:
+    ///     path: the file, which gets its name when it is complete.
+    ///
+    /// Raises:
+    ///     NotTrained.
+    ///     Mismatch: another encoding than "flat" under "cosine".
+    ///     OutOfRange: encoding "f16" scaled the vectors, which it does if all components of the training are below 1.
+    ///     Overflow: encoding "sq8", and float32 does not hold the range of a component.
+    ///     Io, OutOfHostMemory.
+    fn save_faiss(slf: PyRef<'_, Self>, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        slf.as_super().reading(py, |held| held.ivf()?.save_faiss(&path))
+    }
+
+    /// Opens an inverted file that FAISS or :meth:`save_faiss` wrote. The index has its lists, ids, codes and number of
+    /// probes, and float32 as its type.
+    ///
+    /// Args:
+    ///     path: a file of ``IndexIVFFlat``; of ``IndexIVFPQ`` with residuals, also in an ``IndexPreTransform`` with
+    ///     one
+    ///         rotation; or of ``IndexIVFScalarQuantizer`` with ``QT_8bit`` of residuals or ``QT_fp16`` of vectors
+    ///         (``by_residual`` False). The quantizer is an ``IndexFlat``, and there is no direct map.
+    ///     metric: "l2", "ip" or "cosine". None means that of the file.
+    ///     device, memory_budget: as for a new index.
+    ///
+    /// Raises:
+    ///     BadFile: it is another file, or damaged.
+    ///     Mismatch: the file has another metric. "cosine" fits a file for the inner product.
+    ///     Io, OutOfHostMemory, NoDevice, OutOfDeviceMemory.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, metric=None, device="auto", memory_budget=None))]
+    fn load_faiss(
+        py: Python<'_>,
+        path: PathBuf,
+        metric: Option<&str>,
+        device: &str,
+        memory_budget: Option<u64>,
+    ) -> PyResult<Py<PyAny>> {
+        let placement = placement(py, device)?;
+        let metric = metric.map(|name| parsed(py, name)).transpose()?;
+        let held = detached(py, || {
+            let info = FaissInfo::read(&path)?;
+            let builder = IvfIndex::<f32>::builder(info.dim, info.lists).metric(metric.unwrap_or(info.metric));
+            let mut builder = builder.device(placement.clone());
+            if let Some(budget) = memory_budget {
+                builder = builder.memory_budget(budget);
+            }
+            Ok(Box::new(AnyIndex::from(builder.load_faiss(&path, Open::Auto)?)) as Box<dyn Held>)
+        })?;
+        Index::of(held, placement, memory_budget).object(py)
     }
 
     /// As :meth:`search_with_statistics`, but finds ``refine`` · k candidates by what the index keeps of vectors, and

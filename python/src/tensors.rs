@@ -1,7 +1,8 @@
 //! Tensors in the memory of a GPU: those of other libraries by DLPack, and those of this package.
 //!
 //! A producer orders its work before that of the stream that `__dlpack__` names. A search here waits for its stream, so
-//! its results are there when the call returns, and index, workspace and tensors may change or go afterwards.
+//! its results are there when the call returns, and index, workspace and tensors may change or go afterwards. Training
+//! reads host memory, so `to_host` copies its vectors.
 //!
 //! Protocol: <https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html>.
 
@@ -19,13 +20,15 @@ use warpann::cust::context::{Context, CurrentContext};
 use warpann::cust::error::CudaError;
 use warpann::cust::memory::DeviceBuffer;
 use warpann::cust::{self, sys};
+use warpann::element::ElementType;
+use warpann::views::DeviceVectors;
 use warpann::views::dlpack::{DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor, ForeignTensor, export};
 use warpann::{DeviceWorkspace, Error, SearchOptions};
 
 use crate::arrays::Readable;
 use crate::call::{self, detached};
 use crate::errors::{Failure, raised, wrong_type};
-use crate::held::Held;
+use crate::held::{Held, with_element};
 use crate::index::Index;
 
 /// Number of DLPack for CUDA devices.
@@ -429,7 +432,7 @@ impl Workspace {
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let stream = stream.unwrap_or(0);
         let asked = Tensor::of(queries, "queries", stream)?;
-        let (rows, gpu) = rows_and_gpu(asked.read(), py)?;
+        let ([rows, _], gpu) = shape_and_gpu(asked.read(), "queries", py)?;
         let (distances, ids) = match out {
             Some(out) => out,
             None => self.results(py, rows, gpu)?,
@@ -470,7 +473,7 @@ impl Workspace {
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let stream = stream.unwrap_or(0);
         let asked = Tensor::of(queries, "queries", stream)?;
-        let (rows, gpu) = rows_and_gpu(asked.read(), py)?;
+        let ([rows, _], gpu) = shape_and_gpu(asked.read(), "queries", py)?;
         let (distances, ids, counts) = match out {
             Some(out) => out,
             None => {
@@ -497,17 +500,68 @@ impl Workspace {
     }
 }
 
-/// The number of queries of a tensor, and its GPU.
-fn rows_and_gpu(tensor: Plain<'_>, py: Python<'_>) -> PyResult<(i64, usize)> {
+/// The number of rows of a tensor, that of its columns, and its GPU.
+fn shape_and_gpu(tensor: Plain<'_>, argument: &str, py: Python<'_>) -> PyResult<([i64; 2], usize)> {
     let tensor = tensor.0;
     let axes = usize::try_from(tensor.ndim).ok().filter(|axes| matches!(axes, 1 | 2) && !tensor.shape.is_null());
     let gpu = usize::try_from(tensor.device.device_id).ok().filter(|_| tensor.device.device_type == CUDA);
     let (Some(axes), Some(gpu)) = (axes, gpu) else {
-        return Err(wrong_type(py, "queries", "another tensor", "a tensor of one or two axes on a GPU"));
+        return Err(wrong_type(py, argument, "another tensor", "a tensor of one or two axes on a GPU"));
     };
     // SAFETY: a tensor has as many sizes as axes.
     let shape = unsafe { std::slice::from_raw_parts(tensor.shape, axes) };
-    Ok((if axes == 2 { shape[0] } else { 1 }, gpu))
+    Ok(([if axes == 2 { shape[0] } else { 1 }, shape[axes - 1]], gpu))
+}
+
+/// Vectors in host memory that were copied from a GPU.
+pub struct HostCopy {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl HostCopy {
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.len]
+    }
+}
+
+/// Copies the vectors of a contiguous tensor to the host, in the order of its default stream: training reads host
+/// memory. Returns their element type and shape as well. `None` takes the type of the tensor, and a `dim` of 0 any.
+pub fn to_host(
+    value: &Bound<'_, PyAny>,
+    element: Option<ElementType>,
+    dim: usize,
+    argument: &str,
+) -> PyResult<(HostCopy, ElementType, [usize; 2])> {
+    let py = value.py();
+    let tensor = Tensor::of(value, argument, 0)?;
+    let rows = tensor.read();
+    let ([_, columns], gpu) = shape_and_gpu(rows, argument, py)?;
+    let dim = if dim == 0 { usize::try_from(columns).unwrap_or(0) } else { dim };
+    let is_own = |element: &ElementType| with_element!(*element, T => DLDataType::of::<T>() == rows.0.dtype);
+    let element = element.unwrap_or_else(|| ElementType::ALL.into_iter().find(is_own).unwrap_or(ElementType::F32));
+    let (copy, count) = detached(py, || {
+        // SAFETY: the tensor has as many sizes and strides as it says.
+        let (address, count) = with_element!(element, T => {
+            let rows = unsafe { DeviceVectors::<T>::of_tensor({rows}.0, dim)? };
+            (rows.address(), rows.len())
+        });
+        let len = count.checked_mul(dim).and_then(|count| count.checked_mul(element.size()));
+        let len = len.ok_or(Error::OutOfHostMemory { asked: u64::MAX })?;
+        let mut words: Vec<u64> = Vec::new();
+        words.try_reserve_exact(len.div_ceil(8)).map_err(|_| Error::OutOfHostMemory { asked: len as u64 })?;
+        words.resize(len.div_ceil(8), 0);
+        if len > 0 {
+            let context = enter(gpu)?;
+            // SAFETY: the tensor says that the memory has as many bytes, its owner keeps it until this call returns,
+            // and `words` has room for them.
+            let code = unsafe { sys::cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), address, len) };
+            drop(context);
+            succeeded("cuMemcpyDtoH", gpu, code)?;
+        }
+        Ok((HostCopy { words, len }, count))
+    })?;
+    Ok((copy, element, [count, dim]))
 }
 
 impl Index {

@@ -124,6 +124,46 @@ def test_range_searches_from_gpu_memory_to_gpu_memory(driver: Any) -> None:
 
 
 @needs_driver
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
+def test_training_by_tensors(driver: Any, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    base = rng.integers(0, 9, (60, 6)).astype(dtype)
+
+    def trained(vectors: Any) -> Any:
+        index = warpann.IvfIndex(6, 3, dtype=dtype, encoding="pq:2x4", device="cpu", iterations=3)
+        index.train(vectors)
+        return index.centroids.tobytes(), index.codebooks.tobytes()
+
+    foreign = Foreign(driver.to_device(base, 1), old=True)
+    assert trained(foreign) == trained(base) and foreign.streams == [1]
+    ours, expected = (warpann.kmeans(vectors, 4, labels=True) for vectors in (driver.to_device(base), base))
+    assert ours.centroids.tobytes() == expected.centroids.tobytes() and (ours.labels == expected.labels).all()
+
+
+@needs_driver
+def test_tensors_that_train_nothing(driver: Any) -> None:
+    base = np.eye(8, dtype=np.float32)
+    index = warpann.IvfIndex(8, 2, device="cpu")
+    for vectors, error in [
+        (driver.to_device(base[:, :4].copy()), errors.WrongDimension),
+        (driver.to_device(base.astype(np.float16)), errors.BadMemory),
+        (driver.to_device(base.astype(np.int64)), errors.BadMemory),
+        (driver.to_device(np.full((8, 8), np.nan, np.float32)), errors.NotFinite),
+        (driver.to_device(base[:1]), errors.TooFewTrainingVectors),
+        (driver.to_device(base[:0]), errors.TooFewTrainingVectors),
+    ]:
+        with pytest.raises(error):
+            index.train(vectors)
+        assert not index.is_trained
+    for vectors, error in [
+        (driver.to_device(base.astype(np.int64)), errors.BadMemory),
+        (driver.to_device(base[:0]), errors.TooFewTrainingVectors),
+    ]:
+        with pytest.raises(error):
+            warpann.kmeans(vectors, 2)
+
+
+@needs_driver
 def test_refusals(driver: Any) -> None:
     base = np.eye(8, dtype=np.float32)
     index = warpann.FlatIndex(8, device="gpu:0")

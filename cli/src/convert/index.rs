@@ -1,12 +1,15 @@
-//! `warpann convert --index`: graph indexes as HNSW files of other programs, and these as graph indexes.
+//! `warpann convert --index`: graph indexes as HNSW files and inverted files as files of FAISS, and these as indexes.
 
 use std::path::Path;
 
 use warpann::graph::hnsw::{HnswFormat, HnswInfo};
 use warpann::io::Open;
-use warpann::{Device, Element, ElementType, Error, GraphIndex, IndexInfo, IndexKind, Metric};
+use warpann::ivf::FaissInfo;
+use warpann::{
+    Any, AnyIndex, Device, Element, ElementType, Error, FileDefect, GraphIndex, IndexInfo, IvfIndex, Metric,
+};
 
-use crate::index::{GRAPHS, name_of, read_graph};
+use crate::index::{APPROXIMATE, GRAPHS, kind_of, name_of};
 use crate::progress::spinning;
 use crate::report::{Failure, Outcome};
 use crate::vectors::with_element;
@@ -20,6 +23,7 @@ const OURS: &str = "warpann";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexFormat {
     Warpann,
+    /// FAISS's format is also that of inverted files.
     Hnsw(HnswFormat),
 }
 
@@ -41,42 +45,74 @@ pub struct Converted {
     pub to: ElementType,
 }
 
-/// Converts the index in the file `input` to a file `out` of another format. `metric` is that of an HNSW file; without
-/// it, the file must have one.
+/// Converts the index in the file `input` to a file `out` of another format. `metric` is that of a file of another
+/// program; without it, the file must have one.
 pub fn convert(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>) -> Outcome<Converted> {
-    let info = match HnswInfo::read(input) {
-        Ok(info) => info,
-        Err(error) => return of_graph(input, out, to, metric, error),
-    };
-    let Some(metric) = metric.or(info.metric) else {
-        let message =
-            format!("{}: the file of {} does not have its metric; --metric names it", input.display(), info.format);
-        return Err(Failure::Message(message));
-    };
-    let builder = GraphIndex::builder(info.dim).metric(metric).device(Device::Cpu);
-    write(&spinning("reading", || builder.load_hnsw(input, Open::Auto))?, ElementType::F32, out, to)
+    if let Ok(info) = IndexInfo::read(input) {
+        if metric.is_some() {
+            let message =
+                format!("{}: --metric is for files of other programs; this one has its metric", input.display());
+            return Err(Failure::Message(message));
+        }
+        return with_element!(info.element, T => of_ours::<T>(input, &info, out, to));
+    }
+    match HnswInfo::read(input) {
+        Ok(info) => {
+            let Some(metric) = metric.or(info.metric) else {
+                let message = format!(
+                    "{}: the file of {} does not have its metric; --metric names it",
+                    input.display(),
+                    info.format
+                );
+                return Err(Failure::Message(message));
+            };
+            let builder = GraphIndex::builder(info.dim).metric(metric).device(Device::Cpu);
+            write_graph(&spinning("reading", || builder.load_hnsw(input, Open::Auto))?, ElementType::F32, out, to)
+        }
+        // No HNSW file at all.
+        Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. }) => {
+            let info = FaissInfo::read(input)?;
+            let builder = IvfIndex::builder(info.dim, info.lists).metric(metric.unwrap_or(info.metric));
+            let builder = builder.device(Device::Cpu);
+            write_lists(&spinning("reading", || builder.load_faiss(input, Open::Auto))?, ElementType::F32, out, to)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
-/// As [`convert`], of a file that is no HNSW file, as `error` says.
-fn of_graph(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>, error: Error) -> Outcome<Converted> {
-    if IndexKind::of_file(input)? != IndexKind::Graph {
-        let Ok(info) = IndexInfo::read(input) else { return Err(error.into()) };
-        return Err(Failure::OtherKind { option: OPTION, known: GRAPHS, kind: name_of(&info) });
+/// As [`convert`], of a file of this program.
+fn of_ours<T: Element>(input: &Path, info: &IndexInfo, out: &Path, to: IndexFormat) -> Outcome<Converted> {
+    let opened = || AnyIndex::<T>::load(input, Device::Cpu, None);
+    match spinning("reading", opened)?.into_inside() {
+        Any::Flat(_) => Err(Failure::OtherKind { option: OPTION, known: APPROXIMATE, kind: name_of(info) }),
+        Any::Ivf(index) => write_lists(&index, info.element, out, to),
+        Any::Graph(index) => write_graph(&index, info.element, out, to),
     }
-    let info = read_graph(input, OPTION)?;
-    if metric.is_some() {
-        let message = format!("{}: --metric is for files of other programs; this one has its metric", input.display());
-        return Err(Failure::Message(message));
-    }
-    with_element!(info.element, T => {
-        write(&spinning("reading", || GraphIndex::<T>::load(input, Device::Cpu, None))?, info.element, out, to)
-    })
 }
 
-fn write<T: Element>(index: &GraphIndex<T>, from: ElementType, out: &Path, to: IndexFormat) -> Outcome<Converted> {
+fn write_graph<T: Element>(
+    index: &GraphIndex<T>,
+    from: ElementType,
+    out: &Path,
+    to: IndexFormat,
+) -> Outcome<Converted> {
     let to = match to {
         IndexFormat::Warpann => spinning("writing", || index.save(out)).map(|()| from)?,
         IndexFormat::Hnsw(format) => spinning("writing", || index.save_hnsw(out, format)).map(|()| ElementType::F32)?,
+    };
+    Ok(Converted { vectors: index.len(), dim: index.dim(), from, to })
+}
+
+fn write_lists<T: Element>(index: &IvfIndex<T>, from: ElementType, out: &Path, to: IndexFormat) -> Outcome<Converted> {
+    let to = match to {
+        IndexFormat::Warpann => spinning("writing", || index.save(out)).map(|()| from)?,
+        IndexFormat::Hnsw(HnswFormat::Faiss) => {
+            spinning("writing", || index.save_faiss(out)).map(|()| ElementType::F32)?
+        }
+        IndexFormat::Hnsw(_) => {
+            let kind = kind_of(index.encoding());
+            return Err(Failure::OtherKind { option: "convert --index hnswlib", known: GRAPHS, kind });
+        }
     };
     Ok(Converted { vectors: index.len(), dim: index.dim(), from, to })
 }

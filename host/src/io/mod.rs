@@ -54,6 +54,8 @@
 mod bin;
 mod bytes;
 pub(crate) mod checksum;
+pub(crate) mod faiss;
+pub(crate) mod fields;
 mod fuzz;
 mod ids;
 mod npy;

@@ -27,6 +27,9 @@
 //! # Ok::<(), warpann::Error>(())
 //! ```
 
+mod faiss;
+#[cfg(test)]
+mod faiss_tests;
 mod flat;
 mod format;
 mod fuzz;
@@ -40,10 +43,11 @@ mod write;
 use std::borrow::Cow;
 use std::path::Path;
 
+pub use self::faiss::FaissInfo;
 pub(crate) use self::format::{HEADER, IN_MEMORY, Shape};
 use self::format::{Places, Section};
 #[doc(hidden)]
-pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
+pub use self::fuzz::{mend_index_bytes, read_any_faiss_bytes, read_any_index_bytes};
 use self::mapped::IndexFile;
 use self::write::Content;
 use super::encoding::{Clamped, FileParts};
@@ -196,12 +200,17 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
         .collect();
     // Sections start at multiples of 64, and lists at whole vectors from there.
     let lists = lists.ok_or(FileDefect::Inconsistent("a list is not aligned"))?;
+    checked(Trained { centroids: file.values(Section::Centroids).to_vec(), codec }, code_bytes, lists)
+}
+
+/// The parts of an index, of the codes and ids of each list. Codes that are compared without decoding have been
+/// checked.
+fn checked(trained: Trained, code_bytes: usize, lists: Vec<(Bytes, Bytes)>) -> Result<(Trained, Lists), FileDefect> {
     let lists = Lists::from_parts(code_bytes, lists).map_err(|error| match error {
         Error::DuplicateId { .. } => FileDefect::Inconsistent("an id occurs twice"),
         Error::ReservedId => FileDefect::Inconsistent("an id is the one that means 'no neighbour'"),
         _ => FileDefect::Inconsistent("the lists contradict the shape"),
     })?;
-    let trained = Trained { centroids: file.values(Section::Centroids).to_vec(), codec };
     if !codes_are_finite(&trained, &lists) {
         return Err(FileDefect::Inconsistent("a code stands for a vector that is not finite"));
     }

@@ -67,8 +67,9 @@ pub(crate) use self::backend::{IvfBackend, RowSearch};
 use self::coder::KeptCoders;
 pub use self::encoding::Encoding;
 use self::encoding::{Clamped, Trained};
+pub use self::file::FaissInfo;
 #[doc(hidden)]
-pub use self::file::{mend_index_bytes, read_any_index_bytes};
+pub use self::file::{mend_index_bytes, read_any_faiss_bytes, read_any_index_bytes};
 use self::grid::IvfGrid;
 pub(crate) use self::lists::Lists;
 pub use self::refine::Refiner;

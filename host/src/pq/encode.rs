@@ -87,29 +87,27 @@ fn encode_run(isa: Isa, quantizer: &ProductQuantizer, rows: &[f32], numbers: &mu
 
 /// Finds the number of the nearest codeword for each row and sub-quantizer (rows × M).
 fn find(isa: Isa, quantizer: &ProductQuantizer, rows: &[f32], numbers: &mut [u8]) {
-    // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => find_avx512(quantizer, rows, numbers),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => find_avx2(quantizer, rows, numbers),
-            Isa::Portable => find_any(quantizer, rows, numbers),
-        }
+    match isa {
+        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { find_avx512(quantizer, rows, numbers) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { find_avx2(quantizer, rows, numbers) },
+        Isa::Portable => find_any(quantizer, rows, numbers),
     }
 }
 
 /// Computes the entry of each codeword (`to`: 2^bits) of the sub-quantizer with the given transposed codebook.
 pub(crate) fn entries(isa: Isa, term: Term, x: &[f32], transposed: &[f32], to: &mut [f32]) {
-    // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => entries_avx512(term, x, transposed, to),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => entries_avx2(term, x, transposed, to),
-            Isa::Portable => entries_any::<false>(term, x, transposed, to),
-        }
+    match isa {
+        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { entries_avx512(term, x, transposed, to) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { entries_avx2(term, x, transposed, to) },
+        Isa::Portable => entries_any::<false>(term, x, transposed, to),
     }
 }
 

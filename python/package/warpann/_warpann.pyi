@@ -183,7 +183,7 @@ class IvfIndex(Index):
         points_per_centroid: int = 256,
     ) -> Self: ...
     def statistics(self) -> IvfStatistics: ...
-    def train(self, vectors: _Vectors, *, progress: _Progress | None = None) -> None: ...
+    def train(self, vectors: _Vectors | _Tensor, *, progress: _Progress | None = None) -> None: ...
     @property
     def is_trained(self) -> bool: ...
     @property
@@ -211,6 +211,15 @@ class IvfIndex(Index):
         radius: float | None = None,
         widen: bool = True,
     ) -> tuple[Neighbors, SearchStatistics]: ...
+    def save_faiss(self, path: _Path) -> None: ...
+    @staticmethod
+    def load_faiss(
+        path: _Path,
+        *,
+        metric: str | None = None,
+        device: str = "auto",
+        memory_budget: int | None = None,
+    ) -> IvfIndex: ...
 
 @final
 class GraphIndex(Index):
@@ -340,7 +349,7 @@ def from_bytes(
 ) -> Any: ...
 def select_k(keys: ArrayLike, k: int, *, largest: bool = False, device: str = "auto") -> Selection: ...
 def kmeans(
-    vectors: _Vectors,
+    vectors: _Vectors | _Tensor,
     clusters: int,
     *,
     iterations: int = 20,

@@ -1,7 +1,7 @@
 //! `IndexHNSWFlat` of FAISS, as `faiss.write_index` writes it and `faiss.read_index` reads it (1.15.1;
 //! faiss/impl/index_write.cpp).
 //!
-//! All numbers are little-endian. A vector is a u64, its length, and its values.
+//! [`crate::io::faiss`] has vectors, headers and IndexFlat.
 //!
 //! ```text
 //! if the ids are not 0, 1, 2, ..:  IxM2, header
@@ -12,27 +12,24 @@
 //! vector of u64: the first place of each node, and the end of the last
 //! vector of i32: all places, level after level of a node, −1 after its edges
 //! i32: entry point, top level (−1 of an empty index), efConstruction, efSearch, 1
-//! IxF2 or IxFI, header
-//! vector of f32: the components
+//! IndexFlat
 //! if the ids are not 0, 1, 2, ..:  vector of i64: the ids
-//!
-//! header: i32 dimension, i64 number of vectors, 2 · i64 2^20, u8 1 (trained), i32 metric: 0 inner product, 1 L2
 //! ```
-//! `IxMp` (`IndexIDMap`) and `IxFl`, which older versions wrote, are read as well.
+//! `IxMp` (`IndexIDMap`), which older versions wrote, is read as well.
 
 use std::io::{self, Write};
 
 use super::hierarchy::Hierarchy;
-use super::info::{HnswFormat, HnswInfo, stored_metric};
-use super::parsed::{Edges, Fields, Parsed, copied, dimension, values};
+use super::info::{HnswFormat, HnswInfo};
+use super::parsed::{Edges, Parsed};
 use crate::error::FileDefect;
-use crate::{Element, Error, Metric, Result};
+use crate::io::faiss::{HEAD, Head, check_ids, length, number, vector, vector_of};
+use crate::io::fields::{Fields, copied, values};
+use crate::{Element, Result};
 
 /// Indexes that have the ids, and another index inside.
 const ID_MAPS: [&[u8; 4]; 2] = [b"IxM2", b"IxMp"];
 const HNSW_FLAT: &[u8; 4] = b"IHNf";
-/// Bytes of a word of four letters and a header.
-const HEAD: usize = 4 + 4 + 3 * 8 + 1 + 4;
 /// Bytes at the beginning that tell the shape.
 pub(super) const FIRST: usize = 2 * HEAD;
 /// efConstruction of FAISS: the beam of additions to the file's index.
@@ -45,29 +42,15 @@ pub(super) fn is_faiss(bytes: &[u8]) -> bool {
     bytes.starts_with(HNSW_FLAT) || ID_MAPS.iter().any(|&map| bytes.starts_with(map))
 }
 
-/// The largest id of FAISS.
-const MOST_ID: u64 = i64::MAX as u64;
-
-/// Checks that FAISS can number the vectors.
-///
-/// # Errors
-/// [`Error::OutOfRange`].
-pub(super) fn check_ids<T: Element>(hierarchy: &Hierarchy<T>) -> Result<()> {
-    let greatest = hierarchy.len().checked_sub(1).map_or(0, |last| hierarchy.id(last));
-    if greatest > MOST_ID {
-        return Err(Error::OutOfRange { what: "id", value: greatest, least: 0, most: MOST_ID });
-    }
-    Ok(())
-}
-
-/// Writes the file. Its ids have been [checked](check_ids).
+/// Writes the file. Its ids are at most [`faiss::MOST_ID`](crate::io::faiss::MOST_ID).
 pub(super) fn write<T: Element>(hierarchy: &Hierarchy<T>, out: &mut impl Write) -> io::Result<()> {
     let (len, top) = (hierarchy.len(), hierarchy.top());
     let ids = hierarchy.ids().map_err(io::Error::other)?;
+    let head = Head { word: *HNSW_FLAT, dim: hierarchy.dim(), len, metric: hierarchy.metric() };
     if ids.is_some() {
-        head(ID_MAPS[0], hierarchy, out)?;
+        head.of(ID_MAPS[0]).write(out)?;
     }
-    head(HNSW_FLAT, hierarchy, out)?;
+    head.write(out)?;
 
     // As FAISS chooses levels, with at least one more than the file has: the level of an added vector is random.
     let mean = 1.0 / (hierarchy.degree() as f64).ln();
@@ -109,8 +92,7 @@ pub(super) fn write<T: Element>(hierarchy: &Hierarchy<T>, out: &mut impl Write) 
     number(i32::try_from(hierarchy.beam()).unwrap_or(i32::MAX), out)?;
     number(1i32, out)?;
 
-    head(if metric_of(hierarchy) == 1 { b"IxF2" } else { b"IxFI" }, hierarchy, out)?;
-    length(len * hierarchy.dim(), out)?;
+    head.write_flat(out)?;
     let mut components = Vec::new();
     for row in 0..len {
         components.clear();
@@ -120,100 +102,31 @@ pub(super) fn write<T: Element>(hierarchy: &Hierarchy<T>, out: &mut impl Write) 
     ids.map_or(Ok(()), |ids| vector(&ids, out))
 }
 
-/// The number of the metric.
-fn metric_of<T: Element>(hierarchy: &Hierarchy<T>) -> i32 {
-    match stored_metric(hierarchy.metric()) {
-        Metric::L2 => 1,
-        Metric::InnerProduct | Metric::Cosine => 0,
+/// The header of the graph, and whether a map with ids is around it.
+fn read_heads(fields: &mut Fields<'_>) -> Result<(Head, bool), FileDefect> {
+    let first = Head::read(fields)?;
+    let is_mapped = ID_MAPS.contains(&&first.word);
+    let head = if is_mapped { Head::read(fields)?.within(&first)? } else { first };
+    if &head.word != HNSW_FLAT {
+        return Err(FileDefect::BadHeader("an index of FAISS that is no IndexHNSWFlat"));
     }
+    Ok((head, is_mapped))
 }
 
-fn number<V: bytemuck::NoUninit>(value: V, out: &mut impl Write) -> io::Result<()> {
-    out.write_all(bytemuck::bytes_of(&value))
-}
-
-fn length(len: usize, out: &mut impl Write) -> io::Result<()> {
-    number(len as u64, out)
-}
-
-fn vector<V: bytemuck::NoUninit>(values: &[V], out: &mut impl Write) -> io::Result<()> {
-    length(values.len(), out)?;
-    out.write_all(bytemuck::cast_slice(values))
-}
-
-fn head<T: Element>(word: &[u8; 4], hierarchy: &Hierarchy<T>, out: &mut impl Write) -> io::Result<()> {
-    out.write_all(word)?;
-    number(hierarchy.dim() as i32, out)?;
-    length(hierarchy.len(), out)?;
-    number([1u64 << 20; 2], out)?;
-    number(1u8, out)?;
-    number(metric_of(hierarchy), out)
-}
-
-/// A header that was read.
-struct Head {
-    word: [u8; 4],
-    dim: usize,
-    len: usize,
-    metric: Metric,
-}
-
-impl Head {
-    fn read(fields: &mut Fields<'_>) -> Result<Self, FileDefect> {
-        let word = fields.get()?;
-        let dim = dimension(fields.get::<i32>()?.into())?;
-        let len = fields.size()?;
-        fields.take(16 + 1)?;
-        let metric = match fields.get::<i32>()? {
-            0 => Metric::InnerProduct,
-            1 => Metric::L2,
-            _ => return Err(FileDefect::BadHeader("a metric of FAISS that is neither L2 nor inner product")),
-        };
-        Ok(Head { word, dim, len, metric })
-    }
-
-    /// The header of the graph, and whether a map with ids is around it.
-    fn of_graph(fields: &mut Fields<'_>) -> Result<(Self, bool), FileDefect> {
-        let first = Head::read(fields)?;
-        let is_mapped = ID_MAPS.contains(&&first.word);
-        let head = if is_mapped { Head::read(fields)?.within(&first)? } else { first };
-        if &head.word != HNSW_FLAT {
-            return Err(FileDefect::BadHeader("an index of FAISS that is no IndexHNSWFlat"));
-        }
-        Ok((head, is_mapped))
-    }
-
-    /// This header, if it has the shape of that of the index around it.
-    fn within(self, outer: &Head) -> Result<Self, FileDefect> {
-        if (self.dim, self.len, self.metric) != (outer.dim, outer.len, outer.metric) {
-            return Err(FileDefect::Inconsistent("headers of an index and of the one inside differ"));
-        }
-        Ok(self)
-    }
-
-    fn info(&self) -> HnswInfo {
-        let (dim, metric, vectors) = (self.dim, Some(self.metric), self.len as u64);
-        HnswInfo { format: HnswFormat::Faiss, dim, metric, vectors }
-    }
+fn info_of(head: &Head) -> HnswInfo {
+    let (dim, metric, vectors) = (head.dim, Some(head.metric), head.len as u64);
+    HnswInfo { format: HnswFormat::Faiss, dim, metric, vectors }
 }
 
 /// The shape of a file with these first bytes.
 pub(super) fn info(first: &[u8]) -> Result<HnswInfo, FileDefect> {
-    Ok(Head::of_graph(&mut Fields::new(first))?.0.info())
-}
-
-/// Reads a vector of `len` values of so many bytes.
-fn vector_of<'a>(fields: &mut Fields<'a>, len: usize, bytes: usize) -> Result<&'a [u8], FileDefect> {
-    if fields.size()? != len {
-        return Err(FileDefect::Inconsistent("a length that differs from the number of vectors"));
-    }
-    fields.values(len, bytes)
+    Ok(info_of(&read_heads(&mut Fields::new(first))?.0))
 }
 
 /// Reads and checks a file.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let mut fields = Fields::new(bytes);
-    let (head, is_mapped) = Head::of_graph(&mut fields)?;
+    let (head, is_mapped) = read_heads(&mut fields)?;
     let len = head.len;
     let probabilities = fields.size()?;
     fields.values(probabilities, 8)?;
@@ -259,25 +172,15 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
         return Err(wrong());
     }
 
-    let storage = Head::read(&mut fields)?.within(&head)?;
-    let word = match head.metric {
-        Metric::L2 => b"IxF2",
-        Metric::InnerProduct | Metric::Cosine => b"IxFI",
-    };
-    if &storage.word != word && &storage.word != b"IxFl" {
-        return Err(FileDefect::BadHeader("vectors of FAISS that are no IndexFlat"));
-    }
-    let vectors = copied(vector_of(&mut fields, len.saturating_mul(head.dim), 4)?)?;
+    let vectors = copied(head.read_flat(&mut fields)?)?;
     let mut ids = None;
     if is_mapped {
         ids =
             Some(copied::<u64>(vector_of(&mut fields, len, 8)?)?).filter(|ids| !ids.iter().copied().eq(0..len as u64));
-        if ids.iter().flatten().any(|&id| id > MOST_ID) {
-            return Err(FileDefect::Inconsistent("a negative id"));
-        }
+        check_ids(ids.iter().flatten().copied())?;
     }
     fields.finish()?;
     let (edges, degree) = edges.finish()?;
     let beam = usize::try_from(beam).ok().filter(|&beam| beam > 0);
-    Ok(Parsed { info: head.info(), vectors, ids, removed: Vec::new(), edges, degree, beam })
+    Ok(Parsed { info: info_of(&head), vectors, ids, removed: Vec::new(), edges, degree, beam })
 }

@@ -21,9 +21,10 @@ use std::io::{self, Write};
 
 use super::hierarchy::Hierarchy;
 use super::info::{HnswFormat, HnswInfo};
-use super::parsed::{Edges, Fields, Parsed, dimension, room, values};
+use super::parsed::{Edges, Parsed};
 use crate::Element;
 use crate::error::FileDefect;
+use crate::io::fields::{Fields, dimension, room, values};
 
 /// Bytes of the header.
 pub(super) const HEADER: usize = 96;

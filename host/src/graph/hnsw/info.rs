@@ -41,11 +41,3 @@ pub struct HnswInfo {
     /// Number of vectors, with those that hnswlib has marked as deleted.
     pub vectors: u64,
 }
-
-/// The metric of a file for an index of this metric.
-pub(super) fn stored_metric(metric: Metric) -> Metric {
-    match metric {
-        Metric::L2 => Metric::L2,
-        Metric::InnerProduct | Metric::Cosine => Metric::InnerProduct,
-    }
-}

@@ -55,11 +55,11 @@ use std::path::Path;
 #[doc(hidden)]
 pub use self::fuzz::read_any_hnsw_bytes;
 use self::hierarchy::Hierarchy;
-use self::info::stored_metric;
 pub use self::info::{HnswFormat, HnswInfo};
 use self::parsed::Parsed;
 use super::{GraphIndex, GraphIndexBuilder};
 use crate::error::FileDefect;
+use crate::io::faiss::{check_greatest_id, check_metric};
 use crate::io::{self, Open};
 use crate::knn_graph::Graph;
 use crate::{Element, Error, Result};
@@ -112,7 +112,8 @@ impl<T: Element> GraphIndex<T> {
     pub fn save_hnsw(&self, path: impl AsRef<Path>, format: HnswFormat) -> Result<()> {
         let hierarchy = Hierarchy::of(&self.kind)?;
         if format == HnswFormat::Faiss {
-            faiss::check_ids(&hierarchy)?;
+            let last = hierarchy.len().checked_sub(1);
+            check_greatest_id(last.map(|last| hierarchy.id(last)))?;
         }
         io::replace(path.as_ref(), |file| {
             let mut out = BufWriter::new(file);
@@ -155,14 +156,7 @@ impl GraphIndexBuilder<f32> {
         if info.dim != self.dim {
             return Err(Error::WrongDimension { expected: self.dim, actual: info.dim });
         }
-        let metric = self.settings.metric;
-        if let Some(of_file) = info.metric.filter(|&of_file| of_file != stored_metric(metric)) {
-            return Err(Error::Mismatch {
-                what: "metric of the file",
-                expected: metric.name(),
-                actual: of_file.name(),
-            });
-        }
+        info.metric.map_or(Ok(()), |of_file| check_metric(self.settings.metric, of_file))?;
         self.beam = beam.unwrap_or(self.beam);
         let mut index = self.build_with_graph(&vectors, ids.as_deref(), &Graph::of_rows(edges, degree))?;
         index.remove(&removed)?;

@@ -295,7 +295,7 @@ pub(crate) trait ListCoder: Send + Sync {
 }
 
 /// Converts vectors to f32, and divides them by their canonical norm if `normalise` is set.
-pub(super) fn to_f32(rows: VectorSlice<'_>, normalise: bool) -> Result<Cow<'_, [f32]>> {
+pub(crate) fn to_f32(rows: VectorSlice<'_>, normalise: bool) -> Result<Cow<'_, [f32]>> {
     with_components!(rows, components: T => components_to_f32::<T>(components, rows.dim(), normalise))
 }
 

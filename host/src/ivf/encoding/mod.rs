@@ -35,7 +35,7 @@ pub(super) mod scalar8;
 use std::fmt;
 use std::str::FromStr;
 
-pub(crate) use self::codec::{Clamped, Codec, DeviceCoder, FileParts, Scheme, Trained, Training, finite};
+pub(crate) use self::codec::{Clamped, Codec, DeviceCoder, FileParts, Scheme, Trained, Training, finite, to_f32};
 use self::flat::Flat;
 use self::pq::PqScheme;
 use crate::serialised::serialised_as_text;

@@ -2,13 +2,13 @@
 
 use super::format::{HEADER, SUM, Section, TABLE};
 use super::mapped::IndexFile;
-use super::parts;
+use super::{faiss, parts};
 use crate::index::IndexKind;
 use crate::index::kind::WORD;
 use crate::io::FileBytes;
 use crate::io::checksum;
 use crate::io::checksum::{CHUNK, xxh64};
-use crate::ivf::Ivf;
+use crate::ivf::{Ivf, IvfIndex};
 use crate::{Device, Element, Index, NONE, SearchOptions};
 
 /// Reads `bytes` as an index file of every element type in turn, searches each accepted index, and returns the number
@@ -30,6 +30,23 @@ pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
     let accepted = accepted.into_iter().filter(|&accepted| accepted).count();
     assert!(accepted < 2, "an index of two element types");
     accepted
+}
+
+/// Reads `bytes` as an inverted file of FAISS, and searches an index that it has. Returns whether it has one. For
+/// fuzzers and tests.
+///
+/// # Panics
+/// If reading, building or searching panics, or an index that was accepted does not find as many vectors as it has.
+pub fn read_any_faiss_bytes(bytes: &[u8]) -> bool {
+    let Ok(parsed) = faiss::parse(bytes) else { return false };
+    let info = parsed.info;
+    let builder = IvfIndex::<f32>::builder(info.dim, 1).metric(info.metric).device(Device::Cpu);
+    let Ok(index) = builder.build_parsed(parsed) else { return false };
+    assert_eq!((index.len() as u64, index.lists(), index.probes()), (info.vectors, info.lists, info.probes));
+    let (queries, k) = (vec![1.0; index.dim()], index.len().min(5));
+    let found = index.search_with(&queries, k, &SearchOptions::new().probes(index.lists()));
+    assert_eq!(found.map(|found| found.found(0).count()).ok(), Some(k));
+    true
 }
 
 /// Replaces the checksums of damaged bytes by right ones, for all sections whose place in the header is valid. Then

@@ -29,6 +29,11 @@ impl Bytes {
         start.addr().is_multiple_of(align).then(|| Bytes::File { bytes: Arc::clone(bytes), range })
     }
 
+    /// A copy of some bytes.
+    pub(crate) fn owned(bytes: &[u8]) -> Result<Bytes> {
+        Bytes::with_more(bytes, 0)
+    }
+
     /// The bytes as a slice.
     pub(crate) fn get(&self) -> &[u8] {
         match self {
@@ -58,7 +63,12 @@ impl Bytes {
 
     /// An owned copy, with room for `more` further bytes.
     pub(super) fn copied(&self, more: usize) -> Result<Bytes> {
-        let (bytes, len) = (self.get(), self.get().len());
+        Bytes::with_more(self.get(), more)
+    }
+
+    /// A copy of `bytes`, with room for `more` further bytes.
+    fn with_more(bytes: &[u8], more: usize) -> Result<Bytes> {
+        let len = bytes.len();
         let mut words = host_memory::with_room((len + more).div_ceil(8))?;
         words.resize(len.div_ceil(8), 0);
         bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(bytes);
