@@ -30,9 +30,9 @@
 //! to f32, which takes twice the time of a multiplication, is left to pairs that are examined, and to cosine.
 //!
 //! # Cost
-//! Floor: 2·nq·n·d operations at the rate of bytes (1.3 ms for 10,000 × 1,000,000 × 128 on an H200), and one read of the
-//! base for every 128 queries, from L2. Predicted, not measured on a GPU yet: 3.0 ms, of which 2.4 without a kept pair.
-//! That is the time of the filter of f16 copies for 5,000 queries, which has as many chunks, and about as many
+//! Floor: 2·nq·n·d operations at the rate of bytes (1.3 ms for 10,000 × 1,000,000 × 128 on an H200), and one read of
+//! the base for every 128 queries, from L2. Predicted, not measured on a GPU yet: 3.0 ms, of which 2.4 without a kept
+//! pair. That is the time of the filter of f16 copies for 5,000 queries, which has as many chunks, and about as many
 //! instructions for half as many pairs.
 
 use cuda_std::launch::LaunchConfig;
