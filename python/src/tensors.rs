@@ -541,9 +541,11 @@ pub fn to_host(
     let is_own = |element: &ElementType| with_element!(*element, T => DLDataType::of::<T>() == rows.0.dtype);
     let element = element.unwrap_or_else(|| ElementType::ALL.into_iter().find(is_own).unwrap_or(ElementType::F32));
     let (copy, count) = detached(py, || {
-        // SAFETY: the tensor has as many sizes and strides as it says.
+        // Moves the whole value, which other threads may have, and not the reference inside.
+        let rows = { rows }.0;
         let (address, count) = with_element!(element, T => {
-            let rows = unsafe { DeviceVectors::<T>::of_tensor({rows}.0, dim)? };
+            // SAFETY: the tensor has as many sizes and strides as it says.
+            let rows = unsafe { DeviceVectors::<T>::of_tensor(rows, dim)? };
             (rows.address(), rows.len())
         });
         let len = count.checked_mul(dim).and_then(|count| count.checked_mul(element.size()));
