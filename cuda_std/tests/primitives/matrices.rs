@@ -34,10 +34,10 @@ struct Product {
 }
 
 macro_rules! bodies {
-    ($($name:ident = $mma:ident;)*) => {$(
+    ($($launch:ident: $name:ident = $mma:ident;)*) => {$(
         /// # Safety
         /// The arrays have a fragment for each of 32 lanes.
-        unsafe fn $name(Product { a, b, c }: Product) {
+        unsafe fn $name($launch { a, b, c }: $launch) {
             let lane = warp::lane_id() as usize;
             // SAFETY: a fragment a lane, lane < 32; all lanes arrive.
             unsafe {
@@ -50,9 +50,9 @@ macro_rules! bodies {
 }
 
 bodies! {
-    with_f16 = mma_m16n8k16_f16;
-    with_bf16 = mma_m16n8k16_bf16;
-    with_tf32 = mma_m16n8k8_tf32;
+    Product: with_f16 = mma_m16n8k16_f16;
+    Product: with_bf16 = mma_m16n8k16_bf16;
+    Product: with_tf32 = mma_m16n8k8_tf32;
 }
 
 /// 16 × 8 results of a plain triple loop.
@@ -146,25 +146,9 @@ struct ByteProduct {
     c: PtrMut<[i32; 4]>,
 }
 
-macro_rules! byte_bodies {
-    ($($name:ident = $mma:ident;)*) => {$(
-        /// # Safety
-        /// The arrays have a fragment for each of 32 lanes.
-        unsafe fn $name(ByteProduct { a, b, c }: ByteProduct) {
-            let lane = warp::lane_id() as usize;
-            // SAFETY: a fragment a lane, lane < 32; all lanes arrive.
-            unsafe {
-                let mut sum = global::load(c.add(lane));
-                mma::$mma(&mut sum, &global::load(a.add(lane)), global::load(b.add(lane)));
-                global::store(c.add(lane), sum);
-            }
-        }
-    )*};
-}
-
-byte_bodies! {
-    with_s8 = mma_m16n8k32_s8;
-    with_u8 = mma_m16n8k32_u8;
+bodies! {
+    ByteProduct: with_s8 = mma_m16n8k32_s8;
+    ByteProduct: with_u8 = mma_m16n8k32_u8;
 }
 
 /// A fragment of each lane of A (16 rows of 32), B (8 columns of 32) and C (16 × 8), and D by a plain loop, against the
