@@ -38,19 +38,19 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, async_copy, global, kernel, shared, thread, unroll};
+use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
 use crate::flat::epilogue::{
-    AppendWithin, DenseBounds, GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, info_at, terms_at, values,
+    GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, info_at, terms_at, values, visit,
 };
 use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, tile_number};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::element::{ByteKey, I8, U8};
 use crate::product::instruction::{Instruction, MmaSync, TileProduct, Wgmma};
-use crate::product::mainloop::{Operands, Pass};
+use crate::product::mainloop::Operands;
 use crate::product::metric::Metric;
 use crate::product::ring::Residency;
-use crate::product::tile::{ByteCopy, CHUNK_BYTES, CHUNK_TILE_BYTES, TILE_ROWS};
+use crate::product::tile::{ByteCopy, CHUNK_BYTES, TILE_ROWS};
 
 /// The value of rows that take no part and of padding, as bits: +∞.
 const LEFT_OUT: u32 = f32::INFINITY.to_bits();
@@ -372,7 +372,6 @@ unsafe fn filter<
     launch: ByteFilter,
 ) {
     let Some(share) = Share::of_block(launch.pass.tiles) else { return };
-    let tiles = share.tiles(launch.pass.tiles);
     let first_query = thread::block_idx_x() * TILE_QUERIES;
     let thread = thread::thread_idx_x();
     // SAFETY: for the whole body, the caller promises the shapes; rows are padded to whole tiles, so tile loads stay
@@ -387,18 +386,11 @@ unsafe fn filter<
             thread,
             tile: 0,
         };
-        let pass = Pass {
-            at: shared::dynamic::<u8>().add(HEADER_BYTES),
-            rows_bytes: CHUNK_TILE_BYTES,
-            chunks: chunks(launch.stride),
-            tiles,
-            stages: P::INSTRUCTION.ring().stages(RESIDENT),
-        };
-        if DENSE {
-            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut DenseBounds { bounds, first_query, share });
-        } else {
-            let mut epilogue = AppendWithin::new(bounds, first_query, tiles);
-            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut epilogue);
-        }
+        visit::<P, _, ROWS, COLUMNS, RESIDENT, DENSE>(
+            &mut operands,
+            bounds,
+            chunks(launch.stride),
+            (first_query, share),
+        );
     }
 }

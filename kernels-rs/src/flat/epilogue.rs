@@ -12,8 +12,8 @@ use cuda_std::{atomic, global, shared, unroll, warp};
 use crate::flat::pass::{FilterPass, Share, TILE_QUERIES};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::instruction::{Scores, TileProduct, entry_of};
-use crate::product::mainloop::Epilogue;
-use crate::product::tile::{THREADS, TILE_ROWS};
+use crate::product::mainloop::{Epilogue, Operands, Pass};
+use crate::product::tile::{CHUNK_TILE_BYTES, THREADS, TILE_ROWS};
 
 /// Bytes of the data of a tile that the epilogue needs: 128 values, greatest norm, greatest residual, number of the
 /// tile.
@@ -129,10 +129,10 @@ pub(crate) trait PairBounds: Copy {
 }
 
 /// Stores the upper bounds of all pairs.
-pub(crate) struct DenseBounds<B> {
-    pub bounds: B,
-    pub first_query: u32,
-    pub share: Share,
+struct DenseBounds<B> {
+    bounds: B,
+    first_query: u32,
+    share: Share,
 }
 
 impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usize, const COLUMNS: usize>
@@ -171,7 +171,7 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
 }
 
 /// Appends the pairs whose lower bound is at most the query's threshold to the query's list.
-pub(crate) struct AppendWithin<B> {
+struct AppendWithin<B> {
     bounds: B,
     first_query: u32,
     /// Number of tiles of the block.
@@ -184,7 +184,7 @@ pub(crate) struct AppendWithin<B> {
 
 impl<B: PairBounds> AppendWithin<B> {
     #[inline(always)]
-    pub fn new(bounds: B, first_query: u32, tiles: u32) -> AppendWithin<B> {
+    fn new(bounds: B, first_query: u32, tiles: u32) -> AppendWithin<B> {
         AppendWithin { bounds, first_query, tiles, lane: warp::lane_id(), queue: SharedPtr::from_address(0), queued: 0 }
     }
 
@@ -326,6 +326,44 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                 }
             });
             self.append_queue(if visit + 1 < self.tiles { QUEUE / 2 } else { 0 });
+        }
+    }
+}
+
+/// Visits the tiles of a share with rows of `chunks` chunks, for the queries from `first_query` on. `DENSE` stores all
+/// bounds; otherwise pairs are appended. All threads of the block arrive.
+///
+/// # Safety
+/// The arrays of the pass are as long as its fields say, the numbers of the queries are written, and the operands have
+/// the tiles of the share. The block has shared memory for the header and for the ring of the instruction.
+#[inline(always)]
+pub(crate) unsafe fn visit<
+    P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>,
+    B: PairBounds,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+    const DENSE: bool,
+>(
+    operands: &mut impl Operands,
+    bounds: B,
+    chunks: u32,
+    (first_query, share): (u32, Share),
+) {
+    let tiles = share.tiles(bounds.pass().tiles);
+    // SAFETY: as the caller promises.
+    unsafe {
+        let pass = Pass {
+            at: shared::dynamic::<u8>().add(HEADER_BYTES),
+            rows_bytes: CHUNK_TILE_BYTES,
+            chunks,
+            tiles,
+            stages: P::INSTRUCTION.ring().stages(RESIDENT),
+        };
+        if DENSE {
+            pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut DenseBounds { bounds, first_query, share });
+        } else {
+            pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut AppendWithin::new(bounds, first_query, tiles));
         }
     }
 }

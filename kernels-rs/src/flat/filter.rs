@@ -57,21 +57,21 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, async_copy, global, kernel, shared, thread, unroll};
+use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
 use crate::flat::epilogue::{
-    AppendWithin, DenseBounds, GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, info_at, terms_at, values,
+    GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, info_at, terms_at, values, visit,
 };
 pub use crate::flat::pass::{FilterOutput, FilterPass, tile_number};
 use crate::flat::pass::{Share, TILE_QUERIES};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::instruction::{Instruction, MmaSync, TileProduct, Wgmma};
-use crate::product::mainloop::{Operands, Pass};
+use crate::product::mainloop::Operands;
 use crate::product::metric::{product_factor, scale_of};
 pub use crate::product::ring::RESIDENT_CHUNKS;
 use crate::product::ring::Residency;
 pub use crate::product::tile::{CHUNK, TILE_ROWS};
-use crate::product::tile::{CHUNK_TILE_BYTES, ChunkCopy, LEAST_SHARED_BYTES};
+use crate::product::tile::{ChunkCopy, LEAST_SHARED_BYTES};
 
 /// Dynamic shared memory of a block, in bytes, for f16 copies of `chunks` chunks.
 const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
@@ -315,7 +315,6 @@ unsafe fn filter<
     launch: Filter,
 ) {
     let Some(share) = Share::of_block(launch.pass.tiles) else { return };
-    let tiles = share.tiles(launch.pass.tiles);
     let first_query = thread::block_idx_x() * TILE_QUERIES;
     let thread = thread::thread_idx_x();
     // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay
@@ -330,18 +329,11 @@ unsafe fn filter<
             thread,
             tile: 0,
         };
-        let pass = Pass {
-            at: shared::dynamic::<u8>().add(HEADER_BYTES),
-            rows_bytes: CHUNK_TILE_BYTES,
-            chunks: launch.stride / CHUNK,
-            tiles,
-            stages: P::INSTRUCTION.ring().stages(RESIDENT),
-        };
-        if DENSE {
-            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut DenseBounds { bounds, first_query, share });
-        } else {
-            let mut epilogue = AppendWithin::new(bounds, first_query, tiles);
-            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut epilogue);
-        }
+        visit::<P, _, ROWS, COLUMNS, RESIDENT, DENSE>(
+            &mut operands,
+            bounds,
+            launch.stride / CHUNK,
+            (first_query, share),
+        );
     }
 }
